@@ -1,0 +1,53 @@
+# `make demo` and `make test` do all the set-up they need: Python 3.11 or newer and make are enough.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+# Small models gain nothing from many threads, and numpy's and torch's pools spin against each other.
+export OMP_NUM_THREADS ?= 1
+export FLWR_TELEMETRY_ENABLED ?= 0
+export FLWR_DISABLE_UPDATE_CHECK ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo lint format test test-slow clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+install: $(STAMP)  ## make .venv and install the tested versions into it
+
+# Building without isolation lets a second run finish without network: all it needs is in .venv already.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  found=$$($(PYTHON) -c 'import platform; print(platform.python_version())' 2>/dev/null || echo missing); \
+	  echo "make: Python 3.11 or newer is needed; $(PYTHON) is $$found. Name one: make PYTHON=python3.12 ..." >&2; \
+	  exit 1; }
+	@echo "setting up $(VENV) (a few minutes the first time)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) install -c constraints.txt hatchling
+	@$(PIP) install -c constraints.txt --no-build-isolation -e '.[simulation,vision,plots,dev]'
+	@touch $@
+
+demo: $(STAMP)  ## train ten clients with DQN-Fed and with FedAvg, side by side
+	@$(BIN)/dqnfed demo
+
+lint: $(STAMP)  ## style and types
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/mypy --no-error-summary
+
+format: $(STAMP)  ## repair style where it can be done by itself
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+test: lint  ## what CI runs: style, types and every test that is not slow
+	@$(BIN)/pytest -q -n auto --maxprocesses 4 --dist loadfile -m "not slow and not deploy"
+
+test-slow: $(STAMP)  ## the tests that `make test` leaves out
+	@$(BIN)/pytest -q -m "slow or deploy"
+
+clean:  ## remove what is made here, .venv too
+	rm -rf $(VENV) build dist runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,48 @@
+"""DQN-Fed: fair and fast federated learning on Flower.
+
+The names below are the public interface; each is imported when it is first used, so that a client process which needs
+one of them does not pay for all.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dqnfed_flwr.client.numpy_client import DQNFedClient as DQNFedClient
+    from dqnfed_flwr.config import Settings as Settings
+    from dqnfed_flwr.engine.result import RunResult as RunResult
+    from dqnfed_flwr.engine.run import run as run
+    from dqnfed_flwr.fairness import fairness_report as fairness_report
+    from dqnfed_flwr.library import StepResult as StepResult
+    from dqnfed_flwr.library import minimum_norm_point as minimum_norm_point
+    from dqnfed_flwr.library import one_sided_step as one_sided_step
+    from dqnfed_flwr.library import two_sided_step as two_sided_step
+    from dqnfed_flwr.linalg.lbfgs import LBFGSHistory as LBFGSHistory
+    from dqnfed_flwr.strategy.dqnfed import DQNFed as DQNFed
+
+_HOMES = {
+    "DQNFed": "strategy.dqnfed",
+    "DQNFedClient": "client.numpy_client",
+    "LBFGSHistory": "linalg.lbfgs",
+    "RunResult": "engine.result",
+    "Settings": "config",
+    "StepResult": "library",
+    "fairness_report": "fairness",
+    "minimum_norm_point": "library",
+    "one_sided_step": "library",
+    "run": "engine.run",
+    "two_sided_step": "library",
+}
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

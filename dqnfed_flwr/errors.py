@@ -1,0 +1,48 @@
+"""Exceptions raised by this package.
+
+Every error that a user, a client or a file can cause derives from `DQNFedError`; `assert` is left to tests.
+A message says what was given, what is allowed and what to do.
+"""
+
+from __future__ import annotations
+
+
+class DQNFedError(Exception):
+    """Base of all errors of this package."""
+
+
+class ConfigError(DQNFedError):
+    """A setting is unknown, of the wrong type, out of range or in conflict with another."""
+
+
+class DataError(DQNFedError):
+    """A data set, a partition or a file of samples cannot be used."""
+
+
+class ModelError(DQNFedError):
+    """A model cannot be built, or does not fit the data or the parameters sent."""
+
+
+class ShapeError(DQNFedError):
+    """An array has another shape or dtype than the one asked for."""
+
+
+class WireError(DQNFedError):
+    """A message cannot be read; `reason` is the short name under which it is counted."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.reason = reason
+        self.detail = detail
+
+
+class CheckpointError(DQNFedError):
+    """A checkpoint is corrupt, foreign or belongs to a run with other settings."""
+
+
+class QuorumError(DQNFedError):
+    """Too few clients answered, again and again; the model is unchanged."""
+
+
+class RunError(DQNFedError):
+    """A run could not be started or did not finish."""

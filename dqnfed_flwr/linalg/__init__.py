@@ -1,0 +1,1 @@
+"""Linear algebra on rows and on their Gramian; knows nothing of Flower."""

@@ -1,0 +1,278 @@
+"""The three minimum-norm problems on the Gramian of K rows, in float64.
+
+| function | step = weights @ grads is the shortest with | used for |
+|---|---|---|
+| `two_sided_weights` | grads @ step = rates | DQN-Fed as printed: (7), (8), (12), (17) in one solve |
+| `one_sided_weights` | grads @ step >= rates - offset | its one-sided and anchored forms |
+| `hull_weights` | step in the convex hull of the rows | MGDA |
+
+All are solved on unit rows (`scaling`), so that the lengths of the rows do not matter to the accuracy. The second and
+the third are one least-distance problem, min |x| subject to the unit rows' A^T x >= c, which non-negative least
+squares solve (Lawson and Hanson, Solving Least Squares Problems, chapter 23): with y >= 0 minimising
+|A y|^2 + (c.y - 1)^2 and rho that minimum, rho = 1 / (1 + |x|^2). So rho = 0 is the certificate that no x exists, and
+otherwise y / rho are the multipliers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dqnfed_flwr.errors import ConfigError
+from dqnfed_flwr.linalg.scaling import ScaledGram, checked_vector
+from dqnfed_flwr.types import Float64Array
+
+CUTOFF = 1e-7
+"""Eigenvalues of the unit-diagonal Gramian below this share of the largest count as zero."""
+STATIONARY_COSINE = 1e-5
+"""Rows have no common descent direction when the best one makes a smaller cosine with the neediest row."""
+KKT_TOLERANCE = 1e-6
+"""Largest relative residual of the optimality conditions with which a solution counts as converged."""
+ROUNDING = 1e-14
+"""A difference or a sum of vectors below this share of its parts is rounding: a demand that small is met, a
+combination of rows that short is zero."""
+
+
+class Status(StrEnum):
+    """How a solve ended."""
+
+    CONVERGED = "converged"
+    STATIONARY = "stationary"
+    """No common descent direction: the rows are Pareto-stationary (Definition 3.1)."""
+    BVLS = "bvls"
+    """Non-negative least squares gave up; bounded-variable least squares met the conditions in its place."""
+    NOT_CONVERGED = "not-converged"
+    """The optimality conditions are missed by more than `KKT_TOLERANCE`; the best weights found are returned."""
+
+
+@dataclass(frozen=True, slots=True)
+class GramSolution:
+    """Weights of the rows, and how well they do what they should.
+
+    Attributes
+    ----------
+    weights : Float64Array
+        [K], for the rows as given (not scaled); 0 for rows of norm zero.
+    rank : int
+        Numerical rank of the unit-diagonal Gramian: eigenvalues above `cutoff` times the largest.
+    condition : float
+        Its condition number over these eigenvalues; NaN when every row is zero.
+    residual : float
+        Relative residual; see the function.
+    status : Status
+        See there.
+    """
+
+    weights: Float64Array
+    rank: int
+    condition: float
+    residual: float
+    status: Status
+
+
+def two_sided_weights(
+    gram: Float64Array, rates: Float64Array, *, ridge: float = 0.0, cutoff: float = CUTOFF
+) -> GramSolution:
+    """Weights of the shortest step with grads @ step = rates: the step (17) times the direction (12).
+
+    Dependent rows are solved in the least-squares sense over the eigenvalues kept, measured in rate over gradient
+    norm. The status is always `converged`: how far dependent rows, a zero row or the ridge keep the step from its
+    rates is told by the residual.
+
+    Parameters
+    ----------
+    gram : Float64Array
+        [K, K].
+    rates : Float64Array
+        [K], of any sign.
+    ridge : float
+        Added to the diagonal of the unit-diagonal Gramian.
+    cutoff : float
+        Relative bound below which an eigenvalue counts as zero, in (0, 1).
+
+    Returns
+    -------
+    GramSolution
+        `residual` is |grads @ step - rates| / |rates|, 0 when all rates are 0.
+
+    Raises
+    ------
+    ShapeError
+        If an array has another shape or is not finite.
+    ConfigError
+        If `ridge` or `cutoff` is out of range.
+    """
+    if not 0 <= ridge < float("inf"):
+        raise ConfigError(f"ridge: must be finite and not negative, found {ridge!r}")
+    scaled = _scaled(gram, cutoff)
+    wanted = checked_vector("rates", rates, scaled.active.size)
+    kept = scaled.kept(cutoff)
+    basis = scaled.vectors[:, kept]
+    target = wanted[scaled.active] / scaled.norms
+    multipliers = basis @ ((basis.T @ target) / (scaled.values[kept] + ridge))
+    reached = np.zeros_like(wanted)
+    reached[scaled.active] = scaled.norms * (scaled.cosines @ multipliers)
+    size = float(np.linalg.norm(wanted))
+    residual = float(np.linalg.norm(reached - wanted)) / size if size else 0.0
+    return _solution(scaled, scaled.unscale(multipliers), cutoff, residual, Status.CONVERGED)
+
+
+def one_sided_weights(
+    gram: Float64Array, rates: Float64Array, *, offset: Float64Array | None = None, cutoff: float = CUTOFF
+) -> GramSolution:
+    """Weights w >= 0 of the shortest correction u = w @ grads with grads @ u >= rates - offset.
+
+    With offset = grads @ reference the step reference + u meets the rates and lies as close to the reference as the
+    rates allow. A zero row asks for nothing. `cutoff` bears on `rank` and `condition` alone.
+
+    Parameters
+    ----------
+    gram : Float64Array
+        [K, K].
+    rates : Float64Array
+        [K], of any sign.
+    offset : Float64Array | None
+        grads @ reference [K]; None for no reference.
+    cutoff : float
+        As in `two_sided_weights`.
+
+    Returns
+    -------
+    GramSolution
+        Status `stationary` has weights 0: no u meets the demands, or none with a cosine above `STATIONARY_COSINE`.
+        With c_k = (rates_k - offset_k) / |g_k| over the largest of them, and v_k = w_k |g_k| in the same units,
+        `residual` is the larger of max_k (c_k - (C v)_k) and |v.(C v - c)| / (v.C v), C the unit-diagonal Gramian:
+        demand missed, relative to the neediest row's, and complementarity. When stationary it is |A y| / c.y, the
+        length of the combination of unit rows that proves it, 0 for an exact proof.
+
+    Raises
+    ------
+    ShapeError
+        If an array has another shape or is not finite.
+    ConfigError
+        If `cutoff` is out of range.
+    """
+    scaled = _scaled(gram, cutoff)
+    wanted = checked_vector("rates", rates, scaled.active.size)
+    given = np.zeros_like(wanted) if offset is None else checked_vector("offset", offset, scaled.active.size)
+    demand = wanted - given
+    demand[np.abs(demand) <= ROUNDING * (np.abs(wanted) + np.abs(given))] = 0.0
+    shortest = _shortest(scaled, demand[scaled.active] / scaled.norms)
+    if shortest.status is Status.STATIONARY:
+        return _solution(scaled, np.zeros_like(wanted), cutoff, shortest.residual, shortest.status)
+    return _solution(scaled, scaled.unscale(shortest.multipliers), cutoff, shortest.residual, shortest.status)
+
+
+def hull_weights(gram: Float64Array, *, cutoff: float = CUTOFF) -> GramSolution:
+    """Weights on the simplex of the shortest vector p in the convex hull of the rows that are not zero.
+
+    p / |p|^2 is the shortest x with grads @ x >= 1, so this is the one-sided problem with unit rates, normalised.
+    A long row beside a short one costs no accuracy.
+
+    Parameters
+    ----------
+    gram : Float64Array
+        [K, K].
+    cutoff : float
+        As in `two_sided_weights`; bears on `rank` and `condition` alone.
+
+    Returns
+    -------
+    GramSolution
+        Status `stationary` when |p| <= `STATIONARY_COSINE` * min_k |g_k|; the weights are then those of that p,
+        and `residual` is |p| / min_k |g_k|. Otherwise `residual` is that of the one-sided problem: the larger of
+        max_k (1 - p.g_k / |p|^2) min_j |g_j| / |g_k| and the complementarity. If every row is zero: weights 0,
+        stationary.
+
+    Raises
+    ------
+    ShapeError
+        If `gram` has another shape or is not finite.
+    ConfigError
+        If `cutoff` is out of range.
+    """
+    scaled = _scaled(gram, cutoff)
+    if not scaled.norms.size:
+        return _solution(scaled, np.zeros(scaled.active.size), cutoff, 0.0, Status.STATIONARY)
+    shortest = _shortest(scaled, scaled.norms.min() / scaled.norms)
+    weights = scaled.unscale(shortest.multipliers)
+    return _solution(scaled, weights / weights.sum(), cutoff, shortest.residual, shortest.status)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shortest:
+    """Multipliers v [A] >= 0 of the unit rows; when stationary, the combination that proves it."""
+
+    multipliers: Float64Array
+    residual: float
+    status: Status
+
+
+def _shortest(scaled: ScaledGram, demand: Float64Array) -> _Shortest:
+    """Solve min |x| subject to unit rows @ x >= demand [A]; x = v @ unit rows."""
+    peak = float(demand.max(initial=0.0))
+    if peak <= 0:
+        return _Shortest(np.zeros_like(demand), 0.0, Status.CONVERGED)
+    # No x that is short enough to count can fall below the bound, so rows that ask for less never bind.
+    asked = np.maximum(demand / peak, -1 / STATIONARY_COSINE)
+    y, status = _non_negative(scaled.factor, asked)
+    length, pull = float(np.linalg.norm(scaled.factor @ y)), float(asked @ y)
+    rho = length**2 + (pull - 1) ** 2
+    if rho <= STATIONARY_COSINE**2 or length <= ROUNDING * float(y.sum()):
+        return _Shortest(y, length / pull, Status.STATIONARY)
+    found = [y / rho, *_polished(scaled.cosines, asked, y > 0)]
+    residuals = [_kkt_residual(scaled.cosines, asked, v) for v in found]
+    best = int(np.argmin(residuals))
+    if residuals[best] > KKT_TOLERANCE:
+        status = Status.NOT_CONVERGED
+    return _Shortest(found[best] * peak, residuals[best], status)
+
+
+def _non_negative(factor: Float64Array, asked: Float64Array) -> tuple[Float64Array, Status]:
+    """Minimise |factor @ y|^2 + (asked.y - 1)^2 over y >= 0."""
+    from scipy.optimize import lsq_linear, nnls
+
+    stacked = np.vstack([factor, asked])
+    target = np.zeros(len(stacked))
+    target[-1] = 1.0
+    try:
+        return np.asarray(nnls(stacked, target)[0]), Status.CONVERGED
+    except RuntimeError:  # its limit of iterations, the one failure it raises
+        y = lsq_linear(stacked, target, bounds=(0.0, np.inf), method="bvls", tol=1e-14).x
+        return np.maximum(y, 0.0), Status.BVLS
+
+
+def _polished(cosines: Float64Array, asked: Float64Array, binding: NDArray[np.bool_]) -> list[Float64Array]:
+    """Meet the binding demands exactly, unless they are singular or a multiplier would be negative."""
+    try:
+        solved = np.linalg.solve(cosines[np.ix_(binding, binding)], asked[binding])
+    except np.linalg.LinAlgError:
+        return []
+    if not np.isfinite(solved).all() or (solved < 0).any():
+        return []
+    v = np.zeros_like(asked)
+    v[binding] = solved
+    return [v]
+
+
+def _kkt_residual(cosines: Float64Array, asked: Float64Array, v: Float64Array) -> float:
+    reached = cosines @ v
+    missed = float((asked - reached).max())
+    energy = float(v @ reached)
+    gap = abs(energy - float(v @ asked)) / energy if energy > 0 else float("inf")
+    return max(missed, gap, 0.0)
+
+
+def _scaled(gram: Float64Array, cutoff: float) -> ScaledGram:
+    if not 0 < cutoff < 1:
+        raise ConfigError(f"cutoff: must lie between 0 and 1, found {cutoff!r}")
+    return ScaledGram.of(gram)
+
+
+def _solution(
+    scaled: ScaledGram, weights: Float64Array, cutoff: float, residual: float, status: Status
+) -> GramSolution:
+    return GramSolution(weights, scaled.rank(cutoff), scaled.condition(cutoff), residual, status)

@@ -1,0 +1,141 @@
+"""Flatten a torch module into one vector and back: trainable parameters apart from buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dqnfed_flwr.errors import ShapeError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+
+def line_point(theta_hat: Tensor, step: Tensor, factor_hat: float, factor: float) -> Tensor:
+    """The model theta^{t-1} - `factor` * step, seen from the candidate theta_hat = theta^{t-1} - `factor_hat` * step.
+
+    Server and client call this one function, so that both speak of the same model to the last bit.
+
+    Parameters
+    ----------
+    theta_hat, step : Tensor
+        [D], same dtype and device.
+    factor_hat, factor : float
+        The factor inside `theta_hat`, and the one wanted. 0 gives theta^{t-1}.
+
+    Returns
+    -------
+    Tensor
+        [D]; `theta_hat` itself when both factors are equal.
+    """
+    if factor == factor_hat:
+        return theta_hat
+    return theta_hat + step * (factor_hat - factor)
+
+
+@dataclass(frozen=True)
+class ParamSpec:
+    """Order, names and shapes of a module's trainable parameters, and the names of its buffers.
+
+    Attributes
+    ----------
+    names : tuple[str, ...]
+        Trainable parameters in the order of `module.named_parameters()`; frozen and shared ones are left out.
+    shapes : tuple[tuple[int, ...], ...]
+        Their shapes.
+    buffers : tuple[str, ...]
+        Persistent buffers: what `state_dict()` holds beside parameters.
+    """
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    buffers: tuple[str, ...]
+
+    @classmethod
+    def of(cls, module: nn.Module) -> ParamSpec:
+        """Read the spec of `module`.
+
+        Raises
+        ------
+        ShapeError
+            If the module has no trainable floating-point parameter.
+        """
+        named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+        if not named:
+            raise ShapeError("the model has no trainable parameter; set requires_grad on at least one")
+        parameters = {name for name, _ in module.named_parameters(remove_duplicate=False)}
+        return cls(
+            names=tuple(name for name, _ in named),
+            shapes=tuple(tuple(p.shape) for _, p in named),
+            buffers=tuple(name for name in module.state_dict() if name not in parameters),
+        )
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Number of values of each parameter."""
+        sizes = []
+        for shape in self.shapes:
+            size = 1
+            for side in shape:
+                size *= side
+            sizes.append(size)
+        return tuple(sizes)
+
+    @property
+    def dim(self) -> int:
+        """D, the number of trainable values."""
+        return sum(self.sizes)
+
+    def flatten(self, module: nn.Module) -> Tensor:
+        """Copy the trainable parameters of `module` into one vector [D] of their common dtype."""
+        import torch
+
+        parameters = dict(module.named_parameters())
+        return torch.cat([parameters[name].detach().reshape(-1) for name in self.names])
+
+    def split(self, vector: Tensor) -> dict[str, Tensor]:
+        """Views of `vector` [D] in the shapes of the parameters, by name.
+
+        Raises
+        ------
+        ShapeError
+            If the vector has not D values.
+        """
+        import torch
+
+        if tuple(vector.shape) != (self.dim,):
+            raise ShapeError(f"the vector has shape {tuple(vector.shape)}; this model needs ({self.dim},)")
+        parts = torch.split(vector, list(self.sizes))
+        return {name: part.view(shape) for name, part, shape in zip(self.names, parts, self.shapes, strict=True)}
+
+    def unflatten(self, vector: Tensor, module: nn.Module) -> None:
+        """Write `vector` [D] into the trainable parameters of `module`; bit for bit what `flatten` gave."""
+        import torch
+
+        parameters = dict(module.named_parameters())
+        with torch.no_grad():
+            for name, part in self.split(vector).items():
+                parameters[name].copy_(part)
+
+    def read_buffers(self, module: nn.Module) -> dict[str, Tensor]:
+        """Copies of the persistent buffers, by name."""
+        state = module.state_dict()
+        return {name: state[name].detach().clone() for name in self.buffers}
+
+    def write_buffers(self, buffers: Mapping[str, torch.Tensor], module: nn.Module) -> None:
+        """Write `buffers` into `module`, cast to the dtype of each.
+
+        Raises
+        ------
+        ShapeError
+            If names or shapes differ from the module's.
+        """
+        state = module.state_dict()
+        if set(buffers) != set(self.buffers):
+            raise ShapeError(f"buffers {sorted(buffers)} were sent; this model has {sorted(self.buffers)}")
+        for name, value in buffers.items():
+            if tuple(value.shape) != tuple(state[name].shape):
+                raise ShapeError(f"buffer {name!r} has shape {tuple(value.shape)}; need {tuple(state[name].shape)}")
+            state[name].copy_(value)

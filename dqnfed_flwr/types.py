@@ -1,0 +1,202 @@
+"""The shape vocabulary: what clients send, what a method sees and what it returns.
+
+| name | paper (Hamidi and Ye, TMLR 2025) | meaning | shape |
+|---|---|---|---|
+| `K` | K, |S^t| | clients whose reply counts in this round | |
+| `B` | | rows of the basis: the K gradients, then the reference rows of an anchored method | |
+| `D` | d | trainable parameters of the model | |
+| `theta` | theta^t | global model, flattened | [D] |
+| `grads` | g_k | local gradients, one row a client | [K, D] |
+| `losses` | f_k(theta^t) | local training losses | [K] |
+| `rates` | d~_k, (18) | squared Newton decrement of a client | [K] |
+| `gram` | | inner products of the rows | [B, B] |
+| `step` | eta^t d^t, (17) | theta^{t+1} = theta^t - alpha * step | [D] |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+Float64Array = NDArray[np.float64]
+FloatArray = NDArray[np.floating]
+
+
+@dataclass(frozen=True, slots=True)
+class ClientTask:
+    """What one exchange asks of one client.
+
+    The message carries the candidate model `theta_hat` = theta^{t-1} - `factor` * `step`, and `step` itself when the
+    client needs the line through it (to probe, or for a curvature pair).
+
+    Attributes
+    ----------
+    exchange : int
+        Running number of the exchange, from 1; a client's cached curvature is keyed by it.
+    round : int
+        The round whose gradients are asked for.
+    train : bool
+        Return loss, gradient and rate at `theta_hat`.
+    probe : bool
+        Return the training loss at `theta_hat`, and more rungs of the ladder as set by `grow` and `halvings`.
+    evaluate : bool
+        Return counts of right answers on the test (and validation) part at `theta_hat`.
+    factor : float
+        Factor alpha that was applied to `step` in `theta_hat`; 0 when there is no step.
+    grow : bool
+        Also report the loss at 2 * `factor`.
+    halvings : int
+        How often the client may halve the factor when its own acceptance test fails at `factor`.
+    reference_loss : float
+        The client's loss at theta^{t-1}, as it reported it.
+    slope : float
+        g_k . step, the slope of its loss along the step at theta^{t-1}.
+    num_classes : int
+        Classes of the federation's model; 0 leaves it to the client's own data.
+    """
+
+    exchange: int
+    round: int
+    train: bool = True
+    probe: bool = False
+    evaluate: bool = False
+    factor: float = 0.0
+    grow: bool = False
+    halvings: int = 0
+    reference_loss: float = 0.0
+    slope: float = 0.0
+    num_classes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Training losses of one client along theta^{t-1} - alpha * step, and whether its own test held there.
+
+    Attributes
+    ----------
+    loss : float
+        At the candidate (alpha = the factor sent).
+    holds : bool
+        Whether the acceptance test holds there.
+    grown_holds : bool | None
+        Whether it holds at twice the factor; None when not asked for.
+    back_factor : float | None
+        When it does not hold at the candidate: the largest halved factor at which it does; None when none was found.
+    back_loss : float | None
+        The loss at `back_factor`.
+    """
+
+    loss: float
+    holds: bool
+    grown_holds: bool | None = None
+    back_factor: float | None = None
+    back_loss: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Counts of one client on one part of its data."""
+
+    correct: int
+    examples: int
+    loss: float
+
+
+@dataclass(frozen=True, slots=True)
+class ClientReply:
+    """What a client returns for a `ClientTask`; the vectors have dtype float32 or float64 and shape [D].
+
+    Attributes
+    ----------
+    gradient : FloatArray | None
+        Row g_k of the round (or theta - theta_k when the local work is SGD), None unless trained.
+    update : FloatArray | None
+        theta - theta_k after local passes, for the reference `update`; None unless asked for by the settings.
+    buffers : Mapping[str, NDArray]
+        Buffers of the model after the local work (BatchNorm statistics and the like).
+    loss : float
+        f_k at the received model, before any local step; NaN unless trained.
+    rate : float
+        d~_k; NaN unless trained.
+    num_examples : int
+        Training samples of the client.
+    pairs_kept, pairs_rejected : int
+        Curvature pairs behind `rate`, and those the curvature filter turned away in this exchange.
+    """
+
+    num_examples: int
+    gradient: FloatArray | None = None
+    update: FloatArray | None = None
+    buffers: Mapping[str, NDArray[np.generic]] = field(default_factory=dict)
+    loss: float = float("nan")
+    rate: float = float("nan")
+    probe: Probe | None = None
+    test: Evaluation | None = None
+    validation: Evaluation | None = None
+    pairs_kept: int = 0
+    pairs_rejected: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RoundBatch:
+    """What a method decides on: inner products and K-sized figures, clients in the order of their partitions.
+
+    Attributes
+    ----------
+    gram : Float64Array
+        Inner products of the clients' rows [K, K].
+    losses, rates : Float64Array
+        [K].
+    shares : Float64Array
+        Share of samples p_k of each client among those present [K]; sums to 1.
+    clients : tuple[int, ...]
+        Partition numbers, rising.
+    round : int
+        From 1.
+    """
+
+    gram: Float64Array
+    losses: Float64Array
+    rates: Float64Array
+    shares: Float64Array
+    clients: tuple[int, ...]
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class Combination:
+    """A method's answer: coefficients over the rows of the basis, step = weights @ rows.
+
+    Attributes
+    ----------
+    weights : Float64Array
+        [B]; an entry for every row of the basis, the K clients first.
+    length : float
+        The method's natural length eta^t (17): the step is `length` times the paper's direction d^t. 1 where the
+        method has none.
+    rank : int
+        Numerical rank of the clients' unit-diagonal Gramian.
+    condition : float
+        Its condition number after the cut-off.
+    residual : float
+        Relative residual of the conditions that the step should meet.
+    status : str
+        `converged`, `stationary` (no common descent direction), or the named fallback.
+    excluded : Mapping[int, str]
+        Clients left out of the solve, with the reason (`zero-gradient`, `bad-rate`).
+    notes : Mapping[str, float]
+        Further figures for the event log.
+    """
+
+    weights: Float64Array
+    length: float = 1.0
+    rank: int = 0
+    condition: float = float("nan")
+    residual: float = 0.0
+    status: str = "converged"
+    excluded: Mapping[int, str] = field(default_factory=dict)
+    notes: Mapping[str, float] = field(default_factory=dict)

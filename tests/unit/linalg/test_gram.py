@@ -1,0 +1,164 @@
+"""Gramian and weighted sums against float64 products of the same rows."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dqnfed_flwr.errors import ShapeError
+from dqnfed_flwr.linalg.gram import BLOCK, SEGMENT, SMALL, Basis
+from dqnfed_flwr.types import Float64Array, FloatArray
+from tests.helpers.gradient_sets import conflicting_set, random_set
+
+WIDE = SMALL // 3 + BLOCK + 7  # three rows of it are treated as float32; neither whole blocks nor whole segments
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+dims = st.sampled_from([1, 2, BLOCK - 1, BLOCK, BLOCK + 1, SEGMENT // 16 + 5])
+
+
+def filled(rows: FloatArray, order: list[int] | None = None, capacity: int = 0) -> Basis:
+    basis = Basis(capacity or len(rows), rows.shape[1], DTYPES[str(rows.dtype)])
+    for slot in order or range(len(rows)):
+        basis.put(slot, rows[slot])
+    return basis
+
+
+def relative(found: FloatArray, exact: Float64Array) -> float:
+    """Largest error, in units of the product of the norms."""
+    norms = np.sqrt(np.diag(exact))
+    return float(np.max(np.abs(found - exact) / np.outer(norms, norms)))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dim", [1, BLOCK, SEGMENT // 16 + 5, WIDE])
+def test_the_gramian_is_that_of_the_rows_in_float64(rng: np.random.Generator, dtype: str, dim: int) -> None:
+    rows = rng.standard_normal((3, dim)).astype(dtype)
+    exact = rows.astype(np.float64) @ rows.astype(np.float64).T
+    basis = filled(rows)
+    assert basis.exact == (dtype == "float64" or dim < WIDE)
+    # A float32 block of 1024 columns, summed pairwise, is good to a few units of 6e-8.
+    assert relative(basis.gram(range(3)), exact) < (1e-14 if basis.exact else 1e-6)
+
+
+@given(order=st.permutations(range(5)), dim=dims, dtype=st.sampled_from(list(DTYPES)), seed=st.integers(0, 99))
+def test_any_order_of_arrival_gives_the_same_bits(order: list[int], dim: int, dtype: str, seed: int) -> None:
+    rows = np.random.default_rng(seed).standard_normal((5, dim)).astype(dtype)
+    assert np.array_equal(filled(rows, order).gram(range(5)), filled(rows).gram(range(5)))
+
+
+@pytest.mark.parametrize("dim", [SMALL // 3 + 1, WIDE, SEGMENT * 6 + BLOCK])
+def test_any_order_of_arrival_gives_the_same_bits_in_float32_blocks(rng: np.random.Generator, dim: int) -> None:
+    rows = rng.standard_normal((3, dim)).astype(np.float32)
+    grams = [filled(rows, order).gram(range(3)) for order in ([0, 1, 2], [2, 0, 1], [1, 2, 0])]
+    assert all(np.array_equal(one, other) for one, other in pairwise(grams))
+
+
+def test_small_and_large_arrays_meet_at_the_boundary() -> None:
+    assert Basis(2, SMALL // 2 - 1).exact
+    assert not Basis(2, SMALL // 2).exact
+
+
+def test_slots_may_stay_empty_and_be_dropped(rng: np.random.Generator) -> None:
+    rows = random_set(rng, 6, 40)
+    basis = filled(rows, [5, 0, 3])
+    assert basis.filled == (0, 3, 5)
+    kept = rows[[0, 5]]
+    basis.drop(3)
+    np.testing.assert_allclose(basis.gram(basis.filled), kept @ kept.T, rtol=1e-13)
+    assert not basis.gram(range(6))[3].any()
+    weights = np.array([2.0, 0, 0, 0, 0, -1.0])
+    np.testing.assert_allclose(basis.combine(weights).numpy(), 2 * rows[0] - rows[5], rtol=1e-13)
+
+
+def test_a_row_put_again_replaces_the_one_before(rng: np.random.Generator) -> None:
+    rows = random_set(rng, 3, 10)
+    basis = filled(rows)
+    basis.put(1, torch.from_numpy(-rows[1]))
+    rows[1] *= -1
+    np.testing.assert_allclose(basis.gram(range(3)), rows @ rows.T, rtol=1e-13)
+
+
+def test_a_cleared_basis_serves_the_next_round(rng: np.random.Generator) -> None:
+    basis = filled(rng.standard_normal((3, WIDE)).astype(np.float32))
+    basis.refine()
+    basis.clear()
+    assert basis.filled == ()
+    assert not basis.exact
+    assert not basis.gram(range(3)).any()
+
+
+def test_refining_gives_the_float64_products_of_float32_rows(rng: np.random.Generator) -> None:
+    rows = conflicting_set(rng, 3, 60, common=1e-3) @ rng.standard_normal((60, WIDE))
+    rows32 = rows.astype(np.float32)
+    exact = rows32.astype(np.float64) @ rows32.astype(np.float64).T
+    basis = filled(rows32, capacity=4)
+    before = relative(basis.gram(range(3)), exact)
+    basis.refine()
+    assert basis.exact
+    assert relative(basis.gram(range(3)), exact) < 1e-14 < before
+    basis.put(3, rows32[0])  # what comes after is as precise
+    assert relative(basis.gram([0, 3]), exact[np.ix_([0, 0], [0, 0])]) < 1e-14
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dim", [5, WIDE])
+def test_a_weighted_sum_has_the_precision_of_its_rows(rng: np.random.Generator, dtype: str, dim: int) -> None:
+    rows = rng.standard_normal((3, dim)).astype(dtype)
+    weights = rng.standard_normal(3)
+    exact = weights @ rows.astype(np.float64)
+    found = filled(rows).combine(weights)
+    assert found.dtype == DTYPES[dtype]
+    error = np.linalg.norm(found.numpy() - exact) / np.linalg.norm(exact)
+    assert error < (1e-15 if dtype == "float64" else 3e-7)
+
+
+def test_a_sum_that_cancels_is_formed_in_float64(rng: np.random.Generator) -> None:
+    rows = rng.standard_normal((3, WIDE)).astype(np.float32)
+    rows[1] = rows[0] * np.float32(1 + 2.0**-12)
+    weights = np.array([1.0, -1.0, 0.0])
+    exact = weights @ rows.astype(np.float64)
+    found = filled(rows).combine(weights).numpy()
+    # Products in float32 would be off by 2^-24 of the rows, 2^-12 of this difference.
+    assert np.linalg.norm(found - exact) / np.linalg.norm(exact) < 1e-7
+
+
+@pytest.mark.parametrize(("capacity", "dim", "dtype"), [(0, 3, torch.float32), (2, 0, torch.float32), (2, 3, torch.half)])
+def test_a_basis_without_room_is_refused(capacity: int, dim: int, dtype: torch.dtype) -> None:
+    with pytest.raises(ShapeError, match="positive sizes"):
+        Basis(capacity, dim, dtype)
+
+
+@pytest.mark.parametrize("slot", [-1, 2])
+def test_a_slot_that_is_not_there_is_refused(slot: int) -> None:
+    with pytest.raises(ShapeError, match=f"slot {slot}; this basis has slots 0 to 1"):
+        Basis(2, 3).put(slot, np.ones(3))
+
+
+@pytest.mark.parametrize("shape", [(1,), (4,), (1, 3), (3, 1), ()])
+def test_a_row_of_another_shape_is_refused(shape: tuple[int, ...]) -> None:
+    basis = Basis(2, 3)
+    with pytest.raises(ShapeError, match=r"holds rows of \(3,\)"):
+        basis.put(0, np.ones(shape))
+    assert basis.filled == ()
+
+
+@pytest.mark.parametrize("dim", [4, WIDE])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e300])
+def test_a_row_that_is_not_finite_shows_in_its_own_product_and_leaves_no_trace(
+    rng: np.random.Generator, bad: float, dim: int
+) -> None:
+    rows = rng.standard_normal((3, dim)).astype(np.float32)
+    clean = filled(rows, [0, 2]).gram(range(3))
+    basis = filled(rows, [0])
+    spoilt = rows[1].astype(np.float64)
+    spoilt[-1] = bad
+    basis.put(1, spoilt)
+    assert not np.isfinite(basis.gram([1])).any()
+    basis.drop(1)
+    basis.put(2, rows[2])
+    assert np.array_equal(basis.gram(range(3)), clean)
+    assert basis.combine(np.array([1.0, 0.0, 1.0])).isfinite().all()

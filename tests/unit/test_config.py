@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from dqnfed_flwr.config import Settings, describe, flatten, nest
+from dqnfed_flwr.errors import ConfigError
+
+keys = st.from_regex(r"[a-z]+(-[a-z]+)?", fullmatch=True)
+scalars = st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+trees = st.dictionaries(
+    keys, st.recursive(scalars, lambda leaves: st.dictionaries(keys, leaves, min_size=1), max_leaves=8)
+)
+
+
+@given(trees)
+def test_nest_and_flatten_are_inverses(tree: dict[str, Any]) -> None:
+    assert nest(flatten(tree)) == tree
+
+
+def test_flat_settings_read_back() -> None:
+    settings = Settings.from_mapping({"rounds": 7, "split": {"alpha": 0.1}, "dqn-fed.form": "two-sided"})
+    assert (settings.rounds, settings.split.alpha, settings.dqn_fed.form) == (7, 0.1, "two-sided")
+    assert Settings.from_mapping(settings.flat()) == settings
+
+
+def test_nested_and_dotted_keys_are_one() -> None:
+    nested = Settings.from_mapping({"local": {"epochs": 2, "lr": 0.5}})
+    assert Settings.from_mapping({"local.epochs": 2, "local.lr": 0.5}) == nested
+    assert Settings.from_mapping({"local": {"epochs": 2}, "local.lr": 0.5}) == nested
+
+
+def test_flat_holds_what_flower_takes() -> None:
+    flat = Settings().flat()
+    assert all(isinstance(value, str | int | float | bool) for value in flat.values())
+    assert all("_" not in key for key in flat)
+
+
+def test_describe_lists_every_key_with_its_default() -> None:
+    rows = describe()
+    assert {key: default for key, default, _ in rows} == Settings().flat()
+    assert all(meaning and meaning != "None" for _, _, meaning in rows)
+
+
+def test_whole_numbers_pass_for_real_ones() -> None:
+    assert Settings.from_mapping({"participation": 1, "local.lr": 1}).participation == 1.0
+
+
+@pytest.mark.parametrize(
+    ("mapping", "words"),
+    [
+        ({"round": 5}, ["round: unknown key", "rounds"]),
+        ({"local.epoch": 5}, ["local.epoch: unknown key", "in local", "epochs"]),
+        ({"rounds": "5"}, ["rounds", "integer", "'5'"]),
+        ({"rounds": True}, ["rounds", "True"]),
+        ({"rounds": 1.5}, ["rounds", "1.5"]),
+        ({"rounds": 0}, ["rounds", "greater than or equal to 1", "0"]),
+        ({"split.alpha": -1.0}, ["split.alpha", "greater than 0", "-1.0"]),
+        ({"method": "fed-avg"}, ["method", "'fedavg'", "'fed-avg'"]),
+        ({"local": 3}, ["local", "3"]),
+        ({"local": 3, "local.lr": 0.1}, ["local.lr", "both as a value and as a group"]),
+        ({"rounds": 0, "clients": 0}, ["rounds", "clients"]),
+    ],
+)
+def test_fault_names_key_value_and_what_is_allowed(mapping: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Settings.from_mapping(mapping)
+    assert [word for word in words if word not in str(caught.value)] == []
+
+
+@pytest.mark.parametrize(
+    ("mapping", "key"),
+    [
+        ({"method": "fedavg", "local.work": "gradient"}, "local.work"),
+        ({"method": "fedsgd", "local.work": "sgd"}, "local.work"),
+        ({"method": "fedavg", "step-rule": "probed"}, "step-rule"),
+        ({"method": "dqn-fed", "local.work": "lbfgs"}, "local.work"),
+        ({"method": "dqn-fed", "local.batch-size": 8}, "local.batch-size"),
+        ({"min-clients": 6, "participation": 0.5}, "min-clients"),
+        ({"early-stopping": 5}, "early-stopping"),
+    ],
+)
+def test_impossible_combination_is_refused(mapping: dict[str, Any], key: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{key}: "):
+        Settings.from_mapping(mapping)
+
+
+@pytest.mark.parametrize(
+    ("method", "work", "rule"),
+    [
+        ("dqn-fed", "gradient", "probed"),
+        ("fedavg", "sgd", "newton"),
+        ("fedsgd", "gradient", "newton"),
+        ("mgda", "gradient", "newton"),
+    ],
+)
+def test_auto_asks_the_method(method: str, work: str, rule: str) -> None:
+    settings = Settings.from_mapping({"method": method})
+    assert (settings.local_work, settings.rule) == (work, rule)
+
+
+@pytest.mark.parametrize(("clients", "participation", "sampled"), [(100, 0.1, 10), (10, 1.0, 10), (10, 0.01, 1)])
+def test_sampled_clients(clients: int, participation: float, sampled: int) -> None:
+    assert Settings.from_mapping({"clients": clients, "participation": participation}).sampled == sampled
+
+
+def test_settings_cannot_be_changed() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        Settings().rounds = 3  # type: ignore[misc]
