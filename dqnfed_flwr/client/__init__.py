@@ -1,0 +1,1 @@
+"""The client half: what one client computes for one exchange. Importing this package imports no torch."""

@@ -1,0 +1,71 @@
+"""Where a client computes: device, threads and the switches that make equal inputs give equal bits."""
+
+from __future__ import annotations
+
+import os
+from typing import Literal
+
+import torch
+
+from dqnfed_flwr.errors import ConfigError
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+DEVICE_KINDS = ("cpu", "cuda", "mps")
+
+
+def choose_device(name: str, dtype: Literal["float32", "float64"]) -> torch.device:
+    """Turn the setting `device` into a device that is there and can hold `dtype`.
+
+    Parameters
+    ----------
+    name : str
+        `auto` (CUDA, else Apple's MPS, else the CPU), or a device name such as `cuda:1`.
+    dtype : {"float32", "float64"}
+        MPS has no float64; `auto` then passes over it.
+
+    Raises
+    ------
+    ConfigError
+        If the name is unknown, the device absent, or the dtype impossible on it.
+    """
+    if name == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda", torch.cuda.current_device())
+        if torch.backends.mps.is_available() and dtype == "float32":
+            return torch.device("mps")
+        return torch.device("cpu")
+    allowed = "use auto, cpu, cuda, cuda:N or mps"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ConfigError(f"device: found {name!r}, which is no device; {allowed}") from None
+    if device.type not in DEVICE_KINDS:
+        raise ConfigError(f"device: found {name!r}, which is not supported; {allowed}")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(f"device: found {name!r}, but {torch.cuda.device_count()} CUDA devices are there; {allowed}")
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise ConfigError(f"device: found {name!r}, but MPS is not available here; {allowed}")
+    if device.type == "mps" and dtype == "float64":
+        raise ConfigError("dtype: found 'float64' with device 'mps', which has none; use float32 or device cpu")
+    return device
+
+
+def prepare_torch(threads: int, device: torch.device) -> None:
+    """Fix what the bits of a result depend on: the number of threads, and on CUDA the choice of kernels.
+
+    Parameters
+    ----------
+    threads : int
+        Threads of one operation; 0 takes every core, explicitly, so that all engines agree.
+    device : torch.device
+        Float32 products on CUDA are made in float32 (no TF32): curvature pairs are differences of gradients.
+    """
+    wanted = threads or os.cpu_count() or 1
+    if torch.get_num_threads() != wanted:
+        torch.set_num_threads(wanted)
+    if device.type == "cuda":
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.backends.cudnn.benchmark = False
+        torch.backends.cudnn.deterministic = True
+        torch.backends.cudnn.allow_tf32 = False
+        torch.backends.cuda.matmul.allow_tf32 = False

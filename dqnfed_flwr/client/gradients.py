@@ -1,0 +1,212 @@
+"""The local loss f_k and its derivatives at a flat model, in chunks of the client's samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor, nn
+
+from dqnfed_flwr.client.flat_model import FlatModel
+from dqnfed_flwr.errors import DataError
+from dqnfed_flwr.types import Evaluation
+
+Samples = tuple[Tensor, Tensor]
+
+CHUNK_BYTES = 256 * 2**20
+"""Activations kept for one backward pass when the chunk is left to choose."""
+MAX_CHUNK = 4096
+
+
+class LocalLoss:
+    """f_k(theta) = mean cross-entropy over the training part + ridge/2 |theta|^2, at any theta [D].
+
+    The samples pass through the model `chunk` at a time, always in the same order.
+
+    Parameters
+    ----------
+    model : FlatModel
+        Evaluated frozen, so that f_k is a function of theta: BatchNorm uses the running statistics received, dropout
+        is off, and no buffer changes here (local SGD changes them).
+    samples : tuple[Tensor, Tensor]
+        Inputs [n, ...] and labels int64 [n] of the training part, on the model's device.
+    ridge : float
+        Weight of the quadratic term.
+    chunk : int
+        Samples a pass; 0 takes as many as keep the saved activations within `CHUNK_BYTES`.
+
+    Notes
+    -----
+    Logits are cast to float64 before the log-softmax and losses are summed in float64: a float32 model's loss then
+    shows decreases far below one float32 unit. `loss` and `loss_and_gradient` run the same kernels on the same
+    chunks, so that their losses at one theta agree to the last bit and can be compared across exchanges.
+
+    Raises
+    ------
+    DataError
+        If the training part is empty.
+    """
+
+    def __init__(self, model: FlatModel, samples: Samples, *, ridge: float = 0.0, chunk: int = 0) -> None:
+        if not len(samples[1]):
+            raise DataError("the client has no training sample; give it at least one")
+        self.model = model
+        self.samples = samples
+        self.ridge = ridge
+        self.chunk = chunk or choose_chunk(model, *samples)
+
+    @property
+    def num_examples(self) -> int:
+        """Training samples of the client."""
+        return len(self.samples[1])
+
+    def loss(self, theta: Tensor) -> float:
+        """f_k at `theta` [D]: forward passes only."""
+        self.model.place(theta)
+        total = 0.0
+        with self._forward_only():
+            for inputs, labels in self._chunks(*self.samples):
+                total += cross_entropy(self.model.module(inputs), labels, self.num_examples).item()
+        return total + self._penalty()
+
+    def loss_and_gradient(self, theta: Tensor, rows: Tensor | None = None) -> tuple[float, Tensor]:
+        """f_k and its gradient at `theta`.
+
+        Parameters
+        ----------
+        theta : Tensor
+            [D].
+        rows : Tensor | None
+            int64 [b]; the mini-batch that both are taken over. None takes the whole training part.
+
+        Returns
+        -------
+        tuple[float, Tensor]
+            The loss, and the gradient [D] in the dtype of `theta`, a vector of its own.
+        """
+        self.model.place(theta)
+        samples = self._select(rows)
+        total = 0.0
+        gradient: Tensor | None = None
+        for inputs, labels in self._chunks(*samples):
+            part = cross_entropy(self.model.module(inputs), labels, len(samples[1]))
+            parts = torch.autograd.grad(part, self.model.parameters, allow_unused=True, materialize_grads=True)
+            gradient = self._added(gradient, parts)
+            total += part.item()
+        return total + self._penalty(), self._with_ridge(gradient, theta)
+
+    def hessian_product(self, theta: Tensor, vector: Tensor, rows: Tensor | None = None) -> Tensor:
+        """The Hessian of f_k at `theta` times `vector` [D], by differentiating the gradient once more.
+
+        `rows` is as in `loss_and_gradient`.
+        """
+        self.model.place(theta)
+        samples = self._select(rows)
+        directions = self.model.views(vector)
+        product: Tensor | None = None
+        with self._twice_differentiable():
+            for inputs, labels in self._chunks(*samples):
+                loss = cross_entropy(self.model.module(inputs), labels, len(samples[1]))
+                product = self._added(product, _differentiate_twice(loss, self.model.parameters, directions))
+        return self._with_ridge(product, vector)
+
+    def evaluate(self, theta: Tensor, samples: Samples) -> Evaluation:
+        """Right answers and mean cross-entropy (without the ridge) at `theta` on other samples; 0 for none."""
+        self.model.place(theta)
+        correct, loss = 0, 0.0
+        with self._forward_only():
+            for inputs, labels in self._chunks(*samples):
+                logits = self.model.module(inputs)
+                correct += int((logits.argmax(dim=1) == labels).sum().item())
+                loss += cross_entropy(logits, labels, len(samples[1])).item()
+        return Evaluation(correct=correct, examples=len(samples[1]), loss=loss)
+
+    def _added(self, total: Tensor | None, parts: Sequence[Tensor]) -> Tensor:
+        if total is None:
+            return self.model.flat(parts)
+        for view, part in zip(self.model.views(total), parts, strict=True):
+            view.add_(part)
+        return total
+
+    def _with_ridge(self, total: Tensor | None, vector: Tensor) -> Tensor:
+        if total is None:
+            raise DataError("a mini-batch without samples has no gradient; draw at least one")
+        return total.add_(vector, alpha=self.ridge) if self.ridge else total
+
+    def _select(self, rows: Tensor | None) -> Samples:
+        inputs, labels = self.samples
+        return (inputs, labels) if rows is None else (inputs[rows], labels[rows])
+
+    def _chunks(self, inputs: Tensor, labels: Tensor) -> Iterator[Samples]:
+        return (
+            (inputs[start : start + self.chunk], labels[start : start + self.chunk])
+            for start in range(0, len(labels), self.chunk)
+        )
+
+    def _penalty(self) -> float:
+        if not self.ridge:
+            return 0.0
+        exact = torch.float32 if self.model.theta.device.type == "mps" else torch.float64
+        norm: float = torch.linalg.vector_norm(self.model.theta, dtype=exact).item()
+        return 0.5 * self.ridge * norm * norm
+
+    def _forward_only(self) -> AbstractContextManager[object]:
+        """Recurrent layers take another kernel, with other rounding, where no gradient can be asked for."""
+        return torch.enable_grad() if self.model.recurrent else torch.inference_mode()
+
+    def _twice_differentiable(self) -> AbstractContextManager[object]:
+        """The fused recurrent kernels of cuDNN can be differentiated once only."""
+        if self.model.recurrent and self.model.theta.is_cuda:
+            return torch.backends.cudnn.flags(enabled=False, deterministic=True, allow_tf32=False)
+        return nullcontext()
+
+
+def cross_entropy(logits: Tensor, labels: Tensor, samples: int) -> Tensor:
+    """Share of a chunk in the mean cross-entropy over `samples` samples, in float64.
+
+    Parameters
+    ----------
+    logits : Tensor
+        [n, classes]; MPS has no float64, its logits move to the CPU.
+    labels : Tensor
+        int64 [n].
+    samples : int
+        Samples of the whole sum, n among them.
+
+    Returns
+    -------
+    Tensor
+        A float64 scalar.
+    """
+    if logits.device.type == "mps":
+        logits, labels = logits.cpu(), labels.cpu()
+    return nn.functional.cross_entropy(logits.double(), labels, reduction="sum") / samples
+
+
+def _differentiate_twice(loss: Tensor, parameters: Sequence[Tensor], directions: Sequence[Tensor]) -> Sequence[Tensor]:
+    first = torch.autograd.grad(loss, parameters, create_graph=True, allow_unused=True, materialize_grads=True)
+    along = torch.stack([(g * v).sum() for g, v in zip(first, directions, strict=True)]).sum()
+    return torch.autograd.grad(along, parameters, allow_unused=True, materialize_grads=True)
+
+
+def choose_chunk(model: FlatModel, inputs: Tensor, labels: Tensor) -> int:
+    """Samples whose saved activations fill at most `CHUNK_BYTES`: a power of two, at most `MAX_CHUNK`.
+
+    Counts what one sample leaves behind for its backward pass; the parameters, which all share, do not count.
+    """
+    shared = {tensor.untyped_storage().data_ptr() for tensor in model.module.state_dict().values()}
+    saved: dict[int, int] = {}
+
+    def count(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in shared:
+            saved[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+        cross_entropy(model.module(inputs[:1].clone()), labels[:1].clone(), 1)
+    chunk = MAX_CHUNK
+    while chunk > 1 and chunk * sum(saved.values()) > CHUNK_BYTES:
+        chunk //= 2
+    return chunk

@@ -1,0 +1,74 @@
+"""Between Flower messages and the `NumPyClient`: what the ClientApp calls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from flwr.app import ArrayRecord, Context, Message
+
+from dqnfed_flwr import wire
+from dqnfed_flwr.client.cache import client_for
+from dqnfed_flwr.client.numpy_client import DQNFedClient
+from dqnfed_flwr.config import Scalar, Settings
+from dqnfed_flwr.errors import ConfigError
+
+
+@dataclass(slots=True)
+class _Session:
+    """A client of this process, and the record that its memory was last saved to."""
+
+    client: DQNFedClient
+    saved: ArrayRecord | None = None
+
+    def load(self, context: Context) -> None:
+        """Bring the client's memory to what Flower keeps for it.
+
+        The next message of a client may come to any process, so the context decides; where it still holds the very
+        record saved here, there is nothing to read.
+        """
+        held = wire.memory_record(context.state)
+        if held is not self.saved:
+            self.client.restore_state(wire.decode_memory(context.state))
+            self.saved = held
+
+    def save(self, context: Context) -> None:
+        """Leave the client's memory, if it has any, in the context."""
+        if memory := self.client.export_state():
+            wire.encode_memory(memory, context.state)
+            self.saved = wire.memory_record(context.state)
+
+
+def answer_task(message: Message, context: Context) -> Message:
+    """Do what a `train` or `evaluate` message asks; the client's memory travels in the context's state."""
+    assignment = wire.decode_task(message.content)
+    session = _session_of(context)
+    session.load(context)
+    reply = session.client.work(assignment.task, assignment.theta, assignment.step, assignment.buffers)
+    session.save(context)
+    return Message(wire.encode_reply(reply), reply_to=message)
+
+
+def answer_properties(message: Message, context: Context) -> Message:
+    """Tell the server which partition this node holds and what its data look like."""
+    properties = _session_of(context).client.get_properties({})
+    return Message(wire.encode_properties(properties), reply_to=message)
+
+
+def _session_of(context: Context) -> _Session:
+    node = context.node_config
+    if "partition-id" not in node:
+        raise ConfigError("this node has no partition-id; start it with --node-config 'partition-id=0'")
+    path = node.get("data")
+    settings = _settings(frozenset(context.run_config.items()))
+    return _session(settings, int(node["partition-id"]), None if path is None else str(path))
+
+
+@lru_cache(maxsize=128)
+def _session(settings: Settings, partition: int, data_path: str | None) -> _Session:
+    return _Session(client_for(settings, partition, data_path))
+
+
+@lru_cache(maxsize=4)
+def _settings(items: frozenset[tuple[str, Scalar]]) -> Settings:
+    return Settings.from_mapping(dict(items))

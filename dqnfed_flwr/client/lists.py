@@ -1,0 +1,57 @@
+"""The list protocol of Flower's NumPyClient: tasks as configs of scalars, replies as arrays and metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from typing import Any
+
+from flwr.common import Scalar as Metric
+
+from dqnfed_flwr.errors import ConfigError
+from dqnfed_flwr.types import ClientReply, ClientTask
+
+HAS_STEP = "has-step"
+_NAMES = {field.name.replace("_", "-"): field for field in fields(ClientTask)}
+_KINDS: dict[str, tuple[type, ...]] = {"int": (int,), "bool": (bool,), "float": (int, float)}
+
+
+def write_task(task: ClientTask, *, has_step: bool) -> dict[str, Metric]:
+    """The fields of `task` in kebab-case, and whether a step comes with the model."""
+    values = asdict(task)
+    return {key: values[field.name] for key, field in _NAMES.items()} | {HAS_STEP: has_step}
+
+
+def read_task(config: Mapping[str, Any]) -> tuple[ClientTask, bool]:
+    """Inverse of `write_task`; absent keys take their default, keys of others are left alone.
+
+    Raises
+    ------
+    ConfigError
+        If `exchange` or `round` is missing, or a value is of the wrong type.
+    """
+    values: dict[str, Any] = {}
+    for key, field in _NAMES.items():
+        if key in config:
+            kind = _KINDS[str(field.type)]
+            value = config[key]
+            if not isinstance(value, kind) or (isinstance(value, bool) and kind != (bool,)):
+                raise ConfigError(f"{key}: found {value!r}; the task needs {field.type}")
+            values[field.name] = value
+        elif key in ("exchange", "round"):
+            raise ConfigError(f"{key}: missing from the task; send at least exchange and round")
+    return ClientTask(**values), bool(config.get(HAS_STEP, False))
+
+
+def metrics_of(reply: ClientReply) -> dict[str, Metric]:
+    """The figures of a reply; those that the task did not ask for are absent."""
+    metrics: dict[str, Metric] = {"seconds": reply.seconds}
+    if reply.gradient is not None:
+        metrics |= {"loss": reply.loss, "rate": reply.rate}
+        metrics |= {"pairs-kept": reply.pairs_kept, "pairs-rejected": reply.pairs_rejected}
+    if reply.probe is not None:
+        metrics |= {f"probe-{key.replace('_', '-')}": v for key, v in asdict(reply.probe).items() if v is not None}
+    for part, counts in (("test", reply.test), ("validation", reply.validation)):
+        if counts is not None:
+            metrics |= {f"{part}-{key}": value for key, value in asdict(counts).items()}
+    return metrics

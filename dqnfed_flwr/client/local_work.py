@@ -1,0 +1,139 @@
+"""Local passes: epochs of SGD, and the L-BFGS passes of Algorithm 1."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dqnfed_flwr.client.curvature import Curvature, Differentiable, Observation, Point, Rate
+from dqnfed_flwr.client.gradients import LocalLoss, cross_entropy
+from dqnfed_flwr.config import LocalSettings
+
+_SHUFFLE, _SUBSET, _DROPOUT = 0, 1, 2  # streams of the seed
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Whose turn it is; every random choice of a client is a function of this.
+
+    Attributes
+    ----------
+    seed, round, partition : int
+        Of the run, from 1, and from 0.
+    """
+
+    seed: int
+    round: int
+    partition: int
+
+    def generator(self, stream: int) -> np.random.Generator:
+        """A generator of its own for each stream."""
+        return np.random.default_rng((self.seed, self.round, self.partition, stream))
+
+
+def mini_batch(loss: LocalLoss, size: int, turn: Turn) -> Tensor | None:
+    """Rows int64 [size] of the mini-batch of a round, drawn without replacement; None where all samples are taken."""
+    if not 0 < size < loss.num_examples:
+        return None
+    rows = turn.generator(_SUBSET).choice(loss.num_examples, size, replace=False)
+    return torch.from_numpy(np.sort(rows)).to(loss.model.theta.device)
+
+
+def sgd(loss: LocalLoss, theta: Tensor, settings: LocalSettings, turn: Turn) -> Tensor:
+    """Run `epochs` epochs of SGD from `theta`, each over a new order of the samples.
+
+    v <- momentum * v + g, theta <- theta - lr * v, from v = 0, with g the gradient of the mini-batch's mean
+    cross-entropy plus ridge * theta. The last mini-batch of an epoch may be smaller. The model trains: its buffers
+    change, and dropout draws from the turn's own stream.
+
+    Returns
+    -------
+    Tensor
+        theta - theta_k [D].
+    """
+    model = loss.model
+    local = theta.clone()
+    model.place(local)
+    views = model.views(local)
+    velocities = model.views(torch.zeros_like(local)) if settings.momentum else []
+    with _seeded_dropout(turn, local.device), model.training():
+        for inputs, labels in _batches(loss, settings, turn):
+            part = cross_entropy(model.module(inputs), labels, len(labels))
+            moves = torch.autograd.grad(part, model.parameters, allow_unused=True, materialize_grads=True)
+            if loss.ridge:
+                moves = tuple(torch.add(move, view, alpha=loss.ridge) for move, view in zip(moves, views, strict=True))
+            for velocity, move in zip(velocities, moves, strict=settings.momentum > 0):
+                velocity.mul_(settings.momentum).add_(move)
+            for view, move in zip(views, velocities or moves, strict=True):
+                view.add_(move, alpha=-settings.lr)
+    return theta - local
+
+
+def lbfgs_passes(
+    loss: Differentiable, curvature: Curvature, point: Point, seen: Observation, settings: LocalSettings
+) -> tuple[Tensor, Rate]:
+    """Algorithm 1 from theta-hat^1 = `point.theta`: gradients at E models, each an L-BFGS step from the one before.
+
+    With g^e the gradient at theta-hat^e and B_e the history of the pairs in `seen` and of those passed so far,
+
+        theta-hat^{e+1} = theta-hat^e - lr p^e,    p^1 = g^1,    p^e = B_e g^e for e > 1
+
+    (p^e = g^e while there is no pair). In the paper's count theta-hat^1 is theta^t and theta-hat^0 is theta^{t-1},
+    whose pair is in `seen` where the settings ask for it.
+
+    Parameters
+    ----------
+    loss : Differentiable
+        f_k. The model's buffers stay as they are: a pair compares two models of one function.
+    curvature : Curvature
+        Builds the histories; its state is not changed.
+    point : Point
+        The received model and the gradient g^1 there; all passes use its mini-batch.
+    seen : Observation
+        Curvature known at the start.
+    settings : LocalSettings
+        E, lr, and the vector to return: `final` is g^E, `pseudo` is (theta-hat^1 - theta-hat^{E+1}) / lr, the sum of
+        the p^e. For E = 1 both are g^1.
+
+    Returns
+    -------
+    tuple[Tensor, Rate]
+        The vector g [D], and the rate g . B_E g.
+    """
+    history = curvature.history(seen.pairs)
+    theta, gradient, direction = point.theta, point.gradient, point.gradient
+    total = direction
+    for _ in range(settings.epochs - 1):
+        following = theta - settings.lr * direction
+        _, new_gradient = loss.loss_and_gradient(following, point.rows)
+        history.push(following - theta, new_gradient - gradient)
+        theta, gradient = following, new_gradient
+        direction = history.inverse_product(gradient) if len(history) else gradient
+        total = total + direction
+    row = total if settings.gradient == "pseudo" else gradient
+    rate = float(torch.dot(row, history.inverse_product(row)))
+    return row, curvature.rate(row, rate, len(history), seen.rate.pairs_rejected + history.rejected)
+
+
+def _batches(loss: LocalLoss, settings: LocalSettings, turn: Turn) -> Iterator[tuple[Tensor, Tensor]]:
+    inputs, labels = loss.samples
+    size = settings.batch_size or loss.num_examples
+    shuffle = turn.generator(_SHUFFLE)
+    for _ in range(settings.epochs):
+        order = torch.from_numpy(shuffle.permutation(loss.num_examples)).to(labels.device)
+        for rows in torch.split(order, size):
+            yield inputs[rows], labels[rows]
+
+
+@contextmanager
+def _seeded_dropout(turn: Turn, device: torch.device) -> Iterator[None]:
+    """Draw dropout masks from the turn's own stream, and leave torch's generators as they were."""
+    seed = int(turn.generator(_DROPOUT).integers(2**63))
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield

@@ -1,0 +1,191 @@
+"""The client as Flower knows it: a `NumPyClient` around `Worker`. Torch is imported when there is work to do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from flwr.client import NumPyClient
+from flwr.common import Scalar as Metric
+from numpy.typing import NDArray
+
+from dqnfed_flwr.client.lists import metrics_of, read_task
+from dqnfed_flwr.config import Settings
+from dqnfed_flwr.data import ClientData
+from dqnfed_flwr.errors import ConfigError, ShapeError
+from dqnfed_flwr.types import ClientReply, ClientTask, FloatArray
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dqnfed_flwr.client.worker import Worker
+
+Arrays = list[NDArray[Any]]
+
+
+class DQNFedClient(NumPyClient):
+    """One client of DQN-Fed and of the methods beside it.
+
+    Parameters
+    ----------
+    settings : Settings
+        Of the run.
+    partition : int
+        Number of the client, from 0.
+    data : ClientData
+        Its samples.
+    state : Mapping[str, NDArray] | None
+        What `export_state` of the client's last life gave; None for a new client.
+
+    Notes
+    -----
+    `work` is the whole client. `fit` and `evaluate` adapt it to Flower's lists: parameters are [theta] or
+    [theta, step], then the buffers in the order of the model's `ParamSpec`; the config holds the fields of
+    `ClientTask` in kebab-case, and `has-step`.
+    """
+
+    def __init__(
+        self, settings: Settings, partition: int, data: ClientData, state: Mapping[str, NDArray[Any]] | None = None
+    ) -> None:
+        self._settings = settings
+        self._partition = partition
+        self._data = data
+        self._worker: Worker | None = None
+        self._state = dict(state or {})  # until there is a worker
+        self._num_classes = 0
+
+    def work(
+        self,
+        task: ClientTask,
+        theta: FloatArray | Tensor,
+        step: FloatArray | Tensor | None = None,
+        buffers: Mapping[str, NDArray[Any]] | None = None,
+    ) -> ClientReply:
+        """Do what one exchange asks.
+
+        Parameters
+        ----------
+        task : ClientTask
+            What to do.
+        theta : FloatArray | Tensor
+            [D], the candidate model; copied.
+        step : FloatArray | Tensor | None
+            [D], where the task or the settings need the line through the candidate.
+        buffers : Mapping[str, NDArray] | None
+            Buffers of the global model; None leaves them as they are.
+
+        Returns
+        -------
+        ClientReply
+            Its vectors are read-only. Loss, gradient, rate, probe and evaluation are those of the received model and
+            buffers; `buffers` are what local SGD left.
+
+        Raises
+        ------
+        ShapeError
+            If a vector or a buffer does not fit the model, or a step is needed and absent.
+        ConfigError, DataError, ModelError
+            If settings, data and model do not go together.
+        """
+        return self._worker_for(task.num_classes).perform(task, theta, step, buffers)
+
+    def export_state(self) -> dict[str, NDArray[Any]]:
+        """What the client must be given in its next life to go on with the same bits; empty if it keeps nothing.
+
+        The arrays are the client's own: read them, do not write to them.
+        """
+        return dict(self._state) if self._worker is None else self._worker.export_state()
+
+    def restore_state(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from what `export_state` gave; an empty mapping makes a new client.
+
+        Raises
+        ------
+        ShapeError
+            If the arrays are no state of this client's model; a client that has not worked yet raises it at its next
+            task.
+        """
+        if self._worker is None:
+            self._state = dict(state)
+        else:
+            self._worker.restore_state(state)
+
+    def fit(self, parameters: Arrays, config: Mapping[str, Any]) -> tuple[Arrays, int, dict[str, Metric]]:
+        """Train, and whatever else the task asks: ([gradient] or [gradient, update], then buffers; n; metrics).
+
+        Raises
+        ------
+        ConfigError
+            If the config is no task.
+        ShapeError
+            As `work`.
+        """
+        task, has_step = read_task(config)
+        reply = self._work_on_lists(replace(task, train=True), parameters, has_step)
+        vectors: Arrays = [vector for vector in (reply.gradient, reply.update) if vector is not None]
+        return [*vectors, *reply.buffers.values()], reply.num_examples, metrics_of(reply)
+
+    def evaluate(self, parameters: Arrays, config: Mapping[str, Any]) -> tuple[float, int, dict[str, Metric]]:
+        """Probe and evaluate without training: (loss, examples behind it, metrics).
+
+        The loss is that of the test part, or of the probe where no evaluation was asked for.
+
+        Raises
+        ------
+        ConfigError
+            If the config is no task, or asks for neither.
+        ShapeError
+            As `work`.
+        """
+        task, has_step = read_task(config)
+        if not task.probe and not task.evaluate:
+            raise ConfigError("the task asks for neither probe nor evaluate; set one of the two")
+        reply = self._work_on_lists(replace(task, train=False), parameters, has_step)
+        metrics = metrics_of(reply)
+        if reply.test is not None:
+            return reply.test.loss, reply.test.examples, metrics
+        return math.nan if reply.probe is None else reply.probe.loss, reply.num_examples, metrics
+
+    def get_properties(self, config: Mapping[str, Any]) -> dict[str, Metric]:
+        """As `properties`; `num-classes` in the config, if it is a positive number, counts."""
+        wanted = config.get("num-classes", 0)
+        return {**self.properties(wanted if isinstance(wanted, int) else 0)}
+
+    def properties(self, num_classes: int = 0) -> dict[str, int | str]:
+        """Partition, counts, shape of a sample, classes, and D of the model for them.
+
+        `num_classes`, if positive, takes the place of the classes that settings or data name.
+        """
+        dim = self._worker_for(num_classes).spec.dim
+        return {
+            "partition": self._partition,
+            "num-examples": len(self._data.y_train),
+            "test-examples": len(self._data.y_test),
+            "input-shape": ",".join(map(str, self._data.input_shape)),
+            "num-classes": self._num_classes,
+            "dim": dim,
+        }
+
+    def _work_on_lists(self, task: ClientTask, parameters: Arrays, has_step: bool) -> ClientReply:
+        names = self._worker_for(task.num_classes).spec.buffers
+        expected = 1 + has_step + len(names)
+        if len(parameters) not in (1 + has_step, expected):
+            raise ShapeError(
+                f"{len(parameters)} arrays were sent; need theta{', step' if has_step else ''} and, in all or not at "
+                f"all, {len(names)} buffers"
+            )
+        theta, *rest = parameters
+        buffers = dict(zip(names, rest[has_step:], strict=True)) if len(parameters) == expected else None
+        return self.work(task, theta, rest[0] if has_step else None, buffers)
+
+    def _worker_for(self, num_classes: int) -> Worker:
+        """The worker for a model with so many classes; 0 takes those of the settings or of the data."""
+        wanted = num_classes or self._settings.num_classes or self._data.num_classes
+        if self._worker is None or wanted != self._num_classes:
+            from dqnfed_flwr.client.worker import Worker
+
+            self._worker = Worker(self._settings, self._partition, self._data, wanted, self.export_state())
+            self._num_classes = wanted
+        return self._worker

@@ -1,0 +1,10 @@
+"""Data sets, how they are dealt out to clients, and what a model gets to see of them.
+
+Importing this package imports neither torch nor scikit-learn nor torchvision.
+"""
+
+from dqnfed_flwr.data.clients import ClientData, load_client
+from dqnfed_flwr.data.inputs import to_model_input
+from dqnfed_flwr.data.sets import DataSet, load_dataset
+
+__all__ = ["ClientData", "DataSet", "load_client", "load_dataset", "to_model_input"]

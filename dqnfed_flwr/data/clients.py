@@ -1,0 +1,138 @@
+"""One client's samples: its part of the whole set, or its own file, split into train, validation and test."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+from dqnfed_flwr.config import Settings
+from dqnfed_flwr.data.apportion import IntArray
+from dqnfed_flwr.data.dealing import deal_out
+from dqnfed_flwr.data.inputs import sample_shape
+from dqnfed_flwr.data.sets import DataSet, as_data_set, is_function, read_arrays
+from dqnfed_flwr.data.splits import stratified
+from dqnfed_flwr.data.user import import_function
+from dqnfed_flwr.errors import DataError
+
+Array = NDArray[Any]
+_SPLIT_TEST, _SPLIT_VALIDATION = 3, 4  # streams of the seed, after those of `dealing`
+
+
+@dataclass(frozen=True)
+class ClientData:
+    """One client's samples, in the dtype they are stored in; labels are int64 [N].
+
+    Attributes
+    ----------
+    x_train, y_train : Array, IntArray
+        What it trains on; at least one sample.
+    x_validation, y_validation : Array, IntArray
+        Kept apart from training; empty unless asked for.
+    x_test, y_test : Array, IntArray
+        What its accuracy is measured on; at least one sample.
+    num_classes : int
+        Of the whole set, as far as the data or the settings say.
+    """
+
+    x_train: Array
+    y_train: IntArray
+    x_validation: Array
+    y_validation: IntArray
+    x_test: Array
+    y_test: IntArray
+    num_classes: int
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one sample as the model sees it, channels first for images."""
+        return sample_shape(self.x_train)
+
+
+def load_client(settings: Settings, partition: int, data_path: str | None = None) -> ClientData:
+    """Load the samples of one client; equal settings and partition give equal samples.
+
+    Where the set has a test part, a client tests on the same share of each class as it trains on (with natural groups:
+    on its own groups); where it has none, `split.test-fraction` of its samples are split off, stratified. Then
+    `split.validation-fraction` of its training samples are kept apart. With `split.samples`, that many training
+    samples are drawn from the whole set before anything is dealt out.
+
+    Parameters
+    ----------
+    settings : Settings
+        Of the run; `data`, `partition`, `clients`, `num-classes`, `seed` and `split.*` count here. `data` may be
+        `module:function`: it is called as function(settings.flat(), partition, clients) and returns a mapping of this
+        client's own arrays, named as in `dqnfed_flwr.data.sets.read_arrays`.
+    partition : int
+        Number of the client, from 0.
+    data_path : str | None
+        An .npz file of this device, in place of `settings.data`. With the partition `file` all of it is this client's.
+
+    Raises
+    ------
+    DataError
+        If data or partition cannot be used: the text says what was found, what is allowed and what to do.
+    """
+    source = data_path or settings.data
+    if partition < 0:
+        raise DataError(f"partition-id: found {partition}; clients are numbered from 0")
+    if settings.partition == "file" or is_function(source):
+        data = as_data_set(_own_arrays(settings, source, partition), source, settings.num_classes)
+        test = None if data.y_test is None else np.arange(len(data.y_test))
+        return _read(settings, partition, data, np.arange(len(data.y_train)), test)
+    if partition >= settings.clients:
+        raise DataError(
+            f"partition-id: found {partition}; clients = {settings.clients} allows 0..{settings.clients - 1}"
+        )
+    dealt = deal_out(settings, source)
+    test = None if dealt.test is None else dealt.test[partition]
+    return _read(settings, partition, dealt.data, dealt.train[partition], test)
+
+
+def _own_arrays(settings: Settings, source: str, partition: int) -> Mapping[str, Array]:
+    if not is_function(source):
+        return read_arrays(source)
+    arrays = import_function(source, "data", DataError)(settings.flat(), partition, settings.clients)
+    if not isinstance(arrays, Mapping):
+        raise DataError(f"data: {source} returned {type(arrays).__name__}; it must return a mapping of arrays by name")
+    return {str(key): np.asarray(value) for key, value in arrays.items()}
+
+
+def _read(settings: Settings, partition: int, data: DataSet, train: IntArray, test: IntArray | None) -> ClientData:
+    """Split test samples off where the set has none, then validation samples; read these samples and no others."""
+    split, y = settings.split, data.y_train
+    x_test, y_test = data.x_test, data.y_test
+    if x_test is None or y_test is None or test is None:
+        x_test, y_test = data.x_train, y
+        kept, apart = stratified(y[train], split.test_fraction, _stream(settings, _SPLIT_TEST, partition))
+        train, test = train[kept], train[apart]
+    kept, apart = stratified(y[train], split.validation_fraction, _stream(settings, _SPLIT_VALIDATION, partition))
+    validation, train = train[apart], train[kept]
+    return ClientData(
+        x_train=_take(data.x_train, train, data.name),
+        y_train=y[train],
+        x_validation=_take(data.x_train, validation, data.name),
+        y_validation=y[validation],
+        x_test=_take(x_test, test, data.name),
+        y_test=y_test[test],
+        num_classes=data.num_classes,
+    )
+
+
+def _stream(settings: Settings, stream: int, partition: int) -> Generator:
+    return np.random.default_rng((settings.seed, stream, partition))
+
+
+def _take(x: Array, samples: IntArray, name: str) -> Array:
+    taken: Array = np.asarray(x)[samples]
+    if np.issubdtype(taken.dtype, np.floating) and not np.isfinite(taken).all():
+        bad = samples[~np.isfinite(taken.reshape(len(taken), -1)).all(axis=1)]
+        raise DataError(
+            f"data: {name}: {len(bad)} of {len(samples)} samples hold NaN or infinite features, first number {bad[0]}; "
+            "fill or drop them"
+        )
+    return taken

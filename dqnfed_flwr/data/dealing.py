@@ -1,0 +1,134 @@
+"""Deal a whole data set out to all clients of a run, once in a process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from dqnfed_flwr.config import PartitionName, Settings, SplitSettings
+from dqnfed_flwr.data import partitions
+from dqnfed_flwr.data.apportion import IntArray
+from dqnfed_flwr.data.sets import DataSet, load_dataset
+from dqnfed_flwr.data.splits import like_train
+from dqnfed_flwr.errors import DataError
+
+_SUBSAMPLE, _TRAIN, _TEST = range(3)  # streams of the seed
+
+
+@dataclass(frozen=True)
+class Dealt:
+    """A data set and the sample numbers of every client.
+
+    Attributes
+    ----------
+    data : DataSet
+        The whole set.
+    train : list[IntArray]
+        Rising sample numbers of the training part, one array a client; disjoint.
+    test : list[IntArray] | None
+        The same of the test part; None where the set has none, so that clients split their own samples.
+    """
+
+    data: DataSet
+    train: list[IntArray]
+    test: list[IntArray] | None
+
+
+def deal_out(settings: Settings, source: str) -> Dealt:
+    """Deal the set `source` out to `settings.clients` clients by `settings.partition`.
+
+    The answer is kept for the next client of the same process; it is a function of `source` and its contents,
+    `partition`, `clients`, `num-classes`, `seed` and `split.*`.
+
+    Raises
+    ------
+    DataError
+        If the set cannot be loaded or cannot be dealt out this way.
+    """
+    return _deal_out(
+        source,
+        _stamp(source),
+        settings.num_classes,
+        settings.partition,
+        settings.clients,
+        settings.seed,
+        settings.split,
+    )
+
+
+def _stamp(source: str) -> tuple[int, int]:
+    """Tell a file that was written anew from the one before: time of its last change, and size."""
+    path = Path(source)
+    if not path.is_file():
+        return (0, 0)
+    status = path.stat()
+    return (status.st_mtime_ns, status.st_size)
+
+
+@lru_cache(maxsize=4)
+def _deal_out(
+    source: str,
+    _stamp: tuple[int, int],
+    num_classes: int,
+    partition: PartitionName,
+    clients: int,
+    seed: int,
+    split: SplitSettings,
+) -> Dealt:
+    data = load_dataset(source, num_classes)
+    chosen = _subsample(len(data.y_train), split.samples, seed)
+    if partition == "groups":
+        return _deal_groups(data, chosen, clients)
+    labels = data.y_train[chosen]
+    parts = _deal_labels(partition, labels, clients, split, seed)
+    test = None
+    if data.y_test is not None:
+        test = like_train(labels, parts, data.y_test, np.random.default_rng((seed, _TEST)))
+    return Dealt(data, [chosen[part] for part in parts], test)
+
+
+def _subsample(samples: int, wanted: int, seed: int) -> IntArray:
+    if wanted > samples:
+        raise DataError(f"split.samples: found {wanted}, but the set has {samples} training samples; 0 takes them all")
+    if not wanted:
+        return np.arange(samples)
+    return np.sort(np.random.default_rng((seed, _SUBSAMPLE)).permutation(samples)[:wanted])
+
+
+def _deal_labels(
+    partition: PartitionName, labels: IntArray, clients: int, split: SplitSettings, seed: int
+) -> list[IntArray]:
+    rng = np.random.default_rng((seed, _TRAIN))
+    match partition:
+        case "iid":
+            return partitions.iid(labels, clients, rng)
+        case "shards":
+            return partitions.sort_by_class(labels, clients, split.shards, rng)
+        case "dirichlet":
+            return partitions.dirichlet(labels, clients, split.alpha, split.min_samples, rng)
+        case "pathological":
+            return partitions.pathological(labels, clients, split.classes, rng)
+        case "one-class":
+            return partitions.one_class(labels, clients)
+    raise DataError(f"partition: {partition} does not deal out one set by its labels")
+
+
+def _deal_groups(data: DataSet, chosen: IntArray, clients: int) -> Dealt:
+    if data.groups_train is None:
+        raise DataError(f"partition: groups needs the array groups_train, which {data.name} lacks; add it to the file")
+    groups = data.groups_train[chosen]
+    owners = partitions.group_owners(groups, clients)
+    train = [chosen[np.isin(groups, owned)] for owned in owners]
+    if data.y_test is None:
+        return Dealt(data, train, None)
+    advice = "leave x_test and y_test out so that each client's own samples are split"
+    if data.groups_test is None:
+        raise DataError(f"partition: groups: {data.name} has a test part without groups_test; add it, or {advice}")
+    test = [np.flatnonzero(np.isin(data.groups_test, owned)) for owned in owners]
+    empty = [client for client, part in enumerate(test) if not len(part)]
+    if empty:
+        raise DataError(f"partition: groups: the clients {empty[:10]} have no test sample; lower clients, or {advice}")
+    return Dealt(data, train, test)

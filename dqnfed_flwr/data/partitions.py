@@ -1,0 +1,141 @@
+"""The rules by which samples are dealt out: each returns one array of rising sample numbers a client.
+
+All are pure in their arguments and the generator. The parts are disjoint; they cover all samples where the rule uses
+every class.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.random import Generator
+
+from dqnfed_flwr.data.apportion import IntArray, apportion, deal
+from dqnfed_flwr.errors import DataError
+
+_TRIES = 1000
+
+
+def iid(labels: IntArray, clients: int, rng: Generator) -> list[IntArray]:
+    """Deal shuffled samples [N] evenly.
+
+    Raises
+    ------
+    DataError
+        If there are fewer samples than clients.
+    """
+    _check_enough(len(labels), clients, f"{clients} clients", "clients")
+    return [np.sort(part) for part in np.array_split(rng.permutation(len(labels)), clients)]
+
+
+def sort_by_class(labels: IntArray, clients: int, shards: int, rng: Generator) -> list[IntArray]:
+    """Sort by class, cut into `clients` * `shards` equal runs, and deal each client `shards` of them at random.
+
+    McMahan et al., "Communication-efficient learning of deep networks from decentralized data" (2017), section 3. Runs
+    differ by one sample where the number of samples is not a multiple.
+
+    Raises
+    ------
+    DataError
+        If there are fewer samples than runs.
+    """
+    total = clients * shards
+    _check_enough(len(labels), total, f"{clients} clients x {shards} shards", "split.shards or clients")
+    runs = np.array_split(np.argsort(labels, kind="stable"), total)
+    dealt = rng.permutation(total).reshape(clients, shards)
+    return [np.sort(np.concatenate([runs[run] for run in row])) for row in dealt]
+
+
+def dirichlet(labels: IntArray, clients: int, alpha: float, min_samples: int, rng: Generator) -> list[IntArray]:
+    """Divide every class among the clients in proportions drawn from a symmetric Dirichlet distribution.
+
+    Yurochkin et al., "Bayesian nonparametric federated learning of neural networks" (2019), section 4. Proportions are
+    drawn again, from the same generator, until every client has `min_samples`.
+
+    Raises
+    ------
+    DataError
+        If 1000 draws leave some client with fewer.
+    """
+    _check_enough(len(labels), clients * min_samples, f"{clients} clients x split.min-samples {min_samples}", "clients")
+    totals = np.bincount(labels)
+    fewest = 0
+    for _ in range(_TRIES):
+        counts = apportion(totals, rng.dirichlet(np.full(clients, alpha), size=len(totals)).T)
+        smallest = int(counts.sum(axis=1).min())
+        if smallest >= min_samples:
+            return deal(labels, counts, rng)
+        fewest = max(fewest, smallest)
+    raise DataError(
+        f"partition: dirichlet with split.alpha {alpha} gave some of {clients} clients fewer than split.min-samples "
+        f"{min_samples} in each of {_TRIES} draws (at best {fewest}); raise split.alpha, or lower split.min-samples or "
+        "clients"
+    )
+
+
+def pathological(labels: IntArray, clients: int, classes: int, rng: Generator) -> list[IntArray]:
+    """Give every client `classes` different classes at random, each class divided evenly among those that hold it.
+
+    The classes are held by equally many clients, give or take one; with fewer than one holder a class is left out.
+
+    Raises
+    ------
+    DataError
+        If there are fewer classes than asked for, or a class has fewer samples than holders.
+    """
+    totals = np.bincount(labels)
+    present = np.flatnonzero(totals)
+    if classes > len(present):
+        raise DataError(f"partition: split.classes asks for {classes} classes a client; the data have {len(present)}")
+    holds = np.zeros((clients, len(totals)), dtype=np.bool_)
+    for client in range(clients):
+        order = rng.permutation(present)
+        rarest = order[np.argsort(holds.sum(axis=0)[order], kind="stable")]
+        holds[client, rarest[:classes]] = True
+    holders = holds.sum(axis=0)
+    if (holders > totals).any():
+        scarce = int(np.flatnonzero(holders > totals)[0])
+        raise DataError(
+            f"partition: class {scarce} has {totals[scarce]} samples for {holders[scarce]} clients; lower clients or "
+            "split.classes, or raise split.samples"
+        )
+    return deal(labels, apportion(totals, holds / np.maximum(holders, 1)), rng)
+
+
+def one_class(labels: IntArray, clients: int) -> list[IntArray]:
+    """Give client k all samples of class k.
+
+    Raises
+    ------
+    DataError
+        If there are more clients than classes, or a client's class has no sample.
+    """
+    totals = np.bincount(labels)
+    if clients > len(totals):
+        raise DataError(
+            f"partition: one-class gives each client a class of its own; found {clients} clients and {len(totals)} "
+            f"classes; lower clients to {len(totals)} or fewer"
+        )
+    parts = [np.flatnonzero(labels == client) for client in range(clients)]
+    empty = [client for client, part in enumerate(parts) if not len(part)]
+    if empty:
+        raise DataError(f"partition: one-class: classes {empty[:10]} have no sample; raise split.samples or relabel")
+    return parts
+
+
+def group_owners(groups: IntArray, clients: int) -> list[IntArray]:
+    """Divide the groups that occur in `groups` [N] among the clients, in rising order, equally many give or take one.
+
+    Raises
+    ------
+    DataError
+        If there are fewer groups than clients.
+    """
+    names = np.unique(groups)
+    if len(names) < clients:
+        raise DataError(f"partition: {clients} clients asked for, but the data have {len(names)} groups; lower clients")
+    return np.array_split(names, clients)
+
+
+def _check_enough(samples: int, needed: int, what: str, lower: str) -> None:
+    if samples < needed:
+        raise DataError(f"partition: {what} need {needed} samples, found {samples}; lower {lower}, or raise samples")

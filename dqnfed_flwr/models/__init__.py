@@ -1,0 +1,80 @@
+"""Models by name, the same for one seed everywhere.
+
+Importing this package does not import torch; `build_model` does.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from dqnfed_flwr.data.user import import_function
+from dqnfed_flwr.errors import ModelError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+    from torch import nn
+
+_BUILDERS = {
+    "logistic": "dqnfed_flwr.models.dense",
+    "mlp": "dqnfed_flwr.models.dense",
+    "cnn": "dqnfed_flwr.models.cnn",
+    "resnet18-gn": "dqnfed_flwr.models.resnet",
+    "char-lstm": "dqnfed_flwr.models.lstm",
+}
+MODELS = tuple(_BUILDERS)
+
+
+def build_model(
+    name: str, input_shape: tuple[int, ...], num_classes: int, *, seed: int, dtype: torch.dtype | None = None
+) -> nn.Module:
+    """Build a model with initial values that depend on `seed` alone.
+
+    The global random state of torch is left as it was. Values are drawn in torch's default dtype and then cast, so
+    that a float64 model starts where the float32 one does.
+
+    Parameters
+    ----------
+    name : str
+        One of `MODELS`, or `module:function`, called as function(input_shape, num_classes) for an `nn.Module`.
+    input_shape : tuple[int, ...]
+        Of one sample as the model sees it: (channels, height, width) for images, (length,) for tokens.
+    num_classes : int
+        Width of the output, at least 2.
+    seed : int
+        Of the initial values, at least 0.
+    dtype : torch.dtype | None
+        Of the floating-point parameters and buffers; None for float32.
+
+    Returns
+    -------
+    nn.Module
+        On the CPU, in training mode: a batch [N, *input_shape] to logits [N, num_classes].
+
+    Raises
+    ------
+    ModelError
+        If the name is unknown, or the model does not fit the shape of the data.
+    """
+    import torch
+
+    if num_classes < 2:
+        raise ModelError(f"model: found {num_classes} classes; at least 2 are needed; set num-classes")
+    builder = _builder(name)
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        torch.default_generator.manual_seed(seed)
+        model = builder(tuple(input_shape), num_classes)
+    if not isinstance(model, torch.nn.Module):
+        raise ModelError(f"model: {name} returned {type(model).__name__}; it must return a torch.nn.Module")
+    return model.to(dtype or torch.float32)
+
+
+def _builder(name: str) -> Callable[..., object]:
+    if name in _BUILDERS:
+        builder: Callable[..., object] = getattr(import_module(_BUILDERS[name]), name.replace("-", "_"))
+        return builder
+    if ":" in name:
+        return import_function(name, "model", ModelError)
+    raise ModelError(f"model: unknown name {name!r}; allowed: {', '.join(MODELS)}, or module:function")

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dqnfed_flwr.client.probing import ROUNDING, holds, probe
+from dqnfed_flwr.types import ClientTask, Probe
+
+UNIT = float(np.finfo(np.float32).eps)
+
+
+def task(factor: float, *, grow: bool = False, halvings: int = 0, loss: float = 1.0, slope: float = 1.0) -> ClientTask:
+    return ClientTask(2, 2, probe=True, factor=factor, grow=grow, halvings=halvings, reference_loss=loss, slope=slope)
+
+
+class Losses:
+    """f(a) of a table; remembers what was asked."""
+
+    def __init__(self, table: dict[float, float]) -> None:
+        self.table = table
+        self.asked: list[float] = []
+
+    def __call__(self, factor: float) -> float:
+        self.asked.append(factor)
+        return self.table[factor]
+
+
+def test_a_candidate_that_holds_is_one_pass() -> None:
+    losses = Losses({1.0: 0.5})
+    assert probe(losses, task(1.0, halvings=6), 0.1, UNIT) == Probe(0.5, True)
+    assert losses.asked == [1.0]
+
+
+@pytest.mark.parametrize(("double", "grown"), [(0.4, True), (0.85, False), (1.1, False)])
+def test_growing_tests_twice_the_factor(double: float, grown: bool) -> None:
+    losses = Losses({1.0: 0.5, 2.0: double})
+    assert probe(losses, task(1.0, grow=True), 0.1, UNIT) == Probe(0.5, True, grown_holds=grown)
+    assert losses.asked == [1.0, 2.0]
+
+
+def test_a_failing_candidate_is_halved_until_it_holds() -> None:
+    losses = Losses({8.0: math.inf, 4.0: math.nan, 2.0: 1.5, 1.0: 0.95, 0.5: 0.94})
+    found = probe(losses, task(8.0, grow=True, halvings=6), 0.1, UNIT)
+    assert found.loss == math.inf
+    assert (found.holds, found.grown_holds, found.back_factor, found.back_loss) == (False, None, 0.5, 0.94)
+    assert losses.asked == [8.0, 4.0, 2.0, 1.0, 0.5]
+
+
+def test_halvings_are_limited() -> None:
+    losses = Losses({1.0: 2.0, 0.5: 2.0, 0.25: 2.0})
+    assert probe(losses, task(1.0, halvings=2), 0.1, UNIT) == Probe(2.0, False)
+    assert losses.asked == [1.0, 0.5, 0.25]
+    assert probe(Losses({1.0: 2.0}), task(1.0), 0.1, UNIT) == Probe(2.0, False)
+
+
+def test_a_decrease_below_rounding_is_enough_but_a_rise_never_is() -> None:
+    tiny = task(1.0, loss=2.0, slope=1e-4)  # asks for a decrease of 1e-5, of which rounding forgives 9.5e-7
+    forgiven = ROUNDING * UNIT * 2.0
+    assert holds(2.0 - 1e-5, 1.0, tiny, 0.1, UNIT)
+    assert holds(2.0 - 1e-5 + 0.99 * forgiven, 1.0, tiny, 0.1, UNIT)
+    assert not holds(2.0 - 1e-5 + 1.01 * forgiven, 1.0, tiny, 0.1, UNIT)
+    still = task(1.0, loss=2.0, slope=0.0)
+    assert holds(2.0, 1.0, still, 0.1, UNIT)
+    assert not holds(math.nextafter(2.0, 3.0), 1.0, still, 0.1, UNIT)
+    assert holds(0.0, 1.0, task(1.0, loss=0.0, slope=0.0), 0.1, UNIT)
+
+
+@given(
+    curvature=st.floats(0.01, 100),
+    slope=st.floats(0.01, 10),
+    factor=st.floats(1e-3, 100),
+    armijo=st.floats(1e-4, 0.4),
+)
+def test_on_a_parabola_the_test_holds_up_to_the_known_factor(
+    curvature: float, slope: float, factor: float, armijo: float
+) -> None:
+    largest = 2 * (1 - armijo) * slope / curvature  # f(a) = 1 - a slope + a^2 curvature / 2
+    asked = task(factor, halvings=40, slope=slope)
+    found = probe(lambda a: 1 - a * slope + a * a * curvature / 2, asked, armijo, 1e-16)
+    accepted = factor if found.holds else found.back_factor
+    assert accepted is not None
+    assert accepted <= largest * (1 + 1e-6) + 1e-9
+    if not found.holds:
+        assert 2 * accepted >= largest * (1 - 1e-6) - 1e-9

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from numpy.typing import NDArray
+
+from dqnfed_flwr.data.npz import map_npz
+from dqnfed_flwr.errors import DataError
+
+DTYPES = st.sampled_from(["u1", "<i4", ">i2", "<i8", "<f4", "<f8", "?", "S3", "<U2"])
+ARRAYS = hnp.arrays(dtype=DTYPES, shape=hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5))
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(first=ARRAYS, second=ARRAYS, compressed=st.booleans(), fortran=st.booleans())
+def test_equals_numpy_load_bit_for_bit(
+    tmp_path: Path, first: NDArray[Any], second: NDArray[Any], compressed: bool, fortran: bool
+) -> None:
+    path = tmp_path / "set.npz"
+    first = np.asfortranarray(first) if fortran else first
+    (np.savez_compressed if compressed else np.savez)(path, first=first, second=second)
+
+    mapped = map_npz(path)
+
+    with np.load(path) as loaded:
+        assert set(mapped) == set(loaded.files)
+        for name in loaded.files:
+            assert mapped[name].dtype == loaded[name].dtype
+            assert mapped[name].shape == loaded[name].shape
+            assert mapped[name].tobytes() == loaded[name].tobytes()
+
+
+def test_uncompressed_members_are_maps_and_compressed_ones_are_not(tmp_path: Path) -> None:
+    x = np.arange(1000).reshape(50, 20)
+    np.savez(tmp_path / "plain.npz", x=x)
+    np.savez_compressed(tmp_path / "packed.npz", x=x)
+
+    assert isinstance(map_npz(tmp_path / "plain.npz")["x"], np.memmap)
+    assert not isinstance(map_npz(tmp_path / "packed.npz")["x"], np.memmap)
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_arrays_are_read_only(tmp_path: Path, save: Any) -> None:
+    save(tmp_path / "set.npz", x=np.zeros((3, 2)))
+
+    with pytest.raises(ValueError, match="read-only"):
+        map_npz(tmp_path / "set.npz")["x"][0] = 1
+
+
+def test_missing_file_names_the_place_looked_at(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"no file .*absent\.npz.*absolute path"):
+        map_npz(tmp_path / "absent.npz")
+
+
+@pytest.mark.parametrize("content", [b"", b"text", b"PK\x03\x04 cut short"])
+def test_other_files_are_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "set.npz"
+    path.write_bytes(content)
+
+    with pytest.raises(DataError, match=r"cannot be read as an \.npz archive"):
+        map_npz(path)
+
+
+def test_python_objects_are_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "set.npz", x=np.array([{}], dtype=object))
+
+    with pytest.raises(DataError, match="without Python objects"):
+        map_npz(tmp_path / "set.npz")
+
+
+def test_shape_beyond_the_member_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "set.npz"
+    np.savez(path, x=np.zeros((10, 10)))
+    path.write_bytes(path.read_bytes().replace(b"(10, 10)", b"(99, 99)"))
+
+    with pytest.raises(DataError, match="declares 78408 bytes, found 800"):
+        map_npz(path)

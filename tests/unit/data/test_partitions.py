@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.random import Generator
+from numpy.typing import NDArray
+from scipy import stats
+
+from dqnfed_flwr.data import partitions
+from dqnfed_flwr.data.apportion import IntArray
+from dqnfed_flwr.errors import DataError
+
+CLASSES = 10
+RULES: dict[str, Callable[[IntArray, Generator], list[IntArray]]] = {
+    "iid": lambda labels, rng: partitions.iid(labels, 7, rng),
+    "shards": lambda labels, rng: partitions.sort_by_class(labels, 7, 3, rng),
+    "dirichlet": lambda labels, rng: partitions.dirichlet(labels, 7, 0.5, 2, rng),
+    "pathological": lambda labels, rng: partitions.pathological(labels, 7, 4, rng),
+    "one-class": lambda labels, rng: partitions.one_class(labels, CLASSES),
+}
+
+
+def make_labels(samples: int, seed: int) -> IntArray:
+    rng = np.random.default_rng(seed)
+    return rng.permutation(np.arange(samples) % CLASSES)
+
+
+def class_counts(labels: IntArray, parts: list[IntArray]) -> NDArray[np.int64]:
+    return np.stack([np.bincount(labels[part], minlength=CLASSES) for part in parts])
+
+
+@pytest.mark.parametrize("rule", RULES)
+@given(samples=st.integers(150, 400), seed=st.integers(0, 100))
+def test_every_sample_is_dealt_out_exactly_once(rule: str, samples: int, seed: int) -> None:
+    parts = RULES[rule](make_labels(samples, seed), np.random.default_rng(seed))
+
+    np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(samples))
+    assert all(len(part) and (np.diff(part) > 0).all() for part in parts)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_same_generator_deals_the_same_parts(rule: str) -> None:
+    labels = make_labels(300, 0)
+    first, again = (RULES[rule](labels, np.random.default_rng(3)) for _ in range(2))
+
+    for one, other in zip(first, again, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("rule", sorted(set(RULES) - {"one-class"}))
+def test_another_seed_deals_other_parts(rule: str) -> None:
+    labels = make_labels(300, 0)
+    first, other = (RULES[rule](labels, np.random.default_rng(seed)) for seed in (3, 4))
+
+    assert any(not np.array_equal(a, b) for a, b in zip(first, other, strict=True))
+
+
+def test_iid_parts_differ_by_at_most_one() -> None:
+    sizes = [len(part) for part in partitions.iid(make_labels(103, 0), 10, np.random.default_rng(0))]
+
+    assert sorted(sizes) == [10] * 7 + [11] * 3
+
+
+def test_shards_are_runs_of_the_samples_sorted_by_class() -> None:
+    labels, clients, shards, size = make_labels(400, 1), 10, 4, 10
+    place = np.empty(400, dtype=np.int64)
+    place[np.argsort(labels, kind="stable")] = np.arange(400)
+
+    parts = partitions.sort_by_class(labels, clients, shards, np.random.default_rng(0))
+
+    for part in parts:
+        runs = np.sort(place[part]).reshape(shards, size)
+        np.testing.assert_array_equal(runs[:, 0] % size, 0)
+        np.testing.assert_array_equal(runs, runs[:, :1] + np.arange(size))
+
+
+def test_dirichlet_shares_follow_the_distribution() -> None:
+    clients, alpha, classes, each = 6, 0.8, 300, 1000
+    labels = np.repeat(np.arange(classes), each)
+
+    parts = partitions.dirichlet(labels, clients, alpha, 2, np.random.default_rng(0))
+
+    for part in parts[:2]:
+        shares = np.bincount(labels[part], minlength=classes) / each
+        assert stats.kstest(shares, stats.beta(alpha, (clients - 1) * alpha).cdf).pvalue > 0.01
+
+
+def test_dirichlet_draws_until_every_client_has_enough() -> None:
+    labels = make_labels(2000, 0)
+    sizes = [
+        [len(part) for part in partitions.dirichlet(labels, 10, 0.1, fewest, np.random.default_rng(0))]
+        for fewest in (2, 40)
+    ]
+
+    assert min(sizes[0]) < 40 <= min(sizes[1])
+
+
+def test_dirichlet_gives_up_and_says_what_to_change() -> None:
+    labels = np.zeros(1000, dtype=np.int64)
+
+    with pytest.raises(
+        DataError, match=r"split.alpha 0.01 gave some of 10 clients fewer than split.min-samples 50.*rai"
+    ):
+        partitions.dirichlet(labels, 10, 0.01, 50, np.random.default_rng(0))
+
+
+@given(clients=st.integers(1, 30), classes=st.integers(1, CLASSES), seed=st.integers(0, 50))
+def test_pathological_clients_hold_as_many_classes_as_asked(clients: int, classes: int, seed: int) -> None:
+    labels = make_labels(400, 0)
+
+    counts = class_counts(labels, partitions.pathological(labels, clients, classes, np.random.default_rng(seed)))
+
+    assert ((counts > 0).sum(axis=1) == classes).all()
+    holders = (counts > 0).sum(axis=0)
+    assert np.ptp(holders) <= 1
+    assert all(np.ptp(column[column > 0]) <= 1 for column in counts.T if column.any())
+    np.testing.assert_array_equal(counts.sum(axis=0), np.where(holders > 0, 40, 0))
+
+
+def test_one_class_clients_hold_the_class_of_their_number() -> None:
+    labels = make_labels(200, 0)
+
+    counts = class_counts(labels, partitions.one_class(labels, 4))
+
+    np.testing.assert_array_equal(counts, 20 * np.eye(CLASSES, dtype=np.int64)[:4])
+
+
+@pytest.mark.parametrize(("clients", "expected"), [(3, [[2, 3], [5, 8], [9]]), (5, [[2], [3], [5], [8], [9]])])
+def test_groups_stay_whole(clients: int, expected: list[list[int]]) -> None:
+    owners = partitions.group_owners(np.array([9, 2, 2, 5, 3, 8, 9]), clients)
+
+    assert [owned.tolist() for owned in owners] == expected
+
+
+@pytest.mark.parametrize(
+    ("deal", "message"),
+    [
+        (lambda rng: partitions.iid(np.arange(3), 4, rng), "4 clients need 4 samples, found 3"),
+        (
+            lambda rng: partitions.sort_by_class(np.arange(9), 5, 2, rng),
+            "5 clients x 2 shards need 10 samples, found 9",
+        ),
+        (
+            lambda rng: partitions.dirichlet(np.arange(9), 5, 1.0, 2, rng),
+            "split.min-samples 2 need 10 samples, found 9",
+        ),
+        (lambda rng: partitions.pathological(np.arange(3), 2, 4, rng), "4 classes a client; the data have 3"),
+        (lambda rng: partitions.pathological(np.arange(3), 4, 1, rng), "has 1 samples for 2 clients"),
+        (lambda rng: partitions.one_class(np.arange(3), 4), "found 4 clients and 3 classes"),
+        (lambda rng: partitions.one_class(np.array([0, 2]), 3), "classes [1] have no sample"),
+        (lambda rng: partitions.group_owners(np.array([1, 1]), 2), "2 clients asked for, but the data have 1 groups"),
+    ],
+)
+def test_impossible_deals_are_refused(deal: Callable[[Generator], object], message: str) -> None:
+    with pytest.raises(DataError) as caught:
+        deal(np.random.default_rng(0))
+
+    assert message in str(caught.value)
