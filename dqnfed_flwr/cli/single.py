@@ -1,0 +1,142 @@
+"""`dqnfed run`: one configuration, one run, its results."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import typer
+from rich.console import Console
+
+from dqnfed_flwr.cli.failures import Interrupted
+from dqnfed_flwr.config import Settings, flatten, nest
+from dqnfed_flwr.errors import ConfigError, RunError
+from dqnfed_flwr.experiments import load_config, parse_scalar
+from dqnfed_flwr.report.progress import progress_listener
+from dqnfed_flwr.report.table import summary_table
+
+if TYPE_CHECKING:
+    from dqnfed_flwr.engine.result import RunResult
+
+RUN, MODEL, EVENTS, PLOT = "run.json", "model.npz", "events.jsonl", "plot.png"
+EngineName = Literal["in-process", "flower"]
+NAMES = {"dqn-fed": "DQN-Fed", "fedavg": "FedAvg", "fedsgd": "FedSGD", "mgda": "MGDA"}
+
+
+def run_one(
+    config: str,
+    overrides: Sequence[str],
+    engine: EngineName,
+    output: Path | None,
+    *,
+    resume: bool,
+    json_path: str | None,
+    quiet: bool,
+) -> None:
+    """Carry out `dqnfed run`."""
+    settings = read_settings(config, overrides, output, resume=resume)
+    if json_path and json_path != "-":
+        try_writing(Path(json_path))
+    console = Console(stderr=json_path == "-", quiet=quiet)
+    name = NAMES.get(settings.method, settings.method)
+    try:
+        result = train(settings, console, name, engine)
+    except KeyboardInterrupt:
+        raise Interrupted(_how_to_go_on(config, overrides, engine, settings)) from None
+    console.print(summary_table({name: result}))
+    if settings.output:
+        folder = Path(settings.output)
+        draw({name: result}, folder / PLOT, console)
+        show_files(console, [folder / RUN, folder / MODEL, folder / EVENTS, folder / PLOT])
+    if json_path:
+        write_json(result.to_json(), json_path)
+
+
+def read_settings(config: str, overrides: Sequence[str], output: Path | None, *, resume: bool = False) -> Settings:
+    """Settings of a configuration, with `--set`, `--output` and `--resume` laid over it.
+
+    Raises
+    ------
+    ConfigError
+        Also where an override is no KEY=VALUE.
+    """
+    flat = flatten(nest(load_config(config)))
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"--set: found {override!r}; give KEY=VALUE, such as --set rounds=50")
+        try:
+            flat[key.strip()] = parse_scalar(value)
+        except ConfigError as error:
+            raise ConfigError(f"--set {key.strip()}: {error}") from None
+    if output is not None:
+        flat["output"] = str(output)
+    if resume:
+        flat["resume"] = True
+    if flat.get("output"):
+        flat["output"] = str(Path(str(flat["output"])).expanduser().resolve())
+    return Settings.from_mapping(flat)
+
+
+def train(settings: Settings, console: Console, label: str, engine: EngineName) -> RunResult:
+    """Run `settings` with progress on `console`, after trying the output folder."""
+    from dqnfed_flwr.engine.run import run
+    from dqnfed_flwr.engine.serve import prepare_output
+
+    prepare_output(settings)
+    listeners = [] if console.quiet else [progress_listener(console, label)]
+    return run(settings, engine=engine, listeners=listeners)
+
+
+def draw(results: Mapping[str, RunResult], path: Path, console: Console) -> None:
+    """Write the plot; without matplotlib say what is missing, for the run itself is done."""
+    from dqnfed_flwr.report.plots import plot_runs
+
+    try:
+        plot_runs(results, path)
+    except RunError as error:
+        console.print(f"no plot: {error}", markup=False, soft_wrap=True)
+
+
+def try_writing(path: Path) -> None:
+    """Open a file for writing before training costs time, leaving what it holds.
+
+    Raises
+    ------
+    ConfigError
+        If it cannot be written.
+    """
+    try:
+        path.open("a").close()
+    except OSError as error:
+        raise ConfigError(f"--json: cannot write to {path} ({error.strerror}); name another file") from None
+
+
+def write_json(figures: Mapping[str, object], path: str) -> None:
+    """Write figures as JSON to a file, or to stdout for `-`."""
+    text = json.dumps(figures, indent=2)
+    if path == "-":
+        typer.echo(text)
+        return
+    try:
+        Path(path).write_text(text + "\n", "utf-8")
+    except OSError as error:
+        raise RunError(f"{path}: cannot be written ({error.strerror})") from None
+
+
+def show_files(console: Console, files: Sequence[Path]) -> None:
+    """Say where results lie."""
+    for file in files:
+        if file.exists():
+            console.print(str(file), soft_wrap=True, markup=False, highlight=False)
+
+
+def _how_to_go_on(config: str, overrides: Sequence[str], engine: EngineName, settings: Settings) -> str:
+    if not settings.output or not settings.checkpoint_every:
+        return "nothing was kept; with --output DIR a run can be resumed"
+    command = ["dqnfed", "run", config, *(word for item in overrides for word in ("--set", item))]
+    command += [*(["--engine", engine] if engine != "in-process" else []), "--output", settings.output, "--resume"]
+    return f"go on with: {shlex.join(command)}"

@@ -1,0 +1,1 @@
+"""Where a run happens: in this process, or under Flower."""

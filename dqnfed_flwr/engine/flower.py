@@ -1,0 +1,221 @@
+"""Run under Flower's simulation engine: a SuperLink of our own on loopback, `flwr run`, the results read back.
+
+`flwr run` itself reports success when a run failed, shares one SuperLink with whatever else runs on the machine, and
+installs the app's dependencies anew. Here every run has a SuperLink and a home of its own, which end with it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from dqnfed_flwr.config import Settings
+from dqnfed_flwr.engine.result import RUN, RunResult, read_result
+from dqnfed_flwr.errors import RunError
+from dqnfed_flwr.telemetry.events import Listener
+from dqnfed_flwr.telemetry.log import EVENTS, read_events
+
+PACKAGES = ("dqnfed_flwr", "server_app", "client_app")
+CONNECTION = "dqnfed"
+START_SECONDS, CALL_SECONDS = 60.0, 120.0
+POLL_SECONDS, STATUS_SECONDS = 0.3, 3.0
+
+
+def run_flower(settings: Settings, *, listeners: Sequence[Listener] = ()) -> RunResult:
+    """Run `settings` under Flower's simulation engine and wait for the end.
+
+    Parameters
+    ----------
+    settings : Settings
+        Of the run; results go to its `output`, or to a temporary directory and into memory only.
+    listeners : Sequence[Listener]
+        Told of every round, read from the event log as it grows.
+
+    Raises
+    ------
+    RunError
+        If the extra `simulation` is missing, Flower could not be started, or the run failed.
+    """
+    if find_spec("ray") is None:
+        raise RunError("Flower's simulation engine needs Ray; install dqnfed-flwr[simulation]")
+    with tempfile.TemporaryDirectory(prefix="dqnfed-") as place:
+        home = Path(place)
+        output = Path(settings.output or home / "output").expanduser().absolute()
+        settings = Settings.from_mapping({**settings.flat(), "output": str(output)})
+        if not settings.resume:
+            (output / RUN).unlink(missing_ok=True)
+            (output / EVENTS).unlink(missing_ok=True)
+        write_app(home / "app", settings)
+        with _superlink(home) as flwr:
+            run_id = _submit(flwr, home / "app", settings)
+            _follow(flwr, run_id, output, settings, listeners)
+        return read_result(output)
+
+
+def write_app(directory: Path, settings: Settings) -> None:
+    """Lay out a Flower app with `settings` as its run config: the installed packages and a pyproject.toml."""
+    for name in PACKAGES:
+        source = Path(str(importlib.import_module(name).__file__)).parent
+        shutil.copytree(source, directory / name, ignore=shutil.ignore_patterns("__pycache__"))
+    project = {
+        "project": {"name": "dqnfed-flwr", "version": version("dqnfed-flwr"), "license": "Apache-2.0"},
+        "tool": {
+            "flwr": {
+                "app": {
+                    "publisher": "dqnfed",
+                    "fab-include": [f"{name}/**/*" for name in PACKAGES],
+                    "components": {"serverapp": "server_app.app:app", "clientapp": "client_app.app:app"},
+                    "config": settings.flat(),
+                }
+            }
+        },
+    }
+    (directory / "pyproject.toml").write_text(tomli_w.dumps(project))
+
+
+class _Flwr:
+    """The `flwr` command, in an environment that points to one SuperLink."""
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        self.environment = environment
+
+    def __call__(self, *arguments: str) -> str:
+        command = [program("flwr"), *arguments]
+        try:
+            done = subprocess.run(
+                command, env=self.environment, capture_output=True, text=True, timeout=CALL_SECONDS, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise RunError(f"flwr {arguments[0]} failed: {error}") from None
+        if done.returncode:
+            raise RunError(f"flwr {arguments[0]} failed: {(done.stderr or done.stdout).strip()[-2000:]}")
+        return done.stdout
+
+    def json(self, *arguments: str) -> dict[str, Any]:
+        """What the command prints as JSON, after whatever else it has to say."""
+        answer = self(*arguments, "--format", "json")
+        try:
+            found: dict[str, Any] = json.loads(answer[answer.index("{") :])
+        except ValueError:
+            raise RunError(f"flwr {arguments[0]} gave no JSON: {answer.strip()[-2000:]}") from None
+        return found
+
+
+def program(name: str) -> str:
+    """Path of a console script of this environment."""
+    beside = Path(sys.executable).with_name(name)
+    return str(beside) if beside.exists() else name
+
+
+@contextmanager
+def _superlink(home: Path) -> Iterator[_Flwr]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+        "FLWR_HOME": str(home),
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_TELEMETRY_ENABLED": "0",
+    }
+    connection = {"superlink": {CONNECTION: {"address": f"127.0.0.1:{port}", "insecure": True}}}
+    (home / "config.toml").write_text(tomli_w.dumps(connection))
+    command = [program("flower-superlink"), "--insecure", "--simulation", "--isolation", "subprocess"]
+    command += ["--host", "127.0.0.1", "--port", str(port)]
+    with (home / "superlink.log").open("w") as log:
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+    try:
+        _await_health(process, port, home / "superlink.log")
+        yield _Flwr(environment)
+    finally:
+        _end(process)
+
+
+def _await_health(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    end = time.monotonic() + START_SECONDS
+    while time.monotonic() < end and process.poll() is None:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(POLL_SECONDS)
+    raise RunError(f"flower-superlink did not start:\n{log.read_text()[-2000:]}")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End the SuperLink and the processes it started; they share its session."""
+    for signal_number, patience in ((15, 10.0), (9, 5.0)):
+        try:
+            os.killpg(process.pid, signal_number)
+            process.wait(patience)
+        except ProcessLookupError:
+            return
+        except subprocess.TimeoutExpired:
+            continue
+
+
+def _submit(flwr: _Flwr, app: Path, settings: Settings) -> str:
+    federation = f"num-supernodes={settings.clients} client-resources-num-cpus=1"
+    answer = flwr.json("run", str(app), CONNECTION, "--federation-config", federation)
+    if "run-id" not in answer:
+        raise RunError(f"flwr run did not start a run: {answer}")
+    return str(answer["run-id"])
+
+
+def _follow(flwr: _Flwr, run_id: str, output: Path, settings: Settings, listeners: Sequence[Listener]) -> None:
+    """Tell listeners of rounds as the event log grows, until Flower says that the run is over."""
+    told = -1
+    checked = time.monotonic()
+    try:
+        while True:
+            over = (output / RUN).exists() or time.monotonic() - checked > STATUS_SECONDS
+            status = _status(flwr, run_id) if over else "running"
+            if over:
+                checked = time.monotonic()
+            told = _tell(output, settings, listeners, told)
+            if status == "finished:completed":
+                return
+            if status.startswith("finished"):
+                raise RunError(f"the run ended as {status}:\n{flwr('log', run_id, CONNECTION, '--show')[-4000:]}")
+            time.sleep(POLL_SECONDS)
+    finally:
+        for listener in listeners:
+            listener.on_end()
+
+
+def _tell(output: Path, settings: Settings, listeners: Sequence[Listener], told: int) -> int:
+    if not (output / EVENTS).exists():
+        return told
+    events = read_events(output / EVENTS)
+    done = len(events) if settings.resume and told < 0 else max(told, 0)
+    for listener in listeners:
+        if told < 0:
+            listener.on_start(settings.rounds, events[:done])
+        for event in events[max(told, done) :]:
+            listener.on_round(event)
+    return len(events)
+
+
+def _status(flwr: _Flwr, run_id: str) -> str:
+    answer = flwr.json("list", CONNECTION, "--run-id", run_id)
+    runs = answer.get("runs") or [{}]
+    return str(runs[0].get("status", "unknown"))

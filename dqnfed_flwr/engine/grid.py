@@ -1,0 +1,120 @@
+"""A Flower grid without a network: it calls the ClientApp in this process, one message at a time."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterable, Mapping
+from typing import NoReturn
+
+import numpy as np
+from flwr.app import Context, Error, Message, RecordDict, UserConfig
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
+from flwr.supercore.run import Run
+from flwr.supercore.task_identity import TaskIdentity
+from numpy.typing import NDArray
+
+from dqnfed_flwr.errors import DQNFedError, RunError
+from dqnfed_flwr.wire import decode_memory, encode_memory
+
+RUN_ID, SERVER_NODE = 1, 1
+CLIENT_ERROR = 2
+"""Flower's code of an exception in a ClientApp."""
+
+
+class InProcessGrid(Grid):
+    """Nodes 2 ... n+1 with partitions 0 ... n-1, all in this process.
+
+    A message is answered when its reply is pulled; replies come one a call, in the order of the messages, so that a
+    strategy takes each in before the next is computed.
+
+    Parameters
+    ----------
+    app : ClientApp
+        What every node runs.
+    clients : int
+        Nodes.
+    run_config : Mapping[str, Scalar]
+        Of the run.
+    """
+
+    def __init__(self, app: ClientApp, clients: int, run_config: UserConfig) -> None:
+        self._app = app
+        self._contexts = {
+            client + 2: Context(
+                run_id=RUN_ID,
+                node_id=client + 2,
+                node_config={"partition-id": client, "num-partitions": clients},
+                state=RecordDict(),
+                run_config=run_config,
+            )
+            for client in range(clients)
+        }
+        self._waiting: dict[str, Message] = {}
+        self._sent = 0
+        TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, RUN_ID, SERVER_NODE
+
+    @property
+    def run(self) -> Run:
+        """A run of this process alone."""
+        return Run.create_empty(RUN_ID)
+
+    def set_run(self, run: Run) -> None:
+        """Nothing to set: the grid is its own run."""
+        del run
+
+    def create_message(
+        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
+    ) -> NoReturn:
+        """Flower has deprecated this method; messages are built by `flwr.app.Message`."""
+        raise RunError("create_message is deprecated; build a flwr.app.Message")
+
+    def get_node_ids(self) -> list[int]:
+        """All nodes."""
+        return list(self._contexts)
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Queue messages; their numbers."""
+        numbers = []
+        for message in messages:
+            self._sent += 1
+            number = str(self._sent)
+            message.metadata.__dict__["_message_id"] = number
+            self._waiting[number] = message
+            numbers.append(number)
+        return numbers
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """The reply to the first of `message_ids` that waits, computed now."""
+        for number in message_ids:
+            if number in self._waiting:
+                return [self._answer(self._waiting.pop(number))]
+        return []
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        """All replies; `timeout` has no meaning here."""
+        del timeout
+        return [reply for number in self.push_messages(messages) for reply in self.pull_messages([number])]
+
+    def export_client_states(self) -> dict[str, NDArray[np.generic]]:
+        """Memory of all clients, as `<node>/<name>`."""
+        return {
+            f"{node}/{name}": values
+            for node, context in self._contexts.items()
+            for name, values in decode_memory(context.state).items()
+        }
+
+    def restore_client_states(self, states: Mapping[str, NDArray[np.generic]]) -> None:
+        """Inverse of `export_client_states`."""
+        for node, context in self._contexts.items():
+            prefix = f"{node}/"
+            memory = {name.removeprefix(prefix): v for name, v in states.items() if name.startswith(prefix)}
+            encode_memory(memory, context.state)
+
+    def _answer(self, message: Message) -> Message:
+        try:
+            return self._app(message, self._contexts[message.metadata.dst_node_id])
+        except DQNFedError as error:
+            return Message(Error(CLIENT_ERROR, f"{type(error).__name__}: {error}"), reply_to=message)
+        except Exception:  # whatever a client raises costs only itself, as on a real node
+            return Message(Error(CLIENT_ERROR, traceback.format_exc()), reply_to=message)

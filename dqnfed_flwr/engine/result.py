@@ -1,0 +1,124 @@
+"""What a run leaves behind, in memory and on disk."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dqnfed_flwr.config import Settings
+from dqnfed_flwr.errors import RunError
+from dqnfed_flwr.fairness import fairness_report
+from dqnfed_flwr.telemetry.events import RoundEvent
+from dqnfed_flwr.telemetry.log import EVENTS, read_events
+from dqnfed_flwr.types import FloatArray
+from dqnfed_flwr.wire import Buffers
+
+RUN, MODEL = "run.json", "model.npz"
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """Final model, history and figures of a run.
+
+    Attributes
+    ----------
+    settings : Settings
+        Of the run.
+    status : str
+        `finished`, `pareto-stationary` or `early-stopped`.
+    theta : FloatArray
+        Trainable parameters of the final model [D]; `ParamSpec.unflatten` writes them into a module.
+    buffers : Buffers
+        Its buffers.
+    events : list[RoundEvent]
+        One a round.
+    accuracies : dict[int, float]
+        Test accuracy of every client at `theta`, in [0, 1].
+    seconds : float
+        Wall clock.
+    """
+
+    settings: Settings
+    status: str
+    theta: FloatArray
+    events: list[RoundEvent]
+    accuracies: dict[int, float]
+    seconds: float
+    buffers: Buffers = field(default_factory=dict)
+
+    @property
+    def final(self) -> dict[str, float]:
+        """Fairness figures of the final accuracies, see `fairness_report`."""
+        return fairness_report(self.accuracies)
+
+    @property
+    def improved_ratio(self) -> list[float]:
+        """rho_t (29), one a round."""
+        return [event.improved_ratio for event in self.events]
+
+    @property
+    def exchanges(self) -> int:
+        """Exchanges in all."""
+        return sum(event.exchanges for event in self.events)
+
+    @property
+    def bytes_up(self) -> int:
+        """Bytes from the clients."""
+        return sum(event.bytes_up for event in self.events)
+
+    @property
+    def bytes_down(self) -> int:
+        """Bytes to the clients."""
+        return sum(event.bytes_down for event in self.events)
+
+    def to_json(self) -> dict[str, Any]:
+        """Settings, final figures and history, as `run.json` holds them."""
+        return {
+            "settings": self.settings.flat(),
+            "status": self.status,
+            "rounds": len(self.events),
+            "final": self.final,
+            "accuracies": {str(client): value for client, value in self.accuracies.items()},
+            "improved_ratio": [ratio if math.isfinite(ratio) else None for ratio in self.improved_ratio],
+            "exchanges": self.exchanges,
+            "bytes_up": self.bytes_up,
+            "bytes_down": self.bytes_down,
+            "seconds": self.seconds,
+        }
+
+    def write(self, directory: Path) -> None:
+        """Write `run.json` and `model.npz` (theta and buffers) into `directory`."""
+        (directory / RUN).write_text(json.dumps(self.to_json(), indent=2) + "\n")
+        with (directory / MODEL).open("wb") as file:
+            np.savez(file, allow_pickle=False, theta=self.theta, **{f"buffer.{k}": v for k, v in self.buffers.items()})
+
+
+def read_result(directory: Path) -> RunResult:
+    """Read what `RunResult.write` and the event log left.
+
+    Raises
+    ------
+    RunError
+        If a file is missing or cannot be read.
+    """
+    try:
+        record = json.loads((directory / RUN).read_text())
+        with np.load(directory / MODEL, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+        events = read_events(directory / EVENTS)
+    except (OSError, ValueError, KeyError) as error:
+        raise RunError(f"{directory}: no result of a finished run ({error})") from None
+    return RunResult(
+        settings=Settings.from_mapping(record["settings"]),
+        status=record["status"],
+        theta=arrays.pop("theta"),
+        events=events,
+        accuracies={int(client): value for client, value in record["accuracies"].items()},
+        seconds=record["seconds"],
+        buffers={name.removeprefix("buffer."): value for name, value in arrays.items()},
+    )

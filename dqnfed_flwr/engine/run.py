@@ -1,0 +1,69 @@
+"""`run`: one call from a configuration to a result, on either engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from dqnfed_flwr.config import Settings
+from dqnfed_flwr.engine.flower import run_flower
+from dqnfed_flwr.engine.result import RunResult
+from dqnfed_flwr.experiments import load_config
+from dqnfed_flwr.telemetry.events import Listener
+
+Engine = Literal["in-process", "flower"]
+
+
+def run(
+    config: Settings | Mapping[str, Any] | str | Path,
+    *,
+    engine: Engine = "in-process",
+    resume: bool = False,
+    listeners: Sequence[Listener] = (),
+) -> RunResult:
+    """Run a federation to its end.
+
+    Parameters
+    ----------
+    config : Settings | Mapping | str | Path
+        Settings, keys and values, the name of a shipped experiment, or a YAML file.
+    engine : {"in-process", "flower"}
+        All clients in this process, or Flower's simulation engine (needs the extra `simulation`).
+    resume : bool
+        Continue from the checkpoint in the output directory.
+    listeners : Sequence[Listener]
+        Told of every round.
+
+    Returns
+    -------
+    RunResult
+        Final model, history and figures.
+
+    Raises
+    ------
+    DQNFedError
+        If the configuration is at fault, or the run does not finish.
+    """
+    settings = as_settings(config)
+    if resume and not settings.resume:
+        settings = Settings.from_mapping({**settings.flat(), "resume": True})
+    if engine == "flower":
+        return run_flower(settings, listeners=listeners)
+    return run_in_process(settings, listeners=listeners)
+
+
+def as_settings(config: Settings | Mapping[str, Any] | str | Path) -> Settings:
+    """Settings from any form that `run` takes."""
+    if isinstance(config, Settings):
+        return config
+    return Settings.from_mapping(config if isinstance(config, Mapping) else load_config(str(config)))
+
+
+def run_in_process(settings: Settings, *, listeners: Sequence[Listener] = ()) -> RunResult:
+    """Run with the in-process grid."""
+    from client_app.app import app
+    from dqnfed_flwr.engine.grid import InProcessGrid
+    from dqnfed_flwr.engine.serve import serve
+
+    return serve(InProcessGrid(app, settings.clients, settings.flat()), settings, listeners=listeners)

@@ -1,0 +1,105 @@
+"""The server's side of a run, the same for every grid."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from flwr.app import ArrayRecord
+from flwr.serverapp import Grid
+
+from dqnfed_flwr import wire
+from dqnfed_flwr.config import Settings
+from dqnfed_flwr.engine.result import RunResult
+from dqnfed_flwr.errors import ConfigError, DataError, RunError
+from dqnfed_flwr.models import build_model
+from dqnfed_flwr.params import ParamSpec
+from dqnfed_flwr.strategy.dqnfed import DQNFed
+from dqnfed_flwr.strategy.roster import Roster
+from dqnfed_flwr.telemetry.events import Listener
+from dqnfed_flwr.telemetry.log import EventLog
+
+
+def serve(grid: Grid, settings: Settings, *, listeners: Sequence[Listener] = ()) -> RunResult:
+    """Wait for the clients, build the model, train, write the results.
+
+    Parameters
+    ----------
+    grid : Grid
+        Any Flower grid.
+    settings : Settings
+        Of the run. Results go to `settings.output`, if it names a directory.
+    listeners : Sequence[Listener]
+        Told of every round, beside the event log.
+
+    Raises
+    ------
+    DQNFedError
+        If the run cannot begin or go on; what was reached is in the checkpoint.
+    """
+    since = time.perf_counter()
+    output = prepare_output(settings)
+    log: list[Listener] = [EventLog(output)] if output else []
+    strategy = DQNFed(settings, listeners=[*log, *listeners])
+    strategy.roster.wait(grid)
+    strategy.start(grid, initial_model(settings, strategy.roster))
+    outcome = strategy.outcome
+    if outcome is None:
+        raise RunError("the strategy ended without an outcome")
+    result = RunResult(
+        settings=settings,
+        status=outcome.status,
+        theta=outcome.theta.numpy(),
+        events=outcome.events,
+        accuracies=dict(sorted(outcome.accuracy.items())),
+        seconds=time.perf_counter() - since,
+        buffers=outcome.buffers,
+    )
+    if output:
+        result.write(output)
+    return result
+
+
+def prepare_output(settings: Settings) -> Path | None:
+    """Make the output directory and try it, before any training.
+
+    Raises
+    ------
+    ConfigError
+        If it cannot be written, or a run is to be resumed without one.
+    """
+    if not settings.output:
+        if settings.resume:
+            raise ConfigError("resume: needs output, the directory of the run to continue")
+        return None
+    output = Path(settings.output).expanduser()
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=output) as probe:
+            os.fsync(probe.fileno())
+    except OSError as error:
+        raise ConfigError(f"output: cannot write to {output} ({error.strerror}); name another directory") from None
+    return output
+
+
+def initial_model(settings: Settings, roster: Roster) -> ArrayRecord:
+    """The model of `settings.seed`, in the form that the members' data ask for.
+
+    Raises
+    ------
+    DataError
+        If members disagree on the shape of a sample.
+    """
+    shapes = {member.input_shape for member in roster.members.values()}
+    if len(shapes) != 1:
+        raise DataError(f"clients disagree on the shape of a sample: {sorted(shapes)}; one model cannot serve both")
+    num_classes = settings.num_classes or max(member.num_classes for member in roster.members.values())
+    dtype = torch.float64 if settings.dtype == "float64" else torch.float32
+    model = build_model(settings.model, shapes.pop(), num_classes, seed=settings.seed, dtype=dtype)
+    spec = ParamSpec.of(model)
+    buffers = {name: value.numpy() for name, value in spec.read_buffers(model).items()}
+    return wire.encode_model(spec.flatten(model).numpy(), buffers)

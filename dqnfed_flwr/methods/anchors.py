@@ -1,0 +1,147 @@
+"""Reference steps that the anchored form of DQN-Fed starts from.
+
+An anchor turns the mean gradient into a step that is fast on average and promises nothing to anybody in particular;
+DQN-Fed then changes it as little as the guarantee demands.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dqnfed_flwr.linalg.lbfgs import LBFGSHistory
+from dqnfed_flwr.methods._base import RoundRows, State
+from dqnfed_flwr.types import Float64Array
+
+
+class Anchor(ABC):
+    """A reference step u_ref [D] from the mean gradient [D] and the past."""
+
+    @abstractmethod
+    def propose(self, mean_gradient: Tensor, rows: RoundRows, shares: Float64Array) -> Tensor:
+        """The reference step [D] of this round, from the mean gradient [D], the rows and the sample shares [K]."""
+
+    def settle(self, step: Tensor, factor: float) -> None:
+        """Learn the step that was taken in its place, theta^{t+1} = theta^t - factor * step."""
+        del step, factor
+
+    def forget(self) -> None:
+        """Start the memory anew."""
+        return
+
+    def export_state(self) -> dict[str, NDArray[np.generic]]:
+        """Memory, for a checkpoint."""
+        return {}
+
+    def restore_state(self, state: State) -> None:
+        """Take up what `export_state` gave."""
+        del state
+
+
+class GradientAnchor(Anchor):
+    """u_ref = lr * mean gradient."""
+
+    def __init__(self, lr: float) -> None:
+        self._lr = lr
+
+    def propose(self, mean_gradient: Tensor, rows: RoundRows, shares: Float64Array) -> Tensor:
+        """lr * mean gradient."""
+        return self._lr * mean_gradient
+
+
+class UpdateAnchor(Anchor):
+    """u_ref = mean of the clients' local updates theta - theta_k: FedAvg's step."""
+
+    def propose(self, mean_gradient: Tensor, rows: RoundRows, shares: Float64Array) -> Tensor:
+        """Mean displacement by sample shares."""
+        return rows.mean_update(shares)
+
+
+class MomentumAnchor(Anchor):
+    """u_ref = beta * u_{t-1} + lr * mean gradient, where u_{t-1} is the step solved for in the round before.
+
+    The factor alpha is left out of the memory: it is a property of the line search, not of the direction.
+    """
+
+    def __init__(self, lr: float, beta: float) -> None:
+        self._lr, self._beta = lr, beta
+        self._last: Tensor | None = None
+
+    def propose(self, mean_gradient: Tensor, rows: RoundRows, shares: Float64Array) -> Tensor:
+        """beta * u_{t-1} + lr * mean gradient."""
+        step = self._lr * mean_gradient
+        return step if self._last is None else step + self._beta * self._last
+
+    def settle(self, step: Tensor, factor: float) -> None:
+        """Remember the step; a round that left the model alone clears the memory."""
+        self._last = step if factor > 0 else None
+
+    def forget(self) -> None:
+        """Drop u_{t-1}."""
+        self._last = None
+
+    def export_state(self) -> dict[str, NDArray[np.generic]]:
+        """u_{t-1}, if any."""
+        return {} if self._last is None else {"last": self._last.cpu().numpy()}
+
+    def restore_state(self, state: State) -> None:
+        """Take up u_{t-1}."""
+        self._last = torch.from_numpy(np.array(state["last"])) if "last" in state else None
+
+
+class LbfgsAnchor(Anchor):
+    """L-BFGS step of the mean gradient, from the server's own history of models and mean gradients.
+
+    The first step, without a pair, is lr * mean gradient. Meant for full participation: with sampling the history
+    mixes different clients.
+    """
+
+    def __init__(self, lr: float, memory: int) -> None:
+        self._lr = lr
+        self._history = LBFGSHistory(memory)
+        self._gradient: Tensor | None = None
+        self._move: Tensor | None = None
+
+    def propose(self, mean_gradient: Tensor, rows: RoundRows, shares: Float64Array) -> Tensor:
+        """Take in the pair of the last move, then B * mean gradient."""
+        if self._move is not None and self._gradient is not None:
+            self._history.push(self._move, mean_gradient - self._gradient)
+        self._gradient, self._move = mean_gradient, None
+        if not len(self._history):
+            return self._lr * mean_gradient
+        return self._history.inverse_product(mean_gradient)
+
+    def settle(self, step: Tensor, factor: float) -> None:
+        """Remember the move s = -factor * step for the next pair."""
+        self._move = -factor * step if factor > 0 else None
+
+    def forget(self) -> None:
+        """Drop all pairs."""
+        self._history.clear()
+
+    def export_state(self) -> dict[str, NDArray[np.generic]]:
+        """Pairs, last mean gradient and last move."""
+        state: dict[str, NDArray[np.generic]] = {}
+        for number, (s, y) in enumerate(self._history.pairs):
+            state[f"s{number}"], state[f"y{number}"] = s.cpu().numpy(), y.cpu().numpy()
+        for name, vector in (("gradient", self._gradient), ("move", self._move)):
+            if vector is not None:
+                state[name] = vector.cpu().numpy()
+        return state
+
+    def restore_state(self, state: State) -> None:
+        """Take up what `export_state` gave."""
+
+        def tensor(name: str) -> Tensor | None:
+            return torch.from_numpy(np.array(state[name])) if name in state else None
+
+        self._history.clear()
+        number = 0
+        while (s := tensor(f"s{number}")) is not None and (y := tensor(f"y{number}")) is not None:
+            self._history.push(s, y)
+            number += 1
+        self._gradient, self._move = tensor("gradient"), tensor("move")

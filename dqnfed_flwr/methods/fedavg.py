@@ -1,0 +1,33 @@
+"""FedAvg and FedSGD.
+
+McMahan, Moore, Ramage, Hampson and Aguera y Arcas, "Communication-Efficient Learning of Deep Networks from
+Decentralized Data", AISTATS 2017, Algorithm 1.
+"""
+
+from __future__ import annotations
+
+from dqnfed_flwr.config import FedSgdSettings
+from dqnfed_flwr.methods._base import GramMethod
+from dqnfed_flwr.types import Combination, RoundBatch
+
+
+class FedAvg(GramMethod):
+    """step = sum p_k (theta - theta_k), the rows being the displacements of E epochs of local SGD.
+
+    Deviations: the shares p_k are those of the clients present, as in the paper's Algorithm 1.
+    """
+
+    def weights(self, batch: RoundBatch) -> Combination:
+        """p_k."""
+        return Combination(batch.shares.copy())
+
+
+class FedSgd(GramMethod):
+    """step = lr * sum p_k g_k, the rows being gradients at the received model. No deviations."""
+
+    def __init__(self, settings: FedSgdSettings) -> None:
+        self._lr = settings.lr
+
+    def weights(self, batch: RoundBatch) -> Combination:
+        """lr * p_k."""
+        return Combination(self._lr * batch.shares)

@@ -1,0 +1,31 @@
+"""MGDA: along the minimum-norm point of the convex hull of the gradients.
+
+Desideri, "Multiple-gradient descent algorithm (MGDA) for multiobjective optimization", Comptes Rendus Mathematique
+350, 2012; in federated learning, Hu et al. 2022 with their epsilon = 1. No deviations; the gradients are not
+normalised.
+"""
+
+from __future__ import annotations
+
+from dqnfed_flwr.config import MgdaSettings
+from dqnfed_flwr.linalg.min_norm import hull_weights
+from dqnfed_flwr.methods._base import GramMethod
+from dqnfed_flwr.types import Combination, RoundBatch
+
+
+class Mgda(GramMethod):
+    """step = lr * sum lambda_k g_k, lambda = argmin |sum lambda_k g_k|^2 over the simplex."""
+
+    def __init__(self, settings: MgdaSettings) -> None:
+        self._lr = settings.lr
+
+    def weights(self, batch: RoundBatch) -> Combination:
+        """lr * lambda_k; zero at a Pareto-stationary model."""
+        point = hull_weights(batch.gram)
+        return Combination(
+            self._lr * point.weights,
+            rank=point.rank,
+            condition=point.condition,
+            residual=point.residual,
+            status=point.status,
+        )

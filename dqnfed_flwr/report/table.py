@@ -1,0 +1,88 @@
+"""The table at the end of a run, one column a run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from dqnfed_flwr.engine.result import RunResult
+
+UNKNOWN = "–"
+
+
+def summary_table(results: Mapping[str, RunResult]) -> Table:
+    """Final figures of runs side by side.
+
+    Parameters
+    ----------
+    results : Mapping[str, RunResult]
+        Runs by the heading of their column.
+    """
+    table = Table(title="Test accuracy of the clients, and what it took", title_justify="left")
+    table.add_column("")
+    for heading in results:
+        table.add_column(heading, justify="right")
+    for label, show in ROWS:
+        table.add_row(label, *(show(result) for result in results.values()))
+    return table
+
+
+def human_bytes(count: float) -> str:
+    """A number of bytes with three digits and a unit of 1000: `1.23 MB`."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 999.5:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
+def known(values: list[float]) -> list[float]:
+    """`values` without NaN."""
+    return [value for value in values if not math.isnan(value)]
+
+
+def _final(key: str, form: str, scale: float = 1.0) -> Callable[[RunResult], str]:
+    def show(result: RunResult) -> str:
+        value = result.final.get(key, math.nan)
+        return UNKNOWN if math.isnan(value) else form.format(scale * value)
+
+    return show
+
+
+def _rho(summary: Callable[[list[float]], float]) -> Callable[[RunResult], str]:
+    def show(result: RunResult) -> str:
+        ratios = known(result.improved_ratio)
+        return f"{summary(ratios):.3f}" if ratios else UNKNOWN
+
+    return show
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _per_round(result: RunResult) -> str:
+    return f"{result.exchanges / len(result.events):.2f}" if result.events else UNKNOWN
+
+
+ROWS: tuple[tuple[str, Callable[[RunResult], str]], ...] = (
+    ("mean", _final("mean", "{:.2f} %", 100)),
+    ("σ (spread over clients)", _final("std", "{:.2f} %", 100)),
+    ("worst 10 % of clients", _final("worst10", "{:.2f} %", 100)),
+    ("best 10 % of clients", _final("best10", "{:.2f} %", 100)),
+    ("worst client", _final("worst", "{:.2f} %", 100)),
+    ("angle to equal accuracies", _final("angle_deg", "{:.2f}°")),
+    ("KL to equal accuracies", _final("kl_uniform", "{:.5f}")),
+    ("ρ mean (clients whose loss did not rise)", _rho(_mean)),
+    ("ρ minimum", _rho(min)),
+    ("rounds", lambda result: str(len(result.events))),
+    ("ended", lambda result: result.status),
+    ("exchanges a round", _per_round),
+    ("bytes up, from clients", lambda result: human_bytes(result.bytes_up)),
+    ("bytes down, to clients", lambda result: human_bytes(result.bytes_down)),
+    ("seconds", lambda result: f"{result.seconds:.1f}"),
+)

@@ -1,0 +1,1 @@
+"""The Flower strategy: sample, collect, solve, probe, step, report, checkpoint."""

@@ -1,0 +1,305 @@
+"""The Flower strategy that drives every method."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from logging import INFO, WARNING
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+from numpy.typing import NDArray
+
+from dqnfed_flwr import wire
+from dqnfed_flwr.config import Settings
+from dqnfed_flwr.errors import ConfigError
+from dqnfed_flwr.fairness import fairness_report
+from dqnfed_flwr.methods.registry import make_method
+from dqnfed_flwr.steps import make_rule
+from dqnfed_flwr.strategy.checkpoint import check_settings, group, read_checkpoint, ungroup, write_checkpoint
+from dqnfed_flwr.strategy.inherited import InheritedRound, metrics
+from dqnfed_flwr.strategy.loop import RoundLoop
+from dqnfed_flwr.strategy.roster import Roster
+from dqnfed_flwr.strategy.snapshot import pack_state, unpack_state
+from dqnfed_flwr.strategy.state import RunState
+from dqnfed_flwr.telemetry.events import Listener, RoundEvent
+from dqnfed_flwr.telemetry.log import EVENTS, read_events
+
+CHECKPOINT = "checkpoint.npz"
+
+
+@runtime_checkable
+class KeepsClientState(Protocol):
+    """A grid whose clients' memory lives and dies with this process, so that a checkpoint must hold it."""
+
+    def export_client_states(self) -> dict[str, NDArray[np.generic]]:
+        """Memory of all clients, by name."""
+
+    def restore_client_states(self, states: dict[str, NDArray[np.generic]]) -> None:
+        """Inverse of `export_client_states`."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a run of the strategy leaves behind.
+
+    Attributes
+    ----------
+    status : str
+        `finished`, `pareto-stationary` or `early-stopped`.
+    theta : Tensor
+        The final model [D]; the one of best validation accuracy after early stopping.
+    buffers : Buffers
+        Its buffers.
+    events : list[RoundEvent]
+        One a round, those before a resume included.
+    accuracy : dict[int, float]
+        Test accuracy of every client at `theta`.
+    """
+
+    status: str
+    theta: torch.Tensor
+    buffers: wire.Buffers
+    events: list[RoundEvent] = field(default_factory=list)
+    accuracy: dict[int, float] = field(default_factory=dict)
+
+
+class DQNFed(Strategy):
+    """DQN-Fed, and every other method of this package, as a Flower strategy.
+
+    `start` runs the one-exchange round with its own reply loop. The five abstract methods serve Flower's inherited
+    loop (`Strategy.start(strategy, ...)`); there, without probes, the step rule must be one that needs none.
+
+    Parameters
+    ----------
+    settings : Settings
+        Of the run.
+    listeners : Sequence[Listener]
+        Told of every round.
+
+    Examples
+    --------
+    >>> from dqnfed_flwr import DQNFed, Settings
+    >>> strategy = DQNFed(Settings.from_mapping({"rounds": 5, "step-rule": "clipped"}))
+    >>> strategy.settings.rule
+    'clipped'
+    """
+
+    def __init__(self, settings: Settings, *, listeners: Sequence[Listener] = ()) -> None:
+        self.settings = settings
+        self.outcome: Outcome | None = None
+        self._listeners = tuple(listeners)
+        self._method = make_method(settings)
+        self._rule = make_rule(settings)
+        self._roster = Roster(settings.clients, settings.min_clients, settings.deadline)
+        self._inherited: InheritedRound | None = None
+
+    @property
+    def roster(self) -> Roster:
+        """Who is there; `roster.wait(grid)` may be called before `start` to learn the form of the data."""
+        return self._roster
+
+    def summary(self) -> None:
+        """Log the settings that differ from their defaults."""
+        defaults = Settings().flat()
+        changed = {key: value for key, value in self.settings.flat().items() if value != defaults[key]}
+        log(INFO, "\t├──> %s with step rule %s", self.settings.method, self.settings.rule)
+        log(INFO, "\t└──> %s", ", ".join(f"{key}={value}" for key, value in changed.items()) or "all defaults")
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int | None = None,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Run the federation.
+
+        Parameters
+        ----------
+        grid : Grid
+            Any Flower grid.
+        initial_arrays : ArrayRecord
+            The model to start from, from `dqnfed_flwr.wire.encode_model`.
+        num_rounds : int | None
+            Rounds; None takes `settings.rounds`.
+        timeout : float
+            Seconds until an exchange closes, if shorter than `settings.deadline`.
+        train_config, evaluate_config : ConfigRecord | None
+            Not used: clients read the run config. Must be empty.
+        evaluate_fn : Callable | None
+            Called with the round number and the model before the first round and after each.
+
+        Returns
+        -------
+        Result
+            Flower's; `strategy.outcome` holds the events and the final accuracies.
+
+        Raises
+        ------
+        ConfigError
+            If a train or evaluate config is given.
+        QuorumError
+            If too few clients answered, time and again.
+        CheckpointError
+            If the run cannot be continued from its checkpoint.
+        """
+        if train_config or evaluate_config:
+            raise ConfigError("train_config and evaluate_config are not sent to clients; use the run config")
+        self._apply(num_rounds, timeout)
+        self._roster.wait(grid)
+        state, events = self._begin(grid, initial_arrays)
+        result = Result()
+
+        def on_round(event: RoundEvent) -> None:
+            events.append(event)
+            for listener in self._listeners:
+                listener.on_round(event)
+            _note_round(result, event)
+            if evaluate_fn and (figures := evaluate_fn(event.round, wire.encode_model(*_arrays(state)))):
+                result.evaluate_metrics_serverapp[event.round] = figures
+
+        if evaluate_fn and state.round == 0 and (figures := evaluate_fn(0, initial_arrays)):
+            result.evaluate_metrics_serverapp[0] = figures
+        for listener in self._listeners:
+            listener.on_start(self.settings.rounds, list(events))
+        loop = RoundLoop(
+            self.settings,
+            state,
+            self._method,
+            self._rule,
+            self._roster,
+            on_round=on_round,
+            save=lambda: self._save(grid, state),
+        )
+        try:
+            loop.run(grid)
+            self.outcome = _outcome(loop, grid, state, events)
+        finally:
+            for listener in self._listeners:
+                listener.on_end()
+        result.arrays = wire.encode_model(self.outcome.theta.numpy(), self.outcome.buffers)
+        return result
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Messages to this round's sample, for Flower's inherited loop."""
+        del config
+        return self._inherit(server_round, arrays, grid).train_messages()
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """The model after the round, and figures of it; (None, None) when too few replies are usable."""
+        return self._opened(server_round).step(replies)
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Messages to all members where an evaluation is due."""
+        del config
+        every = self.settings.evaluate_every
+        if not every or server_round % every:
+            return []
+        return self._inherit(server_round, arrays, grid).evaluate_messages()
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Fairness figures of the clients' accuracies."""
+        return self._opened(server_round).fairness(replies)
+
+    def _inherit(self, server_round: int, arrays: ArrayRecord, grid: Grid) -> InheritedRound:
+        if self._inherited is None:
+            self._roster.wait(grid)
+        else:
+            self._roster.refresh(grid)
+        self._inherited = InheritedRound(
+            self.settings, self._method, self._rule, self._roster, server_round=server_round, arrays=arrays
+        )
+        return self._inherited
+
+    def _opened(self, server_round: int) -> InheritedRound:
+        if self._inherited is None:
+            raise ConfigError(f"replies of round {server_round} came before its messages were configured")
+        return self._inherited
+
+    def _apply(self, num_rounds: int | None, timeout: float) -> None:
+        changes = {"rounds": num_rounds or self.settings.rounds, "deadline": min(timeout, self.settings.deadline)}
+        self.settings = Settings.from_mapping({**self.settings.flat(), **changes})
+
+    def _begin(self, grid: Grid, initial_arrays: ArrayRecord) -> tuple[RunState, list[RoundEvent]]:
+        output = Path(self.settings.output)
+        if not self.settings.resume:
+            if self.settings.output:
+                (output / CHECKPOINT).unlink(missing_ok=True)  # of another run; not to be mistaken for this one's
+            theta, _, buffers = wire.decode_model(initial_arrays)
+            model = torch.from_numpy(np.array(theta))
+            return RunState(theta=model, candidate=model, buffers=buffers), []
+        record, arrays = read_checkpoint(output / CHECKPOINT)
+        check_settings(record["settings"], self.settings.flat())
+        self._method.restore_state(ungroup("method", arrays))
+        self._rule.restore_state(record["rule"])
+        if isinstance(grid, KeepsClientState):
+            grid.restore_client_states(ungroup("clients", arrays))
+        state = unpack_state(record, arrays)
+        if state.status == "finished" and state.round < self.settings.rounds:
+            state.status = "running"
+        log(INFO, "Resumed after round %d", state.round)
+        events = read_events(output / EVENTS, state.round) if (output / EVENTS).exists() else []
+        if len(events) < state.round:
+            log(WARNING, "%s: %d of %d events are there; figures cover those", output, len(events), state.round)
+        return state, events
+
+    def _save(self, grid: Grid, state: RunState) -> None:
+        every = self.settings.checkpoint_every
+        if not (self.settings.output and every) or (state.round % every and state.status == "running"):
+            return
+        record, arrays = pack_state(state)
+        record |= {
+            "version": version("dqnfed-flwr"),
+            "settings": self.settings.flat(),
+            "rule": self._rule.export_state(),
+        }
+        arrays |= group("method", self._method.export_state())
+        if isinstance(grid, KeepsClientState):
+            arrays |= group("clients", grid.export_client_states())
+        write_checkpoint(Path(self.settings.output) / CHECKPOINT, record, arrays)
+
+
+def _arrays(state: RunState) -> tuple[NDArray[np.floating], wire.Buffers]:
+    return state.theta.numpy(), state.buffers
+
+
+def _note_round(result: Result, event: RoundEvent) -> None:
+    loss = float(np.mean(event.losses_before)) if event.losses_before else math.nan
+    result.train_metrics_clientapp[event.round] = metrics(
+        {"improved-ratio": event.improved_ratio, "factor": event.factor, "loss": loss}
+    )
+    if event.accuracy:
+        result.evaluate_metrics_clientapp[event.round] = metrics(fairness_report(event.accuracy))
+
+
+def _outcome(loop: RoundLoop, grid: Grid, state: RunState, events: list[RoundEvent]) -> Outcome:
+    outcome = Outcome(state.status, state.theta, state.buffers, events)
+    best = state.best
+    if best is not None:
+        outcome.theta, outcome.buffers = best.theta, best.buffers
+        outcome.accuracy = next((event.accuracy or {} for event in events if event.round == best.round), {})
+    elif events and events[-1].accuracy:
+        outcome.accuracy = events[-1].accuracy
+    if not outcome.accuracy:
+        replies = loop.evaluate(grid)
+        tests = {client: reply.test for client, reply in replies.items() if reply.test}
+        outcome.accuracy = {client: test.correct / test.examples for client, test in tests.items() if test.examples}
+    return outcome

@@ -1,0 +1,176 @@
+"""Taking replies in: checked one by one as they arrive, rows straight into the basis."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from logging import WARNING
+
+import numpy as np
+import torch
+from flwr.app import MessageType, RecordDict
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+
+from dqnfed_flwr import wire
+from dqnfed_flwr.config import Settings
+from dqnfed_flwr.errors import WireError
+from dqnfed_flwr.linalg.gram import Basis
+from dqnfed_flwr.methods._base import RoundRows
+from dqnfed_flwr.strategy.exchange import Answer, converse
+from dqnfed_flwr.strategy.orders import Orders, needs_step
+from dqnfed_flwr.strategy.roster import Member
+from dqnfed_flwr.strategy.state import RunState
+from dqnfed_flwr.telemetry.events import DroppedClient
+from dqnfed_flwr.types import ClientReply, ClientTask, FloatArray, Probe
+from dqnfed_flwr.wire import Buffers, ReplyForm
+
+
+@dataclass(slots=True)
+class Collected:
+    """What an exchange brought.
+
+    Attributes
+    ----------
+    trained : dict[int, ClientReply]
+        Replies with a row, by client, rising; without the row itself, which is in the basis.
+    rows : RoundRows
+        The rows, in the order of `trained`.
+    answered : dict[int, ClientReply]
+        All valid replies, by client, rising.
+    probes : dict[int, Probe]
+        What participants say of the candidate, by client, rising; also where the rest of the reply is unfit.
+    dropped : dict[int, DroppedClient]
+        Clients without a valid reply.
+    """
+
+    answered: dict[int, ClientReply]
+    trained: dict[int, ClientReply]
+    rows: RoundRows
+    probes: dict[int, Probe] = field(default_factory=dict)
+    dropped: dict[int, DroppedClient] = field(default_factory=dict)
+
+
+class Intake:
+    """Runs exchanges for one federation.
+
+    Parameters
+    ----------
+    settings : Settings
+        Of the run.
+    theta : Tensor
+        A model [D], for size and dtype.
+    buffers : Buffers
+        Its buffers.
+    reference_rows : int
+        Slots that the method needs beside the clients'.
+    """
+
+    def __init__(self, settings: Settings, theta: torch.Tensor, buffers: Buffers, reference_rows: int) -> None:
+        self._settings = settings
+        self._form = ReplyForm(theta.numel(), buffers, settings.wants_update)
+        self._basis = Basis(settings.sampled + reference_rows, theta.numel(), theta.dtype)
+
+    def exchange(self, grid: Grid, orders: Orders, state: RunState, members: Mapping[int, Member]) -> Collected:
+        """Send the candidate of `state` out with `orders` and take the replies in; books costs in `state.tally`."""
+        since = time.perf_counter()
+        contents = self.contents(orders, state)
+        nodes = {members[client].node_id: client for client in contents}
+        answers = converse(
+            grid,
+            {node: contents[client] for node, client in nodes.items()},
+            {node: message_type(orders.tasks[client]) for node, client in nodes.items()},
+            group=str(orders.round),
+            deadline=self._settings.deadline,
+            quorum=self._settings.quorum,
+        )
+        collected = self.receive(((nodes[answer.node], answer) for answer in answers), orders, state)
+        state.exchange += 1
+        state.tally.exchanges += 1
+        state.tally.bytes_down += sum(wire.payload(content) for content in contents.values())
+        state.tally.spend("exchange", since)
+        return collected
+
+    def contents(self, orders: Orders, state: RunState) -> dict[int, RecordDict]:
+        """What each client is sent, by client."""
+        theta = state.candidate.numpy()
+        plain = wire.encode_model(theta, state.buffers)
+        line = plain
+        if state.pending is not None:
+            line = wire.encode_model(theta, state.buffers, state.pending.step.numpy())
+        return {
+            client: wire.encode_task(task, line if needs_step(task, self._settings) else plain)
+            for client, task in orders.tasks.items()
+        }
+
+    def receive(self, answers: Iterable[tuple[int, Answer]], orders: Orders, state: RunState) -> Collected:
+        """Check the answers, given with their client, one by one; rows go into the basis as they come."""
+        self._basis.clear()
+        replies: dict[int, ClientReply] = {}
+        probes: dict[int, Probe] = {}
+        dropped: dict[int, DroppedClient] = {}
+        for client, answer in answers:
+            try:
+                content = answer.content()
+                state.tally.bytes_up += wire.payload(content)
+                if probe := wire.decode_probe(content, orders.tasks[client]):
+                    probes[client] = probe
+                replies[client] = self._take(content, client, orders)
+            except WireError as error:
+                dropped[client] = DroppedClient(client, error.reason, error.detail)
+                log(WARNING, "Client %d is left out: %s", client, error)
+        return self._collected(dict(sorted(replies.items())), orders, dict(sorted(probes.items())), dropped)
+
+    def _take(self, content: RecordDict, client: int, orders: Orders) -> ClientReply:
+        reply = wire.decode_reply(content, orders.tasks[client], self._form)
+        if reply.gradient is None:
+            return reply
+        slot = orders.train.index(client)
+        self._basis.put(slot, reply.gradient)
+        if not np.isfinite(self._basis.gram([slot])).all():
+            self._basis.drop(slot)
+            raise WireError("not-finite", "the gradient holds NaN or Inf, or its norm overflows")
+        if reply.update is not None and not np.isfinite(reply.update).all():
+            self._basis.drop(slot)
+            raise WireError("not-finite", "the update holds NaN or Inf")
+        return replace(reply, gradient=None)
+
+    def _collected(
+        self,
+        replies: dict[int, ClientReply],
+        orders: Orders,
+        probes: dict[int, Probe],
+        dropped: dict[int, DroppedClient],
+    ) -> Collected:
+        trained = {client: reply for client, reply in replies.items() if client in orders.train}
+        slots = tuple(orders.train.index(client) for client in trained)
+        updates: tuple[FloatArray, ...] = tuple(reply.update for reply in trained.values() if reply.update is not None)
+        return Collected(
+            replies, trained, RoundRows(self._basis, slots, updates), probes, dict(sorted(dropped.items()))
+        )
+
+
+def message_type(task: ClientTask) -> str:
+    """Flower's type of the message that carries `task`: `train` if a gradient is asked for, else `evaluate`."""
+    return MessageType.TRAIN if task.train else MessageType.EVALUATE
+
+
+def mean_buffers(replies: Mapping[int, ClientReply], buffers: Buffers) -> Buffers:
+    """Buffers averaged by sample share; whole-number ones (counters) are rounded to their dtype.
+
+    Parameters
+    ----------
+    replies : Mapping[int, ClientReply]
+        Of the clients that trained.
+    buffers : Buffers
+        The names.
+    """
+    if not buffers:
+        return buffers
+    total = sum(reply.num_examples for reply in replies.values())
+    averaged = {}
+    for name, current in buffers.items():
+        mean = sum(reply.buffers[name].astype(np.float64) * (reply.num_examples / total) for reply in replies.values())
+        averaged[name] = np.asarray(np.rint(mean) if current.dtype.kind in "iub" else mean).astype(current.dtype)
+    return averaged

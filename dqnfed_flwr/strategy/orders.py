@@ -1,0 +1,112 @@
+"""Who is asked for what in the next exchange."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from dqnfed_flwr.config import Settings
+from dqnfed_flwr.strategy.roster import sample
+from dqnfed_flwr.strategy.state import RunState
+from dqnfed_flwr.types import ClientTask
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """One exchange.
+
+    Attributes
+    ----------
+    tasks : dict[int, ClientTask]
+        By client, rising.
+    train, probe, evaluate : tuple[int, ...]
+        Clients asked for each, rising.
+    round : int
+        The round whose gradients are asked for.
+    """
+
+    tasks: dict[int, ClientTask]
+    train: tuple[int, ...]
+    probe: tuple[int, ...]
+    evaluate: tuple[int, ...]
+    round: int
+
+
+def next_orders(state: RunState, settings: Settings, clients: list[int], num_classes: int) -> Orders:
+    """Plan the exchange that carries `state.candidate`.
+
+    The participants of the pending step probe it, a new sample trains, and everybody evaluates where it is due.
+
+    Parameters
+    ----------
+    state : RunState
+        Not changed.
+    settings : Settings
+        Of the run.
+    clients : list[int]
+        Members present.
+    num_classes : int
+        Classes of the federation's model.
+    """
+    pending = state.pending
+    train_round = state.round + (2 if pending else 1)
+    train: tuple[int, ...] = ()
+    if train_round <= settings.rounds:
+        train = sample(clients, settings.sampled, seed=settings.seed, round_number=train_round)
+    present = set(clients)
+    probe = tuple(client for client in pending.clients if client in present) if pending else ()
+    evaluate = tuple(clients) if pending and _due(pending.round, settings) else ()
+    tasks = {
+        client: _task(
+            client, state, train_round, (client in train, client in probe, client in evaluate), num_classes=num_classes
+        )
+        for client in sorted({*train, *probe, *evaluate})
+    }
+    return Orders(tasks, train, probe, evaluate, train_round)
+
+
+def final_evaluation(state: RunState, clients: list[int], num_classes: int) -> Orders:
+    """Plan an exchange that only evaluates the model as it stands."""
+    tasks = {
+        client: _task(client, state, state.round, (False, False, True), num_classes=num_classes) for client in clients
+    }
+    return Orders(tasks, (), (), tuple(clients), state.round)
+
+
+def needs_step(task: ClientTask, settings: Settings) -> bool:
+    """Whether the client needs the step beside the candidate: for other rungs, or to get back to theta^{t-1}."""
+    rungs = task.probe and (task.grow or task.halvings > 0)
+    secant = settings.curvature.kind == "secant" or settings.local_work == "lbfgs"
+    previous = task.train and secant and settings.curvature.previous == "recomputed"
+    return task.factor > 0 and (rungs or previous)
+
+
+def _due(round_number: int, settings: Settings) -> bool:
+    every = settings.evaluate_every
+    return round_number == settings.rounds or bool(every and round_number % every == 0)
+
+
+def _task(
+    client: int, state: RunState, round_number: int, asked: tuple[bool, bool, bool], *, num_classes: int
+) -> ClientTask:
+    train, probe, evaluate = asked
+    task = ClientTask(
+        exchange=state.exchange + 1,
+        round=round_number,
+        train=train,
+        probe=probe,
+        evaluate=evaluate,
+        num_classes=num_classes,
+    )
+    if state.pending is None:
+        return task
+    ladder = state.pending.ladder
+    if not probe:
+        return replace(task, factor=ladder.factor)
+    return replace(
+        task,
+        factor=ladder.factor,
+        grow=ladder.grow,
+        halvings=ladder.halvings,
+        reference_loss=state.pending.losses[client],
+        slope=state.pending.slopes[client],
+    )

@@ -1,0 +1,155 @@
+"""Who takes part: which node holds which partition, and who is asked in a round."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from logging import INFO, WARNING
+
+import numpy as np
+from flwr.app import MessageType
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+
+from dqnfed_flwr import wire
+from dqnfed_flwr.errors import QuorumError, WireError
+from dqnfed_flwr.strategy.exchange import Answer, pull, push
+
+POLL_SECONDS = 0.5
+ASK_AGAIN_SECONDS = 60.0
+"""A node whose answer was of no use is queried again after so long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A node that answered the query.
+
+    Attributes
+    ----------
+    node_id : int
+        Flower's id; changes when a node without a key comes back.
+    client : int
+        Its partition number, by which everything here is ordered.
+    num_examples, num_classes : int
+        Of its data.
+    input_shape : tuple[int, ...]
+        Of a sample as the model sees it.
+    """
+
+    node_id: int
+    client: int
+    num_examples: int
+    num_classes: int
+    input_shape: tuple[int, ...]
+
+
+class Roster:
+    """The members known, kept up to date without ever waiting for a node that does not answer.
+
+    Parameters
+    ----------
+    clients : int
+        Clients that the federation should have.
+    min_clients : int
+        Fewest with which it begins.
+    deadline : float
+        Seconds to wait for them.
+    """
+
+    def __init__(self, clients: int, min_clients: int, deadline: float) -> None:
+        self._clients, self._min_clients, self._deadline = clients, min_clients, deadline
+        self._members: dict[int, Member] = {}
+        self._spare: dict[int, Member] = {}
+        self._asked: dict[str, int] = {}
+        self._ask_again: dict[int, float] = {}
+
+    @property
+    def members(self) -> Mapping[int, Member]:
+        """Members by client, rising."""
+        return self._members
+
+    def wait(self, grid: Grid) -> None:
+        """Wait until all clients are there, or the deadline has passed and enough of them are.
+
+        Raises
+        ------
+        QuorumError
+            If fewer than `min_clients` came in time.
+        """
+        self.gather(grid, lambda: len(self._members) >= self._clients)
+        if len(self._members) < self._min_clients:
+            raise QuorumError(
+                f"{len(self._members)} of {self._clients} clients came within {self._deadline:.0f} s; at least "
+                f"{self._min_clients} are needed (min-clients). Start more nodes or raise deadline"
+            )
+        if len(self._members) < self._clients:
+            log(WARNING, "Begin with %d of %d clients", len(self._members), self._clients)
+
+    def gather(self, grid: Grid, enough: Callable[[], bool]) -> None:
+        """Refresh until there are `enough` members, or the deadline has passed."""
+        end = time.monotonic() + self._deadline
+        self.refresh(grid)
+        while not enough() and time.monotonic() < end:
+            time.sleep(POLL_SECONDS)
+            self.refresh(grid)
+
+    def refresh(self, grid: Grid) -> None:
+        """Forget nodes that are gone, query those not met yet, take in the answers that have come."""
+        present = set(grid.get_node_ids())
+        known = len(self._members)
+        self._members = {client: member for client, member in self._members.items() if member.node_id in present}
+        self._spare = {node: member for node, member in self._spare.items() if node in present}
+        self._asked = {number: node for number, node in self._asked.items() if node in present}
+        self._ask_again = {node: when for node, when in self._ask_again.items() if node in present}
+        if new := sorted(present - self._met()):
+            content = wire.encode_properties({"ask": "properties"})
+            self._asked |= push(grid, dict.fromkeys(new, content), MessageType.QUERY, "roster")
+        for answer in pull(grid, self._asked):
+            self._take_in(answer)
+        self._fill_vacancies()
+        if len(self._members) != known:
+            log(INFO, "%d of %d clients are there", len(self._members), self._clients)
+
+    def _met(self) -> set[int]:
+        now = time.monotonic()
+        refused = {node for node, when in self._ask_again.items() if when > now}
+        return {member.node_id for member in self._members.values()} | {*self._spare, *self._asked.values()} | refused
+
+    def _take_in(self, answer: Answer) -> None:
+        try:
+            member = _member(answer.node, wire.decode_properties(answer.content()))
+            self._spare[answer.node] = member
+            if member.client in self._members:
+                log(WARNING, "Node %d stands by: partition %d is taken", answer.node, member.client)
+        except WireError as error:
+            log(WARNING, "Node %d does not take part: %s", answer.node, error)
+            self._ask_again[answer.node] = time.monotonic() + ASK_AGAIN_SECONDS
+
+    def _fill_vacancies(self) -> None:
+        """Give each vacant partition to the node of lowest id that claims it; the others stand by."""
+        for node, member in sorted(self._spare.items()):
+            if member.client not in self._members:
+                self._members[member.client] = self._spare.pop(node)
+        self._members = dict(sorted(self._members.items()))
+
+
+def _member(node: int, properties: Mapping[str, object]) -> Member:
+    try:
+        return Member(
+            node_id=node,
+            client=int(str(properties["partition"])),
+            num_examples=int(str(properties["num-examples"])),
+            num_classes=int(str(properties["num-classes"])),
+            input_shape=tuple(int(side) for side in str(properties["input-shape"]).split(",")),
+        )
+    except (KeyError, ValueError) as error:
+        raise WireError("bad-properties", f"{error} in {sorted(properties)[:12]}") from None
+
+
+def sample(clients: list[int], count: int, *, seed: int, round_number: int) -> tuple[int, ...]:
+    """`count` of `clients` without replacement, rising; the same for a seed and a round in every process."""
+    if count >= len(clients):
+        return tuple(sorted(clients))
+    generator = np.random.default_rng([seed, round_number])
+    return tuple(sorted(int(client) for client in generator.choice(sorted(clients), count, replace=False)))

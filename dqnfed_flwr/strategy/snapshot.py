@@ -1,0 +1,95 @@
+"""Between a run's state and the record and arrays of a checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dqnfed_flwr.steps import Ladder, StepScale
+from dqnfed_flwr.strategy.checkpoint import Arrays, group, ungroup
+from dqnfed_flwr.strategy.state import BestModel, PendingStep, RunState
+from dqnfed_flwr.telemetry.events import DroppedClient
+from dqnfed_flwr.types import Combination
+
+_BY_CLIENT = ("losses", "slopes", "rates", "shares", "weights")
+
+
+def pack_state(state: RunState) -> tuple[dict[str, Any], Arrays]:
+    """Everything in `state` but the running tally."""
+    record: dict[str, Any] = {"round": state.round, "exchange": state.exchange, "status": state.status}
+    arrays: Arrays = {"theta": state.theta.numpy(), "candidate": state.candidate.numpy()}
+    arrays |= group("buffer", state.buffers)
+    if state.pending is not None:
+        record["pending"], pending = _pack_pending(state.pending)
+        arrays |= group("pending", pending)
+    if state.best is not None:
+        record["best"] = {"round": state.best.round, "accuracy": state.best.accuracy, "since": state.best.since}
+        arrays["best"] = state.best.theta.numpy()
+        arrays |= group("best-buffer", state.best.buffers)
+    return record, arrays
+
+
+def unpack_state(record: dict[str, Any], arrays: Arrays) -> RunState:
+    """Inverse of `pack_state`, with an empty tally."""
+    best = record.get("best")
+    return RunState(
+        theta=_tensor(arrays["theta"]),
+        candidate=_tensor(arrays["candidate"]),
+        buffers=ungroup("buffer", arrays),
+        round=record["round"],
+        exchange=record["exchange"],
+        status=record["status"],
+        pending=_unpack_pending(record["pending"], ungroup("pending", arrays)) if "pending" in record else None,
+        best=_unpack_best(best, arrays) if best else None,
+    )
+
+
+def _unpack_best(record: dict[str, Any], arrays: Arrays) -> BestModel:
+    return BestModel(theta=_tensor(arrays["best"]), buffers=ungroup("best-buffer", arrays), **record)
+
+
+def _pack_pending(pending: PendingStep) -> tuple[dict[str, Any], Arrays]:
+    combination = asdict(pending.combination)
+    arrays: Arrays = {"step": pending.step.numpy(), "weights": combination.pop("weights")}
+    if pending.fallback is not None:
+        arrays["fallback"] = pending.fallback.numpy()
+    record = {
+        "round": pending.round,
+        "ladder": asdict(pending.ladder),
+        "scale": asdict(pending.scale),
+        "clients": list(pending.clients),
+        **{name: list(getattr(pending, name).values()) for name in _BY_CLIENT},
+        "combination": combination,
+        "dropped": [asdict(item) for item in pending.dropped],
+        "pairs_kept": pending.pairs_kept,
+        "pairs_rejected": pending.pairs_rejected,
+        "misses": pending.misses,
+        "relaxed": pending.relaxed,
+    }
+    return record, arrays
+
+
+def _unpack_pending(record: dict[str, Any], arrays: Arrays) -> PendingStep:
+    clients = tuple(record.pop("clients"))
+    combination = record.pop("combination")
+    combination["excluded"] = {int(client): reason for client, reason in combination["excluded"].items()}
+    by_client: dict[str, Any] = {name: dict(zip(clients, record.pop(name), strict=True)) for name in _BY_CLIENT}
+    return PendingStep(
+        step=_tensor(arrays["step"]),
+        fallback=_tensor(arrays["fallback"]) if "fallback" in arrays else None,
+        ladder=Ladder(**record.pop("ladder")),
+        scale=StepScale(**record.pop("scale")),
+        clients=clients,
+        combination=Combination(weights=np.asarray(arrays["weights"], dtype=np.float64), **combination),
+        dropped=[DroppedClient(**item) for item in record.pop("dropped")],
+        **by_client,
+        **record,
+    )
+
+
+def _tensor(values: np.ndarray[Any, Any]) -> Tensor:
+    return torch.from_numpy(np.array(values))

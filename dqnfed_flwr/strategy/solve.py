@@ -1,0 +1,74 @@
+"""From the rows of a round to a step: method, precision, sum."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from logging import DEBUG
+
+import numpy as np
+from flwr.common.logger import log
+from torch import Tensor
+
+from dqnfed_flwr.linalg.gram import TRUSTED_CONDITION
+from dqnfed_flwr.methods._base import Method, RoundRows
+from dqnfed_flwr.types import ClientReply, Combination, Float64Array, RoundBatch
+
+
+@dataclass(frozen=True, slots=True)
+class Solved:
+    """A step and what is known of it.
+
+    Attributes
+    ----------
+    combination : Combination
+        The method's answer.
+    step : Tensor
+        [D].
+    norm : float
+        |step|.
+    slopes : Float64Array
+        g_k . step [K].
+    """
+
+    combination: Combination
+    step: Tensor
+    norm: float
+    slopes: Float64Array
+
+
+def make_batch(replies: dict[int, ClientReply], rows: RoundRows, round_number: int) -> RoundBatch:
+    """Gather the figures of the clients in `replies`, which are in rising order, as are the slots of `rows`."""
+    examples = np.array([reply.num_examples for reply in replies.values()], dtype=np.float64)
+    return RoundBatch(
+        gram=rows.basis.gram(rows.slots),
+        losses=np.array([reply.loss for reply in replies.values()]),
+        rates=np.array([reply.rate for reply in replies.values()]),
+        shares=examples / examples.sum(),
+        clients=tuple(replies),
+        round=round_number,
+    )
+
+
+def solve(method: Method, batch: RoundBatch, rows: RoundRows) -> Solved:
+    """Ask the method, with a Gramian of the precision that its condition asks for, and sum the rows.
+
+    Parameters
+    ----------
+    method : Method
+        May keep state.
+    batch, rows
+        Of the round.
+    """
+    combination = method.combine(batch, rows)
+    if combination.condition > TRUSTED_CONDITION and not rows.basis.exact:
+        log(DEBUG, "Condition %.1e: the Gramian is computed again in float64", combination.condition)
+        rows.basis.refine()
+        combination = method.combine(replace(batch, gram=rows.basis.gram(rows.slots)), rows)
+    step = rows.basis.combine(combination.weights)
+    filled = rows.basis.filled
+    gram = rows.basis.gram(filled)
+    weights = combination.weights[list(filled)]
+    products = gram @ weights
+    slopes = products[[filled.index(slot) for slot in rows.slots]]
+    return Solved(combination, step, math.sqrt(max(float(weights @ products), 0.0)), slopes)

@@ -1,0 +1,117 @@
+"""State of a run between two exchanges: all that a checkpoint must hold."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from dqnfed_flwr.steps import Ladder, StepScale
+from dqnfed_flwr.telemetry.events import DroppedClient
+from dqnfed_flwr.types import Combination
+from dqnfed_flwr.wire import Buffers
+
+
+@dataclass(slots=True)
+class PendingStep:
+    """A step that was solved for and waits for the clients' losses at the candidate.
+
+    Attributes
+    ----------
+    round : int
+        t; the step leads from theta^{t-1} to theta^t.
+    step : Tensor
+        [D].
+    ladder : Ladder
+        Candidate factor and rungs asked for.
+    scale : StepScale
+        What the rule may know of it.
+    clients : tuple[int, ...]
+        Participants, rising.
+    losses, slopes, rates, shares, weights : dict[int, float]
+        By participant: f_k(theta^{t-1}), g_k . step, d~_k, p_k, coefficient.
+    combination : Combination
+        Of the solve; for the record.
+    relaxed : bool
+        The step is that of the mean gradient, judged by the mean loss, because no common descent was found.
+    fallback : Tensor | None
+        Mean gradient [D], kept when the run may relax.
+    """
+
+    round: int
+    step: Tensor
+    ladder: Ladder
+    scale: StepScale
+    clients: tuple[int, ...]
+    losses: dict[int, float]
+    slopes: dict[int, float]
+    rates: dict[int, float]
+    shares: dict[int, float]
+    weights: dict[int, float]
+    combination: Combination
+    dropped: list[DroppedClient]
+    pairs_kept: int = 0
+    pairs_rejected: int = 0
+    misses: int = 0
+    relaxed: bool = False
+    fallback: Tensor | None = None
+
+
+@dataclass(slots=True)
+class Tally:
+    """What the exchanges since the last settled round cost."""
+
+    exchanges: int = 0
+    misses: int = 0
+    bytes_up: int = 0
+    bytes_down: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+    since: float = field(default_factory=time.perf_counter)
+
+    def spend(self, phase: str, since: float) -> None:
+        """Book the time since `since` (perf_counter) to `phase`."""
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - since
+
+
+@dataclass(slots=True)
+class BestModel:
+    """The model of best mean validation accuracy so far, for early stopping."""
+
+    round: int
+    accuracy: float
+    theta: Tensor
+    buffers: Buffers
+    since: int = 0
+
+
+@dataclass(slots=True)
+class RunState:
+    """Where a run stands.
+
+    Attributes
+    ----------
+    round : int
+        Rounds settled.
+    exchange : int
+        Exchanges sent.
+    theta : Tensor
+        theta^round [D], the last model that was accepted.
+    candidate : Tensor
+        [D], what the next exchange carries; `theta` itself when nothing is pending.
+    buffers : Buffers
+        The model's buffers.
+    status : str
+        `running`, `finished`, `pareto-stationary`, `early-stopped`.
+    """
+
+    theta: Tensor
+    candidate: Tensor
+    buffers: Buffers
+    round: int = 0
+    exchange: int = 0
+    failures: int = 0
+    status: str = "running"
+    pending: PendingStep | None = None
+    best: BestModel | None = None
+    tally: Tally = field(default_factory=Tally)

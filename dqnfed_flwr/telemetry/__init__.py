@@ -1,0 +1,1 @@
+"""Events, and who listens to them."""

@@ -1,0 +1,156 @@
+"""The event of a round, and who listens to it.
+
+A line of `events.jsonl` is one `RoundEvent` in JSON, non-finite numbers as null. Field by field:
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
+
+EVENT_SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True)
+class DroppedClient:
+    """A client whose reply did not count, and why."""
+
+    client: int
+    reason: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class RoundEvent:
+    """What happened in one round: theta^{t-1} -> theta^t = theta^{t-1} - factor * step.
+
+    Attributes
+    ----------
+    schema : int
+        Version of this record.
+    round : int
+        t, from 1.
+    participants : list[int]
+        Clients (partition numbers, rising) whose gradients made the step.
+    losses_before, losses_after : list[float]
+        f_k(theta^{t-1}) and f_k(theta^t) of each participant; NaN (null) after where the client did not answer again.
+    improved_ratio : float
+        rho_t (29): share of the participants that answered again with losses_after <= losses_before.
+    rates, weights : list[float]
+        d~_k and the coefficient of each participant's row.
+    step_norm_squared : float
+        |step|^2; eta^t for the two-sided step (17).
+    factor : float
+        alpha; 0 when the model was left as it was.
+    rank, condition, residual, status
+        Of the solve, see `dqnfed_flwr.types.Combination`; status `stationary` also when no factor was accepted.
+    misses : int
+        Candidates that were not accepted.
+    exchanges : int
+        Exchanges this round used (the one that settles the last round counts to it).
+    pairs_kept, pairs_rejected : int
+        Curvature pairs, over participants.
+    dropped : list[DroppedClient]
+        Clients left out, each with its reason.
+    bytes_up, bytes_down : int
+        Payload of records from and to clients.
+    seconds : dict[str, float]
+        By phase: `exchange` (waiting for and taking in replies), `solve`, `step`, `total`.
+    accuracy : dict[int, float] | None
+        Test accuracy in [0, 1] of each evaluated client at theta^t; None when not evaluated.
+    validation : dict[int, float] | None
+        The same on the validation part.
+    test_loss : float
+        Mean test loss over evaluated clients, NaN if none.
+    notes : dict[str, float]
+        Further figures of the method.
+    """
+
+    round: int
+    participants: list[int]
+    losses_before: list[float]
+    losses_after: list[float]
+    improved_ratio: float
+    rates: list[float]
+    weights: list[float]
+    step_norm_squared: float
+    factor: float
+    rank: int
+    condition: float
+    residual: float
+    status: str
+    misses: int
+    exchanges: int
+    pairs_kept: int = 0
+    pairs_rejected: int = 0
+    dropped: list[DroppedClient] = field(default_factory=list)
+    bytes_up: int = 0
+    bytes_down: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+    accuracy: dict[int, float] | None = None
+    validation: dict[int, float] | None = None
+    test_loss: float = math.nan
+    notes: dict[str, float] = field(default_factory=dict)
+    schema: int = EVENT_SCHEMA
+
+    def to_json(self) -> str:
+        """One line of JSON."""
+        return json.dumps(_finite(asdict(self)), separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, line: str) -> RoundEvent:
+        """Inverse of `to_json`.
+
+        Raises
+        ------
+        ValueError
+            If the line is no event of this schema.
+        """
+        record = json.loads(line)
+        if not isinstance(record, dict) or record.get("schema") != EVENT_SCHEMA:
+            raise ValueError(f"not an event of schema {EVENT_SCHEMA}: {line[:80]!r}")
+        try:
+            return cls._of(record)
+        except (LookupError, TypeError, AttributeError) as error:
+            raise ValueError(f"not an event of schema {EVENT_SCHEMA} ({error!r}): {line[:80]!r}") from None
+
+    @classmethod
+    def _of(cls, record: dict[str, Any]) -> RoundEvent:
+        for key in ("losses_before", "losses_after", "rates", "weights"):
+            record[key] = [_number(value) for value in record[key]]
+        for key in ("improved_ratio", "step_norm_squared", "factor", "condition", "residual", "test_loss"):
+            record[key] = _number(record[key])
+        for key in ("accuracy", "validation"):
+            if record[key] is not None:
+                record[key] = {int(client): value for client, value in record[key].items()}
+        record["dropped"] = [DroppedClient(**item) for item in record["dropped"]]
+        return cls(**record)
+
+
+class Listener(Protocol):
+    """Anything that wants to know of rounds: progress bar, log, metrics. It only listens."""
+
+    def on_start(self, rounds: int, done: list[RoundEvent]) -> None:
+        """A run of `rounds` rounds begins; `done` are those a resumed run had finished."""
+
+    def on_round(self, event: RoundEvent) -> None:
+        """A round is settled."""
+
+    def on_end(self) -> None:
+        """The run ended, in whatever way."""
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else float(value)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return value

@@ -1,0 +1,1 @@
+"""Flower ServerApp of DQN-Fed."""

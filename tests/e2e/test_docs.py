@@ -1,0 +1,324 @@
+"""What the documents say is tried: every command and every block of code, every link, every list of names."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+import pytest
+
+from dqnfed_flwr import run
+from dqnfed_flwr.config import PartitionName, ReferenceName, Settings, StepRuleName
+from dqnfed_flwr.methods.rates import BAD_RATE, ZERO_GRADIENT
+from dqnfed_flwr.methods.registry import METHODS
+from dqnfed_flwr.models import MODELS
+from dqnfed_flwr.telemetry.events import RoundEvent
+from tests.helpers.markdown import Block, anchors, blocks, links, names, prose, rows, section
+from tests.helpers.settings_table import with_table
+
+ROOT = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent
+RUN_TO_THE_LETTER = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/**/*.md"))]
+DOCUMENTS = [*RUN_TO_THE_LETTER, "CONTRIBUTING.md", "CHANGELOG.md"]
+CHECKOUT = ("README.md", "LICENSE", "Makefile", "pyproject.toml", "constraints.txt", "docs", "tests", "dqnfed_flwr")
+APPS = ("server_app", "client_app")
+CODE = ("python", "pycon", "sh", "file")
+SPECIAL = {"make ": "make", "pip install": "install", "flwr run": "flower", "--engine flower": "slow"}
+DRY = {
+    "python3 -m venv .venv": "python3 -m venv --without-pip .venv-made",
+    "pip install": "pip --disable-pip-version-check install --quiet --dry-run --no-index --no-build-isolation",
+}
+"""What an installation is tried as: everything but the download."""
+WITHOUT_FLOWER = ("linalg", "methods", "data", "models", "steps.py", "fairness.py", "params.py")
+WITHOUT_FLOWER_AT_CLIENTS = ("gradients", "curvature", "probing", "local_work", "worker")
+
+
+def kind(block: Block) -> str:
+    if block.file_name:
+        return "file"
+    special = [name for words, name in SPECIAL.items() if words in block.text]
+    return special[0] if block.language == "sh" and special else block.language
+
+
+def of_kind(wanted: str) -> list[Block]:
+    found = [block for document in RUN_TO_THE_LETTER for block in blocks(ROOT / document) if kind(block) == wanted]
+    assert found, f"no document has a block of kind {wanted}"
+    return found
+
+
+def line(block: Block) -> str:
+    return f"line-{block.line}"
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A copy of what a reader has, with this environment as its .venv."""
+    assert (BIN / "dqnfed").exists(), "the package is not installed in this environment; run `make install`"
+    copy = tmp_path / "checkout"
+    copy.mkdir()
+    for name in (*CHECKOUT, *APPS):
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy2(source, copy / name)
+    (copy / ".venv").symlink_to(sys.prefix)
+    return copy
+
+
+def environment(**more: str) -> dict[str, str]:
+    unwanted = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "PYTHONPATH", "COLUMNS")
+    kept = {name: value for name, value in os.environ.items() if name not in unwanted}
+    quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "OMP_NUM_THREADS": "1"}
+    return {**kept, **quiet, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", **more}
+
+
+def shell(script: str, directory: Path, **more: str) -> str:
+    done = subprocess.run(
+        ["bash", "-eo", "pipefail", "-c", script],
+        cwd=directory,
+        env=environment(**more),
+        capture_output=True,
+        text=True,
+        timeout=550,
+        check=False,
+    )
+    assert done.returncode == 0, f"{script}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    return done.stdout
+
+
+def carry_out(block: Block, directory: Path) -> None:
+    if block.file_name:
+        (directory / block.file_name).write_text(block.text)
+    elif block.language == "sh":
+        shell(block.text, directory)
+    else:
+        file = directory / f"block_{block.line}.{'py' if block.language == 'python' else 'txt'}"
+        file.write_text(block.text)
+        shell(f"python {'' if block.language == 'python' else '-m doctest '}{file.name}", directory)
+
+
+@pytest.mark.parametrize("document", RUN_TO_THE_LETTER)
+def test_code_and_commands_run_in_their_order(document: str, checkout: Path) -> None:
+    for block in blocks(ROOT / document):
+        if kind(block) in CODE:
+            carry_out(block, checkout)
+
+
+@pytest.mark.parametrize("document", RUN_TO_THE_LETTER)
+def test_no_block_is_of_a_kind_that_nobody_runs(document: str) -> None:
+    unknown = [block.line for block in blocks(ROOT / document) if kind(block) not in {*CODE, *SPECIAL.values(), "text"}]
+    assert unknown == []
+
+
+@pytest.mark.parametrize("block", of_kind("make"), ids=line)
+def test_make_commands_are_targets(block: Block, checkout: Path) -> None:
+    for command in block.text.splitlines():
+        shell(command.replace("make ", "make --dry-run ", 1), checkout)
+
+
+def test_make_demo_is_dqnfed_demo_and_make_test_is_what_ci_runs(checkout: Path) -> None:
+    assert ".venv/bin/dqnfed demo" in shell("make --dry-run demo", checkout).splitlines()
+    planned = shell("make --dry-run test", checkout)
+    assert re.search(r'^\.venv/bin/pytest .*-m "not slow and not deploy"$', planned, re.MULTILINE)
+    assert re.search(r"^\.venv/bin/ruff check .*\n\.venv/bin/ruff format --check .*\n\.venv/bin/mypy", planned, re.M)
+    assert (ROOT / ".ci" / "run").read_text().splitlines()[-1] == "make test"
+
+
+@pytest.mark.parametrize("block", of_kind("install"), ids=line)
+def test_installation_without_make_resolves(block: Block, checkout: Path) -> None:
+    script = block.text
+    for written, tried in DRY.items():
+        assert written in script
+        script = script.replace(written, tried)
+    shell(f"{script}\ncommand -v dqnfed", checkout)
+
+
+@pytest.mark.slow
+def test_demo_prints_what_the_readme_shows(checkout: Path) -> None:
+    shown = next(block.text for block in blocks(ROOT / "README.md") if block.language == "text")
+    printed = shell("dqnfed demo", checkout)
+    labels = [line.split("│")[1].strip() for line in shown.splitlines() if line.startswith("│")]
+    assert len(labels) > 5
+    assert [label for label in labels if label not in printed] == []
+    assert "the training loss of every client fell in each of" in " ".join(printed.split())
+    assert "the training loss of every client fell in each of" in " ".join(shown.split())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", of_kind("slow"), ids=line)
+def test_slow_commands_run(block: Block, checkout: Path) -> None:
+    carry_out(block, checkout)
+    assert list(checkout.glob("runs/*/run.json"))
+
+
+@pytest.fixture
+def flower(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """Settings that give `flwr run` a home and ports of its own; what it leaves running is ended."""
+    with socket.socket() as first, socket.socket() as second:
+        first.bind(("127.0.0.1", 0))
+        second.bind(("127.0.0.1", 0))
+        ports = first.getsockname()[1], second.getsockname()[1]
+    home = tmp_path / "flower"
+    home.mkdir()
+    yield {
+        "FLWR_HOME": str(home),
+        "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(ports[0]),
+        "FLWR_LOCAL_CONTROL_API_PORT": str(ports[1]),
+    }
+    end = time.monotonic() + 30
+    while left := processes_with(f"FLWR_HOME={home}"):
+        for number in left:
+            os.kill(number, signal.SIGTERM if time.monotonic() < end else signal.SIGKILL)
+        time.sleep(1)
+
+
+def processes_with(setting: str) -> list[int]:
+    """Processes whose environment was given `setting`."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if setting.encode() in file.read_bytes().split(b"\0"):
+                found.append(int(file.parent.name))
+        except OSError:  # ended meanwhile, or another user's
+            continue
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", of_kind("flower"), ids=line)
+def test_flwr_run(block: Block, checkout: Path, flower: dict[str, str]) -> None:
+    shell(block.text, checkout, **flower)
+    figures = json.loads((checkout / "runs" / "flwr" / "run.json").read_text())
+    assert (figures["status"], figures["rounds"], len(figures["accuracies"])) == ("finished", 2, 10)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_links_lead_somewhere(document: str) -> None:
+    dead = []
+    for link in links(ROOT / document):
+        place, _, anchor = link.partition("#")
+        if re.match(r"[a-z]+:", place):
+            continue
+        target = (ROOT / document).parent / place if place else ROOT / document
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            dead.append(link)
+    assert dead == []
+
+
+def test_settings_table_is_that_of_the_code() -> None:
+    text = (ROOT / "docs" / "settings.md").read_text("utf-8")
+    assert with_table(text) == text  # else: python -m tests.helpers.settings_table
+
+
+def test_every_choice_by_name_is_in_the_documents() -> None:
+    named = set(re.findall(r"`([^`]+)`", prose(ROOT / "README.md")))
+    assert {*METHODS, *get_args(StepRuleName), *MODELS} - {"auto"} <= named
+    assert {*get_args(PartitionName), "partition: file"} - {"file"} <= named
+    references = names(section(ROOT / "docs" / "algorithm.md", "Anchored: as near as possible to a fast step"))
+    assert set(references) == set(get_args(ReferenceName)) - {"auto"}
+
+
+def stop_in_round_two(output: Path) -> None:
+    """Leave the checkpoint of a run that was stopped on its way."""
+
+    class Stop:
+        def on_start(self, rounds: int, done: list[RoundEvent]) -> None:
+            pass
+
+        def on_round(self, event: RoundEvent) -> None:
+            if event.round == 2:
+                raise KeyboardInterrupt
+
+        def on_end(self) -> None:
+            pass
+
+    settings = {
+        "clients": 3,
+        "rounds": 4,
+        "output": str(output),
+        "early-stopping": 3,
+        "split.validation-fraction": 0.2,
+        "curvature.kind": "secant",
+        "step.on-stationary": "relax",
+        "local.threads": 1,
+    }
+    with pytest.raises(KeyboardInterrupt):
+        run(settings, listeners=[Stop()])
+
+
+def test_files_hold_what_their_page_says(tmp_path: Path) -> None:
+    page = ROOT / "docs" / "events.md"
+    result = run({"clients": 3, "rounds": 1, "output": str(tmp_path), "local.threads": 1})
+    figures = json.loads((tmp_path / "run.json").read_text())
+    assert set(names(section(page, "events.jsonl"))) == {field.name for field in fields(RoundEvent)}
+    assert set(json.loads((tmp_path / "events.jsonl").read_text())) == set(names(section(page, "events.jsonl")))
+    assert set(names(section(page, "run.json"))) == set(figures)
+    assert set(names(section(page, "final"))) == set(figures["final"]) == set(result.final)
+    with np.load(tmp_path / "model.npz") as model:
+        assert names(section(page, "model.npz")) == [*model.files, "buffer.*"]
+
+
+def test_checkpoint_holds_what_its_page_says(tmp_path: Path) -> None:
+    stop_in_round_two(tmp_path)
+    named = names(section(ROOT / "docs" / "events.md", "checkpoint.npz"))
+    entries, keys = named[: named.index("format")], named[named.index("format") :]
+    with np.load(tmp_path / "checkpoint.npz") as archive:
+        found = {re.sub(r"/.*", "/*", name) for name in archive.files}
+        record = json.loads(archive["record"].tobytes())
+    assert found | {"buffer/*", "best-buffer/*"} == set(entries)  # this model has no buffers
+    assert set(record) == set(keys)
+    assert set(record["settings"]) == set(Settings().flat())
+
+
+def test_every_reason_for_leaving_a_client_out_is_explained() -> None:
+    sources = "".join(path.read_text("utf-8") for path in (ROOT / "dqnfed_flwr").rglob("*.py"))
+    raised = set(re.findall(r'WireError\(\s*"([a-z-]+)"', sources)) - {"bad-properties"}  # of a node, not of a client
+    explained = names(section(ROOT / "docs" / "events.md", "Reasons"))
+    assert set(explained) == raised | {ZERO_GRADIENT, BAD_RATE}
+
+
+def imported(file: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+def test_imports_are_those_of_the_architecture() -> None:
+    allowed: dict[str, set[str]] = {}
+    for parts, _, targets in rows(section(ROOT / "docs" / "architecture.md", "Who imports whom")):
+        allowed |= {part: set(re.findall(r"`(\w+)`", targets)) for part in re.findall(r"`(\w+)`", parts)}
+    package = ROOT / "dqnfed_flwr"
+    wrong = []
+    for file in package.rglob("*.py"):
+        part = file.relative_to(package).parts[0].removesuffix(".py")
+        if part == "__init__":
+            continue
+        assert part in allowed, f"{part} is missing in docs/architecture.md"
+        used = {name.split(".")[1] for name in imported(file) if name.startswith("dqnfed_flwr.")}
+        wrong += [f"{file.name} imports {name}" for name in used - allowed[part] - {part}]
+    assert wrong == []
+
+
+def test_mathematics_imports_no_flower() -> None:
+    package = ROOT / "dqnfed_flwr"
+    files = [file for name in WITHOUT_FLOWER for file in (package / name).rglob("*.py")]
+    files += [package / name for name in WITHOUT_FLOWER if name.endswith(".py")]
+    files += [package / "client" / f"{name}.py" for name in WITHOUT_FLOWER_AT_CLIENTS]
+    assert len(files) > 20
+    assert [file.name for file in files if any(name.split(".")[0] == "flwr" for name in imported(file))] == []

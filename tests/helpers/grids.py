@@ -1,0 +1,99 @@
+"""In-process grids that behave as real ones may: replies out of order or never, nodes that go and come, bad clients."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+
+from flwr.app import Context, Message, MessageType, RecordDict
+from flwr.clientapp import ClientApp
+
+from dqnfed_flwr.engine.grid import InProcessGrid
+
+FIRST_NODE = 2
+
+
+class ShuffledGrid(InProcessGrid):
+    """Replies arrive in an order drawn from `seed`."""
+
+    def __init__(self, app: ClientApp, clients: int, seed: int) -> None:
+        super().__init__(app, clients, {})
+        self._random = random.Random(seed)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """Any reply that is still to come."""
+        del message_ids
+        return super().pull_messages([self._random.choice(list(self._waiting))]) if self._waiting else []
+
+
+class SilentGrid(InProcessGrid):
+    """Some nodes answer the query, and nothing else as long as they are in `silent`."""
+
+    def __init__(self, app: ClientApp, clients: int, silent: Iterable[int]) -> None:
+        super().__init__(app, clients, {})
+        self.silent = {client + FIRST_NODE for client in silent}
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """Replies of the others."""
+
+        def speaks(number: str) -> bool:
+            message = self._waiting[number]
+            return message.metadata.dst_node_id not in self.silent or message.metadata.message_type == MessageType.QUERY
+
+        return super().pull_messages([number for number in message_ids if number in self._waiting and speaks(number)])
+
+
+class ChangingGrid(InProcessGrid):
+    """Nodes that leave and join between two exchanges, as `plan` does with the grid before the n-th one."""
+
+    def __init__(self, app: ClientApp, clients: int, plan: Callable[[ChangingGrid, int], None]) -> None:
+        super().__init__(app, clients, {})
+        self._clients = clients
+        self._plan = plan
+        self._looked = 0
+
+    def get_node_ids(self) -> list[int]:
+        """The nodes of this moment."""
+        self._looked += 1
+        self._plan(self, self._looked)
+        return super().get_node_ids()
+
+    def leave(self, node: int) -> None:
+        """Take a node away."""
+        self._contexts.pop(node, None)
+
+    def join(self, node: int, client: int) -> None:
+        """Bring a node that holds the partition `client`."""
+        config: dict[str, bool | float | int | str] = {"partition-id": client, "num-partitions": self._clients}
+        self._contexts[node] = Context(
+            run_id=1, node_id=node, node_config=config, state=RecordDict(), run_config={}
+        )
+
+
+class Meddling(ClientApp):
+    """A ClientApp with one client whose replies to tasks are tampered with, from a given exchange on.
+
+    Parameters
+    ----------
+    app : ClientApp
+        What honest clients run.
+    client : int
+        The dishonest one.
+    meddle : Callable[[Message], Message]
+        Makes its reply from the honest one; may raise.
+    since : int
+        Its first exchange, from 1, that this is done to.
+    """
+
+    def __init__(self, app: ClientApp, client: int, meddle: Callable[[Message], Message], since: int = 1) -> None:
+        super().__init__()
+        self._app, self._client, self._meddle, self._since = app, client, meddle, since
+        self._seen = 0
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        """Answer, or meddle."""
+        reply = self._app(message, context)
+        if context.node_config["partition-id"] != self._client or message.metadata.message_type == MessageType.QUERY:
+            return reply
+        self._seen += 1
+        return self._meddle(reply) if self._seen >= self._since else reply

@@ -1,0 +1,51 @@
+"""Results of runs that never took place."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from dqnfed_flwr.config import Settings
+from dqnfed_flwr.engine.result import RunResult
+from dqnfed_flwr.telemetry.events import RoundEvent
+
+
+def make_event(round_number: int, accuracy: Sequence[float] | None, *, rho: float = 1.0) -> RoundEvent:
+    """A round of four clients, of which the share `rho` improved."""
+    fallen = 0 if math.isnan(rho) else round(4 * rho)
+    return RoundEvent(
+        round=round_number,
+        participants=[0, 1, 2, 3],
+        losses_before=[1.0] * 4,
+        losses_after=[math.nan] * 4 if math.isnan(rho) else [0.5] * fallen + [1.5] * (4 - fallen),
+        improved_ratio=rho,
+        rates=[0.1] * 4,
+        weights=[0.25] * 4,
+        step_norm_squared=1.0,
+        factor=1.0,
+        rank=4,
+        condition=1.0,
+        residual=0.0,
+        status="converged",
+        misses=0,
+        exchanges=1,
+        bytes_up=1_000_000,
+        bytes_down=2_000_000,
+        accuracy=None if accuracy is None else dict(enumerate(accuracy)),
+    )
+
+
+def make_result(
+    events: Sequence[RoundEvent], accuracies: Sequence[float] = (0.5, 0.6, 0.7, 0.8), settings: Settings | None = None
+) -> RunResult:
+    """A run of these rounds that ended with these accuracies."""
+    return RunResult(
+        settings=settings or Settings(),
+        status="finished",
+        theta=np.zeros(3, np.float32),
+        events=list(events),
+        accuracies=dict(enumerate(accuracies)),
+        seconds=1.25,
+    )

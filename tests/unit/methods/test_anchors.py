@@ -1,0 +1,134 @@
+"""Reference steps and their memory, against closed forms and dense BFGS."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from dqnfed_flwr.linalg.dense_bfgs import inverse_update
+from dqnfed_flwr.linalg.gram import Basis
+from dqnfed_flwr.methods._base import RoundRows
+from dqnfed_flwr.methods.anchors import Anchor, GradientAnchor, LbfgsAnchor, MomentumAnchor, UpdateAnchor
+from dqnfed_flwr.types import Float64Array
+
+SHARES = np.array([0.25, 0.75])
+ROWS = RoundRows(Basis(3, 3, torch.float64), (0, 1), (np.array([4.0, 0, 0]), np.array([0.0, 4, 0])))
+
+
+def propose(anchor: Anchor, gradient: list[float] | Float64Array) -> Float64Array:
+    return np.asarray(anchor.propose(vector(gradient), ROWS, SHARES))
+
+
+def vector(values: list[float] | Float64Array) -> Tensor:
+    return torch.tensor(np.asarray(values, np.float64))
+
+
+def reborn(anchor: Anchor, empty: Anchor) -> Anchor:
+    empty.restore_state({name: value.copy() for name, value in anchor.export_state().items()})
+    return empty
+
+
+def test_gradient_and_update_keep_no_memory() -> None:
+    for anchor, expected in ((GradientAnchor(0.5), [0.5, 0, 1]), (UpdateAnchor(), [1, 3, 0])):
+        anchor.settle(vector([9, 9, 9]), 1.0)
+        np.testing.assert_array_equal(propose(anchor, [1, 0, 2]), expected)
+        assert anchor.export_state() == {}
+
+
+def test_momentum_adds_a_share_of_the_last_step_whatever_its_factor() -> None:
+    for factor in (1.0, 1e-3):
+        anchor = MomentumAnchor(lr=0.5, beta=0.25)
+        np.testing.assert_array_equal(propose(anchor, [2, 0, 0]), [1, 0, 0])
+        anchor.settle(vector([0, 8, 0]), factor)
+        np.testing.assert_array_equal(propose(anchor, [2, 0, 0]), [1, 2, 0])
+        np.testing.assert_array_equal(propose(anchor, [2, 0, 0]), [1, 2, 0])  # asked twice in a round
+
+
+def test_momentum_begins_anew_where_the_model_stayed() -> None:
+    for clear in (lambda anchor: anchor.settle(vector([0, 8, 0]), 0.0), lambda anchor: anchor.forget()):
+        anchor = MomentumAnchor(lr=0.5, beta=0.25)
+        anchor.settle(vector([0, 8, 0]), 1.0)
+        clear(anchor)
+        np.testing.assert_array_equal(propose(anchor, [2, 0, 0]), [1, 0, 0])
+        assert anchor.export_state() == {}
+
+
+class Bowl:
+    """f(x) = x.A x / 2 - b.x, whose pairs are s and A s."""
+
+    def __init__(self, rng: np.random.Generator, dim: int = 3) -> None:
+        frame = np.linalg.qr(rng.standard_normal((dim, dim)))[0]
+        self.hessian = frame @ np.diag(rng.uniform(0.5, 5, dim)) @ frame.T
+        self.minimum = rng.standard_normal(dim)
+
+    def gradient(self, x: Float64Array) -> Float64Array:
+        return np.asarray(self.hessian @ (x - self.minimum))
+
+
+def test_lbfgs_is_bfgs_on_the_moves_that_were_made(rng: np.random.Generator) -> None:
+    bowl, x = Bowl(rng), np.zeros(3)
+    anchor = LbfgsAnchor(lr=0.1, memory=5)
+    step = propose(anchor, bowl.gradient(x))
+    np.testing.assert_allclose(step, 0.1 * bowl.gradient(x))
+    pairs: list[tuple[Float64Array, Float64Array]] = []
+    for factor in (1.0, 0.5, 0.25):
+        taken = step + 0.01 * rng.standard_normal(3)  # the guarantee changed the reference a little
+        anchor.settle(vector(taken), factor)
+        moved = x - factor * taken
+        pairs.append((moved - x, bowl.gradient(moved) - bowl.gradient(x)))
+        x = moved
+        newest_s, newest_y = pairs[-1]
+        inverse = np.eye(3) * (newest_s @ newest_y) / (newest_y @ newest_y)
+        for s, y in pairs:
+            inverse = inverse_update(inverse, s, y)
+        step = propose(anchor, bowl.gradient(x))
+        np.testing.assert_allclose(step, inverse @ bowl.gradient(x), rtol=1e-8)
+
+
+def test_lbfgs_finds_the_minimum_of_a_quadratic(rng: np.random.Generator) -> None:
+    bowl, x = Bowl(rng), np.zeros(3)
+    anchor = LbfgsAnchor(lr=0.1, memory=10)
+    for _ in range(25):
+        step = propose(anchor, bowl.gradient(x))
+        anchor.settle(vector(step), 1.0)
+        x = x - step
+    np.testing.assert_allclose(x, bowl.minimum, atol=1e-8)
+
+
+def test_lbfgs_forms_one_pair_a_move_and_none_where_the_model_stayed(rng: np.random.Generator) -> None:
+    bowl = Bowl(rng)
+    anchor = LbfgsAnchor(lr=0.1, memory=2)
+    held = []
+    for factor in (1.0, 1.0, 1.0, 0.0):
+        gradient = bowl.gradient(rng.standard_normal(3))
+        first = propose(anchor, gradient)
+        assert np.array_equal(propose(anchor, gradient), first)  # asked twice in a round
+        held.append(sum(name.startswith("s") for name in anchor.export_state()))
+        step = rng.standard_normal(3)
+        anchor.settle(vector(step), factor)
+    assert held[0] == 0
+    assert max(held) <= 2  # the memory
+    assert "move" not in anchor.export_state()
+    anchor.forget()
+    np.testing.assert_allclose(propose(anchor, [1, 0, 0]), [0.1, 0, 0])
+
+
+@pytest.mark.parametrize("settled", [True, False])
+def test_a_restored_anchor_goes_on_with_the_same_bits(rng: np.random.Generator, settled: bool) -> None:
+    bowl = Bowl(rng)
+    for make in (lambda: LbfgsAnchor(0.1, 3), lambda: MomentumAnchor(0.1, 0.9)):
+        anchor: Anchor = make()
+        for _ in range(5):
+            step = propose(anchor, bowl.gradient(rng.standard_normal(3)))
+            anchor.settle(vector(step), 0.5)
+        if not settled:
+            propose(anchor, bowl.gradient(rng.standard_normal(3)))
+        copy = reborn(anchor, make())
+        for _ in range(3):
+            gradient = bowl.gradient(rng.standard_normal(3))
+            step = propose(anchor, gradient)
+            assert np.array_equal(propose(copy, gradient), step)
+            anchor.settle(vector(step), 0.5)
+            copy.settle(vector(step), 0.5)

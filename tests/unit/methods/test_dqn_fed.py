@@ -1,0 +1,139 @@
+"""The three forms of DQN-Fed on two clients, worked by hand, and what a round's step promises."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dqnfed_flwr.config import Settings
+from dqnfed_flwr.errors import RunError
+from dqnfed_flwr.linalg.gram import Basis
+from dqnfed_flwr.linalg.gram_schmidt import newton_rate_step
+from dqnfed_flwr.methods._base import Method, RoundRows
+from dqnfed_flwr.methods.registry import make_method
+from tests.helpers.gradient_sets import conflicting_set
+from tests.helpers.rounds import decide
+
+
+def dqn_fed(**mapping: Any) -> Method:
+    return make_method(Settings.from_mapping({"dqn-fed": mapping}))
+
+
+def test_two_sided_meets_the_rates_exactly_and_knows_its_length() -> None:
+    solved = decide(dqn_fed(**{"form": "two-sided", "rate-spread": 0}), np.array([[2.0, 0], [0, 1]]), rates=[4, 3])
+    np.testing.assert_allclose(solved.step, [2, 3], rtol=1e-14)
+    np.testing.assert_allclose(solved.combination.weights, [1, 3], rtol=1e-14)
+    assert solved.combination.length == pytest.approx(13)  # eta = |step|^2
+    assert solved.norm == pytest.approx(13**0.5)
+
+
+def test_two_sided_is_the_recursion_of_the_paper(rng: np.random.Generator) -> None:
+    grads, rates = conflicting_set(rng, 6, 20), rng.uniform(0.1, 2, 6)
+    solved = decide(dqn_fed(**{"form": "two-sided", "rate-spread": 0}), grads, rates=rates)
+    np.testing.assert_allclose(solved.step, newton_rate_step(grads, rates)[0], rtol=1e-10)
+
+
+def test_one_sided_lets_a_client_fall_faster_than_its_rate() -> None:
+    grads = np.array([[1.0, 0], [1, 1]])
+    slow = decide(dqn_fed(**{"form": "one-sided", "rate-spread": 0}), grads, rates=[1, 0.5])
+    np.testing.assert_allclose(slow.step, [1, 0], atol=1e-14)
+    np.testing.assert_allclose(slow.slopes, [1, 1])
+    held = decide(dqn_fed(**{"form": "two-sided", "rate-spread": 0}), grads, rates=[1, 0.5])
+    np.testing.assert_allclose(held.step, [1, -0.5], rtol=1e-14)
+
+
+def test_anchored_changes_the_reference_as_little_as_the_rates_ask() -> None:
+    # Mean gradient (1/4, 1/2), reference (1/8, 1/4): the losses fall by 1/8 and 3/16 along it, 5/32 on average.
+    # Rates in the proportion 1 : 5/4 with that mean are 5/36 and 25/144; client 0 lacks 1/72, client 1 nothing.
+    grads = np.array([[1.0, 0], [-0.5, 1]])
+    method = dqn_fed(**{"reference": "gradient", "lr": 0.5, "rate-spread": 0})
+    solved = decide(method, grads, rates=[1, 1.25])
+    np.testing.assert_allclose(solved.combination.weights, [1 / 72, 0, 1], atol=1e-15)
+    np.testing.assert_allclose(solved.step, [1 / 8 + 1 / 72, 1 / 4], rtol=1e-14)
+    assert solved.slopes[0] == pytest.approx(5 / 36)
+    assert solved.slopes[1] >= 25 / 144
+    assert solved.combination.length == 1
+
+
+@settings(max_examples=50)
+@given(
+    seed=st.integers(0, 10_000),
+    reference=st.sampled_from(["gradient", "momentum", "lbfgs", "update"]),
+    scale=st.sampled_from([0.5, 1.0, 2.0]),
+)
+def test_anchored_rates_take_their_scale_from_the_reference(seed: int, reference: str, scale: float) -> None:
+    rng = np.random.default_rng(seed)
+    grads, rates = conflicting_set(rng, 5, 15), rng.uniform(0.5, 2.0, 5)
+    settings = {"reference": reference, "lr": 0.3, "scale": scale, "rate-spread": 0}
+    solved = decide(dqn_fed(**settings), grads, rates=rates)
+    # In the first round momentum and lbfgs are the mean gradient too; `decide` sends updates of 0.1 g_k.
+    reference_step = (0.1 if reference == "update" else 0.3) * grads.mean(axis=0)
+    wanted = scale * np.maximum(grads @ reference_step, 0).mean() * rates / rates.mean()
+    assert (solved.slopes >= wanted * (1 - 1e-9)).all()
+
+
+def test_a_reference_that_raises_the_mean_loss_is_replaced_and_forgotten() -> None:
+    grads = np.array([[1.0, 0.2], [1.0, -0.2]])
+    method = dqn_fed(reference="momentum", lr=0.1)
+    method.settle(torch.tensor([-50.0, 0.0], dtype=torch.float64), 1.0)
+    solved = decide(method, grads)
+    assert solved.combination.notes["anchor_reset"] == 1
+    expected = decide(dqn_fed(reference="gradient", lr=0.1), grads)
+    np.testing.assert_array_equal(solved.step, expected.step)
+    assert decide(method, grads).combination.notes["anchor_reset"] == 0  # the memory is gone
+
+
+def test_clients_left_out_of_the_solve_have_no_weight_and_a_reason() -> None:
+    grads = np.array([[1.0, 0], [0, 1], [1, 1]])
+    for form in ("two-sided", "one-sided", "anchored"):
+        solved = decide(dqn_fed(form=form), grads, rates=[1, -1, 2], clients=[3, 5, 8])
+        assert solved.combination.excluded == {5: "bad-rate"}
+        assert solved.combination.weights[1] == 0
+        assert solved.combination.status == "converged"
+
+
+def test_nobody_fit_is_stationary() -> None:
+    for form in ("two-sided", "one-sided", "anchored"):
+        solved = decide(dqn_fed(form=form), np.eye(2), rates=[-1, -1])
+        assert solved.combination.status == "stationary"
+        assert solved.norm == 0
+
+
+@pytest.mark.parametrize("form", ["one-sided", "anchored"])
+def test_opposite_gradients_have_no_common_step(form: str) -> None:
+    solved = decide(dqn_fed(form=form), np.array([[1.0, 0], [-3.0, 0]]))
+    assert solved.combination.status == "stationary"
+    assert solved.norm == 0
+
+
+def test_a_retreat_is_one_sided_until_a_step_is_taken() -> None:
+    grads = np.array([[1.0, 0], [-0.5, 1]])
+    method = dqn_fed(reference="gradient")
+    assert method.retreat()
+    assert not method.retreat()  # once
+    solved = decide(method, grads)
+    assert solved.combination.notes == {"retreat": 1.0}
+    assert np.array_equal(solved.step, decide(dqn_fed(form="one-sided"), grads).step)
+    method.settle(solved.step, 0.0)
+    assert "retreat" in decide(method, grads).combination.notes
+    method.settle(solved.step, 0.5)
+    assert "retreat" not in decide(method, grads).combination.notes
+
+
+def test_the_reference_update_needs_updates() -> None:
+    rows = RoundRows(Basis(3, 2, torch.float64), (0, 1))
+    with pytest.raises(RunError, match="local updates"):
+        rows.mean_update(np.array([0.5, 0.5]))
+
+
+def test_a_mean_update_does_not_write_to_what_clients_sent() -> None:
+    updates = (np.array([1.0, 2.0]), np.array([3.0, 6.0]))
+    for update in updates:
+        update.flags.writeable = False
+    rows = RoundRows(Basis(3, 2, torch.float64), (0, 1), updates)
+    np.testing.assert_array_equal(rows.mean_update(np.array([0.75, 0.25])), [1.5, 3.0])

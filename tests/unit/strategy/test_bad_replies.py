@@ -1,0 +1,143 @@
+"""An unfit reply costs its client alone: it is counted by its reason, and the others train on as if it were not there."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dqnfed_flwr.engine.grid import InProcessGrid
+from dqnfed_flwr.errors import QuorumError
+from dqnfed_flwr.strategy.dqnfed import DQNFed
+from dqnfed_flwr.telemetry.events import DroppedClient
+from dqnfed_flwr.types import Float64Array
+from tests.helpers.bad_replies import BAD_EVALUATIONS, BAD_PROBES, BAD_TRAINING, UNREADABLE, Meddle, figure, vector
+from tests.helpers.grids import Meddling
+from tests.helpers.quadratics import Federation, Quadratic, spread_out, start_at, strategy
+from tests.helpers.transport import TransportGrid
+
+GRIDS = {"in process": InProcessGrid, "as bytes": TransportGrid}
+CLIENTS, BAD = 5, 3
+every_grid = pytest.mark.parametrize("grid", GRIDS)
+
+
+def run(meddle: Meddle | None, grid: str = "in process", since: int = 1, **settings: object) -> DQNFed:
+    app = Federation(spread_out(CLIENTS)).app()
+    server = strategy(CLIENTS, settings)
+    app = Meddling(app, BAD, meddle, since) if meddle else app
+    server.start(GRIDS[grid](app, CLIENTS, {}), start_at(np.zeros(6)))
+    return server
+
+
+def without_the_bad_one() -> Float64Array:
+    """Where four clients get to alone."""
+    objectives = [objective for client, objective in enumerate(spread_out(CLIENTS)) if client != BAD]
+    server = strategy(CLIENTS - 1)
+    server.start(InProcessGrid(Federation(objectives).app(), CLIENTS - 1, {}), start_at(np.zeros(6)))
+    return theta(server)
+
+
+def theta(server: DQNFed) -> Float64Array:
+    assert server.outcome is not None
+    return np.asarray(server.outcome.theta)
+
+
+def drops(server: DQNFed) -> list[list[DroppedClient]]:
+    assert server.outcome is not None
+    return [event.dropped for event in server.outcome.events]
+
+
+@every_grid
+@pytest.mark.parametrize("kind", BAD_TRAINING)
+def test_an_unfit_reply_costs_its_client_alone(kind: str, grid: str) -> None:
+    meddle, reason = BAD_TRAINING[kind]
+    server = run(meddle, grid)
+    assert server.outcome is not None
+    assert server.outcome.status == "finished"
+    for event in server.outcome.events:
+        assert event.participants == [0, 1, 2, 4]
+        assert event.improved_ratio == 1.0
+        assert {(drop.client, drop.reason) for drop in event.dropped} == {(BAD, reason)}
+    np.testing.assert_allclose(theta(server), without_the_bad_one(), rtol=1e-10)
+
+
+@every_grid
+def test_a_client_without_gradient_is_left_out_and_keeps_its_say_nowhere(grid: str) -> None:
+    def meddle_with(reply):  # type: ignore[no-untyped-def]
+        return figure("rate", 0.0)(vector(np.zeros_like)(reply))
+
+    server = run(meddle_with, grid)
+    assert [[(drop.client, drop.reason) for drop in dropped] for dropped in drops(server)] == [[(BAD, "zero-gradient")]] * 3
+    np.testing.assert_allclose(theta(server), without_the_bad_one(), rtol=1e-10)
+
+
+@every_grid
+@pytest.mark.parametrize("kind", [*BAD_PROBES, *BAD_EVALUATIONS])
+def test_an_unfit_probe_does_not_hold_up_the_others(kind: str, grid: str) -> None:
+    meddle, reason = {**BAD_PROBES, **BAD_EVALUATIONS}[kind]
+    server = run(meddle, grid, since=2)
+    assert server.outcome is not None
+    assert server.outcome.status == "finished"
+    first, *later = server.outcome.events
+    assert first.participants == [0, 1, 2, 3, 4]
+    assert np.isfinite(first.losses_after).tolist() == [True, True, True, kind in BAD_EVALUATIONS, True]
+    assert first.improved_ratio == 1.0
+    assert later[0].participants == [0, 1, 2, 4]
+    assert [(drop.client, drop.reason) for drop in later[0].dropped] == [(BAD, reason)]
+
+
+def test_a_message_that_flower_cannot_unpack_costs_its_client_alone() -> None:
+    server = run(UNREADABLE, "as bytes")
+    assert [[(drop.client, drop.reason) for drop in dropped] for dropped in drops(server)] == [[(BAD, "unreadable")]] * 3
+    np.testing.assert_allclose(theta(server), without_the_bad_one(), rtol=1e-10)
+
+
+def test_a_client_that_recovers_takes_part_again() -> None:
+    meddle, _ = BAD_TRAINING["a gradient with NaN"]
+    calls: list[int] = []
+
+    def once(reply):  # type: ignore[no-untyped-def]
+        calls.append(1)
+        return meddle(reply) if len(calls) == 1 else reply
+
+    server = run(once)
+    assert server.outcome is not None
+    assert [event.participants for event in server.outcome.events] == [[0, 1, 2, 4], [0, 1, 2, 3, 4], [0, 1, 2, 3, 4]]
+
+
+class Wall(Quadratic):
+    """A loss that is not finite beyond a distance from its minimum, as that of a model that overflows."""
+
+    def loss(self, theta: Float64Array) -> float:
+        """Not finite further out than 1.5 times the way from 0."""
+        far = np.linalg.norm(theta - self.center) > 1.5 * np.linalg.norm(self.center)
+        return float("nan") if far else super().loss(theta)
+
+    def gradient(self, theta: Float64Array) -> Float64Array:
+        """NaN where the loss is."""
+        return super().gradient(theta) + (0.0 if np.isfinite(self.loss(theta)) else np.nan)
+
+
+def test_a_candidate_where_a_client_diverges_is_rejected_by_its_word() -> None:
+    # The others like the long step; for client 2 it ends where its loss, its gradient and all else are NaN.
+    far, near = np.array([8.0, 0.0]), np.array([1.0, 0.0])
+    objectives = [Quadratic(far), Quadratic(far), Wall(near)]
+    server = strategy(3, {"step.start": 1.0, "rounds": 2, "dqn-fed.rate-spread": 0})
+    server.start(InProcessGrid(Federation(objectives).app(), 3, {}), start_at([0.0, 0.0]))
+    assert server.outcome is not None
+    first = server.outcome.events[0]
+    assert first.misses == 1
+    assert first.factor < 1
+    assert first.improved_ratio == 1.0
+    assert first.participants == [0, 1, 2]
+    assert np.isfinite(first.losses_after).all()
+
+
+def test_too_few_good_replies_end_the_run_with_the_reason() -> None:
+    meddle, _ = BAD_TRAINING["an exception"]
+    with pytest.raises(QuorumError) as caught:
+        run(meddle, **{"min-clients": 5, "retries": 2})
+    text = str(caught.value)
+    assert "4 usable replies in round 1, 3 times in a row; min-clients is 5" in text
+    assert "1 of 1 left out: client-error, client 3: code 2: Traceback" in text
+    assert text.endswith("ZeroDivisionError: the client's own mistake")
+    assert "\n" not in text

@@ -1,0 +1,174 @@
+"""Who is there: queries that nobody waits for, partitions that are claimed twice, samples that can be drawn again."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from flwr.app import Context, Message, MessageType
+from flwr.clientapp import ClientApp
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dqnfed_flwr import wire
+from dqnfed_flwr.errors import ConfigError, QuorumError
+from dqnfed_flwr.strategy import roster as roster_module
+from dqnfed_flwr.strategy.roster import ASK_AGAIN_SECONDS, Roster, sample
+from tests.helpers.clock import Clock
+from tests.helpers.grids import ChangingGrid, SilentGrid
+from tests.helpers.quadratics import Federation, spread_out
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(roster_module, "time", clock)
+    return clock
+
+
+def at_rest(grid: ChangingGrid, looked: int) -> None:
+    """Change nothing."""
+
+
+def app(clients: int = 4) -> ClientApp:
+    return Federation(spread_out(clients)).app()
+
+
+def nodes(roster: Roster) -> dict[int, int]:
+    return {client: member.node_id for client, member in roster.members.items()}
+
+
+def test_all_are_met_at_once_where_all_answer(clock: Clock) -> None:
+    roster = Roster(4, 1, 60)
+    roster.wait(ChangingGrid(app(), 4, at_rest))
+    assert nodes(roster) == {0: 2, 1: 3, 2: 4, 3: 5}
+    member = roster.members[2]
+    assert (member.num_examples, member.num_classes, member.input_shape) == (12, 2, (1,))
+    assert clock.slept == 0
+
+
+def test_a_late_node_is_waited_for(clock: Clock) -> None:
+    def plan(grid: ChangingGrid, looked: int) -> None:
+        if looked == 1:
+            grid.leave(5)
+        if looked == 7:
+            grid.join(9, client=3)
+
+    roster = Roster(4, 1, 60)
+    roster.wait(ChangingGrid(app(), 4, plan))
+    assert nodes(roster)[3] == 9
+    assert 0 < clock.slept < 10
+
+
+def test_waiting_ends_with_the_deadline_and_enough_clients(clock: Clock) -> None:
+    roster = Roster(5, 3, 60)
+    roster.wait(ChangingGrid(app(), 4, at_rest))
+    assert len(roster.members) == 4
+    assert clock.slept == pytest.approx(60, abs=1)
+    with pytest.raises(QuorumError, match=r"4 of 6 clients came within 60 s; at least 5 are needed \(min-clients\)"):
+        Roster(6, 5, 60).wait(ChangingGrid(app(), 4, at_rest))
+
+
+def test_a_node_that_does_not_answer_the_query_holds_up_nobody(clock: Clock) -> None:
+    class Mute(SilentGrid):
+        def pull_messages(self, message_ids: object) -> list[Message]:
+            quiet = {n for n, message in self._waiting.items() if message.metadata.dst_node_id in self.silent}
+            return super(SilentGrid, self).pull_messages([n for n in self._waiting if n not in quiet])
+
+    grid = Mute(app(), 4, silent=[1])
+    roster = Roster(4, 1, 60)
+    roster.refresh(grid)
+    assert sorted(roster.members) == [0, 2, 3]
+    assert clock.slept == 0
+    grid.silent.clear()  # its answer comes late
+    roster.refresh(grid)
+    assert sorted(roster.members) == [0, 1, 2, 3]
+
+
+def test_a_node_that_fails_is_asked_again_after_a_while(clock: Clock) -> None:
+    asked: Counter[int] = Counter()
+    inner = app()
+    failing = ClientApp()
+
+    @failing.query()
+    def query(message: Message, context: Context) -> Message:
+        client = int(context.node_config["partition-id"])
+        asked[client] += 1
+        if client == 1 and asked[1] < 3:
+            raise ConfigError("no data yet")
+        return inner(message, context)
+
+    grid, roster = ChangingGrid(failing, 4, at_rest), Roster(4, 1, 60)
+    for _ in range(10):
+        roster.refresh(grid)
+    assert sorted(roster.members) == [0, 2, 3]
+    assert asked == {0: 1, 1: 1, 2: 1, 3: 1}
+    for _ in range(2):
+        clock.now += ASK_AGAIN_SECONDS + 1
+        roster.refresh(grid)
+    assert asked[1] == 3
+    assert sorted(roster.members) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "properties", [{}, {"partition": "x"}, {"partition": 1, "num-examples": 5, "num-classes": 2, "input-shape": "a"}]
+)
+def test_a_node_with_odd_properties_does_not_take_part(clock: Clock, properties: dict[str, str | int]) -> None:
+    inner = app()
+
+    class Odd(ClientApp):
+        def __call__(self, message: Message, context: Context) -> Message:
+            if context.node_config["partition-id"] == 1 and message.metadata.message_type == MessageType.QUERY:
+                return Message(wire.encode_properties(properties), reply_to=message)
+            return inner(message, context)
+
+    roster = Roster(4, 1, 60)
+    roster.refresh(ChangingGrid(Odd(), 4, at_rest))
+    assert sorted(roster.members) == [0, 2, 3]
+
+
+def test_a_node_that_comes_back_under_another_id_takes_its_partition_up_again(clock: Clock) -> None:
+    grid, roster = ChangingGrid(app(), 4, at_rest), Roster(4, 1, 60)
+    roster.refresh(grid)
+    grid.join(77, client=3)  # the new life has begun, while the old node still counts as connected
+    roster.refresh(grid)
+    assert nodes(roster)[3] == 5
+    grid.leave(5)
+    roster.refresh(grid)
+    assert nodes(roster)[3] == 77
+
+
+def test_of_two_nodes_that_claim_a_partition_the_lower_id_has_it(clock: Clock) -> None:
+    grid, roster = ChangingGrid(app(), 4, at_rest), Roster(4, 1, 60)
+    grid.join(1, client=0)
+    grid.join(99, client=0)
+    roster.refresh(grid)
+    assert nodes(roster)[0] == 1
+    for gone, following in ((1, 2), (2, 99)):
+        grid.leave(gone)
+        roster.refresh(grid)
+        assert nodes(roster)[0] == following
+    grid.leave(99)
+    roster.refresh(grid)
+    assert 0 not in roster.members
+
+
+clients = st.sets(st.integers(0, 500), min_size=1, max_size=60).map(sorted)
+
+
+@given(clients, st.integers(1, 60), st.integers(0, 2**40), st.integers(1, 9999), st.randoms())
+def test_a_sample_is_a_function_of_seed_and_round(present: list[int], count: int, seed: int, number: int, mix: object) -> None:
+    drawn = sample(present, count, seed=seed, round_number=number)
+    shuffled = sorted(present, key=lambda client: hash((client, seed)))
+    assert sample(shuffled, count, seed=seed, round_number=number) == drawn
+    assert list(drawn) == sorted(set(drawn))
+    assert set(drawn) <= set(present)
+    assert len(drawn) == min(count, len(present))
+
+
+def test_samples_differ_from_round_to_round_and_are_fair() -> None:
+    drawn = [sample(list(range(20)), 5, seed=3, round_number=number) for number in range(1, 2001)]
+    assert len(set(drawn)) > 1500
+    shares = Counter(client for draw in drawn for client in draw)
+    # 2000 draws of 5 in 20: 500 times each, with a standard deviation below 20.
+    assert max(abs(times - 500) for times in shares.values()) < 100

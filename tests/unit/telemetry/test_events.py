@@ -1,0 +1,116 @@
+"""Events as lines of JSON, and the log that holds them."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from dqnfed_flwr.linalg.min_norm import Status
+from dqnfed_flwr.strategy.events import most_frequent_reason
+from dqnfed_flwr.telemetry.events import EVENT_SCHEMA, DroppedClient, RoundEvent
+from dqnfed_flwr.telemetry.log import EVENTS, EventLog, read_events
+from tests.helpers.runs import make_event
+
+
+def full(number: int = 3) -> RoundEvent:
+    return replace(
+        make_event(number, [0.5, 0.25, 1.0, 0.0]),
+        losses_after=[0.1, math.nan, 1 / 3, math.inf],
+        condition=math.nan,
+        status=Status.CONVERGED,
+        dropped=[DroppedClient(4, "client-error", 'Traceback:\n  File "x"\nValueError: é')],
+        seconds={"exchange": 0.1, "total": 0.2},
+        validation={10: 0.5, 2: 1.0},
+        notes={"anchor_reset": 1.0},
+    )
+
+
+def test_a_line_reads_back_as_the_event() -> None:
+    line = full().to_json()
+    assert "\n" not in line
+    read = RoundEvent.from_json(line)
+    # What is not finite becomes null, and NaN on the way back; repr tells NaN from numbers.
+    expected = replace(full(), losses_after=[0.1, math.nan, 1 / 3, math.nan])
+    assert repr(asdict(read)) == repr({**asdict(expected), "status": "converged"})
+
+
+def test_a_line_is_plain_json() -> None:
+    def no_constant(name: str) -> float:
+        raise ValueError(f"{name} is not JSON")
+
+    record = json.loads(full().to_json(), parse_constant=no_constant)
+    assert record["schema"] == EVENT_SCHEMA
+    assert record["losses_after"][1] is None
+    assert record["accuracy"] == {"0": 0.5, "1": 0.25, "2": 1.0, "3": 0.0}
+
+
+@pytest.mark.parametrize("line", ["", "{", "[]", "3", '{"schema": 99}', '{"round": 1}', '{"schema": 1}'])
+def test_a_line_of_another_kind_is_refused(line: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011  # json's own error is one
+        RoundEvent.from_json(line)
+
+
+def logged(directory: Path, numbers: range, done: list[RoundEvent] | None = None) -> Path:
+    log = EventLog(directory)
+    log.on_start(9, done or [])
+    for number in numbers:
+        log.on_round(make_event(number, None))
+    log.on_end()
+    return directory / EVENTS
+
+
+def rounds(path: Path, last: int | None = None) -> list[int]:
+    return [event.round for event in read_events(path, last)]
+
+
+def test_the_log_holds_a_line_a_round_as_soon_as_it_is_settled(tmp_path: Path) -> None:
+    log = EventLog(tmp_path)
+    log.on_start(2, [])
+    log.on_round(make_event(1, None))
+    assert rounds(tmp_path / EVENTS) == [1]
+    log.on_round(make_event(2, None))
+    log.on_end()
+    assert rounds(tmp_path / EVENTS) == [1, 2]
+    log.on_end()  # twice does no harm
+    assert [path.name for path in tmp_path.iterdir()] == [EVENTS]
+
+
+def test_a_resumed_log_drops_what_the_checkpoint_did_not_know(tmp_path: Path) -> None:
+    path = logged(tmp_path, range(1, 6))
+    logged(tmp_path, range(4, 7), done=read_events(path, 3))
+    assert rounds(path) == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_new_run_begins_a_new_log(tmp_path: Path) -> None:
+    logged(tmp_path, range(1, 6))
+    assert rounds(logged(tmp_path, range(1, 3))) == [1, 2]
+
+
+def test_a_line_that_a_crash_cut_short_ends_the_log(tmp_path: Path) -> None:
+    path = logged(tmp_path, range(1, 4))
+    path.write_text(path.read_text()[:-20])
+    assert rounds(path) == [1, 2]
+    assert rounds(path, last=1) == [1]
+
+
+def test_a_missing_log_is_told(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        read_events(tmp_path / EVENTS)
+
+
+def test_the_most_frequent_reason_is_told_with_its_first_and_last_line() -> None:
+    dropped = {
+        1: DroppedClient(1, "absent", "no reply"),
+        4: DroppedClient(4, "client-error", "code 2: Traceback\n  File x\n\nValueError: no data\n"),
+        7: DroppedClient(7, "client-error", "another"),
+    }
+    assert most_frequent_reason(dropped) == (
+        ". 2 of 3 left out: client-error, client 4: code 2: Traceback ... ValueError: no data"
+    )
+    assert most_frequent_reason({1: dropped[1]}) == ". 1 of 1 left out: absent, client 1: no reply"
+    assert most_frequent_reason({}) == ""
+    assert most_frequent_reason({1: DroppedClient(1, "odd", "")}).endswith("odd, client 1: ")

@@ -1,0 +1,267 @@
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import Result
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from dqnfed_flwr.cli.app import app
+from dqnfed_flwr.cli.demo import verdict
+from dqnfed_flwr.config import Settings
+from dqnfed_flwr.engine import run as engine_run
+from dqnfed_flwr.engine.result import RunResult
+from dqnfed_flwr.errors import QuorumError
+from dqnfed_flwr.telemetry.events import Listener
+from dqnfed_flwr.telemetry.log import EventLog
+from tests.helpers.runs import make_event, make_result
+
+EVENTS = [make_event(1, (0.4, 0.5, 0.6, 0.7)), make_event(2, (0.5, 0.6, 0.7, 0.8), rho=0.75)]
+
+
+class FakeRun:
+    """Stands for `engine.run.run`: notes how it was called, tells its listeners of two rounds, writes as it does."""
+
+    def __init__(self) -> None:
+        self.settings: list[Settings] = []
+        self.engines: list[str] = []
+        self.error: BaseException | None = None
+
+    def __call__(self, settings: Settings, *, engine: str, listeners: Sequence[Listener] = ()) -> RunResult:
+        self.settings.append(settings)
+        self.engines.append(engine)
+        result = make_result(EVENTS, settings=settings)
+        log = [EventLog(Path(settings.output))] if settings.output else []
+        for listener in (*log, *listeners):
+            listener.on_start(2, [])
+            for event in EVENTS:
+                listener.on_round(event)
+            listener.on_end()
+        if self.error:
+            raise self.error
+        if settings.output:
+            result.write(Path(settings.output))
+        return result
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeRun:
+    fake = FakeRun()
+    monkeypatch.setattr(engine_run, "run", fake)
+    return fake
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments), terminal_width=100, prog_name="dqnfed")
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ((), ["dqnfed demo", "dqnfed run digits", "dqnfed settings", "--version"]),
+        (("run",), ["CONFIG is a shipped experiment", "--set KEY=VALUE", "--engine", "--resume", "--json", "--quiet"]),
+        (("run",), ["  dqnfed run mine.yaml --output runs/mine --resume\n", "Exit status: 0"]),
+        (("demo",), ["FedAvg", "--output DIR", "runs/demo"]),
+        (("settings",), ["every setting"]),
+    ],
+)
+def test_help_is_for_newcomers(command: tuple[str, ...], words: list[str]) -> None:
+    result = call(*command, "--help")
+    assert result.exit_code == 0
+    assert [word for word in words if word not in result.output] == []
+    assert "\\" not in result.output
+
+
+def test_every_option_and_command_has_help() -> None:
+    group = get_command(app)
+    assert isinstance(group, click.Group)
+    for command in group.commands.values():
+        assert command.help
+        assert [option.name for option in command.params if isinstance(option, click.Option) and not option.help] == []
+
+
+def test_no_arguments_show_the_help() -> None:
+    assert "dqnfed demo" in call().output
+
+
+def test_help_answers_at_once() -> None:
+    code = "import sys; from dqnfed_flwr.cli import main; sys.argv = ['dqnfed', 'run', '--help']; main()"
+    took = []
+    for _ in range(3):
+        began = time.perf_counter()
+        done = subprocess.run(
+            [sys.executable, "-X", "importtime", "-c", code], capture_output=True, text=True, check=True
+        )
+        took.append(time.perf_counter() - began)
+        loaded = {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines()}
+        assert loaded.isdisjoint({"torch", "flwr", "numpy", "pydantic", "matplotlib"})
+    assert min(took) < 0.6
+
+
+def test_version() -> None:
+    result = call("--version")
+    assert result.exit_code == 0
+    assert result.output.startswith("dqnfed 0.")
+
+
+def test_settings_lists_every_key() -> None:
+    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["settings"])
+    assert result.exit_code == 0
+    assert [key for key in Settings().flat() if key not in result.output] == []
+    assert "Dirichlet concentration" in result.output
+
+
+def test_run_shows_progress_and_table(fake: FakeRun) -> None:
+    result = call("run", "digits")
+    assert result.exit_code == 0
+    assert "DQN-Fed: round 1/2  mean  55.0 %  worst  40.0 %  ρ 1.00" in result.stdout
+    assert "DQN-Fed: round 2/2  mean  65.0 %  worst  50.0 %  ρ 0.75" in result.stdout
+    assert "worst 10 % of clients" in result.stdout
+    assert (fake.settings[0].data, fake.settings[0].output, fake.engines) == ("digits", "", ["in-process"])
+
+
+def test_overrides_are_laid_over_the_file(fake: FakeRun, tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("rounds: 3\nlocal: {epochs: 2}\n")
+    options = ["--set", "local.lr=1e-2", "--set", "method=fedavg", "--set", "rounds=7", "--engine", "flower"]
+    assert call("run", str(file), *options).exit_code == 0
+    settings = fake.settings[0]
+    assert (settings.rounds, settings.local.epochs, settings.local.lr) == (7, 2, 0.01)
+    assert (settings.method, fake.engines) == ("fedavg", ["flower"])
+
+
+def test_results_are_written_and_named(fake: FakeRun, tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "run"
+    result = call("run", "digits", "--output", str(folder))
+    assert result.exit_code == 0
+    assert fake.settings[0].output == str(folder)
+    for name in ("run.json", "model.npz", "events.jsonl", "plot.png"):
+        assert (folder / name).stat().st_size > 0
+        assert str(folder / name) in result.stdout
+
+
+def test_output_becomes_absolute(fake: FakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert call("run", "digits", "--output", "here").exit_code == 0
+    assert call("run", "digits", "--set", "output=here").exit_code == 0
+    assert [settings.output for settings in fake.settings] == [str(tmp_path / "here")] * 2
+
+
+@pytest.mark.usefixtures("fake")
+def test_json_to_stdout_is_alone_there() -> None:
+    result = call("run", "digits", "--json", "-")
+    assert result.exit_code == 0
+    figures: dict[str, Any] = json.loads(result.stdout)
+    assert {"settings", "final", "improved_ratio", "exchanges", "bytes_up", "bytes_down", "seconds"} <= figures.keys()
+    assert figures["improved_ratio"] == [1.0, 0.75]
+    assert {"mean", "std", "worst10", "best10", "angle_deg", "kl_uniform", "jain"} <= figures["final"].keys()
+    assert "round 2/2" in result.stderr
+    assert "worst client" in result.stderr
+
+
+@pytest.mark.usefixtures("fake")
+def test_json_to_a_file_and_quiet(tmp_path: Path) -> None:
+    result = call("run", "digits", "--quiet", "--json", str(tmp_path / "out.json"))
+    assert (result.exit_code, result.output) == (0, "")
+    assert json.loads((tmp_path / "out.json").read_text())["rounds"] == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["digit"], "'digit' is no shipped experiment (digits, digits-fedavg"),
+        (["none.yaml"], "No such file"),
+        (["digits", "--set", "round=3"], "round: unknown key"),
+        (["digits", "--set", "rounds"], "--set: found 'rounds'; give KEY=VALUE"),
+        (["digits", "--set", "=3"], "give KEY=VALUE"),
+        (["digits", "--set", "rounds=[1, 2]"], "--set rounds: found '[1, 2]'"),
+        (["digits", "--set", "rounds=many"], "'many'"),
+        (["digits", "--engine", "docker"], "'docker'"),
+        (["digits", "--resume"], "resume: needs output"),
+        (["digits", "--output", "/dev/null/here"], "output: cannot write to /dev/null/here"),
+        (["digits", "--json", "/dev/null/here"], "--json: cannot write to /dev/null/here"),
+        ([], "Missing argument 'CONFIG'"),
+    ],
+)
+def test_faulty_call_ends_before_training_with_status_2(fake: FakeRun, arguments: list[str], reason: str) -> None:
+    result = call("run", *arguments)
+    assert (result.exit_code, fake.settings) == (2, [])
+    assert reason in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_failed_run_ends_with_status_1_and_the_reason(fake: FakeRun) -> None:
+    fake.error = QuorumError("1 of 10 clients answered")
+    result = call("run", "digits")
+    assert result.exit_code == 1
+    assert result.stderr == "dqnfed: 1 of 10 clients answered\n"
+
+
+def test_a_bug_is_not_hidden(fake: FakeRun) -> None:
+    fake.error = ZeroDivisionError()
+    result = call("run", "digits")
+    assert (result.exit_code, type(result.exception)) == (1, ZeroDivisionError)
+
+
+def test_interrupt_says_how_to_go_on(fake: FakeRun, tmp_path: Path) -> None:
+    fake.error = KeyboardInterrupt()
+    folder = tmp_path / "a run"
+    result = call("run", "digits", "--set", "rounds=9", "--engine", "flower", "--output", str(folder))
+    assert result.exit_code == 130
+    command = f"dqnfed run digits --set rounds=9 --engine flower --output '{folder}' --resume"
+    assert f"go on with: {command}\n" in result.stderr
+    fake.error = None
+    assert call("run", "digits", "--set", "rounds=9", "--output", str(folder), "--resume").exit_code == 0
+    assert fake.settings[1].resume
+
+
+def test_interrupt_without_output_says_that_nothing_is_kept(fake: FakeRun) -> None:
+    fake.error = KeyboardInterrupt()
+    result = call("run", "digits")
+    assert result.exit_code == 130
+    assert "nothing was kept; with --output DIR" in result.stderr
+
+
+def test_missing_matplotlib_costs_the_plot_only(fake: FakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    result = call("run", "digits", "--output", str(tmp_path))
+    assert (result.exit_code, len(fake.settings)) == (0, 1)
+    assert "no plot: the plot needs matplotlib" in result.stdout
+    assert "plot.png" not in result.stdout
+
+
+def test_demo_runs_both_and_draws_them(fake: FakeRun, tmp_path: Path) -> None:
+    result = call("demo", "--output", str(tmp_path))
+    assert result.exit_code == 0
+    assert [settings.method for settings in fake.settings] == ["dqn-fed", "fedavg"]
+    assert (tmp_path / "digits" / "run.json").exists()
+    assert (tmp_path / "digits-fedavg" / "run.json").exists()
+    assert (tmp_path / "plot.png").stat().st_size > 0
+    assert re.search(r"DQN-Fed\s*┃\s*FedAvg", result.stdout)
+
+
+def test_verdict_follows_from_the_figures() -> None:
+    better = make_result([make_event(t, None) for t in (1, 2, 3)], (0.8, 0.9))
+    worse = make_result([make_event(1, None), make_event(2, None, rho=0.5)], (0.5, 0.9))
+    first, second = verdict(better, worse)
+    assert "DQN-Fed: the training loss of every client fell in each of 3 rounds" in first
+    assert "FedAvg: the training loss of some client rose in 1 of 2 rounds" in first
+    assert "80.0% of its test digits with DQN-Fed and on 50.0% with FedAvg" in second
+    swapped, _ = verdict(worse, better)
+    assert "DQN-Fed: the training loss of some client rose in 1 of 2 rounds" in swapped
+
+
+def test_verdict_tells_a_fall_from_a_standstill() -> None:
+    event = make_event(1, None)
+    event.losses_after[0] = event.losses_before[0]
+    first, _ = verdict(make_result([event]), make_result([event]))
+    assert "fell or stayed in each of 1 rounds" in first

@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import io
+import math
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from rich.console import Console
+
+from dqnfed_flwr.engine.result import RunResult
+from dqnfed_flwr.errors import RunError
+from dqnfed_flwr.report import progress
+from dqnfed_flwr.report.plots import COLOURS, plot_runs
+from dqnfed_flwr.report.progress import LineProgress, LiveProgress, progress_listener
+from dqnfed_flwr.report.table import human_bytes, summary_table
+from dqnfed_flwr.telemetry.events import Listener, RoundEvent
+from tests.helpers.runs import make_event, make_result
+
+
+def console(*, terminal: bool = False) -> tuple[Console, io.StringIO]:
+    stream = io.StringIO()
+    return Console(file=stream, force_terminal=terminal, width=100, color_system=None), stream
+
+
+def follow(listener: Listener, rounds: int, events: list[RoundEvent], done: list[RoundEvent] | None = None) -> None:
+    listener.on_start(rounds, done or [])
+    for event in events:
+        listener.on_round(event)
+    listener.on_end()
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        *((0, "0 B"), (999, "999 B"), (1000, "1 kB"), (1234, "1.23 kB"), (999_600, "1 MB")),
+        *((12_345_678, "12.3 MB"), (5e9, "5 GB"), (7.5e12, "7.5 TB")),
+    ],
+)
+def test_human_bytes(count: float, text: str) -> None:
+    assert human_bytes(count) == text
+
+
+def table_rows(results: dict[str, RunResult]) -> dict[str, list[str]]:
+    out, stream = console()
+    out.print(summary_table(results))
+    cells = [[cell.strip() for cell in line.strip("│┃").split("│")] for line in stream.getvalue().splitlines()]
+    return {row[0]: row[1:] for row in cells if len(row) == len(results) + 1}
+
+
+def test_table_sets_runs_side_by_side() -> None:
+    ours = make_result([make_event(1, None), make_event(2, None)])
+    theirs = make_result([make_event(1, None), make_event(2, None, rho=0.5)], (0.2, 0.4, 0.4, 0.4))
+    rows = table_rows({"DQN-Fed": ours, "FedAvg": theirs})
+    assert rows["mean"] == ["65.00 %", "35.00 %"]
+    assert rows["σ (spread over clients)"] == ["11.18 %", "8.66 %"]
+    assert rows["worst 10 % of clients"] == rows["worst client"] == ["50.00 %", "20.00 %"]
+    assert rows["best 10 % of clients"] == ["80.00 %", "40.00 %"]
+    assert rows["ρ mean (clients whose loss did not rise)"] == ["1.000", "0.750"]
+    assert rows["ρ minimum"] == ["1.000", "0.500"]
+    assert rows["rounds"] == ["2", "2"]
+    assert rows["exchanges a round"] == ["1.00", "1.00"]
+    assert rows["bytes up, from clients"] == ["2 MB", "2 MB"]
+    assert rows["bytes down, to clients"] == ["4 MB", "4 MB"]
+    assert rows["seconds"] == ["1.2", "1.2"]
+
+
+def test_table_marks_what_is_unknown() -> None:
+    rows = table_rows({"DQN-Fed": make_result([make_event(1, None, rho=math.nan)])})
+    assert rows["ρ minimum"] == ["–"]
+    assert rows["angle to equal accuracies"] == ["9.76°"]
+
+
+def test_lines_carry_the_latest_known_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.0)
+    out, stream = console()
+    follow(
+        LineProgress(out, "DQN-Fed"),
+        3,
+        [make_event(1, (0.5, 0.7)), make_event(2, None, rho=0.75), make_event(3, (0.9, 0.9), rho=math.nan)],
+    )
+    lines = [re.sub(r" +\d+\.\d s$", "", line) for line in stream.getvalue().splitlines()]
+    assert lines == [
+        "DQN-Fed: round 1/3  mean  60.0 %  worst  50.0 %  ρ 1.00",
+        "DQN-Fed: round 2/3  mean  60.0 %  worst  50.0 %  ρ 0.75",
+        "DQN-Fed: round 3/3  mean  90.0 %  worst  90.0 %  ρ 0.75",
+    ]
+
+
+def test_fast_rounds_leave_the_first_and_the_last_line() -> None:
+    out, stream = console()
+    follow(LineProgress(out), 1000, [make_event(t, (0.5,)) for t in range(1, 1001)])
+    lines = stream.getvalue().splitlines()
+    assert lines[0].startswith("round    1/1000")
+    assert lines[-1].startswith("round 1000/1000")
+    assert len(lines) < 10
+
+
+def test_resumed_run_says_where_it_goes_on() -> None:
+    out, stream = console()
+    follow(LineProgress(out), 9, [make_event(5, None)], done=[make_event(4, (0.25, 0.75))])
+    assert stream.getvalue().splitlines()[0] == "goes on after round 4 of 9"
+    assert "round 5/9  mean  50.0 %  worst  25.0 %" in stream.getvalue()
+
+
+def test_live_bar_ends_with_the_last_round() -> None:
+    out, stream = console(terminal=True)
+    follow(LiveProgress(out, "DQN-Fed"), 2, [make_event(1, (0.5, 0.7)), make_event(2, (0.8, 0.9), rho=0.5)])
+    last = stream.getvalue().split("\r")[-1]
+    assert "DQN-Fed" in last
+    assert "round 2/2 mean  85.0 %  worst  80.0 %  ρ 0.50" in last
+
+
+def test_terminal_gets_the_bar_and_a_pipe_gets_lines() -> None:
+    assert isinstance(progress_listener(console(terminal=True)[0]), LiveProgress)
+    assert isinstance(progress_listener(console()[0]), LineProgress)
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_end_without_a_start_is_quiet(terminal: bool) -> None:
+    out, stream = console(terminal=terminal)
+    progress_listener(out).on_end()
+    assert stream.getvalue().strip() == ""
+
+
+def shows(image: Path, colour: str) -> bool:
+    wanted = np.array([int(colour[place : place + 2], 16) for place in (1, 3, 5)])
+    pixels = np.asarray(Image.open(image).convert("RGB")).astype(int)
+    return bool((np.abs(pixels - wanted).max(axis=2) < 3).any())
+
+
+def test_plot_shows_every_run(tmp_path: Path) -> None:
+    ours = make_result([make_event(t, (0.1 * t, 0.12 * t)) for t in range(1, 6)])
+    theirs = make_result([make_event(t, None, rho=0.5) for t in range(1, 6)], (0.2, 0.3, 0.4, 0.5))
+    one = plot_runs({"DQN-Fed": ours}, tmp_path / "one.png")
+    two = plot_runs({"DQN-Fed": ours, "FedAvg": theirs}, tmp_path / "two.png")
+    assert [shows(one, colour) for colour in COLOURS[:3]] == [True, False, False]
+    assert [shows(two, colour) for colour in COLOURS[:3]] == [True, True, False]
+
+
+def test_plot_of_long_unknown_and_even_runs(tmp_path: Path) -> None:
+    long = make_result([make_event(t, (0.5,), rho=(t % 5) / 4) for t in range(1, 301)], (0.7, 0.7))
+    unknown = make_result([make_event(1, None, rho=math.nan)], (0.7,))
+    assert plot_runs({"long": long, "unknown": unknown}, tmp_path / "plot.png").stat().st_size > 10_000
+
+
+def test_plot_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = {"DQN-Fed": make_result([make_event(1, (0.5,))])}
+    with pytest.raises(RunError, match="cannot be written"):
+        plot_runs(result, tmp_path / "none" / "plot.png")
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(RunError, match=r"dqnfed-flwr\[plots\]"):
+        plot_runs(result, tmp_path / "plot.png")

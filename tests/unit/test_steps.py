@@ -1,0 +1,168 @@
+"""Step rules: what each proposes, and what the probed one makes of the clients' losses."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dqnfed_flwr.config import Settings, StepSettings
+from dqnfed_flwr.steps import (
+    Clipped,
+    Fixed,
+    Ladder,
+    Newton,
+    Probed,
+    StepScale,
+    Verdict,
+    make_rule,
+    mean_loss_falls,
+)
+from dqnfed_flwr.types import Probe
+
+HOLDS, GROWS, FAILS = Probe(0.5, True), Probe(0.5, True, grown_holds=True), Probe(2.0, False)
+
+
+def scale(norm: float = 2.0, length: float = 1.0, theta_norm: float = 1.0, number: int = 1) -> StepScale:
+    return StepScale(norm, length, theta_norm, number)
+
+
+def back(factor: float) -> Probe:
+    return Probe(2.0, False, back_factor=factor, back_loss=0.9)
+
+
+def probed(**settings: Any) -> Probed:
+    return Probed(StepSettings(**settings))
+
+
+@pytest.mark.parametrize("name", ["newton", "fixed", "clipped", "probed"])
+def test_every_name_has_a_rule_that_judges_what_it_proposes(name: str) -> None:
+    rule = make_rule(Settings.from_mapping({"step-rule": name}))
+    ladder = rule.propose(scale())
+    assert ladder.factor > 0
+    assert rule.judge(ladder, {0: HOLDS}, scale()) == Verdict(True, ladder.factor)
+
+
+def test_newton_takes_the_step_as_it_is() -> None:
+    assert Newton().propose(scale(norm=1e9)) == Ladder(1.0)
+
+
+def test_fixed_gives_the_direction_the_length_of_algorithm_1() -> None:
+    rule = Fixed(StepSettings(lr=0.8, decay=0.5))
+    # The step is eta^t times the direction, so lr * decay^(t-1) / eta^t times the step is lr * decay^(t-1) of it.
+    assert [rule.propose(scale(length=4.0, number=t)).factor for t in (1, 2, 3)] == [0.2, 0.1, 0.05]
+    assert rule.propose(scale(norm=0.0, length=0.0)).factor == 0
+
+
+@given(norm=st.floats(1e-6, 1e6), radius=st.floats(1e-3, 1e3))
+def test_clipped_never_moves_further_than_its_radius(norm: float, radius: float) -> None:
+    factor = Clipped(StepSettings(radius=radius)).propose(scale(norm=norm)).factor
+    assert factor * norm <= radius * (1 + 1e-12)
+    assert factor == 1.0 or factor * norm == pytest.approx(radius)
+
+
+def test_rules_without_a_safeguard_accept_whatever_happens() -> None:
+    for rule in (Newton(), Fixed(StepSettings()), Clipped(StepSettings())):
+        assert rule.judge(Ladder(0.7), {0: FAILS, 1: FAILS}, scale()) == Verdict(True, 0.7)
+        assert rule.export_state() == {}
+
+
+def test_probed_begins_at_its_start_with_rungs_below() -> None:
+    assert probed(start=0.5, halvings=3, grow_every=0).propose(scale()) == Ladder(0.5, False, 3)
+
+
+def test_probed_asks_for_twice_the_factor_every_so_many_rounds() -> None:
+    rule = probed(grow_every=3)
+    assert [rule.propose(scale(number=t)).grow for t in range(1, 8)] == [False, False, True] * 2 + [False]
+    assert not any(probed(grow_every=0).propose(scale(number=t)).grow for t in range(1, 8))
+    assert not probed(start=1.0, max_factor=1.5, grow_every=1).propose(scale()).grow
+
+
+def test_probed_doubles_where_everybody_would_have_held_there() -> None:
+    for probes, following in (([GROWS, GROWS], 2.0), ([GROWS, HOLDS], 1.0), ([GROWS, Probe(0.5, True, False)], 1.0)):
+        rule = probed(grow_every=1)
+        ladder = rule.propose(scale())
+        assert rule.judge(ladder, dict(enumerate(probes)), scale()) == Verdict(True, 1.0)
+        assert rule.propose(scale()).factor == following
+
+
+def test_growth_that_nobody_asked_for_counts_for_nothing() -> None:
+    rule = probed(grow_every=2)
+    rule.judge(rule.propose(scale(number=1)), {0: GROWS}, scale())
+    assert rule.propose(scale()).factor == 1.0
+
+
+def test_probed_draws_back_to_the_largest_rung_that_suits_all() -> None:
+    rule = probed(halvings=4)
+    probes = {0: HOLDS, 1: back(0.5), 2: back(0.125)}
+    assert rule.judge(rule.propose(scale()), probes, scale()) == Verdict(False, 0.125)
+    assert rule.retry(0.125) == Ladder(0.125, False, 4)
+    assert rule.judge(rule.retry(0.125), {0: HOLDS}, scale()) == Verdict(True, 0.125)
+    assert rule.propose(scale()).factor == 0.125  # the next round begins where this one ended
+
+
+def test_a_client_that_found_no_rung_sends_the_factor_below_the_ladder() -> None:
+    rule = probed(halvings=2)
+    assert rule.judge(rule.propose(scale()), {0: HOLDS, 1: FAILS}, scale()) == Verdict(False, 0.125)
+
+
+@pytest.mark.parametrize(
+    ("acceptance", "holding", "accepted"),
+    [(1.0, 10, True), (1.0, 9, False), (0.9, 9, True), (0.9, 8, False), (0.3, 3, True), (0.01, 1, True), (0.01, 0, False)],
+)
+def test_a_share_of_the_participants_may_be_enough(acceptance: float, holding: int, accepted: bool) -> None:
+    rule = probed(acceptance=acceptance)
+    probes = {client: HOLDS if client < holding else back(0.5) for client in range(10)}
+    assert rule.judge(rule.propose(scale()), probes, scale()).accepted is accepted
+
+
+def test_with_a_share_only_the_neediest_of_that_share_sets_the_factor() -> None:
+    rule = probed(acceptance=0.5)
+    probes = {0: back(0.5), 1: back(0.25), 2: back(0.125), 3: FAILS}
+    assert rule.judge(rule.propose(scale()), probes, scale()) == Verdict(False, 0.25)
+
+
+def test_probed_gives_up_where_the_model_would_hardly_move() -> None:
+    rule = probed(halvings=1, min_move=0.1, start=1.0)
+    # 0.25 * 2 is a move of 0.5, more than a tenth of |theta| = 4 ...
+    assert rule.judge(Ladder(1.0, halvings=1), {0: FAILS}, scale(2.0, theta_norm=4)) == Verdict(False, 0.25)
+    # ... 0.0625 * 2 is not: stationary, and the next round begins anew.
+    assert rule.judge(Ladder(0.25, halvings=1), {0: FAILS}, scale(2.0, theta_norm=4)) == Verdict(False, 0.0, True)
+    assert rule.propose(scale()).factor == 1.0
+
+
+def test_the_search_ends_from_a_model_of_zeros_too() -> None:
+    rule, at_zero = probed(), scale(theta_norm=0.0)
+    ladder, exchanges = rule.propose(at_zero), 0
+    while not (verdict := rule.judge(ladder, {0: FAILS}, at_zero)).stationary:
+        ladder, exchanges = rule.retry(verdict.factor), exchanges + 1
+    assert exchanges < 10
+    assert rule.propose(scale()).factor == 1.0
+
+
+def test_a_restored_rule_proposes_the_same() -> None:
+    rule = probed()
+    rule.judge(rule.propose(scale()), {0: back(0.125)}, scale())
+    copy = probed()
+    copy.restore_state(rule.export_state())
+    assert copy.propose(scale()) == rule.propose(scale()) == Ladder(0.125, False, 6)
+
+
+@given(st.lists(st.sampled_from([HOLDS, GROWS, FAILS, back(0.5), back(0.0625)]), min_size=1, max_size=8))
+def test_a_verdict_is_to_accept_to_shrink_or_to_stop(answers: list[Probe]) -> None:
+    rule = probed()
+    ladder = rule.propose(scale())
+    verdict = rule.judge(ladder, dict(enumerate(answers)), scale())
+    assert verdict.accepted == all(answer.holds for answer in answers)
+    assert verdict.accepted or verdict.stationary or 0 < verdict.factor < ladder.factor
+
+
+def test_the_mean_loss_is_weighed_by_shares() -> None:
+    probes, references = {3: Probe(0.5, True), 7: Probe(2.0, False)}, {3: 1.0, 7: 1.0, 9: 5.0}
+    assert mean_loss_falls(probes, references, {3: 0.8, 7: 0.2, 9: 0.0})
+    assert not mean_loss_falls(probes, references, {3: 0.5, 7: 0.5, 9: 0.0})
+    assert not mean_loss_falls({3: Probe(math.inf, False)}, references, {3: 1.0})
+    assert not mean_loss_falls({3: Probe(1.0, False)}, references, {3: 1.0})  # unchanged is not below

@@ -1,0 +1,150 @@
+"""Messages: what is encoded is decoded, also after Flower has sent it as bytes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, RecordDict
+from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from dqnfed_flwr import wire
+from dqnfed_flwr.errors import WireError
+from dqnfed_flwr.types import ClientReply, ClientTask, Evaluation, Probe
+from dqnfed_flwr.wire import ReplyForm
+from tests.helpers.transport import through_flower
+
+BUFFERS = {"norm.mean": np.array([1.0, 2.0]), "norm.count": np.array(7)}
+TRANSPORTS: dict[str, Callable[[RecordDict], RecordDict]] = {
+    "one process": lambda content: content,
+    "objects": through_flower,
+    "protobuf": lambda content: recorddict_from_proto(recorddict_to_proto(content)),
+}
+every_transport = pytest.mark.parametrize("transport", TRANSPORTS)
+
+numbers = st.floats(allow_nan=False, allow_infinity=False)
+counts = st.integers(0, 10**9)
+tasks = st.builds(
+    ClientTask,
+    exchange=counts,
+    round=counts,
+    train=st.booleans(),
+    probe=st.booleans(),
+    evaluate=st.booleans(),
+    factor=st.floats(0.001, 1000),
+    grow=st.booleans(),
+    halvings=st.integers(0, 40),
+    reference_loss=numbers,
+    slope=numbers,
+    num_classes=counts,
+)
+evaluations = st.builds(lambda right, wrong, loss: Evaluation(right, right + wrong, loss), *(st.integers(0, 99),) * 2, numbers)
+
+
+def same(found: Any, expected: Any) -> bool:
+    """Equality of replies and assignments, arrays and NaN included."""
+    if isinstance(expected, np.ndarray):
+        return bool(found.dtype == expected.dtype and np.array_equal(found, expected))
+    if isinstance(expected, float):
+        return found == expected or (math.isnan(found) and math.isnan(expected))
+    if isinstance(expected, dict):
+        return set(found) == set(expected) and all(same(found[key], expected[key]) for key in expected)
+    if hasattr(expected, "__slots__"):
+        return all(same(getattr(found, name), getattr(expected, name)) for name in expected.__slots__)
+    return bool(found == expected)
+
+
+def probe_of(draw: st.DrawFn, task: ClientTask) -> Probe:
+    if draw(st.booleans()):
+        return Probe(draw(numbers), True, draw(st.none() | st.booleans()))
+    if not task.halvings or draw(st.booleans()):
+        return Probe(draw(numbers | st.just(math.inf)), False)
+    back = task.factor * 0.5 ** draw(st.integers(1, task.halvings))
+    return Probe(draw(numbers | st.just(math.inf)), False, back_factor=back, back_loss=draw(numbers))
+
+
+@st.composite
+def exchanges(draw: st.DrawFn) -> tuple[ClientTask, ReplyForm, ClientReply]:
+    """A task, the form of the model, and a reply that is fit for both."""
+    task = draw(tasks)
+    form = ReplyForm(dim=draw(st.integers(1, 5)), buffers=draw(st.sampled_from([{}, BUFFERS])), update=draw(st.booleans()))
+    reply = ClientReply(
+        num_examples=draw(st.integers(1, 10**9)),
+        probe=probe_of(draw, task) if task.probe else None,
+        test=draw(evaluations) if task.evaluate else None,
+        validation=draw(st.none() | evaluations) if task.evaluate else None,
+        seconds=draw(numbers),
+    )
+    if not task.train:
+        return task, form, reply
+    vector = np.arange(1.0, form.dim + 1).astype(draw(st.sampled_from(["float32", "float64"])))
+    return task, form, replace(
+        reply,
+        gradient=vector,
+        update=-vector if form.update else None,
+        buffers=form.buffers,
+        loss=draw(numbers),
+        rate=draw(st.floats(0, 1e300)),
+        pairs_kept=draw(counts),
+        pairs_rejected=draw(counts),
+    )
+
+
+@every_transport
+@given(exchange=exchanges())
+def test_a_reply_arrives_as_it_was_sent(transport: str, exchange: tuple[ClientTask, ReplyForm, ClientReply]) -> None:
+    task, form, reply = exchange
+    assert same(wire.decode_reply(TRANSPORTS[transport](wire.encode_reply(reply)), task, form), reply)
+    assert same(wire.decode_probe(TRANSPORTS[transport](wire.encode_reply(reply)), task), reply.probe)
+
+
+@every_transport
+@given(task=tasks, dim=st.integers(0, 4), line=st.booleans(), buffers=st.sampled_from([{}, BUFFERS]))
+def test_a_task_arrives_with_its_model(
+    transport: str, task: ClientTask, dim: int, line: bool, buffers: dict[str, NDArray[Any]]
+) -> None:
+    theta = np.arange(dim, dtype=np.float32)
+    model = wire.encode_model(theta, buffers, -theta if line else None)
+    given_task = wire.decode_task(TRANSPORTS[transport](wire.encode_task(task, model)))
+    assert same(given_task, wire.Assignment(task, theta, -theta if line else None, buffers))
+
+
+@every_transport
+def test_properties_and_memory_arrive(transport: str) -> None:
+    properties = {"partition": 3, "share": 0.5, "name": "edge", "ready": True}
+    assert wire.decode_properties(TRANSPORTS[transport](wire.encode_properties(properties))) == properties
+    state = RecordDict()
+    assert wire.decode_memory(state) == {}
+    wire.encode_memory(BUFFERS, state)
+    assert same(wire.decode_memory(TRANSPORTS[transport](state)), BUFFERS)
+
+
+def test_the_payload_is_the_arrays_and_eight_bytes_a_figure() -> None:
+    theta = np.zeros(100, np.float32)
+    content = wire.encode_task(ClientTask(1, 1), wire.encode_model(theta, {}, theta))
+    assert wire.payload(content) == 800 + 8 * len(ClientTask.__slots__)
+
+
+def test_a_model_that_is_none_is_refused_with_the_remedy() -> None:
+    with pytest.raises(WireError, match=r"no 'theta'.*wire\.encode_model"):
+        wire.decode_model(ArrayRecord([np.zeros(3)]))
+    with pytest.raises(WireError, match="bad-dtype"):
+        wire.decode_model(wire.encode_model(np.zeros(3, np.int64), {}))  # type: ignore[arg-type]  # the fault
+
+
+def test_a_task_that_is_none_is_refused_with_its_keys() -> None:
+    content = wire.encode_task(ClientTask(1, 1), wire.encode_model(np.zeros(3), {}))
+    del content.config_records["task"]["halvings"]
+    with pytest.raises(WireError, match=r"missing-key: task keys .* need .*halvings"):
+        wire.decode_task(content)
+    with pytest.raises(WireError, match="missing-key: records .* need 'model' and 'task'"):
+        wire.decode_task(RecordDict())
+    with pytest.raises(WireError, match="missing-key: records .* need 'properties'"):
+        wire.decode_properties(RecordDict())
