@@ -1,0 +1,61 @@
+"""The server's own code from a reply to a step, and the rows that stand for replies."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dqnfed_flwr.config import Settings
+from dqnfed_flwr.linalg.gram import Basis
+from dqnfed_flwr.methods._base import RoundRows
+from dqnfed_flwr.methods.registry import make_method
+from dqnfed_flwr.strategy.solve import Solved, make_batch, solve
+from dqnfed_flwr.types import ClientReply, Float64Array
+
+Float32Array = NDArray[np.float32]
+
+COMMON = 0.3
+"""Mean of all values, a part that all rows share; their unit-diagonal Gramian has a condition number of 1 + 0.09 K."""
+EXAMPLES = 500
+
+
+def drawn_row(client: int, parameters: int) -> Float32Array:
+    """Row [D] of `client`, float32: normal values about `COMMON`."""
+    row = np.random.default_rng(client).standard_normal(parameters, dtype=np.float32)
+    row += np.float32(COMMON)
+    return row
+
+
+def drawn_rates(clients: int) -> Float64Array:
+    """d_k [K], within a factor of two."""
+    return np.random.default_rng(clients).uniform(1.0, 2.0, clients)
+
+
+class LastReply:
+    """A round of DQN-Fed's two-sided form, up to its step.
+
+    Parameters
+    ----------
+    clients, parameters : int
+        K and D.
+    """
+
+    def __init__(self, clients: int, parameters: int) -> None:
+        self._basis = Basis(clients, parameters)
+        self._rows = RoundRows(self._basis, tuple(range(clients)))
+        self._method = make_method(Settings.from_mapping({"method": "dqn-fed", "dqn-fed.form": "two-sided"}))
+        rates = drawn_rates(clients) * parameters
+        self._replies = {k: ClientReply(EXAMPLES, loss=1.0, rate=float(rate)) for k, rate in enumerate(rates)}
+
+    def take(self, client: int, row: Float32Array) -> None:
+        """A reply arrives."""
+        self._basis.put(client, row)
+
+    def finish(self, row: Float32Array) -> Solved:
+        """The last reply arrives: its row, the solve, the weighted sum."""
+        self.take(len(self._replies) - 1, row)
+        return self.solve()
+
+    def solve(self) -> Solved:
+        """The step from the rows that are there."""
+        return solve(self._method, make_batch(self._replies, self._rows, 1), self._rows)
