@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import math
 import os
 import platform
 import statistics
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -22,6 +25,8 @@ from rich.table import Table
 Json = str | int | float | bool | None | Sequence["Json"] | Mapping[str, "Json"]
 Figures = Mapping[str, Json]
 
+WIDTH = 150
+"""Columns of the tables where the output is no terminal."""
 LIBRARIES = ("numpy", "torch", "flwr")
 
 
@@ -51,7 +56,9 @@ class Bar:
 def arguments(description: str | None) -> argparse.ArgumentParser:
     """A parser whose help begins with `description`, with the option that all benchmarks have."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", metavar="PATH|-", default="", help="write the figures as JSON to a file, or to stdout")
+    parser.add_argument(
+        "--json", metavar="PATH|-", default="", help="write the figures as JSON to a file, or to stdout"
+    )
     return parser
 
 
@@ -64,6 +71,18 @@ def settings_of(assignments: Sequence[str]) -> dict[str, Any]:
             raise SystemExit(f"--set: found {assignment!r}; write KEY=VALUE")
         settings[key] = yaml.safe_load(value)
     return settings
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Within, Flower's logger, which the package uses too, reports errors alone."""
+    logger = logging.getLogger("flwr")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def environment() -> dict[str, Json]:
@@ -92,6 +111,13 @@ def seconds_once(work: Callable[[], object]) -> float:
     return time.perf_counter() - since
 
 
+def timed(work: Callable[[], object]) -> tuple[float, float]:
+    """Seconds of one call: by the clock, and of all threads' processor time, which other jobs lengthen less."""
+    since, used = time.perf_counter(), time.process_time()
+    work()
+    return time.perf_counter() - since, time.process_time() - used
+
+
 def median(values: Sequence[float]) -> float:
     """Median."""
     return statistics.median(values)
@@ -105,21 +131,26 @@ def report(title: str, figures: Figures, bars: Sequence[Bar], target: str) -> No
     title : str
         Name of the benchmark.
     figures : Figures
-        By key; those that are neither numbers nor text go to the JSON alone.
+        By key. A list of mappings with equal keys becomes a table of its own; other lists and mappings go to the JSON
+        alone.
     bars : Sequence[Bar]
         What some of them are held against.
     target : str
         Path of the JSON, `-` for standard output, empty for the table.
     """
     if not target:
-        Console().print(_table(title, figures, bars))
+        console = Console(width=None if sys.stdout.isatty() else WIDTH)
+        console.print(_table(title, figures, bars))
+        for name, value in figures.items():
+            if rows := _rows(value):
+                console.print(_row_table(name, rows))
         return
-    judged = [
+    judged: list[Json] = [
         {"figure": bar.figure, "sense": bar.sense, "limit": bar.limit, "met": bar.met(_number(figures, bar))}
         for bar in bars
         if bar.figure in figures
     ]
-    record = {**figures, "bars": judged, "environment": environment()}
+    record: dict[str, Json] = {**figures, "bars": judged, "environment": environment()}
     text = json.dumps(_finite(record), indent=2, allow_nan=False)
     if target == "-":
         print(text)
@@ -140,11 +171,30 @@ def _table(title: str, figures: Figures, bars: Sequence[Bar]) -> Table:
     held = {bar.figure: bar for bar in bars}
     for name, value in figures.items():
         if isinstance(value, int | float | str):
-            shown = f"{value:.4g}" if isinstance(value, float) else str(value)
             bar = held.get(name)
             verdict = "" if bar is None else "met" if bar.met(_number(figures, bar)) else "missed"
-            table.add_row(name, shown, "" if bar is None else f"{bar.sense} {bar.limit:g}  {verdict}")
+            table.add_row(name, _shown(value), "" if bar is None else f"{bar.sense} {bar.limit:g}  {verdict}")
     return table
+
+
+def _rows(value: Json) -> list[Mapping[str, Json]]:
+    """The mappings of a list of mappings, else none."""
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        return []
+    return [item for item in value if isinstance(item, Mapping)]
+
+
+def _row_table(title: str, rows: Sequence[Mapping[str, Json]]) -> Table:
+    table = Table(title=title)
+    for name in rows[0]:
+        table.add_column(name)
+    for row in rows:
+        table.add_row(*(_shown(value) for value in row.values()))
+    return table
+
+
+def _shown(value: Json) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _finite(value: Json) -> Json:

@@ -1,7 +1,8 @@
-"""The local passes of a run, written down once and done again without the engine around them."""
+"""Watching a run from outside: its local passes, written down and done again; seconds spent in a method."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -70,3 +71,23 @@ def written_down() -> Iterator[Passes]:
     finally:
         for name, original in {"loss": loss, "loss_and_gradient": gradient, "evaluate": evaluate}.items():
             setattr(LocalLoss, name, original)
+
+
+@contextmanager
+def clocked(owner: type, name: str) -> Iterator[list[float]]:
+    """Within, the seconds of every call of the method `name` of `owner`."""
+    method = getattr(owner, name)
+    seconds: list[float] = []
+
+    def clocked_method(*arguments: object) -> object:
+        since = time.perf_counter()
+        try:
+            return method(*arguments)
+        finally:
+            seconds.append(time.perf_counter() - since)
+
+    setattr(owner, name, clocked_method)
+    try:
+        yield seconds
+    finally:
+        setattr(owner, name, method)

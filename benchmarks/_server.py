@@ -47,6 +47,10 @@ class LastReply:
         rates = drawn_rates(clients) * parameters
         self._replies = {k: ClientReply(EXAMPLES, loss=1.0, rate=float(rate)) for k, rate in enumerate(rates)}
 
+    def begin(self) -> None:
+        """A new round: no reply is there."""
+        self._basis.clear()
+
     def take(self, client: int, row: Float32Array) -> None:
         """A reply arrives."""
         self._basis.put(client, row)

@@ -126,7 +126,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--sets", type=int, default=200, metavar="N", help="sets drawn")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
-        "--streamed-values", type=int, default=STREAMED_VALUES, metavar="N", help="values of the larger half of the sets"
+        "--streamed-values",
+        type=int,
+        default=STREAMED_VALUES,
+        metavar="N",
+        help="values of the larger half of the sets",
     )
     parser.add_argument("--large", action="store_true", help="also rows of a large model (several GB of memory)")
     parser.add_argument("--large-clients", type=int, default=10, metavar="K")

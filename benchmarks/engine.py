@@ -1,41 +1,41 @@
 """What the in-process engine costs: messages a second, and overhead over the bare local computation.
 
-Messages: DQN-Fed with full participation on clients that answer at once (a quadratic of four parameters, without
+Messages: DQN-Fed with full participation on clients that answer at once (a linear loss of four parameters, without
 torch), so that all the time is the engine's and the strategy's. `grid_messages_per_second` is the grid by itself.
 
 Overhead: clients as in the first CIFAR-10 setup (MLP 3072-200-200-10, 500 samples each, 10 of them a round, full
 gradients, probed steps) on images of noise. A first run fills the clients' caches and writes down every local pass:
 gradients, losses along the step, evaluations. Then runs and repetitions of just these passes take turns;
-`overhead` is the ratio of their medians. The seconds by phase are those that the strategy books.
+`overhead` is the ratio of their medians by the clock, `overhead_cpu` in processor time. Server arithmetic is what the
+method itself costs: rows into the basis, solve, step.
 """
 
 from __future__ import annotations
 
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
+from numpy.typing import NDArray
 
-from benchmarks._common import Bar, Json, arguments, median, report, seconds_once, settings_of
-from benchmarks._passes import written_down
+from benchmarks._common import Bar, Json, arguments, median, quiet, report, settings_of, timed
+from benchmarks._passes import clocked, written_down
 from dqnfed_flwr import wire
 from dqnfed_flwr.client.probing import probe
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.grid import InProcessGrid
+from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.engine.run import run_in_process
-from dqnfed_flwr.params import line_point
+from dqnfed_flwr.linalg.gram import Basis
 from dqnfed_flwr.strategy.dqnfed import DQNFed
-from dqnfed_flwr.types import ClientReply, Evaluation, FloatArray
+from dqnfed_flwr.types import ClientReply, Evaluation
 
 BARS = (Bar("messages_per_second", ">=", 1000), Bar("overhead", "<=", 1.10))
 DIM, CLASSES = 4, 10
-PHASES = ("solve", "step")
 
 app = ClientApp()
 
@@ -49,37 +49,30 @@ def answer_query(message: Message, context: Context) -> Message:
 
 @app.train()
 def answer_training(message: Message, context: Context) -> Message:
-    """Gradient and probe of the quadratic about a point of the client's own."""
+    """Gradient and probe of the client's linear loss."""
     return Message(wire.encode_reply(_work(message, int(context.node_config["partition-id"]))), reply_to=message)
 
 
 @app.evaluate()
 def answer_evaluation(message: Message, context: Context) -> Message:
-    """Probe, and an evaluation without samples to fail on."""
+    """Probe, and an evaluation of one sample."""
     return Message(wire.encode_reply(_work(message, int(context.node_config["partition-id"]))), reply_to=message)
 
 
 def _work(message: Message, client: int) -> ClientReply:
     sent = wire.decode_task(message.content)
     task, step = sent.task, sent.step
-    curvature = 1.0 + np.arange(DIM, dtype=np.float32)
-    centre = np.sin(np.arange(1, DIM + 1, dtype=np.float32) * (client + 1)) / 100 + 1
-
-    def loss_of(theta: FloatArray) -> float:
-        return 0.5 * float(curvature @ np.square(theta - centre))
+    gradient = 1 + np.sin(np.arange(1, DIM + 1, dtype=np.float32) * (client + 1)) / 10
 
     def loss_at(factor: float) -> float:
         if step is None or factor == task.factor:
-            return loss_of(sent.theta)
-        tensors = (torch.from_numpy(np.array(vector)) for vector in (sent.theta, step))
-        theta: FloatArray = line_point(*tensors, task.factor, factor).numpy()
-        return loss_of(theta)
+            return float(gradient @ sent.theta)
+        return float(gradient @ (sent.theta + np.float32(task.factor - factor) * step))
 
-    gradient = curvature * (sent.theta - centre)
     return ClientReply(
         num_examples=1,
         gradient=gradient if task.train else None,
-        loss=loss_of(sent.theta),
+        loss=loss_at(task.factor),
         rate=float(gradient @ gradient),
         probe=probe(loss_at, task, 1e-4, 1e-7) if task.probe else None,
         test=Evaluation(correct=1, examples=1, loss=0.0) if task.evaluate else None,
@@ -88,23 +81,23 @@ def _work(message: Message, client: int) -> ClientReply:
 
 def message_rate(clients: int, rounds: int) -> dict[str, Json]:
     """Messages a second of the whole loop and of the grid alone."""
-    settings = Settings.from_mapping({"clients": clients, "rounds": rounds, "step.on-stationary": "stay"})
+    settings = Settings.from_mapping({"clients": clients, "rounds": rounds})
     grid = InProcessGrid(app, clients, settings.flat())
     strategy = DQNFed(settings)
     strategy.roster.wait(grid)
-    since = time.perf_counter()
-    strategy.start(grid, wire.encode_model(np.zeros(DIM, np.float32), {}))
-    seconds = time.perf_counter() - since
+    initial = wire.encode_model(np.zeros(DIM, np.float32), {})
+    seconds, cpu = timed(lambda: strategy.start(grid, initial))
     events = [] if strategy.outcome is None else strategy.outcome.events
     messages = clients * sum(event.exchanges for event in events)
     content = wire.encode_properties({"ask": "properties"})
     nodes = grid.get_node_ids()
-    asking = seconds_once(
+    asking, _ = timed(
         lambda: [grid.send_and_receive([Message(content, node, "query") for node in nodes]) for _ in range(rounds)]
     )
     return {
         "messages": messages,
         "messages_per_second": messages / seconds,
+        "messages_per_cpu_second": messages / cpu,
         "grid_messages_per_second": clients * rounds / asking,
     }
 
@@ -113,23 +106,26 @@ def overhead(settings: Settings, repeats: int) -> dict[str, Json]:
     """Seconds of runs against those of their local passes alone."""
     with written_down() as passes:
         run_in_process(settings)
-    runs: list[float] = []
-    bare: list[float] = []
-    phases: dict[str, list[float]] = {phase: [] for phase in PHASES}
+    bare: list[tuple[float, float]] = []
+    runs: list[tuple[float, float]] = []
+    server: list[float] = []
+    results: list[RunResult] = []
     for _ in range(repeats):
-        bare.append(seconds_once(passes.repeat))
-        since = time.perf_counter()
-        result = run_in_process(settings)
-        runs.append(time.perf_counter() - since)
-        for phase, values in phases.items():
-            values.append(sum(event.seconds.get(phase, 0.0) for event in result.events))
-    rounds = settings.rounds
+        bare.append(timed(passes.repeat))
+        with clocked(Basis, "put") as puts:
+            runs.append(timed(lambda: results.append(run_in_process(settings))))
+        booked = (event.seconds.get(phase, 0.0) for event in results[-1].events for phase in ("solve", "step"))
+        server.append(sum(puts) + sum(booked))
+    (run_seconds, run_cpu), (bare_seconds, bare_cpu) = zip(*runs, strict=True), zip(*bare, strict=True)
+    rest = [run - arithmetic for run, arithmetic in zip(run_seconds, server, strict=True)]
     return {
-        "overhead": median(runs) / median(bare),
-        "fastest_over_fastest": min(runs) / min(bare),
-        "seconds_per_round": median(runs) / rounds,
-        "bare_seconds_per_round": median(bare) / rounds,
-        **{f"{phase}_seconds_per_round": median(values) / rounds for phase, values in phases.items()},
+        "overhead": median(run_seconds) / median(bare_seconds),
+        "overhead_fastest": min(run_seconds) / min(bare_seconds),
+        "overhead_cpu": median(run_cpu) / median(bare_cpu),
+        "overhead_without_server_arithmetic": median(rest) / median(bare_seconds),
+        "seconds_per_round": median(run_seconds) / settings.rounds,
+        "bare_seconds_per_round": median(bare_seconds) / settings.rounds,
+        "server_arithmetic_seconds_per_round": median(server) / settings.rounds,
         **{f"{name}_passes": passes.count(name) for name in ("gradient", "loss", "evaluation")},
     }
 
@@ -137,7 +133,7 @@ def overhead(settings: Settings, repeats: int) -> dict[str, Json]:
 def write_images(path: Path, samples: int) -> None:
     """Images of noise in the form of CIFAR-10, with a test part a tenth as large."""
     rng = np.random.default_rng(0)
-    arrays = {}
+    arrays: dict[str, NDArray[np.generic]] = {}
     for part, count in (("train", samples), ("test", max(samples // 10, 2 * CLASSES))):
         arrays[f"x_{part}"] = rng.integers(0, 256, (count, 32, 32, 3), dtype=np.uint8)
         arrays[f"y_{part}"] = np.arange(count) % CLASSES
@@ -155,7 +151,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--threads", type=int, default=1, help="torch threads of a client, 0 for all cores")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="further settings of the runs")
     options = parser.parse_args(argv)
-    with tempfile.TemporaryDirectory() as place:
+    with quiet(), tempfile.TemporaryDirectory() as place:
         data = Path(place) / "noise.npz"
         write_images(data, options.clients * options.samples)
         settings = Settings.from_mapping(

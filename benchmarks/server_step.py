@@ -1,7 +1,8 @@
 """What the server owes after the last reply, against Flower's FedAvg and against the paper's recursion.
 
 Work after the last reply is the real path of DQN-Fed's two-sided form: the last row into the basis, the solve, the
-weighted sum. The rows before it were taken in while others were under way (`streaming_seconds`). It is held against
+weighted sum. The rows before it were taken in while others were under way (`streaming_seconds`); every turn is a round
+from its beginning. It is held against
 `flwr.serverapp.strategy.strategy_utils.aggregate_arrayrecords` over the same values, in arrays whose `numpy()`
 returns what is decoded already, so that reading the wire form is in neither figure. The two take turns, and the
 ratios are of medians; the JSON holds the fastest of each as well.
@@ -50,11 +51,10 @@ def measure(clients: int, parameters: int, repeats: int, *, recursion: bool) -> 
     memory = server_memory(clients, parameters)
     rows = np.stack([drawn_row(client, parameters) for client in range(clients)])
     server = LastReply(clients, parameters)
-    streaming = seconds_once(lambda: [server.take(client, row) for client, row in enumerate(rows[:-1])])
-    seconds = after_last_reply(server, rows, repeats)
+    seconds = round_seconds(server, rows, repeats)
     bandwidth = memory_bandwidth(rows)
     solved = server.solve()
-    after, fedavg = median(seconds["after_last_reply"]), median(seconds["fedavg"])
+    after, fedavg, streaming = (median(seconds[part]) for part in ("after_last_reply", "fedavg", "streaming"))
     figures: dict[str, Json] = {
         "clients": clients,
         "parameters": parameters,
@@ -81,23 +81,30 @@ def measure(clients: int, parameters: int, repeats: int, *, recursion: bool) -> 
     return figures
 
 
-def after_last_reply(server: LastReply, rows: Float32Array, repeats: int) -> dict[str, list[float]]:
-    """Seconds of each repeat of our work and of Flower's, taking turns; one turn that does not count comes first."""
+def round_seconds(server: LastReply, rows: Float32Array, repeats: int) -> dict[str, list[float]]:
+    """Seconds of the parts of whole rounds, and of Flower's aggregation between them.
+
+    The first round does not count: it is the first to touch the server's memory.
+    """
     records = [
         RecordDict({"arrays": ArrayRecord({"0": Array(row)}), "metrics": MetricRecord({"num-examples": EXAMPLES})})
         for row in rows
     ]
-    seconds: dict[str, list[float]] = {name: [] for name in ("fedavg", "put", "solve", "after_last_reply")}
+    seconds: dict[str, list[float]] = {name: [] for name in ("fedavg", "streaming", "put", "solve", "after_last_reply")}
     for _ in range(repeats + 1):
         seconds["fedavg"].append(seconds_once(lambda: aggregate_arrayrecords(records, "num-examples")))
+        server.begin()
         since = time.perf_counter()
+        for client, row in enumerate(rows[:-1]):
+            server.take(client, row)
+        streamed = time.perf_counter()
         server.take(len(rows) - 1, rows[-1])
         taken = time.perf_counter()
         server.solve()
         done = time.perf_counter()
-        seconds["put"].append(taken - since)
-        seconds["solve"].append(done - taken)
-        seconds["after_last_reply"].append(done - since)
+        parts = {"streaming": streamed - since, "put": taken - streamed, "solve": done - taken}
+        for name, value in (parts | {"after_last_reply": done - streamed}).items():
+            seconds[name].append(value)
     return {name: values[1:] for name, values in seconds.items()}
 
 

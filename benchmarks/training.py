@@ -75,7 +75,9 @@ def main(words: list[str] | None = None) -> None:
             config = {**base, **methods[name], **changes}
             figures[f"{name} seed {seed}"] = summary(finished(config, options.output / f"{name}-{seed}"))
     if not options.json:
-        Console(width=max(160, Console().width)).print(table(f"{options.task}: accuracies in %, means over the last {TAIL} rounds", figures))
+        Console(width=max(160, Console().width)).print(
+            table(f"{options.task}: accuracies in %, means over the last {TAIL} rounds", figures)
+        )
         return
     report(options.task, figures, [], options.json)
 

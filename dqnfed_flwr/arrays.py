@@ -87,7 +87,7 @@ def view(array: FlowerArray, shape: tuple[int, ...], dtypes: tuple[str, ...]) ->
         raise WireError("bad-array", f"serialised as {str(array.stype)[:40]!r}; only {NUMPY_FORMAT!r} is read")
     true_dtype, true_shape, fortran, start = _read_header(array.data)
     _check(str(true_dtype), true_shape, shape, dtypes)
-    if fortran and len(shape) > 1:
+    if fortran:
         raise WireError("bad-array", "stored in Fortran order; only C order is read")
     count = math.prod(shape)
     if len(array.data) - start != count * true_dtype.itemsize:

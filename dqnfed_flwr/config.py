@@ -8,6 +8,7 @@ what is allowed.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -188,8 +189,8 @@ class Settings(_Group):
             )
         if self.rule == "probed" and self.local.batch_size and not self.wants_update:
             raise ValueError(
-                f"local.batch-size: found {self.local.batch_size}, but probed compares the loss on all samples with its "
-                "slope; use 0, or step-rule newton, fixed or clipped"
+                f"local.batch-size: found {self.local.batch_size}, but probed compares the loss on all samples with "
+                "its slope; use 0, or step-rule newton, fixed or clipped"
             )
         if anchored and self.local_work != "gradient":
             raise ValueError(
@@ -313,7 +314,9 @@ def _explain(item: Any) -> str:
     if item["type"] == "extra_forbidden":
         group = key.rsplit(".", 1)[0] + "." if "." in key else ""
         known = sorted(name[len(group) :] for name, _, _ in describe() if name.startswith(group))
-        return f"{key}: unknown key; allowed{' in ' + group[:-1] if group else ''}: {', '.join(known)}"
+        near = get_close_matches(key[len(group) :], known, n=1)
+        hint = f"; did you mean {group}{near[0]}?" if near else ""
+        return f"{key}: unknown key{hint}; allowed{' in ' + group[:-1] if group else ''}: {', '.join(known)}"
     message = item["msg"].removeprefix("Value error, ")
     if item["type"] == "value_error":
         return f"{key}: {message}" if key else message

@@ -17,7 +17,6 @@ import numpy as np
 from dqnfed_flwr.config import Settings, StepSettings
 from dqnfed_flwr.types import Probe
 
-
 SMALLEST_FACTOR = 2.0**-60
 """Where the model is 0 every move is large beside it; this bounds the search there."""
 

@@ -15,8 +15,8 @@ for variable, value in {
 }.items():
     os.environ[variable] = value  # read by numpy, torch, Flower and Ray when they are imported
 
-import numpy as np
-import pytest
+import numpy as np  # noqa: E402  # after the variables it reads
+import pytest  # noqa: E402
 
 # Flower sets its logger's level when it is imported; a filter outlives that.
 logging.getLogger("flwr").addFilter(lambda record: record.levelno >= logging.ERROR)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -87,6 +88,7 @@ def train(settings: Settings, console: Console, label: str, engine: EngineName) 
     from dqnfed_flwr.engine.serve import prepare_output
 
     prepare_output(settings)
+    logging.getLogger("flwr").setLevel(logging.WARNING)  # progress is shown here; what goes wrong still is
     listeners = [] if console.quiet else [progress_listener(console, label)]
     return run(settings, engine=engine, listeners=listeners)
 

@@ -10,6 +10,7 @@ import importlib
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -34,8 +35,9 @@ from dqnfed_flwr.telemetry.log import EVENTS, read_events
 
 PACKAGES = ("dqnfed_flwr", "server_app", "client_app")
 CONNECTION = "dqnfed"
-START_SECONDS, CALL_SECONDS = 60.0, 120.0
-POLL_SECONDS, STATUS_SECONDS = 0.3, 3.0
+START_SECONDS, CALL_SECONDS, END_SECONDS = 60.0, 120.0, 10.0
+POLL_SECONDS, STATUS_SECONDS = 0.3, 10.0
+"""A look at the log costs nothing; asking `flwr` costs two seconds of a core that the run could use."""
 
 
 def run_flower(settings: Settings, *, listeners: Sequence[Listener] = ()) -> RunResult:
@@ -59,11 +61,11 @@ def run_flower(settings: Settings, *, listeners: Sequence[Listener] = ()) -> Run
         home = Path(place)
         output = Path(settings.output or home / "output").expanduser().absolute()
         settings = Settings.from_mapping({**settings.flat(), "output": str(output)})
+        (output / RUN).unlink(missing_ok=True)  # its coming tells that the run is over
         if not settings.resume:
-            (output / RUN).unlink(missing_ok=True)
             (output / EVENTS).unlink(missing_ok=True)
         write_app(home / "app", settings)
-        with _superlink(home) as flwr:
+        with superlink(home) as flwr:
             run_id = _submit(flwr, home / "app", settings)
             _follow(flwr, run_id, output, settings, listeners)
         return read_result(output)
@@ -75,7 +77,12 @@ def write_app(directory: Path, settings: Settings) -> None:
         source = Path(str(importlib.import_module(name).__file__)).parent
         shutil.copytree(source, directory / name, ignore=shutil.ignore_patterns("__pycache__"))
     project = {
-        "project": {"name": "dqnfed-flwr", "version": version("dqnfed-flwr"), "license": "Apache-2.0"},
+        "project": {
+            "name": "dqnfed-flwr",
+            "version": version("dqnfed-flwr"),
+            "description": "A run of dqnfed-flwr",
+            "license": "Apache-2.0",
+        },
         "tool": {
             "flwr": {
                 "app": {
@@ -90,13 +97,20 @@ def write_app(directory: Path, settings: Settings) -> None:
     (directory / "pyproject.toml").write_text(tomli_w.dumps(project))
 
 
-class _Flwr:
+class FlwrCommand:
     """The `flwr` command, in an environment that points to one SuperLink."""
 
     def __init__(self, environment: dict[str, str]) -> None:
         self.environment = environment
 
     def __call__(self, *arguments: str) -> str:
+        """What the command prints.
+
+        Raises
+        ------
+        RunError
+            If it fails or takes too long.
+        """
         command = [program("flwr"), *arguments]
         try:
             done = subprocess.run(
@@ -125,19 +139,30 @@ def program(name: str) -> str:
 
 
 @contextmanager
-def _superlink(home: Path) -> Iterator[_Flwr]:
+def superlink(home: Path) -> Iterator[FlwrCommand]:
+    """A SuperLink for simulations on a free loopback port, with `home` as Flower's own directory.
+
+    Yields the `flwr` command for it, as its default connection. It ends, with all that it started, on leaving.
+
+    Raises
+    ------
+    RunError
+        If it does not start.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     environment = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+        "PYTHONPATH": os.pathsep.join(place or os.getcwd() for place in sys.path),  # the user's own modules
         "FLWR_HOME": str(home),
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "FLWR_TELEMETRY_ENABLED": "0",
     }
-    connection = {"superlink": {CONNECTION: {"address": f"127.0.0.1:{port}", "insecure": True}}}
+    address = {"address": f"127.0.0.1:{port}", "insecure": True}
+    connection = {"superlink": {"default": CONNECTION, CONNECTION: address}}
     (home / "config.toml").write_text(tomli_w.dumps(connection))
     command = [program("flower-superlink"), "--insecure", "--simulation", "--isolation", "subprocess"]
     command += ["--host", "127.0.0.1", "--port", str(port)]
@@ -145,7 +170,7 @@ def _superlink(home: Path) -> Iterator[_Flwr]:
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
     try:
         _await_health(process, port, home / "superlink.log")
-        yield _Flwr(environment)
+        yield FlwrCommand(environment)
     finally:
         _end(process)
 
@@ -162,18 +187,15 @@ def _await_health(process: subprocess.Popen[bytes], port: int, log: Path) -> Non
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the SuperLink and the processes it started; they share its session."""
-    for signal_number, patience in ((15, 10.0), (9, 5.0)):
-        try:
-            os.killpg(process.pid, signal_number)
-            process.wait(patience)
-        except ProcessLookupError:
-            return
-        except subprocess.TimeoutExpired:
-            continue
+    """End the SuperLink and the processes it started, which share its session."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(END_SECONDS)
 
 
-def _submit(flwr: _Flwr, app: Path, settings: Settings) -> str:
+def _submit(flwr: FlwrCommand, app: Path, settings: Settings) -> str:
     federation = f"num-supernodes={settings.clients} client-resources-num-cpus=1"
     answer = flwr.json("run", str(app), CONNECTION, "--federation-config", federation)
     if "run-id" not in answer:
@@ -181,14 +203,14 @@ def _submit(flwr: _Flwr, app: Path, settings: Settings) -> str:
     return str(answer["run-id"])
 
 
-def _follow(flwr: _Flwr, run_id: str, output: Path, settings: Settings, listeners: Sequence[Listener]) -> None:
+def _follow(flwr: FlwrCommand, run_id: str, output: Path, settings: Settings, listeners: Sequence[Listener]) -> None:
     """Tell listeners of rounds as the event log grows, until Flower says that the run is over."""
     told = -1
     checked = time.monotonic()
     try:
         while True:
             over = (output / RUN).exists() or time.monotonic() - checked > STATUS_SECONDS
-            status = _status(flwr, run_id) if over else "running"
+            status = run_status(flwr, run_id) if over else "running"
             if over:
                 checked = time.monotonic()
             told = _tell(output, settings, listeners, told)
@@ -206,16 +228,19 @@ def _tell(output: Path, settings: Settings, listeners: Sequence[Listener], told:
     if not (output / EVENTS).exists():
         return told
     events = read_events(output / EVENTS)
-    done = len(events) if settings.resume and told < 0 else max(told, 0)
-    for listener in listeners:
-        if told < 0:
-            listener.on_start(settings.rounds, events[:done])
-        for event in events[max(told, done) :]:
+    if told < 0:
+        done = events if settings.resume else []
+        told = len(done)
+        for listener in listeners:
+            listener.on_start(settings.rounds, done)
+    for event in events[told:]:
+        for listener in listeners:
             listener.on_round(event)
     return len(events)
 
 
-def _status(flwr: _Flwr, run_id: str) -> str:
+def run_status(flwr: FlwrCommand, run_id: str) -> str:
+    """Flower's word on a run: `running`, `finished:completed`, `finished:failed` and so on."""
     answer = flwr.json("list", CONNECTION, "--run-id", run_id)
     runs = answer.get("runs") or [{}]
     return str(runs[0].get("status", "unknown"))

@@ -74,7 +74,8 @@ class InProcessGrid(Grid):
         return list(self._contexts)
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        """Queue messages; their numbers."""
+        """Queue messages; their numbers. What was pushed before and not pulled is dropped: nobody waits for it."""
+        self._waiting.clear()
         numbers = []
         for message in messages:
             self._sent += 1

@@ -92,10 +92,12 @@ class RunResult:
         }
 
     def write(self, directory: Path) -> None:
-        """Write `run.json` and `model.npz` (theta and buffers) into `directory`."""
-        (directory / RUN).write_text(json.dumps(self.to_json(), indent=2) + "\n")
+        """Write `model.npz` (theta and buffers) and then `run.json`, whose presence tells that all is there."""
         with (directory / MODEL).open("wb") as file:
             np.savez(file, allow_pickle=False, theta=self.theta, **{f"buffer.{k}": v for k, v in self.buffers.items()})
+        temporary = (directory / RUN).with_suffix(".tmp")
+        temporary.write_text(json.dumps(self.to_json(), indent=2) + "\n")
+        temporary.replace(directory / RUN)
 
 
 def read_result(directory: Path) -> RunResult:

@@ -18,6 +18,7 @@ from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.errors import ConfigError, DataError, RunError
 from dqnfed_flwr.models import build_model
 from dqnfed_flwr.params import ParamSpec
+from dqnfed_flwr.strategy.checkpoint import output_directory
 from dqnfed_flwr.strategy.dqnfed import DQNFed
 from dqnfed_flwr.strategy.roster import Roster
 from dqnfed_flwr.telemetry.events import Listener
@@ -72,11 +73,11 @@ def prepare_output(settings: Settings) -> Path | None:
     ConfigError
         If it cannot be written, or a run is to be resumed without one.
     """
-    if not settings.output:
+    output = output_directory(settings)
+    if output is None:
         if settings.resume:
             raise ConfigError("resume: needs output, the directory of the run to continue")
         return None
-    output = Path(settings.output).expanduser()
     try:
         output.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=output) as probe:

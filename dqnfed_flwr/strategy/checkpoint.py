@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import CheckpointError
 
 FORMAT = 1
@@ -77,6 +78,11 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Any], Arrays]:
     if missing := set(record.pop(NAMES, ())) ^ set(arrays):
         raise CheckpointError(f"{path}: damaged: its list of arrays disagrees about {sorted(missing)[:4]}; start anew")
     return record, arrays
+
+
+def output_directory(settings: Settings) -> Path | None:
+    """Where results go, None for nowhere."""
+    return Path(settings.output).expanduser() if settings.output else None
 
 
 def check_settings(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from importlib.metadata import version
 from logging import INFO, WARNING
-from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -21,15 +18,22 @@ from numpy.typing import NDArray
 from dqnfed_flwr import wire
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import ConfigError
-from dqnfed_flwr.fairness import fairness_report
 from dqnfed_flwr.methods.registry import make_method
 from dqnfed_flwr.steps import make_rule
-from dqnfed_flwr.strategy.checkpoint import check_settings, group, read_checkpoint, ungroup, write_checkpoint
-from dqnfed_flwr.strategy.inherited import InheritedRound, metrics
+from dqnfed_flwr.strategy.checkpoint import (
+    check_settings,
+    group,
+    output_directory,
+    read_checkpoint,
+    ungroup,
+    write_checkpoint,
+)
+from dqnfed_flwr.strategy.inherited import InheritedRound
 from dqnfed_flwr.strategy.loop import RoundLoop
+from dqnfed_flwr.strategy.outcome import Outcome, final_outcome, note_round
 from dqnfed_flwr.strategy.roster import Roster
 from dqnfed_flwr.strategy.snapshot import pack_state, unpack_state
-from dqnfed_flwr.strategy.state import RunState
+from dqnfed_flwr.strategy.state import RunState, reopen
 from dqnfed_flwr.telemetry.events import Listener, RoundEvent
 from dqnfed_flwr.telemetry.log import EVENTS, read_events
 
@@ -45,31 +49,6 @@ class KeepsClientState(Protocol):
 
     def restore_client_states(self, states: dict[str, NDArray[np.generic]]) -> None:
         """Inverse of `export_client_states`."""
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What a run of the strategy leaves behind.
-
-    Attributes
-    ----------
-    status : str
-        `finished`, `pareto-stationary` or `early-stopped`.
-    theta : Tensor
-        The final model [D]; the one of best validation accuracy after early stopping.
-    buffers : Buffers
-        Its buffers.
-    events : list[RoundEvent]
-        One a round, those before a resume included.
-    accuracy : dict[int, float]
-        Test accuracy of every client at `theta`.
-    """
-
-    status: str
-    theta: torch.Tensor
-    buffers: wire.Buffers
-    events: list[RoundEvent] = field(default_factory=list)
-    accuracy: dict[int, float] = field(default_factory=dict)
 
 
 class DQNFed(Strategy):
@@ -166,7 +145,7 @@ class DQNFed(Strategy):
             events.append(event)
             for listener in self._listeners:
                 listener.on_round(event)
-            _note_round(result, event)
+            note_round(result, event)
             if evaluate_fn and (figures := evaluate_fn(event.round, wire.encode_model(*_arrays(state)))):
                 result.evaluate_metrics_serverapp[event.round] = figures
 
@@ -185,7 +164,7 @@ class DQNFed(Strategy):
         )
         try:
             loop.run(grid)
-            self.outcome = _outcome(loop, grid, state, events)
+            self.outcome = final_outcome(loop, grid, state, events)
         finally:
             for listener in self._listeners:
                 listener.on_end()
@@ -239,13 +218,16 @@ class DQNFed(Strategy):
         self.settings = Settings.from_mapping({**self.settings.flat(), **changes})
 
     def _begin(self, grid: Grid, initial_arrays: ArrayRecord) -> tuple[RunState, list[RoundEvent]]:
-        output = Path(self.settings.output)
+        output = output_directory(self.settings)
         if not self.settings.resume:
-            if self.settings.output:
+            if output is not None:
+                output.mkdir(parents=True, exist_ok=True)
                 (output / CHECKPOINT).unlink(missing_ok=True)  # of another run; not to be mistaken for this one's
             theta, _, buffers = wire.decode_model(initial_arrays)
             model = torch.from_numpy(np.array(theta))
             return RunState(theta=model, candidate=model, buffers=buffers), []
+        if output is None:
+            raise ConfigError("resume: needs output, the directory of the run to continue")
         record, arrays = read_checkpoint(output / CHECKPOINT)
         check_settings(record["settings"], self.settings.flat())
         self._method.restore_state(ungroup("method", arrays))
@@ -253,8 +235,7 @@ class DQNFed(Strategy):
         if isinstance(grid, KeepsClientState):
             grid.restore_client_states(ungroup("clients", arrays))
         state = unpack_state(record, arrays)
-        if state.status == "finished" and state.round < self.settings.rounds:
-            state.status = "running"
+        reopen(state, self.settings)
         log(INFO, "Resumed after round %d", state.round)
         events = read_events(output / EVENTS, state.round) if (output / EVENTS).exists() else []
         if len(events) < state.round:
@@ -262,8 +243,8 @@ class DQNFed(Strategy):
         return state, events
 
     def _save(self, grid: Grid, state: RunState) -> None:
-        every = self.settings.checkpoint_every
-        if not (self.settings.output and every) or (state.round % every and state.status == "running"):
+        every, output = self.settings.checkpoint_every, output_directory(self.settings)
+        if not every or output is None or (state.round % every and state.status == "running"):
             return
         record, arrays = pack_state(state)
         record |= {
@@ -274,32 +255,8 @@ class DQNFed(Strategy):
         arrays |= group("method", self._method.export_state())
         if isinstance(grid, KeepsClientState):
             arrays |= group("clients", grid.export_client_states())
-        write_checkpoint(Path(self.settings.output) / CHECKPOINT, record, arrays)
+        write_checkpoint(output / CHECKPOINT, record, arrays)
 
 
 def _arrays(state: RunState) -> tuple[NDArray[np.floating], wire.Buffers]:
     return state.theta.numpy(), state.buffers
-
-
-def _note_round(result: Result, event: RoundEvent) -> None:
-    loss = float(np.mean(event.losses_before)) if event.losses_before else math.nan
-    result.train_metrics_clientapp[event.round] = metrics(
-        {"improved-ratio": event.improved_ratio, "factor": event.factor, "loss": loss}
-    )
-    if event.accuracy:
-        result.evaluate_metrics_clientapp[event.round] = metrics(fairness_report(event.accuracy))
-
-
-def _outcome(loop: RoundLoop, grid: Grid, state: RunState, events: list[RoundEvent]) -> Outcome:
-    outcome = Outcome(state.status, state.theta, state.buffers, events)
-    best = state.best
-    if best is not None:
-        outcome.theta, outcome.buffers = best.theta, best.buffers
-        outcome.accuracy = next((event.accuracy or {} for event in events if event.round == best.round), {})
-    elif events and events[-1].accuracy:
-        outcome.accuracy = events[-1].accuracy
-    if not outcome.accuracy:
-        replies = loop.evaluate(grid)
-        tests = {client: reply.test for client, reply in replies.items() if reply.test}
-        outcome.accuracy = {client: test.correct / test.examples for client, test in tests.items() if test.examples}
-    return outcome

@@ -63,6 +63,7 @@ class Roster:
         self._spare: dict[int, Member] = {}
         self._asked: dict[str, int] = {}
         self._ask_again: dict[int, float] = {}
+        self._refusals: dict[int, str] = {}
 
     @property
     def members(self) -> Mapping[int, Member]:
@@ -70,18 +71,29 @@ class Roster:
         return self._members
 
     def wait(self, grid: Grid) -> None:
-        """Wait until all clients are there, or the deadline has passed and enough of them are.
+        """Wait until all clients are there, or have said that they cannot take part, or the deadline has passed.
 
         Raises
         ------
         QuorumError
-            If fewer than `min_clients` came in time.
+            If fewer than `min_clients` take part; it says what the first of the others gave as the reason.
         """
-        self.gather(grid, lambda: len(self._members) >= self._clients)
+        self.refresh(grid)
+        if 0 < len(self._members) < self._clients and not self._all_spoke():
+            log(
+                WARNING,
+                "%d of %d clients are there; waiting up to %.0f s for the others. Start more nodes, or set clients",
+                len(self._members),
+                self._clients,
+                self._deadline,
+            )
+        self.gather(grid, lambda: len(self._members) >= self._clients or self._all_spoke())
         if len(self._members) < self._min_clients:
+            refused = f". {len(self._refusals)} could not take part: " if self._refusals else ""
             raise QuorumError(
                 f"{len(self._members)} of {self._clients} clients came within {self._deadline:.0f} s; at least "
                 f"{self._min_clients} are needed (min-clients). Start more nodes or raise deadline"
+                f"{refused}{next(iter(self._refusals.values()), '')}"
             )
         if len(self._members) < self._clients:
             log(WARNING, "Begin with %d of %d clients", len(self._members), self._clients)
@@ -101,6 +113,7 @@ class Roster:
         self._members = {client: member for client, member in self._members.items() if member.node_id in present}
         self._spare = {node: member for node, member in self._spare.items() if node in present}
         self._asked = {number: node for number, node in self._asked.items() if node in present}
+        self._refusals = {node: why for node, why in self._refusals.items() if node in present}
         self._ask_again = {node: when for node, when in self._ask_again.items() if node in present}
         if new := sorted(present - self._met()):
             content = wire.encode_properties({"ask": "properties"})
@@ -111,6 +124,10 @@ class Roster:
         if len(self._members) != known:
             log(INFO, "%d of %d clients are there", len(self._members), self._clients)
 
+    def _all_spoke(self) -> bool:
+        """Whether as many nodes as there should be clients have answered, be it that they cannot take part."""
+        return not self._asked and len(self._members) + len(self._spare) + len(self._refusals) >= self._clients
+
     def _met(self) -> set[int]:
         now = time.monotonic()
         refused = {node for node, when in self._ask_again.items() if when > now}
@@ -120,10 +137,13 @@ class Roster:
         try:
             member = _member(answer.node, wire.decode_properties(answer.content()))
             self._spare[answer.node] = member
+            self._refusals.pop(answer.node, None)
             if member.client in self._members:
                 log(WARNING, "Node %d stands by: partition %d is taken", answer.node, member.client)
         except WireError as error:
-            log(WARNING, "Node %d does not take part: %s", answer.node, error)
+            if self._refusals.get(answer.node) != str(error):
+                log(WARNING, "Node %d does not take part: %s", answer.node, error)
+            self._refusals[answer.node] = str(error)
             self._ask_again[answer.node] = time.monotonic() + ASK_AGAIN_SECONDS
 
     def _fill_vacancies(self) -> None:

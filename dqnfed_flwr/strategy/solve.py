@@ -11,6 +11,7 @@ from flwr.common.logger import log
 from torch import Tensor
 
 from dqnfed_flwr.linalg.gram import TRUSTED_CONDITION
+from dqnfed_flwr.linalg.threads import one_blas_thread
 from dqnfed_flwr.methods._base import Method, RoundRows
 from dqnfed_flwr.types import ClientReply, Combination, Float64Array, RoundBatch
 
@@ -60,8 +61,13 @@ def solve(method: Method, batch: RoundBatch, rows: RoundRows) -> Solved:
     batch, rows
         Of the round.
     """
+    with one_blas_thread():
+        return _solve(method, batch, rows)
+
+
+def _solve(method: Method, batch: RoundBatch, rows: RoundRows) -> Solved:
     combination = method.combine(batch, rows)
-    if combination.condition > TRUSTED_CONDITION and not rows.basis.exact:
+    if not rows.basis.exact and _doubtful(combination, len(batch.clients)):
         log(DEBUG, "Condition %.1e: the Gramian is computed again in float64", combination.condition)
         rows.basis.refine()
         combination = method.combine(replace(batch, gram=rows.basis.gram(rows.slots)), rows)
@@ -72,3 +78,9 @@ def solve(method: Method, batch: RoundBatch, rows: RoundRows) -> Solved:
     products = gram @ weights
     slopes = products[[filled.index(slot) for slot in rows.slots]]
     return Solved(combination, step, math.sqrt(max(float(weights @ products), 0.0)), slopes)
+
+
+def _doubtful(combination: Combination, clients: int) -> bool:
+    """Whether float32 blocks may not determine the solution: ill-conditioned, or not of full rank."""
+    solved_for = clients - len(combination.excluded)
+    return combination.condition > TRUSTED_CONDITION or 0 < combination.rank < solved_for

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from dqnfed_flwr.config import Settings
 from dqnfed_flwr.steps import Ladder, StepScale
 from dqnfed_flwr.telemetry.events import DroppedClient
 from dqnfed_flwr.types import Combination
@@ -115,3 +116,11 @@ class RunState:
     pending: PendingStep | None = None
     best: BestModel | None = None
     tally: Tally = field(default_factory=Tally)
+
+
+def reopen(state: RunState, settings: Settings) -> None:
+    """Let a run that is over go on where `settings` now give it more rounds, or more patience."""
+    best = state.best
+    patient = not settings.early_stopping or best is None or best.since < settings.early_stopping
+    if state.round < settings.rounds and (state.status == "finished" or (state.status == "early-stopped" and patient)):
+        state.status = "running"

@@ -28,7 +28,10 @@ CASES: dict[str, dict[str, Any]] = {name: {"method": name} for name in METHODS} 
     "two-sided": {"dqn-fed.form": "two-sided"},
     "two-sided, rates as they are": {"dqn-fed.form": "two-sided", "dqn-fed.rate-spread": 0},
     "one-sided": {"dqn-fed.form": "one-sided"},
-    **{f"anchored by {name}": {"dqn-fed.reference": name} for name in ("none", "gradient", "momentum", "lbfgs", "update")},
+    **{
+        f"anchored by {name}": {"dqn-fed.reference": name}
+        for name in ("none", "gradient", "momentum", "lbfgs", "update")
+    },
 }
 COMMON_DESCENT = [name for name in CASES if name not in ("fedavg", "fedsgd")]
 SETS: list[Callable[[np.random.Generator, int, int], Float64Array]] = [
@@ -72,7 +75,9 @@ def test_the_order_of_the_clients_makes_no_difference(case: str, seed: int, orde
     grads, examples = random_set(rng, 5, 12), rng.integers(1, 50, 5)
     straight = decide(fresh(case), grads, examples=list(examples))
     turned = decide(fresh(case), grads[order], examples=list(examples[order]))
-    np.testing.assert_allclose(turned.combination.weights[:5], straight.combination.weights[order], rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(
+        turned.combination.weights[:5], straight.combination.weights[order], rtol=1e-6, atol=1e-9
+    )
     np.testing.assert_allclose(turned.step, straight.step, rtol=1e-6, atol=1e-9)
 
 
@@ -128,7 +133,9 @@ def test_every_loss_falls_along_the_step(
     assert solved.combination.status == "converged" or (spread and solved.combination.status == "stationary")
     if solved.combination.status == "converged":
         assert (solved.slopes > 0).all()
-        np.testing.assert_allclose(solved.slopes, grads @ solved.step.numpy(), rtol=1e-6, atol=1e-9 * np.abs(grads).max())
+        np.testing.assert_allclose(
+            solved.slopes, grads @ solved.step.numpy(), rtol=1e-6, atol=1e-9 * np.abs(grads).max()
+        )
 
 
 @every_method

@@ -137,7 +137,6 @@ BAD_TRAINING: dict[str, tuple[Meddle, str]] = {
 """Done to every reply from the first on."""
 
 
-
 def _shapeless(values: NDArray[np.float64]) -> FlowerArray:
     array = FlowerArray(values)
     array.shape = ("six",)  # type: ignore[assignment]  # the fault

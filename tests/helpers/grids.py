@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable
 
-from flwr.app import Context, Message, MessageType, RecordDict
+from flwr.app import Context, Message, MessageType, RecordDict, UserConfig
 from flwr.clientapp import ClientApp
 
 from dqnfed_flwr.engine.grid import InProcessGrid
@@ -16,8 +16,8 @@ FIRST_NODE = 2
 class ShuffledGrid(InProcessGrid):
     """Replies arrive in an order drawn from `seed`."""
 
-    def __init__(self, app: ClientApp, clients: int, seed: int) -> None:
-        super().__init__(app, clients, {})
+    def __init__(self, app: ClientApp, clients: int, seed: int, run_config: UserConfig | None = None) -> None:
+        super().__init__(app, clients, run_config or {})
         self._random = random.Random(seed)
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
@@ -32,6 +32,16 @@ class SilentGrid(InProcessGrid):
     def __init__(self, app: ClientApp, clients: int, silent: Iterable[int]) -> None:
         super().__init__(app, clients, {})
         self.silent = {client + FIRST_NODE for client in silent}
+        self.until = 0
+        """Number of the push with which all begin to speak; 0 for never."""
+        self._pushes = 0
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Count."""
+        self._pushes += 1
+        if self._pushes == self.until:
+            self.silent = set()
+        return super().push_messages(messages)
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """Replies of the others."""
@@ -44,18 +54,33 @@ class SilentGrid(InProcessGrid):
 
 
 class ChangingGrid(InProcessGrid):
-    """Nodes that leave and join between two exchanges, as `plan` does with the grid before the n-th one."""
+    """Nodes that leave and join: `plan` changes the grid whenever somebody looks which nodes are there.
 
-    def __init__(self, app: ClientApp, clients: int, plan: Callable[[ChangingGrid, int], None]) -> None:
+    Attributes
+    ----------
+    looked : int
+        How often somebody did, this time included.
+    exchanges : int
+        Exchanges of tasks so far.
+    """
+
+    def __init__(self, app: ClientApp, clients: int, plan: Callable[[ChangingGrid], None]) -> None:
         super().__init__(app, clients, {})
         self._clients = clients
         self._plan = plan
-        self._looked = 0
+        self.looked = 0
+        self.exchanges = 0
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Count."""
+        messages = list(messages)
+        self.exchanges += any(message.metadata.message_type != MessageType.QUERY for message in messages)
+        return super().push_messages(messages)
 
     def get_node_ids(self) -> list[int]:
         """The nodes of this moment."""
-        self._looked += 1
-        self._plan(self, self._looked)
+        self.looked += 1
+        self._plan(self)
         return super().get_node_ids()
 
     def leave(self, node: int) -> None:
@@ -65,9 +90,7 @@ class ChangingGrid(InProcessGrid):
     def join(self, node: int, client: int) -> None:
         """Bring a node that holds the partition `client`."""
         config: dict[str, bool | float | int | str] = {"partition-id": client, "num-partitions": self._clients}
-        self._contexts[node] = Context(
-            run_id=1, node_id=node, node_config=config, state=RecordDict(), run_config={}
-        )
+        self._contexts[node] = Context(run_id=1, node_id=node, node_config=config, state=RecordDict(), run_config={})
 
 
 class Meddling(ClientApp):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, Context, Message
+from flwr.app import ArrayRecord, ConfigRecordValues, Context, Message
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
@@ -74,13 +74,15 @@ class Federation:
             loss=loss if task.train else float("nan"),
             rate=2 * loss if task.train else float("nan"),
             probe=probe(loss_at, task, self.armijo, np.finfo(np.float64).eps) if task.probe else None,
-            test=Evaluation(round(100 * np.exp(-loss)) if np.isfinite(loss) else 0, 100, loss) if task.evaluate else None,
+            test=Evaluation(round(100 * np.exp(-loss)) if np.isfinite(loss) else 0, 100, loss)
+            if task.evaluate
+            else None,
         )
 
     def describe(self, message: Message, context: Context) -> Message:
         """Answer the query of a node's properties."""
         client = int(context.node_config["partition-id"])
-        properties = {
+        properties: dict[str, ConfigRecordValues] = {
             "partition": client,
             "num-examples": self.objectives[client].examples,
             "num-classes": 2,

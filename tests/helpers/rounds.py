@@ -22,7 +22,7 @@ def decide(
     clients: Sequence[int] | None = None,
     number: int = 1,
 ) -> Solved:
-    """What `method` makes of the rows [K, D]; rates are |g_k|^2, samples equal, updates 0.1 g_k unless told otherwise."""
+    """What `method` makes of the rows [K, D]; rates |g_k|^2, samples equal and updates 0.1 g_k by default."""
     count, dim = grads.shape
     basis = Basis(count + method.reference_rows, dim, torch.float64)
     for slot, row in enumerate(grads):

@@ -49,3 +49,13 @@ def make_result(
         accuracies=dict(enumerate(accuracies)),
         seconds=1.25,
     )
+
+
+TINY: dict[str, str | int | float] = {
+    "clients": 3,
+    "rounds": 2,
+    "model": "logistic",
+    "split.samples": 150,
+    "local.threads": 1,
+}
+"""Settings of a run on real digits that takes a blink."""

@@ -82,10 +82,10 @@ def test_probed_asks_for_twice_the_factor_every_so_many_rounds() -> None:
 
 
 def test_probed_doubles_where_everybody_would_have_held_there() -> None:
-    for probes, following in (([GROWS, GROWS], 2.0), ([GROWS, HOLDS], 1.0), ([GROWS, Probe(0.5, True, False)], 1.0)):
-        rule = probed(grow_every=1)
+    for probes, following in (([GROWS, GROWS], 0.5), ([GROWS, HOLDS], 0.25), ([GROWS, Probe(0.5, True, False)], 0.25)):
+        rule = probed(grow_every=1, start=0.25)
         ladder = rule.propose(scale())
-        assert rule.judge(ladder, dict(enumerate(probes)), scale()) == Verdict(True, 1.0)
+        assert rule.judge(ladder, dict(enumerate(probes)), scale()) == Verdict(True, 0.25)
         assert rule.propose(scale()).factor == following
 
 
@@ -111,7 +111,15 @@ def test_a_client_that_found_no_rung_sends_the_factor_below_the_ladder() -> None
 
 @pytest.mark.parametrize(
     ("acceptance", "holding", "accepted"),
-    [(1.0, 10, True), (1.0, 9, False), (0.9, 9, True), (0.9, 8, False), (0.3, 3, True), (0.01, 1, True), (0.01, 0, False)],
+    [
+        (1.0, 10, True),
+        (1.0, 9, False),
+        (0.9, 9, True),
+        (0.9, 8, False),
+        (0.3, 3, True),
+        (0.01, 1, True),
+        (0.01, 0, False),
+    ],
 )
 def test_a_share_of_the_participants_may_be_enough(acceptance: float, holding: int, accepted: bool) -> None:
     rule = probed(acceptance=acceptance)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecordValues, RecordDict
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from hypothesis import given
 from hypothesis import strategies as st
@@ -45,7 +45,9 @@ tasks = st.builds(
     slope=numbers,
     num_classes=counts,
 )
-evaluations = st.builds(lambda right, wrong, loss: Evaluation(right, right + wrong, loss), *(st.integers(0, 99),) * 2, numbers)
+evaluations = st.builds(
+    lambda right, wrong, loss: Evaluation(right, right + wrong, loss), *(st.integers(0, 99),) * 2, numbers
+)
 
 
 def same(found: Any, expected: Any) -> bool:
@@ -74,7 +76,9 @@ def probe_of(draw: st.DrawFn, task: ClientTask) -> Probe:
 def exchanges(draw: st.DrawFn) -> tuple[ClientTask, ReplyForm, ClientReply]:
     """A task, the form of the model, and a reply that is fit for both."""
     task = draw(tasks)
-    form = ReplyForm(dim=draw(st.integers(1, 5)), buffers=draw(st.sampled_from([{}, BUFFERS])), update=draw(st.booleans()))
+    form = ReplyForm(
+        dim=draw(st.integers(1, 5)), buffers=draw(st.sampled_from([{}, BUFFERS])), update=draw(st.booleans())
+    )
     reply = ClientReply(
         num_examples=draw(st.integers(1, 10**9)),
         probe=probe_of(draw, task) if task.probe else None,
@@ -85,15 +89,19 @@ def exchanges(draw: st.DrawFn) -> tuple[ClientTask, ReplyForm, ClientReply]:
     if not task.train:
         return task, form, reply
     vector = np.arange(1.0, form.dim + 1).astype(draw(st.sampled_from(["float32", "float64"])))
-    return task, form, replace(
-        reply,
-        gradient=vector,
-        update=-vector if form.update else None,
-        buffers=form.buffers,
-        loss=draw(numbers),
-        rate=draw(st.floats(0, 1e300)),
-        pairs_kept=draw(counts),
-        pairs_rejected=draw(counts),
+    return (
+        task,
+        form,
+        replace(
+            reply,
+            gradient=vector,
+            update=-vector if form.update else None,
+            buffers=form.buffers,
+            loss=draw(numbers),
+            rate=draw(st.floats(0, 1e300)),
+            pairs_kept=draw(counts),
+            pairs_rejected=draw(counts),
+        ),
     )
 
 
@@ -118,7 +126,7 @@ def test_a_task_arrives_with_its_model(
 
 @every_transport
 def test_properties_and_memory_arrive(transport: str) -> None:
-    properties = {"partition": 3, "share": 0.5, "name": "edge", "ready": True}
+    properties: dict[str, ConfigRecordValues] = {"partition": 3, "share": 0.5, "name": "edge", "ready": True}
     assert wire.decode_properties(TRANSPORTS[transport](wire.encode_properties(properties))) == properties
     state = RecordDict()
     assert wire.decode_memory(state) == {}
@@ -136,7 +144,7 @@ def test_a_model_that_is_none_is_refused_with_the_remedy() -> None:
     with pytest.raises(WireError, match=r"no 'theta'.*wire\.encode_model"):
         wire.decode_model(ArrayRecord([np.zeros(3)]))
     with pytest.raises(WireError, match="bad-dtype"):
-        wire.decode_model(wire.encode_model(np.zeros(3, np.int64), {}))  # type: ignore[arg-type]  # the fault
+        wire.decode_model(wire.encode_model(np.zeros(3, np.int64), {}))
 
 
 def test_a_task_that_is_none_is_refused_with_its_keys() -> None:
@@ -144,7 +152,30 @@ def test_a_task_that_is_none_is_refused_with_its_keys() -> None:
     del content.config_records["task"]["halvings"]
     with pytest.raises(WireError, match=r"missing-key: task keys .* need .*halvings"):
         wire.decode_task(content)
-    with pytest.raises(WireError, match="missing-key: records .* need 'model' and 'task'"):
+    with pytest.raises(WireError, match=r"missing-key: records .* need 'model' and 'task'"):
         wire.decode_task(RecordDict())
-    with pytest.raises(WireError, match="missing-key: records .* need 'properties'"):
+    with pytest.raises(WireError, match=r"missing-key: records .* need 'properties'"):
         wire.decode_properties(RecordDict())
+
+
+BAD_BUFFERS: dict[str, tuple[dict[str, NDArray[Any]], str]] = {
+    "NaN": ({"norm.mean": np.array([1.0, np.nan])}, "not-finite"),
+    "Inf": ({"norm.mean": np.array([np.inf, 1.0])}, "not-finite"),
+    "one value, which broadcasts": ({"norm.mean": np.array([1.0])}, "bad-shape"),
+    "a count that is no whole number": ({"norm.count": np.array(7.0)}, "bad-dtype"),
+    "a count with a dimension": ({"norm.count": np.array([7])}, "bad-shape"),
+    "a buffer too many": ({"more": np.array(7)}, "extra-key"),
+}
+
+
+@every_transport
+@pytest.mark.parametrize("kind", BAD_BUFFERS)
+def test_buffers_are_checked_as_gradients_are(transport: str, kind: str) -> None:
+    changes, reason = BAD_BUFFERS[kind]
+    reply = ClientReply(10, gradient=np.ones(3), buffers={**BUFFERS, **changes}, loss=1.0, rate=1.0)
+    task, form = ClientTask(1, 1), ReplyForm(3, BUFFERS)
+    with pytest.raises(WireError) as caught:
+        wire.decode_reply(TRANSPORTS[transport](wire.encode_reply(reply)), task, form)
+    assert caught.value.reason == reason
+    with pytest.raises(WireError, match="missing-key: vectors without"):
+        wire.decode_reply(wire.encode_reply(replace(reply, buffers={})), task, form)

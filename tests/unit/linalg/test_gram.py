@@ -126,7 +126,9 @@ def test_a_sum_that_cancels_is_formed_in_float64(rng: np.random.Generator) -> No
     assert np.linalg.norm(found - exact) / np.linalg.norm(exact) < 1e-7
 
 
-@pytest.mark.parametrize(("capacity", "dim", "dtype"), [(0, 3, torch.float32), (2, 0, torch.float32), (2, 3, torch.half)])
+@pytest.mark.parametrize(
+    ("capacity", "dim", "dtype"), [(0, 3, torch.float32), (2, 0, torch.float32), (2, 3, torch.half)]
+)
 def test_a_basis_without_room_is_refused(capacity: int, dim: int, dtype: torch.dtype) -> None:
     with pytest.raises(ShapeError, match="positive sizes"):
         Basis(capacity, dim, dtype)

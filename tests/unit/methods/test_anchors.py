@@ -47,10 +47,13 @@ def test_momentum_adds_a_share_of_the_last_step_whatever_its_factor() -> None:
 
 
 def test_momentum_begins_anew_where_the_model_stayed() -> None:
-    for clear in (lambda anchor: anchor.settle(vector([0, 8, 0]), 0.0), lambda anchor: anchor.forget()):
+    for forget in (True, False):
         anchor = MomentumAnchor(lr=0.5, beta=0.25)
         anchor.settle(vector([0, 8, 0]), 1.0)
-        clear(anchor)
+        if forget:
+            anchor.forget()
+        else:
+            anchor.settle(vector([0, 8, 0]), 0.0)
         np.testing.assert_array_equal(propose(anchor, [2, 0, 0]), [1, 0, 0])
         assert anchor.export_state() == {}
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import numpy as np
 import pytest
 
-from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config import MethodName, Settings
 from dqnfed_flwr.methods._base import Method
 from dqnfed_flwr.methods.registry import METHODS, make_method
 from tests.helpers.rounds import decide
@@ -54,4 +56,4 @@ def test_rates_and_losses_do_not_bear_on_the_baselines() -> None:
 
 
 def test_every_name_of_the_settings_has_a_method() -> None:
-    assert set(METHODS) == set(Settings.model_fields["method"].annotation.__args__)
+    assert set(METHODS) == set(get_args(MethodName))

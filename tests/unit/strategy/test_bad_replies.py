@@ -1,9 +1,13 @@
-"""An unfit reply costs its client alone: it is counted by its reason, and the others train on as if it were not there."""
+"""An unfit reply costs its client alone: counted by its reason, the others train on as if it were not there."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import pytest
+from flwr.app import Message
 
 from dqnfed_flwr.engine.grid import InProcessGrid
 from dqnfed_flwr.errors import QuorumError
@@ -20,11 +24,10 @@ CLIENTS, BAD = 5, 3
 every_grid = pytest.mark.parametrize("grid", GRIDS)
 
 
-def run(meddle: Meddle | None, grid: str = "in process", since: int = 1, **settings: object) -> DQNFed:
+def run(meddle: Meddle, grid: str = "in process", since: int = 1, settings: Mapping[str, Any] | None = None) -> DQNFed:
     app = Federation(spread_out(CLIENTS)).app()
     server = strategy(CLIENTS, settings)
-    app = Meddling(app, BAD, meddle, since) if meddle else app
-    server.start(GRIDS[grid](app, CLIENTS, {}), start_at(np.zeros(6)))
+    server.start(GRIDS[grid](Meddling(app, BAD, meddle, since), CLIENTS, {}), start_at(np.zeros(6)))
     return server
 
 
@@ -62,11 +65,13 @@ def test_an_unfit_reply_costs_its_client_alone(kind: str, grid: str) -> None:
 
 @every_grid
 def test_a_client_without_gradient_is_left_out_and_keeps_its_say_nowhere(grid: str) -> None:
-    def meddle_with(reply):  # type: ignore[no-untyped-def]
+    def no_gradient(reply: Message) -> Message:
         return figure("rate", 0.0)(vector(np.zeros_like)(reply))
 
-    server = run(meddle_with, grid)
-    assert [[(drop.client, drop.reason) for drop in dropped] for dropped in drops(server)] == [[(BAD, "zero-gradient")]] * 3
+    server = run(no_gradient, grid)
+    assert [[(drop.client, drop.reason) for drop in dropped] for dropped in drops(server)] == [
+        [(BAD, "zero-gradient")]
+    ] * 3
     np.testing.assert_allclose(theta(server), without_the_bad_one(), rtol=1e-10)
 
 
@@ -87,7 +92,9 @@ def test_an_unfit_probe_does_not_hold_up_the_others(kind: str, grid: str) -> Non
 
 def test_a_message_that_flower_cannot_unpack_costs_its_client_alone() -> None:
     server = run(UNREADABLE, "as bytes")
-    assert [[(drop.client, drop.reason) for drop in dropped] for dropped in drops(server)] == [[(BAD, "unreadable")]] * 3
+    assert [[(drop.client, drop.reason) for drop in dropped] for dropped in drops(server)] == [
+        [(BAD, "unreadable")]
+    ] * 3
     np.testing.assert_allclose(theta(server), without_the_bad_one(), rtol=1e-10)
 
 
@@ -95,7 +102,7 @@ def test_a_client_that_recovers_takes_part_again() -> None:
     meddle, _ = BAD_TRAINING["a gradient with NaN"]
     calls: list[int] = []
 
-    def once(reply):  # type: ignore[no-untyped-def]
+    def once(reply: Message) -> Message:
         calls.append(1)
         return meddle(reply) if len(calls) == 1 else reply
 
@@ -135,7 +142,7 @@ def test_a_candidate_where_a_client_diverges_is_rejected_by_its_word() -> None:
 def test_too_few_good_replies_end_the_run_with_the_reason() -> None:
     meddle, _ = BAD_TRAINING["an exception"]
     with pytest.raises(QuorumError) as caught:
-        run(meddle, **{"min-clients": 5, "retries": 2})
+        run(meddle, settings={"min-clients": 5, "retries": 2})
     text = str(caught.value)
     assert "4 usable replies in round 1, 3 times in a row; min-clients is 5" in text
     assert "1 of 1 left out: client-error, client 3: code 2: Traceback" in text

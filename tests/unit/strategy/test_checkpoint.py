@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,7 @@ def test_a_write_that_fails_leaves_the_one_before(tmp_path: Path, monkeypatch: p
     def full_disk(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoint.os, "fsync", full_disk)
+    monkeypatch.setattr(os, "fsync", full_disk)
     with pytest.raises(OSError, match="No space left"):
         write_checkpoint(path, RECORD, {"theta": np.zeros(1000)})
     assert path.read_bytes() == before
@@ -104,7 +105,9 @@ def test_a_foreign_archive_is_refused(tmp_path: Path) -> None:
     assert "damaged or no checkpoint of dqnfed-flwr" in refused(path)
 
 
-@pytest.mark.parametrize(("found", "words"), [({"format": 99, "version": "7.8.9"}, ["99", "7.8.9"]), ([1, 2], ["None"])])
+@pytest.mark.parametrize(
+    ("found", "words"), [({"format": 99, "version": "7.8.9"}, ["99", "7.8.9"]), ([1, 2], ["None"])]
+)
 def test_another_format_is_refused_with_both_versions(tmp_path: Path, found: object, words: list[str]) -> None:
     path = tmp_path / "checkpoint.npz"
     np.savez(path, record=np.frombuffer(json.dumps(found).encode(), np.uint8))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +22,7 @@ COUNT = {"count": np.array(0)}
 
 
 class Validated(Federation):
-    """Clients whose validation accuracy after round t is `right[t - 1]` out of 10, and whose buffer counts exchanges."""
+    """Clients whose validation accuracy after round t is `right[t - 1]` in 10, and whose buffer counts exchanges."""
 
     right: tuple[int, ...] = ()
 
@@ -33,7 +36,7 @@ class Validated(Federation):
         return replace(reply, buffers=counted if given.task.train else {})
 
 
-def started(right: tuple[int, ...], patience: int, rounds: int) -> DQNFed:
+def started(right: tuple[int, ...], patience: int, rounds: int, more: Mapping[str, Any] | None = None) -> DQNFed:
     federation = Validated(spread_out(3))
     federation.right = right
     settings = {
@@ -44,6 +47,7 @@ def started(right: tuple[int, ...], patience: int, rounds: int) -> DQNFed:
         "step-rule": "clipped",
         "dtype": "float64",
         "dqn-fed.form": "one-sided",
+        **(more or {}),
     }
     server = DQNFed(Settings.from_mapping(settings))
     server.start(InProcessGrid(federation.app(), 3, {}), wire.encode_model(np.zeros(6), COUNT))
@@ -74,6 +78,19 @@ def test_without_patience_the_last_model_is_the_result() -> None:
     assert server.outcome is not None
     assert server.outcome.status == "finished"
     assert server.outcome.accuracy == server.outcome.events[-1].accuracy
+
+
+def test_a_run_that_stopped_early_goes_on_with_more_patience(tmp_path: Path) -> None:
+    right = (3, 6, 6, 5, 4, 9)
+    whole = started(right, patience=9, rounds=6)
+    assert whole.outcome is not None
+    for patience, status in ((2, "early-stopped"), (3, "early-stopped"), (9, "finished")):
+        server = started(right, patience, 6, {"output": str(tmp_path), "resume": patience > 2})
+        assert server.outcome is not None
+        assert server.outcome.status == status
+    assert server.outcome is not None
+    assert np.array_equal(server.outcome.theta, whole.outcome.theta)
+    assert server.outcome.buffers == whole.outcome.buffers
 
 
 def reply(examples: int, **buffers: object) -> ClientReply:

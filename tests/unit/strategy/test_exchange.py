@@ -68,7 +68,9 @@ def outcome(answer: Answer) -> str:
 
 
 def talk(grid: InProcessGrid, deadline: float = 10, quorum: float = 1.0) -> dict[int, str]:
-    answers = list(converse(grid, {node: RecordDict() for node in NODES}, "train", group="1", deadline=deadline, quorum=quorum))
+    answers = list(
+        converse(grid, {node: RecordDict() for node in NODES}, "train", group="1", deadline=deadline, quorum=quorum)
+    )
     assert sorted(answer.node for answer in answers) == NODES  # one for every node
     return {answer.node: outcome(answer) for answer in answers}
 
@@ -109,7 +111,9 @@ def test_it_closes_when_nobody_is_left_to_wait_for(clock: Clock) -> None:
     assert clock.slept == 0
 
 
-@pytest.mark.parametrize("fault", [ValueError("no header"), TypeError("shape"), KeyError("vectors"), DecodeError("cut")])
+@pytest.mark.parametrize(
+    "fault", [ValueError("no header"), TypeError("shape"), KeyError("vectors"), DecodeError("cut")]
+)
 def test_a_reply_that_cannot_be_unpacked_takes_no_other_with_it(clock: Clock, fault: Exception) -> None:
     grid = SlowGrid(clock, {2: 0, 3: fault, 4: 0, 5: 0})
     assert talk(grid) == {2: "answered", 3: "unreadable", 4: "answered", 5: "answered"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -21,11 +22,11 @@ from tests.helpers.grids import ChangingGrid, Meddling, ShuffledGrid
 from tests.helpers.quadratics import Federation, spread_out, start_at, strategy
 from tests.helpers.transport import TransportGrid
 
-CLIPPED = {"step-rule": "clipped", "step.radius": 0.4}
+CLIPPED: dict[str, Any] = {"step-rule": "clipped", "step.radius": 0.4}
 ROUNDS = 3
 
 
-def inherited(grid: InProcessGrid, for_rounds: int = ROUNDS, **settings: Any) -> Result:
+def inherited(grid: InProcessGrid, settings: Mapping[str, Any], for_rounds: int = ROUNDS) -> Result:
     return Strategy.start(strategy(4, settings), grid, start_at(np.zeros(6)), num_rounds=for_rounds)
 
 
@@ -42,12 +43,12 @@ def theta(result: Result) -> Float64Array:
 def test_both_loops_reach_the_same_model(rule: str, form: str) -> None:
     settings = {"step-rule": rule, "dqn-fed.form": form, "step.radius": 0.4, "step.lr": 0.1}
     own = strategy(4, {**settings, "rounds": ROUNDS}).start(grid(), start_at(np.zeros(6)))
-    assert np.array_equal(theta(inherited(grid(), **settings)), theta(own))
+    assert np.array_equal(theta(inherited(grid(), settings)), theta(own))
 
 
 def test_it_takes_two_exchanges_a_round() -> None:
     federation = Federation(spread_out(4))
-    inherited(grid(federation), **CLIPPED, **{"evaluate-every": 2})
+    inherited(grid(federation), CLIPPED | {"evaluate-every": 2})
     tasks = [given.task for client, given in federation.asked if client == 0]
     assert [(task.round, task.train, task.evaluate) for task in tasks] == [
         (1, True, False),
@@ -59,28 +60,28 @@ def test_it_takes_two_exchanges_a_round() -> None:
 
 def test_the_numbers_of_exchanges_rise_so_that_clients_can_pair_models() -> None:
     federation = Federation(spread_out(4))
-    inherited(grid(federation), **CLIPPED)
+    inherited(grid(federation), CLIPPED)
     assert [given.task.exchange for client, given in federation.asked if client == 0 and given.task.train] == [1, 2, 3]
 
 
 def test_figures_come_with_every_round() -> None:
-    result = inherited(grid(), **CLIPPED)
+    result = inherited(grid(), CLIPPED)
     assert set(result.train_metrics_clientapp) == set(result.evaluate_metrics_clientapp) == {1, 2, 3}
     losses = [result.train_metrics_clientapp[number]["loss"] for number in (1, 2, 3)]
     assert losses == sorted(losses, reverse=True)
     assert isinstance(result.evaluate_metrics_clientapp[1], MetricRecord)
-    assert result.evaluate_metrics_clientapp[1]["angle_deg"] > 0
+    assert float(str(result.evaluate_metrics_clientapp[1]["angle_deg"])) > 0
 
 
 def test_order_and_transport_make_no_difference() -> None:
-    straight = theta(inherited(grid(), **CLIPPED))
+    straight = theta(inherited(grid(), CLIPPED))
     app = Federation(spread_out(4)).app()
-    assert np.array_equal(theta(inherited(ShuffledGrid(app, 4, 1), **CLIPPED)), straight)
-    assert np.array_equal(theta(inherited(TransportGrid(app, 4, {}), **CLIPPED)), straight)
+    assert np.array_equal(theta(inherited(ShuffledGrid(app, 4, 1), CLIPPED)), straight)
+    assert np.array_equal(theta(inherited(TransportGrid(app, 4, {}), CLIPPED)), straight)
 
 
 def test_more_rounds_than_the_settings_name_are_trained_for() -> None:
-    assert len(inherited(grid(), for_rounds=5, **CLIPPED, rounds=2).train_metrics_clientapp) == 5
+    assert len(inherited(grid(), CLIPPED | {"rounds": 2}, for_rounds=5).train_metrics_clientapp) == 5
 
 
 @pytest.mark.parametrize("kind", ["an exception", "a gradient with NaN", "no figures", "a negative rate"])
@@ -90,13 +91,13 @@ def test_an_unfit_reply_costs_its_client_alone(kind: str) -> None:
     alone = Strategy.start(
         strategy(3, CLIPPED), InProcessGrid(Federation(three).app(), 3, {}), start_at(np.zeros(6)), num_rounds=ROUNDS
     )
-    found = theta(inherited(InProcessGrid(app, 4, {}), **CLIPPED))
+    found = theta(inherited(InProcessGrid(app, 4, {}), CLIPPED))
     np.testing.assert_allclose(found, theta(alone), rtol=1e-10)
 
 
 def test_a_round_with_too_few_replies_changes_nothing() -> None:
     app = Meddling(Federation(spread_out(4)).app(), 2, BAD_TRAINING["an exception"][0])
-    result = inherited(InProcessGrid(app, 4, {}), **CLIPPED, **{"min-clients": 4})
+    result = inherited(InProcessGrid(app, 4, {}), CLIPPED | {"min-clients": 4})
     assert not result.train_metrics_clientapp
     assert not result.arrays
 
@@ -105,17 +106,19 @@ def test_a_lost_node_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None
     clock = Clock()
     monkeypatch.setattr(roster, "time", clock)
     lossy = ChangingGrid(
-        Federation(spread_out(4)).app(), 4, lambda grid, looked: grid.leave(3) if looked == 2 else None
+        Federation(spread_out(4)).app(), 4, lambda grid: grid.leave(3) if grid.exchanges == 1 else None
     )
-    inherited(lossy, **CLIPPED, deadline=20)
+    inherited(lossy, CLIPPED | {"deadline": 20})
     assert clock.slept < 21
     with pytest.raises(QuorumError):
-        inherited(ChangingGrid(Federation(spread_out(4)).app(), 3, lambda grid, looked: None), **{"min-clients": 4}, **CLIPPED)
+        inherited(InProcessGrid(Federation(spread_out(4)).app(), 3, {}), CLIPPED | {"min-clients": 4})
 
 
 def test_a_rule_that_probes_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"inherited loop cannot probe; use newton, fixed or clipped, or call DQNFed\.start"):
-        inherited(grid(), **{"step-rule": "probed"})
+    with pytest.raises(
+        ConfigError, match=r"inherited loop cannot probe; use newton, fixed or clipped, or call DQNFed\.start"
+    ):
+        inherited(grid(), {"step-rule": "probed"})
 
 
 def test_replies_without_a_question_are_refused() -> None:

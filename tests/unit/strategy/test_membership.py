@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,8 +29,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def started(grid: InProcessGrid, **settings: object) -> DQNFed:
-    server = strategy(CLIENTS, {"deadline": 30, "rounds": 4, **settings})
+def started(grid: InProcessGrid, settings: Mapping[str, Any] | None = None) -> DQNFed:
+    server = strategy(CLIENTS, {"deadline": 30, "rounds": 4, **(settings or {})})
     server.start(grid, start_at(np.zeros(6)))
     return server
 
@@ -39,7 +40,7 @@ def events(server: DQNFed) -> list[RoundEvent]:
     return server.outcome.events
 
 
-def changing(plan: Callable[[ChangingGrid, int], None]) -> ChangingGrid:
+def changing(plan: Callable[[ChangingGrid], None]) -> ChangingGrid:
     return ChangingGrid(Federation(spread_out(CLIENTS)).app(), CLIENTS, plan)
 
 
@@ -60,7 +61,7 @@ def test_a_slow_client_is_waited_for_until_the_deadline_and_counted(clock: Clock
 
 def test_a_quorum_does_not_wait_for_the_slow_one(clock: Clock) -> None:
     grid = SilentGrid(Federation(spread_out(CLIENTS)).app(), CLIENTS, silent=[0])
-    server = started(grid, quorum=0.75)
+    server = started(grid, {"quorum": 0.75})
     assert clock.slept == 0
     assert [event.participants for event in events(server)] == [[1, 2, 3]] * 4
     assert all((drop.client, drop.reason) == (0, "absent") for event in events(server) for drop in event.dropped)
@@ -77,7 +78,9 @@ def test_a_client_that_falls_silent_after_training_has_no_loss_afterwards() -> N
 
         def on_end(self) -> None: ...
 
-    server = DQNFed(strategy(CLIENTS, {"deadline": 30, "rounds": 4, "step-rule": "clipped"}).settings, listeners=[Listener()])
+    server = DQNFed(
+        strategy(CLIENTS, {"deadline": 30, "rounds": 4, "step-rule": "clipped"}).settings, listeners=[Listener()]
+    )
     server.start(grid, start_at(np.zeros(6)))
     third = events(server)[2]
     assert third.participants == [0, 1, 2, 3]
@@ -89,19 +92,19 @@ def test_a_client_that_falls_silent_after_training_has_no_loss_afterwards() -> N
 
 
 def test_a_node_that_is_lost_is_not_asked_any_more() -> None:
-    server = started(changing(lambda grid, looked: grid.leave(4) if looked == 3 else None))
+    server = started(changing(lambda grid: grid.leave(4) if grid.exchanges == 1 else None))
     assert [event.participants for event in events(server)] == [[0, 1, 2, 3], [0, 1, 3], [0, 1, 3], [0, 1, 3]]
     assert np.isnan(events(server)[0].losses_after).tolist() == [False, False, True, False]
     assert not any(event.dropped for event in events(server))
 
 
 def test_a_node_that_comes_back_under_another_id_goes_on_as_the_same_client() -> None:
-    def plan(grid: ChangingGrid, looked: int) -> None:
-        if looked == 3:
+    def plan(grid: ChangingGrid) -> None:
+        if grid.exchanges == 1:
             grid.leave(4)
             grid.join(1000, client=2)
 
-    steady = started(changing(lambda grid, looked: None))
+    steady = started(changing(lambda grid: None))
     server = started(changing(plan))
     assert [event.participants for event in events(server)] == [[0, 1, 2, 3]] * 4
     assert steady.outcome is not None
@@ -110,11 +113,11 @@ def test_a_node_that_comes_back_under_another_id_goes_on_as_the_same_client() ->
 
 
 def test_a_run_waits_for_its_nodes_to_come_back(clock: Clock) -> None:
-    def plan(grid: ChangingGrid, looked: int) -> None:
-        if looked == 4:
+    def plan(grid: ChangingGrid) -> None:
+        if grid.exchanges == 2:
             for node in (2, 3, 4, 5):
                 grid.leave(node)
-        if looked == 20:
+        if grid.looked == 20:
             for client in range(CLIENTS):
                 grid.join(50 + client, client)
 
@@ -124,32 +127,32 @@ def test_a_run_waits_for_its_nodes_to_come_back(clock: Clock) -> None:
 
 
 def test_a_run_without_nodes_ends_with_the_model_it_had() -> None:
-    def plan(grid: ChangingGrid, looked: int) -> None:
-        if looked == 4:
+    def plan(grid: ChangingGrid) -> None:
+        if grid.exchanges == 2:
             for node in (2, 3, 4, 5):
                 grid.leave(node)
 
-    with pytest.raises(QuorumError, match="0 clients are there, 3 times in a row; .* unchanged since round [12]"):
-        started(changing(plan), retries=2)
+    with pytest.raises(QuorumError, match=r"0 clients are there, 3 times in a row; .* unchanged since round [12]"):
+        started(changing(plan), {"retries": 2})
 
 
 def test_when_all_who_must_judge_are_gone_the_step_is_not_taken_on_trust() -> None:
     # One client a round; it vanishes for good after its step was formed, and nobody else knows its loss.
     federation = Federation(spread_out(CLIENTS))
 
-    def plan(grid: ChangingGrid, looked: int) -> None:
-        if looked == 3:
+    def plan(grid: ChangingGrid) -> None:
+        if grid.exchanges == 1:
             grid.leave(2 + federation.asked[-1][0])
 
     grid = ChangingGrid(federation.app(), CLIENTS, plan)
     with pytest.raises(QuorumError, match="3 clients are there, 2 times in a row"):
-        started(grid, participation=0.25, retries=1)
+        started(grid, {"participation": 0.25, "retries": 1})
 
 
 def test_too_few_replies_are_asked_for_again_and_then_the_run_ends(clock: Clock) -> None:
     grid = SilentGrid(Federation(spread_out(CLIENTS)).app(), CLIENTS, silent=[1, 2])
     with pytest.raises(QuorumError) as caught:
-        started(grid, **{"min-clients": 3, "retries": 3})
+        started(grid, {"min-clients": 3, "retries": 3})
     assert "2 usable replies in round 1, 4 times in a row; min-clients is 3, deadline 30 s" in str(caught.value)
     assert "2 of 2 left out: absent, client 1: no reply before the exchange closed" in str(caught.value)
     assert clock.slept == pytest.approx(4 * 30)
@@ -157,20 +160,11 @@ def test_too_few_replies_are_asked_for_again_and_then_the_run_ends(clock: Clock)
 
 def test_a_shortage_that_passes_costs_only_time(clock: Clock) -> None:
     grid = SilentGrid(Federation(spread_out(CLIENTS)).app(), CLIENTS, silent=[1, 2])
-    plain_push = grid.push_messages
-    pushed: list[int] = []
-
-    def push(messages):  # type: ignore[no-untyped-def]
-        pushed.append(1)
-        if len(pushed) == 4:  # the query, and two exchanges that fail
-            grid.silent = set()
-        return plain_push(messages)
-
-    grid.push_messages = push  # type: ignore[method-assign]
-    server = started(grid, **{"min-clients": 3})
+    grid.until = 4  # the query, and two exchanges that fail
+    server = started(grid, {"min-clients": 3})
     assert [event.participants for event in events(server)] == [[0, 1, 2, 3]] * 4
     assert events(server)[0].exchanges == 4
-    reference = started(changing(lambda grid, looked: None))
+    reference = started(changing(lambda grid: None))
     assert reference.outcome is not None
     assert server.outcome is not None
     assert np.array_equal(server.outcome.theta, reference.outcome.theta)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dqnfed_flwr import wire
-from dqnfed_flwr.errors import ConfigError, QuorumError
+from dqnfed_flwr.errors import ConfigError, DataError, QuorumError
 from dqnfed_flwr.strategy import roster as roster_module
 from dqnfed_flwr.strategy.roster import ASK_AGAIN_SECONDS, Roster, sample
 from tests.helpers.clock import Clock
@@ -26,7 +26,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def at_rest(grid: ChangingGrid, looked: int) -> None:
+def at_rest(grid: ChangingGrid) -> None:
     """Change nothing."""
 
 
@@ -48,10 +48,10 @@ def test_all_are_met_at_once_where_all_answer(clock: Clock) -> None:
 
 
 def test_a_late_node_is_waited_for(clock: Clock) -> None:
-    def plan(grid: ChangingGrid, looked: int) -> None:
-        if looked == 1:
+    def plan(grid: ChangingGrid) -> None:
+        if grid.looked == 1:
             grid.leave(5)
-        if looked == 7:
+        if grid.looked == 7:
             grid.join(9, client=3)
 
     roster = Roster(4, 1, 60)
@@ -110,6 +110,23 @@ def test_a_node_that_fails_is_asked_again_after_a_while(clock: Clock) -> None:
     assert sorted(roster.members) == [0, 1, 2, 3]
 
 
+def test_waiting_ends_when_all_have_spoken_even_if_not_all_can_take_part(clock: Clock) -> None:
+    inner, failing = app(), ClientApp()
+
+    @failing.query()
+    def query(message: Message, context: Context) -> Message:
+        if int(context.node_config["partition-id"]) in (1, 2):
+            raise DataError("the file is missing")
+        return inner(message, context)
+
+    roster = Roster(4, 2, 60)
+    roster.wait(ChangingGrid(failing, 4, at_rest))
+    assert sorted(roster.members) == [0, 3]
+    assert clock.slept == 0
+    with pytest.raises(QuorumError, match=r"2 of 4 clients .* 2 could not take part: .*DataError: the file is missing"):
+        Roster(4, 3, 60).wait(ChangingGrid(failing, 4, at_rest))
+
+
 @pytest.mark.parametrize(
     "properties", [{}, {"partition": "x"}, {"partition": 1, "num-examples": 5, "num-classes": 2, "input-shape": "a"}]
 )
@@ -157,7 +174,9 @@ clients = st.sets(st.integers(0, 500), min_size=1, max_size=60).map(sorted)
 
 
 @given(clients, st.integers(1, 60), st.integers(0, 2**40), st.integers(1, 9999), st.randoms())
-def test_a_sample_is_a_function_of_seed_and_round(present: list[int], count: int, seed: int, number: int, mix: object) -> None:
+def test_a_sample_is_a_function_of_seed_and_round(
+    present: list[int], count: int, seed: int, number: int, mix: object
+) -> None:
     drawn = sample(present, count, seed=seed, round_number=number)
     shuffled = sorted(present, key=lambda client: hash((client, seed)))
     assert sample(shuffled, count, seed=seed, round_number=number) == drawn

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -27,12 +28,12 @@ RULES = ["newton", "fixed", "clipped", "probed"]
 class Run:
     """A finished run of quadratics from 0, with the model after every round."""
 
-    def __init__(self, federation: Federation, grid: type[InProcessGrid] = InProcessGrid, **settings: Any) -> None:
+    def __init__(self, federation: Federation, settings: Mapping[str, Any] | None = None) -> None:
         self.federation, self.models = federation, [np.zeros(6)]
         clients = len(federation.objectives)
         self.strategy: DQNFed = strategy(clients, settings)
         self.result = self.strategy.start(
-            grid(federation.app(), clients, {}), start_at(self.models[0]), evaluate_fn=self._evaluate
+            InProcessGrid(federation.app(), clients, {}), start_at(self.models[0]), evaluate_fn=self._evaluate
         )
         assert self.strategy.outcome is not None
         self.outcome = self.strategy.outcome
@@ -52,7 +53,7 @@ class Run:
 
 @pytest.mark.parametrize("rule", RULES)
 def test_losses_and_ratio_are_those_of_the_models_before_and_after(rule: str) -> None:
-    run = Run(Federation(spread_out(5)), **{"step-rule": rule, "rounds": 5, "step.lr": 0.3})
+    run = Run(Federation(spread_out(5)), {"step-rule": rule, "rounds": 5, "step.lr": 0.3})
     for number, event in enumerate(run.events, start=1):
         assert event.round == number
         assert event.losses_before == run.losses(number - 1)
@@ -68,13 +69,13 @@ def test_the_ratio_counts_those_whose_loss_did_not_rise() -> None:
             reply = super().reply(client, given)
             return replace(reply, rate=8 * reply.rate)
 
-    run = Run(Boastful(spread_out(5)), **{"step-rule": "newton", "rounds": 1})
+    run = Run(Boastful(spread_out(5)), {"step-rule": "newton", "rounds": 1})
     assert run.events[0].improved_ratio < 1
     assert run.events[0].misses == 0
 
 
 def test_the_step_is_taken_at_its_factor() -> None:
-    run = Run(Federation(spread_out(4)), **{"rounds": 4})
+    run = Run(Federation(spread_out(4)), {"rounds": 4})
     for before, after, event in zip(run.models[:-1], run.models[1:], run.events, strict=True):
         gradients = np.array([objective.gradient(before) for objective in run.federation.objectives])
         step = np.array(event.weights) @ gradients
@@ -85,7 +86,7 @@ def test_the_step_is_taken_at_its_factor() -> None:
 
 def test_every_round_is_one_exchange_and_every_miss_another() -> None:
     federation = Federation(spread_out(4))
-    run = Run(federation, **{"rounds": 8, "step.grow-every": 1})
+    run = Run(federation, {"rounds": 8, "step.grow-every": 1})
     misses = sum(event.misses for event in run.events)
     assert misses > 0  # growing every round overshoots now and then
     exchanges = sum(event.exchanges for event in run.events)
@@ -96,14 +97,14 @@ def test_every_round_is_one_exchange_and_every_miss_another() -> None:
 
 
 def test_rules_without_a_safeguard_never_miss() -> None:
-    run = Run(Federation(spread_out(4)), **{"step-rule": "clipped", "rounds": 5})
+    run = Run(Federation(spread_out(4)), {"step-rule": "clipped", "rounds": 5})
     assert [event.exchanges for event in run.events] == [2, 1, 1, 1, 1]
     assert not any(event.misses for event in run.events)
 
 
 def test_clients_are_asked_for_what_is_due_and_no_more() -> None:
     federation = Federation(spread_out(3))
-    Run(federation, **{"rounds": 3, "evaluate-every": 2})
+    Run(federation, {"rounds": 3, "evaluate-every": 2})
     tasks = [given.task for client, given in federation.asked if client == 1]
     first, last = tasks[0], tasks[-1]
     assert (first.train, first.probe, first.evaluate, first.factor) == (True, False, False, 0.0)
@@ -114,7 +115,7 @@ def test_clients_are_asked_for_what_is_due_and_no_more() -> None:
 @pytest.mark.parametrize(("rule", "lines"), [("probed", [False, True, True]), ("clipped", [False, False, False])])
 def test_the_line_is_sent_to_those_who_need_it(rule: str, lines: list[bool]) -> None:
     federation = Federation([Quadratic(np.ones(6)), Quadratic(np.ones(6))])
-    Run(federation, **{"rounds": 2, "step-rule": rule})
+    Run(federation, {"rounds": 2, "step-rule": rule})
     assert [given.step is not None for client, given in federation.asked if client == 1] == lines
 
 
@@ -132,18 +133,20 @@ def test_replies_in_any_order_give_the_same_bits(seed: int) -> None:
 
 
 def test_flowers_result_holds_model_and_figures() -> None:
-    run = Run(Federation(spread_out(3)), **{"rounds": 2})
+    run = Run(Federation(spread_out(3)), {"rounds": 2})
     theta, _, _ = wire.decode_model(run.result.arrays)
     np.testing.assert_array_equal(theta, run.models[-1])
     assert set(run.result.train_metrics_clientapp) == set(run.result.evaluate_metrics_clientapp) == {1, 2}
     assert run.result.train_metrics_clientapp[2]["improved-ratio"] == 1.0
     assert run.result.evaluate_metrics_serverapp == {n: MetricRecord({"round": n}) for n in range(3)}
     assert run.events[-1].accuracy is not None
-    assert run.result.evaluate_metrics_clientapp[2]["mean"] == pytest.approx(np.mean(list(run.events[-1].accuracy.values())))
+    assert run.result.evaluate_metrics_clientapp[2]["mean"] == pytest.approx(
+        np.mean(list(run.events[-1].accuracy.values()))
+    )
 
 
 def test_the_final_model_is_evaluated_even_if_no_round_was() -> None:
-    run = Run(Federation(spread_out(3)), **{"rounds": 2, "evaluate-every": 0})
+    run = Run(Federation(spread_out(3)), {"rounds": 2, "evaluate-every": 0})
     assert run.outcome.accuracy == {k: round(100 * math.exp(-loss)) / 100 for k, loss in enumerate(run.losses(2))}
 
 
@@ -158,7 +161,9 @@ def test_num_rounds_and_timeout_of_the_call_take_precedence() -> None:
 def test_configs_that_clients_would_never_see_are_refused() -> None:
     with pytest.raises(ConfigError, match="use the run config"):
         strategy(2).start(
-            InProcessGrid(Federation(spread_out(2)).app(), 2, {}), start_at(np.zeros(6)), train_config=ConfigRecord({"lr": 1})
+            InProcessGrid(Federation(spread_out(2)).app(), 2, {}),
+            start_at(np.zeros(6)),
+            train_config=ConfigRecord({"lr": 1}),
         )
 
 
@@ -184,12 +189,14 @@ def test_listeners_hear_of_a_failed_run_too() -> None:
 
 def test_one_client_alone_is_gradient_descent_with_a_line_search() -> None:
     only = Quadratic(np.ones(6))
-    run = Run(Federation([only]), **{"rounds": 1})
-    np.testing.assert_allclose(run.models[1], np.ones(6), rtol=1e-12)  # Newton's step of a quadratic ends at its minimum
+    run = Run(Federation([only]), {"rounds": 1})
+    np.testing.assert_allclose(
+        run.models[1], np.ones(6), rtol=1e-12
+    )  # Newton's step of a quadratic ends at its minimum
 
 
 def test_all_fall_in_every_round_until_no_common_step_is_left() -> None:
-    run = Run(Federation(spread_out(4)), **{"rounds": 15})
+    run = Run(Federation(spread_out(4)), {"rounds": 15})
     assert all(event.improved_ratio == 1.0 for event in run.events)
     totals = [sum(run.losses(number)) for number in range(len(run.models))]
     assert all(later <= earlier for earlier, later in pairwise(totals))

@@ -66,7 +66,9 @@ def state(dtype: torch.dtype, *, waiting: PendingStep | None, best: bool) -> Run
         exchange=19,
         status="running",
         pending=waiting,
-        best=BestModel(5, 2 / 3, theta - 1, {"norm.mean": np.zeros(1, np.float32), "norm.count": np.array(3)}, 1) if best else None,
+        best=BestModel(5, 2 / 3, theta - 1, {"norm.mean": np.zeros(1, np.float32), "norm.count": np.array(3)}, 1)
+        if best
+        else None,
     )
 
 
@@ -90,7 +92,9 @@ def assert_same(found: Any, expected: Any) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("best", [False, True])
 @pytest.mark.parametrize(
-    "waiting", [None, pending(False, False), pending(True, False), pending(False, True)], ids=["none", "plain", "may relax", "relaxed"]
+    "waiting",
+    [None, pending(False, False), pending(True, False), pending(False, True)],
+    ids=["none", "plain", "may relax", "relaxed"],
 )
 def test_a_state_read_back_is_the_state_written(
     tmp_path: Path, dtype: torch.dtype, best: bool, waiting: PendingStep | None

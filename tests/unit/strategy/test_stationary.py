@@ -9,7 +9,7 @@ import pytest
 
 from dqnfed_flwr import wire
 from dqnfed_flwr.engine.grid import InProcessGrid
-from dqnfed_flwr.strategy.dqnfed import Outcome
+from dqnfed_flwr.strategy.outcome import Outcome
 from dqnfed_flwr.types import ClientReply, Probe
 from tests.helpers.quadratics import Federation, Quadratic, opposed, start_at, strategy
 
@@ -98,7 +98,9 @@ def test_with_sampling_a_stationary_round_is_skipped() -> None:
     # Clients 0 and 1 pull one coordinate apart, 2 and 3 draw the other one up: only the sample (0, 1) is stuck.
     across, up = np.array([1.0, 0.0]), np.array([0.0, 1.0])
     objectives = [*(Quadratic(c * across, across) for c in (-1, 1)), *(Quadratic(c * up, up) for c in (5, 9))]
-    outcome = run(objectives, [0.0, 0.0], **{"participation": 0.5, "rounds": 12, "step.max-factor": 0.25, "step.start": 0.25})
+    outcome = run(
+        objectives, [0.0, 0.0], **{"participation": 0.5, "rounds": 12, "step.max-factor": 0.25, "step.start": 0.25}
+    )
     assert outcome.status == "finished"
     assert len(outcome.events) == 12
     stuck = [event.round for event in outcome.events if event.status == "stationary"]

@@ -1,0 +1,85 @@
+"""Flower's own command and simulation engine: success, failure, continuation."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dqnfed_flwr.engine.flower import FlwrCommand, run_status, superlink
+from dqnfed_flwr.engine.result import read_result
+from dqnfed_flwr.engine.run import run
+from dqnfed_flwr.errors import RunError
+from tests.helpers.runs import TINY
+
+pytest.importorskip("ray", reason="Flower's simulation engine needs the extra `simulation`")
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+TWO: dict[str, Any] = {**TINY, "clients": 2}
+
+
+def ended(flwr: FlwrCommand, run_id: str) -> str:
+    """How the run ended, after waiting for it."""
+    end = time.monotonic() + 240
+    while not (status := run_status(flwr, run_id)).startswith("finished"):
+        assert time.monotonic() < end, f"still {status}"
+        time.sleep(1)
+    return status
+
+
+def run_config(**settings: Any) -> str:
+    return " ".join(f"{key}={json.dumps(value)}" for key, value in settings.items())
+
+
+def test_flwr_run_runs_the_project_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    before = (ROOT / "pyproject.toml").read_bytes()
+    output = tmp_path / "results"
+    (tmp_path / "home").mkdir()
+    with superlink(tmp_path / "home") as flwr:
+        settings = {"rounds": 2, "output": str(output), "local.threads": 1}
+        answer = flwr.json(
+            "run", ".", "--run-config", run_config(**settings), "--federation-config", "num-supernodes=10"
+        )
+        status = ended(flwr, str(answer["run-id"]))
+        assert status == "finished:completed", flwr("log", str(answer["run-id"]), "--show")
+    assert (ROOT / "pyproject.toml").read_bytes() == before
+    result = read_result(output)
+    assert [event.participants for event in result.events] == [list(range(10))] * 2
+    assert result.improved_ratio == [1.0, 1.0]
+    assert np.array_equal(result.theta, run({"rounds": 2, "local.threads": 1}).theta)
+
+
+def test_an_unknown_key_is_refused_by_flwr_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    with superlink(tmp_path) as flwr:
+        answer = flwr.json("run", ".", "--run-config", "round=2")
+        assert answer["success"] is False
+        assert "Invalid run configuration" in answer["error-message"]
+
+
+def test_a_failed_run_is_an_error_that_tells_why(tmp_path: Path) -> None:
+    settings = {**TWO, "data": str(tmp_path / "absent.npz"), "deadline": 3, "min-clients": 2}
+    with pytest.raises(RunError) as caught:
+        run(settings, engine="flower")
+    assert "finished:failed" in str(caught.value)
+    assert "0 of 2 clients came within 3 s" in str(caught.value)
+
+
+def test_a_run_goes_on_under_either_engine(tmp_path: Path) -> None:
+    settings = {**TWO, "method": "fedavg", "model": "tests.helpers.models:norm_mlp", "local.batch-size": 16}
+    whole = run({**settings, "rounds": 4})
+    output = {**settings, "output": str(tmp_path)}
+    run({**output, "rounds": 1}, engine="flower")
+    run({**output, "rounds": 3}, resume=True)
+    result = run({**output, "rounds": 4}, engine="flower", resume=True)
+    assert [event.round for event in result.events] == [1, 2, 3, 4]
+    assert np.array_equal(result.theta, whole.theta)
+    assert {name: value.tobytes() for name, value in result.buffers.items()} == {
+        name: value.tobytes() for name, value in whole.buffers.items()
+    }

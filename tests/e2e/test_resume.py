@@ -1,0 +1,156 @@
+"""A run that is killed, again and again, ends with the bits of the run that never was."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dqnfed_flwr.engine.result import MODEL, RUN, RunResult, read_result
+from dqnfed_flwr.engine.run import run
+from dqnfed_flwr.errors import CheckpointError
+from dqnfed_flwr.strategy.dqnfed import CHECKPOINT
+from dqnfed_flwr.telemetry.log import EVENTS
+from tests.helpers.runs import TINY
+
+ROOT = Path(__file__).parents[2]
+RUNS: dict[str, dict[str, Any]] = {
+    "secant pairs and an L-BFGS anchor": {
+        "rounds": 40,
+        "curvature.kind": "secant",
+        "curvature.memory": 2,
+        "dqn-fed.reference": "lbfgs",
+        "evaluate-every": 7,
+    },
+    "samples and a momentum anchor": {
+        "rounds": 40,
+        "clients": 6,
+        "participation": 0.5,
+        "curvature.kind": "secant",
+        "curvature.previous": "recomputed",
+        "dqn-fed.reference": "momentum",
+        "checkpoint-every": 3,
+    },
+    "local SGD with buffers and early stopping": {
+        "method": "fedavg",
+        "model": "tests.helpers.models:norm_mlp",
+        "rounds": 40,
+        "local.batch-size": 16,
+        "split.validation-fraction": 0.3,
+        "early-stopping": 15,
+    },
+}
+
+
+def figures(result: RunResult) -> list[str]:
+    """Events without what the clock has to say."""
+    return [replace(event, seconds={}).to_json() for event in result.events]
+
+
+def assert_same(found: Path, expected: Path) -> None:
+    assert (found / MODEL).read_bytes() == (expected / MODEL).read_bytes()
+    one, other = read_result(found), read_result(expected)
+    assert figures(one) == figures(other)
+    assert (one.status, one.accuracies) == (other.status, other.accuracies)
+
+
+def killed(directory: Path, mapping: dict[str, Any], *, seed: int, kills: int) -> list[int]:
+    command = [sys.executable, "-m", "tests.helpers.kill_and_resume", str(directory)]
+    command += [str(seed), str(kills), json.dumps(mapping)]
+    done = subprocess.run(command, cwd=ROOT, env=os.environ, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    rounds: list[int] = json.loads(done.stdout.splitlines()[-1])
+    return rounds
+
+
+@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize(
+    ("seed", "kills"), [(1, 4), *(pytest.param(seed, 20, marks=pytest.mark.slow) for seed in range(2, 5))]
+)
+def test_killing_and_resuming_gives_the_bits_of_the_run_never_killed(
+    tmp_path: Path, name: str, seed: int, kills: int
+) -> None:
+    hit = killed(tmp_path, {**TINY, **RUNS[name]}, seed=seed, kills=kills)
+    assert len(hit) >= 0.6 * kills  # so many lives were cut short,
+    assert len(set(hit)) >= 2  # in different rounds
+    assert_same(tmp_path / "killed", tmp_path / "whole")
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_stopping_after_a_round_and_resuming_gives_the_same_bits(tmp_path: Path, name: str) -> None:
+    class Stop(Exception):
+        pass
+
+    class StopAfter:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def on_start(self, rounds: int, done: list[Any]) -> None: ...
+
+        def on_round(self, event: Any) -> None:
+            if event.round == self.number:
+                raise Stop
+
+        def on_end(self) -> None: ...
+
+    settings = {**TINY, **RUNS[name], "rounds": 9}
+    run({**settings, "output": str(tmp_path / "whole")})
+    stopped = {**settings, "output": str(tmp_path / "stopped")}
+    with pytest.raises(Stop):
+        run(stopped, listeners=[StopAfter(4)])
+    with pytest.raises(Stop):
+        run(stopped, resume=True, listeners=[StopAfter(8)])
+    run(stopped, resume=True)
+    assert_same(tmp_path / "stopped", tmp_path / "whole")
+
+
+def test_a_finished_run_can_be_given_more_rounds(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {**TINY, "dqn-fed.reference": "lbfgs"}
+    run({**settings, "rounds": 6, "output": str(tmp_path / "whole")})
+    longer = {**settings, "output": str(tmp_path / "longer")}
+    run({**longer, "rounds": 3})
+    result = run({**longer, "rounds": 6}, resume=True)
+    whole = read_result(tmp_path / "whole")
+    assert [event.round for event in result.events] == [1, 2, 3, 4, 5, 6]
+    assert np.array_equal(result.theta, whole.theta)
+
+
+def test_resuming_a_finished_run_changes_nothing(tmp_path: Path) -> None:
+    settings = {**TINY, "output": str(tmp_path)}
+    first = run(settings)
+    again = run(settings, resume=True)
+    assert np.array_equal(again.theta, first.theta)
+    assert figures(again) == figures(first)
+    assert again.accuracies == first.accuracies
+
+
+def test_other_settings_are_refused_key_by_key(tmp_path: Path) -> None:
+    run({**TINY, "output": str(tmp_path)})
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(CheckpointError, match=r"local\.lr: 0\.1 then, 0\.2 now; seed: 0 then, 1 now"):
+        run({**TINY, "output": str(tmp_path), "seed": 1, "local.lr": 0.2}, resume=True)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_damaged_checkpoint_is_refused_and_nothing_else_touched(tmp_path: Path) -> None:
+    run({**TINY, "output": str(tmp_path)})
+    data = (tmp_path / CHECKPOINT).read_bytes()
+    (tmp_path / CHECKPOINT).write_bytes(data[: len(data) // 2])
+    before = {name: (tmp_path / name).read_bytes() for name in (CHECKPOINT, EVENTS, MODEL, RUN)}
+    with pytest.raises(CheckpointError, match="damaged"):
+        run({**TINY, "output": str(tmp_path)}, resume=True)
+    assert {name: (tmp_path / name).read_bytes() for name in before} == before
+
+
+def test_a_lost_event_log_does_not_stand_in_the_way(tmp_path: Path) -> None:
+    run({**TINY, "output": str(tmp_path), "rounds": 2})
+    (tmp_path / EVENTS).unlink()
+    result = run({**TINY, "output": str(tmp_path), "rounds": 4}, resume=True)
+    assert [event.round for event in result.events] == [3, 4]

@@ -1,0 +1,60 @@
+"""Both engines give the same bits for the same seed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dqnfed_flwr.engine.result import MODEL, RunResult
+from dqnfed_flwr.engine.run import run
+from dqnfed_flwr.telemetry.events import RoundEvent
+from tests.helpers.runs import TINY
+
+pytest.importorskip("ray", reason="Flower's simulation engine needs the extra `simulation`")
+
+SETTINGS: dict[str, Any] = {
+    **TINY,
+    "clients": 2,
+    "rounds": 4,
+    "curvature.kind": "secant",
+    "curvature.memory": 2,
+    "dqn-fed.reference": "lbfgs",
+}
+
+
+class Rounds:
+    """A listener that notes what it hears."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def on_start(self, rounds: int, done: list[RoundEvent]) -> None:
+        """Note."""
+        self.heard.append(f"start {rounds} {len(done)}")
+
+    def on_round(self, event: RoundEvent) -> None:
+        """Note."""
+        self.heard.append(f"round {event.round}")
+
+    def on_end(self) -> None:
+        """Note."""
+        self.heard.append("end")
+
+
+def figures(result: RunResult) -> list[str]:
+    return [replace(event, seconds={}).to_json() for event in result.events]
+
+
+def test_flowers_simulation_gives_the_bits_of_the_in_process_engine(tmp_path: Path) -> None:
+    listener = Rounds()
+    straight = run({**SETTINGS, "output": str(tmp_path / "straight")})
+    simulated = run({**SETTINGS, "output": str(tmp_path / "flower")}, engine="flower", listeners=[listener])
+    assert np.array_equal(simulated.theta, straight.theta)
+    assert figures(simulated) == figures(straight)
+    assert simulated.accuracies == straight.accuracies
+    assert (tmp_path / "flower" / MODEL).read_bytes() == (tmp_path / "straight" / MODEL).read_bytes()
+    assert listener.heard == ["start 4 0", "round 1", "round 2", "round 3", "round 4", "end"]

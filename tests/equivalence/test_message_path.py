@@ -1,0 +1,74 @@
+"""Messages change nothing: the same bits as direct calls, in one process and through Flower's serialisation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from client_app.app import app
+from dqnfed_flwr.client.numpy_client import DQNFedClient
+from dqnfed_flwr.config import Settings
+from dqnfed_flwr.data import load_client
+from dqnfed_flwr.engine.run import run
+from dqnfed_flwr.engine.serve import serve
+from dqnfed_flwr.linalg.gram import Basis
+from dqnfed_flwr.methods._base import RoundRows
+from dqnfed_flwr.methods.registry import make_method
+from dqnfed_flwr.models import build_model
+from dqnfed_flwr.params import ParamSpec, line_point
+from dqnfed_flwr.strategy.solve import make_batch, solve
+from dqnfed_flwr.types import ClientTask
+from tests.helpers.grids import ShuffledGrid
+from tests.helpers.runs import TINY
+from tests.helpers.transport import TransportGrid
+
+RUNS: dict[str, dict[str, Any]] = {
+    "secant": {"curvature.kind": "secant", "curvature.memory": 2, "dqn-fed.reference": "lbfgs"},
+    "recomputed": {"curvature.kind": "secant", "curvature.previous": "recomputed", "dqn-fed.reference": "momentum"},
+    "hvp": {"curvature.kind": "hvp", "dqn-fed.form": "two-sided"},
+    "update": {"dqn-fed.reference": "update", "local.epochs": 2, "local.batch-size": 16},
+    "float64": {"dtype": "float64", "dqn-fed.form": "one-sided"},
+    "buffers": {"method": "fedavg", "model": "tests.helpers.models:norm_mlp", "local.batch-size": 16},
+    "samples": {"clients": 6, "participation": 0.5, "dqn-fed.reference": "momentum"},
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_bytes_and_order_make_no_difference(name: str) -> None:
+    settings = Settings.from_mapping({**TINY, "rounds": 4, **RUNS[name]})
+    straight = run(settings)
+    grids = (
+        TransportGrid(app, settings.clients, settings.flat()),
+        ShuffledGrid(app, settings.clients, 1, settings.flat()),
+    )
+    for grid in grids:
+        other = serve(grid, settings)
+        assert np.array_equal(other.theta, straight.theta)
+        assert {key: value.tobytes() for key, value in other.buffers.items()} == {
+            key: value.tobytes() for key, value in straight.buffers.items()
+        }
+        assert [event.losses_after for event in other.events] == [event.losses_after for event in straight.events]
+        assert other.accuracies == straight.accuracies
+
+
+@pytest.mark.parametrize("method", ["dqn-fed", "fedsgd", "mgda"])
+def test_a_run_is_what_direct_calls_make_it(method: str) -> None:
+    settings = Settings.from_mapping(
+        {**TINY, "rounds": 3, "method": method, "step-rule": "newton", "dqn-fed.form": "two-sided"}
+    )
+    clients = [DQNFedClient(settings, number, load_client(settings, number)) for number in range(settings.clients)]
+    data = load_client(settings, 0)
+    module = build_model(settings.model, data.input_shape, data.num_classes, seed=settings.seed)
+    theta, rule = ParamSpec.of(module).flatten(module), make_method(settings)
+    for number in range(1, settings.rounds + 1):
+        replies = {k: client.work(ClientTask(number, number), theta) for k, client in enumerate(clients)}
+        rows = RoundRows(Basis(len(clients), len(theta), torch.float32), tuple(replies))
+        for slot, reply in replies.items():
+            assert reply.gradient is not None
+            rows.basis.put(slot, reply.gradient)
+        step = solve(rule, make_batch(replies, rows, number), rows).step
+        theta = line_point(theta, step, 0.0, 1.0)
+    assert np.array_equal(run(settings).theta, theta)

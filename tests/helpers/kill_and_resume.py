@@ -1,0 +1,72 @@
+"""Run a federation in processes that are killed, each continuing where the one before was, until one gets to the end.
+
+    python -m tests.helpers.kill_and_resume DIRECTORY SEED KILLS SETTINGS
+
+runs once undisturbed into DIRECTORY/whole, then with kills into DIRECTORY/killed, and prints, as a JSON list, how many
+rounds the log held at each kill that hit a run under way. Processes are forked from one that has imported everything,
+so that a life of a fraction of a second is spent in the run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from dqnfed_flwr import run
+from dqnfed_flwr.strategy.dqnfed import CHECKPOINT
+from dqnfed_flwr.telemetry.log import EVENTS
+
+
+def live(mapping: dict[str, Any], output: Path) -> int:
+    """Start or continue the run in a process of its own; its id."""
+    child = os.fork()
+    if child:
+        return child
+    status = 1
+    try:
+        run({**mapping, "output": str(output)}, resume=(output / CHECKPOINT).exists())
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def rounds_logged(output: Path) -> int:
+    """Lines of the event log."""
+    return len((output / EVENTS).read_text().splitlines()) if (output / EVENTS).exists() else 0
+
+
+def finish(child: int) -> None:
+    """Wait for a process that must come to the end of its run."""
+    _, status = os.waitpid(child, 0)
+    if status:
+        raise SystemExit(f"a process that nobody killed ended with status {status}")
+
+
+def main(directory: Path, seed: int, kills: int, mapping: dict[str, Any]) -> list[int]:
+    """Kill `kills` times, at random moments of a life as long as a share of the whole run; then let one finish."""
+    run({**mapping, "rounds": 1, "seed": 999})  # imports what runs need
+    since = time.perf_counter()
+    finish(live(mapping, directory / "whole"))
+    seconds = time.perf_counter() - since
+    moments = random.Random(seed)
+    hit = []
+    for _ in range(kills):
+        child = live(mapping, directory / "killed")
+        time.sleep(moments.uniform(0.2, 1.8) * seconds / (kills + 1))
+        os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+        if os.WIFSIGNALED(status):
+            hit.append(rounds_logged(directory / "killed"))
+    finish(live(mapping, directory / "killed"))
+    return hit
+
+
+if __name__ == "__main__":
+    place, number, times, given = sys.argv[1:]
+    print(json.dumps(main(Path(place), int(number), int(times), json.loads(given))))

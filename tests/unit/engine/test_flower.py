@@ -1,0 +1,115 @@
+"""What surrounds Flower's simulation engine, without starting it: the app, commands that fail, the log followed."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from flwr.cli.config_utils import load_and_validate
+
+from dqnfed_flwr.config import Settings
+from dqnfed_flwr.engine import flower
+from dqnfed_flwr.engine.flower import FlwrCommand, program, run_flower, run_status, superlink, write_app
+from dqnfed_flwr.errors import RunError
+from dqnfed_flwr.telemetry.events import RoundEvent
+from dqnfed_flwr.telemetry.log import EventLog
+from tests.helpers.runs import make_event
+
+
+def test_the_app_that_is_laid_out_is_one_of_flowers(tmp_path: Path) -> None:
+    settings = Settings.from_mapping({"rounds": 7, "dqn-fed.beta": 0.5})
+    write_app(tmp_path / "app", settings)
+    config, warnings = load_and_validate(tmp_path / "app" / "pyproject.toml")
+    assert not warnings
+    app = tomllib.loads((tmp_path / "app" / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
+    assert Settings.from_mapping(app["config"]) == settings
+    assert config["tool"]["flwr"]["app"]["components"] == {
+        "serverapp": "server_app.app:app",
+        "clientapp": "client_app.app:app",
+    }
+    laid_out = {path.relative_to(tmp_path / "app").as_posix() for path in (tmp_path / "app").rglob("*")}
+    assert {"server_app/app.py", "client_app/app.py", "dqnfed_flwr/strategy/dqnfed.py"} <= laid_out
+    assert not any("__pycache__" in path for path in laid_out)
+
+
+def test_without_ray_the_engine_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flower, "find_spec", lambda name: None)
+    with pytest.raises(RunError, match=r"needs Ray; install dqnfed-flwr\[simulation\]"):
+        run_flower(Settings())
+
+
+def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> FlwrCommand:
+    """A `flwr` command that is a shell script."""
+    command = tmp_path / "flwr"
+    command.write_text(f"#!/bin/sh\n{script}\n")
+    command.chmod(0o755)
+    monkeypatch.setattr(flower, "program", lambda name: str(command))
+    return FlwrCommand({"PATH": "/usr/bin:/bin"})
+
+
+def test_a_command_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flwr = scripted(tmp_path, monkeypatch, "echo 'no such app' >&2; exit 3")
+    with pytest.raises(RunError, match="flwr run failed: no such app"):
+        flwr("run", ".")
+
+
+def test_a_command_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flower, "CALL_SECONDS", 0.2)
+    with pytest.raises(RunError, match=r"flwr list failed: .*timed out"):
+        scripted(tmp_path, monkeypatch, "exec sleep 30")("list")
+
+
+def test_json_is_found_after_what_else_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flwr = scripted(tmp_path, monkeypatch, """echo 'Loading...'; echo '{"runs": [{"status": "finished:failed"}]}'""")
+    assert run_status(flwr, "1") == "finished:failed"
+    with pytest.raises(RunError, match="flwr list gave no JSON: all is well"):
+        scripted(tmp_path, monkeypatch, "echo all is well").json("list")
+    assert run_status(scripted(tmp_path, monkeypatch, "echo '{}'"), "1") == "unknown"
+
+
+def test_a_superlink_that_does_not_start_shows_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scripted(tmp_path, monkeypatch, "echo 'port in use'; exit 1")
+    with pytest.raises(RunError, match=r"(?s)did not start.*port in use"), superlink(tmp_path):
+        pytest.fail("it did")
+
+
+def test_programs_of_this_environment_come_first() -> None:
+    assert Path(program("flwr")).is_absolute()
+    assert program("no-such-program") == "no-such-program"
+
+
+class Listener:
+    """Notes what it hears."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def on_start(self, rounds: int, done: list[RoundEvent]) -> None:
+        self.heard.append(f"start {rounds} after {len(done)}")
+
+    def on_round(self, event: RoundEvent) -> None:
+        self.heard.append(f"round {event.round}")
+
+    def on_end(self) -> None:
+        self.heard.append("end")
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_listeners_hear_of_each_round_once(tmp_path: Path, resume: bool) -> None:
+    settings = Settings.from_mapping({"rounds": 3, "resume": resume, "output": str(tmp_path)})
+    listener, log = Listener(), EventLog(tmp_path)
+    told = flower._tell(tmp_path, settings, [listener], -1)
+    assert listener.heard == []  # nothing is logged yet
+    log.on_start(3, [make_event(1, None)] if resume else [])
+    if not resume:
+        log.on_round(make_event(1, None))
+    told = flower._tell(tmp_path, settings, [listener], told)
+    told = flower._tell(tmp_path, settings, [listener], told)
+    log.on_round(make_event(2, None))
+    log.on_round(make_event(3, None))
+    told = flower._tell(tmp_path, settings, [listener], told)
+    log.on_end()
+    before = ["start 3 after 1"] if resume else ["start 3 after 0", "round 1"]
+    assert listener.heard == [*before, "round 2", "round 3"]
+    assert told == 3

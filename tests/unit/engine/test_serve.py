@@ -1,0 +1,136 @@
+"""The server's side of a run: what it checks before it trains, and what it leaves behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecordValues, Context, Message
+from flwr.clientapp import ClientApp
+
+from dqnfed_flwr import wire
+from dqnfed_flwr.config import Settings
+from dqnfed_flwr.engine.grid import InProcessGrid
+from dqnfed_flwr.engine.result import MODEL, RUN, read_result
+from dqnfed_flwr.engine.run import run
+from dqnfed_flwr.engine.serve import initial_model, prepare_output, serve
+from dqnfed_flwr.errors import CheckpointError, ConfigError, DataError
+from dqnfed_flwr.models import build_model
+from dqnfed_flwr.params import ParamSpec
+from dqnfed_flwr.strategy.dqnfed import CHECKPOINT
+from dqnfed_flwr.strategy.roster import Roster
+from dqnfed_flwr.telemetry.log import EVENTS
+from tests.helpers.runs import TINY
+
+
+def settings(**mapping: Any) -> Settings:
+    return Settings.from_mapping({**TINY, **mapping})
+
+
+def test_a_run_leaves_model_figures_log_and_checkpoint(tmp_path: Path) -> None:
+    result = run(settings(output=str(tmp_path / "deep" / "down")))
+    found = tmp_path / "deep" / "down"
+    assert {path.name for path in found.iterdir()} == {RUN, MODEL, EVENTS, CHECKPOINT}
+    assert np.array_equal(read_result(found).theta, result.theta)
+    assert read_result(found).events == result.events
+
+
+def test_the_home_directory_may_be_named_by_a_tilde(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    run(settings(output="~/runs"))
+    run(settings(output="~/runs", rounds=3), resume=True)
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {RUN, MODEL, EVENTS, CHECKPOINT}
+
+
+def test_a_run_without_output_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run(settings())
+    assert list(tmp_path.iterdir()) == []
+
+
+class Untouched(InProcessGrid):
+    """Nothing may be sent before the settings are sound."""
+
+    def push_messages(self, messages: object) -> list[str]:
+        raise AssertionError("a message was sent")
+
+
+@pytest.mark.parametrize("path", ["file", "file/below", "file/further/below"])
+def test_an_output_that_cannot_be_written_is_found_before_training(tmp_path: Path, path: str) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(ConfigError, match=r"output: cannot write to .* name another directory"):
+        serve(Untouched(ClientApp(), 2, {}), settings(output=str(tmp_path / path)))
+
+
+def test_a_resume_without_a_place_to_resume_from_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="resume: needs output"):
+        prepare_output(settings(resume=True))
+    with pytest.raises(CheckpointError, match="no checkpoint there"):
+        run(settings(output=str(tmp_path)), resume=True)
+
+
+def test_trying_the_output_leaves_no_trace(tmp_path: Path) -> None:
+    assert prepare_output(settings(output=str(tmp_path))) == tmp_path
+    assert list(tmp_path.iterdir()) == []
+    assert prepare_output(settings()) is None
+
+
+def met(shapes: list[str], classes: list[int]) -> Roster:
+    """A roster of clients whose data look like this."""
+    app = ClientApp()
+
+    @app.query()
+    def query(message: Message, context: Context) -> Message:
+        client = int(context.node_config["partition-id"])
+        properties: dict[str, ConfigRecordValues] = {
+            "partition": client,
+            "num-examples": 5,
+            "num-classes": classes[client],
+            "input-shape": shapes[client],
+        }
+        return Message(wire.encode_properties(properties), reply_to=message)
+
+    roster = Roster(len(shapes), 1, 5)
+    roster.wait(InProcessGrid(app, len(shapes), {}))
+    return roster
+
+
+@pytest.mark.parametrize(("given", "classes"), [(0, 7), (9, 9)])
+def test_the_first_model_is_that_of_the_seed_and_the_data(given: int, classes: int) -> None:
+    chosen = settings(**{"model": "logistic", "seed": 3, "num-classes": given})
+    theta, step, buffers = wire.decode_model(initial_model(chosen, met(["1,4,4", "1,4,4"], [3, 7])))
+    module = build_model("logistic", (1, 4, 4), classes, seed=3)
+    assert np.array_equal(theta, ParamSpec.of(module).flatten(module))
+    assert (step, buffers) == (None, {})
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_first_model_has_the_dtype_of_the_settings(dtype: str) -> None:
+    theta, _, _ = wire.decode_model(initial_model(settings(dtype=dtype), met(["64"], [10])))
+    assert theta.dtype == dtype
+
+
+def test_clients_that_cannot_share_a_model_are_told(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"disagree on the shape of a sample: .*\(1, 8, 8\).*\(3, 8, 8\)"):
+        initial_model(settings(), met(["1,8,8", "3,8,8"], [10, 10]))
+
+
+def test_a_new_run_does_not_leave_another_ones_checkpoint_lying_about(tmp_path: Path) -> None:
+    run(settings(output=str(tmp_path)))
+    assert (tmp_path / CHECKPOINT).exists()
+    run(settings(output=str(tmp_path), **{"checkpoint-every": 0}))
+    assert not (tmp_path / CHECKPOINT).exists()
+
+
+@pytest.mark.parametrize(("every", "kept"), [(1, [1, 2, 3]), (2, [2, 3]), (0, [])])
+def test_checkpoints_are_written_as_often_as_asked_and_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int, kept: list[int]
+) -> None:
+    from dqnfed_flwr.strategy import dqnfed
+
+    rounds: list[int] = []
+    monkeypatch.setattr(dqnfed, "write_checkpoint", lambda path, record, arrays: rounds.append(record["round"]))
+    run(settings(output=str(tmp_path), rounds=3, **{"checkpoint-every": every}))
+    assert rounds == kept

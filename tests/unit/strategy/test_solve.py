@@ -1,0 +1,78 @@
+"""From rows to a step: figures in the order of the clients, precision where the Gramian asks for it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from dqnfed_flwr.config import Settings
+from dqnfed_flwr.linalg.gram import SMALL, Basis
+from dqnfed_flwr.linalg.gram_schmidt import newton_rate_step
+from dqnfed_flwr.methods._base import RoundRows
+from dqnfed_flwr.methods.registry import make_method
+from dqnfed_flwr.strategy.solve import make_batch, solve
+from dqnfed_flwr.types import ClientReply, Float64Array
+from tests.helpers.gradient_sets import conflicting_set
+
+TWO_SIDED = Settings.from_mapping({"dqn-fed.form": "two-sided", "dqn-fed.rate-spread": 0})
+
+
+def replies(count: int, clients: tuple[int, ...]) -> dict[int, ClientReply]:
+    return {
+        client: ClientReply(10 * (place + 1), loss=place + 0.5, rate=place + 1.0)
+        for place, client in enumerate(clients[:count])
+    }
+
+
+def test_figures_stand_in_the_order_of_the_clients(rng: np.random.Generator) -> None:
+    rows = rng.standard_normal((2, 4))
+    basis = Basis(5, 4, torch.float64)
+    basis.put(3, rows[1])
+    basis.put(1, rows[0])
+    batch = make_batch(replies(2, (4, 9)), RoundRows(basis, (1, 3)), 7)
+    assert (batch.clients, batch.round) == ((4, 9), 7)
+    np.testing.assert_allclose(batch.gram, rows @ rows.T, rtol=1e-14)
+    assert batch.losses.tolist() == [0.5, 1.5]
+    assert batch.rates.tolist() == [1, 2]
+    assert batch.shares.tolist() == [1 / 3, 2 / 3]
+
+
+@pytest.mark.parametrize("form", ["two-sided", "one-sided", "anchored"])
+def test_slopes_and_norm_are_those_of_the_step_with_empty_slots_between(rng: np.random.Generator, form: str) -> None:
+    rows = conflicting_set(rng, 3, 8)
+    method = make_method(Settings.from_mapping({"dqn-fed.form": form}))
+    basis = Basis(6 + method.reference_rows, 8, torch.float64)
+    slots = (0, 2, 5)
+    for slot, row in zip(slots, rows, strict=True):
+        basis.put(slot, row)
+    given = RoundRows(basis, slots)
+    solved = solve(method, make_batch(replies(3, (1, 4, 6)), given, 1), given)
+    np.testing.assert_allclose(solved.slopes, rows @ solved.step.numpy(), rtol=1e-10)
+    assert solved.norm == pytest.approx(float(solved.step.norm()), rel=1e-10)
+
+
+def distance(rows: Float64Array, rates: Float64Array) -> tuple[float, bool]:
+    """How far the step from float32 rows is from the recursion in float64 on the same rows; whether it was refined."""
+    narrow = rows.astype(np.float32)
+    basis = Basis(len(rows), rows.shape[1])
+    for slot, row in enumerate(narrow):
+        basis.put(slot, row)
+    given = RoundRows(basis, tuple(range(len(rows))))
+    fitting = {k: ClientReply(10, loss=1.0, rate=float(rate)) for k, rate in enumerate(rates)}
+    step = solve(make_method(TWO_SIDED), make_batch(fitting, given, 1), given).step.numpy()
+    exact = newton_rate_step(narrow.astype(np.float64), rates)[0]
+    return float(np.linalg.norm(step - exact) / np.linalg.norm(exact)), basis.exact
+
+
+@pytest.mark.parametrize(("common", "refined"), [(0.5, False), (1e-2, True)])
+def test_an_ill_conditioned_round_is_solved_on_a_gramian_in_float64(
+    rng: np.random.Generator, common: float, refined: bool
+) -> None:
+    # The unit-diagonal Gramian has the condition number 1 / common^2: 4, and 1e4.
+    dim = SMALL // 4 + 1
+    directions = rng.standard_normal((5, dim)) / np.sqrt(dim)
+    rows = conflicting_set(rng, 4, 5, common) @ directions
+    error, exact = distance(rows, rng.uniform(0.5, 2, 4))
+    assert exact is refined
+    assert error < 1e-5

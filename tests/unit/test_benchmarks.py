@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks import agreement, client_rate, convex, engine, server_memory, server_step
+from benchmarks._common import Bar, Json, report, settings_of
+from benchmarks._convex_plot import linear_shape, superlinear_shape
+from benchmarks._gradient_sets import gradient_sets
+from dqnfed_flwr.linalg.gram import Basis
+
+Main = Callable[[Sequence[str]], None]
+
+BENCHMARKS = (server_step, server_memory, agreement, engine, client_rate, convex)
+
+
+def record_of(main: Main, arguments: Sequence[str], tmp_path: Path) -> dict[str, Any]:
+    """What the benchmark writes as JSON."""
+    target = tmp_path / "figures.json"
+    main([*arguments, "--json", str(target)])
+    record: dict[str, Any] = json.loads(target.read_text())
+    assert {"cpu_count", "python", "numpy", "torch", "flwr"} <= set(record["environment"])
+    return record
+
+
+@pytest.fixture
+def two_classes(tmp_path: Path) -> Path:
+    """120 samples of five features, whose classes overlap."""
+    rng = np.random.default_rng(0)
+    y = np.arange(120) % 2
+    x = rng.standard_normal((120, 5)) + 0.5 * y[:, None]
+    path = tmp_path / "two.npz"
+    np.savez(path, x_train=x.astype(np.float32), y_train=y)
+    return path
+
+
+@pytest.mark.parametrize("benchmark", BENCHMARKS, ids=lambda module: module.__name__.rpartition(".")[2])
+def test_help_names_the_json_option(benchmark: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        benchmark.main(["--help"])
+    assert ended.value.code == 0
+    assert "--json PATH|-" in capsys.readouterr().out
+
+
+def test_every_benchmark_is_in_the_readme() -> None:
+    readme = (Path(convex.__file__).parent / "README.md").read_text()
+    scripts = {path.name for path in Path(convex.__file__).parent.glob("[!_]*.py")}
+    assert scripts >= {f"{module.__name__.rpartition('.')[2]}.py" for module in BENCHMARKS}
+    assert all(f"benchmarks/{name}" in readme for name in scripts)
+
+
+def test_server_step(tmp_path: Path) -> None:
+    record = record_of(server_step.main, ["--clients", "4", "--parameters", "3000", "--repeats", "2"], tmp_path)
+    for key in (
+        "after_last_reply_over_fedavg",
+        "recursion_over_step",
+        "recursion_over_after_last_reply",
+        "memory_bandwidth_bytes_per_second",
+        "after_last_reply_over_two_reads",
+        "peak_memory_bytes",
+        "memory_over_rows_plus_100mb",
+        "streaming_seconds",
+    ):
+        assert record[key] > 0
+    assert [bar["figure"] for bar in record["bars"]] == ["memory_over_rows_plus_100mb"]
+
+
+def test_server_step_without_the_recursion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_step, "server_memory", lambda clients, parameters: {})
+    arguments = ["--clients", "3", "--parameters", "50", "--repeats", "1", "--no-recursion"]
+    record = record_of(server_step.main, arguments, tmp_path)
+    assert not [key for key in record if key.startswith("recursion")]
+
+
+def test_server_memory_counts_the_rows(tmp_path: Path) -> None:
+    target = tmp_path / "memory.json"
+    command = [sys.executable, server_memory.__file__, "--clients", "8", "--parameters", "4000000"]
+    subprocess.run([*command, "--json", str(target)], check=True)  # the peak is that of a whole process
+    record = json.loads(target.read_text())
+    assert record["rows_bytes"] == 8 * 4_000_000 * 4
+    assert record["peak_memory_bytes"] >= record["rows_bytes"]
+    assert record["memory_over_rows_plus_100mb"] <= 1
+
+
+def test_agreement(tmp_path: Path) -> None:
+    arguments = [
+        "--sets",
+        "4",
+        "--streamed-values",
+        "3000",
+        "--large",
+        "--large-clients",
+        "3",
+        "--large-parameters",
+        "999",
+    ]
+    record = record_of(agreement.main, arguments, tmp_path)
+    assert record["order_changes_bits"] == 0
+    assert record["worst_error_float64"] <= 1e-10
+    assert record["worst_error_float32"] <= 1e-5
+    assert record["large_worst_error"] <= 2e-6
+    assert set(record["large"]) == set(agreement.SHARES)
+    assert record["large_worst_error"] < record["large_worst_error_recursion_float32"]
+
+
+def test_gradient_sets_are_drawn_anew_and_conflict() -> None:
+    sets = list(gradient_sets(8, seed=1, streamed_values=2000))
+    assert [drawn.kind for drawn in sets] == ["random", "conflicting"] * 4
+    assert all(drawn.rows.size >= 2000 for drawn in sets[2:4] + sets[6:])
+    for drawn in sets[1::2]:
+        products = drawn.rows @ drawn.rows.T
+        pairs = products[~np.eye(len(products), dtype=bool)]
+        assert np.mean(pairs) < 0
+
+
+def test_engine(tmp_path: Path) -> None:
+    arguments = ["--clients", "4", "--samples", "20", "--participation", "0.5", "--rounds", "2", "--repeats", "1"]
+    put = Basis.put
+    record = record_of(engine.main, arguments, tmp_path)
+    assert Basis.put is put
+    for key in ("messages_per_second", "grid_messages_per_second", "overhead", "overhead_without_server_arithmetic"):
+        assert record[key] > 0
+    assert record["gradient_passes"] == 4
+    assert record["evaluation_passes"] >= 4
+
+
+def test_client_rate(tmp_path: Path) -> None:
+    record = record_of(client_rate.main, ["--samples", "8", "--repeats", "2"], tmp_path)
+    assert record["parameters"] == 656_810
+    assert record["pairs_kept"] == 1
+    assert record["rate_over_gradient"] > 0
+
+
+def test_convex(tmp_path: Path, two_classes: Path) -> None:
+    picture = tmp_path / "errors.png"
+    arguments = [
+        "--data",
+        str(two_classes),
+        "--copies-rounds",
+        "12",
+        "--fedsgd-rounds",
+        "30",
+        "--parts-rounds",
+        "3",
+        "--plot",
+        str(picture),
+    ]
+    record = record_of(convex.main, [*arguments, "--set", "clients=3"], tmp_path)
+    assert len(record["fedsgd"]) == 5
+    assert {row["form"] for row in record["copies"]} == set(convex.ON_COPIES)
+    for partition in ("iid", "shards"):
+        assert {row["form"] for row in record[partition]} == set(convex.ON_PARTS)
+        assert 0 < record[f"{partition}_share_of_start"] < 2
+        assert record[f"{partition}_all_fell"] is True
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_convex_reads_libsvm_text(tmp_path: Path) -> None:
+    text = "\n".join(f"{(-1) ** k} 1:{k % 3} 2:{k % 5}" for k in range(30))
+    (tmp_path / "set.svm").write_text(text)
+    arguments = ["--data", str(tmp_path / "set.svm"), "--problems", "iid", "--parts-rounds", "1", "--samples", "28"]
+    record = record_of(convex.main, arguments, tmp_path)
+    assert record["iid_rounds"] == 1
+    assert "copies" not in record
+
+
+def test_report_prints_a_table_or_json(capsys: pytest.CaptureFixture[str]) -> None:
+    figures: dict[str, Json] = {"ratio": 0.5, "missing": float("nan"), "rows": [{"name": "a", "value": 1.0}]}
+    bars = [Bar("ratio", "<=", 1.0), Bar("missing", "<=", 1.0), Bar("absent", ">=", 1.0)]
+    report("title", figures, bars, "")
+    table = capsys.readouterr().out
+    assert "<= 1  met" in table
+    assert "<= 1  missed" in table
+    report("title", figures, bars, "-")
+    record = json.loads(capsys.readouterr().out)
+    assert record["missing"] is None
+    assert [bar["met"] for bar in record["bars"]] == [True, False]
+
+
+def test_settings_of_reads_values_as_yaml() -> None:
+    assert settings_of(["rounds=3", "step.lr=0.5", "method=mgda"]) == {"rounds": 3, "step.lr": 0.5, "method": "mgda"}
+    with pytest.raises(SystemExit, match="KEY=VALUE"):
+        settings_of(["rounds"])
+
+
+def test_shapes_have_the_contraction_they_stand_for() -> None:
+    errors = np.geomspace(1.0, 1e-9, 40)
+    straight, bent = linear_shape(errors), superlinear_shape(errors)
+    np.testing.assert_allclose(straight, errors, rtol=1e-12)
+    assert bent[-1] == pytest.approx(1e-9)
+    falling = bent[1:] / bent[:-1]
+    later = falling[bent[1:] < 1]
+    assert (np.diff(later) < 0).all()
