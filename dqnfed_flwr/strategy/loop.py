@@ -221,7 +221,6 @@ class RoundLoop:
 
     def _relax(self, pending: PendingStep, mean_gradient: Tensor) -> None:
         """Go on along the mean gradient, judged by the mean loss."""
-        self._method.settle(pending.step, 0.0)
         pending.step, pending.fallback, pending.relaxed = mean_gradient, None, True
         pending.scale = replace(pending.scale, norm=float(mean_gradient.norm()))
         pending.ladder = Ladder(0.0)

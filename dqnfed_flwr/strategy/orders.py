@@ -75,8 +75,8 @@ def final_evaluation(state: RunState, clients: list[int], num_classes: int) -> O
 def needs_step(task: ClientTask, settings: Settings) -> bool:
     """Whether the client needs the step beside the candidate: for other rungs, or to get back to theta^{t-1}."""
     rungs = task.probe and (task.grow or task.halvings > 0)
-    secant = settings.curvature.kind == "secant" or settings.local_work == "lbfgs"
-    previous = task.train and secant and settings.curvature.previous == "recomputed"
+    curvature = settings.curvature
+    previous = task.train and curvature.kind == "secant" and curvature.previous == "recomputed"
     return task.factor > 0 and (rungs or previous)
 
 

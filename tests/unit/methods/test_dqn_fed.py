@@ -125,6 +125,14 @@ def test_a_retreat_is_one_sided_until_a_step_is_taken() -> None:
     assert "retreat" not in decide(method, grads).combination.notes
 
 
+def test_a_retreat_forgets_the_anchors_memory() -> None:
+    method = dqn_fed(reference="momentum")
+    method.settle(torch.ones(2, dtype=torch.float64), 1.0)
+    assert "last" in method.export_state()
+    method.retreat()
+    assert "last" not in method.export_state()
+
+
 def test_the_reference_update_needs_updates() -> None:
     rows = RoundRows(Basis(3, 2, torch.float64), (0, 1))
     with pytest.raises(RunError, match="local updates"):

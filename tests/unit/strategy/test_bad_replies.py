@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ from dqnfed_flwr.engine.grid import InProcessGrid
 from dqnfed_flwr.errors import QuorumError
 from dqnfed_flwr.strategy.dqnfed import DQNFed
 from dqnfed_flwr.telemetry.events import DroppedClient
-from dqnfed_flwr.types import Float64Array
+from dqnfed_flwr.types import ClientReply, Float64Array
+from dqnfed_flwr.wire import Assignment
 from tests.helpers.bad_replies import BAD_EVALUATIONS, BAD_PROBES, BAD_TRAINING, UNREADABLE, Meddle, figure, vector
 from tests.helpers.grids import Meddling
 from tests.helpers.quadratics import Federation, Quadratic, spread_out, start_at, strategy
@@ -88,6 +90,38 @@ def test_an_unfit_probe_does_not_hold_up_the_others(kind: str, grid: str) -> Non
     assert first.improved_ratio == 1.0
     assert later[0].participants == [0, 1, 2, 4]
     assert [(drop.client, drop.reason) for drop in later[0].dropped] == [(BAD, reason)]
+
+
+@every_grid
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda g: g * np.nan, "not-finite"),
+        (lambda g: g * np.inf, "not-finite"),
+        (lambda g: g[:-1], "bad-shape"),
+        (lambda g: g.astype(np.float16), "bad-dtype"),
+        (None, "missing-key"),
+    ],
+)
+def test_an_unfit_update_costs_its_client_alone(change: Any, reason: str, grid: str) -> None:
+    class WithUpdates(Federation):
+        def reply(self, client: int, given: Assignment) -> ClientReply:
+            reply = super().reply(client, given)
+            return reply if reply.gradient is None else replace(reply, update=0.1 * reply.gradient)
+
+    def drop_update(reply: Message) -> Message:
+        reply.content.array_records["vectors"].pop("update", None)
+        return reply
+
+    meddle = drop_update if change is None else vector(change, key="update")
+    server = strategy(CLIENTS, {"dqn-fed.form": "anchored", "dqn-fed.reference": "update"})
+    app = Meddling(WithUpdates(spread_out(CLIENTS)).app(), BAD, meddle)
+    server.start(GRIDS[grid](app, CLIENTS, {}), start_at(np.zeros(6)))
+    assert server.outcome is not None
+    for event in server.outcome.events:
+        assert event.participants == [0, 1, 2, 4]
+        assert event.improved_ratio == 1.0
+    assert [(drop.client, drop.reason) for drop in drops(server)[0]] == [(BAD, reason)]
 
 
 def test_a_message_that_flower_cannot_unpack_costs_its_client_alone() -> None:

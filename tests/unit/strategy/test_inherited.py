@@ -41,7 +41,7 @@ def theta(result: Result) -> Float64Array:
 @pytest.mark.parametrize("rule", ["newton", "fixed", "clipped"])
 @pytest.mark.parametrize("form", ["two-sided", "one-sided", "anchored"])
 def test_both_loops_reach_the_same_model(rule: str, form: str) -> None:
-    settings = {"step-rule": rule, "dqn-fed.form": form, "step.radius": 0.4, "step.lr": 0.1}
+    settings = {"step-rule": rule, "dqn-fed.form": form, "step.radius": 0.4, "step.lr": 0.1, "step.decay": 0.5}
     own = strategy(4, {**settings, "rounds": ROUNDS}).start(grid(), start_at(np.zeros(6)))
     assert np.array_equal(theta(inherited(grid(), settings)), theta(own))
 
@@ -62,6 +62,7 @@ def test_the_numbers_of_exchanges_rise_so_that_clients_can_pair_models() -> None
     federation = Federation(spread_out(4))
     inherited(grid(federation), CLIPPED)
     assert [given.task.exchange for client, given in federation.asked if client == 0 and given.task.train] == [1, 2, 3]
+    assert {given.task.num_classes for client, given in federation.asked} == {2}
 
 
 def test_figures_come_with_every_round() -> None:

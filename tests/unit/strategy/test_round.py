@@ -13,11 +13,13 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 
 from dqnfed_flwr import wire
+from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.grid import InProcessGrid
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.strategy.dqnfed import DQNFed
+from dqnfed_flwr.strategy.orders import needs_step
 from dqnfed_flwr.telemetry.events import RoundEvent
-from dqnfed_flwr.types import ClientReply
+from dqnfed_flwr.types import ClientReply, ClientTask
 from tests.helpers.grids import ShuffledGrid
 from tests.helpers.quadratics import Federation, Quadratic, spread_out, start_at, strategy
 from tests.helpers.transport import TransportGrid
@@ -60,6 +62,7 @@ def test_losses_and_ratio_are_those_of_the_models_before_and_after(rule: str) ->
         assert event.losses_after == run.losses(number)
         fallen = [after <= before for before, after in zip(run.losses(number - 1), run.losses(number), strict=True)]
         assert event.improved_ratio == sum(fallen) / 5
+        assert set(event.seconds) == {"exchange", "solve", "step", "total"}
 
 
 def test_the_ratio_counts_those_whose_loss_did_not_rise() -> None:
@@ -110,6 +113,24 @@ def test_clients_are_asked_for_what_is_due_and_no_more() -> None:
     assert (first.train, first.probe, first.evaluate, first.factor) == (True, False, False, 0.0)
     assert (last.train, last.probe, last.evaluate) == (False, True, True)  # nothing to train for after the last round
     assert {task.round for task in tasks if task.evaluate} == {3, 4}  # settling rounds 2 and 3
+
+
+@pytest.mark.parametrize(
+    ("task", "curvature", "needed"),
+    [
+        (ClientTask(3, 3, factor=0.5), {}, False),
+        (ClientTask(3, 3, factor=0.5, probe=True), {}, False),  # the candidate's own loss is enough
+        (ClientTask(3, 3, factor=0.5, probe=True, grow=True), {}, True),
+        (ClientTask(3, 3, factor=0.5, probe=True, halvings=2), {}, True),
+        (ClientTask(3, 3, factor=0.0, probe=True, halvings=2), {}, False),  # there is no line
+        (ClientTask(3, 3, factor=0.5), {"kind": "secant"}, False),
+        (ClientTask(3, 3, factor=0.5), {"kind": "secant", "previous": "recomputed"}, True),
+        (ClientTask(3, 3, factor=0.5), {"kind": "hvp", "previous": "recomputed"}, False),
+        (ClientTask(3, 3, factor=0.5, train=False), {"kind": "secant", "previous": "recomputed"}, False),
+    ],
+)
+def test_what_a_task_needs_the_line_for(task: ClientTask, curvature: dict[str, str], needed: bool) -> None:
+    assert needs_step(task, Settings.from_mapping({"curvature": curvature})) is needed
 
 
 @pytest.mark.parametrize(("rule", "lines"), [("probed", [False, True, True]), ("clipped", [False, False, False])])

@@ -9,6 +9,7 @@ import pytest
 
 from dqnfed_flwr import wire
 from dqnfed_flwr.engine.grid import InProcessGrid
+from dqnfed_flwr.methods.dqn_fed import RateMethod
 from dqnfed_flwr.strategy.outcome import Outcome
 from dqnfed_flwr.types import ClientReply, Probe
 from tests.helpers.quadratics import Federation, Quadratic, opposed, start_at, strategy
@@ -54,6 +55,14 @@ def test_stay_goes_on_without_moving() -> None:
         (number, "stationary", 0.0) for number in (1, 2, 3)
     ]
     assert outcome.theta.tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("choice", ["stay", "relax"])
+def test_the_method_hears_how_each_step_was_used(choice: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[float] = []
+    monkeypatch.setattr(RateMethod, "settle", lambda self, step, factor: heard.append(factor), raising=False)
+    run(UNEQUAL, [0.0, 0.0], **{"step.on-stationary": choice, "local.lr": 0.5, "rounds": 2})
+    assert heard == ([0.0, 0.0] if choice == "stay" else [0.5, 0.5])
 
 
 def test_relax_lowers_the_mean_loss_in_place_of_every_loss() -> None:
