@@ -49,7 +49,7 @@ def finish(child: int) -> None:
 
 
 def main(directory: Path, seed: int, kills: int, mapping: dict[str, Any]) -> list[int]:
-    """Kill `kills` times, at random moments of a life as long as a share of the whole run; then let one finish."""
+    """Kill `kills` times, each at a random share of the time that the whole run takes; then let one finish."""
     run({**mapping, "rounds": 1, "seed": 999})  # imports what runs need
     since = time.perf_counter()
     finish(live(mapping, directory / "whole"))
@@ -58,7 +58,7 @@ def main(directory: Path, seed: int, kills: int, mapping: dict[str, Any]) -> lis
     hit = []
     for _ in range(kills):
         child = live(mapping, directory / "killed")
-        time.sleep(moments.uniform(0.2, 1.8) * seconds / (kills + 1))
+        time.sleep(moments.uniform(0.05, 0.6) * seconds)
         os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
         if os.WIFSIGNALED(status):

@@ -10,16 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from flwr.app import ArrayRecord, MetricRecord
 
 from dqnfed_flwr import wire
-from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.grid import InProcessGrid
-from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.strategy.dqnfed import DQNFed
-from dqnfed_flwr.strategy.orders import needs_step
 from dqnfed_flwr.telemetry.events import RoundEvent
-from dqnfed_flwr.types import ClientReply, ClientTask
+from dqnfed_flwr.types import ClientReply
 from tests.helpers.grids import ShuffledGrid
 from tests.helpers.quadratics import Federation, Quadratic, spread_out, start_at, strategy
 from tests.helpers.transport import TransportGrid
@@ -105,41 +102,6 @@ def test_rules_without_a_safeguard_never_miss() -> None:
     assert not any(event.misses for event in run.events)
 
 
-def test_clients_are_asked_for_what_is_due_and_no_more() -> None:
-    federation = Federation(spread_out(3))
-    Run(federation, {"rounds": 3, "evaluate-every": 2})
-    tasks = [given.task for client, given in federation.asked if client == 1]
-    first, last = tasks[0], tasks[-1]
-    assert (first.train, first.probe, first.evaluate, first.factor) == (True, False, False, 0.0)
-    assert (last.train, last.probe, last.evaluate) == (False, True, True)  # nothing to train for after the last round
-    assert {task.round for task in tasks if task.evaluate} == {3, 4}  # settling rounds 2 and 3
-
-
-@pytest.mark.parametrize(
-    ("task", "curvature", "needed"),
-    [
-        (ClientTask(3, 3, factor=0.5), {}, False),
-        (ClientTask(3, 3, factor=0.5, probe=True), {}, False),  # the candidate's own loss is enough
-        (ClientTask(3, 3, factor=0.5, probe=True, grow=True), {}, True),
-        (ClientTask(3, 3, factor=0.5, probe=True, halvings=2), {}, True),
-        (ClientTask(3, 3, factor=0.0, probe=True, halvings=2), {}, False),  # there is no line
-        (ClientTask(3, 3, factor=0.5), {"kind": "secant"}, False),
-        (ClientTask(3, 3, factor=0.5), {"kind": "secant", "previous": "recomputed"}, True),
-        (ClientTask(3, 3, factor=0.5), {"kind": "hvp", "previous": "recomputed"}, False),
-        (ClientTask(3, 3, factor=0.5, train=False), {"kind": "secant", "previous": "recomputed"}, False),
-    ],
-)
-def test_what_a_task_needs_the_line_for(task: ClientTask, curvature: dict[str, str], needed: bool) -> None:
-    assert needs_step(task, Settings.from_mapping({"curvature": curvature})) is needed
-
-
-@pytest.mark.parametrize(("rule", "lines"), [("probed", [False, True, True]), ("clipped", [False, False, False])])
-def test_the_line_is_sent_to_those_who_need_it(rule: str, lines: list[bool]) -> None:
-    federation = Federation([Quadratic(np.ones(6)), Quadratic(np.ones(6))])
-    Run(federation, {"rounds": 2, "step-rule": rule})
-    assert [given.step is not None for client, given in federation.asked if client == 1] == lines
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_replies_in_any_order_give_the_same_bits(seed: int) -> None:
     def final(grid: InProcessGrid) -> tuple[bytes, list[list[float]]]:
@@ -169,43 +131,6 @@ def test_flowers_result_holds_model_and_figures() -> None:
 def test_the_final_model_is_evaluated_even_if_no_round_was() -> None:
     run = Run(Federation(spread_out(3)), {"rounds": 2, "evaluate-every": 0})
     assert run.outcome.accuracy == {k: round(100 * math.exp(-loss)) / 100 for k, loss in enumerate(run.losses(2))}
-
-
-def test_num_rounds_and_timeout_of_the_call_take_precedence() -> None:
-    federation = Federation(spread_out(2))
-    server = strategy(2, {"rounds": 9})
-    server.start(InProcessGrid(federation.app(), 2, {}), start_at(np.zeros(6)), num_rounds=2, timeout=7)
-    assert server.settings.rounds == 2
-    assert server.settings.deadline == 7
-
-
-def test_configs_that_clients_would_never_see_are_refused() -> None:
-    with pytest.raises(ConfigError, match="use the run config"):
-        strategy(2).start(
-            InProcessGrid(Federation(spread_out(2)).app(), 2, {}),
-            start_at(np.zeros(6)),
-            train_config=ConfigRecord({"lr": 1}),
-        )
-
-
-def test_listeners_hear_of_a_failed_run_too() -> None:
-    heard: list[str] = []
-
-    class Listener:
-        def on_start(self, rounds: int, done: list[RoundEvent]) -> None:
-            heard.append(f"start {rounds} {len(done)}")
-
-        def on_round(self, event: RoundEvent) -> None:
-            heard.append(f"round {event.round}")
-            raise KeyboardInterrupt
-
-        def on_end(self) -> None:
-            heard.append("end")
-
-    server = DQNFed(strategy(2).settings, listeners=[Listener()])
-    with pytest.raises(KeyboardInterrupt):
-        server.start(InProcessGrid(Federation(spread_out(2)).app(), 2, {}), start_at(np.zeros(6)))
-    assert heard == ["start 3 0", "round 1", "end"]
 
 
 def test_one_client_alone_is_gradient_descent_with_a_line_search() -> None:

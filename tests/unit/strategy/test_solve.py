@@ -76,3 +76,19 @@ def test_an_ill_conditioned_round_is_solved_on_a_gramian_in_float64(
     error, exact = distance(rows, rng.uniform(0.5, 2, 4))
     assert exact is refined
     assert error < 1e-5
+
+
+def test_clients_that_send_the_same_are_solved_for_once_in_float64(rng: np.random.Generator) -> None:
+    rows = rng.standard_normal((2, SMALL // 3 + 1))
+    rates = np.array([1.0, 2.0, 2.0])
+    narrow = rows[[0, 1, 1]].astype(np.float32)
+    basis = Basis(3, narrow.shape[1])
+    for slot, row in enumerate(narrow):
+        basis.put(slot, row)
+    given = RoundRows(basis, (0, 1, 2))
+    fitting = {k: ClientReply(10, loss=1.0, rate=float(rate)) for k, rate in enumerate(rates)}
+    solved = solve(make_method(TWO_SIDED), make_batch(fitting, given, 1), given)
+    assert basis.exact
+    assert solved.combination.rank == 2
+    exact = newton_rate_step(narrow[:2].astype(np.float64), rates[:2])[0]
+    assert np.linalg.norm(solved.step.numpy() - exact) / np.linalg.norm(exact) < 1e-6

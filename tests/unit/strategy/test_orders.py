@@ -1,0 +1,54 @@
+"""What an exchange asks of whom, and what it sends for that."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dqnfed_flwr.config import Settings
+from dqnfed_flwr.engine.grid import InProcessGrid
+from dqnfed_flwr.strategy.orders import needs_step
+from dqnfed_flwr.types import ClientTask
+from tests.helpers.quadratics import Federation, Quadratic, spread_out, start_at, strategy
+
+
+def run(federation: Federation, settings: dict[str, Any]) -> None:
+    clients = len(federation.objectives)
+    strategy(clients, settings).start(InProcessGrid(federation.app(), clients, {}), start_at(np.zeros(6)))
+
+
+def test_clients_are_asked_for_what_is_due_and_no_more() -> None:
+    federation = Federation(spread_out(3))
+    run(federation, {"rounds": 3, "evaluate-every": 2})
+    tasks = [given.task for client, given in federation.asked if client == 1]
+    first, last = tasks[0], tasks[-1]
+    assert (first.train, first.probe, first.evaluate, first.factor) == (True, False, False, 0.0)
+    assert (last.train, last.probe, last.evaluate) == (False, True, True)  # nothing to train for after the last round
+    assert {task.round for task in tasks if task.evaluate} == {3, 4}  # settling rounds 2 and 3
+
+
+@pytest.mark.parametrize(
+    ("task", "curvature", "needed"),
+    [
+        (ClientTask(3, 3, factor=0.5), {}, False),
+        (ClientTask(3, 3, factor=0.5, probe=True), {}, False),  # the candidate's own loss is enough
+        (ClientTask(3, 3, factor=0.5, probe=True, grow=True), {}, True),
+        (ClientTask(3, 3, factor=0.5, probe=True, halvings=2), {}, True),
+        (ClientTask(3, 3, factor=0.0, probe=True, halvings=2), {}, False),  # there is no line
+        (ClientTask(3, 3, factor=0.5), {"kind": "secant"}, False),
+        (ClientTask(3, 3, factor=0.5), {"kind": "secant", "previous": "recomputed"}, True),
+        (ClientTask(3, 3, factor=0.5), {"kind": "hvp", "previous": "recomputed"}, False),
+        (ClientTask(3, 3, factor=0.5, train=False), {"kind": "secant", "previous": "recomputed"}, False),
+    ],
+)
+def test_what_a_task_needs_the_line_for(task: ClientTask, curvature: dict[str, str], needed: bool) -> None:
+    assert needs_step(task, Settings.from_mapping({"curvature": curvature})) is needed
+
+
+@pytest.mark.parametrize(("rule", "lines"), [("probed", [False, True, True]), ("clipped", [False, False, False])])
+def test_the_line_is_sent_to_those_who_need_it(rule: str, lines: list[bool]) -> None:
+    federation = Federation([Quadratic(np.ones(6)), Quadratic(np.ones(6))])
+    run(federation, {"rounds": 2, "step-rule": rule})
+    assert [given.step is not None for client, given in federation.asked if client == 1] == lines
