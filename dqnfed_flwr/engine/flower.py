@@ -6,6 +6,7 @@ installs the app's dependencies anew. Here every run has a SuperLink and a home 
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import json
 import os
@@ -18,7 +19,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -33,6 +34,7 @@ from dqnfed_flwr.errors import RunError
 from dqnfed_flwr.telemetry.events import Listener
 from dqnfed_flwr.telemetry.log import EVENTS, read_events
 
+PR_SET_PDEATHSIG = 1
 PACKAGES = ("dqnfed_flwr", "server_app", "client_app")
 CONNECTION = "dqnfed"
 START_SECONDS, CALL_SECONDS, END_SECONDS = 60.0, 120.0, 10.0
@@ -167,12 +169,22 @@ def superlink(home: Path) -> Iterator[FlwrCommand]:
     command = [program("flower-superlink"), "--insecure", "--simulation", "--isolation", "subprocess"]
     command += ["--host", "127.0.0.1", "--port", str(port)]
     with (home / "superlink.log").open("w") as log:
-        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+        process = subprocess.Popen(
+            command, env=environment, stdout=log, stderr=log, start_new_session=True, preexec_fn=_end_with_parent()
+        )
     try:
         _await_health(process, port, home / "superlink.log")
         yield FlwrCommand(environment)
     finally:
         _end(process)
+
+
+def _end_with_parent() -> Callable[[], None] | None:
+    """What a child calls so that it is told to end when this process dies, in whatever way; None where Linux is not."""
+    if sys.platform != "linux":
+        return None
+    prctl = ctypes.CDLL(None).prctl  # found before the fork: little is safe after it
+    return lambda: prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _await_health(process: subprocess.Popen[bytes], port: int, log: Path) -> None:

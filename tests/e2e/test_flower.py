@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -69,6 +71,41 @@ def test_a_failed_run_is_an_error_that_tells_why(tmp_path: Path) -> None:
         run(settings, engine="flower")
     assert "finished:failed" in str(caught.value)
     assert "0 of 2 clients came within 3 s" in str(caught.value)
+
+
+def running(pid: int) -> bool:
+    """Whether a process is there and no mere entry in the table."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not tell a child that its parent died")
+def test_the_superlink_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
+    script = f"""
+import time
+from pathlib import Path
+from dqnfed_flwr.engine import flower
+
+popen = flower.subprocess.Popen
+flower.subprocess.Popen = lambda *given, **named: print((child := popen(*given, **named)).pid, flush=True) or child
+with flower.superlink(Path({str(tmp_path)!r})):
+    print("up", flush=True)
+    time.sleep(300)
+"""
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    with process.stdout:
+        superlink_pid = int(process.stdout.readline())
+        assert process.stdout.readline() == "up\n"
+        assert running(superlink_pid)
+        process.kill()
+        process.wait()
+    end = time.monotonic() + 30
+    while running(superlink_pid) and time.monotonic() < end:
+        time.sleep(0.2)
+    assert not running(superlink_pid)
 
 
 def test_a_run_goes_on_under_either_engine(tmp_path: Path) -> None:
