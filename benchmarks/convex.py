@@ -71,7 +71,7 @@ ON_PARTS: Mapping[str, Overrides] = {
     "one-sided, secant": ONE_SIDED,
     "one-sided, no curvature": {**ONE_SIDED, "curvature.kind": "none"},
     "two-sided, secant": TWO_SIDED,
-    "mgda": {"method": "mgda", "step-rule": "probed", "mgda.lr": 1.0},
+    "mgda": {"method": "mgda", "step-rule": "probed", "local.lr": 1.0},
 }
 
 

@@ -84,6 +84,20 @@ class ParamSpec:
         return tuple(sizes)
 
     @property
+    def layers(self) -> tuple[slice, ...]:
+        """Columns of each layer: the parameters of one module, weight and bias together, in the model's order."""
+        found: list[tuple[str, slice]] = []
+        start = 0
+        for name, size in zip(self.names, self.sizes, strict=True):
+            module = name.rpartition(".")[0]
+            if found and found[-1][0] == module:
+                found[-1] = (module, slice(found[-1][1].start, start + size))
+            else:
+                found.append((module, slice(start, start + size)))
+            start += size
+        return tuple(columns for _, columns in found)
+
+    @property
     def dim(self) -> int:
         """D, the number of trainable values."""
         return sum(self.sizes)

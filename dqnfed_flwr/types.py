@@ -56,6 +56,8 @@ class ClientTask:
         g_k . step, the slope of its loss along the step at theta^{t-1}.
     num_classes : int
         Classes of the federation's model; 0 leaves it to the client's own data.
+    directives : Mapping[str, float]
+        What the method tells this client for its local work, by name.
     """
 
     exchange: int
@@ -69,6 +71,23 @@ class ClientTask:
     reference_loss: float = 0.0
     slope: float = 0.0
     num_classes: int = 0
+    directives: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Extras:
+    """What a method asks clients for beside gradient, loss and rate.
+
+    Attributes
+    ----------
+    vectors : Mapping[str, tuple[int, ...]]
+        Shapes of arrays, by name; they come in the dtype of the model.
+    figures : tuple[str, ...]
+        Names of figures.
+    """
+
+    vectors: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    figures: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +132,10 @@ class ClientReply:
     ----------
     gradient : FloatArray | None
         Row g_k of the round (or theta - theta_k when the local work is SGD), None unless trained.
-    update : FloatArray | None
-        theta - theta_k after local passes, for the reference `update`; None unless asked for by the settings.
+    vectors : Mapping[str, FloatArray]
+        Further arrays that the method asks for, by name; `update` is theta - theta_k after local passes.
+    figures : Mapping[str, float]
+        Further figures that it asks for.
     buffers : Mapping[str, NDArray]
         Buffers of the model after the local work (BatchNorm statistics and the like).
     loss : float
@@ -129,7 +150,8 @@ class ClientReply:
 
     num_examples: int
     gradient: FloatArray | None = None
-    update: FloatArray | None = None
+    vectors: Mapping[str, FloatArray] = field(default_factory=dict)
+    figures: Mapping[str, float] = field(default_factory=dict)
     buffers: Mapping[str, NDArray[np.generic]] = field(default_factory=dict)
     loss: float = float("nan")
     rate: float = float("nan")
@@ -157,6 +179,8 @@ class RoundBatch:
         Partition numbers, rising.
     round : int
         From 1.
+    figures : Mapping[str, Float64Array]
+        Further figures of the clients that the method asked for, each [K].
     """
 
     gram: Float64Array
@@ -165,6 +189,7 @@ class RoundBatch:
     shares: Float64Array
     clients: tuple[int, ...]
     round: int
+    figures: Mapping[str, Float64Array] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

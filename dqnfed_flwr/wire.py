@@ -3,8 +3,8 @@
 | message | record | keys |
 |---|---|---|
 | server to client | ArrayRecord `model` | `theta`, `step` (when the client needs the line), `buffer.<name>` |
-| | ConfigRecord `task` | the fields of `ClientTask`, kebab-case |
-| client to server | ArrayRecord `vectors` | `gradient`, `update`, `buffer.<name>` |
+| | ConfigRecord `task` | the fields of `ClientTask`, kebab-case; `directive.<name>` |
+| client to server | ArrayRecord `vectors` | `gradient`, `extra.<name>`, `buffer.<name>` |
 | | MetricRecord `figures` | see `_reply_figures` |
 | both ways of `query` | ConfigRecord `properties` | the client's properties |
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, cast
 
 import numpy as np
@@ -25,11 +25,11 @@ from numpy.typing import NDArray
 
 from dqnfed_flwr.arrays import Array, size, view
 from dqnfed_flwr.errors import WireError
-from dqnfed_flwr.types import ClientReply, ClientTask, Evaluation, FloatArray, Probe
+from dqnfed_flwr.types import ClientReply, ClientTask, Evaluation, Extras, FloatArray, Probe
 
 MODEL, TASK, VECTORS, FIGURES, PROPERTIES = "model", "task", "vectors", "figures", "properties"
 MEMORY = "memory"
-BUFFER = "buffer."
+BUFFER, EXTRA, DIRECTIVE = "buffer.", "extra.", "directive."
 FLOATS = ("float32", "float64")
 MAX_EXAMPLES = 10**9
 Buffers = Mapping[str, NDArray[np.generic]]
@@ -45,13 +45,13 @@ class ReplyForm:
         D.
     buffers : Mapping[str, NDArray]
         The model's buffers: names, shapes and dtypes.
-    update : bool
-        Whether a displacement of local passes comes beside the gradient.
+    extras : Extras
+        What comes beside the gradient.
     """
 
     dim: int
     buffers: Buffers
-    update: bool = False
+    extras: Extras = field(default_factory=Extras)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,9 @@ def decode_model(record: ArrayRecord) -> tuple[FloatArray, FloatArray | None, Bu
 
 def encode_task(task: ClientTask, model: ArrayRecord) -> RecordDict:
     """Content of a message to a client."""
-    return RecordDict({MODEL: model, TASK: ConfigRecord({_kebab(k): v for k, v in asdict(task).items()})})
+    config = {_kebab(key): value for key, value in asdict(task).items() if key != "directives"}
+    config |= {DIRECTIVE + name: float(value) for name, value in task.directives.items()}
+    return RecordDict({MODEL: model, TASK: ConfigRecord(config)})
 
 
 def decode_task(content: RecordDict) -> Assignment:
@@ -106,19 +108,23 @@ def decode_task(content: RecordDict) -> Assignment:
     if MODEL not in content.array_records or TASK not in content.config_records:
         raise WireError("missing-key", f"records {sorted(content)}; need {MODEL!r} and {TASK!r}")
     config = content.config_records[TASK]
-    names = {_kebab(item.name): item.name for item in fields(ClientTask)}
-    if set(config) != set(names):
+    names = {_kebab(item.name): item.name for item in fields(ClientTask) if item.name != "directives"}
+    directives: dict[str, Any] = {
+        key.removeprefix(DIRECTIVE): value for key, value in config.items() if key.startswith(DIRECTIVE)
+    }
+    values: dict[str, Any] = {names.get(key, key): value for key, value in config.items() if DIRECTIVE not in key}
+    if set(values) != set(names.values()):
         raise WireError("missing-key", f"task keys {sorted(config)}; need {sorted(names)}")
-    values: dict[str, Any] = {names[key]: value for key, value in config.items()}
-    return Assignment(ClientTask(**values), *decode_model(content.array_records[MODEL]))
+    return Assignment(ClientTask(**values, directives=directives), *decode_model(content.array_records[MODEL]))
 
 
 def encode_reply(reply: ClientReply) -> RecordDict:
     """Content of a client's reply."""
     vectors = ArrayRecord()
-    for name, vector in (("gradient", reply.gradient), ("update", reply.update)):
-        if vector is not None:
-            vectors[name] = Array(vector)
+    if reply.gradient is not None:
+        vectors["gradient"] = Array(reply.gradient)
+    for name, vector in reply.vectors.items():
+        vectors[EXTRA + name] = Array(vector)
     for name, value in reply.buffers.items():
         vectors[BUFFER + name] = Array(value)
     return RecordDict({VECTORS: vectors, FIGURES: MetricRecord(_reply_figures(reply))})
@@ -135,7 +141,7 @@ def decode_reply(content: RecordDict, task: ClientTask, form: ReplyForm) -> Clie
 
     Notes
     -----
-    Gradient and update are not searched for NaN and Inf here: whoever forms their norm sees it there for nothing.
+    The vectors are not searched for NaN and Inf here: whoever forms the gradient's norm sees it there for nothing.
     """
     figures = _figures_of(content)
     _check_keys("array records", set(content.array_records), {VECTORS})
@@ -148,7 +154,8 @@ def decode_reply(content: RecordDict, task: ClientTask, form: ReplyForm) -> Clie
     validation = _read_evaluation(figures, "validation") if task.evaluate and "validation-loss" in figures else None
     if not task.train:
         return ClientReply(num_examples, probe=probe, test=test, validation=validation, seconds=seconds)
-    expected = {"gradient"} | ({"update"} if form.update else set()) | {BUFFER + name for name in form.buffers}
+    wanted = form.extras
+    expected = {"gradient"} | {EXTRA + name for name in wanted.vectors} | {BUFFER + name for name in form.buffers}
     _check_keys("vectors", set(vectors), expected)
     rate = figures.number("rate")
     if rate < 0:
@@ -156,7 +163,8 @@ def decode_reply(content: RecordDict, task: ClientTask, form: ReplyForm) -> Clie
     return ClientReply(
         num_examples=num_examples,
         gradient=_floats(view(vectors["gradient"], (form.dim,), FLOATS)),
-        update=_floats(view(vectors["update"], (form.dim,), FLOATS)) if form.update else None,
+        vectors={name: _floats(view(vectors[EXTRA + name], shape, FLOATS)) for name, shape in wanted.vectors.items()},
+        figures={name: figures.number(EXTRA + name) for name in wanted.figures},
         buffers={name: _read_buffer(vectors[BUFFER + name], value) for name, value in form.buffers.items()},
         loss=figures.number("loss"),
         rate=rate,
@@ -258,6 +266,7 @@ def _reply_figures(reply: ClientReply) -> dict[str, int | float | list[int] | li
     if reply.gradient is not None:
         figures |= {"loss": reply.loss, "rate": reply.rate}
         figures |= {"pairs-kept": reply.pairs_kept, "pairs-rejected": reply.pairs_rejected}
+        figures |= {EXTRA + name: value for name, value in reply.figures.items()}
     if reply.probe is not None:
         figures |= {"probe-loss": reply.probe.loss, "probe-holds": int(reply.probe.holds)}
         if reply.probe.grown_holds is not None:

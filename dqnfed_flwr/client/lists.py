@@ -12,14 +12,16 @@ from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.types import ClientReply, ClientTask
 
 HAS_STEP = "has-step"
-_NAMES = {field.name.replace("_", "-"): field for field in fields(ClientTask)}
+_NAMES = {field.name.replace("_", "-"): field for field in fields(ClientTask) if field.name != "directives"}
+_DIRECTIVE, _EXTRA = "directive.", "extra."
 _KINDS: dict[str, tuple[type, ...]] = {"int": (int,), "bool": (bool,), "float": (int, float)}
 
 
 def write_task(task: ClientTask, *, has_step: bool) -> dict[str, Metric]:
     """The fields of `task` in kebab-case, and whether a step comes with the model."""
     values = asdict(task)
-    return {key: values[field.name] for key, field in _NAMES.items()} | {HAS_STEP: has_step}
+    directives = {_DIRECTIVE + name: value for name, value in task.directives.items()}
+    return {key: values[field.name] for key, field in _NAMES.items()} | directives | {HAS_STEP: has_step}
 
 
 def read_task(config: Mapping[str, Any]) -> tuple[ClientTask, bool]:
@@ -40,6 +42,9 @@ def read_task(config: Mapping[str, Any]) -> tuple[ClientTask, bool]:
             values[field.name] = value
         elif key in ("exchange", "round"):
             raise ConfigError(f"{key}: missing from the task; send at least exchange and round")
+    values["directives"] = {
+        key.removeprefix(_DIRECTIVE): float(value) for key, value in config.items() if key.startswith(_DIRECTIVE)
+    }
     return ClientTask(**values), bool(config.get(HAS_STEP, False))
 
 
@@ -49,6 +54,7 @@ def metrics_of(reply: ClientReply) -> dict[str, Metric]:
     if reply.gradient is not None:
         metrics |= {"loss": reply.loss, "rate": reply.rate}
         metrics |= {"pairs-kept": reply.pairs_kept, "pairs-rejected": reply.pairs_rejected}
+        metrics |= {_EXTRA + name: value for name, value in reply.figures.items()}
     if reply.probe is not None:
         metrics |= {f"probe-{key.replace('_', '-')}": v for key, v in asdict(reply.probe).items() if v is not None}
     for part, counts in (("test", reply.test), ("validation", reply.validation)):

@@ -113,7 +113,7 @@ class DQNFedClient(NumPyClient):
             self._worker.restore_state(state)
 
     def fit(self, parameters: Arrays, config: Mapping[str, Any]) -> tuple[Arrays, int, dict[str, Metric]]:
-        """Train, and whatever else the task asks: ([gradient] or [gradient, update], then buffers; n; metrics).
+        """Train, and whatever else the task asks: (gradient, the method's further arrays, buffers; n; metrics).
 
         Raises
         ------
@@ -124,8 +124,8 @@ class DQNFedClient(NumPyClient):
         """
         task, has_step = read_task(config)
         reply = self._work_on_lists(replace(task, train=True), parameters, has_step)
-        vectors: Arrays = [vector for vector in (reply.gradient, reply.update) if vector is not None]
-        return [*vectors, *reply.buffers.values()], reply.num_examples, metrics_of(reply)
+        gradient: Arrays = [] if reply.gradient is None else [reply.gradient]
+        return [*gradient, *reply.vectors.values(), *reply.buffers.values()], reply.num_examples, metrics_of(reply)
 
     def evaluate(self, parameters: Arrays, config: Mapping[str, Any]) -> tuple[float, int, dict[str, Metric]]:
         """Probe and evaluate without training: (loss, examples behind it, metrics).

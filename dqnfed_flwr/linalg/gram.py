@@ -12,7 +12,7 @@ ill-conditioned Gramian, `combine` where the weighted rows cancel.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import TypeVar
@@ -121,6 +121,18 @@ class Basis:
         index = np.fromiter(slots, dtype=np.intp)
         return self._gram[np.ix_(index, index)]
 
+    def row(self, slot: int) -> NDArray[np.floating]:
+        """The row in `slot` [D], a view that lasts until another row is put there."""
+        return np.asarray(self._rows[slot])
+
+    def columns(self, slots: Sequence[int], part: slice) -> Float64Array:
+        """Some columns of the rows in `slots`, copied to float64 [len(slots), width]."""
+        return np.asarray(self._rows[list(slots), part], dtype=np.float64)
+
+    def column_blocks(self) -> list[slice]:
+        """All columns, in blocks of which a float64 copy of every row is cheap."""
+        return _columns(self.dim, SEGMENT // 16)
+
     def refine(self) -> None:
         """Compute the Gramian anew with float64 products; one pass over the rows."""
         slots = np.flatnonzero(self._filled)
@@ -144,6 +156,9 @@ class Basis:
         Tensor
             [D] in the dtype of the rows, on the host.
         """
+        (used,) = np.nonzero(weights)
+        if used.size == 1 and weights[used[0]] == 1:
+            return torch.from_numpy(self._rows[used[0]].copy())
         if self._rows.dtype == np.float64 or self._rows.size < SMALL or self._cancels(weights):
             return self._combine_wide(weights)
         rows = torch.from_numpy(self._rows)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dqnfed_flwr.errors import RunError
 from dqnfed_flwr.linalg.gram import Basis
-from dqnfed_flwr.types import Combination, Float64Array, FloatArray, RoundBatch
+from dqnfed_flwr.types import Combination, Extras, Float64Array, FloatArray, RoundBatch
 
 State = Mapping[str, NDArray[np.generic]]
 
@@ -32,13 +32,13 @@ class RoundRows:
         Rows of the clients, and free slots behind them for references.
     slots : tuple[int, ...]
         Slot of each client's row, in the order of `RoundBatch.clients`.
-    updates : tuple[FloatArray, ...]
-        Displacements theta - theta_k [D] of local passes in the same order; empty unless clients send them.
+    vectors : Mapping[str, tuple[FloatArray, ...]]
+        Further arrays of the clients by name, in the same order, as the method asked for them in `extras`.
     """
 
     basis: Basis
     slots: tuple[int, ...]
-    updates: tuple[FloatArray, ...] = ()
+    vectors: Mapping[str, tuple[FloatArray, ...]] = field(default_factory=dict)
 
     def combine(self, weights: Float64Array) -> Tensor:
         """Weighted sum [D] of the clients' rows by K weights."""
@@ -50,14 +50,23 @@ class RoundRows:
         out[list(self.slots)] = weights
         return out
 
-    def mean_update(self, shares: Float64Array) -> Tensor:
-        """Mean displacement [D] by sample shares [K], summed in the order of the clients."""
-        if not self.updates:
-            raise RunError("this method needs the clients' local updates, which their replies do not hold")
-        total = np.zeros_like(self.updates[0])
-        for share, update in zip(shares, self.updates, strict=True):
-            total += update * total.dtype.type(share)
+    def mean_vector(self, name: str, shares: Float64Array) -> Tensor:
+        """Mean of the clients' arrays `name` by sample shares [K], summed in the order of the clients."""
+        if name not in self.vectors:
+            raise RunError(f"this method needs the clients' {name!r}, which their replies do not hold")
+        first, *_ = self.vectors[name]
+        total = np.zeros_like(first)
+        for share, vector in zip(shares, self.vectors[name], strict=True):
+            total += vector * total.dtype.type(share)
         return torch.from_numpy(total)
+
+    def columns(self, part: slice) -> Float64Array:
+        """The clients' rows in some columns, in float64 [K, width]: a copy."""
+        return self.basis.columns(self.slots, part)
+
+    def column_blocks(self) -> list[slice]:
+        """Consecutive blocks of columns, each small enough for a float64 copy of all rows."""
+        return self.basis.column_blocks()
 
 
 class Method(ABC):
@@ -71,9 +80,28 @@ class Method(ABC):
 
     reference_rows: int = 0
 
+    def extras(self, dim: int) -> Extras:
+        """What clients must send beside gradient, loss and rate, for a model of D = `dim`."""
+        del dim
+        return Extras()
+
+    def select(self, round_number: int, clients: tuple[int, ...]) -> tuple[int, ...]:
+        """Who trains in a round, rising; `clients` is the strategy's own sample, and the default."""
+        del round_number
+        return clients
+
+    def directives(self, round_number: int, client: int) -> Mapping[str, float]:
+        """What a client is told for its local work of a round."""
+        del round_number, client
+        return {}
+
+    def observe(self, batch: RoundBatch, rows: RoundRows) -> None:
+        """Take in the figures of a round, once, before `combine`, which may be asked more than once."""
+        del batch, rows
+
     @abstractmethod
     def combine(self, batch: RoundBatch, rows: RoundRows) -> Combination:
-        """Decide the round.
+        """Decide the round, from the state that `observe` left; no state changes here that a second call would see.
 
         Parameters
         ----------
@@ -116,3 +144,37 @@ class GramMethod(Method):
         """`weights`, laid out over the slots of the basis."""
         combination = self.weights(batch)
         return replace(combination, weights=rows.spread(combination.weights))
+
+
+class VectorMethod(Method):
+    """A method that makes a vector of size D of the rows: server momentum, masks of coordinates, medians."""
+
+    reference_rows = 1
+
+    @abstractmethod
+    def step(self, batch: RoundBatch, rows: RoundRows) -> Tensor:
+        """The step [D], in the dtype of the rows."""
+
+    def combine(self, batch: RoundBatch, rows: RoundRows) -> Combination:
+        """`step`, put into the last row of the basis with weight 1; `notes` go along."""
+        weights = np.zeros(rows.basis.capacity)
+        weights[-1] = 1.0
+        rows.basis.put(rows.basis.capacity - 1, self.step(batch, rows))
+        return Combination(weights, notes=self.notes())
+
+    def notes(self) -> Mapping[str, float]:
+        """Figures for the event log, of the last `step`."""
+        return {}
+
+
+class LayerMethod(VectorMethod):
+    """A method that decides layer by layer.
+
+    Attributes
+    ----------
+    layers : tuple[slice, ...]
+        Columns of each layer, weight and bias together, in the order of the model; told by the strategy before the
+        first round.
+    """
+
+    layers: tuple[slice, ...] = ()

@@ -15,11 +15,16 @@ from torch import Tensor
 
 from dqnfed_flwr.linalg.lbfgs import LBFGSHistory
 from dqnfed_flwr.methods._base import RoundRows, State
-from dqnfed_flwr.types import Float64Array
+from dqnfed_flwr.types import Extras, Float64Array
 
 
 class Anchor(ABC):
     """A reference step u_ref [D] from the mean gradient [D] and the past."""
+
+    def extras(self, dim: int) -> Extras:
+        """What it needs of the clients beside their gradients."""
+        del dim
+        return Extras()
 
     @abstractmethod
     def propose(self, mean_gradient: Tensor, rows: RoundRows, shares: Float64Array) -> Tensor:
@@ -56,9 +61,13 @@ class GradientAnchor(Anchor):
 class UpdateAnchor(Anchor):
     """u_ref = mean of the clients' local updates theta - theta_k: FedAvg's step."""
 
+    def extras(self, dim: int) -> Extras:
+        """The displacement of local passes [D]."""
+        return Extras({"update": (dim,)})
+
     def propose(self, mean_gradient: Tensor, rows: RoundRows, shares: Float64Array) -> Tensor:
         """Mean displacement by sample shares."""
-        return rows.mean_update(shares)
+        return rows.mean_vector("update", shares)
 
 
 class MomentumAnchor(Anchor):

@@ -30,7 +30,7 @@ from dqnfed_flwr.linalg.min_norm import GramSolution, one_sided_weights, two_sid
 from dqnfed_flwr.methods._base import GramMethod, Method, RoundRows, State
 from dqnfed_flwr.methods.anchors import Anchor, GradientAnchor, LbfgsAnchor, MomentumAnchor, UpdateAnchor
 from dqnfed_flwr.methods.rates import fit_clients, limit_spread
-from dqnfed_flwr.types import Combination, Float64Array, RoundBatch
+from dqnfed_flwr.types import Combination, Extras, Float64Array, RoundBatch
 
 
 def dqn_fed(settings: DqnFedSettings, reference: str) -> Method:
@@ -80,6 +80,10 @@ class AnchoredMethod(Method):
         self._fallback = GradientAnchor(settings.lr)
         self._one_sided = RateMethod(settings, one_sided_weights)
         self._retreated = False
+
+    def extras(self, dim: int) -> Extras:
+        """What the anchor needs."""
+        return self._anchor.extras(dim)
 
     def combine(self, batch: RoundBatch, rows: RoundRows) -> Combination:
         """Coefficients of the K rows and, last, of the reference."""

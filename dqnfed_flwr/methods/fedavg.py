@@ -6,7 +6,6 @@ Decentralized Data", AISTATS 2017, Algorithm 1.
 
 from __future__ import annotations
 
-from dqnfed_flwr.config import FedSgdSettings
 from dqnfed_flwr.methods._base import GramMethod
 from dqnfed_flwr.types import Combination, RoundBatch
 
@@ -23,11 +22,17 @@ class FedAvg(GramMethod):
 
 
 class FedSgd(GramMethod):
-    """step = lr * sum p_k g_k, the rows being gradients at the received model. No deviations."""
+    """step = eta * sum p_k g_k, the rows being gradients at the received model. No deviations.
 
-    def __init__(self, settings: FedSgdSettings) -> None:
-        self._lr = settings.lr
+    Parameters
+    ----------
+    unit : float
+        eta.
+    """
+
+    def __init__(self, unit: float) -> None:
+        self._unit = unit
 
     def weights(self, batch: RoundBatch) -> Combination:
-        """lr * p_k."""
-        return Combination(self._lr * batch.shares)
+        """eta * p_k."""
+        return Combination(self._unit * batch.shares)

@@ -7,23 +7,28 @@ normalised.
 
 from __future__ import annotations
 
-from dqnfed_flwr.config import MgdaSettings
 from dqnfed_flwr.linalg.min_norm import hull_weights
 from dqnfed_flwr.methods._base import GramMethod
 from dqnfed_flwr.types import Combination, RoundBatch
 
 
 class Mgda(GramMethod):
-    """step = lr * sum lambda_k g_k, lambda = argmin |sum lambda_k g_k|^2 over the simplex."""
+    """step = eta * sum lambda_k g_k, lambda = argmin |sum lambda_k g_k|^2 over the simplex.
 
-    def __init__(self, settings: MgdaSettings) -> None:
-        self._lr = settings.lr
+    Parameters
+    ----------
+    unit : float
+        eta; 1 where the rows are displacements of local passes.
+    """
+
+    def __init__(self, unit: float) -> None:
+        self._unit = unit
 
     def weights(self, batch: RoundBatch) -> Combination:
-        """lr * lambda_k; zero at a Pareto-stationary model."""
+        """eta * lambda_k; zero at a Pareto-stationary model."""
         point = hull_weights(batch.gram)
         return Combination(
-            self._lr * point.weights,
+            self._unit * point.weights,
             rank=point.rank,
             condition=point.condition,
             residual=point.residual,

@@ -29,6 +29,7 @@ from dqnfed_flwr.strategy.checkpoint import (
     write_checkpoint,
 )
 from dqnfed_flwr.strategy.inherited import InheritedRound
+from dqnfed_flwr.strategy.layers import tell_layers
 from dqnfed_flwr.strategy.loop import RoundLoop
 from dqnfed_flwr.strategy.outcome import Outcome, final_outcome, note_round
 from dqnfed_flwr.strategy.roster import Roster
@@ -139,6 +140,7 @@ class DQNFed(Strategy):
         self._apply(num_rounds, timeout)
         self._roster.wait(grid)
         state, events = self._begin(grid, initial_arrays)
+        tell_layers(self._method, self.settings, self._roster, state.theta.numel())
         result = Result()
 
         def on_round(event: RoundEvent) -> None:
@@ -201,6 +203,7 @@ class DQNFed(Strategy):
     def _inherit(self, server_round: int, arrays: ArrayRecord, grid: Grid) -> InheritedRound:
         if self._inherited is None:
             self._roster.wait(grid)
+            tell_layers(self._method, self.settings, self._roster, wire.decode_model(arrays)[0].size)
         else:
             self._roster.refresh(grid)
         self._inherited = InheritedRound(

@@ -68,12 +68,14 @@ class InheritedRound:
         self._method, self._rule, self._roster = method, rule, roster
         done = server_round - 1
         self._state = RunState(theta=model, candidate=model, buffers=buffers, round=done, exchange=done)
-        self._intake = Intake(settings, model, buffers, method.reference_rows)
+        self._intake = Intake(settings, model, buffers, method)
         self._orders: Orders | None = None
 
     def train_messages(self) -> Iterator[Message]:
         """To this round's sample."""
-        return self._send(next_orders(self._state, self._settings, list(self._roster.members), self._num_classes))
+        return self._send(
+            next_orders(self._state, self._settings, list(self._roster.members), self._num_classes, self._method)
+        )
 
     def evaluate_messages(self) -> Iterator[Message]:
         """To all members."""

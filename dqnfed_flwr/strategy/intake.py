@@ -17,13 +17,13 @@ from dqnfed_flwr import wire
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import WireError
 from dqnfed_flwr.linalg.gram import Basis
-from dqnfed_flwr.methods._base import RoundRows
+from dqnfed_flwr.methods._base import Method, RoundRows
 from dqnfed_flwr.strategy.exchange import Answer, converse
 from dqnfed_flwr.strategy.orders import Orders, needs_step
 from dqnfed_flwr.strategy.roster import Member
 from dqnfed_flwr.strategy.state import RunState
 from dqnfed_flwr.telemetry.events import DroppedClient
-from dqnfed_flwr.types import ClientReply, ClientTask, FloatArray, Probe
+from dqnfed_flwr.types import ClientReply, ClientTask, Probe
 from dqnfed_flwr.wire import Buffers, ReplyForm
 
 
@@ -63,14 +63,14 @@ class Intake:
         A model [D], for size and dtype.
     buffers : Buffers
         Its buffers.
-    reference_rows : int
-        Slots that the method needs beside the clients'.
+    method : Method
+        Tells what it needs beside gradients.
     """
 
-    def __init__(self, settings: Settings, theta: torch.Tensor, buffers: Buffers, reference_rows: int) -> None:
+    def __init__(self, settings: Settings, theta: torch.Tensor, buffers: Buffers, method: Method) -> None:
         self._settings = settings
-        self._form = ReplyForm(theta.numel(), buffers, settings.wants_update)
-        self._basis = Basis(settings.sampled + reference_rows, theta.numel(), theta.dtype)
+        self._form = ReplyForm(theta.numel(), buffers, method.extras(theta.numel()))
+        self._basis = Basis(settings.sampled + method.reference_rows, theta.numel(), theta.dtype)
 
     def exchange(self, grid: Grid, orders: Orders, state: RunState, members: Mapping[int, Member]) -> Collected:
         """Send the candidate of `state` out with `orders` and take the replies in; books costs in `state.tally`."""
@@ -131,9 +131,10 @@ class Intake:
         if not np.isfinite(self._basis.gram([slot])).all():
             self._basis.drop(slot)
             raise WireError("not-finite", "the gradient holds NaN or Inf, or its norm overflows")
-        if reply.update is not None and not np.isfinite(reply.update).all():
-            self._basis.drop(slot)
-            raise WireError("not-finite", "the update holds NaN or Inf")
+        for name, vector in reply.vectors.items():
+            if not np.isfinite(vector).all():
+                self._basis.drop(slot)
+                raise WireError("not-finite", f"{name!r} holds NaN or Inf")
         return replace(reply, gradient=None)
 
     def _collected(
@@ -145,9 +146,10 @@ class Intake:
     ) -> Collected:
         trained = {client: reply for client, reply in replies.items() if client in orders.train}
         slots = tuple(orders.train.index(client) for client in trained)
-        updates: tuple[FloatArray, ...] = tuple(reply.update for reply in trained.values() if reply.update is not None)
+        names = self._form.extras.vectors if trained else ()
+        vectors = {name: tuple(reply.vectors[name] for reply in trained.values()) for name in names}
         return Collected(
-            replies, trained, RoundRows(self._basis, slots, updates), probes, dict(sorted(dropped.items()))
+            replies, trained, RoundRows(self._basis, slots, vectors), probes, dict(sorted(dropped.items()))
         )
 
 

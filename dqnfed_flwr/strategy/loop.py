@@ -68,7 +68,7 @@ class RoundLoop:
     ) -> None:
         self._settings, self._state, self._method, self._rule = settings, state, method, rule
         self._roster, self._on_round, self._save = roster, on_round, save
-        self._intake = Intake(settings, state.theta, state.buffers, method.reference_rows)
+        self._intake = Intake(settings, state.theta, state.buffers, method)
         self._num_classes = settings.num_classes or max(m.num_classes for m in roster.members.values())
 
     def run(self, grid: Grid) -> None:
@@ -84,7 +84,9 @@ class RoundLoop:
             if not self._can_go_on():
                 self._short_of(f"{len(self._roster.members)} clients are there")
                 continue
-            orders = next_orders(self._state, self._settings, list(self._roster.members), self._num_classes)
+            orders = next_orders(
+                self._state, self._settings, list(self._roster.members), self._num_classes, self._method
+            )
             settled = self._state.round
             self._absorb(orders, self._intake.exchange(grid, orders, self._state, self._roster.members))
             if self._state.round > settled:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from dqnfed_flwr.config import Settings
+from dqnfed_flwr.methods._base import Method
 from dqnfed_flwr.strategy.roster import sample
 from dqnfed_flwr.strategy.state import RunState
 from dqnfed_flwr.types import ClientTask
@@ -31,7 +32,7 @@ class Orders:
     round: int
 
 
-def next_orders(state: RunState, settings: Settings, clients: list[int], num_classes: int) -> Orders:
+def next_orders(state: RunState, settings: Settings, clients: list[int], num_classes: int, method: Method) -> Orders:
     """Plan the exchange that carries `state.candidate`.
 
     The participants of the pending step probe it, a new sample trains, and everybody evaluates where it is due.
@@ -46,12 +47,16 @@ def next_orders(state: RunState, settings: Settings, clients: list[int], num_cla
         Members present.
     num_classes : int
         Classes of the federation's model.
+    method : Method
+        Has the last word on who trains, and tells clients what it has to tell.
     """
     pending = state.pending
     train_round = state.round + (2 if pending else 1)
     train: tuple[int, ...] = ()
     if train_round <= settings.rounds:
-        train = sample(clients, settings.sampled, seed=settings.seed, round_number=train_round)
+        train = method.select(
+            train_round, sample(clients, settings.sampled, seed=settings.seed, round_number=train_round)
+        )
     present = set(clients)
     probe = tuple(client for client in pending.clients if client in present) if pending else ()
     evaluate = tuple(clients) if pending and _due(pending.round, settings) else ()
@@ -61,6 +66,7 @@ def next_orders(state: RunState, settings: Settings, clients: list[int], num_cla
         )
         for client in sorted({*train, *probe, *evaluate})
     }
+    tasks |= {client: replace(tasks[client], directives=method.directives(train_round, client)) for client in train}
     return Orders(tasks, train, probe, evaluate, train_round)
 
 
@@ -77,7 +83,7 @@ def needs_step(task: ClientTask, settings: Settings) -> bool:
     rungs = task.probe and (task.grow or task.halvings > 0)
     curvature = settings.curvature
     previous = task.train and curvature.kind == "secant" and curvature.previous == "recomputed"
-    return task.factor > 0 and (rungs or previous)
+    return task.factor > 0 and (rungs or previous or (task.train and settings.wants_step))
 
 
 def _due(round_number: int, settings: Settings) -> bool:

@@ -48,7 +48,13 @@ def make_batch(replies: dict[int, ClientReply], rows: RoundRows, round_number: i
         shares=examples / examples.sum(),
         clients=tuple(replies),
         round=round_number,
+        figures=_figures(replies),
     )
+
+
+def _figures(replies: dict[int, ClientReply]) -> dict[str, Float64Array]:
+    names = next(iter(replies.values())).figures if replies else {}
+    return {name: np.array([reply.figures[name] for reply in replies.values()]) for name in names}
 
 
 def solve(method: Method, batch: RoundBatch, rows: RoundRows) -> Solved:
@@ -62,6 +68,7 @@ def solve(method: Method, batch: RoundBatch, rows: RoundRows) -> Solved:
         Of the round.
     """
     with one_blas_thread():
+        method.observe(batch, rows)
         return _solve(method, batch, rows)
 
 

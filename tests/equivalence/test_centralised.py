@@ -63,7 +63,7 @@ class Centralised:
 
 @pytest.mark.parametrize("rounds", [1, 5])
 def test_a_round_of_fedsgd_is_a_gradient_step_on_all_data(rounds: int) -> None:
-    settings = settings_of(**{"method": "fedsgd", "fedsgd.lr": 0.3, "rounds": rounds, "split.alpha": 0.3})
+    settings = settings_of(**{"method": "fedsgd", "local.lr": 0.3, "rounds": rounds, "split.alpha": 0.3})
     expected = Centralised(settings, range(settings.clients)).descend(0.3, rounds)
     np.testing.assert_allclose(run(settings).theta, expected, rtol=1e-10, atol=1e-12)
 

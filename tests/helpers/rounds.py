@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 
 from dqnfed_flwr.linalg.gram import Basis
-from dqnfed_flwr.methods._base import Method, RoundRows
+from dqnfed_flwr.methods._base import LayerMethod, Method, RoundRows
 from dqnfed_flwr.strategy.solve import Solved, solve
-from dqnfed_flwr.types import Float64Array, RoundBatch
+from dqnfed_flwr.types import Float64Array, FloatArray, RoundBatch
+
+Vectors = Mapping[str, tuple[FloatArray, ...]]
 
 
 def decide(
@@ -18,22 +20,35 @@ def decide(
     grads: Float64Array,
     *,
     rates: Sequence[float] | Float64Array | None = None,
+    losses: Sequence[float] | Float64Array | None = None,
     examples: Sequence[float] | None = None,
     clients: Sequence[int] | None = None,
     number: int = 1,
+    vectors: Vectors | None = None,
+    figures: Mapping[str, Float64Array] | None = None,
 ) -> Solved:
-    """What `method` makes of the rows [K, D]; rates |g_k|^2, samples equal and updates 0.1 g_k by default."""
+    """What `method` makes of the rows [K, D].
+
+    By default the rates are |g_k|^2, samples and losses equal, updates 0.1 g_k, and whatever else a method asks
+    clients for is 0; a method that decides by layers gets three of them.
+    """
     count, dim = grads.shape
+    if isinstance(method, LayerMethod) and not method.layers:
+        method.layers = tuple(slice(*bounds) for bounds in ((0, 1), (1, dim // 2), (dim // 2, dim)))
     basis = Basis(count + method.reference_rows, dim, torch.float64)
     for slot, row in enumerate(grads):
         basis.put(slot, row)
     weights = np.asarray(examples or [1.0] * count)
+    asked = method.extras(dim)
+    blank = {name: tuple(np.zeros(shape) for _ in grads) for name, shape in asked.vectors.items()}
     batch = RoundBatch(
         gram=basis.gram(range(count)),
-        losses=np.ones(count),
+        losses=np.ones(count) if losses is None else np.asarray(losses, np.float64),
         rates=np.sum(grads**2, axis=1) if rates is None else np.asarray(rates, np.float64),
         shares=weights / weights.sum(),
         clients=tuple(clients or range(count)),
         round=number,
+        figures={**{name: np.zeros(count) for name in asked.figures}, **(figures or {})},
     )
-    return solve(method, batch, RoundRows(basis, tuple(range(count)), tuple(0.1 * grads)))
+    given = {**blank, "update": tuple(0.1 * grads), **(vectors or {})}
+    return solve(method, batch, RoundRows(basis, tuple(range(count)), given))

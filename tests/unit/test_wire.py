@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from dqnfed_flwr import wire
 from dqnfed_flwr.errors import WireError
-from dqnfed_flwr.types import ClientReply, ClientTask, Evaluation, Probe
+from dqnfed_flwr.types import ClientReply, ClientTask, Evaluation, Extras, Probe
 from dqnfed_flwr.wire import ReplyForm
 from tests.helpers.transport import through_flower
 
@@ -44,6 +44,7 @@ tasks = st.builds(
     reference_loss=numbers,
     slope=numbers,
     num_classes=counts,
+    directives=st.dictionaries(st.sampled_from(["stage", "noise"]), numbers),
 )
 evaluations = st.builds(
     lambda right, wrong, loss: Evaluation(right, right + wrong, loss), *(st.integers(0, 99),) * 2, numbers
@@ -76,9 +77,9 @@ def probe_of(draw: st.DrawFn, task: ClientTask) -> Probe:
 def exchanges(draw: st.DrawFn) -> tuple[ClientTask, ReplyForm, ClientReply]:
     """A task, the form of the model, and a reply that is fit for both."""
     task = draw(tasks)
-    form = ReplyForm(
-        dim=draw(st.integers(1, 5)), buffers=draw(st.sampled_from([{}, BUFFERS])), update=draw(st.booleans())
-    )
+    dim = draw(st.integers(1, 5))
+    extras = draw(st.sampled_from([Extras(), Extras({"update": (dim,), "factors": (2, dim)}, ("error", "noise"))]))
+    form = ReplyForm(dim=dim, buffers=draw(st.sampled_from([{}, BUFFERS])), extras=extras)
     reply = ClientReply(
         num_examples=draw(st.integers(1, 10**9)),
         probe=probe_of(draw, task) if task.probe else None,
@@ -95,7 +96,8 @@ def exchanges(draw: st.DrawFn) -> tuple[ClientTask, ReplyForm, ClientReply]:
         replace(
             reply,
             gradient=vector,
-            update=-vector if form.update else None,
+            vectors={name: np.full(shape, 3, vector.dtype) for name, shape in extras.vectors.items()},
+            figures={name: draw(numbers) for name in extras.figures},
             buffers=form.buffers,
             loss=draw(numbers),
             rate=draw(st.floats(0, 1e300)),
@@ -136,8 +138,8 @@ def test_properties_and_memory_arrive(transport: str) -> None:
 
 def test_the_payload_is_the_arrays_and_eight_bytes_a_figure() -> None:
     theta = np.zeros(100, np.float32)
-    content = wire.encode_task(ClientTask(1, 1), wire.encode_model(theta, {}, theta))
-    assert wire.payload(content) == 800 + 8 * len(ClientTask.__slots__)
+    content = wire.encode_task(ClientTask(1, 1, directives={"stage": 2}), wire.encode_model(theta, {}, theta))
+    assert wire.payload(content) == 800 + 8 * len(ClientTask.__slots__)  # the one directive in place of their field
 
 
 def test_a_model_that_is_none_is_refused_with_the_remedy() -> None:

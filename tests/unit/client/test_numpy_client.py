@@ -72,7 +72,7 @@ def test_a_training_task_returns_loss_gradient_and_rate_of_the_received_model() 
     assert reply.gradient is not None
     assert reply.gradient.dtype == np.float64
     assert reply.num_examples == 30
-    assert (reply.probe, reply.test, reply.validation, reply.update, dict(reply.buffers)) == (None,) * 4 + ({},)
+    assert (reply.probe, reply.test, reply.validation, reply.vectors, dict(reply.buffers)) == (None,) * 3 + ({}, {})
     for i in (0, 7, 14):
         h = np.zeros(DIM)
         h[i] = 1e-6
@@ -210,15 +210,14 @@ def test_the_reference_update_comes_beside_the_true_gradient() -> None:
     reply = client(settings).work(ClientTask(1, 1), model)
     plain = client().work(ClientTask(1, 1), model)
     moved = client({"method": "fedavg", "local.epochs": 3}).work(ClientTask(1, 1), model)
-    assert reply.update is not None
     assert moved.gradient is not None
     np.testing.assert_array_equal(reply.gradient, plain.gradient)
-    np.testing.assert_array_equal(reply.update, moved.gradient)
+    np.testing.assert_array_equal(reply.vectors["update"], moved.gradient)
 
 
 @pytest.mark.parametrize("gradient", ["final", "pseudo"])
 def test_one_lbfgs_pass_is_the_plain_gradient(gradient: str) -> None:
-    settings = {"local.work": "lbfgs", "dqn-fed.form": "one-sided", "local.gradient": gradient}
+    settings = {"local.work": "lbfgs", "dqn-fed.form": "one-sided", "step-rule": "newton", "local.gradient": gradient}
     one = client(settings).work(ClientTask(1, 1), theta())
     two = client({**settings, "local.epochs": 2}).work(ClientTask(1, 1), theta())
     plain = client().work(ClientTask(1, 1), theta())
@@ -288,7 +287,7 @@ def test_fit_returns_the_update_after_the_gradient() -> None:
     arrays, _, _ = client(settings).fit([theta()], write_task(ClientTask(1, 1), has_step=False))
     reply = client(settings).work(ClientTask(1, 1), theta())
     assert len(arrays) == 2
-    np.testing.assert_array_equal(arrays[1], np.asarray(reply.update))
+    np.testing.assert_array_equal(arrays[1], reply.vectors["update"])
 
 
 def figures(reply: ClientReply) -> tuple[float, float, int, int, bytes]:

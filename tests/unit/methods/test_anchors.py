@@ -14,7 +14,7 @@ from dqnfed_flwr.methods.anchors import Anchor, GradientAnchor, LbfgsAnchor, Mom
 from dqnfed_flwr.types import Float64Array
 
 SHARES = np.array([0.25, 0.75])
-ROWS = RoundRows(Basis(3, 3, torch.float64), (0, 1), (np.array([4.0, 0, 0]), np.array([0.0, 4, 0])))
+ROWS = RoundRows(Basis(3, 3, torch.float64), (0, 1), {"update": (np.array([4.0, 0, 0]), np.array([0.0, 4, 0]))})
 
 
 def propose(anchor: Anchor, gradient: list[float] | Float64Array) -> Float64Array:

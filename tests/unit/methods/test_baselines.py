@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import get_args
-
 import numpy as np
 import pytest
 
-from dqnfed_flwr.config import MethodName, Settings
+from dqnfed_flwr.config import PROFILES, Settings
 from dqnfed_flwr.methods._base import Method
 from dqnfed_flwr.methods.registry import METHODS, make_method
 from tests.helpers.rounds import decide
@@ -15,8 +13,8 @@ from tests.helpers.rounds import decide
 ROWS = np.array([[2.0, 0.0], [0.0, 1.0]])
 
 
-def method(name: str, **mapping: float) -> Method:
-    return make_method(Settings.from_mapping({"method": name, **{f"{name}.{key}": v for key, v in mapping.items()}}))
+def method(name: str, lr: float = 0.1) -> Method:
+    return make_method(Settings.from_mapping({"method": name, "local.lr": lr}))
 
 
 def test_fedavg_is_the_mean_by_samples() -> None:
@@ -56,4 +54,4 @@ def test_rates_and_losses_do_not_bear_on_the_baselines() -> None:
 
 
 def test_every_name_of_the_settings_has_a_method() -> None:
-    assert set(METHODS) == set(get_args(MethodName))
+    assert set(METHODS) == set(PROFILES)

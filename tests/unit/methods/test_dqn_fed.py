@@ -135,13 +135,13 @@ def test_a_retreat_forgets_the_anchors_memory() -> None:
 
 def test_the_reference_update_needs_updates() -> None:
     rows = RoundRows(Basis(3, 2, torch.float64), (0, 1))
-    with pytest.raises(RunError, match="local updates"):
-        rows.mean_update(np.array([0.5, 0.5]))
+    with pytest.raises(RunError, match="'update'"):
+        rows.mean_vector("update", np.array([0.5, 0.5]))
 
 
 def test_a_mean_update_does_not_write_to_what_clients_sent() -> None:
     updates = (np.array([1.0, 2.0]), np.array([3.0, 6.0]))
     for update in updates:
         update.flags.writeable = False
-    rows = RoundRows(Basis(3, 2, torch.float64), (0, 1), updates)
-    np.testing.assert_array_equal(rows.mean_update(np.array([0.75, 0.25])), [1.5, 3.0])
+    rows = RoundRows(Basis(3, 2, torch.float64), (0, 1), {"update": updates})
+    np.testing.assert_array_equal(rows.mean_vector("update", np.array([0.75, 0.25])), [1.5, 3.0])

@@ -107,13 +107,13 @@ def test_an_unfit_update_costs_its_client_alone(change: Any, reason: str, grid: 
     class WithUpdates(Federation):
         def reply(self, client: int, given: Assignment) -> ClientReply:
             reply = super().reply(client, given)
-            return reply if reply.gradient is None else replace(reply, update=0.1 * reply.gradient)
+            return reply if reply.gradient is None else replace(reply, vectors={"update": 0.1 * reply.gradient})
 
     def drop_update(reply: Message) -> Message:
-        reply.content.array_records["vectors"].pop("update", None)
+        reply.content.array_records["vectors"].pop("extra.update", None)
         return reply
 
-    meddle = drop_update if change is None else vector(change, key="update")
+    meddle = drop_update if change is None else vector(change, key="extra.update")
     server = strategy(CLIENTS, {"dqn-fed.form": "anchored", "dqn-fed.reference": "update"})
     app = Meddling(WithUpdates(spread_out(CLIENTS)).app(), BAD, meddle)
     server.start(GRIDS[grid](app, CLIENTS, {}), start_at(np.zeros(6)))

@@ -1,8 +1,8 @@
-"""Local passes: epochs of SGD, and the L-BFGS passes of Algorithm 1."""
+"""Passes over a client's samples: epochs of SGD, and the L-BFGS passes of Algorithm 1."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -36,6 +36,14 @@ class Turn:
         return np.random.default_rng((self.seed, self.round, self.partition, stream))
 
 
+@dataclass(frozen=True, slots=True)
+class Pull:
+    """A proximal term weight/2 |theta - anchor|^2, anchor [D]."""
+
+    anchor: Tensor
+    weight: float
+
+
 def mini_batch(loss: LocalLoss, size: int, turn: Turn) -> Tensor | None:
     """Rows int64 [size] of the mini-batch of a round, drawn without replacement; None where all samples are taken."""
     if not 0 < size < loss.num_examples:
@@ -44,12 +52,30 @@ def mini_batch(loss: LocalLoss, size: int, turn: Turn) -> Tensor | None:
     return torch.from_numpy(np.sort(rows)).to(loss.model.theta.device)
 
 
-def sgd(loss: LocalLoss, theta: Tensor, settings: LocalSettings, turn: Turn) -> Tensor:
+def sgd(
+    loss: LocalLoss,
+    theta: Tensor,
+    settings: LocalSettings,
+    turn: Turn,
+    *,
+    pull: Pull | None = None,
+    objective: Callable[[Tensor], Tensor] | None = None,
+) -> Tensor:
     """Run `epochs` epochs of SGD from `theta`, each over a new order of the samples.
 
     v <- momentum * v + g, theta <- theta - lr * v, from v = 0, with g the gradient of the mini-batch's mean
-    cross-entropy plus ridge * theta. The last mini-batch of an epoch may be smaller. The model trains: its buffers
-    change, and dropout draws from the turn's own stream.
+    cross-entropy plus ridge * theta, plus weight * (theta - anchor) where something pulls. The rate is
+    lr * decay^(round - 1). The last mini-batch of an epoch may be smaller. The model trains: its buffers change, and
+    dropout draws from the turn's own stream.
+
+    Parameters
+    ----------
+    loss, theta, settings, turn
+        The client's loss, the model [D] to begin at, how to go on, and whose turn it is.
+    pull : Pull | None
+        Proximal term; None takes `settings.proximal` around `theta` (FedProx).
+    objective : Callable | None
+        Of the mean cross-entropy of a mini-batch, which is minimised in its place.
 
     Returns
     -------
@@ -61,16 +87,22 @@ def sgd(loss: LocalLoss, theta: Tensor, settings: LocalSettings, turn: Turn) -> 
     model.place(local)
     views = model.views(local)
     velocities = model.views(torch.zeros_like(local)) if settings.momentum else []
+    pull = pull or Pull(theta, settings.proximal)
+    anchors = model.views(pull.anchor) if pull.weight else []
+    rate = settings.lr * settings.decay ** (turn.round - 1)
     with _seeded_dropout(turn, local.device), model.training():
         for inputs, labels in _batches(loss, settings, turn):
             part = cross_entropy(model.module(inputs), labels, len(labels))
+            part = objective(part) if objective else part
             moves = torch.autograd.grad(part, model.parameters, allow_unused=True, materialize_grads=True)
             if loss.ridge:
                 moves = tuple(torch.add(move, view, alpha=loss.ridge) for move, view in zip(moves, views, strict=True))
+            for view, anchor, move in zip(views, anchors, moves, strict=False):
+                move.add_(view - anchor, alpha=pull.weight)
             for velocity, move in zip(velocities, moves, strict=settings.momentum > 0):
                 velocity.mul_(settings.momentum).add_(move)
             for view, move in zip(views, velocities or moves, strict=True):
-                view.add_(move, alpha=-settings.lr)
+                view.add_(move, alpha=-rate)
     return theta - local
 
 

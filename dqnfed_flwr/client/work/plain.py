@@ -1,0 +1,39 @@
+"""The local work that any method may be fed with: a gradient, L-BFGS passes, epochs of SGD."""
+
+from __future__ import annotations
+
+from dqnfed_flwr.client.curvature import Point
+from dqnfed_flwr.client.work._base import BlindWork, LocalWork, Occasion, Product
+from dqnfed_flwr.client.work.passes import lbfgs_passes, sgd
+
+
+class GradientWork(LocalWork):
+    """Row: the gradient at the received model, with the displacement of SGD passes beside it where asked for."""
+
+    def perform(self, occasion: Occasion, point: Point) -> Product:
+        """g_k and d~_k."""
+        seen = self._curvature.observe(point)
+        if not self._settings.wants_update:
+            return Product(point.gradient, seen.rate)
+        update = sgd(self._loss, point.theta, self._settings.local, occasion.turn)
+        return Product(point.gradient, seen.rate, {"update": update})
+
+
+class LbfgsWork(LocalWork):
+    """Row: the gradient after E L-BFGS passes, or their displacement over the rate (Algorithm 1)."""
+
+    def perform(self, occasion: Occasion, point: Point) -> Product:
+        """The row and its rate; for E = 1 those of the plain gradient."""
+        seen = self._curvature.observe(point)
+        if self._settings.local.epochs == 1:
+            return Product(point.gradient, seen.rate)
+        return Product(*lbfgs_passes(self._loss, self._curvature, point, seen, self._settings.local))
+
+
+class SgdWork(BlindWork):
+    """Row: the displacement theta - theta_k of E epochs of SGD."""
+
+    def perform(self, occasion: Occasion, point: Point) -> Product:
+        """theta - theta_k, with the rate lr |row|^2."""
+        row = sgd(self._loss, point.theta, self._settings.local, occasion.turn)
+        return Product(row, self.plain_rate(row))

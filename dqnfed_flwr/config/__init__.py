@@ -1,0 +1,35 @@
+"""Settings of a run: `settings` has the keys, `methods` those of each method. Importing it imports no torch."""
+
+from dqnfed_flwr.config._group import Scalar
+from dqnfed_flwr.config.groups import (
+    CurvatureSettings,
+    LocalSettings,
+    PartitionName,
+    SplitSettings,
+    StepRuleName,
+    StepSettings,
+)
+from dqnfed_flwr.config.mapping import flatten, nest
+from dqnfed_flwr.config.methods import DqnFedSettings, ReferenceName
+from dqnfed_flwr.config.profiles import PROFILES, TORCHJD, Profile, profile_of
+from dqnfed_flwr.config.settings import Settings, describe
+
+__all__ = [
+    "PROFILES",
+    "TORCHJD",
+    "CurvatureSettings",
+    "DqnFedSettings",
+    "LocalSettings",
+    "PartitionName",
+    "Profile",
+    "ReferenceName",
+    "Scalar",
+    "Settings",
+    "SplitSettings",
+    "StepRuleName",
+    "StepSettings",
+    "describe",
+    "flatten",
+    "nest",
+    "profile_of",
+]

@@ -1,0 +1,63 @@
+"""Which settings go together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dqnfed_flwr.config.settings import Settings
+
+
+def faults(settings: Settings) -> Iterator[str]:
+    """What is wrong with a combination, each naming the key, what was found and what to do."""
+    yield from _work_faults(settings)
+    yield from _rule_faults(settings)
+    if settings.min_clients > settings.sampled:
+        yield (
+            f"min-clients: found {settings.min_clients}, but clients x participation asks only {settings.sampled} a "
+            "round"
+        )
+    if settings.profile.everybody and settings.sampled < settings.clients:
+        yield f"participation: {settings.method} needs every client in every round, found {settings.participation}"
+    if settings.early_stopping and not settings.split.validation_fraction:
+        yield "early-stopping: needs split.validation-fraction above 0"
+
+
+def _work_faults(settings: Settings) -> Iterator[str]:
+    works, work = settings.profile.works, settings.local_work
+    if work not in works:
+        yield (
+            f"local.work: {settings.method} works with {' or '.join(works)}, found {work!r}; use auto, which takes "
+            f"{works[0]}"
+        )
+    anchored = settings.method == "dqn-fed" and settings.dqn_fed.form == "anchored"
+    if anchored and work != "gradient":
+        yield (
+            "local.work: the anchored form holds every client to its true gradient at the received model, found "
+            f"{work!r}; use gradient or auto, or dqn-fed.form two-sided or one-sided"
+        )
+
+
+def _rule_faults(settings: Settings) -> Iterator[str]:
+    rules, rule, work = settings.profile.rules, settings.rule, settings.local_work
+    if rule not in rules:
+        yield f"step-rule: {settings.method} goes with {', '.join(rules)}, found {rule!r}; use auto for {rules[0]}"
+    if rule not in ("probed", "search"):
+        return
+    if work != "gradient" and not (work == "lbfgs" and settings.local.epochs == 1):
+        several = f" with {settings.local.epochs} epochs" if work == "lbfgs" else ""
+        yield (
+            f"step-rule: {rule} compares losses with slopes of true gradients, which local work {work!r}{several} does "
+            "not return; use newton, fixed or clipped, or local.work gradient"
+        )
+    if settings.local.batch_size and not settings.wants_update:
+        yield (
+            f"local.batch-size: found {settings.local.batch_size}, but {rule} compares the loss on all samples with "
+            "its slope; use 0, or step-rule newton, fixed or clipped"
+        )
+
+
+def title_of(settings: Settings) -> str:
+    """The method's name in tables, with what it is beside the paper's main form in brackets."""
+    return settings.profile.title

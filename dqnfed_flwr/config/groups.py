@@ -1,0 +1,78 @@
+"""Settings that every method shares: data, local work, curvature, step rules."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from dqnfed_flwr.config._group import Group
+
+StepRuleName = Literal["auto", "newton", "fixed", "clipped", "probed"]
+PartitionName = Literal["iid", "shards", "dirichlet", "pathological", "one-class", "groups", "file"]
+LocalWork = Literal["auto", "gradient", "sgd", "lbfgs"]
+
+
+class SplitSettings(Group):
+    """How the data are dealt out to the clients."""
+
+    alpha: float = Field(0.5, gt=0, description="Dirichlet concentration beta; small is skewed")
+    min_samples: int = Field(10, ge=2, description="fewest samples of a client (dirichlet)")
+    shards: int = Field(2, ge=1, description="shards a client (shards)")
+    classes: int = Field(2, ge=1, description="classes a client (pathological)")
+    samples: int = Field(0, ge=0, description="training samples used in all, 0 for every one")
+    test_fraction: float = Field(
+        0.2, gt=0, lt=1, description="share of a client's samples that it tests on, where a set has no test part"
+    )
+    validation_fraction: float = Field(0.0, ge=0, lt=1, description="share of a client's training samples kept apart")
+
+
+class LocalSettings(Group):
+    """Work of a client in one round."""
+
+    work: LocalWork = Field("auto", description="gradient, epochs of SGD, or L-BFGS passes; auto asks the method")
+    epochs: int = Field(1, ge=1, description="local passes E")
+    batch_size: int = Field(0, ge=0, description="mini-batch, 0 for the full batch")
+    lr: float = Field(0.1, gt=0, description="local learning rate; also the rate's scale when no curvature is known")
+    momentum: float = Field(0.0, ge=0, lt=1, description="of local SGD")
+    decay: float = Field(1.0, gt=0, le=1, description="the rate of local SGD in round t is lr * decay^(t-1)")
+    proximal: float = Field(0.0, ge=0, description="mu, pull of local SGD back to the received model (FedProx)")
+    gradient: Literal["final", "pseudo"] = Field(
+        "final", description="after E L-BFGS passes: gradient at the end, or the displacement over the local rate"
+    )
+    chunk: int = Field(0, ge=0, description="samples a forward pass, bounding memory; 0 chooses")
+    threads: int = Field(0, ge=0, description="torch threads of a client, 0 for all cores")
+
+
+class CurvatureSettings(Group):
+    """The rate d~_k = g_k . B_k g_k (18)."""
+
+    kind: Literal["none", "secant", "hvp"] = Field(
+        "none", description="pairs from successive models, from Hessian-vector products, or d~_k = lr |g_k|^2"
+    )
+    previous: Literal["cached", "recomputed"] = Field("cached", description="gradient at the pair's older model")
+    memory: int = Field(1, ge=1, le=100, description="pairs kept, m")
+    filter: float = Field(1e-8, ge=0, description="a pair is kept if s.y > filter |s| |y|")
+    damping: bool = Field(False, description="Powell damping in place of the filter")
+
+
+class StepSettings(Group):
+    """How far to go along the method's step."""
+
+    lr: float = Field(1.0, gt=0, description="eta of the rule fixed")
+    decay: float = Field(1.0, gt=0, le=1, description="eta_t = lr * decay^(t-1) (fixed)")
+    radius: float = Field(1.0, gt=0, description="longest step |theta^{t+1} - theta^t| (clipped)")
+    armijo: float = Field(1e-4, ge=0, lt=1, description="beta of the acceptance test (probed)")
+    acceptance: float = Field(1.0, gt=0, le=1, description="share of participants whose test must hold (probed)")
+    start: float = Field(1.0, gt=0, description="first factor alpha (probed)")
+    max_factor: float = Field(1024.0, gt=0, description="largest factor alpha (probed)")
+    min_move: float = Field(
+        1e-7, gt=0, description="smallest |alpha step| over |theta| before the model counts as stationary (probed)"
+    )
+    halvings: int = Field(6, ge=1, le=40, description="rungs below the candidate in one exchange (probed)")
+    grow_every: int = Field(3, ge=0, description="probe twice the factor every so many rounds, 0 never (probed)")
+    on_stationary: Literal["stop", "stay", "relax"] = Field(
+        "stop",
+        description="no common descent step: end the run (with sampling: skip the round), skip the round, or take the "
+        "step that lowers the mean loss",
+    )

@@ -1,0 +1,63 @@
+"""What every method asks of the clients and of the step: the one place where methods differ outside their own files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from dqnfed_flwr.errors import ConfigError
+
+Work = Literal["gradient", "sgd", "lbfgs", "newton", "fednl", "fednew", "ditto", "propfair", "fedcorr"]
+Rule = Literal["newton", "fixed", "clipped", "probed", "search"]
+TORCHJD = "torchjd:"
+FREE: tuple[Rule, ...] = ("newton", "fixed", "clipped", "probed")
+BLIND: tuple[Rule, ...] = ("newton", "fixed", "clipped")
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A method as seen from outside.
+
+    Attributes
+    ----------
+    title : str
+        Its name in tables.
+    works : tuple[Work, ...]
+        Local work that it can be fed with, the paper's first. A client does `newton`, `fednl`, `fednew`, `ditto`,
+        `propfair` and `fedcorr` for these methods alone.
+    rules : tuple[Rule, ...]
+        Step rules that make sense, the paper's first.
+    everybody : bool
+        Whether it needs every client in every round.
+    """
+
+    title: str
+    works: tuple[Work, ...] = ("sgd", "gradient", "lbfgs")
+    rules: tuple[Rule, ...] = FREE
+    everybody: bool = False
+
+
+GRADIENTS: tuple[Work, ...] = ("gradient", "lbfgs")
+GRADIENTS_FIRST: tuple[Work, ...] = ("gradient", "sgd", "lbfgs")
+
+PROFILES: dict[str, Profile] = {
+    "dqn-fed": Profile("DQN-Fed", GRADIENTS, ("probed", "newton", "fixed", "clipped")),
+    "fedavg": Profile("FedAvg", ("sgd",), BLIND),
+    "fedsgd": Profile("FedSGD", GRADIENTS),
+    "mgda": Profile("MGDA", GRADIENTS_FIRST),
+}
+
+
+def profile_of(method: str) -> Profile:
+    """The profile of a method's name.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such method.
+    """
+    if method.startswith(TORCHJD) and len(method) > len(TORCHJD):
+        return Profile(f"{method.removeprefix(TORCHJD)} (torchjd)", GRADIENTS_FIRST)
+    if method not in PROFILES:
+        raise ConfigError(f"found {method!r}; allowed: {', '.join(sorted(PROFILES))}, {TORCHJD}<aggregator>")
+    return PROFILES[method]
