@@ -27,7 +27,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "setting up $(VENV) (a few minutes the first time)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(PIP) install -c constraints.txt hatchling
-	@$(PIP) install -c constraints.txt --no-build-isolation -e '.[simulation,vision,plots,dev]'
+	@$(PIP) install -c constraints.txt --no-build-isolation -e '.[simulation,vision,plots,torchjd,dev]'
 	@touch $@
 
 demo: $(STAMP)  ## train ten clients with DQN-Fed and with FedAvg, side by side

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 from dqnfed_flwr.errors import ShapeError
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
+    from numpy.typing import NDArray
     from torch import Tensor, nn
 
 
@@ -96,6 +98,23 @@ class ParamSpec:
                 found.append((module, slice(start, start + size)))
             start += size
         return tuple(columns for _, columns in found)
+
+    @property
+    def head(self) -> NDArray[np.int64]:
+        """Columns of the last layer by output class, int64 [C, m]: the weights of a class, then its bias.
+
+        Empty [0, 0] where the last layer is no matrix with at most a bias beside it.
+        """
+        import numpy as np
+
+        module = self.names[-1].rpartition(".")[0]
+        shapes = [s for name, s in zip(self.names, self.shapes, strict=True) if name.rpartition(".")[0] == module]
+        if len(shapes[0]) != 2 or shapes[1:] not in ([], [shapes[0][:1]]):
+            return np.empty((0, 0), np.int64)
+        classes, width = shapes[0]
+        columns = np.arange(self.layers[-1].start, self.dim)
+        weights, bias = np.split(columns, [classes * width])
+        return np.hstack([weights.reshape(classes, width), bias.reshape(classes, -1)])
 
     @property
     def dim(self) -> int:

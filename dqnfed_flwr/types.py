@@ -25,6 +25,30 @@ Float64Array = NDArray[np.float64]
 FloatArray = NDArray[np.floating]
 
 
+def ladder_rungs(factor: float, above: int, below: int) -> tuple[float, ...]:
+    """`factor` * 2^above, by halves, down to `factor` / 2^below; empty if both are 0."""
+    return tuple(factor * 2.0**power for power in range(above, -below - 1, -1)) if above or below else ()
+
+
+@dataclass(frozen=True, slots=True)
+class SearchHints:
+    """What a method says to the step rule `search`.
+
+    Attributes
+    ----------
+    fair : bool
+        Its step also serves equal losses, so that the search asks for that.
+    lost : bool
+        A participant of the round before is absent, so that no more than factor 1 is tried.
+    stretch : float
+        sigma, |step| over the length that the step had before the method gave it another one.
+    """
+
+    fair: bool = False
+    lost: bool = False
+    stretch: float = 1.0
+
+
 @dataclass(frozen=True, slots=True)
 class ClientTask:
     """What one exchange asks of one client.
@@ -58,6 +82,9 @@ class ClientTask:
         Classes of the federation's model; 0 leaves it to the client's own data.
     directives : Mapping[str, float]
         What the method tells this client for its local work, by name.
+    rungs_above, rungs_below : int
+        Also report the loss at every rung from `factor` * 2^rungs_above by halves down to `factor` / 2^rungs_below;
+        see `rungs`.
     """
 
     exchange: int
@@ -72,6 +99,13 @@ class ClientTask:
     slope: float = 0.0
     num_classes: int = 0
     directives: Mapping[str, float] = field(default_factory=dict)
+    rungs_above: int = 0
+    rungs_below: int = 0
+
+    @property
+    def rungs(self) -> tuple[float, ...]:
+        """Factors of the ladder, falling; empty where no other than the candidate's is asked for."""
+        return ladder_rungs(self.factor, self.rungs_above, self.rungs_below)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +140,8 @@ class Probe:
         When it does not hold at the candidate: the largest halved factor at which it does; None when none was found.
     back_loss : float | None
         The loss at `back_factor`.
+    losses : tuple[float, ...]
+        At the rungs asked for, see `ClientTask.rungs`; infinite where the model diverges.
     """
 
     loss: float
@@ -113,6 +149,7 @@ class Probe:
     grown_holds: bool | None = None
     back_factor: float | None = None
     back_loss: float | None = None
+    losses: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +252,8 @@ class Combination:
         Clients left out of the solve, with the reason (`zero-gradient`, `bad-rate`).
     notes : Mapping[str, float]
         Further figures for the event log.
+    hints : SearchHints
+        For the step rule `search`.
     """
 
     weights: Float64Array
@@ -225,3 +264,4 @@ class Combination:
     status: str = "converged"
     excluded: Mapping[int, str] = field(default_factory=dict)
     notes: Mapping[str, float] = field(default_factory=dict)
+    hints: SearchHints = field(default_factory=SearchHints)

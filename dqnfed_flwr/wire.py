@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, cast
 
 import numpy as np
@@ -211,7 +211,8 @@ def decode_properties(content: RecordDict) -> dict[str, Any]:
 def payload(content: RecordDict) -> int:
     """Bytes of arrays and figures in a message, without framing."""
     arrays = sum(size(array) for record in content.array_records.values() for array in record.values())
-    figures = sum(len(record) for record in content.metric_records.values())
+    values = (value for record in content.metric_records.values() for value in record.values())
+    figures = sum(len(value) if isinstance(value, list) else 1 for value in values)
     settings = sum(len(record) for record in content.config_records.values())
     return arrays + 8 * (figures + settings)
 
@@ -238,6 +239,12 @@ class _Figures:
         if not math.isfinite(value):
             raise WireError("not-finite", f"{key} is {value}")
         return value
+
+    def numbers(self, key: str) -> list[float]:
+        if key not in self._record:
+            raise WireError("missing-key", f"figures {sorted(self._record)[:20]}; need {key!r}")
+        value = self._record[key]
+        return [float(number) for number in value] if isinstance(value, list) else [float(value)]
 
     def count(self, key: str, least: int = 0) -> int:
         value = self.number(key)
@@ -273,6 +280,8 @@ def _reply_figures(reply: ClientReply) -> dict[str, int | float | list[int] | li
             figures["probe-grown-holds"] = int(reply.probe.grown_holds)
         if reply.probe.back_factor is not None and reply.probe.back_loss is not None:
             figures |= {"probe-back-factor": reply.probe.back_factor, "probe-back-loss": reply.probe.back_loss}
+        if reply.probe.losses:
+            figures["probe-losses"] = list(reply.probe.losses)
     for part, counts in (("test", reply.test), ("validation", reply.validation)):
         if counts is not None:
             figures |= {f"{part}-correct": counts.correct, f"{part}-examples": counts.examples}
@@ -281,6 +290,17 @@ def _reply_figures(reply: ClientReply) -> dict[str, int | float | list[int] | li
 
 
 def _read_probe(figures: _Figures, task: ClientTask) -> Probe:
+    probe = _read_test(figures, task)
+    wanted = len(task.rungs)
+    if not wanted:
+        return probe
+    losses = figures.numbers("probe-losses")
+    if len(losses) != wanted:
+        raise WireError("bad-probe", f"probe-losses are {len(losses)}; the task asks for {wanted} rungs")
+    return replace(probe, losses=tuple(loss if math.isfinite(loss) else math.inf for loss in losses))
+
+
+def _read_test(figures: _Figures, task: ClientTask) -> Probe:
     if figures.flag("probe-holds"):
         grown = figures.flag("probe-grown-holds") if "probe-grown-holds" in figures else None
         return Probe(figures.number("probe-loss"), True, grown)

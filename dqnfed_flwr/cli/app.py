@@ -27,6 +27,13 @@ class Engine(StrEnum):
     FLOWER = "flower"
 
 
+class Select(StrEnum):
+    """What a grid chooses by."""
+
+    MEAN = "mean"
+    WORST10 = "worst10"
+
+
 def _show_version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version
@@ -51,6 +58,7 @@ def dqnfed(
       dqnfed demo                 ten clients, handwritten digits: DQN-Fed beside FedAvg
       dqnfed run digits           the first of the two alone
       dqnfed run mine.yaml        your own settings
+      dqnfed compare mine.yaml    several methods and seeds side by side
       dqnfed settings             every setting, its default and what it means
     """  # noqa: D301  # \b keeps the lines of a help text apart
 
@@ -98,6 +106,95 @@ def run(
     from dqnfed_flwr.cli.single import run_one
 
     run_one(config, overrides or [], engine.value, output, resume=resume, json_path=json_path, quiet=quiet)
+
+
+@app.command()
+@reported
+def compare(
+    config: Annotated[str, typer.Argument(hidden=True)],
+    methods: Annotated[
+        str,
+        typer.Option(
+            metavar="A,B,...", help="Methods, each with settings of its own behind @ where it has any; or all."
+        ),
+    ] = "dqn-fed,fedavg",
+    seeds: Annotated[str, typer.Option(metavar="0,1,...", help="One run of every method for each seed.")] = "0,1,2",
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", "-j", min=1, metavar="N", help="Runs at a time; by default one a core.")
+    ] = None,
+    grids: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--grid", metavar="KEY=V1,V2", help="Choose a setting by validation accuracy; may be given again and again."
+        ),
+    ] = None,
+    grid_rounds: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="R", help="Rounds of a run of the grid; by default those of the final runs."),
+    ] = None,
+    grid_seed: Annotated[
+        int | None, typer.Option(min=0, metavar="S", help="Seed of the grid; by default the first.")
+    ] = None,
+    select: Annotated[
+        Select, typer.Option(help="Choose by the mean over clients, or by the worst 10 % of them.")
+    ] = Select.MEAN,
+    reference: Annotated[
+        str | None,
+        typer.Option(metavar="METHOD", help="Compare the others with this one; by default the first dqn-fed."),
+    ] = None,
+    last: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Average each client's accuracy over its last N evaluations.")
+    ] = 1,
+    output: Annotated[
+        Path, typer.Option(metavar="DIR", show_default=False, help="Folder of the results; runs/compare by default.")
+    ] = Path("runs/compare"),
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Replace one setting for all; may be given again and again."),
+    ] = None,
+    json_path: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="Write everything as JSON; - is stdout.")
+    ] = None,
+    engine: Annotated[
+        Engine,
+        typer.Option(show_default=False, help="In this package's own processes, or under Flower's simulation engine."),
+    ] = Engine.IN_PROCESS,
+) -> None:
+    """Compare methods on the same clients over several seeds.
+
+    CONFIG is a shipped experiment, such as digits, or a YAML file of your own; its method is ignored. The same command
+    again goes on where it was interrupted, and runs nothing twice. docs/compare.md says more.
+
+    \b
+    Examples:
+      dqnfed compare digits
+      dqnfed compare digits --methods all --seeds 0,1,2 --set rounds=20
+      dqnfed compare mine.yaml --methods dqn-fed,dqn-fed@dqn-fed.form=one-sided,fedavg
+      dqnfed compare mine.yaml --methods dqn-fed,fedavg --grid local.lr=0.03,0.1,0.3 --grid-rounds 20
+      dqnfed compare mine.yaml --last 5 --output runs/mine --jobs 4
+
+    Exit status: 0 some run ended, 1 all failed, 2 the settings are at fault, 130 interrupted.
+    """  # noqa: D301  # \b keeps the lines of a help text apart
+    from dqnfed_flwr.cli.compare import Options, run_comparison
+
+    run_comparison(
+        Options(
+            config=config,
+            methods=methods,
+            seeds=seeds,
+            output=output,
+            jobs=jobs or 0,
+            overrides=overrides or [],
+            grids=grids or [],
+            grid_rounds=grid_rounds,
+            grid_seed=grid_seed,
+            select=select.value,
+            reference=reference,
+            last=last,
+            engine=engine.value,
+            json_path=json_path,
+        )
+    )
 
 
 @app.command()

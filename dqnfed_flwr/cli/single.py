@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from dqnfed_flwr.cli.failures import Interrupted
-from dqnfed_flwr.config import Settings, flatten, nest
+from dqnfed_flwr.config import Scalar, Settings, flatten, nest
 from dqnfed_flwr.errors import ConfigError, RunError
 from dqnfed_flwr.experiments import load_config, parse_scalar
 from dqnfed_flwr.report.progress import progress_listener
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 RUN, MODEL, EVENTS, PLOT = "run.json", "model.npz", "events.jsonl", "plot.png"
 EngineName = Literal["in-process", "flower"]
-NAMES = {"dqn-fed": "DQN-Fed", "fedavg": "FedAvg", "fedsgd": "FedSGD", "mgda": "MGDA"}
 
 
 def run_one(
@@ -42,7 +41,7 @@ def run_one(
     if json_path and json_path != "-":
         try_writing(Path(json_path))
     console = Console(stderr=json_path == "-", quiet=quiet)
-    name = NAMES.get(settings.method, settings.method)
+    name = settings.title
     try:
         result = train(settings, console, name, engine)
     except KeyboardInterrupt:
@@ -64,6 +63,24 @@ def read_settings(config: str, overrides: Sequence[str], output: Path | None, *,
     ConfigError
         Also where an override is no KEY=VALUE.
     """
+    flat = flat_config(config, overrides)
+    if output is not None:
+        flat["output"] = str(output)
+    if resume:
+        flat["resume"] = True
+    if flat.get("output"):
+        flat["output"] = str(Path(str(flat["output"])).expanduser().resolve())
+    return Settings.from_mapping(flat)
+
+
+def flat_config(config: str, overrides: Sequence[str]) -> dict[str, Scalar]:
+    """Dotted keys of a configuration, unchecked, with `--set` laid over it.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such configuration, or an override is no KEY=VALUE.
+    """
     flat = flatten(nest(load_config(config)))
     for override in overrides:
         key, equals, value = override.partition("=")
@@ -73,13 +90,7 @@ def read_settings(config: str, overrides: Sequence[str], output: Path | None, *,
             flat[key.strip()] = parse_scalar(value)
         except ConfigError as error:
             raise ConfigError(f"--set {key.strip()}: {error}") from None
-    if output is not None:
-        flat["output"] = str(output)
-    if resume:
-        flat["resume"] = True
-    if flat.get("output"):
-        flat["output"] = str(Path(str(flat["output"])).expanduser().resolve())
-    return Settings.from_mapping(flat)
+    return flat
 
 
 def train(settings: Settings, console: Console, label: str, engine: EngineName) -> RunResult:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from dqnfed_flwr.client.flat_model import FlatModel
 from dqnfed_flwr.errors import DataError
-from dqnfed_flwr.types import Evaluation
+from dqnfed_flwr.types import Evaluation, Float64Array
 
 Samples = tuple[Tensor, Tensor]
 
@@ -105,11 +106,18 @@ class LocalLoss:
         samples = self._select(rows)
         directions = self.model.views(vector)
         product: Tensor | None = None
-        with self._twice_differentiable():
+        with self.twice_differentiable():
             for inputs, labels in self._chunks(*samples):
                 loss = cross_entropy(self.model.module(inputs), labels, len(samples[1]))
                 product = self._added(product, _differentiate_twice(loss, self.model.parameters, directions))
         return self._with_ridge(product, vector)
+
+    def logits(self, theta: Tensor) -> Float64Array:
+        """Outputs of the model at `theta` for the training part, on the CPU [n, classes]."""
+        self.model.place(theta)
+        with self._forward_only():
+            parts = [self.model.module(inputs).detach().cpu().double() for inputs, _ in self._chunks(*self.samples)]
+        return np.asarray(torch.cat(parts).numpy())
 
     def evaluate(self, theta: Tensor, samples: Samples) -> Evaluation:
         """Right answers and mean cross-entropy (without the ridge) at `theta` on other samples; 0 for none."""
@@ -155,7 +163,7 @@ class LocalLoss:
         """Recurrent layers take another kernel, with other rounding, where no gradient can be asked for."""
         return torch.enable_grad() if self.model.recurrent else torch.inference_mode()
 
-    def _twice_differentiable(self) -> AbstractContextManager[object]:
+    def twice_differentiable(self) -> AbstractContextManager[object]:
         """The fused recurrent kernels of cuDNN can be differentiated once only."""
         if self.model.recurrent and self.model.theta.is_cuda:
             return torch.backends.cudnn.flags(enabled=False, deterministic=True, allow_tf32=False)

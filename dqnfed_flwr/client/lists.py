@@ -56,7 +56,9 @@ def metrics_of(reply: ClientReply) -> dict[str, Metric]:
         metrics |= {"pairs-kept": reply.pairs_kept, "pairs-rejected": reply.pairs_rejected}
         metrics |= {_EXTRA + name: value for name, value in reply.figures.items()}
     if reply.probe is not None:
-        metrics |= {f"probe-{key.replace('_', '-')}": v for key, v in asdict(reply.probe).items() if v is not None}
+        probe = asdict(reply.probe)
+        metrics |= {f"probe-loss.{rung}": loss for rung, loss in enumerate(probe.pop("losses"))}
+        metrics |= {f"probe-{key.replace('_', '-')}": value for key, value in probe.items() if value is not None}
     for part, counts in (("test", reply.test), ("validation", reply.validation)):
         if counts is not None:
             metrics |= {f"{part}-{key}": value for key, value in asdict(counts).items()}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
 
 from dqnfed_flwr.types import ClientTask, Probe
 
@@ -40,12 +42,14 @@ def holds(loss: float, factor: float, task: ClientTask, armijo: float, unit: flo
 def probe(loss_at: Callable[[float], float], task: ClientTask, armijo: float, unit: float) -> Probe:
     """Test the candidate, then twice its factor if asked to and it holds, or its halves if it does not.
 
+    Where the task asks for the rungs of a ladder, the losses there come along, whatever the test says.
+
     Parameters
     ----------
     loss_at : Callable[[float], float]
         f_k(theta^{t-1} - a * step) for a factor a; called once for each rung.
     task : ClientTask
-        With the `factor` of the candidate, `grow` and `halvings`.
+        With the `factor` of the candidate, `grow`, `halvings` and `rungs`.
     armijo, unit : float
         As in `holds`.
 
@@ -54,6 +58,12 @@ def probe(loss_at: Callable[[float], float], task: ClientTask, armijo: float, un
     Probe
         `grown_holds` is None where twice the factor was not tried: not asked for, or the candidate fails already.
     """
+    known = cache(loss_at)
+    tested = _test(known, task, armijo, unit)
+    return replace(tested, losses=tuple(known(factor) for factor in task.rungs))
+
+
+def _test(loss_at: Callable[[float], float], task: ClientTask, armijo: float, unit: float) -> Probe:
     loss = loss_at(task.factor)
     if holds(loss, task.factor, task, armijo, unit):
         twice = 2 * task.factor

@@ -98,10 +98,7 @@ class Worker:
         occasion = Occasion(task, Turn(self._settings.seed, task.round, self._partition), line)
         point = self._work.visit(occasion) if task.train else None
         probed = self._probe(task, line, None if point is None else point.loss) if task.probe else None
-        mine = self._work.evaluated(occasion) if task.evaluate else line.theta
-        test = self._evaluate("test", mine) if task.evaluate else None
-        validated = task.evaluate and len(self._data.y_validation) > 0
-        validation = self._evaluate("validation", mine) if validated else None
+        test, validation = self._evaluations(occasion) if task.evaluate else (None, None)
         product = None if point is None else self._work.perform(occasion, point)
         return ClientReply(
             num_examples=self._loss.num_examples,
@@ -124,6 +121,15 @@ class Worker:
             return loss if loss is not None and factor == task.factor else self._loss.loss(line.at(factor))
 
         return probe(loss_at, task, self._settings.step.armijo, torch.finfo(self._dtype).eps)
+
+    def _evaluations(self, occasion: Occasion) -> tuple[Evaluation, Evaluation | None]:
+        """Test and, where there is one, validation part at the model that the work reports on."""
+        received = self.spec.read_buffers(self._model.module)
+        theta = self._work.evaluated(occasion)
+        test = self._evaluate("test", theta)
+        validation = self._evaluate("validation", theta) if len(self._data.y_validation) else None
+        self.spec.write_buffers(received, self._model.module)
+        return test, validation
 
     def _evaluate(self, part: str, theta: Tensor) -> Evaluation:
         if part not in self._held_out:

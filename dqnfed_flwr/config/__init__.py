@@ -10,7 +10,7 @@ from dqnfed_flwr.config.groups import (
     StepSettings,
 )
 from dqnfed_flwr.config.mapping import flatten, nest
-from dqnfed_flwr.config.methods import DqnFedSettings, ReferenceName
+from dqnfed_flwr.config.methods import DqnFedSettings, FedMdfgSettings, ReferenceName
 from dqnfed_flwr.config.profiles import PROFILES, TORCHJD, Profile, profile_of
 from dqnfed_flwr.config.settings import Settings, describe
 
@@ -19,6 +19,7 @@ __all__ = [
     "TORCHJD",
     "CurvatureSettings",
     "DqnFedSettings",
+    "FedMdfgSettings",
     "LocalSettings",
     "PartitionName",
     "Profile",

@@ -5,14 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from dqnfed_flwr.config.fedcorr import fedcorr_faults
+from dqnfed_flwr.config.second_order import second_order_faults, second_order_title
+
 if TYPE_CHECKING:
     from dqnfed_flwr.config.settings import Settings
 
 
 def faults(settings: Settings) -> Iterator[str]:
     """What is wrong with a combination, each naming the key, what was found and what to do."""
+    if settings.method == "fedcorr":
+        yield from fedcorr_faults(settings)
+        yield from faults(settings.stage_settings)
+        return
     yield from _work_faults(settings)
     yield from _rule_faults(settings)
+    yield from second_order_faults(settings)
     if settings.min_clients > settings.sampled:
         yield (
             f"min-clients: found {settings.min_clients}, but clients x participation asks only {settings.sampled} a "
@@ -51,13 +59,15 @@ def _rule_faults(settings: Settings) -> Iterator[str]:
             f"step-rule: {rule} compares losses with slopes of true gradients, which local work {work!r}{several} does "
             "not return; use newton, fixed or clipped, or local.work gradient"
         )
-    if settings.local.batch_size and not settings.wants_update:
+    if settings.local.gradient_batch:
         yield (
-            f"local.batch-size: found {settings.local.batch_size}, but {rule} compares the loss on all samples with "
-            "its slope; use 0, or step-rule newton, fixed or clipped"
+            f"local.gradient-batch: found {settings.local.gradient_batch}, but {rule} compares the loss on all samples "
+            "with its slope; use 0, or step-rule newton, fixed or clipped"
         )
 
 
 def title_of(settings: Settings) -> str:
     """The method's name in tables, with what it is beside the paper's main form in brackets."""
-    return settings.profile.title
+    if settings.method == "fedcorr":
+        return f"{settings.profile.title} + {title_of(settings.stage_settings)}"
+    return second_order_title(settings) or settings.profile.title

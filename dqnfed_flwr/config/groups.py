@@ -8,7 +8,7 @@ from pydantic import Field
 
 from dqnfed_flwr.config._group import Group
 
-StepRuleName = Literal["auto", "newton", "fixed", "clipped", "probed"]
+StepRuleName = Literal["auto", "newton", "fixed", "clipped", "probed", "search"]
 PartitionName = Literal["iid", "shards", "dirichlet", "pathological", "one-class", "groups", "file"]
 LocalWork = Literal["auto", "gradient", "sgd", "lbfgs"]
 
@@ -21,6 +21,7 @@ class SplitSettings(Group):
     shards: int = Field(2, ge=1, description="shards a client (shards)")
     classes: int = Field(2, ge=1, description="classes a client (pathological)")
     samples: int = Field(0, ge=0, description="training samples used in all, 0 for every one")
+    only_classes: str = Field("", description="classes used, such as 0,2,6, numbered anew in this order; empty for all")
     test_fraction: float = Field(
         0.2, gt=0, lt=1, description="share of a client's samples that it tests on, where a set has no test part"
     )
@@ -32,7 +33,10 @@ class LocalSettings(Group):
 
     work: LocalWork = Field("auto", description="gradient, epochs of SGD, or L-BFGS passes; auto asks the method")
     epochs: int = Field(1, ge=1, description="local passes E")
-    batch_size: int = Field(0, ge=0, description="mini-batch, 0 for the full batch")
+    batch_size: int = Field(0, ge=0, description="mini-batch of local SGD, 0 for the full batch")
+    gradient_batch: int = Field(
+        0, ge=0, description="samples drawn for a gradient (work gradient and lbfgs), 0 for all; probed needs all"
+    )
     lr: float = Field(0.1, gt=0, description="local learning rate; also the rate's scale when no curvature is known")
     momentum: float = Field(0.0, ge=0, lt=1, description="of local SGD")
     decay: float = Field(1.0, gt=0, le=1, description="the rate of local SGD in round t is lr * decay^(t-1)")

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from dqnfed_flwr.config._group import Group
+from dqnfed_flwr.config.profiles import profile_of
+from dqnfed_flwr.errors import ConfigError
 
+CurvatureMatrix = Literal["hessian", "gauss-newton"]
 ReferenceName = Literal["auto", "none", "gradient", "momentum", "lbfgs", "update"]
 
 
@@ -124,12 +127,19 @@ class FedHealSettings(Group):
 class FedNlSettings(Group):
     """FedNL."""
 
-    form: Literal["exact", "last-layer", "diagonal"] = Field("exact", description="part of the Hessian that is learned")
+    form: Literal["exact", "last-layer", "diagonal"] = Field(
+        "last-layer", description="part of the Hessian that is learned; exact up to 2,000 parameters"
+    )
     compressor: Literal["rank", "top"] = Field("rank", description="Rank-R or Top-K of the correction")
     size: int = Field(1, ge=1, description="R, or K in units of D")
     alpha: float = Field(1.0, gt=0, le=1, description="rate of the Hessian learning")
     option: Literal["projection", "shift"] = Field("shift", description="eigenvalues cut at mu, or error added")
     mu: float = Field(1e-3, gt=0, description="smallest eigenvalue (projection)")
+    fresh: bool = Field(
+        False, description="step with the Hessians as corrected in the round, not before; always so with sampling"
+    )
+    probes: int = Field(1, ge=1, description="random estimates a round (diagonal)")
+    damping: float = Field(0.5, ge=0, description="ridge on the learned Hessian (last-layer)")
 
 
 class FedNewSettings(Group):
@@ -141,6 +151,7 @@ class FedNewSettings(Group):
     refresh: int = Field(1, ge=0, description="rounds between Hessians; 0 keeps the first (exact)")
     bits: int = Field(0, ge=0, le=16, description="quantisation of the message (Q-FedNew); 0 for none")
     iterations: int = Field(20, ge=1, description="of conjugate gradients (cg)")
+    matrix: CurvatureMatrix = Field("hessian", description="that H_k stands for (cg); gauss-newton suits networks")
 
 
 class LocalNewtonSettings(Group):
@@ -149,6 +160,7 @@ class LocalNewtonSettings(Group):
     solver: Literal["cg", "lbfgs"] = Field("cg", description="how H_k^-1 g_k is had: conjugate gradients, or L-BFGS")
     iterations: int = Field(20, ge=1, description="of conjugate gradients")
     damping: float = Field(0.1, ge=0, description="ridge on the Hessian (cg)")
+    matrix: CurvatureMatrix = Field("hessian", description="that H_k stands for (cg); gauss-newton suits networks")
 
 
 class PropFairSettings(Group):
@@ -193,6 +205,17 @@ class FedCorrSettings(Group):
     beta: float = Field(5.0, ge=0, description="weight of the adaptive proximal term")
     mixup: float = Field(1.0, ge=0, description="parameter of the beta distribution of mixup; 0 for none")
     clean: float = Field(0.1, ge=0, le=1, description="estimated noise up to which a client counts as clean")
+
+    @field_validator("last")
+    @classmethod
+    def _check_last(cls, last: str) -> str:
+        if last == "fedcorr":
+            raise ValueError("found 'fedcorr'; the last stage needs a method of another name, such as fedavg")
+        try:
+            profile_of(last)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+        return last
 
 
 class KrumSettings(Group):

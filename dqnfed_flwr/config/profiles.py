@@ -41,10 +41,35 @@ GRADIENTS: tuple[Work, ...] = ("gradient", "lbfgs")
 GRADIENTS_FIRST: tuple[Work, ...] = ("gradient", "sgd", "lbfgs")
 
 PROFILES: dict[str, Profile] = {
+    "local-newton": Profile("LocalNewton", ("newton",), BLIND),
+    "fednew": Profile("FedNew", ("fednew",), BLIND),
+    "fednl": Profile("FedNL", ("fednl",), BLIND),
     "dqn-fed": Profile("DQN-Fed", GRADIENTS, ("probed", "newton", "fixed", "clipped")),
     "fedavg": Profile("FedAvg", ("sgd",), BLIND),
+    "ditto": Profile("Ditto", ("ditto",), BLIND),
+    "fedcorr": Profile("FedCorr", ("fedcorr",), ("newton", "fixed", "clipped", "probed", "search")),
     "fedsgd": Profile("FedSGD", GRADIENTS),
+    "fedfv": Profile("FedFV"),
+    "fedlf": Profile("FedLF"),
+    "fedmdfg": Profile("FedMDFG", GRADIENTS_FIRST, ("search", "probed", "newton", "fixed", "clipped")),
     "mgda": Profile("MGDA", GRADIENTS_FIRST),
+    "fedmgda+": Profile("FedMGDA+"),
+    "fedheal": Profile("FedHEAL"),
+    "krum": Profile("Krum"),
+    "trimmed-mean": Profile("Trimmed mean"),
+    "median": Profile("Median"),
+    "q-ffl": Profile("q-FFL"),
+    "term": Profile("TERM"),
+    "gifair": Profile("GiFair"),
+    "vred": Profile("VRed"),
+    "semi-vred": Profile("Semi-VRed"),
+    "propfair": Profile("PropFair", ("propfair",), BLIND),
+    "afl": Profile("AFL", GRADIENTS_FIRST),
+    "adafed": Profile("AdaFed"),
+    "fedavgm": Profile("FedAvgM"),
+    "fedadam": Profile("FedAdam"),
+    "momentum": Profile("momentum (no guarantee)", GRADIENTS),
+    "server-lbfgs": Profile("server L-BFGS (no guarantee)", GRADIENTS),
 }
 
 

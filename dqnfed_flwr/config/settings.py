@@ -144,19 +144,25 @@ class Settings(Group):
         return title_of(self)
 
     @property
+    def stage_settings(self) -> Settings:
+        """What the last stage of fedcorr runs with: these settings under its method. Themselves for other methods."""
+        return self.model_copy(update={"method": self.fedcorr.last}) if self.method == "fedcorr" else self
+
+    @property
     def local_work(self) -> Work:
-        """The local work, with `auto` resolved to the method's default."""
-        return self.profile.works[0] if self.local.work == "auto" else self.local.work
+        """The local work, with `auto` resolved to the method's default; fedcorr leaves the choice to its last stage."""
+        work = "auto" if self.method == "fedcorr" else self.local.work
+        return self.profile.works[0] if work == "auto" else work
 
     @property
     def rule(self) -> Rule:
-        """The step rule, with `auto` resolved to the method's default."""
-        return self.profile.rules[0] if self.step_rule == "auto" else self.step_rule
+        """The step rule, with `auto` resolved to the method's default; that of the last stage for fedcorr."""
+        return self.stage_settings.profile.rules[0] if self.step_rule == "auto" else self.step_rule
 
     @property
     def unit(self) -> float:
         """What makes a step of a row: eta for a gradient, 1 for the displacement of local passes."""
-        return self.local.lr if self.local_work in ("gradient", "lbfgs") else 1.0
+        return self.local.lr if self.stage_settings.local_work in ("gradient", "lbfgs") else 1.0
 
     @property
     def reference(self) -> Literal["none", "gradient", "momentum", "lbfgs", "update"]:
@@ -173,12 +179,13 @@ class Settings(Group):
     @property
     def wants_step(self) -> bool:
         """Whether clients that train need the step before, u_{t-1}, for their local work."""
-        return self.local_work == "fednew"
+        return self.stage_settings.local_work == "fednew"
 
     @property
     def wants_update(self) -> bool:
         """Whether clients send the displacement of local passes beside the gradient."""
-        return self.method == "dqn-fed" and self.dqn_fed.form == "anchored" and self.dqn_fed.reference == "update"
+        method = self.stage_settings.method
+        return method == "dqn-fed" and self.dqn_fed.form == "anchored" and self.dqn_fed.reference == "update"
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> Settings:

@@ -11,6 +11,7 @@ import numpy as np
 from dqnfed_flwr.config import PartitionName, Settings, SplitSettings
 from dqnfed_flwr.data import partitions
 from dqnfed_flwr.data.apportion import IntArray
+from dqnfed_flwr.data.classes import only_classes, present
 from dqnfed_flwr.data.sets import DataSet, load_dataset
 from dqnfed_flwr.data.splits import like_train
 from dqnfed_flwr.errors import DataError
@@ -78,15 +79,18 @@ def _deal_out(
     seed: int,
     split: SplitSettings,
 ) -> Dealt:
-    data = load_dataset(source, num_classes)
-    chosen = _subsample(len(data.y_train), split.samples, seed)
+    data = only_classes(load_dataset(source, 0 if split.only_classes else num_classes), split.only_classes)
+    chosen = present(data.y_train)
+    chosen = chosen[_subsample(len(chosen), split.samples, seed)]
     if partition == "groups":
         return _deal_groups(data, chosen, clients)
     labels = data.y_train[chosen]
     parts = _deal_labels(partition, labels, clients, split, seed)
     test = None
     if data.y_test is not None:
-        test = like_train(labels, parts, data.y_test, np.random.default_rng((seed, _TEST)))
+        tested = present(data.y_test)
+        dealt = like_train(labels, parts, data.y_test[tested], np.random.default_rng((seed, _TEST)))
+        test = [tested[part] for part in dealt]
     return Dealt(data, [chosen[part] for part in parts], test)
 
 
@@ -127,7 +131,8 @@ def _deal_groups(data: DataSet, chosen: IntArray, clients: int) -> Dealt:
     advice = "leave x_test and y_test out so that each client's own samples are split"
     if data.groups_test is None:
         raise DataError(f"partition: groups: {data.name} has a test part without groups_test; add it, or {advice}")
-    test = [np.flatnonzero(np.isin(data.groups_test, owned)) for owned in owners]
+    tested = present(data.y_test)
+    test = [tested[np.isin(data.groups_test[tested], owned)] for owned in owners]
     empty = [client for client, part in enumerate(test) if not len(part)]
     if empty:
         raise DataError(f"partition: groups: the clients {empty[:10]} have no test sample; lower clients, or {advice}")

@@ -85,6 +85,21 @@ class Method(ABC):
         del dim
         return Extras()
 
+    @property
+    def inner(self) -> Method:
+        """The method itself, or the one that it hands its last rounds over to."""
+        return self
+
+    def round_extras(self, round_number: int, dim: int) -> Extras:
+        """As `extras`, where it is not the same in every round."""
+        del round_number
+        return self.extras(dim)
+
+    def offered(self, round_number: int, sampled: int) -> int:
+        """How many clients, drawn from those present, `select` chooses from; by default the run's `sampled`."""
+        del round_number
+        return sampled
+
     def select(self, round_number: int, clients: tuple[int, ...]) -> tuple[int, ...]:
         """Who trains in a round, rising; `clients` is the strategy's own sample, and the default."""
         del round_number
@@ -175,6 +190,9 @@ class LayerMethod(VectorMethod):
     layers : tuple[slice, ...]
         Columns of each layer, weight and bias together, in the order of the model; told by the strategy before the
         first round.
+    head : NDArray[np.int64]
+        Columns of the last layer by output class [C, m], a class's bias last; empty where it is no linear layer.
     """
 
     layers: tuple[slice, ...] = ()
+    head: NDArray[np.int64] = np.empty((0, 0), np.int64)

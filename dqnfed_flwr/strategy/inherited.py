@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from logging import WARNING
 
 import numpy as np
@@ -45,7 +46,7 @@ class InheritedRound:
     Raises
     ------
     ConfigError
-        If the step rule is `probed`, which needs the package's own loop.
+        If the step rule is `probed` or `search`, which need the package's own loop.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class InheritedRound:
         server_round: int,
         arrays: ArrayRecord,
     ) -> None:
-        if settings.rule == "probed":
+        if settings.rule in ("probed", "search"):
             raise ConfigError(
                 "step-rule: Flower's inherited loop cannot probe; use newton, fixed or clipped, or call DQNFed.start"
             )
@@ -78,8 +79,9 @@ class InheritedRound:
         )
 
     def evaluate_messages(self) -> Iterator[Message]:
-        """To all members."""
-        return self._send(final_evaluation(self._state, list(self._roster.members), self._num_classes))
+        """To all members, after the round."""
+        after = replace(self._state, round=self._state.round + 1)
+        return self._send(final_evaluation(after, list(self._roster.members), self._num_classes))
 
     def step(self, replies: Iterable[Message]) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """The model after the round and figures of it, or (None, None) when too few replies are usable."""

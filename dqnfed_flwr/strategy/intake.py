@@ -69,7 +69,8 @@ class Intake:
 
     def __init__(self, settings: Settings, theta: torch.Tensor, buffers: Buffers, method: Method) -> None:
         self._settings = settings
-        self._form = ReplyForm(theta.numel(), buffers, method.extras(theta.numel()))
+        self._method, self._dim, self._buffers = method, theta.numel(), buffers
+        method.extras(self._dim)  # a method that this model does not suit says so before anything is sent
         self._basis = Basis(settings.sampled + method.reference_rows, theta.numel(), theta.dtype)
 
     def exchange(self, grid: Grid, orders: Orders, state: RunState, members: Mapping[int, Member]) -> Collected:
@@ -123,7 +124,8 @@ class Intake:
         return self._collected(dict(sorted(replies.items())), orders, dict(sorted(probes.items())), dropped)
 
     def _take(self, content: RecordDict, client: int, orders: Orders) -> ClientReply:
-        reply = wire.decode_reply(content, orders.tasks[client], self._form)
+        form = ReplyForm(self._dim, self._buffers, self._method.round_extras(orders.round, self._dim))
+        reply = wire.decode_reply(content, orders.tasks[client], form)
         if reply.gradient is None:
             return reply
         slot = orders.train.index(client)
@@ -146,7 +148,7 @@ class Intake:
     ) -> Collected:
         trained = {client: reply for client, reply in replies.items() if client in orders.train}
         slots = tuple(orders.train.index(client) for client in trained)
-        names = self._form.extras.vectors if trained else ()
+        names = self._method.round_extras(orders.round, self._dim).vectors if trained else ()
         vectors = {name: tuple(reply.vectors[name] for reply in trained.values()) for name in names}
         return Collected(
             replies, trained, RoundRows(self._basis, slots, vectors), probes, dict(sorted(dropped.items()))

@@ -11,18 +11,19 @@ from dqnfed_flwr.strategy.roster import Roster
 
 
 def tell_layers(method: Method, settings: Settings, roster: Roster, dim: int) -> None:
-    """Tell a `LayerMethod` the layers of the model of D = `dim`; nothing for other methods.
+    """Tell a `LayerMethod`, also one inside another, the layers of the model of D = `dim`; nothing for other methods.
 
     Raises
     ------
     ConfigError
         If `settings.model` is not the model that is trained.
     """
-    if not isinstance(method, LayerMethod):
+    layered = method.inner
+    if not isinstance(layered, LayerMethod):
         return
     member = next(iter(roster.members.values()))
     num_classes = settings.num_classes or max(m.num_classes for m in roster.members.values())
     spec = ParamSpec.of(build_model(settings.model, member.input_shape, num_classes, seed=settings.seed))
     if spec.dim != dim:
         raise ConfigError(f"model: {settings.model} has {spec.dim} parameters, the model to be trained has {dim}")
-    method.layers = spec.layers
+    layered.layers, layered.head = spec.layers, spec.head

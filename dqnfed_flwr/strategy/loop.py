@@ -147,7 +147,13 @@ class RoundLoop:
             round=batch.round,
             step=solved.step,
             ladder=Ladder(0.0),
-            scale=StepScale(solved.norm, solved.combination.length, float(self._state.theta.norm()), batch.round),
+            scale=StepScale(
+                solved.norm,
+                solved.combination.length,
+                float(self._state.theta.norm()),
+                batch.round,
+                solved.combination.hints,
+            ),
             clients=clients,
             losses=by_client(batch.losses),
             slopes=by_client(solved.slopes),
@@ -196,7 +202,8 @@ class RoundLoop:
 
     def _judge(self, pending: PendingStep, probes: Mapping[int, Probe]) -> Verdict:
         if not pending.relaxed:
-            return self._rule.judge(pending.ladder, probes, pending.scale)
+            told = replace(pending.scale, losses=pending.losses, slopes=pending.slopes)
+            return self._rule.judge(pending.ladder, probes, told)
         factor = pending.ladder.factor
         if mean_loss_falls(probes, pending.losses, pending.shares):
             return Verdict(accepted=True, factor=factor)

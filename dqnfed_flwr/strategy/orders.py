@@ -54,9 +54,8 @@ def next_orders(state: RunState, settings: Settings, clients: list[int], num_cla
     train_round = state.round + (2 if pending else 1)
     train: tuple[int, ...] = ()
     if train_round <= settings.rounds:
-        train = method.select(
-            train_round, sample(clients, settings.sampled, seed=settings.seed, round_number=train_round)
-        )
+        offered = method.offered(train_round, settings.sampled)
+        train = method.select(train_round, sample(clients, offered, seed=settings.seed, round_number=train_round))
     present = set(clients)
     probe = tuple(client for client in pending.clients if client in present) if pending else ()
     evaluate = tuple(clients) if pending and _due(pending.round, settings) else ()
@@ -71,16 +70,17 @@ def next_orders(state: RunState, settings: Settings, clients: list[int], num_cla
 
 
 def final_evaluation(state: RunState, clients: list[int], num_classes: int) -> Orders:
-    """Plan an exchange that only evaluates the model as it stands."""
+    """Plan an exchange that only evaluates the model as it stands, before the round that would follow."""
+    following = state.round + 1
     tasks = {
-        client: _task(client, state, state.round, (False, False, True), num_classes=num_classes) for client in clients
+        client: _task(client, state, following, (False, False, True), num_classes=num_classes) for client in clients
     }
-    return Orders(tasks, (), (), tuple(clients), state.round)
+    return Orders(tasks, (), (), tuple(clients), following)
 
 
 def needs_step(task: ClientTask, settings: Settings) -> bool:
     """Whether the client needs the step beside the candidate: for other rungs, or to get back to theta^{t-1}."""
-    rungs = task.probe and (task.grow or task.halvings > 0)
+    rungs = task.probe and (task.grow or task.halvings > 0 or len(task.rungs) > 0)
     curvature = settings.curvature
     previous = task.train and curvature.kind == "secant" and curvature.previous == "recomputed"
     return task.factor > 0 and (rungs or previous or (task.train and settings.wants_step))
@@ -113,6 +113,8 @@ def _task(
         factor=ladder.factor,
         grow=ladder.grow,
         halvings=ladder.halvings,
+        rungs_above=ladder.rungs_above,
+        rungs_below=ladder.rungs_below,
         reference_loss=state.pending.losses[client],
         slope=state.pending.slopes[client],
     )

@@ -13,7 +13,7 @@ from dqnfed_flwr.steps import Ladder, StepScale
 from dqnfed_flwr.strategy.checkpoint import Arrays, group, ungroup
 from dqnfed_flwr.strategy.state import BestModel, PendingStep, RunState
 from dqnfed_flwr.telemetry.events import DroppedClient
-from dqnfed_flwr.types import Combination
+from dqnfed_flwr.types import Combination, SearchHints
 
 _BY_CLIENT = ("losses", "slopes", "rates", "shares", "weights")
 
@@ -77,18 +77,23 @@ def _unpack_pending(record: dict[str, Any], arrays: Arrays) -> PendingStep:
     clients = tuple(record.pop("clients"))
     combination = record.pop("combination")
     combination["excluded"] = {int(client): reason for client, reason in combination["excluded"].items()}
+    combination["hints"] = SearchHints(**combination["hints"])
     by_client: dict[str, Any] = {name: dict(zip(clients, record.pop(name), strict=True)) for name in _BY_CLIENT}
     return PendingStep(
         step=_tensor(arrays["step"]),
         fallback=_tensor(arrays["fallback"]) if "fallback" in arrays else None,
         ladder=Ladder(**record.pop("ladder")),
-        scale=StepScale(**record.pop("scale")),
+        scale=_unpack_scale(record.pop("scale")),
         clients=clients,
         combination=Combination(weights=np.asarray(arrays["weights"], dtype=np.float64), **combination),
         dropped=[DroppedClient(**item) for item in record.pop("dropped")],
         **by_client,
         **record,
     )
+
+
+def _unpack_scale(record: dict[str, Any]) -> StepScale:
+    return StepScale(**{**record, "hints": SearchHints(**record["hints"])})
 
 
 def _tensor(values: np.ndarray[Any, Any]) -> Tensor:

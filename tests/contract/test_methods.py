@@ -25,6 +25,8 @@ from tests.helpers.gradient_sets import (
 from tests.helpers.rounds import decide
 
 CASES: dict[str, dict[str, Any]] = {name: {"method": name} for name in METHODS} | {
+    "fedcorr": {"method": "fedcorr", "rounds": 100},  # its first stages alone take more than the default
+    "fednl": {"method": "fednl", "fednl.form": "exact"},  # the form that needs no layers
     "two-sided": {"dqn-fed.form": "two-sided"},
     "two-sided, rates as they are": {"dqn-fed.form": "two-sided", "dqn-fed.rate-spread": 0},
     "one-sided": {"dqn-fed.form": "one-sided"},
@@ -32,19 +34,26 @@ CASES: dict[str, dict[str, Any]] = {name: {"method": name} for name in METHODS} 
         f"anchored by {name}": {"dqn-fed.reference": name}
         for name in ("none", "gradient", "momentum", "lbfgs", "update")
     },
+    "fedmgda+, epsilon 1": {"method": "fedmgda+", "fedmgda.epsilon": 1},
+    "torchjd:UPGrad": {"method": "torchjd:UPGrad"},
 }
 EXEMPT: dict[str, dict[str, str]] = {
     "order": {},
-    "alone": {},
-    "zero gradient": {},
+    "alone": {"fedadam": "every coordinate is divided by its own root mean square"},
+    "zero gradient": {"krum": "a zero row may lie nearest to its neighbours, and is then the step"},
     "no gradient": {},
-    "twice": {},
+    "twice": {
+        "fedfv": "how many clients are left unprojected is rounded up to a whole number",
+        "fedmgda+": "epsilon bounds the weight of a client, so that two equal ones may go twice as far",
+        "trimmed-mean": "how many values are cut is rounded down to a whole number",
+    },
 }
 """Laws that a case does not obey by its definition, and why."""
 COMMON_DESCENT = [
-    name for name in CASES if name in ("dqn-fed", "mgda", "fedmgda+", "fedmdfg", "fedlf", "torchjd:UPGrad")
+    name for name in CASES if name in ("dqn-fed", "adafed", "mgda", "fedmgda+, epsilon 1", "fedmdfg", "fedlf")
 ]
 COMMON_DESCENT += [name for name in CASES if "sided" in name or "anchored" in name]
+"""Cases whose step lowers every loss; not torchjd:UPGrad, which adds 1e-4 of the trace to the Gramian's diagonal."""
 SETS: list[Callable[[np.random.Generator, int, int], Float64Array]] = [
     random_set,
     conflicting_set,

@@ -226,10 +226,18 @@ def test_settings_table_is_that_of_the_code() -> None:
 
 def test_every_choice_by_name_is_in_the_documents() -> None:
     named = set(re.findall(r"`([^`]+)`", prose(ROOT / "README.md")))
-    assert {*METHODS, *get_args(StepRuleName), *MODELS} - {"auto"} <= named
+    assert {*get_args(StepRuleName), *MODELS} - {"auto"} <= named
     assert {*get_args(PartitionName), "partition: file"} - {"file"} <= named
     references = names(section(ROOT / "docs" / "algorithm.md", "Anchored: as near as possible to a fast step"))
     assert set(references) == set(get_args(ReferenceName)) - {"auto"}
+
+
+def test_every_method_has_a_row_and_a_page() -> None:
+    text = (ROOT / "docs" / "methods.md").read_text("utf-8")
+    pages = dict(re.findall(r"\[`([^`]+)`\]\((methods/[\w-]+\.md)\)", text))
+    assert set(pages) == {*METHODS, "torchjd:<name>"}
+    written = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs" / "methods").glob("*.md")}
+    assert set(pages.values()) == written
 
 
 def stop_in_round_two(output: Path) -> None:

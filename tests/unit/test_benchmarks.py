@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import agreement, client_rate, convex, engine, server_memory, server_step
+from benchmarks import agreement, client_rate, convex, engine, method_step, server_memory, server_step
 from benchmarks._common import Bar, Json, report, settings_of
 from benchmarks._convex_plot import linear_shape, superlinear_shape
 from benchmarks._gradient_sets import gradient_sets
@@ -18,7 +18,7 @@ from dqnfed_flwr.linalg.gram import Basis
 
 Main = Callable[[Sequence[str]], None]
 
-BENCHMARKS = (server_step, server_memory, agreement, engine, client_rate, convex)
+BENCHMARKS = (server_step, method_step, server_memory, agreement, engine, client_rate, convex)
 
 
 def record_of(main: Main, arguments: Sequence[str], tmp_path: Path) -> dict[str, Any]:
@@ -77,6 +77,16 @@ def test_server_step_without_the_recursion(tmp_path: Path, monkeypatch: pytest.M
     arguments = ["--clients", "3", "--parameters", "50", "--repeats", "1", "--no-recursion"]
     record = record_of(server_step.main, arguments, tmp_path)
     assert not [key for key in record if key.startswith("recursion")]
+
+
+def test_method_step_has_every_method_that_needs_rows_alone(tmp_path: Path) -> None:
+    record = record_of(method_step.main, ["--clients", "5", "--parameters", "200", "--repeats", "1"], tmp_path)
+    rows = {row["method"]: row for row in record["methods"]}
+    assert {"fedavg", "mgda", "dqn-fed", "dqn-fed, two-sided"} <= set(rows)
+    assert "fednl" not in rows
+    assert rows["dqn-fed"]["needs"] == "vectors"
+    assert all(row["over_fedavg"] > 0 for row in rows.values())
+    assert [bar["figure"] for bar in record["bars"]] == ["worst_inner_product_ratio"]
 
 
 def test_server_memory_counts_the_rows(tmp_path: Path) -> None:

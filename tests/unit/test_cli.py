@@ -178,7 +178,7 @@ def test_json_to_a_file_and_quiet(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["digit"], "'digit' is no shipped experiment (digits, digits-fedavg"),
+        (["digit"], "'digit' is no shipped experiment (cifar10-setup1, digits"),
         (["none.yaml"], "No such file"),
         (["digits", "--set", "round=3"], "round: unknown key"),
         (["digits", "--set", "rounds"], "--set: found 'rounds'; give KEY=VALUE"),

@@ -79,7 +79,7 @@ def test_fault_names_key_value_and_what_is_allowed(mapping: dict[str, Any], word
         ({"method": "fedsgd", "local.work": "sgd"}, "local.work"),
         ({"method": "fedavg", "step-rule": "probed"}, "step-rule"),
         ({"method": "dqn-fed", "local.work": "lbfgs"}, "local.work"),
-        ({"method": "dqn-fed", "local.batch-size": 8}, "local.batch-size"),
+        ({"method": "dqn-fed", "local.gradient-batch": 8}, "local.gradient-batch"),
         ({"method": "fedavg", "step-rule": "newton", "local.work": "lbfgs"}, "local.work"),
         ({"dqn-fed.form": "one-sided", "local.work": "lbfgs", "local.epochs": 2}, "step-rule"),
         ({"min-clients": 6, "participation": 0.5}, "min-clients"),

@@ -41,6 +41,8 @@ tasks = st.builds(
     factor=st.floats(0.001, 1000),
     grow=st.booleans(),
     halvings=st.integers(0, 40),
+    rungs_above=st.integers(0, 3),
+    rungs_below=st.integers(0, 3),
     reference_loss=numbers,
     slope=numbers,
     num_classes=counts,
@@ -65,6 +67,11 @@ def same(found: Any, expected: Any) -> bool:
 
 
 def probe_of(draw: st.DrawFn, task: ClientTask) -> Probe:
+    losses = tuple(draw(numbers | st.just(math.inf)) for _ in task.rungs)
+    return replace(outcome_of(draw, task), losses=losses)
+
+
+def outcome_of(draw: st.DrawFn, task: ClientTask) -> Probe:
     if draw(st.booleans()):
         return Probe(draw(numbers), True, draw(st.none() | st.booleans()))
     if not task.halvings or draw(st.booleans()):
@@ -158,6 +165,33 @@ def test_a_task_that_is_none_is_refused_with_its_keys() -> None:
         wire.decode_task(RecordDict())
     with pytest.raises(WireError, match=r"missing-key: records .* need 'properties'"):
         wire.decode_properties(RecordDict())
+
+
+LADDER = ClientTask(2, 2, train=False, probe=True, factor=0.5, rungs_above=1, rungs_below=2)
+
+
+@pytest.mark.parametrize(
+    ("losses", "reason"),
+    [((), "missing-key"), ((1.0,) * 3, "bad-probe"), ((1.0,) * 5, "bad-probe")],
+)
+@every_transport
+def test_a_ladder_needs_a_loss_for_every_rung(transport: str, losses: tuple[float, ...], reason: str) -> None:
+    assert LADDER.rungs == (1.0, 0.5, 0.25, 0.125)
+    content = wire.encode_reply(ClientReply(10, probe=Probe(1.0, True, losses=losses)))
+    for read in (
+        lambda: wire.decode_reply(TRANSPORTS[transport](content), LADDER, ReplyForm(3, {})),
+        lambda: wire.decode_probe(TRANSPORTS[transport](content), LADDER),
+    ):
+        with pytest.raises(WireError) as caught:
+            read()
+        assert caught.value.reason == reason
+
+
+def test_a_rung_where_the_model_diverges_has_an_infinite_loss() -> None:
+    reply = ClientReply(10, probe=Probe(1.0, True, losses=(math.nan, -math.inf, math.inf, 0.5)))
+    probe = wire.decode_probe(wire.encode_reply(reply), LADDER)
+    assert probe is not None
+    assert probe.losses == (math.inf, math.inf, math.inf, 0.5)
 
 
 BAD_BUFFERS: dict[str, tuple[dict[str, NDArray[Any]], str]] = {

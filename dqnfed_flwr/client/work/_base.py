@@ -83,8 +83,7 @@ class LocalWork(ABC):
     def visit(self, occasion: Occasion) -> Point:
         """Loss over all samples at the received model, and the gradient, of the round's mini-batch if there is one."""
         settings, theta = self._settings, occasion.line.theta
-        batch_size = 0 if settings.wants_update else settings.local.batch_size  # there it is that of the local passes
-        rows = mini_batch(self._loss, batch_size, occasion.turn)
+        rows = mini_batch(self._loss, settings.local.gradient_batch, occasion.turn)
         loss, gradient = self._loss.loss_and_gradient(theta, rows)
         if rows is not None:
             loss = self._loss.loss(theta)
@@ -97,7 +96,10 @@ class LocalWork(ABC):
         """The client's row, from what `visit` saw. The model's buffers may change."""
 
     def evaluated(self, occasion: Occasion) -> Tensor:
-        """The model [D] whose accuracy is reported; it stands as it did before the round of `occasion`."""
+        """The model [D] whose accuracy is reported; it stands as it did before the round of `occasion`.
+
+        Its buffers, if it has its own, may be put into place: those received come back after the evaluation.
+        """
         return occasion.line.theta
 
     def plain_rate(self, row: Tensor) -> Rate:

@@ -8,13 +8,15 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dqnfed_flwr.client.curvature import Curvature, Differentiable, Observation, Point, Rate
 from dqnfed_flwr.client.gradients import LocalLoss, cross_entropy
 from dqnfed_flwr.config import LocalSettings
 
 _SHUFFLE, _SUBSET, _DROPOUT = 0, 1, 2  # streams of the seed
+BatchLoss = Callable[[nn.Module, Tensor, Tensor], Tensor]
+"""Loss of a mini-batch: module, inputs, labels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,7 @@ def sgd(
     *,
     pull: Pull | None = None,
     objective: Callable[[Tensor], Tensor] | None = None,
+    batch_loss: BatchLoss | None = None,
 ) -> Tensor:
     """Run `epochs` epochs of SGD from `theta`, each over a new order of the samples.
 
@@ -76,6 +79,8 @@ def sgd(
         Proximal term; None takes `settings.proximal` around `theta` (FedProx).
     objective : Callable | None
         Of the mean cross-entropy of a mini-batch, which is minimised in its place.
+    batch_loss : BatchLoss | None
+        In place of that cross-entropy.
 
     Returns
     -------
@@ -92,7 +97,7 @@ def sgd(
     rate = settings.lr * settings.decay ** (turn.round - 1)
     with _seeded_dropout(turn, local.device), model.training():
         for inputs, labels in _batches(loss, settings, turn):
-            part = cross_entropy(model.module(inputs), labels, len(labels))
+            part = (batch_loss or _mean_cross_entropy)(model.module, inputs, labels)
             part = objective(part) if objective else part
             moves = torch.autograd.grad(part, model.parameters, allow_unused=True, materialize_grads=True)
             if loss.ridge:
@@ -150,6 +155,10 @@ def lbfgs_passes(
     row = total if settings.gradient == "pseudo" else gradient
     rate = float(torch.dot(row, history.inverse_product(row)))
     return row, curvature.rate(row, rate, len(history), seen.rate.pairs_rejected + history.rejected)
+
+
+def _mean_cross_entropy(module: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
+    return cross_entropy(module(inputs), labels, len(labels))
 
 
 def _batches(loss: LocalLoss, settings: LocalSettings, turn: Turn) -> Iterator[tuple[Tensor, Tensor]]:

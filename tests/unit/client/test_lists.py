@@ -18,6 +18,8 @@ TASKS = st.builds(
     factor=st.floats(0, 1e6),
     grow=st.booleans(),
     halvings=st.integers(0, 40),
+    rungs_above=st.integers(0, 20),
+    rungs_below=st.integers(0, 20),
     reference_loss=st.floats(allow_nan=False),
     slope=st.floats(allow_nan=False),
     num_classes=st.integers(0, 1000),
@@ -53,6 +55,14 @@ def test_configs_that_are_no_task_are_refused(config: dict[str, int | str], erro
 
 def test_metrics_hold_what_the_reply_holds() -> None:
     assert metrics_of(ClientReply(5, seconds=0.5)) == {"seconds": 0.5}
+    laddered = ClientReply(5, probe=Probe(0.5, True, losses=(2.0, 0.5)), seconds=0.5)
+    assert metrics_of(laddered) == {
+        "seconds": 0.5,
+        "probe-loss": 0.5,
+        "probe-holds": True,
+        "probe-loss.0": 2.0,
+        "probe-loss.1": 0.5,
+    }
     reply = ClientReply(5, probe=Probe(1.0, False, None, 0.5, 0.75), test=Evaluation(3, 4, 0.25), seconds=0.5)
     assert metrics_of(reply) == {
         "seconds": 0.5,

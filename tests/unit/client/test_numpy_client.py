@@ -164,7 +164,7 @@ def test_recomputed_pairs_come_from_the_line() -> None:
 
 
 def test_a_mini_batch_gives_the_gradient_and_all_samples_the_loss() -> None:
-    model, settings = theta(), {"local.batch-size": 5, "step-rule": "fixed"}
+    model, settings = theta(), {"local.gradient-batch": 5, "step-rule": "fixed"}
     batch, full = client(settings), client()
     first, second = (batch.work(ClientTask(t, t), model) for t in (1, 2))
     whole = full.work(ClientTask(1, 1), model)

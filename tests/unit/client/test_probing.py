@@ -50,6 +50,15 @@ def test_a_failing_candidate_is_halved_until_it_holds() -> None:
     assert losses.asked == [8.0, 4.0, 2.0, 1.0, 0.5]
 
 
+@pytest.mark.parametrize("holding", [0.5, 1.5])
+def test_a_ladder_is_one_pass_a_rung(holding: float) -> None:
+    losses = Losses({4.0: math.inf, 2.0: 0.9, 1.0: holding, 0.5: 0.8})
+    asked = ClientTask(2, 2, probe=True, factor=1.0, rungs_above=2, rungs_below=1, reference_loss=1.0, slope=1.0)
+    found = probe(losses, asked, 0.1, UNIT)
+    assert found == Probe(holding, holding < 1, losses=(math.inf, 0.9, holding, 0.8))
+    assert losses.asked == [1.0, 4.0, 2.0, 0.5]
+
+
 def test_halvings_are_limited() -> None:
     losses = Losses({1.0: 2.0, 0.5: 2.0, 0.25: 2.0})
     assert probe(losses, task(1.0, halvings=2), 0.1, UNIT) == Probe(2.0, False)

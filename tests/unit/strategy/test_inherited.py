@@ -53,7 +53,7 @@ def test_it_takes_two_exchanges_a_round() -> None:
     assert [(task.round, task.train, task.evaluate) for task in tasks] == [
         (1, True, False),
         (2, True, False),
-        (1, False, True),
+        (3, False, True),  # after round 2, before round 3
         (3, True, False),
     ]
 
@@ -115,11 +115,12 @@ def test_a_lost_node_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None
         inherited(InProcessGrid(Federation(spread_out(4)).app(), 3, {}), CLIPPED | {"min-clients": 4})
 
 
-def test_a_rule_that_probes_is_refused() -> None:
+@pytest.mark.parametrize("rule", [{"step-rule": "probed"}, {"method": "fedmdfg", "step-rule": "search"}])
+def test_a_rule_that_probes_is_refused(rule: dict[str, str]) -> None:
     with pytest.raises(
         ConfigError, match=r"inherited loop cannot probe; use newton, fixed or clipped, or call DQNFed\.start"
     ):
-        inherited(grid(), {"step-rule": "probed"})
+        inherited(grid(), rule)
 
 
 def test_replies_without_a_question_are_refused() -> None:

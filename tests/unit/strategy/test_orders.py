@@ -36,6 +36,7 @@ def test_clients_are_asked_for_what_is_due_and_no_more() -> None:
         (ClientTask(3, 3, factor=0.5, probe=True), {}, False),  # the candidate's own loss is enough
         (ClientTask(3, 3, factor=0.5, probe=True, grow=True), {}, True),
         (ClientTask(3, 3, factor=0.5, probe=True, halvings=2), {}, True),
+        (ClientTask(3, 3, factor=0.5, probe=True, rungs_above=1), {}, True),
         (ClientTask(3, 3, factor=0.0, probe=True, halvings=2), {}, False),  # there is no line
         (ClientTask(3, 3, factor=0.5), {"kind": "secant"}, False),
         (ClientTask(3, 3, factor=0.5), {"kind": "secant", "previous": "recomputed"}, True),

@@ -16,11 +16,13 @@ from dqnfed_flwr.strategy.checkpoint import read_checkpoint, write_checkpoint
 from dqnfed_flwr.strategy.snapshot import pack_state, unpack_state
 from dqnfed_flwr.strategy.state import BestModel, PendingStep, RunState, Tally
 from dqnfed_flwr.telemetry.events import DroppedClient
-from dqnfed_flwr.types import Combination
+from dqnfed_flwr.types import Combination, SearchHints
 
 
 def pending(fallback: bool, relaxed: bool) -> PendingStep:
     clients = (2, 5, 11)
+
+    hints = SearchHints(fair=True, lost=True, stretch=10 / 3)
 
     def by_client(start: float) -> dict[int, float]:
         return {client: start / (3 + client) for client in clients}  # no short decimals
@@ -28,8 +30,8 @@ def pending(fallback: bool, relaxed: bool) -> PendingStep:
     return PendingStep(
         round=8,
         step=torch.tensor([0.1, -1 / 3], dtype=torch.float64),
-        ladder=Ladder(0.125, grow=True, halvings=6),
-        scale=StepScale(norm=1 / 7, length=2.5, theta_norm=1e-30, round=8),
+        ladder=Ladder(0.125, grow=True, halvings=6, rungs_above=2, rungs_below=9),
+        scale=StepScale(norm=1 / 7, length=2.5, theta_norm=1e-30, round=8, hints=hints),
         clients=clients,
         losses=by_client(1.0),
         slopes=by_client(-2.0),
@@ -45,6 +47,7 @@ def pending(fallback: bool, relaxed: bool) -> PendingStep:
             status=Status.CONVERGED,
             excluded={7: "bad-rate"},
             notes={"anchor_reset": 1.0},
+            hints=hints,
         ),
         dropped=[DroppedClient(7, "bad-rate", "left out of the solve"), DroppedClient(9, "absent", "no reply")],
         pairs_kept=3,

@@ -1,0 +1,136 @@
+"""`dqnfed compare`: several methods, several seeds, one table."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from dqnfed_flwr.cli.failures import Interrupted
+from dqnfed_flwr.cli.single import EngineName, flat_config, show_files, try_writing, write_json
+from dqnfed_flwr.compare.grid import Select
+from dqnfed_flwr.compare.plan import Plan, Request, make_plan
+from dqnfed_flwr.compare.results import Comparison, compare_rows, reference_of
+from dqnfed_flwr.errors import ConfigError, RunError
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The command line."""
+
+    config: str
+    methods: str
+    seeds: str
+    output: Path
+    jobs: int
+    overrides: Sequence[str]
+    grids: Sequence[str]
+    grid_rounds: int | None
+    grid_seed: int | None
+    select: Select
+    reference: str | None
+    last: int
+    engine: EngineName
+    json_path: str | None
+
+
+def run_comparison(options: Options) -> None:
+    """Carry out `dqnfed compare`.
+
+    Raises
+    ------
+    ConfigError
+        Before anything runs.
+    RunError
+        If no run came to its end, or the results cannot be written.
+    """
+    from dqnfed_flwr.compare.conduct import alone_in, conduct, number_of_runs
+    from dqnfed_flwr.compare.progress import CompareProgress
+
+    since = time.perf_counter()
+    if options.json_path and options.json_path != "-":
+        try_writing(Path(options.json_path))
+    console = Console(stderr=options.json_path == "-")
+    directory = options.output.expanduser().resolve()
+    with alone_in(directory):
+        plan = _plan(options, directory)
+        reference = reference_of(plan, options.reference)
+        for method, reason in plan.skipped.items():
+            console.print(f"{method} is left out: {reason}", soft_wrap=True, markup=False, highlight=False)
+        try:
+            with CompareProgress(console, number_of_runs(plan)) as progress:
+                rows = conduct(
+                    plan,
+                    progress,
+                    workers=options.jobs or len(os.sched_getaffinity(0)),
+                    engine=options.engine,
+                    select=options.select,
+                    last=options.last,
+                )
+        except KeyboardInterrupt:
+            raise Interrupted(f"finished runs are kept; go on with: {_command(options, directory)}") from None
+        comparison = compare_rows(plan, rows, reference, options.select, options.last)
+        _show(comparison, options, directory, console, time.perf_counter() - since)
+    if not any(row.good for row in rows):
+        raise RunError("every run failed; the reasons are in the table")
+
+
+def _plan(options: Options, directory: Path) -> Plan:
+    config = flat_config(options.config, options.overrides)
+    if options.last > 1 and config.get("early-stopping"):
+        raise ConfigError(
+            "--last: after early stopping the best model is kept, not the last ones; use --last 1, or early-stopping 0"
+        )
+    return make_plan(
+        Request(
+            config,
+            options.methods,
+            options.seeds,
+            directory,
+            options.grids,
+            options.grid_rounds,
+            options.grid_seed,
+        )
+    )
+
+
+def _show(comparison: Comparison, options: Options, directory: Path, console: Console, seconds: float) -> None:
+    from dqnfed_flwr.compare.files import as_json, write_files
+    from dqnfed_flwr.compare.plots import plot_comparison
+    from dqnfed_flwr.compare.tables import print_tables, tables
+
+    found = tables(comparison)
+    figures = as_json(comparison, _command(options, directory), seconds)
+    files = write_files(directory, comparison, figures, found)
+    print_tables(console, found)
+    try:
+        files += plot_comparison(comparison, directory)
+    except RunError as error:
+        console.print(f"no plots: {error}", markup=False, soft_wrap=True)
+    show_files(console, files)
+    if options.json_path:
+        write_json(figures, options.json_path)
+
+
+def _command(options: Options, directory: Path) -> str:
+    """The same command, for a shell."""
+    words = ["dqnfed", "compare", options.config, "--methods", options.methods, "--seeds", options.seeds]
+    words += [word for item in options.overrides for word in ("--set", item)]
+    words += [word for item in options.grids for word in ("--grid", item)]
+    given = {
+        "--grid-rounds": options.grid_rounds,
+        "--grid-seed": options.grid_seed,
+        "--select": options.select if options.select != "mean" else None,
+        "--reference": options.reference,
+        "--last": options.last if options.last > 1 else None,
+        "--jobs": options.jobs or None,
+        "--engine": options.engine if options.engine != "in-process" else None,
+        "--json": options.json_path,
+    }
+    words += [word for key, value in given.items() if value is not None for word in (key, str(value))]
+    return shlex.join([*words, "--output", str(directory)])

@@ -1,0 +1,74 @@
+"""Conjugate gradients on products with a matrix that is never formed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+ROUNDING = 100
+"""The solve ends when the residual is so many rounding units of the right-hand side."""
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """What conjugate gradients found.
+
+    Attributes
+    ----------
+    vector : Tensor
+        x [D]; zero where the first direction already had no positive curvature.
+    iterations : int
+        Products taken.
+    negative : bool
+        Whether the solve ended at a direction of curvature <= 0; `vector` is the iterate before it.
+    residual : float
+        |A x - b| / |b|; 0 for b = 0.
+    """
+
+    vector: Tensor
+    iterations: int
+    negative: bool
+    residual: float
+
+
+def conjugate_gradients(product: Callable[[Tensor], Tensor], right: Tensor, *, iterations: int) -> Solution:
+    """Solve A x = `right` for a symmetric A that is given by its products.
+
+    Hestenes and Stiefel 1952, from x = 0, truncated at the first direction p with p . A p <= 0 (Nocedal and Wright,
+    Numerical Optimization, algorithm 7.1). Each iterate x has x . right > 0.
+
+    Parameters
+    ----------
+    product : Callable[[Tensor], Tensor]
+        A times a vector [D].
+    right : Tensor
+        b [D], float32 or float64; inner products are summed in float64.
+    iterations : int
+        Most products to take.
+    """
+    x, residual = torch.zeros_like(right), right.clone()
+    start = squared = _dot(residual, residual)
+    tolerance = (ROUNDING * torch.finfo(right.dtype).eps) ** 2 * start
+    direction, done, negative = residual.clone(), 0, False
+    while done < iterations and squared > tolerance:
+        image = product(direction)
+        done += 1
+        curvature = _dot(direction, image)
+        if not curvature > 0:
+            negative = True
+            break
+        length = squared / curvature
+        x.add_(direction, alpha=length)
+        residual.sub_(image, alpha=length)
+        before, squared = squared, _dot(residual, residual)
+        direction.mul_(squared / before).add_(residual)
+    return Solution(x, done, negative, math.sqrt(squared / start) if start else 0.0)
+
+
+def _dot(a: Tensor, b: Tensor) -> float:
+    exact = torch.float32 if a.device.type == "mps" else torch.float64
+    return float(torch.dot(a.to(exact), b.to(exact)))

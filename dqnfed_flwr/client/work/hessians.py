@@ -1,0 +1,151 @@
+"""Hessians of a client's loss as matrices: of a whole small model, and of its last layer.
+
+| function | what | cost |
+|---|---|---|
+| `dense_hessian` | exact, all of it, D up to `MAX_DENSE` | D double backward passes, in batches |
+| `head_hessian` | exact, of the last linear layer | a forward pass, and n C^2 m^2 or n C m^2 multiplications |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from dqnfed_flwr.client.gradients import LocalLoss, Samples, cross_entropy
+from dqnfed_flwr.errors import ConfigError
+from dqnfed_flwr.linalg.hessian_blocks import check_dense
+
+BATCH = 64
+"""Columns of a dense Hessian that one batched backward pass gives."""
+
+
+def dense_hessian(loss: LocalLoss, theta: Tensor, rows: Tensor | None = None) -> Tensor:
+    """The Hessian of f_k at `theta` [D, D], symmetric to the last bit.
+
+    Parameters
+    ----------
+    loss : LocalLoss
+        f_k, its ridge included once.
+    theta : Tensor
+        [D].
+    rows : Tensor | None
+        int64 [b], the mini-batch; None for all samples.
+
+    Raises
+    ------
+    ConfigError
+        If D is above `MAX_DENSE`.
+    """
+    dim, head = loss.model.spec.dim, loss.model.spec.head
+    check_dense(dim)
+    if head.size == dim and isinstance(_last_module(loss), nn.Linear):
+        order = torch.from_numpy(head.reshape(-1).argsort()).to(theta.device)
+        return head_hessian(loss, theta, by_class=False, rows=rows)[0][order][:, order]
+    identity = torch.eye(dim, dtype=theta.dtype, device=theta.device)
+    if loss.model.recurrent:  # their backward passes cannot be batched
+        hessian = torch.stack([loss.hessian_product(theta, column, rows) for column in identity])
+        return (hessian + hessian.T) / 2
+    loss.model.place(theta)
+    hessian = torch.zeros_like(identity)
+    for inputs, labels, samples in chunks(loss, rows):
+        part = cross_entropy(loss.model.module(inputs), labels, samples)
+        gradient = loss.model.flat(differentiate(part, loss.model.parameters, create_graph=True))
+        if not gradient.requires_grad:
+            continue
+        for start in range(0, dim, BATCH):
+            basis = identity[start : start + BATCH]
+            columns = torch.autograd.grad(
+                gradient,
+                loss.model.parameters,
+                basis,
+                retain_graph=True,
+                is_grads_batched=True,
+                allow_unused=True,
+                materialize_grads=True,
+            )
+            hessian[start : start + BATCH] += torch.cat([c.reshape(len(basis), -1) for c in columns], dim=1)
+    return (hessian + hessian.T) / 2 + loss.ridge * identity
+
+
+def head_hessian(loss: LocalLoss, theta: Tensor, *, by_class: bool, rows: Tensor | None = None) -> Tensor:
+    """The Hessian of f_k with respect to the last layer alone, at `theta` [D].
+
+    With features h (1 appended where there is a bias) and class probabilities p, it is the mean of
+    (diag p - p p^T) x (h h^T), plus the ridge. Values are in the order of `ParamSpec.head`: class by class.
+
+    Parameters
+    ----------
+    loss, theta, rows
+        As in `dense_hessian`.
+    by_class : bool
+        Only the blocks of one class with itself.
+
+    Returns
+    -------
+    Tensor
+        [1, C m, C m], or [C, m, m] by class.
+
+    Raises
+    ------
+    ConfigError
+        If the model does not end in a linear layer over the classes.
+    """
+    loss.model.place(theta)
+    layer = _head(loss)
+    caught: list[tuple[Tensor, Tensor]] = []
+    hook = layer.register_forward_hook(lambda _, inputs, output: caught.append((inputs[0], output)))
+    total: Tensor | None = None
+    try:
+        for inputs, _, samples in chunks(loss, rows):
+            with torch.no_grad():
+                logits = loss.model.module(inputs)
+            features, output = caught.pop()
+            if features.ndim != 2 or not torch.equal(output, logits):
+                raise ConfigError("form: the model does not return what its last layer gives; use another form")
+            part = _head_part(features, logits, layer, by_class=by_class) / samples
+            total = part if total is None else total + part
+    finally:
+        hook.remove()
+    if total is None:
+        raise ConfigError("a mini-batch without samples has no Hessian; draw at least one")
+    symmetric = (total + total.mT) / 2
+    return symmetric + loss.ridge * torch.eye(total.shape[-1], dtype=total.dtype, device=total.device)
+
+
+def _head(loss: LocalLoss) -> nn.Linear:
+    layer = _last_module(loss)
+    if not isinstance(layer, nn.Linear):
+        raise ConfigError(
+            f"form: last-layer needs a model whose last trained module is nn.Linear, found {type(layer).__name__}; "
+            "use another form"
+        )
+    return layer
+
+
+def _last_module(loss: LocalLoss) -> nn.Module:
+    return loss.model.module.get_submodule(loss.model.spec.names[-1].rpartition(".")[0])
+
+
+def _head_part(features: Tensor, logits: Tensor, layer: nn.Linear, *, by_class: bool) -> Tensor:
+    if layer.bias is not None:
+        features = torch.cat([features, features.new_ones(len(features), 1)], dim=1)
+    p = logits.softmax(dim=1)
+    if by_class:
+        return torch.stack([(features * (q * (1 - q))[:, None]).T @ features for q in p.T])
+    outer = torch.diag_embed(p) - p[:, :, None] * p[:, None, :]
+    width = features.shape[1] * p.shape[1]
+    return torch.einsum("nab,ni,nj->aibj", outer, features, features).reshape(1, width, width)
+
+
+def differentiate(value: Tensor, parameters: list[nn.Parameter], *, create_graph: bool = False) -> tuple[Tensor, ...]:
+    """Gradients of `value`, zero for parameters that it does not depend on."""
+    return torch.autograd.grad(value, parameters, create_graph=create_graph, allow_unused=True, materialize_grads=True)
+
+
+def chunks(loss: LocalLoss, rows: Tensor | None) -> Iterator[tuple[Tensor, Tensor, int]]:
+    """Inputs and labels, `loss.chunk` samples at a time, with the number of samples in all."""
+    samples: Samples = loss.samples if rows is None else (loss.samples[0][rows], loss.samples[1][rows])
+    for inputs, labels in zip(*(torch.split(part, loss.chunk) for part in samples), strict=True):
+        yield inputs, labels, len(samples[1])

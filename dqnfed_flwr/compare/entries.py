@@ -1,0 +1,194 @@
+"""What the command line names: methods with settings of their own, seeds, and keys to search over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+
+from dqnfed_flwr.config import PROFILES, TORCHJD, Scalar, Settings
+from dqnfed_flwr.errors import ConfigError
+from dqnfed_flwr.experiments import parse_scalar
+
+ALL = "all"
+FIRST = ("dqn-fed", "fedavg")
+"""The first rows where all methods are compared; the others follow in the order of the registry."""
+GENERAL = ("split", "local", "curvature", "step")
+"""Groups of settings that every method shares; any other group belongs to methods."""
+GROUPS: dict[str, tuple[str, ...]] = {"fedmgda+": ("fedmgda",)}
+"""Groups of methods that have another name than their group."""
+COMMON = ("method", "seed", "output", "resume", "data", "partition", "clients", "num-classes")
+"""Settings that all rows share: without them the rows could not be compared client by client."""
+
+Point = Mapping[str, Scalar]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A row of the comparison.
+
+    Attributes
+    ----------
+    method : str
+        Its name.
+    own : Point
+        Settings given with it.
+    axes : Mapping[str, tuple[Scalar, ...]]
+        Keys to search over, each with its values.
+    title : str
+        Its name in tables.
+    """
+
+    method: str
+    own: Point = field(default_factory=dict, hash=False)
+    axes: Mapping[str, tuple[Scalar, ...]] = field(default_factory=dict, hash=False)
+    title: str = ""
+
+    @property
+    def points(self) -> list[dict[str, Scalar]]:
+        """The product of the axes, the last key changing fastest; one empty point where nothing is searched."""
+        return [dict(zip(self.axes, values, strict=True)) for values in product(*self.axes.values())]
+
+    @property
+    def spec(self) -> str:
+        """As it is given on the command line."""
+        return "@".join([self.method, *(f"{key}={show(value)}" for key, value in self.own.items())])
+
+    def named(self, point: Point) -> str:
+        """`title`, with a point of the grid."""
+        return self.title + (f" ({short(self.method, point)})" if point else "")
+
+
+def parse_methods(text: str) -> list[Entry]:
+    """Read `a,b@key=value@key=value,…`.
+
+    Raises
+    ------
+    ConfigError
+        Naming every method that is unknown or stands twice, and every setting that cannot be one of a single row.
+    """
+    if text.strip() == ALL:
+        from dqnfed_flwr.methods.registry import METHODS
+
+        return [Entry(method) for method in sorted(METHODS, key=lambda name: [name != first for first in FIRST])]
+    entries, faults = [], []
+    for spec in (part.strip() for part in text.split(",")):
+        method, *pairs = spec.split("@")
+        try:
+            entry = Entry(method, dict(_pair(pair, f"--methods {spec}") for pair in pairs))
+            _check_name(method)
+        except ConfigError as error:
+            faults.append(str(error))
+            continue
+        faults += [f"--methods {spec}: {key} must be the same for all; give it by --set" for key in _common(entry.own)]
+        if entry in entries:
+            faults.append(f"--methods: {spec} is given twice")
+        entries.append(entry)
+    if faults:
+        raise ConfigError("\n".join(faults))
+    return entries
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """Read `0,1,2`.
+
+    Raises
+    ------
+    ConfigError
+        If one is no whole number from 0, or stands twice.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() for part in parts):
+        raise ConfigError(f"--seeds: found {text!r}; give whole numbers from 0, such as 0,1,2")
+    seeds = tuple(int(part) for part in parts)
+    if len(set(seeds)) < len(seeds):
+        raise ConfigError(f"--seeds: found {text!r}, with a seed twice")
+    return seeds
+
+
+def with_grids(entries: Sequence[Entry], grids: Sequence[str]) -> list[Entry]:
+    """Give every entry the axes of `KEY=V1,V2` that concern it.
+
+    Raises
+    ------
+    ConfigError
+        Naming every key that is unknown, that all rows must share, or that concerns none of the entries.
+    """
+    axes: dict[str, tuple[Scalar, ...]] = {}
+    faults: list[str] = []
+    for grid in grids:
+        key, values = _axis(grid)
+        if key in axes:
+            faults.append(f"--grid: {key} is given twice")
+        axes[key] = values
+    known = Settings().flat()
+    for key in axes:
+        if key not in known:
+            faults.append(f"--grid {key}: unknown key; dqnfed settings lists all")
+        elif _common([key]):
+            faults.append(f"--grid {key}: must be the same for all; give it by --set")
+        elif not any(concerns(key, entry) for entry in entries):
+            chosen = ", ".join(entry.spec for entry in entries)
+            faults.append(f"--grid {key}: none of the methods has this key open ({chosen})")
+    if faults:
+        raise ConfigError("\n".join(faults))
+    return [
+        Entry(entry.method, entry.own, {key: values for key, values in axes.items() if concerns(key, entry)})
+        for entry in entries
+    ]
+
+
+def concerns(key: str, entry: Entry) -> bool:
+    """Whether a key means something to a method that does not fix it already."""
+    group, dot, _ = key.partition(".")
+    return key not in entry.own and (not dot or group in GENERAL or group in groups_of(entry))
+
+
+def groups_of(entry: Entry) -> tuple[str, ...]:
+    """The groups of settings that a method reads; FedCorr also those of the method it ends with."""
+    groups = GROUPS.get(entry.method, (entry.method,))
+    last = entry.own.get("fedcorr.last") if entry.method == "fedcorr" else None
+    return (*groups, *GROUPS.get(str(last), (str(last),))) if last else groups
+
+
+def short(method: str, point: Point) -> str:
+    """A point as a person reads it: without the group where it is that of the method."""
+    groups = groups_of(Entry(method))
+    shown = ((key.partition(".")[2] if key.partition(".")[0] in groups else key, value) for key, value in point.items())
+    return ", ".join(f"{key}={show(value)}" for key, value in shown)
+
+
+def show(value: Scalar) -> str:
+    """A value as YAML has it."""
+    return str(value).lower() if isinstance(value, bool) else f"{value}"
+
+
+def _check_name(method: str) -> None:
+    if method not in PROFILES and not (method.startswith(TORCHJD) and len(method) > len(TORCHJD)):
+        allowed = ", ".join(sorted(PROFILES))
+        raise ConfigError(f"--methods: found {method!r}; allowed: {ALL}, {allowed}, {TORCHJD}<aggregator>")
+
+
+def _common(keys: Mapping[str, Scalar] | Sequence[str]) -> list[str]:
+    return [key for key in keys if key in COMMON or key.startswith("split.")]
+
+
+def _pair(text: str, where: str) -> tuple[str, Scalar]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(f"{where}: found {text!r}; give KEY=VALUE behind @")
+    try:
+        return key.strip(), parse_scalar(value)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
+
+
+def _axis(grid: str) -> tuple[str, tuple[Scalar, ...]]:
+    key, _, values = grid.partition("=")
+    pairs = [_pair(f"{key}={value}", f"--grid {grid}") for value in values.split(",") if value.strip()]
+    if not key.strip() or not pairs:
+        raise ConfigError(f"--grid: found {grid!r}; give KEY=V1,V2, such as --grid q-ffl.q=0.1,1")
+    found = tuple(value for _, value in pairs)
+    if len(set(map(repr, found))) < len(found):
+        raise ConfigError(f"--grid: found {grid!r}, with a value twice")
+    return key.strip(), found

@@ -1,0 +1,206 @@
+"""Figures of a comparison: pure functions of the runs' accuracies and events."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from dqnfed_flwr.compare.record import Record
+from dqnfed_flwr.errors import DataError
+from dqnfed_flwr.fairness import ClientShift, suffering_and_well_performing
+from dqnfed_flwr.telemetry.events import RoundEvent
+from dqnfed_flwr.types import Float64Array
+
+DRAWS = 2000
+LEVEL = 0.95
+BLOCK = 2_000_000
+"""Clients drawn at a time: bounds the memory of the bootstrap."""
+
+
+class Summary(NamedTuple):
+    """Mean and standard deviation over seeds (n - 1); the latter is NaN with one seed."""
+
+    mean: float
+    std: float
+
+
+class Interval(NamedTuple):
+    """An estimate and its bootstrap interval."""
+
+    low: float
+    estimate: float
+    high: float
+
+    @property
+    def excludes_zero(self) -> bool:
+        """Whether 0 lies outside."""
+        return self.low > 0 or self.high < 0
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A figure of all seeds of a row over the rounds, each array [T].
+
+    Attributes
+    ----------
+    rounds, megabytes, seconds : Float64Array
+        Where it was known: round, traffic and time since the beginning (means over seeds).
+    mean, std : Float64Array
+        Over seeds; `std` is 0 with one seed.
+    """
+
+    rounds: Float64Array
+    megabytes: Float64Array
+    seconds: Float64Array
+    mean: Float64Array
+    std: Float64Array
+
+
+def summarise(values: Sequence[float]) -> Summary:
+    """Mean and standard deviation of the values that are known."""
+    known = np.array([value for value in values if not math.isnan(value)], dtype=np.float64)
+    if not known.size:
+        return Summary(math.nan, math.nan)
+    return Summary(float(known.mean()), float(known.std(ddof=1)) if known.size > 1 else math.nan)
+
+
+def summaries(records: Sequence[Record]) -> dict[str, Summary]:
+    """Every figure of a row over its seeds that came to an end; empty if none did."""
+    good = [record.figures for record in records if record.good]
+    return {key: summarise([figures[key] for figures in good]) for key in (good[0] if good else ())}
+
+
+def ranks(values: Sequence[float], *, higher: bool, digits: int) -> list[int]:
+    """1 for the best, 2 for the second best, 0 for the others; values equal to so many digits share a rank.
+
+    Nothing is marked where fewer than two values differ.
+    """
+    rounded = [math.nan if math.isnan(value) else round(value, digits) for value in values]
+    order = sorted({value for value in rounded if not math.isnan(value)}, reverse=higher)
+    if len(order) < 2:
+        return [0] * len(values)
+    places = {order[0]: 1, order[1]: 2}
+    return [places.get(value, 0) for value in rounded]
+
+
+def paired(ours: Sequence[Record], theirs: Sequence[Record]) -> list[tuple[Float64Array, Float64Array]]:
+    """Accuracies of two rows for the same seeds and clients, a pair of arrays [K] a seed."""
+    by_seed = {record.job.seed: record.accuracies for record in theirs if record.accuracies}
+    pairs = []
+    for record in ours:
+        other = by_seed.get(record.job.seed)
+        if not record.accuracies or not other:
+            continue
+        clients = sorted(record.accuracies.keys() & other.keys())
+        if clients:
+            pairs.append((np.array([record.accuracies[k] for k in clients]), np.array([other[k] for k in clients])))
+    return pairs
+
+
+def mean_difference(ours: Float64Array, theirs: Float64Array) -> Float64Array:
+    """Mean over clients of ours - theirs; arrays [..., K] to [...]."""
+    return np.asarray((ours - theirs).mean(axis=-1))
+
+
+def worst10_difference(ours: Float64Array, theirs: Float64Array) -> Float64Array:
+    """Worst 10 % of ours less the worst 10 % of theirs, each of its own clients; arrays [..., K] to [...]."""
+    return _worst10(ours) - _worst10(theirs)
+
+
+def hierarchical_bootstrap(
+    pairs: Sequence[tuple[Float64Array, Float64Array]],
+    difference: Callable[[Float64Array, Float64Array], Float64Array],
+    *,
+    draws: int = DRAWS,
+    seed: int = 0,
+) -> Interval:
+    """Percentile interval of a difference, averaged over seeds: seeds are drawn, then clients within each.
+
+    Parameters
+    ----------
+    pairs : Sequence[tuple[Float64Array, Float64Array]]
+        Accuracies of the same clients under two methods, a pair of arrays [K] a seed.
+    difference : Callable
+        Of two arrays [..., K], such as `mean_difference`.
+    draws : int
+        Bootstrap samples.
+    seed : int
+        Of the draws.
+
+    Raises
+    ------
+    DataError
+        If there is no pair.
+    """
+    if not pairs:
+        raise DataError("bootstrap: no seed that both methods finished; nothing to compare")
+    rng = np.random.default_rng(seed)
+    chosen = rng.integers(len(pairs), size=(draws, len(pairs)))
+    totals = np.zeros(draws)
+    for place, (ours, theirs) in enumerate(pairs):
+        samples = np.repeat(np.arange(draws), np.count_nonzero(chosen == place, axis=1))
+        for part in np.array_split(samples, max(1, samples.size * ours.size // BLOCK)):
+            clients = rng.integers(ours.size, size=(part.size, ours.size))
+            np.add.at(totals, part, difference(ours[clients], theirs[clients]))
+    low, high = np.quantile(totals / len(pairs), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    estimate = float(np.mean([difference(ours, theirs) for ours, theirs in pairs]))
+    return Interval(float(low), estimate, float(high))
+
+
+def shifts(records: Sequence[Record], baseline: Sequence[Record]) -> tuple[Summary, Summary] | None:
+    """Suffering clients improved and well-performing ones degraded against runs of the same seeds, over seeds."""
+    found: list[ClientShift] = [suffering_and_well_performing(*pair) for pair in paired(records, baseline)]
+    if not found:
+        return None
+    return (
+        summarise([shift.suffering_improved for shift in found]),
+        summarise([shift.well_performing_degraded for shift in found]),
+    )
+
+
+def mean_accuracy(event: RoundEvent) -> float:
+    """Mean test accuracy over clients; NaN where there was no evaluation."""
+    return float(np.mean(list(event.accuracy.values()))) if event.accuracy else math.nan
+
+
+def curve(records: Sequence[Record], figure: Callable[[RoundEvent], float]) -> Curve | None:
+    """A figure over the rounds, from the first round in which all seeds know it.
+
+    Where seeds know it in different rounds, the latest known value stands; a run that ended early keeps its last one.
+    None if no run knows it.
+    """
+    known = [found for record in records if record.good and (found := _known(record.events, figure)).size]
+    if not known:
+        return None
+    rounds = np.unique(np.concatenate([found[0] for found in known]))
+    rounds = rounds[rounds >= max(found[0, 0] for found in known)]
+    latest = np.stack([found[:, np.searchsorted(found[0], rounds, side="right") - 1] for found in known])
+    mean = latest.mean(axis=0)
+    std = latest[:, 3].std(axis=0, ddof=1) if len(known) > 1 else np.zeros_like(rounds)
+    return Curve(rounds, mean[1], mean[2], mean[3], std)
+
+
+def _known(events: Sequence[RoundEvent], figure: Callable[[RoundEvent], float]) -> Float64Array:
+    """Round, megabytes so far, seconds so far and figure [4, T] of the rounds that know it."""
+    traffic = np.cumsum([event.bytes_up + event.bytes_down for event in events]) / 1e6
+    seconds = np.cumsum([event.seconds.get("total", 0.0) for event in events])
+    rows = np.array(
+        [(event.round, *place, figure(event)) for event, *place in zip(events, traffic, seconds, strict=True)],
+        dtype=np.float64,
+    ).reshape(-1, 4)
+    return rows[~np.isnan(rows[:, 3])].T
+
+
+def _worst10(values: Float64Array) -> Float64Array:
+    count = -(-values.shape[-1] // 10)
+    lowest = np.partition(values, count - 1, axis=-1)[..., :count]
+    return np.asarray(lowest.mean(axis=-1))
+
+
+def value_of(figures: Mapping[str, Summary], key: str) -> Summary:
+    """A summary, NaN where it is not known."""
+    return figures.get(key, Summary(math.nan, math.nan))

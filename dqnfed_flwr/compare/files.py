@@ -1,0 +1,162 @@
+"""What a comparison leaves on disk beside its runs."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import platform
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from dqnfed_flwr.compare.entries import Point, show
+from dqnfed_flwr.compare.record import Record
+from dqnfed_flwr.compare.results import Comparison, Row
+from dqnfed_flwr.compare.tables import Table, markdown
+from dqnfed_flwr.errors import RunError
+
+JSON, CSV, MARKDOWN, GRID_CSV = "comparison.json", "comparison.csv", "comparison.md", "grid.csv"
+SCHEMA = 1
+PACKAGES = ("dqnfed-flwr", "flwr", "torch", "numpy", "scipy")
+
+
+def as_json(comparison: Comparison, command: str, seconds: float) -> dict[str, Any]:
+    """Everything, in what JSON can hold; numbers that are not finite become null."""
+    plan = comparison.plan
+    return {
+        "schema": SCHEMA,
+        "command": command,
+        "seconds": seconds,
+        "versions": {**{name: version(name) for name in PACKAGES}, "python": platform.python_version()},
+        "platform": platform.platform(),
+        "settings": dict(plan.config),
+        "seeds": list(plan.seeds),
+        "last": comparison.last,
+        "select": comparison.select,
+        "reference": comparison.reference.label if comparison.reference else None,
+        "skipped": dict(plan.skipped),
+        "methods": [_row(comparison, place) for place in range(len(comparison.rows))],
+    }
+
+
+def write_files(
+    directory: Path, comparison: Comparison, figures: dict[str, Any], tables: Sequence[Table]
+) -> list[Path]:
+    """Write JSON, CSV and Markdown.
+
+    Raises
+    ------
+    RunError
+        If a file cannot be written.
+    """
+    paths = [directory / name for name in (JSON, CSV, MARKDOWN)]
+    try:
+        paths[0].write_text(json.dumps(figures, indent=2) + "\n", "utf-8")
+        _write_csv(paths[1], [_run_line(row, record) for row in comparison.rows for record in _runs(row)])
+        paths[2].write_text(markdown(tables), "utf-8")
+        if any(row.trials for row in comparison.rows):
+            paths.append(directory / GRID_CSV)
+            _write_csv(paths[3], _grid_lines(comparison))
+    except OSError as error:
+        raise RunError(f"{directory}: the comparison cannot be written ({error.strerror})") from None
+    return paths
+
+
+def _row(comparison: Comparison, place: int) -> dict[str, Any]:
+    row = comparison.rows[place]
+    shift = comparison.shifts[place]
+    return {
+        "label": row.label,
+        "title": row.entry.title,
+        "method": row.entry.method,
+        "own": dict(row.entry.own),
+        "chosen": dict(row.point),
+        "failed": row.failure or None,
+        "figures": {
+            key: {"mean": _finite(summary.mean), "std": _finite(summary.std)}
+            for key, summary in comparison.figures[place].items()
+        },
+        "difference": {key: found._asdict() for key, found in comparison.differences[place].items()},
+        "against_fedavg": shift
+        and {
+            "suffering_improved": _finite(shift[0].mean),
+            "well_performing_degraded": _finite(shift[1].mean),
+        },
+        "runs": [_run(record) for record in row.records],
+        "grid": [
+            {
+                "point": dict(trial.point),
+                "seed": trial.seed,
+                "rounds": trial.rounds,
+                "validation": trial.figures,
+                "failed": trial.reason or None,
+                "chosen": not row.failure and trial.point == row.point,
+            }
+            for trial in row.trials
+        ],
+    }
+
+
+def _run(record: Record) -> dict[str, Any]:
+    return {
+        "seed": record.job.seed,
+        "status": record.status,
+        "reason": record.reason or None,
+        "folder": str(record.job.folder),
+        "figures": {key: _finite(value) for key, value in record.figures.items()},
+        "accuracies": {str(client): value for client, value in (record.accuracies or {}).items()},
+    }
+
+
+def _runs(row: Row) -> list[Record | None]:
+    return list(row.records) or [None]
+
+
+def _run_line(row: Row, record: Record | None) -> dict[str, Any]:
+    status = "failed" if record is None else record.status
+    reason = row.failure if record is None else record.reason
+    return {
+        "method": row.entry.method,
+        "title": row.entry.title,
+        "setting": _text({**row.entry.own, **row.point}),
+        "seed": "" if record is None else record.job.seed,
+        "status": status,
+        "reason": reason,
+        **({} if record is None else {key: _finite(value) for key, value in record.figures.items()}),
+    }
+
+
+def _grid_lines(comparison: Comparison) -> list[dict[str, Any]]:
+    return [
+        {
+            "method": row.entry.method,
+            "title": row.entry.title,
+            "setting": _text({**row.entry.own, **trial.point}),
+            "seed": trial.seed,
+            "rounds": trial.rounds,
+            "validation_mean": trial.figures.get("mean", ""),
+            "validation_worst10": trial.figures.get("worst10", ""),
+            "chosen": str(not row.failure and trial.point == row.point).lower(),
+            "reason": trial.reason,
+        }
+        for row in comparison.rows
+        for trial in row.trials
+    ]
+
+
+def _write_csv(path: Path, lines: Sequence[dict[str, Any]]) -> None:
+    names = dict.fromkeys(name for line in lines for name in line)
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(names), restval="")
+        writer.writeheader()
+        writer.writerows(lines)
+
+
+def _text(point: Point) -> str:
+    return ";".join(f"{key}={show(value)}" for key, value in point.items())
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

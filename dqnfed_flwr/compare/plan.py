@@ -1,0 +1,238 @@
+"""Which runs a comparison consists of, checked before the first of them begins."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from dqnfed_flwr.compare.entries import ALL, Entry, Point, parse_methods, parse_seeds, short, show, with_grids
+from dqnfed_flwr.config import Scalar, Settings
+from dqnfed_flwr.errors import CheckpointError, ConfigError, DQNFedError
+
+RUNS, GRID = "runs", "grid"
+RUN, CHECKPOINT, LOG = "run.json", "checkpoint.npz", "log.txt"
+VALIDATION = "split.validation-fraction"
+VALIDATION_SHARE = 0.1
+MAY_DIFFER = ("output", "resume", "deadline", "retries", "checkpoint-every")
+"""Settings that leave the figures of a run as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is asked for; texts are as on the command line.
+
+    Attributes
+    ----------
+    config : Mapping[str, Scalar]
+        Dotted keys of the configuration, with `--set` laid over it.
+    methods, seeds : str
+        Separated by commas.
+    directory : Path
+        Of the results.
+    grids : Sequence[str]
+        `KEY=V1,V2`.
+    grid_rounds, grid_seed : int | None
+        Of the runs of a grid; None takes the rounds of the run, the first seed.
+    """
+
+    config: Mapping[str, Scalar]
+    methods: str
+    seeds: str
+    directory: Path
+    grids: Sequence[str] = ()
+    grid_rounds: int | None = None
+    grid_seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One run: a row, a point of its grid, a seed, and where it goes."""
+
+    entry: Entry
+    point: Point = field(hash=False)
+    seed: int
+    settings: Settings
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        """As progress shows it."""
+        return f"{self.entry.named(self.point)}, seed {self.seed}"
+
+    @property
+    def finished(self) -> bool:
+        """Whether its result is there."""
+        return (self.folder / RUN).exists()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A comparison that can begin.
+
+    Attributes
+    ----------
+    config : Mapping[str, Scalar]
+        What all rows share, as dotted keys.
+    entries : tuple[Entry, ...]
+        The rows.
+    seeds : tuple[int, ...]
+        Of the final runs.
+    directory : Path
+        Of the results.
+    grid_seed : int
+        Of the runs of a grid.
+    grid_rounds : int | None
+        Their rounds; None takes those of the final run.
+    skipped : Mapping[str, str]
+        Methods of `all` that do not fit the configuration, with the reason.
+    """
+
+    config: Mapping[str, Scalar]
+    entries: tuple[Entry, ...]
+    seeds: tuple[int, ...]
+    directory: Path
+    grid_seed: int
+    grid_rounds: int | None = None
+    skipped: Mapping[str, str] = field(default_factory=dict)
+
+    def settings(self, entry: Entry, point: Point, seed: int) -> Settings:
+        """Settings of a final run, without its folder.
+
+        Raises
+        ------
+        ConfigError
+            If they are at fault.
+        """
+        return Settings.from_mapping({**self.config, **entry.own, **point, "method": entry.method, "seed": seed})
+
+    def final(self, entry: Entry, point: Point) -> list[Job]:
+        """The final runs of a row at a point, one a seed."""
+        return [self._job(entry, point, seed, self.settings(entry, point, seed), RUNS) for seed in self.seeds]
+
+    def search(self, entry: Entry) -> list[Job]:
+        """The runs of a row's grid, one a point; none where there is nothing to choose."""
+        if not entry.axes:
+            return []
+        jobs = []
+        for point in entry.points:
+            settings = self.settings(entry, point, self.grid_seed)
+            rounds = self.grid_rounds or settings.rounds
+            kind = RUNS if rounds == settings.rounds else GRID  # a run of full length serves as a final one too
+            settings = settings.model_copy(update={"rounds": rounds})
+            jobs.append(self._job(entry, point, self.grid_seed, settings, kind))
+        return jobs
+
+    def possible(self) -> list[Job]:
+        """Every run that may come to be, whatever the grids choose; each once."""
+        jobs = [job for entry in self.entries for job in self.search(entry)]
+        jobs += [job for entry in self.entries for point in entry.points for job in self.final(entry, point)]
+        return list({job.folder: job for job in jobs}.values())
+
+    def _job(self, entry: Entry, point: Point, seed: int, settings: Settings, kind: str) -> Job:
+        parts = [entry.method, *(f"{key}={show(value)}" for key, value in {**entry.own, **point}.items())]
+        folder = self.directory / kind / quote(",".join(parts), safe=",=+:") / f"seed-{seed}"
+        output = {"output": str(folder), "resume": False}
+        return Job(entry, point, seed, Settings.from_mapping({**settings.flat(), **output}), folder)
+
+
+def make_plan(request: Request) -> Plan:
+    """Check everything that can be known before the first run.
+
+    Raises
+    ------
+    ConfigError
+        Naming every fault, with the methods that have it, or every folder that holds a run of other settings.
+    """
+    seeds = parse_seeds(request.seeds)
+    entries = with_grids(parse_methods(request.methods), request.grids)
+    config = {key: value for key, value in request.config.items() if key not in ("method", "seed", "output", "resume")}
+    config.setdefault("local.threads", 1)
+    if request.grids and not config.get(VALIDATION):
+        config[VALIDATION] = VALIDATION_SHARE
+    first = seeds[0] if request.grid_seed is None else request.grid_seed
+    plan = Plan(config, tuple(entries), seeds, request.directory, first, request.grid_rounds)
+    faults = {entry: found for entry in entries if (found := _faults(plan, entry))}
+    plan = _without(plan, faults, skip=request.methods.strip() == ALL)
+    plan = replace(plan, entries=_titled(plan))
+    if foreign := [text for job in plan.possible() if (text := _foreign(job))]:
+        raise ConfigError(
+            "\n".join(foreign) + f"\n{plan.directory} holds another comparison; name another folder by --output"
+        )
+    return plan
+
+
+def _without(plan: Plan, faults: Mapping[Entry, list[str]], *, skip: bool) -> Plan:
+    """`plan` without the methods that do not fit, if they were not asked for by name."""
+    good = tuple(entry for entry in plan.entries if entry not in faults)
+    if faults and (not skip or not good):
+        raise ConfigError("\n".join(_gathered(faults, len(plan.entries))))
+    return replace(plan, entries=good, skipped={entry.method: "; ".join(text) for entry, text in faults.items()})
+
+
+def _faults(plan: Plan, entry: Entry) -> list[str]:
+    """What is wrong with a row, at any point of its grid."""
+    from dqnfed_flwr.methods.registry import make_method
+
+    found: dict[str, None] = {}
+    for point in entry.points:
+        try:
+            make_method(plan.settings(entry, point, plan.grid_seed))
+        except DQNFedError as error:
+            found |= dict.fromkeys(str(error).splitlines())
+    return list(found)
+
+
+def _gathered(faults: Mapping[Entry, list[str]], entries: int) -> list[str]:
+    """Each fault once, with the methods that have it; what all have is the configuration's."""
+    having: dict[str, list[str]] = {}
+    for entry, texts in faults.items():
+        for text in texts:
+            having.setdefault(text, []).append(entry.spec)
+    return [text if len(names) == entries > 1 else f"{', '.join(names)}: {text}" for text, names in having.items()]
+
+
+def _titled(plan: Plan) -> tuple[Entry, ...]:
+    """The rows with their titles; those that would share one show what is their own."""
+    titles = [plan.settings(entry, entry.points[0], plan.grid_seed).title for entry in plan.entries]
+    return tuple(
+        replace(
+            entry,
+            title=f"{title} [{short(entry.method, entry.own)}]" if entry.own and titles.count(title) > 1 else title,
+        )
+        for entry, title in zip(plan.entries, titles, strict=True)
+    )
+
+
+def _foreign(job: Job) -> str:
+    """Which settings of the run found in a job's folder are others; empty if none, or no run is there."""
+    found = _settings_in(job.folder)
+    if found is None:
+        return ""
+    then, now = {**Settings().flat(), **found}, job.settings.flat()
+    changed = [
+        f"{key}: {then.get(key)!r} there, {now.get(key)!r} now"
+        for key in sorted(then.keys() | now.keys())
+        if then.get(key) != now.get(key) and key not in MAY_DIFFER
+    ]
+    return f"{job.folder} holds a run of other settings; {'; '.join(changed)}" if changed else ""
+
+
+def _settings_in(folder: Path) -> dict[str, Any] | None:
+    """Settings of the finished or unfinished run in a folder; None if there is none that can be read."""
+    from dqnfed_flwr.strategy.checkpoint import read_checkpoint
+
+    if (folder / RUN).exists():
+        try:
+            return dict(json.loads((folder / RUN).read_text())["settings"])
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise ConfigError(
+                f"{folder / RUN}: cannot be read ({error}); remove it, and the run is made anew"
+            ) from None
+    try:
+        return dict(read_checkpoint(folder / CHECKPOINT)[0].get("settings", {}))
+    except CheckpointError:
+        return None

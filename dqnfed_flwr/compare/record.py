@@ -1,0 +1,106 @@
+"""A run as it is compared: read back from its folder, without its model."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from dqnfed_flwr.compare.plan import RUN, Job
+from dqnfed_flwr.fairness import fairness_report
+from dqnfed_flwr.telemetry.events import RoundEvent
+from dqnfed_flwr.telemetry.log import EVENTS, read_events
+
+Accuracies = dict[int, float]
+
+
+@dataclass(frozen=True)
+class Record:
+    """A run of a comparison.
+
+    Attributes
+    ----------
+    job : Job
+        What was to be run.
+    status : str
+        `finished`, `pareto-stationary`, `early-stopped` or `failed`.
+    reason : str
+        Why it failed; else empty.
+    accuracies : Accuracies
+        Test accuracy of every client that is compared; empty if it failed.
+    events : tuple[RoundEvent, ...]
+        One a round; empty if it failed.
+    """
+
+    job: Job
+    status: str
+    reason: str = ""
+    accuracies: Mapping[int, float] | None = None
+    events: tuple[RoundEvent, ...] = ()
+
+    @property
+    def good(self) -> bool:
+        """Whether the run came to its end with accuracies."""
+        return bool(self.accuracies)
+
+    @cached_property
+    def figures(self) -> dict[str, float]:
+        """Fairness of the accuracies, rho_t, and what it took; NaN where unknown, empty if the run failed."""
+        if not self.accuracies:
+            return {}
+        rounds = len(self.events)
+        ratios = [event.improved_ratio for event in self.events if not math.isnan(event.improved_ratio)]
+        seconds = sum(event.seconds.get("total", 0.0) for event in self.events)
+        exchanges = sum(event.exchanges for event in self.events)
+        return {
+            **fairness_report(self.accuracies),
+            "rho_mean": float(np.mean(ratios)) if ratios else math.nan,
+            "rho_min": min(ratios, default=math.nan),
+            "rounds": rounds,
+            "exchanges": exchanges,
+            "exchanges_per_round": exchanges / rounds if rounds else math.nan,
+            "bytes_up": sum(event.bytes_up for event in self.events),
+            "bytes_down": sum(event.bytes_down for event in self.events),
+            "seconds": seconds,
+            "seconds_per_round": seconds / rounds if rounds else math.nan,
+        }
+
+
+def read_record(job: Job, failure: str = "", last: int = 1) -> Record:
+    """Read what a run left.
+
+    Parameters
+    ----------
+    job : Job
+        Where to look.
+    failure : str
+        Why the run failed, if it did.
+    last : int
+        Evaluations over which each client's accuracy is averaged; 1 takes those of the final model.
+    """
+    if failure:
+        return Record(job, "failed", failure)
+    try:
+        found = json.loads((job.folder / RUN).read_text("utf-8"))
+        events = tuple(read_events(job.folder / EVENTS))
+        final = {int(client): float(value) for client, value in found["accuracies"].items()}
+        status = str(found["status"])
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        return Record(job, "failed", f"{job.folder}: its files cannot be read ({error})")
+    accuracies = final if last == 1 else last_accuracies(events, last) or final
+    if not accuracies:
+        return Record(job, "failed", "no client was evaluated")
+    return Record(job, status, "", accuracies, events)
+
+
+def last_accuracies(events: tuple[RoundEvent, ...], last: int) -> Accuracies:
+    """Mean over the last evaluations of each client; one that missed some is averaged over the others."""
+    found: dict[int, list[float]] = {}
+    for evaluation in [event.accuracy for event in events if event.accuracy][-last:]:
+        for client, value in evaluation.items():
+            found.setdefault(client, []).append(value)
+    return {client: sum(values) / len(values) for client, values in sorted(found.items())}

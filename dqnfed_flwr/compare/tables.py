@@ -1,0 +1,233 @@
+"""Tables of a comparison: one description, shown on a terminal or written as Markdown."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from textwrap import shorten
+
+from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from dqnfed_flwr.compare.entries import show
+from dqnfed_flwr.compare.figures import DRAWS, Interval, Summary, ranks, value_of
+from dqnfed_flwr.compare.plan import LOG
+from dqnfed_flwr.compare.results import Comparison, Row
+
+UNKNOWN = "–"
+REASON = 40
+"""Letters of a reason in a cell; the notes have all of it."""
+MARKS = {0: "{}", 1: "**{}**", 2: "_{}_"}
+STYLES = {0: "", 1: "bold green", 2: "underline"}
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A figure in the main table; `higher` says which is better, None that neither is."""
+
+    key: str
+    heading: str
+    digits: int
+    higher: bool | None
+    scale: float = 1.0
+
+    def text(self, summary: Summary) -> str:
+        """Mean ± standard deviation."""
+        if math.isnan(summary.mean):
+            return UNKNOWN
+        mean = f"{self.scale * summary.mean:.{self.digits}f}"
+        return mean if math.isnan(summary.std) else f"{mean} ± {self.scale * summary.std:.{self.digits}f}"
+
+
+FAIRNESS = (
+    Column("mean", "mean", 2, True, 100),
+    Column("std", "σ", 2, False, 100),
+    Column("worst10", "worst 10 %", 2, True, 100),
+    Column("best10", "best 10 %", 2, True, 100),
+    Column("worst", "worst", 2, True, 100),
+    Column("angle_deg", "angle °", 2, False),
+    Column("kl_uniform", "KL", 5, False),
+)
+COST = (
+    Column("rho_mean", "ρ mean", 3, True),
+    Column("rho_min", "ρ minimum", 3, True),
+    Column("rounds", "rounds", 1, None),
+    Column("exchanges_per_round", "exchanges a round", 2, False),
+    Column("seconds_per_round", "seconds a round", 3, False),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A text and its rank in the column: 1 best, 2 second best, 0 any other."""
+
+    text: str
+    rank: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A title, headings, rows of cells, and notes below."""
+
+    title: str
+    headings: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    notes: tuple[str, ...] = ()
+
+
+def tables(comparison: Comparison) -> list[Table]:
+    """All tables that have something to say."""
+    first = _figures_table(comparison, "Test accuracy of the clients, in percent", FAIRNESS, _main_notes(comparison))
+    second = _figures_table(comparison, "Losses that did not rise (ρ), and what it took", COST, ())
+    found = [difference_table(comparison), shift_table(comparison), grid_table(comparison)]
+    return [first, second, *(table for table in found if table)]
+
+
+def _figures_table(comparison: Comparison, title: str, columns: Sequence[Column], notes: tuple[str, ...]) -> Table:
+    """A row a method, mean ± standard deviation over seeds, the best two of each column marked."""
+    shown = [_cells(comparison, column) for column in columns]
+    rows = tuple(
+        (Cell(row.label), Cell(_runs(row, len(comparison.plan.seeds))), *cells)
+        for row, cells in zip(comparison.rows, zip(*shown, strict=True), strict=True)
+    )
+    return Table(title, ("method", "runs", *(column.heading for column in columns)), rows, notes)
+
+
+def _cells(comparison: Comparison, column: Column) -> list[Cell]:
+    found = [value_of(figures, column.key) for figures in comparison.figures]
+    marks = [0] * len(found)
+    if column.higher is not None:
+        marks = ranks([column.scale * summary.mean for summary in found], higher=column.higher, digits=column.digits)
+    return [Cell(column.text(summary), mark) for summary, mark in zip(found, marks, strict=True)]
+
+
+def _runs(row: Row, wanted: int) -> str:
+    return f"{len(row.good)} of {wanted}" if row.good else f"failed: {shorten(row.reason, REASON)}"
+
+
+def difference_table(comparison: Comparison) -> Table | None:
+    """Each row less the reference, with intervals."""
+    if comparison.reference is None or not any(comparison.differences):
+        return None
+    rows = tuple(
+        (Cell(row.label), *(Cell(interval_text(found[key]) if found else UNKNOWN) for key in ("mean", "worst10")))
+        for row, found in zip(comparison.rows, comparison.differences, strict=True)
+        if row is not comparison.reference
+    )
+    return Table(
+        f"Difference to {comparison.reference.label}, in percentage points, with 95 % intervals",
+        ("method", "mean", "worst 10 %"),
+        rows,
+        (
+            f"Paired by seed and client; {DRAWS} bootstrap samples of seeds, then of clients within each. ▲ and ▼: "
+            "the interval excludes 0; above means better than the reference. Not corrected for the number of rows; "
+            "with few seeds the intervals are too narrow.",
+        ),
+    )
+
+
+def shift_table(comparison: Comparison) -> Table | None:
+    """What became of the clients that FedAvg served badly and well."""
+    if not any(comparison.shifts):
+        return None
+    percent = Column("", "", 1, None, 100)
+    rows = tuple(
+        (Cell(row.label), *(Cell(percent.text(summary)) for summary in shift))
+        for row, shift in zip(comparison.rows, comparison.shifts, strict=True)
+        if shift
+    )
+    return Table(
+        "Clients against FedAvg with the same seed",
+        ("method", "suffering, improved %", "well-performing, degraded %"),
+        rows,
+        ("A client suffers where FedAvg leaves it below its mean over clients; the others perform well.",),
+    )
+
+
+def grid_table(comparison: Comparison) -> Table | None:
+    """Every point that was tried, the chosen ones marked."""
+    rows = []
+    for row in comparison.rows:
+        for trial in row.trials:
+            point = ", ".join(f"{key}={show(value)}" for key, value in trial.point.items())
+            chosen = row.point == trial.point and not row.failure
+            figures = [
+                Cell(f"{100 * trial.figures[key]:.2f}" if trial.figures else UNKNOWN) for key in ("mean", "worst10")
+            ]
+            remark = f"failed: {trial.reason}" if trial.reason else ("chosen" if chosen else "")
+            rows.append((Cell(row.entry.title), Cell(point, int(chosen)), *figures, Cell(remark)))
+    if not rows:
+        return None
+    plan = comparison.plan
+    rounds = sorted({trial.rounds for row in comparison.rows for trial in row.trials})
+    return Table(
+        f"Search by validation accuracy ({comparison.select})",
+        ("method", "settings", "validation mean %", "validation worst 10 %", ""),
+        tuple(rows),
+        (f"Seed {plan.grid_seed}, {' or '.join(map(str, rounds))} rounds. The test part has no say in the choice.",),
+    )
+
+
+def interval_text(interval: Interval) -> str:
+    """Percentage points, with a mark where 0 is excluded."""
+    low, estimate, high = (100 * value for value in interval)
+    mark = (" ▲" if low > 0 else " ▼") if interval.excludes_zero else ""
+    return f"{estimate:+.2f} [{low:+.2f}, {high:+.2f}]{mark}"
+
+
+def markdown(found: Sequence[Table]) -> str:
+    """Tables as Markdown."""
+    parts = ["# Comparison"]
+    for table in found:
+        lines = [_line(table.headings), "|---" * len(table.headings) + "|"]
+        lines += [_line([MARKS[cell.rank].format(_escaped(cell.text)) for cell in row]) for row in table.rows]
+        parts += [f"## {table.title}", "\n".join(lines)]
+        if table.notes:
+            parts.append("\n".join(f"- {_escaped(note)}" for note in table.notes))
+    return "\n\n".join(parts) + "\n"
+
+
+def print_tables(console: Console, found: Sequence[Table]) -> None:
+    """Tables on a terminal, narrowed to it; in a pipe as wide as they are."""
+    for table in found:
+        shown = _rich(table)
+        width = console.measure(shown, options=console.options.update(max_width=10_000)).maximum
+        if not console.is_terminal:
+            Console(file=console.file, width=max(width, len(table.title))).print(shown)
+        else:
+            console.print(shown if width <= console.width else _rich(table, between="\n± "))
+        for note in table.notes:
+            console.print(Text(note), soft_wrap=not console.is_terminal)
+        console.print()
+
+
+def _rich(table: Table, between: str = " ± ") -> RichTable:
+    shown = RichTable(title=table.title, title_justify="left")
+    for place, heading in enumerate(table.headings):
+        shown.add_column(heading, justify="right" if place else "left", min_width=0 if place else 14)
+    for row in table.rows:
+        shown.add_row(*(Text(cell.text.replace(" ± ", between), style=STYLES[cell.rank]) for cell in row))
+    return shown
+
+
+def _main_notes(comparison: Comparison) -> tuple[str, ...]:
+    notes = ["Mean ± standard deviation over seeds. Bold: best; underlined or slanted: second best."]
+    if comparison.last > 1:
+        notes.append(f"Accuracy of a client: mean over its last {comparison.last} evaluations.")
+    notes += [
+        f"{row.label}: {text}" for row in comparison.rows for text in row.failures or row.reason.split("\n") if text
+    ]
+    if any(row.failures for row in comparison.rows):
+        notes.append(f"{LOG} in the folder of a run that failed has more about it.")
+    notes += [f"{method} was left out: {reason}" for method, reason in comparison.plan.skipped.items()]
+    return tuple(notes)
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ").replace("_", "\\_").replace("*", "\\*")

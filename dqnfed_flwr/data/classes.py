@@ -1,0 +1,50 @@
+"""A data set with some of its classes only."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from dqnfed_flwr.data.apportion import IntArray
+from dqnfed_flwr.data.sets import DataSet
+from dqnfed_flwr.errors import DataError
+
+LEFT_OUT = -1
+"""Label of a sample whose class is not among those kept."""
+
+
+def only_classes(data: DataSet, wanted: str) -> DataSet:
+    """Number the classes in `wanted` anew from 0, in the order given, and mark the samples of all others `LEFT_OUT`.
+
+    Parameters
+    ----------
+    data : DataSet
+        Its samples stay where they are.
+    wanted : str
+        Class numbers between commas, such as `0,2,6`; empty keeps every class and number.
+
+    Raises
+    ------
+    DataError
+        If a number is none of the set's classes, or stands twice, or fewer than two are left.
+    """
+    if not wanted.strip():
+        return data
+    try:
+        kept = [int(number) for number in wanted.split(",")]
+    except ValueError:
+        raise DataError(f"split.only-classes: found {wanted!r}; give class numbers between commas: 0,2,6") from None
+    if len(set(kept)) != len(kept) or len(kept) < 2 or not 0 <= min(kept) <= max(kept) < data.num_classes:
+        raise DataError(
+            f"split.only-classes: found {wanted!r}; give two or more different numbers from 0 to {data.num_classes - 1}"
+        )
+    renumbered = np.full(data.num_classes, LEFT_OUT, dtype=np.int64)
+    renumbered[kept] = np.arange(len(kept))
+    y_test = None if data.y_test is None else renumbered[data.y_test]
+    return replace(data, y_train=renumbered[data.y_train], y_test=y_test, num_classes=len(kept))
+
+
+def present(labels: IntArray) -> IntArray:
+    """Rising positions of the samples that are not `LEFT_OUT`."""
+    return np.flatnonzero(labels != LEFT_OUT)

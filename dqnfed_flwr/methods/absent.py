@@ -1,0 +1,93 @@
+"""Rows of clients that took part in earlier rounds and are absent now.
+
+With sampling, methods that look after clients in conflict also look after those of the rounds before: FedFV for `tau`
+rounds, FedMDFG for one, FedLF for as many as it takes to ask everybody once. Rows are copied only where participation
+is below 1: a client that drops out under full participation is not remembered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dqnfed_flwr.methods._base import RoundRows, State
+from dqnfed_flwr.types import FloatArray, RoundBatch
+
+CLIENTS, ROUNDS, ROW = "absent_clients", "absent_rounds", "absent_row_"
+
+
+@dataclass(frozen=True, slots=True)
+class AbsentRow:
+    """The newest row [D] of a client, and the round it is from."""
+
+    client: int
+    round: int
+    row: FloatArray
+
+
+class AbsentClients:
+    """The newest row of every client of the last rounds.
+
+    Parameters
+    ----------
+    rounds : int
+        tau: a client counts in round t if it last took part in round t - tau or later.
+    sampled : int
+        Clients asked in a round.
+    clients : int
+        Clients of the federation; where all are asked, nothing is kept.
+
+    Attributes
+    ----------
+    room : int
+        Most clients that can be absent and remembered, tau * sampled; 0 with full participation.
+    """
+
+    def __init__(self, rounds: int, sampled: int, clients: int) -> None:
+        self.room = rounds * sampled if sampled < clients else 0
+        self._rounds = rounds
+        self._known: dict[int, AbsentRow] = {}
+
+    def turn(self, batch: RoundBatch, rows: RoundRows) -> tuple[AbsentRow, ...]:
+        """The clients absent from this round, oldest round first, then by client; takes in the rows of the round.
+
+        Call it once a round, from `Method.observe`.
+        """
+        if not self.room:
+            return ()
+        since, present = batch.round - self._rounds, set(batch.clients)
+        absent = [item for item in self._known.values() if since <= item.round < batch.round]
+        absent = sorted((item for item in absent if item.client not in present), key=lambda it: (it.round, it.client))
+        kept = {item.client: item for item in absent if item.round > since}
+        for client, slot in zip(batch.clients, rows.slots, strict=True):
+            kept[client] = AbsentRow(client, batch.round, rows.basis.row(slot).copy())
+        self._known = kept
+        return tuple(absent[-self.room :])
+
+    def place(self, absent: tuple[AbsentRow, ...], rows: RoundRows) -> tuple[int, ...]:
+        """Put rows into the last `room` slots of the basis; the slots taken."""
+        first = rows.basis.capacity - self.room
+        for number, item in enumerate(absent):
+            rows.basis.put(first + number, item.row)
+        return tuple(range(first, first + len(absent)))
+
+    def export_state(self) -> dict[str, NDArray[np.generic]]:
+        """Clients, rounds and rows; empty where nothing is kept."""
+        if not self._known:
+            return {}
+        items = sorted(self._known.values(), key=lambda item: item.client)
+        return {
+            CLIENTS: np.array([item.client for item in items]),
+            ROUNDS: np.array([item.round for item in items]),
+            **{f"{ROW}{item.client}": item.row for item in items},
+        }
+
+    def restore_state(self, state: State) -> None:
+        """Take up what `export_state` gave."""
+        clients, rounds = state.get(CLIENTS, np.array([], int)), state.get(ROUNDS, np.array([], int))
+        self._known = {
+            int(client): AbsentRow(int(client), int(number), np.array(state[f"{ROW}{client}"]))
+            for client, number in zip(clients, rounds, strict=True)
+        }

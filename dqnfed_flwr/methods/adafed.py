@@ -1,0 +1,74 @@
+"""AdaFed: a common descent direction along which a larger loss falls faster.
+
+Hamidi and Yang, "AdaFed: Fair Federated Learning via Adaptive Common Descent Direction", TMLR 2024: orthogonal
+vectors (5), (6) with the rates |F_k|^gamma, and their convex combination of least norm. It is DQN-Fed's direction
+with other rates.
+
+Deviations from the paper: solved on the Gramian at once, so that the order of the clients does not matter. Gradients
+are normalised first. A client with a zero gradient, or a rate below `SMALLEST_RATE` of the largest, is left out and
+counted. Where the gradients are dependent and no direction has the rates, the nearest in least squares is taken, and
+none (`stationary`) if it is no descent for somebody.
+Deviations from published code: no constant in place of a zero denominator.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dqnfed_flwr.config.methods import AdaFedSettings
+from dqnfed_flwr.linalg.min_norm import STATIONARY_COSINE, two_sided_weights
+from dqnfed_flwr.methods._base import GramMethod
+from dqnfed_flwr.methods.rates import BAD_RATE, ZERO_GRADIENT
+from dqnfed_flwr.types import Combination, RoundBatch
+
+SMALLEST_RATE = 1e-9
+"""A rate below this share of the largest is lost in the rounding of the solve."""
+
+
+class AdaFed(GramMethod):
+    """step = eta d, with d the shortest vector of the affine hull of the u_k / |F_k|^gamma, u_k = g_k / |g_k|.
+
+    With x the shortest solution of u_k . x = |F_k|^gamma, d = x / |x|^2; so u_k . d is the same multiple of
+    |F_k|^gamma for every client.
+
+    Parameters
+    ----------
+    settings : AdaFedSettings
+        gamma.
+    unit : float
+        eta: `local.lr` for gradients, 1 for displacements. The lengths of the rows do not count.
+    """
+
+    def __init__(self, settings: AdaFedSettings, unit: float) -> None:
+        self._gamma, self._unit = settings.gamma, unit
+
+    def weights(self, batch: RoundBatch) -> Combination:
+        """Coefficients of the rows as they are, not normalised."""
+        squares = np.diag(batch.gram)
+        rates = np.abs(batch.losses) ** self._gamma
+        moving = squares > 0
+        fit = moving & (rates > SMALLEST_RATE * rates.max(initial=0.0, where=moving))
+        excluded = {
+            client: BAD_RATE if moves else ZERO_GRADIENT
+            for client, moves, taken in zip(batch.clients, moving, fit, strict=True)
+            if not taken
+        }
+        weights = np.zeros(len(batch.clients))
+        if not fit.any():
+            return Combination(weights, status="stationary", excluded=excluded)
+        norms = np.sqrt(squares[fit])
+        cosines = batch.gram[np.ix_(fit, fit)] / np.outer(norms, norms)
+        solution = two_sided_weights(cosines, rates[fit])
+        slopes = cosines @ solution.weights
+        descends = bool((slopes > STATIONARY_COSINE * rates[fit]).all())
+        if descends:
+            weights[fit] = self._unit * solution.weights / norms / float(solution.weights @ slopes)
+        return Combination(
+            weights,
+            length=self._unit,
+            rank=solution.rank,
+            condition=solution.condition,
+            residual=solution.residual,
+            status=solution.status if descends else "stationary",
+            excluded=excluded,
+        )

@@ -1,0 +1,74 @@
+"""AFL: agnostic federated learning, a game between the model and the weights of the clients.
+
+Mohri, Sivek and Suresh, "Agnostic Federated Learning", ICML 2019, Algorithm 1 (Stochastic-AFL).
+
+Deviations from the paper: the last model is returned, not the mean of all. Where clients are sampled, the weights of
+those present are restricted, renormalised and moved among themselves; the total of the absent ones stays. A client
+seen for the first time enters with its sample share among those present, scaled to the number of clients seen. A
+round in which all clients present have weight 0 goes by sample shares (note `restart`).
+Deviations from published code: the weights bear on the step; the projection is exact.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dqnfed_flwr.config.methods import AflSettings
+from dqnfed_flwr.linalg.simplex import project_simplex
+from dqnfed_flwr.methods._base import GramMethod, RoundRows, State
+from dqnfed_flwr.types import Combination, Float64Array, RoundBatch
+
+
+class Afl(GramMethod):
+    """step = eta sum lambda_k g_k, then lambda <- Proj(lambda + gamma F) on the simplex; lambda starts at p_k.
+
+    Parameters
+    ----------
+    settings : AflSettings
+        gamma; 0 leaves lambda at the sample shares.
+    unit : float
+        eta; 1 where the rows are displacements of local passes.
+    """
+
+    def __init__(self, settings: AflSettings, unit: float) -> None:
+        self._gamma, self._unit = settings.gamma, unit
+        self._lambda: dict[int, float] = {}
+        self._present: Float64Array = np.empty(0)
+        self._restart = False
+
+    def observe(self, batch: RoundBatch, rows: RoundRows) -> None:
+        """Fix lambda of the clients present for this round's step, then move it by their losses."""
+        del rows
+        self._welcome(batch)
+        held = np.array([self._lambda[client] for client in batch.clients])
+        total = float(held.sum())
+        self._restart = total <= 0
+        self._present = batch.shares.copy() if self._restart else held / total
+        moved = total * project_simplex(self._present + self._gamma * batch.losses)
+        self._lambda.update(zip(batch.clients, moved.tolist(), strict=True))
+
+    def _welcome(self, batch: RoundBatch) -> None:
+        """Give clients that were never seen their weight, and scale down the others."""
+        new = {c: float(p) for c, p in zip(batch.clients, batch.shares, strict=True) if c not in self._lambda}
+        seen = len(self._lambda) + len(new)
+        entering = {client: share * len(batch.clients) / seen for client, share in new.items()}
+        rest = 1 - sum(entering.values())
+        self._lambda = {client: weight * rest for client, weight in self._lambda.items()} | entering
+
+    def weights(self, batch: RoundBatch) -> Combination:
+        """eta lambda_k, as it stood before this round's losses moved it."""
+        notes = {"largest_weight": float(self._present.max()), "restart": float(self._restart)}
+        return Combination(self._unit * self._present, notes=notes)
+
+    def export_state(self) -> dict[str, NDArray[np.generic]]:
+        """lambda of all clients seen."""
+        seen = sorted(self._lambda)
+        return {
+            "clients": np.array(seen, dtype=np.int64),
+            "lambda": np.array([self._lambda[client] for client in seen], dtype=np.float64),
+        }
+
+    def restore_state(self, state: State) -> None:
+        """Take up lambda."""
+        self._lambda = dict(zip(state["clients"].tolist(), state["lambda"].tolist(), strict=True))

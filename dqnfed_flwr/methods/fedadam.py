@@ -1,0 +1,61 @@
+"""FedAdam: Adam on the server.
+
+Reddi, Charles, Zaheer, Garrett, Rush, Konecny, Kumar and McMahan, "Adaptive Federated Optimization", ICLR 2021,
+Algorithm 2.
+
+Deviations from the paper: clients count by sample share, not alike; v starts at tau^2, the smallest value that the
+paper allows. As in the paper there is no bias correction. Deviations from published code: some start v at 0, some
+correct the bias. The displacements of a round whose step the step rule refused stay in the averages.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dqnfed_flwr.config.methods import FedAdamSettings
+from dqnfed_flwr.methods._base import RoundRows, State, VectorMethod
+from dqnfed_flwr.types import RoundBatch
+
+
+class FedAdam(VectorMethod):
+    """step = lr m / (sqrt(v) + tau), coordinate by coordinate, with D = sum p_k (theta - theta_k).
+
+        m <- beta1 m + (1 - beta1) D,    v <- beta2 v + (1 - beta2) D^2
+
+    from m = 0 and v = tau^2.
+
+    Parameters
+    ----------
+    settings : FedAdamSettings
+        lr, beta1, beta2 and tau.
+    unit : float
+        eta where the rows are gradients; 1 where they are displacements.
+    """
+
+    def __init__(self, settings: FedAdamSettings, unit: float) -> None:
+        self._settings, self._unit = settings, unit
+        self._first = torch.zeros(())
+        self._second = torch.tensor(settings.tau**2, dtype=torch.float64)
+
+    def observe(self, batch: RoundBatch, rows: RoundRows) -> None:
+        """Take the mean displacement into m and v."""
+        mean = rows.combine(self._unit * batch.shares)
+        beta1, beta2 = self._settings.beta1, self._settings.beta2
+        self._first = beta1 * self._first + (1 - beta1) * mean
+        self._second = beta2 * self._second + (1 - beta2) * mean.square()
+
+    def step(self, batch: RoundBatch, rows: RoundRows) -> Tensor:
+        """lr m / (sqrt(v) + tau) [D]."""
+        del batch, rows
+        return self._settings.lr * self._first / (self._second.sqrt() + self._settings.tau)
+
+    def export_state(self) -> dict[str, NDArray[np.generic]]:
+        """m and v."""
+        return {"first": self._first.numpy(), "second": self._second.numpy()}
+
+    def restore_state(self, state: State) -> None:
+        """Take up m and v."""
+        self._first, self._second = (torch.from_numpy(np.array(state[name])) for name in ("first", "second"))

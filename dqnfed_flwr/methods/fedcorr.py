@@ -1,0 +1,161 @@
+"""FedCorr: find noisy clients, correct their labels, then train with any method.
+
+Xu, Chen, Quek and Chong, "FedCorr: Multi-Stage Federated Learning for Label Noise Correction", CVPR 2022, Algorithm 1.
+
+1. `preprocessing` passes, each over all clients in an order drawn anew, one client a round. After a pass a mixture of
+   two Gaussians over the clients' local intrinsic dimensions tells noisy clients from clean; noisy ones correct labels.
+2. `finetuning` rounds of FedAvg on clients whose estimated noise is at most `clean`. Then the others correct labels.
+3. The remaining rounds are those of the method `last`, on the corrected labels.
+
+What clients do is in `client/work/fedcorr.py`, the stages are in `config/fedcorr.py`.
+
+Deviations from the paper: clients correct labels when they train next, at the model that they then receive, since
+nobody else is told to; that is the model at the end of the pass for the first one only, and the model at the end of
+stage 2 with full participation. In stage 1 a client that is absent gives its turn to the next one present. Dimensions
+count by their mean over a client's visits, which is the accumulated value where nobody missed a turn. If no client
+counts as clean, stage 2 trains all (note `no_clean_clients`). Rates that decay do so over all stages.
+
+Deviations from published code: see `client/work/fedcorr.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config.fedcorr import DECISION, FALLBACKS, LEVEL, LID, NOISE, RELABELLED, UNMEASURED, Stages
+from dqnfed_flwr.methods._base import Method, RoundRows, State
+from dqnfed_flwr.methods.noise import NoiseEstimates
+from dqnfed_flwr.types import Combination, Extras, RoundBatch
+
+_ORDER, _SAMPLE = 21, 22  # streams of the seed
+_LAST = "last/"
+
+
+class FedCorr(Method):
+    """The three stages on the server.
+
+    Parameters
+    ----------
+    settings : Settings
+        Of the run.
+    last : Method
+        That of stage 3.
+    """
+
+    def __init__(self, settings: Settings, last: Method) -> None:
+        self._stages, self._seed = Stages.of(settings), settings.seed
+        self._clean, self._clients, self._sampled = settings.fedcorr.clean, settings.clients, settings.sampled
+        self._last = last
+        self._estimates = NoiseEstimates(settings.clients, settings.seed)
+        self._round = 0
+        self.reference_rows = last.reference_rows
+
+    @property
+    def inner(self) -> Method:
+        """The method of stage 3."""
+        return self._last.inner
+
+    def extras(self, dim: int) -> Extras:
+        """What stage 3 needs."""
+        wanted = self._last.extras(dim)
+        return replace(wanted, figures=(*wanted.figures, RELABELLED))
+
+    def round_extras(self, round_number: int, dim: int) -> Extras:
+        """Figures of the labels in stages 1 and 2."""
+        stage = self._stages.stage(round_number)
+        if stage == 3:
+            return self.extras(dim)
+        return Extras(figures=(LID, LEVEL, RELABELLED, UNMEASURED, FALLBACKS) if stage == 1 else (RELABELLED,))
+
+    def offered(self, round_number: int, sampled: int) -> int:
+        """Everybody in stages 1 and 2."""
+        if self._stages.stage(round_number) == 3:
+            return self._last.offered(round_number, sampled)
+        return self._clients
+
+    def select(self, round_number: int, clients: tuple[int, ...]) -> tuple[int, ...]:
+        """One client in stage 1, clean ones in stage 2."""
+        stage = self._stages.stage(round_number)
+        if stage == 3:
+            return self._last.select(round_number, clients)
+        if stage == 2:
+            return self._sample_clean(round_number, clients)
+        number, place = self._stages.turn(round_number)
+        order = np.random.default_rng((self._seed, _ORDER, number)).permutation(self._clients)
+        turns = (int(client) for client in np.roll(order, -place))
+        return tuple(client for client in turns if client in clients)[:1]
+
+    def directives(self, round_number: int, client: int) -> Mapping[str, float]:
+        """The last decision and the client's noise; in stage 3, that labels are to be corrected once more."""
+        noise, decision = float(self._estimates.noise[client]), self._estimates.decisions
+        told: Mapping[str, float] = {}
+        if self._stages.stage(round_number) == 3:
+            told = self._last.directives(round_number, client)
+            decision += self._stages.finetuning > 0 and noise > self._clean
+        return {**told, DECISION: float(decision), NOISE: noise}
+
+    def observe(self, batch: RoundBatch, rows: RoundRows) -> None:
+        """Take in dimensions; decide at the end of a pass."""
+        self._round = batch.round
+        stage = self._stages.stage(batch.round)
+        if stage == 3:
+            self._last.observe(batch, rows)
+        elif stage == 1:
+            self._estimates.measure(batch)
+            if self._stages.turn(batch.round)[1] == self._clients - 1:
+                self._estimates.decide()
+
+    def combine(self, batch: RoundBatch, rows: RoundRows) -> Combination:
+        """FedAvg in stages 1 and 2, then what the last method says."""
+        stage = self._stages.stage(batch.round)
+        combination = self._last.combine(batch, rows) if stage == 3 else Combination(rows.spread(batch.shares))
+        notes = {**combination.notes, "stage": float(stage), **self._counts(batch)}
+        if stage < 3:
+            notes |= self._decided(batch.round)
+        return replace(combination, notes=notes)
+
+    def settle(self, step: Tensor, factor: float) -> None:
+        """Hand it on, in stage 3."""
+        if self._stages.stage(self._round) == 3:
+            self._last.settle(step, factor)
+
+    def retreat(self) -> bool:
+        """What the last method says, in stage 3."""
+        return self._stages.stage(self._round) == 3 and self._last.retreat()
+
+    def export_state(self) -> dict[str, NDArray[np.generic]]:
+        """What is known of the clients, and the memory of the last method."""
+        last = {_LAST + name: value for name, value in self._last.export_state().items()}
+        return {"round": np.array(self._round), **self._estimates.export(), **last}
+
+    def restore_state(self, state: State) -> None:
+        """Take up what `export_state` gave."""
+        self._round = int(state["round"])
+        self._estimates.restore({name: value for name, value in state.items() if not name.startswith(_LAST)})
+        self._last.restore_state({k.removeprefix(_LAST): v for k, v in state.items() if k.startswith(_LAST)})
+
+    def _sample_clean(self, round_number: int, clients: tuple[int, ...]) -> tuple[int, ...]:
+        clean = [client for client in clients if self._estimates.noise[client] <= self._clean] or list(clients)
+        rng = np.random.default_rng((self._seed, _SAMPLE, round_number))
+        return tuple(sorted(rng.permutation(clean)[: self._sampled].tolist()))
+
+    def _counts(self, batch: RoundBatch) -> dict[str, float]:
+        """Sums over the clients of the round."""
+        names = {"relabelled": RELABELLED, "lid_missing": UNMEASURED, "client_fallbacks": FALLBACKS}
+        return {note: float(batch.figures[name].sum()) for note, name in names.items() if name in batch.figures}
+
+    def _decided(self, round_number: int) -> dict[str, float]:
+        """Who counts as noisy, told in full where a pass ends and where stage 2 begins."""
+        noise = self._estimates.noise
+        notes = {"noisy_clients": float(np.count_nonzero(noise)), "fallbacks": float(self._estimates.fallbacks)}
+        if self._stages.stage(round_number) == 2:
+            return notes | {"no_clean_clients": float(bool((noise > self._clean).all()))}
+        if self._stages.turn(round_number)[1] == self._clients - 1:
+            notes |= {f"noise_{client}": float(noise[client]) for client in np.flatnonzero(noise)}
+        return notes

@@ -1,0 +1,143 @@
+"""FedFV: conflicts between gradients are projected away before they are averaged.
+
+Wang, Fan, Qi, Wen, Wang and Yu, "Federated Learning with Fair Averaging", IJCAI 2021, Algorithms 1 to 3.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import groupby
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dqnfed_flwr.config import Settings
+from dqnfed_flwr.linalg.min_norm import CUTOFF, Status
+from dqnfed_flwr.linalg.scaling import ScaledGram
+from dqnfed_flwr.methods._base import Method, RoundRows, State
+from dqnfed_flwr.methods.absent import AbsentClients, AbsentRow
+from dqnfed_flwr.types import Combination, Float64Array, RoundBatch
+
+VANISHING = 1e-14
+"""A squared length below this share of that of its parts is rounding."""
+
+
+class FedFV(Method):
+    """Mean of the clients' rows after each was projected off those it conflicts with.
+
+    The ceil(alpha (K - 1)) clients of largest loss keep their rows. Every other g_i is projected off each g_j with
+    g_i . g_j < 0, in order of rising loss. The mean of the results is then projected off the rows of clients that
+    were absent for up to tau rounds: oldest round first, off the sum of those rows of that round that conflict with
+    it. The result gets the length of the plain mean.
+
+    All of it is inner products, so that vectors are carried as coefficients over the rows.
+
+    Deviations from the paper: equal losses are ordered by client; absent clients count from the second round on, not
+    from round tau; a mean that the projections cancel gives no step (`stationary`) and not a quotient of roundings.
+    From published code: the rows of this round's own clients are not projected off again; the loss is that before
+    local training.
+
+    Parameters
+    ----------
+    settings : Settings
+        alpha and tau from `fedfv`.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._alpha, self._unit = settings.fedfv.alpha, settings.unit
+        self._memory = AbsentClients(settings.fedfv.tau, settings.sampled, settings.clients)
+        self._absent: tuple[AbsentRow, ...] = ()
+        self.reference_rows = self._memory.room
+
+    def observe(self, batch: RoundBatch, rows: RoundRows) -> None:
+        """Put the rows of absent clients behind the clients' and remember those of this round."""
+        self._absent = self._memory.turn(batch, rows)
+        self._memory.place(self._absent, rows)
+
+    def combine(self, batch: RoundBatch, rows: RoundRows) -> Combination:
+        """Coefficients of the K rows and of the absent clients' rows."""
+        count, first = len(batch.clients), rows.basis.capacity - self.reference_rows
+        slots = [*rows.slots, *range(first, first + len(self._absent))]
+        gram = rows.basis.gram(slots)
+        order = sorted(range(count), key=lambda k: (batch.losses[k], batch.clients[k]))
+        kept = set(order[count - math.ceil(self._alpha * (count - 1) - 1e-9) :])
+        mean = np.mean([_unit_vector(k, gram) if k in kept else project(k, order, gram) for k in range(count)], axis=0)
+        rounds = [item.round for item in self._absent]
+        mean, conflicts = project_off_absent(mean, gram, rounds)
+        plain = np.zeros(len(slots))
+        plain[:count] = 1 / count
+        scaled = ScaledGram.of(batch.gram)
+        length, status = _length(mean, gram), Status.CONVERGED
+        if length == 0 or _length(plain, gram) == 0:
+            mean, length, status = np.zeros(len(slots)), 1.0, Status.STATIONARY
+        weights = np.zeros(rows.basis.capacity)
+        weights[slots] = self._unit * _length(plain, gram) / length * mean
+        notes = {"absent": float(len(rounds)), "absent_conflicts": float(conflicts)} if rounds else {}
+        return Combination(
+            weights, rank=scaled.rank(CUTOFF), condition=scaled.condition(CUTOFF), status=status, notes=notes
+        )
+
+    def export_state(self) -> dict[str, NDArray[np.generic]]:
+        """Rows of the last rounds."""
+        return self._memory.export_state()
+
+    def restore_state(self, state: State) -> None:
+        """Take up what `export_state` gave."""
+        self._memory.restore_state(state)
+
+
+def project(row: int, order: Sequence[int], gram: Float64Array) -> Float64Array:
+    """Coefficients of row `row` after it was projected off each row of `order` that it conflicts with, in turn."""
+    vector = _unit_vector(row, gram)
+    for other in order:
+        product = float(gram[other] @ vector)
+        if other != row and product < 0:
+            vector[other] -= product / gram[other, other]
+    return vector
+
+
+def project_off_absent(mean: Float64Array, gram: Float64Array, rounds: Sequence[int]) -> tuple[Float64Array, int]:
+    """Project `mean` off the last rows of `gram`, those of absent clients, one round after the other.
+
+    Parameters
+    ----------
+    mean : Float64Array
+        Coefficients over all rows.
+    gram : Float64Array
+        Their inner products.
+    rounds : Sequence[int]
+        Round of each absent client's row, rising.
+
+    Returns
+    -------
+    mean : Float64Array
+        The projected one.
+    conflicts : int
+        Rows of absent clients that conflicted.
+    """
+    first, conflicts = len(gram) - len(rounds), 0
+    for _, group in groupby(range(len(rounds)), key=lambda number: rounds[number]):
+        products = gram @ mean
+        rows = [first + number for number in group if products[first + number] < 0]
+        if rows:
+            conflict = np.zeros(len(gram))
+            conflict[rows] = 1.0
+            square = float(conflict @ gram @ conflict)
+            if square > 0:
+                mean = mean - float(products @ conflict) / square * conflict
+            conflicts += len(rows)
+    return mean, conflicts
+
+
+def _unit_vector(row: int, gram: Float64Array) -> Float64Array:
+    vector = np.zeros(len(gram))
+    vector[row] = 1.0
+    return vector
+
+
+def _length(vector: Float64Array, gram: Float64Array) -> float:
+    """|vector @ rows|; 0 where the rows cancel up to rounding."""
+    square = float(vector @ gram @ vector)
+    parts = float(np.abs(vector) @ np.sqrt(np.diag(gram))) ** 2
+    return math.sqrt(square) if square > VANISHING * parts else 0.0

@@ -1,0 +1,171 @@
+"""FedLF: a common descent direction for every layer of the model.
+
+Pan, Li, Yu, Wang, Wang, Tang and Zhao, "FedLF: Layer-Wise Fair Federated Learning", AAAI 2024, Algorithm 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dqnfed_flwr.config import Settings
+from dqnfed_flwr.linalg.min_norm import Status
+from dqnfed_flwr.methods._base import LayerMethod, RoundRows, State
+from dqnfed_flwr.methods.absent import AbsentClients, AbsentRow
+from dqnfed_flwr.methods.guidance import Direction, common_direction, fairness_weights
+from dqnfed_flwr.methods.rates import ZERO_GRADIENT
+from dqnfed_flwr.types import Combination, Float64Array, RoundBatch
+
+_GRAVITY = [Status.CONVERGED, Status.BVLS, Status.NOT_CONVERGED, Status.STATIONARY]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Neighbouring layers that share one direction: the inner products of the rows' parts [B, B], and the direction."""
+
+    layers: tuple[int, ...]
+    gram: Float64Array
+    direction: Direction
+
+
+class FedLf(LayerMethod):
+    """step = unit |mean g| d / |d|, d put together of one direction d_l for each layer l.
+
+    d_l is the shortest point of the convex hull of the clients' parts of layer l, made equally long; of the gradient
+    of the cosine between losses and equal ones (see `guidance`) in that layer, as long; and of the parts of clients
+    absent now, as long. Where d_l vanishes the layer is merged with the next one, the last with the one before, and
+    the two are solved for together.
+
+    A client counts as absent for as many rounds as it takes to ask all clients once, clients / sampled.
+
+    Deviations from the paper: a client without a gradient is left out and counted; where no direction is left with
+    all layers merged, fairness is dropped, then the absent clients, each time from single layers on (`notes` say so).
+    From published code: a layer is weight and bias together, and layers are merged; zero parts are left out and
+    nothing is divided by their length; the window of absent clients counts clients, not those seen so far.
+
+    Parameters
+    ----------
+    settings : Settings
+        The length below which a direction vanishes from `fedlf`; the unit.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._vanishing, self._unit = settings.fedlf.vanishing, settings.unit
+        self._memory = AbsentClients(settings.clients // settings.sampled, settings.sampled, settings.clients)
+        self._absent: tuple[AbsentRow, ...] = ()
+        self._outcome = Combination(np.zeros(0))
+
+    def observe(self, batch: RoundBatch, rows: RoundRows) -> None:
+        """Remember the rows, and find those of clients that are absent now."""
+        self._absent = self._memory.turn(batch, rows)
+
+    def combine(self, batch: RoundBatch, rows: RoundRows) -> Combination:
+        """The step in the last slot, with what is known of it."""
+        weights = super().combine(batch, rows).weights
+        return replace(self._outcome, weights=weights)
+
+    def step(self, batch: RoundBatch, rows: RoundRows) -> Tensor:
+        """The step [D], in the dtype of the rows; zero where the clients have no common descent direction."""
+        count = len(batch.clients)
+        live = np.diag(batch.gram) > 0
+        layers = self.layers or (slice(0, rows.basis.dim),)
+        grams = [self._gram(layer, rows) for layer in layers]
+        blocks, fair, dropped = self._solve(grams, count, _fairness(batch.losses, live))
+        vanished = len(blocks) == 1 and self._vanishes(blocks[0])
+        used = len(blocks[0].gram) - count
+        square = sum(float(block.direction.weights @ block.gram @ block.direction.weights) for block in blocks)
+        mean = sum(float(gram[:count, :count].sum()) for gram in grams) / count**2
+        scale = 0.0 if vanished or square <= 0 else self._unit * math.sqrt(max(mean, 0.0) / square)
+        statuses: list[Status] = [block.direction.status for block in blocks]
+        self._outcome = Combination(
+            np.zeros(0),
+            residual=max(block.direction.residual for block in blocks),
+            status=Status.STATIONARY if not scale else max(statuses, key=_GRAVITY.index),
+            excluded={batch.clients[k]: ZERO_GRADIENT for k in np.flatnonzero(~live)},
+            notes={
+                "blocks": float(len(blocks)),
+                "fairness": float(fair),
+                "absent": float(used),
+                "objectives_dropped": float(dropped),
+            },
+        )
+        return self._assemble(blocks, layers, rows, scale)
+
+    def _solve(
+        self, grams: list[Float64Array], count: int, fairness: Float64Array | None
+    ) -> tuple[list[Block], bool, int]:
+        """Blocks with their directions, whether fairness has a say, and how many objectives were dropped."""
+        attempts = [(grams, fairness)]
+        if fairness is not None:
+            attempts.append((grams, None))
+        if self._absent:
+            attempts.append(([gram[:count, :count] for gram in grams], None))
+        for dropped, (parts, guide) in enumerate(attempts):
+            found = self._merged(parts, count, guide), guide is not None, dropped
+            if not all(self._vanishes(block) for block in found[0]):
+                break
+        return found
+
+    def _merged(self, grams: list[Float64Array], count: int, fairness: Float64Array | None) -> list[Block]:
+        """A block for each layer; those whose direction vanishes are merged with a neighbour until none is left."""
+
+        def block(layers: tuple[int, ...], gram: Float64Array) -> Block:
+            return Block(layers, gram, common_direction(gram, count, fairness, fairness_as_long=True))
+
+        blocks = [block((layer,), gram) for layer, gram in enumerate(grams)]
+        while len(blocks) > 1:
+            vanished = next((place for place, found in enumerate(blocks) if self._vanishes(found)), None)
+            if vanished is None:
+                break
+            first = min(vanished, len(blocks) - 2)
+            one, other = blocks[first : first + 2]
+            blocks[first : first + 2] = [block(one.layers + other.layers, one.gram + other.gram)]
+        return blocks
+
+    def _vanishes(self, block: Block) -> bool:
+        return block.direction.status is Status.STATIONARY or block.direction.short <= self._vanishing
+
+    def _gram(self, layer: slice, rows: RoundRows) -> Float64Array:
+        size = len(rows.slots) + len(self._absent)
+        gram = np.zeros((size, size))
+        for _, part in self._parts(layer, rows):
+            gram += part @ part.T
+        return (gram + gram.T) / 2
+
+    def _parts(self, layer: slice, rows: RoundRows) -> Iterator[tuple[slice, Float64Array]]:
+        """The columns of a layer, block by block, of the clients' rows and of those absent, in float64."""
+        for columns in rows.column_blocks():
+            part = slice(max(layer.start, columns.start), min(layer.stop, columns.stop))
+            if part.start < part.stop:
+                absent = [item.row[part].astype(np.float64)[None] for item in self._absent]
+                yield part, np.concatenate([rows.columns(part), *absent])
+
+    def _assemble(self, blocks: Sequence[Block], layers: Sequence[slice], rows: RoundRows, scale: float) -> Tensor:
+        step = np.zeros(rows.basis.dim, rows.basis.row(0).dtype)
+        for block in blocks if scale else ():
+            weights = scale * block.direction.weights
+            for layer in block.layers:
+                for part, values in self._parts(layers[layer], rows):
+                    step[part] = weights @ values[: len(weights)]
+        return torch.from_numpy(step)
+
+    def export_state(self) -> dict[str, NDArray[np.generic]]:
+        """Rows of the last rounds."""
+        return self._memory.export_state()
+
+    def restore_state(self, state: State) -> None:
+        """Take up what `export_state` gave."""
+        self._memory.restore_state(state)
+
+
+def _fairness(losses: Float64Array, live: NDArray[np.bool_]) -> Float64Array | None:
+    fairness = np.zeros(len(losses))
+    if live.any():
+        fairness[live] = fairness_weights(losses[live])
+    return fairness if fairness.any() else None

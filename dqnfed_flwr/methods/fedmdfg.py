@@ -1,0 +1,145 @@
+"""FedMDFG: the shortest point of the hull of the clients' gradients and of a fairness objective.
+
+Pan, Wang, Li, Wang, Tang and Zhao, "FedMDFG: Federated Learning with Multi-Gradient Descent and Fair Guidance",
+AAAI 2023, Algorithms 1 and 2. The line search, Algorithm 2, is the step rule `search`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dqnfed_flwr.config import Settings
+from dqnfed_flwr.linalg.min_norm import CUTOFF, Status
+from dqnfed_flwr.linalg.scaling import ScaledGram
+from dqnfed_flwr.methods._base import Method, RoundRows, State
+from dqnfed_flwr.methods.absent import AbsentClients, AbsentRow
+from dqnfed_flwr.methods.guidance import Direction, angle, common_direction, fairness_weights
+from dqnfed_flwr.methods.loss_references import LossReferences
+from dqnfed_flwr.methods.rates import ZERO_GRADIENT
+from dqnfed_flwr.types import Combination, Float64Array, RoundBatch, SearchHints
+
+
+class FedMdfg(Method):
+    """step = eta |mean g| d / |d|, d the shortest point of the convex hull of the objectives' gradients.
+
+    The objectives are the clients' losses, their gradients equally long; while the losses differ too much, the cosine
+    between them and equal ones (see `guidance`); and the losses of the clients of the round before that are absent
+    now. The losses differ too much if their angle to equal ones is above `angle`, or if some clients, not all, are
+    above the running reference of their own loss.
+
+    Deviations from the paper: a client with a zero gradient is left out of the round and counted; where the clients
+    have a common descent direction and the further objectives have none with them, those are dropped, first fairness,
+    then the absent clients, and `notes` say so (`objectives_dropped`). From published code: the rows of absent clients
+    are as long as those of this round, not of theirs; with full participation none are kept; the hull problem is
+    solved to 1e-6 and its status told.
+
+    Parameters
+    ----------
+    settings : Settings
+        The angle from `fedmdfg`, eta.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._angle, self._unit = settings.fedmdfg.angle, settings.unit
+        self._memory = AbsentClients(1, settings.sampled, settings.clients)
+        self._absent: tuple[AbsentRow, ...] = ()
+        self._references = LossReferences()
+        self._some_rose = self._lost = False
+        self._last: tuple[int, ...] = ()
+        self.reference_rows = self._memory.room
+
+    def observe(self, batch: RoundBatch, rows: RoundRows) -> None:
+        """Take in the losses, and the rows of clients that are absent now."""
+        self._absent = self._memory.turn(batch, rows)
+        self._memory.place(self._absent, rows)
+        risen = self._references.update(batch.clients, batch.losses)
+        self._some_rose = 0 < risen < len(batch.clients)
+        self._lost = not set(self._last) <= set(batch.clients)
+        self._last = tuple(client for client, square in zip(batch.clients, np.diag(batch.gram), strict=True) if square)
+
+    def combine(self, batch: RoundBatch, rows: RoundRows) -> Combination:
+        """Coefficients of the K rows and of the absent clients' rows."""
+        count, first = len(batch.clients), rows.basis.capacity - self.reference_rows
+        slots = [*rows.slots, *range(first, first + len(self._absent))]
+        gram = rows.basis.gram(slots)
+        live = np.diag(batch.gram) > 0
+        spread = angle(batch.losses[live]) if live.any() else 0.0
+        fairness = self._fairness(batch.losses, live, spread)
+        found = _solve(gram, count, fairness)
+        direction, stretch = found.direction, _stretch(found.direction, found.gram, live)
+        weights = np.zeros(rows.basis.capacity)
+        if direction.status is not Status.STATIONARY:
+            weights[slots[: len(found.gram)]] = self._unit * stretch * direction.weights
+        scaled = ScaledGram.of(batch.gram)
+        return Combination(
+            weights,
+            rank=scaled.rank(CUTOFF),
+            condition=scaled.condition(CUTOFF),
+            residual=direction.residual,
+            status=direction.status,
+            excluded={batch.clients[k]: ZERO_GRADIENT for k in np.flatnonzero(~live)},
+            notes={
+                "angle": spread,
+                "fairness": float(found.fair),
+                "absent": float(len(found.gram) - count),
+                "objectives_dropped": float(found.dropped),
+            },
+            hints=SearchHints(fair=found.fair, lost=self._lost, stretch=stretch),
+        )
+
+    def _fairness(self, losses: Float64Array, live: NDArray[np.bool_], spread: float) -> Float64Array | None:
+        if not live.any() or not (spread > self._angle or self._some_rose):
+            return None
+        fairness = np.zeros(len(losses))
+        fairness[live] = fairness_weights(losses[live])
+        return fairness if fairness.any() else None
+
+    def export_state(self) -> dict[str, NDArray[np.generic]]:
+        """References, participants and rows of the last round."""
+        return {
+            "last": np.array(self._last, np.int64),
+            **self._references.export_state(),
+            **self._memory.export_state(),
+        }
+
+    def restore_state(self, state: State) -> None:
+        """Take up what `export_state` gave."""
+        self._last = tuple(int(client) for client in np.array(state["last"]))
+        self._references.restore_state(state)
+        self._memory.restore_state(state)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A direction, the Gramian of the rows that it serves, and what was left aside for it."""
+
+    direction: Direction
+    gram: Float64Array
+    fair: bool
+    dropped: int
+
+
+def _solve(gram: Float64Array, count: int, fairness: Float64Array | None) -> _Found:
+    """The direction for all objectives, or for those left when further ones are dropped one after the other."""
+    attempts = [(gram, fairness)]
+    if fairness is not None:
+        attempts.append((gram, None))
+    if len(gram) > count:
+        attempts.append((gram[:count, :count], None))
+    for dropped, (gradients, guide) in enumerate(attempts):
+        found = _Found(common_direction(gradients, count, guide), gradients, guide is not None, dropped)
+        if found.direction.status is not Status.STATIONARY:
+            break
+    return found
+
+
+def _stretch(direction: Direction, gram: Float64Array, live: NDArray[np.bool_]) -> float:
+    """|mean| / |d|: what gives the direction the length of the mean of the equally long gradients; 1 if it is zero."""
+    mean = np.zeros(len(gram))
+    mean[: len(live)] = direction.scales[: len(live)] * live / max(live.sum(), 1)
+    squares = [float(weights @ gram @ weights) for weights in (mean, direction.weights)]
+    return math.sqrt(squares[0] / squares[1]) if min(squares) > 0 else 1.0

@@ -1,0 +1,62 @@
+"""FedMGDA+: MGDA on unit gradients, with weights that stay near the sample shares.
+
+Hu, Shaloudegi, Zhang and Yu, "Federated Learning Meets Multi-Objective Optimization", IEEE Transactions on Network
+Science and Engineering 9(4), 2022.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from dqnfed_flwr.config.methods import FedMgdaPlusSettings
+from dqnfed_flwr.linalg.min_norm import CUTOFF, STATIONARY_COSINE, Status
+from dqnfed_flwr.linalg.quadratic import box_simplex_weights
+from dqnfed_flwr.linalg.scaling import ScaledGram
+from dqnfed_flwr.methods._base import GramMethod
+from dqnfed_flwr.methods.rates import ZERO_GRADIENT
+from dqnfed_flwr.types import Combination, RoundBatch
+
+
+class FedMgdaPlus(GramMethod):
+    """step = eta * sum lambda_k u_k, u_k = g_k / |g_k|, lambda = argmin |sum lambda_k u_k|^2, |lambda_k - p_k| <= eps.
+
+    lambda lies on the simplex. epsilon = 0 takes the sample shares p_k, epsilon = 1 is MGDA on the unit rows. With
+    an epsilon below 1 the step need not lower every loss; `stationary` is said only where it vanishes.
+
+    Deviations from the paper: a client without a gradient is left out and the shares of the others sum to 1. From
+    published code: solvers that need a positive definite Gramian fail on two equal clients, and their status is
+    thrown away; this one does neither.
+
+    Parameters
+    ----------
+    settings : FedMgdaPlusSettings
+        epsilon.
+    unit : float
+        eta; 1 where the rows are displacements of local passes.
+    """
+
+    def __init__(self, settings: FedMgdaPlusSettings, unit: float) -> None:
+        self._epsilon, self._unit = settings.epsilon, unit
+
+    def weights(self, batch: RoundBatch) -> Combination:
+        """eta * lambda_k / |g_k|."""
+        scaled = ScaledGram.of(batch.gram)
+        excluded = {
+            client: ZERO_GRADIENT for client, active in zip(batch.clients, scaled.active, strict=True) if not active
+        }
+        if not scaled.norms.size:
+            return Combination(np.zeros(len(batch.clients)), status=Status.STATIONARY, excluded=excluded)
+        shares = batch.shares[scaled.active] / batch.shares[scaled.active].sum()
+        lower, upper = np.maximum(shares - self._epsilon, 0), np.minimum(shares + self._epsilon, 1)
+        solved = box_simplex_weights(scaled.cosines, lower=lower, upper=upper)
+        length = math.sqrt(max(float(solved.weights @ scaled.cosines @ solved.weights), 0.0))
+        return Combination(
+            self._unit * scaled.unscale(solved.weights),
+            rank=scaled.rank(CUTOFF),
+            condition=scaled.condition(CUTOFF),
+            residual=solved.residual,
+            status=Status.STATIONARY if length <= STATIONARY_COSINE else solved.status,
+            excluded=excluded,
+        )

@@ -1,0 +1,51 @@
+"""q-FFL, solved by q-FedAvg.
+
+Li, Sanjabi, Beirami and Smith, "Fair Resource Allocation in Federated Learning", ICLR 2020: objective (2), step of
+q-FedAvg, Algorithm 2; q-FedSGD, Algorithm 1, where the rows are gradients.
+
+Deviations from the paper: a loss below `SMALLEST_LOSS` counts as that. L is one over the local rate of the round, so
+that it follows a decaying rate. Deviations from published code: every client's own loss, before it trains, and not one
+central loss; with q = 0 the loss does not enter at all.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dqnfed_flwr.config import LocalSettings
+from dqnfed_flwr.config.methods import QFflSettings
+from dqnfed_flwr.methods._base import GramMethod
+from dqnfed_flwr.types import Combination, RoundBatch
+
+SMALLEST_LOSS = 1e-10
+"""Losses are taken to be at least this: F^(q-1) has no value at 0."""
+
+
+class QFfl(GramMethod):
+    """step = sum Delta_k / sum h_k, with L = 1 / eta and L (theta - theta_k) the gradient where the row is one.
+
+        Delta_k = F_k^q L (theta - theta_k)
+        h_k = q F_k^(q-1) |L (theta - theta_k)|^2 + L F_k^q
+
+    Parameters
+    ----------
+    settings : QFflSettings
+        q; 0 is the plain mean, whatever the sample shares.
+    local : LocalSettings
+        eta, and its decay, which is that of local SGD alone.
+    displaced : bool
+        Whether the rows are displacements theta - theta_k; gradients otherwise.
+    """
+
+    def __init__(self, settings: QFflSettings, local: LocalSettings, *, displaced: bool) -> None:
+        self._q, self._lr = settings.q, local.lr
+        self._decay, self._unit = (local.decay, 1.0) if displaced else (1.0, local.lr)
+
+    def weights(self, batch: RoundBatch) -> Combination:
+        """Coefficients of the rows; all powers are relative to the largest loss, which cancels."""
+        losses = np.maximum(batch.losses, SMALLEST_LOSS)
+        powers = (losses / losses.max()) ** self._q
+        lr = self._lr * self._decay ** (batch.round - 1)
+        squared_moves = self._unit**2 * np.diag(batch.gram)
+        estimates = powers * (1 + self._q * squared_moves / (lr * losses))
+        return Combination(self._unit * powers / estimates.sum(), notes={"lipschitz": float(estimates.mean() / lr)})

@@ -1,0 +1,37 @@
+"""TERM: the tilted empirical risk over clients.
+
+Li, Beirami, Sanjabi and Smith, "Tilted Empirical Risk Minimization", ICLR 2021, the hierarchical tilt over groups,
+with the clients as groups.
+
+Deviations from the paper: the weights are normalised with the losses of this round; the paper's stochastic solver
+keeps a running estimate of the normaliser. Deviations from published code: the weights sum to 1 and are not divided
+by K once more; no running estimate that mixes values of different shifts.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dqnfed_flwr.config.methods import TermSettings
+from dqnfed_flwr.methods._base import GramMethod
+from dqnfed_flwr.types import Combination, RoundBatch
+
+
+class Term(GramMethod):
+    """step = eta sum w_k g_k with w_k proportional to p_k exp(t F_k): the gradient of (1/t) log sum p_k exp(t F_k).
+
+    Parameters
+    ----------
+    settings : TermSettings
+        t; 0 gives p_k.
+    unit : float
+        eta; 1 where the rows are displacements of local passes.
+    """
+
+    def __init__(self, settings: TermSettings, unit: float) -> None:
+        self._t, self._unit = settings.t, unit
+
+    def weights(self, batch: RoundBatch) -> Combination:
+        """eta w_k, with the largest loss subtracted in the exponent."""
+        tilted = batch.shares * np.exp(self._t * (batch.losses - batch.losses.max()))
+        return Combination(self._unit * tilted / tilted.sum())

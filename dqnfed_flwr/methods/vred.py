@@ -1,0 +1,43 @@
+"""VRed and Semi-VRed: the mean loss plus the variance, or the upper semi-variance, of the losses.
+
+Malekmohammadi and Yu, "Semi-Variance Reduction for Fair Federated Learning", 2024.
+
+Deviations from the paper: none known. Deviations from published code: the losses are those before local training,
+and the variance is a mean by sample share, not a sum over clients, which would make beta K times as large.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dqnfed_flwr.config.methods import SemiVRedSettings, VRedSettings
+from dqnfed_flwr.methods._base import GramMethod
+from dqnfed_flwr.types import Combination, RoundBatch
+
+
+class VRed(GramMethod):
+    """step = sum p_k D_k + 2 beta sum p_k e_k (D_k - D), D_k = theta - theta_k, D and F the means by sample share.
+
+    e_k = F_k - F for VRed, its positive part for Semi-VRed. Written as one sum of rows, the weight of D_k is
+    p_k (1 + 2 beta (e_k - sum p_j e_j)). The weights sum to 1; with a large beta some are negative.
+
+    Parameters
+    ----------
+    settings : VRedSettings | SemiVRedSettings
+        beta, and by its kind which of the two.
+    unit : float
+        eta where the rows are gradients; 1 where they are displacements.
+    """
+
+    def __init__(self, settings: VRedSettings | SemiVRedSettings, unit: float) -> None:
+        self._beta, self._unit = settings.beta, unit
+        self._upper = isinstance(settings, SemiVRedSettings)
+
+    def weights(self, batch: RoundBatch) -> Combination:
+        """eta p_k (1 + 2 beta (e_k - mean e)), and how many of them are negative."""
+        shares = batch.shares
+        excess = batch.losses - float(shares @ batch.losses)
+        if self._upper:
+            excess = np.maximum(excess, 0.0)
+        weights = shares * (1 + 2 * self._beta * (excess - float(shares @ excess)))
+        return Combination(self._unit * weights, notes={"negative_weights": float((weights < 0).sum())})

@@ -1,0 +1,57 @@
+"""Step rules: how far to go along a method's step, theta^{t+1} = theta^t - alpha * step.
+
+A rule proposes the factor alpha of the next candidate before anybody has seen it, and judges it when the clients have
+reported their losses there. `newton`, `fixed` and `clipped` accept what they propose; `probed` accepts a candidate at
+which the participants' losses fell, and names a smaller factor otherwise; `search` picks a factor from a ladder of
+losses that every participant reports.
+"""
+
+from __future__ import annotations
+
+from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config.fedcorr import Stages
+from dqnfed_flwr.steps._base import (
+    SMALLEST_FACTOR,
+    Ladder,
+    StepRule,
+    StepScale,
+    Verdict,
+    hardly_moves,
+    mean_loss_falls,
+)
+from dqnfed_flwr.steps.probed import Probed
+from dqnfed_flwr.steps.search import Search
+from dqnfed_flwr.steps.simple import Clipped, Fixed, Newton
+from dqnfed_flwr.steps.staged import Staged
+
+__all__ = [
+    "SMALLEST_FACTOR",
+    "Clipped",
+    "Fixed",
+    "Ladder",
+    "Newton",
+    "Probed",
+    "Search",
+    "Staged",
+    "StepRule",
+    "StepScale",
+    "Verdict",
+    "hardly_moves",
+    "make_rule",
+    "mean_loss_falls",
+]
+
+
+def make_rule(settings: Settings) -> StepRule:
+    """The rule that `settings.rule` names; for fedcorr it is that of the last stage, after `newton`."""
+    if settings.method == "fedcorr":
+        return Staged(Newton(), make_rule(settings.stage_settings), Stages.of(settings).before_last)
+    if settings.rule == "search":
+        return Search(settings.fedmdfg)
+    if settings.rule == "probed":
+        return Probed(settings.step)
+    if settings.rule == "clipped":
+        return Clipped(settings.step)
+    if settings.rule == "fixed":
+        return Fixed(settings.step)
+    return Newton()

@@ -1,0 +1,62 @@
+"""The probed rule: a candidate counts if the participants' losses fell, by the test of each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from dqnfed_flwr.config import StepSettings
+from dqnfed_flwr.steps._base import Ladder, StepRule, StepScale, Verdict, hardly_moves
+from dqnfed_flwr.types import Probe
+
+
+class Probed(StepRule):
+    """Accept a candidate where the loss of (a share of) all participants fell, by the Armijo test of each.
+
+    The first candidate of a round is the factor last accepted. It is doubled when the test would have held there as
+    well (asked every `grow_every` rounds), and drawn back to what was accepted after a miss.
+    """
+
+    def __init__(self, settings: StepSettings) -> None:
+        self._settings = settings
+        self._factor = settings.start
+
+    def propose(self, scale: StepScale) -> Ladder:
+        """The factor accepted last, with the rungs around it."""
+        every = self._settings.grow_every
+        grow = bool(every) and scale.round % every == 0 and 2 * self._factor <= self._settings.max_factor
+        return Ladder(self._factor, grow, self._settings.halvings)
+
+    def judge(self, ladder: Ladder, probes: Mapping[int, Probe], scale: StepScale) -> Verdict:
+        """Accept if the tests of `acceptance` of the participants hold; else the largest rung at which they would."""
+        needed = math.ceil(self._settings.acceptance * len(probes) - 1e-9)
+        if sum(probe.holds for probe in probes.values()) >= needed:
+            grown = sum(bool(probe.grown_holds) for probe in probes.values())
+            self._factor = 2 * ladder.factor if ladder.grow and grown >= needed else ladder.factor
+            return Verdict(accepted=True, factor=ladder.factor)
+        lowest = ladder.factor * 0.5 ** (ladder.halvings + 1)
+        reach = sorted((_reach(probe, ladder.factor, lowest) for probe in probes.values()), reverse=True)
+        factor = reach[needed - 1]
+        self._factor = factor
+        if hardly_moves(factor, scale, self._settings.min_move):
+            self._factor = self._settings.start
+            return Verdict(accepted=False, factor=0.0, stationary=True)
+        return Verdict(accepted=False, factor=factor)
+
+    def retry(self, factor: float) -> Ladder:
+        """A smaller factor, with rungs below it."""
+        return Ladder(factor, halvings=self._settings.halvings)
+
+    def export_state(self) -> dict[str, float]:
+        """The factor of the next candidate."""
+        return {"factor": self._factor}
+
+    def restore_state(self, state: Mapping[str, float]) -> None:
+        """Take up the factor."""
+        self._factor = state["factor"]
+
+
+def _reach(probe: Probe, factor: float, lowest: float) -> float:
+    if probe.holds:
+        return factor
+    return lowest if probe.back_factor is None else probe.back_factor

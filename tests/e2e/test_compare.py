@@ -1,0 +1,58 @@
+"""A small comparison from the command line: real digits, two methods, two seeds, two processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+DQNFED = [sys.executable, "-c", "from dqnfed_flwr.cli import main; main()"]
+
+
+def compare(folder: Path, *options: str) -> str:
+    command = [*DQNFED, "compare", "digits", "--seeds", "0,1", "--jobs", "2", "--set", "rounds=3", *options]
+    done = subprocess.run(
+        [*command, "--output", str(folder)], env=os.environ, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("compare")
+    shown = compare(path)
+    assert "[4/4] " in shown
+    return path
+
+
+def test_every_run_has_a_folder_and_a_place_in_the_table(folder: Path) -> None:
+    for method in ("dqn-fed", "fedavg"):
+        for seed in (0, 1):
+            run = folder / "runs" / method / f"seed-{seed}"
+            assert len((run / "events.jsonl").read_text().splitlines()) == 3
+            assert json.loads((run / "run.json").read_text())["settings"]["seed"] == seed
+    figures = json.loads((folder / "comparison.json").read_text())
+    ours, theirs = figures["methods"]
+    assert (ours["label"], theirs["label"], figures["reference"]) == ("DQN-Fed", "FedAvg", "DQN-Fed")
+    assert ours["figures"]["rho_min"]["mean"] == 1.0
+    assert theirs["difference"]["mean"]["high"] < 0  # three steps at FedAvg's default rate reach little
+
+
+def test_the_same_command_again_runs_nothing(folder: Path) -> None:
+    written = {path: path.stat().st_mtime_ns for path in folder.rglob("run.json")}
+    shown = compare(folder)
+    assert "4 of 4 runs are there already" in shown
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("run.json")} == written
+
+
+def test_a_grid_goes_on_in_a_folder_of_its_own(tmp_path: Path) -> None:
+    grid = ["--methods", "fedavg", "--grid", "local.lr=0.001,0.5", "--grid-rounds", "2"]
+    assert "chosen" in compare(tmp_path, *grid)
+    assert (tmp_path / "grid" / "fedavg,local.lr=0.001" / "seed-0" / "run.json").exists()
+    assert not (tmp_path / "runs" / "fedavg,local.lr=0.001").exists()
+    assert json.loads((tmp_path / "comparison.json").read_text())["methods"][0]["chosen"] == {"local.lr": 0.5}

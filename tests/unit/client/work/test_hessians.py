@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dqnfed_flwr.client.flat_model import FlatModel
+from dqnfed_flwr.client.gradients import LocalLoss
+from dqnfed_flwr.client.work.gauss_newton import frobenius_norm, gauss_newton_diagonal, gauss_newton_product
+from dqnfed_flwr.client.work.hessians import dense_hessian, head_hessian
+from dqnfed_flwr.errors import ConfigError
+
+CPU = torch.device("cpu")
+
+
+class TinyLstm(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(1, 2, batch_first=True)
+        self.head = nn.Linear(2, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.lstm(inputs[:, :, None])[0][:, -1])
+        return logits
+
+
+def problem(module: nn.Module, ridge: float = 0.1, chunk: int = 4) -> LocalLoss:
+    torch.manual_seed(0)
+    for parameter in module.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    inputs = torch.randn(10, 3, dtype=torch.float64)
+    return LocalLoss(FlatModel(module.double(), CPU), (inputs, torch.arange(10) % 3), ridge=ridge, chunk=chunk)
+
+
+def linear() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(3, 3))
+
+
+def deep() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3))
+
+
+def by_products(loss: LocalLoss, theta: Tensor) -> Tensor:
+    return torch.stack([loss.hessian_product(theta, unit) for unit in torch.eye(len(theta), dtype=theta.dtype)])
+
+
+@pytest.mark.parametrize("module", [linear(), deep(), TinyLstm(), nn.Linear(3, 3, bias=False)])
+@pytest.mark.parametrize("rows", [None, torch.tensor([1, 5, 6])])
+def test_a_dense_hessian_has_the_products_as_columns(module: nn.Module, rows: Tensor | None) -> None:
+    loss = problem(module)
+    theta = loss.model.theta.clone()
+    hessian = dense_hessian(loss, theta, rows)
+    vector = torch.randn(len(theta), dtype=torch.float64)
+    np.testing.assert_allclose(hessian @ vector, loss.hessian_product(theta, vector, rows), rtol=1e-10, atol=1e-12)
+    assert torch.equal(hessian, hessian.T)
+
+
+def test_a_model_too_large_for_a_dense_hessian_is_refused() -> None:
+    loss = problem(nn.Sequential(nn.Linear(3, 500), nn.ReLU(), nn.Linear(500, 3)))
+    with pytest.raises(ConfigError, match=r"3503 parameters, at most 2000"):
+        dense_hessian(loss, loss.model.theta.clone())
+
+
+def test_the_block_of_the_last_layer_is_cut_from_the_whole() -> None:
+    loss = problem(deep())
+    theta, head = loss.model.theta.clone(), loss.model.spec.head
+    whole = by_products(loss, theta).numpy()
+    columns = head.reshape(-1)
+    found = head_hessian(loss, theta, by_class=False)
+    np.testing.assert_allclose(found[0], whole[np.ix_(columns, columns)], rtol=1e-9, atol=1e-12)
+    classes = head_hessian(loss, theta, by_class=True)
+    for block, own in zip(classes, head, strict=True):
+        np.testing.assert_allclose(block, whole[np.ix_(own, own)], rtol=1e-9, atol=1e-12)
+
+
+def test_the_head_lists_the_last_layer_class_by_class() -> None:
+    # 3 -> 2 -> 2: the first layer has columns 0-7, the last weights 8-11 and biases 12, 13.
+    spec = FlatModel(nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2)), CPU).spec
+    assert spec.head.tolist() == [[8, 9, 12], [10, 11, 13]]
+    assert FlatModel(nn.Linear(2, 2, bias=False), CPU).spec.head.tolist() == [[0, 1], [2, 3]]
+    assert not FlatModel(nn.Sequential(nn.Linear(3, 2), nn.LayerNorm(2)), CPU).spec.head.size
+
+
+@pytest.mark.parametrize("last", [nn.LayerNorm(3), nn.Softmax(dim=1)])
+def test_a_model_without_a_linear_end_has_no_last_layer_form(last: nn.Module) -> None:
+    loss = problem(nn.Sequential(nn.Linear(3, 3), last))
+    with pytest.raises(ConfigError, match="last"):
+        head_hessian(loss, loss.model.theta.clone(), by_class=True)
+
+
+def jacobian_form(loss: LocalLoss, theta: Tensor) -> Tensor:
+    """The mean of J^T (diag p - p p^T) J, one sample and one logit at a time."""
+    loss.model.place(theta)
+    total = loss.ridge * torch.eye(len(theta), dtype=theta.dtype)
+    for sample in loss.samples[0]:
+        logits = loss.model.module(sample[None])[0]
+        rows = [torch.autograd.grad(z, loss.model.parameters, retain_graph=True) for z in logits]
+        jacobian = torch.stack([loss.model.flat(row) for row in rows])
+        p = logits.detach().softmax(dim=0)
+        total = total + jacobian.T @ (torch.diag(p) - torch.outer(p, p)) @ jacobian / len(loss.samples[0])
+    return total
+
+
+def test_gauss_newton_products_are_those_of_the_jacobians() -> None:
+    loss = problem(deep())
+    theta = loss.model.theta.clone()
+    vector = torch.randn(len(theta), dtype=torch.float64)
+    expected = jacobian_form(loss, theta) @ vector
+    np.testing.assert_allclose(gauss_newton_product(loss, theta, vector), expected, rtol=1e-9, atol=1e-12)
+
+
+def test_for_a_linear_model_gauss_newton_is_the_hessian() -> None:
+    loss = problem(linear())
+    theta = loss.model.theta.clone()
+    vector = torch.randn(len(theta), dtype=torch.float64)
+    rows = torch.tensor([0, 4, 7])
+    expected = loss.hessian_product(theta, vector, rows)
+    np.testing.assert_allclose(gauss_newton_product(loss, theta, vector, rows), expected, rtol=1e-9, atol=1e-12)
+
+
+def test_the_diagonal_is_estimated_without_bias() -> None:
+    loss = problem(deep(), chunk=10)
+    theta = loss.model.theta.clone()
+    exact = jacobian_form(loss, theta).diagonal()
+    found = gauss_newton_diagonal(loss, theta, np.random.default_rng(0), probes=600)
+    # The relative standard deviation is at most about sqrt(2 / 600) = 0.058; five of them.
+    np.testing.assert_allclose(found - loss.ridge, exact - loss.ridge, rtol=0.29)
+    assert float(gauss_newton_diagonal(loss, theta, np.random.default_rng(1), probes=1).min()) >= loss.ridge
+
+
+def test_the_frobenius_norm_is_estimated_from_products() -> None:
+    rng = np.random.default_rng(0)
+    matrix = torch.from_numpy(rng.standard_normal((8, 8)))
+    like = torch.zeros(8, dtype=torch.float64)
+    found = frobenius_norm(lambda v: matrix @ v, like, rng, probes=4000)
+    assert found == pytest.approx(float(np.linalg.norm(matrix, "fro")), rel=0.03)
+    diagonal = torch.tensor([3.0, 4.0], dtype=torch.float64)  # signs do not matter: exact from one product
+    assert frobenius_norm(lambda v: diagonal * v, diagonal, rng, probes=1) == pytest.approx(5.0, rel=1e-15)

@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from dqnfed_flwr.cli.app import app
+from dqnfed_flwr.compare import conduct as conduct_module
+from dqnfed_flwr.compare.plan import Job
+from dqnfed_flwr.compare.workers import Watcher
+from dqnfed_flwr.engine.run import Engine
+from dqnfed_flwr.telemetry.log import EventLog
+from tests.helpers.comparisons import with_validation
+from tests.helpers.runs import make_event, make_result
+
+
+class FakeWorkers:
+    """Stands for the processes; notes what they were asked for."""
+
+    def __init__(self) -> None:
+        self.jobs: list[Job] = []
+        self.workers = 0
+        self.engine: Engine = "in-process"
+        self.error: BaseException | None = None
+        self.failures: dict[int, str] = {}
+
+    def __call__(self, jobs: Sequence[Job], workers: int, engine: Engine, watcher: Watcher) -> dict[Path, str]:
+        self.jobs += jobs
+        self.workers, self.engine = workers, engine
+        if self.error:
+            raise self.error
+        for job in jobs:
+            watcher.on_begin(job)
+            if job.seed not in self.failures:
+                event = with_validation(make_event(1, (0.5, 0.9)), 0.5)
+                watcher.on_round(job, event)
+                job.folder.mkdir(parents=True)
+                make_result([event], (0.5, 0.9), settings=job.settings).write(job.folder)
+                log = EventLog(job.folder)
+                log.on_start(1, [event])
+                log.on_end()
+            watcher.on_end(job, self.failures.get(job.seed, ""))
+        return {job.folder: self.failures[job.seed] for job in jobs if job.seed in self.failures}
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeWorkers:
+    fake = FakeWorkers()
+    defaults = conduct_module.conduct.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "carry_out", fake)
+    return fake
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["compare", *arguments], terminal_width=100, prog_name="dqnfed")
+
+
+def test_help_shows_examples() -> None:
+    result = call("--help")
+    assert result.exit_code == 0
+    words = ["--methods A,B,...", "--grid KEY=V1,V2", "--last", "  dqnfed compare digits\n", "Exit status: 0"]
+    assert [word for word in words if word not in result.output] == []
+
+
+def test_help_loads_nothing_heavy() -> None:
+    code = "import sys; from dqnfed_flwr.cli import main; sys.argv = ['dqnfed', 'compare', '--help']; main()"
+    done = subprocess.run([sys.executable, "-X", "importtime", "-c", code], capture_output=True, text=True, check=True)
+    loaded = {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines()}
+    assert loaded.isdisjoint({"torch", "flwr", "numpy", "scipy", "pydantic", "matplotlib"})
+
+
+def test_a_comparison_leaves_tables_and_pictures(fake: FakeWorkers, tmp_path: Path) -> None:
+    options = ["--seeds", "0,1", "--jobs", "2", "--set", "rounds=3", "--engine", "flower", "--output", str(tmp_path)]
+    result = call("digits-fedavg", "--methods", "fedavg,fedavg@local.lr=1", *options)
+    assert result.exit_code == 0, result.output
+    assert {(job.settings.method, job.settings.rounds) for job in fake.jobs} == {("fedavg", 3)}
+    assert (len(fake.jobs), fake.workers, fake.engine) == (4, 2, "flower")
+    names = ["comparison.json", "comparison.csv", "comparison.md"]
+    names += ["accuracy.png", "clients.png", "rho.png", "fairness.png"]
+    for name in names:
+        assert (tmp_path / name).stat().st_size > 0
+        assert str(tmp_path / name) in result.stdout
+    assert "FedAvg [local.lr=1]" in result.stdout
+    figures = json.loads((tmp_path / "comparison.json").read_text())
+    assert figures["command"] == (
+        "dqnfed compare digits-fedavg --methods fedavg,fedavg@local.lr=1 --seeds 0,1 --set rounds=3 --jobs 2 "
+        f"--engine flower --output {tmp_path}"
+    )
+
+
+def test_grid_options_reach_the_runs(fake: FakeWorkers, tmp_path: Path) -> None:
+    grid = ["--grid", "local.lr=0.1,0.3", "--grid-rounds", "2", "--grid-seed", "8", "--select", "worst10"]
+    result = call("digits", "--methods", "mgda", "--seeds", "4", *grid, "--output", str(tmp_path), "--json", "-")
+    assert result.exit_code == 0, result.output
+    assert [(job.seed, job.settings.rounds, job.settings.local.lr) for job in fake.jobs] == [
+        (8, 2, 0.1),
+        (8, 2, 0.3),
+        (4, 60, 0.1),
+    ]
+    figures = json.loads(result.stdout)
+    assert (figures["select"], figures["reference"], figures["methods"][0]["chosen"]) == (
+        "worst10",
+        None,
+        {"local.lr": 0.1},
+    )
+    assert (tmp_path / "grid.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["digit"], "'digit' is no shipped experiment"),
+        (["digits", "--methods", "fedagv"], "--methods: found 'fedagv'"),
+        (["digits", "--seeds", "x"], "--seeds: found 'x'"),
+        (["digits", "--set", "round=3"], "round: unknown key"),
+        (["digits", "--set", "rounds=0"], "rounds: Input should be greater than or equal to 1"),
+        (["digits", "--grid", "q-ffl.q=1"], "--grid q-ffl.q: none of the methods has this key open"),
+        (["digits", "--set", "local.work=gradient"], "fedavg: local.work: fedavg works with sgd"),
+        (["digits", "--reference", "mgda"], "--reference: found 'mgda'; allowed: dqn-fed, fedavg"),
+        (["digits", "--last", "0"], "'--last': 0 is not in the range"),
+        (["digits", "--jobs", "0"], "0 is not in the range"),
+        (
+            ["digits", "--last", "2", "--set", "early-stopping=2", "--set", "split.validation-fraction=0.1"],
+            "--last: after early stopping",
+        ),
+        (["digits", "--json", "/dev/null/here"], "--json: cannot write to /dev/null/here"),
+    ],
+)
+def test_faults_end_it_before_anything_runs(
+    fake: FakeWorkers, tmp_path: Path, arguments: list[str], reason: str
+) -> None:
+    result = call(*arguments, "--output", str(tmp_path))
+    assert (result.exit_code, fake.jobs) == (2, [])
+    assert reason in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_a_second_comparison_of_other_settings_in_one_folder_is_refused(fake: FakeWorkers, tmp_path: Path) -> None:
+    assert call("digits", "--seeds", "0", "--output", str(tmp_path)).exit_code == 0
+    count = len(fake.jobs)
+    result = call("digits", "--seeds", "0", "--set", "rounds=7", "--output", str(tmp_path))
+    assert (result.exit_code, len(fake.jobs)) == (2, count)
+    assert "holds a run of other settings; rounds: 60 there, 7 now" in result.stderr
+    assert call("digits", "--seeds", "0,1", "--output", str(tmp_path)).exit_code == 0
+    assert [job.seed for job in fake.jobs[count:]] == [1, 1]
+
+
+def test_failed_runs_are_rows_and_all_failed_is_status_1(fake: FakeWorkers, tmp_path: Path) -> None:
+    fake.failures = {1: "ValueError: no data"}
+    result = call("digits", "--seeds", "0,1", "--output", str(tmp_path))
+    assert result.exit_code == 0
+    assert "FedAvg: seed 1 failed: ValueError: no data" in result.stdout
+    result = call("digits", "--seeds", "1", "--output", str(tmp_path))
+    assert result.exit_code == 1
+    assert "failed: ValueError: no data" in result.stdout
+    assert result.stderr == "dqnfed: every run failed; the reasons are in the table\n"
+
+
+def test_methods_left_out_of_all_are_named(fake: FakeWorkers, tmp_path: Path) -> None:
+    result = call("digits", "--methods", "all", "--set", "step-rule=probed", "--seeds", "0", "--output", str(tmp_path))
+    assert result.exit_code == 0
+    assert "fedavg is left out: step-rule: fedavg goes with" in result.stdout
+    assert "fedavg" not in {job.entry.method for job in fake.jobs}
+
+
+def test_an_interrupt_says_how_to_go_on(fake: FakeWorkers, tmp_path: Path) -> None:
+    fake.error = KeyboardInterrupt()
+    result = call("digits", "--seeds", "0", "--output", str(tmp_path / "a folder"))
+    assert result.exit_code == 130
+    assert "go on with: dqnfed compare digits --methods dqn-fed,fedavg --seeds 0 --output " in result.stderr
+
+
+def test_missing_matplotlib_costs_the_plots_only(
+    fake: FakeWorkers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    result = call("digits", "--seeds", "0", "--output", str(tmp_path))
+    assert (result.exit_code, len(fake.jobs)) == (0, 2)
+    assert "no plots: the plots need matplotlib" in result.stdout

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from dqnfed_flwr.compare.conduct import alone_in, conduct, number_of_runs
+from dqnfed_flwr.compare.entries import Entry
+from dqnfed_flwr.compare.plan import Job, Plan
+from dqnfed_flwr.compare.progress import CompareProgress
+from dqnfed_flwr.compare.results import Row
+from dqnfed_flwr.compare.workers import Watcher
+from dqnfed_flwr.engine.run import Engine
+from dqnfed_flwr.errors import ConfigError
+from dqnfed_flwr.telemetry.log import EventLog
+from tests.helpers.comparisons import with_validation
+from tests.helpers.runs import make_event, make_result
+
+VALIDATION = {0.1: 0.4, 1.0: 0.8, 2.0: 0.8}
+
+
+class FakeWorkers:
+    """Stands for the processes: a run with rate q has the validation accuracy `VALIDATION[q]`."""
+
+    def __init__(self, fail: Sequence[tuple[str, float, int]] = ()) -> None:
+        self.fail = fail
+        self.calls: list[list[str]] = []
+
+    def __call__(self, jobs: Sequence[Job], workers: int, engine: Engine, watcher: Watcher) -> dict[Path, str]:
+        self.calls.append([f"{job.entry.method} {job.settings.q_ffl.q} {job.seed}" for job in jobs])
+        failures = {}
+        for job in jobs:
+            watcher.on_begin(job)
+            reason = "lost" if (job.entry.method, job.settings.q_ffl.q, job.seed) in self.fail else ""
+            if reason:
+                failures[job.folder] = reason
+            else:
+                self.write(job, watcher)
+            watcher.on_end(job, reason)
+        return failures
+
+    @staticmethod
+    def write(job: Job, watcher: Watcher) -> None:
+        event = with_validation(make_event(1, (0.5, 0.9)), VALIDATION[job.settings.q_ffl.q])
+        watcher.on_round(job, event)
+        job.folder.mkdir(parents=True)
+        make_result([event], (0.5, 0.9), settings=job.settings).write(job.folder)
+        log = EventLog(job.folder)
+        log.on_start(1, [event])
+        log.on_end()
+
+
+def make_plan(folder: Path, *, grid_rounds: int | None = None) -> Plan:
+    entries = Entry("fedavg", title="FedAvg"), Entry("q-ffl", {}, {"q-ffl.q": (0.1, 1.0, 2.0)}, "q-FFL")
+    return Plan({"rounds": 3}, entries, (0, 1), folder, 0, grid_rounds)
+
+
+def carry(plan: Plan, workers: FakeWorkers) -> tuple[list[Row], list[str]]:
+    stream = io.StringIO()
+    with CompareProgress(Console(file=stream, width=200), number_of_runs(plan)) as progress:
+        rows = conduct(plan, progress, workers=2, engine="in-process", select="mean", last=1, carry_out=workers)
+    return rows, stream.getvalue().splitlines()
+
+
+def test_searches_come_first_and_their_choice_is_run_with_all_seeds(tmp_path: Path) -> None:
+    workers = FakeWorkers()
+    rows, lines = carry(make_plan(tmp_path, grid_rounds=1), workers)
+    assert workers.calls == [
+        ["q-ffl 0.1 0", "q-ffl 1.0 0", "q-ffl 2.0 0"],
+        ["fedavg 0.1 0", "fedavg 0.1 1", "q-ffl 1.0 0", "q-ffl 1.0 1"],
+    ]
+    assert (rows[0].label, rows[1].label, rows[1].point) == ("FedAvg", "q-FFL (q=1.0)", {"q-ffl.q": 1.0})
+    assert [len(row.good) for row in rows] == [2, 2]
+    assert [trial.figures["mean"] for trial in rows[1].trials] == [0.4, 0.8, 0.8]
+    assert lines[0].startswith("[1/7] q-FFL (q=0.1), seed 0: 1 rounds, mean  70.0 %  worst  50.0 %  ρ 1.00, ")
+    assert lines[-1].startswith("[7/7] ")
+    assert "; 0 to go, " in lines[-1]
+
+
+def test_a_search_of_full_length_is_not_run_twice(tmp_path: Path) -> None:
+    workers = FakeWorkers()
+    _, lines = carry(make_plan(tmp_path), workers)
+    assert workers.calls[1] == ["fedavg 0.1 0", "fedavg 0.1 1", "q-ffl 1.0 1"]
+    assert lines[-1].startswith("[6/6] ")
+
+
+def test_nothing_is_run_that_is_there(tmp_path: Path) -> None:
+    first, _ = carry(make_plan(tmp_path), FakeWorkers())
+    workers = FakeWorkers()
+    again, lines = carry(make_plan(tmp_path), workers)
+    assert workers.calls == []
+    assert lines == ["3 of 7 runs are there already", "3 of 6 runs are there already"]
+    assert [row.records for row in again] == [row.records for row in first]
+
+
+def test_only_what_failed_is_tried_again(tmp_path: Path) -> None:
+    rows, lines = carry(make_plan(tmp_path), FakeWorkers([("fedavg", 0.1, 1)]))
+    assert rows[0].failures == ["seed 1 failed: lost"]
+    assert len(rows[0].good) == 1
+    assert any("FedAvg, seed 1: failed: lost" in line for line in lines)
+    workers = FakeWorkers()
+    rows, _ = carry(make_plan(tmp_path), workers)
+    assert workers.calls == [["fedavg 0.1 1"]]
+    assert len(rows[0].good) == 2
+
+
+def test_a_method_fails_when_every_point_of_its_grid_does(tmp_path: Path) -> None:
+    workers = FakeWorkers([("q-ffl", q, 0) for q in VALIDATION])
+    rows, lines = carry(make_plan(tmp_path), workers)
+    assert rows[1].reason == "every point of its grid failed; the first: lost"
+    assert workers.calls[1] == ["fedavg 0.1 0", "fedavg 0.1 1"]
+    assert lines[-1].startswith("[5/5] FedAvg")
+
+
+def test_a_point_that_fails_is_not_chosen(tmp_path: Path) -> None:
+    rows, _ = carry(make_plan(tmp_path), FakeWorkers([("q-ffl", 1.0, 0)]))
+    assert rows[1].point == {"q-ffl.q": 2.0}
+
+
+def test_a_live_display_shows_all_runs(tmp_path: Path) -> None:
+    plan = replace(make_plan(tmp_path), entries=(Entry("fedavg", title="[b]FedAvg"),))
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=True, width=120, color_system=None)
+    with CompareProgress(console, number_of_runs(plan)) as progress:
+        conduct(plan, progress, workers=1, engine="in-process", select="mean", last=1, carry_out=FakeWorkers())
+    assert "all runs" in stream.getvalue()
+    assert "2/2" in stream.getvalue()
+
+
+def test_two_comparisons_do_not_share_a_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "new"
+    with alone_in(folder), pytest.raises(ConfigError, match="another comparison is at work"), alone_in(folder):
+        pass
+    with alone_in(folder):
+        pass
+    with pytest.raises(ConfigError, match="--output: cannot write to"), alone_in(Path("/dev/null/here")):
+        pass

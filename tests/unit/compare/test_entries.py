@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import pytest
+
+from dqnfed_flwr.compare.entries import Entry, concerns, groups_of, parse_methods, parse_seeds, short, with_grids
+from dqnfed_flwr.config import Settings
+from dqnfed_flwr.errors import ConfigError
+from dqnfed_flwr.methods.registry import METHODS
+
+GENERAL = {"split", "local", "curvature", "step"}
+
+
+def test_methods_with_settings_of_their_own() -> None:
+    plain, sided, foreign = parse_methods("fedavg, dqn-fed@dqn-fed.form=one-sided@local.lr=1e-2 ,torchjd:UPGrad")
+    assert plain == Entry("fedavg")
+    assert sided == Entry("dqn-fed", {"dqn-fed.form": "one-sided", "local.lr": 0.01})
+    assert sided.spec == "dqn-fed@dqn-fed.form=one-sided@local.lr=0.01"
+    assert foreign == Entry("torchjd:UPGrad")
+
+
+def test_all_are_the_registered_ones() -> None:
+    assert [entry.method for entry in parse_methods("all")][:2] == ["dqn-fed", "fedavg"]
+    assert {entry.method for entry in parse_methods("all")} == set(METHODS)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("fedagv", "--methods: found 'fedagv'; allowed: all, "),
+        ("", "--methods: found ''; allowed"),
+        ("torchjd:", "found 'torchjd:'"),
+        ("fedavg@", "--methods fedavg@: found ''; give KEY=VALUE behind @"),
+        ("fedavg@local.lr", "found 'local.lr'; give KEY=VALUE"),
+        ("fedavg@local.lr=[1]", "--methods fedavg@local.lr=[1]: found '[1]'"),
+        ("fedavg@seed=3", "seed must be the same for all; give it by --set"),
+        ("fedavg@split.alpha=3", "split.alpha must be the same for all"),
+        ("fedavg,mgda,fedavg", "--methods: fedavg is given twice"),
+    ],
+)
+def test_faulty_methods(text: str, reason: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_methods(text)
+    assert reason in str(caught.value)
+
+
+def test_all_faults_of_the_methods_are_named_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_methods("nobody,mgda,mgda,fedavg@data=mine.npz")
+    assert len(str(caught.value).splitlines()) == 3
+
+
+def test_seeds() -> None:
+    assert parse_seeds("3, 0,12") == (3, 0, 12)
+
+
+@pytest.mark.parametrize("text", ["", "1,,2", "a", "-1", "0.5", "1,2,1"])
+def test_faulty_seeds(text: str) -> None:
+    with pytest.raises(ConfigError, match="--seeds: found"):
+        parse_seeds(text)
+
+
+def test_a_key_of_a_group_is_searched_by_its_method_alone_and_a_general_one_by_all() -> None:
+    entries = with_grids(parse_methods("fedavg,q-ffl"), ["q-ffl.q=0.1,1", "local.lr=0.3,1e-2,1"])
+    assert entries[0].axes == {"local.lr": (0.3, 0.01, 1)}
+    assert entries[1].points == [{"q-ffl.q": q, "local.lr": lr} for q in (0.1, 1) for lr in (0.3, 0.01, 1)]
+
+
+def test_a_setting_that_a_row_fixes_is_not_searched() -> None:
+    fixed, free = with_grids(parse_methods("q-ffl@q-ffl.q=2,q-ffl"), ["q-ffl.q=0.1,1"])
+    assert fixed.points == [{}]
+    assert len(free.points) == 2
+
+
+def test_fedcorr_has_the_keys_of_its_last_method() -> None:
+    entry = Entry("fedcorr", {"fedcorr.last": "dqn-fed"})
+    assert concerns("dqn-fed.beta", entry)
+    assert not concerns("dqn-fed.beta", Entry("fedcorr"))
+    assert concerns("fedcorr.clean", entry)
+    assert not concerns("fedcorr.last", entry)
+
+
+@pytest.mark.parametrize(
+    ("grid", "reason"),
+    [
+        (["q-ffl.q=1,2"], "--grid q-ffl.q: none of the methods has this key open (fedavg, mgda)"),
+        (["q-fll.q=1"], "--grid q-fll.q: unknown key"),
+        (["local.lr"], "--grid: found 'local.lr'; give KEY=V1,V2"),
+        (["local.lr="], "give KEY=V1,V2"),
+        (["=1"], "give KEY"),
+        (["local.lr=1,1"], "with a value twice"),
+        (["local.lr=1", "local.lr=2"], "--grid: local.lr is given twice"),
+        (["seed=1,2"], "--grid seed: must be the same for all"),
+        (["split.alpha=1,2"], "--grid split.alpha: must be the same for all"),
+    ],
+)
+def test_faulty_grids(grid: list[str], reason: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        with_grids(parse_methods("fedavg,mgda"), grid)
+    assert reason in str(caught.value)
+
+
+def test_every_group_belongs_to_a_method() -> None:
+    groups = {key.partition(".")[0] for key in Settings().flat() if "." in key} - GENERAL
+    owned = {group for method in METHODS for group in groups_of(Entry(method))}
+    assert groups - owned == set()
+
+
+def test_points_are_shown_without_the_group_of_their_method() -> None:
+    assert short("q-ffl", {"q-ffl.q": 0.5, "local.lr": 0.1, "curvature.damping": True}) == (
+        "q=0.5, local.lr=0.1, curvature.damping=true"
+    )
+    assert Entry("q-ffl", title="q-FFL").named({"q-ffl.q": 0.5}) == "q-FFL (q=0.5)"
+    assert Entry("q-ffl", title="q-FFL").named({}) == "q-FFL"

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dqnfed_flwr.compare.entries import Entry
+from dqnfed_flwr.compare.grid import Trial, choose, trial_of, validation_of
+from dqnfed_flwr.compare.record import Record
+from dqnfed_flwr.config import Settings
+from tests.helpers.comparisons import make_record, with_validation
+
+ENTRY = Entry("q-ffl", axes={"q-ffl.q": (0.1, 1)})
+
+
+def record(*validations: tuple[float, ...], settings: Settings | None = None) -> Record:
+    made = make_record(ENTRY, 0, (0.9, 0.9), rounds=len(validations), settings=settings)
+    events = [
+        with_validation(event, *values) if values else event
+        for event, values in zip(made.events, validations, strict=True)
+    ]
+    return replace(made, events=tuple(events))
+
+
+def trial(mean: float | None, worst10: float = 0.0) -> Trial:
+    figures = {} if mean is None else {"mean": mean, "worst10": worst10}
+    return Trial(ENTRY, {}, 0, 3, figures, "" if figures else "lost")
+
+
+def test_the_last_validation_counts_and_the_test_part_does_not() -> None:
+    found = trial_of(record((0.9, 0.9), (0.2, 0.4), ()))
+    assert found.figures == {"mean": pytest.approx(0.3), "worst10": 0.2}
+    assert found.reason == ""
+
+
+def test_after_early_stopping_the_best_model_is_the_one_that_is_judged() -> None:
+    settings = Settings.from_mapping({"early-stopping": 2, "split.validation-fraction": 0.1})
+    assert validation_of(record((0.1, 0.1), (0.4, 0.6), (0.5, 0.4), settings=settings)) == {0: 0.4, 1: 0.6}
+
+
+def test_a_run_that_failed_or_saw_no_validation_has_no_figures() -> None:
+    failed = trial_of(make_record(ENTRY, 0, reason="lost"))
+    assert (failed.figures, failed.reason) == ({}, "lost")
+    blind = trial_of(record((), ()))
+    assert (blind.figures, blind.reason) == ({}, "no client was evaluated on its validation part")
+
+
+def test_the_best_is_chosen_and_of_equals_the_first() -> None:
+    trials = [trial(0.5, 0.4), trial(0.7, 0.1), trial(None), trial(0.7, 0.4)]
+    assert choose(trials) == 1
+    assert choose(trials, "worst10") == 0
+    assert choose([trial(None), trial(0.0)]) == 1
+    assert choose([trial(None)]) is None

@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dqnfed_flwr.compare.plan import Plan, Request, make_plan
+from dqnfed_flwr.config import Scalar, Settings
+from dqnfed_flwr.engine.run import run
+from dqnfed_flwr.errors import ConfigError
+from dqnfed_flwr.methods.registry import METHODS
+from tests.helpers.runs import TINY, make_event, make_result
+
+
+def plan(
+    directory: Path,
+    methods: str = "dqn-fed,fedavg",
+    seeds: str = "0,1",
+    grids: tuple[str, ...] = (),
+    grid_rounds: int | None = None,
+    grid_seed: int | None = None,
+    **config: Scalar,
+) -> Plan:
+    keys = {key.replace("__", ".").replace("_", "-"): value for key, value in config.items()}
+    return make_plan(Request(keys, methods, seeds, directory, grids, grid_rounds, grid_seed))
+
+
+def finish(folder: Path, settings: Settings) -> None:
+    folder.mkdir(parents=True)
+    make_result([make_event(1, (0.5, 0.5, 0.5, 0.5))], settings=settings).write(folder)
+
+
+def test_a_run_for_every_row_and_seed_each_in_its_folder(tmp_path: Path) -> None:
+    made = plan(tmp_path, "dqn-fed,dqn-fed@dqn-fed.form=one-sided,fedavg", "0,7", rounds=3, method="mgda", seed=5)
+    jobs = [job for entry in made.entries for job in made.final(entry, {})]
+    assert [(str(job.folder.relative_to(tmp_path)), job.settings.method, job.settings.seed) for job in jobs] == [
+        ("runs/dqn-fed/seed-0", "dqn-fed", 0),
+        ("runs/dqn-fed/seed-7", "dqn-fed", 7),
+        ("runs/dqn-fed,dqn-fed.form=one-sided/seed-0", "dqn-fed", 0),
+        ("runs/dqn-fed,dqn-fed.form=one-sided/seed-7", "dqn-fed", 7),
+        ("runs/fedavg/seed-0", "fedavg", 0),
+        ("runs/fedavg/seed-7", "fedavg", 7),
+    ]
+    assert {job.settings.rounds for job in jobs} == {3}
+    assert [job.settings.output for job in jobs] == [str(job.folder) for job in jobs]
+    assert jobs[2].settings.dqn_fed.form == "one-sided"
+    assert made.possible() == jobs
+
+
+def test_one_thread_unless_told_otherwise(tmp_path: Path) -> None:
+    assert plan(tmp_path).possible()[0].settings.local.threads == 1
+    assert plan(tmp_path, local__threads=0).possible()[0].settings.local.threads == 0
+
+
+def test_rows_of_one_title_show_what_is_their_own(tmp_path: Path) -> None:
+    made = plan(tmp_path, "q-ffl,q-ffl@q-ffl.q=2,fedavg@local.lr=0.3")
+    assert [entry.title for entry in made.entries] == ["q-FFL", "q-FFL [q=2]", "FedAvg"]
+
+
+def test_a_grid_brings_a_validation_part_to_all_its_runs(tmp_path: Path) -> None:
+    made = plan(tmp_path, grids=("local.lr=0.1,0.3",))
+    assert {job.settings.split.validation_fraction for job in made.possible()} == {0.1}
+    kept = plan(tmp_path, grids=("local.lr=0.1,0.3",), split__validation_fraction=0.3)
+    assert {job.settings.split.validation_fraction for job in kept.possible()} == {0.3}
+    assert {job.settings.split.validation_fraction for job in plan(tmp_path).possible()} == {0.0}
+
+
+def test_short_grid_runs_have_folders_of_their_own_and_full_ones_serve_twice(tmp_path: Path) -> None:
+    grids = ("q-ffl.q=0.1,1",)
+    short = plan(tmp_path, "fedavg,q-ffl", grids=grids, grid_rounds=2, grid_seed=9, rounds=5)
+    assert short.search(short.entries[0]) == []
+    assert [
+        (str(job.folder.relative_to(tmp_path)), job.settings.rounds, job.settings.seed, job.settings.q_ffl.q)
+        for job in short.search(short.entries[1])
+    ] == [("grid/q-ffl,q-ffl.q=0.1/seed-9", 2, 9, 0.1), ("grid/q-ffl,q-ffl.q=1/seed-9", 2, 9, 1)]
+    full = plan(tmp_path, "q-ffl", grids=grids, rounds=5)
+    assert full.search(full.entries[0])[1] == full.final(full.entries[0], {"q-ffl.q": 1})[0]
+    assert len(full.possible()) == 4
+
+
+@pytest.mark.parametrize(
+    ("methods", "config", "lines"),
+    [
+        ("fedavg,mgda", {"round": 3}, ["round: unknown key; did you mean rounds?"]),
+        ("fedavg,mgda", {"rounds": 0}, ["rounds: Input should be greater than or equal to 1, found 0"]),
+        ("fedavg,mgda", {"local__work": "gradient"}, ["fedavg: local.work: fedavg works with sgd, found 'gradient'"]),
+        (
+            "mgda@local.lr=-1,fedavg,dqn-fed@dqn-fed.from=x",
+            {"step_rule": "probed"},
+            [
+                "mgda@local.lr=-1: local.lr: Input should be greater than 0, found -1",
+                "fedavg: step-rule: fedavg goes with newton, fixed, clipped, found 'probed'",
+                "dqn-fed@dqn-fed.from=x: dqn-fed.from: unknown key; did you mean dqn-fed.form?",
+            ],
+        ),
+    ],
+)
+def test_all_faults_are_named_with_their_methods(
+    tmp_path: Path, methods: str, config: dict[str, Any], lines: list[str]
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        plan(tmp_path, methods, **config)
+    found = str(caught.value).splitlines()
+    assert len(found) == len(lines)
+    assert all(text.startswith(line) for text, line in zip(found, lines, strict=True))
+
+
+def test_a_fault_at_any_point_of_a_grid_is_found(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"q-ffl: q-ffl\.q: Input should be greater than or equal to 0, found -1"):
+        plan(tmp_path, "fedavg,q-ffl", grids=("q-ffl.q=1,-1",))
+
+
+def test_methods_of_all_that_do_not_fit_are_left_out_with_the_reason(tmp_path: Path) -> None:
+    made = plan(tmp_path, "all", step_rule="probed")
+    assert "step-rule: fedavg goes with" in made.skipped["fedavg"]
+    assert {entry.method for entry in made.entries} == METHODS.keys() - made.skipped.keys()
+    assert "dqn-fed" not in made.skipped
+
+
+def test_a_key_that_nobody_knows_is_a_fault_of_all(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        plan(tmp_path, "all", round=3)
+    assert str(caught.value).startswith("round: unknown key")
+
+
+def test_finished_runs_of_other_settings_are_refused_by_naming_the_keys(tmp_path: Path) -> None:
+    first = plan(tmp_path, rounds=3).possible()[1]
+    finish(first.folder, first.settings)
+    assert first.finished
+    plan(tmp_path, rounds=3)
+    plan(tmp_path, rounds=3, deadline=5.0)
+    with pytest.raises(ConfigError) as caught:
+        plan(tmp_path, rounds=4, local__lr=0.3)
+    assert str(caught.value).splitlines() == [
+        f"{first.folder} holds a run of other settings; local.lr: 0.1 there, 0.3 now; rounds: 3 there, 4 now",
+        f"{tmp_path} holds another comparison; name another folder by --output",
+    ]
+    plan(tmp_path, "mgda", rounds=4)  # nothing of it is there
+
+
+def test_a_folder_that_was_moved_is_taken_up(tmp_path: Path) -> None:
+    first = plan(tmp_path / "old").possible()[0]
+    finish(first.folder, first.settings)
+    (tmp_path / "old").rename(tmp_path / "new")
+    assert plan(tmp_path / "new").possible()[0].finished
+
+
+def test_unfinished_runs_of_other_settings_are_refused_too(tmp_path: Path) -> None:
+    job = plan(tmp_path, "fedavg", "0", **TINY_KEYS).possible()[0]
+    run(job.settings)
+    (job.folder / "run.json").unlink()
+    plan(tmp_path, "fedavg", "0", **TINY_KEYS)
+    with pytest.raises(ConfigError, match="model: 'logistic' there, 'mlp' now"):
+        plan(tmp_path, "fedavg", "0", **{**TINY_KEYS, "model": "mlp"})
+
+
+def test_a_result_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    job = plan(tmp_path).possible()[0]
+    finish(job.folder, job.settings)
+    (job.folder / "run.json").write_text(json.dumps([1]))
+    with pytest.raises(ConfigError, match=r"run.json: cannot be read .* remove it"):
+        plan(tmp_path)
+
+
+TINY_KEYS: dict[str, Any] = {key.replace(".", "__"): value for key, value in TINY.items()}

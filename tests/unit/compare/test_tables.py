@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from dqnfed_flwr.compare.figures import Interval
+from dqnfed_flwr.compare.files import as_json, write_files
+from dqnfed_flwr.compare.grid import Trial
+from dqnfed_flwr.compare.results import Comparison, compare_rows, reference_of
+from dqnfed_flwr.compare.tables import interval_text, markdown, print_tables, tables
+from dqnfed_flwr.errors import ConfigError, RunError
+from tests.helpers.comparisons import make_comparison
+from tests.helpers.markdown import rows
+
+ACCURACIES = {
+    "dqn-fed": [(0.8, 0.8, 0.8, 0.8), (0.9, 0.9, 0.9, 0.9)],
+    "fedavg": [(0.5, 0.7, 0.9, 0.9), (0.5, 0.7, 0.9, 0.9)],
+    "mgda": [(0.6, 0.6, 0.6, 0.6), (0.6, 0.6, 0.6, 0.6)],
+}
+
+
+@pytest.fixture
+def comparison() -> Comparison:
+    return make_comparison(ACCURACIES, failed={"krum": "DataError: no file | there, and this is a long story to tell"})
+
+
+def with_grid(comparison: Comparison) -> Comparison:
+    first = comparison.rows[0]
+    trials = (
+        Trial(first.entry, {"local.lr": 0.1}, 0, 2, {"mean": 0.5, "worst10": 0.25}),
+        Trial(first.entry, {"local.lr": 1}, 0, 2, {}, "diverged"),
+    )
+    searched = replace(first, point={"local.lr": 0.1}, trials=trials)
+    made = (searched, *comparison.rows[1:])
+    return compare_rows(comparison.plan, made, first.entry, "mean", 2)
+
+
+def test_rows_are_methods_with_the_best_two_marked(comparison: Comparison) -> None:
+    found = rows(markdown(tables(comparison)))
+    ours, theirs, mgda, krum = (row for row in found[:4])
+    assert ours[:6] == [
+        "DQN-Fed",
+        "2 of 2",
+        "**85.00 ± 7.07**",
+        "**0.00 ± 0.00**",
+        "**85.00 ± 7.07**",
+        "_85.00 ± 7.07_",
+    ]
+    assert theirs[:6] == [
+        "FedAvg", "2 of 2", "_75.00 ± 0.00_", "_16.58 ± 0.00_", "50.00 ± 0.00", "**90.00 ± 0.00**"
+    ]  # fmt: skip
+    assert mgda[2:5] == ["60.00 ± 0.00", "**0.00 ± 0.00**", "_60.00 ± 0.00_"]
+    assert krum == ["krum", "failed: DataError: no file \\| there, and [...]", *["–"] * 7]
+
+
+def test_notes_tell_the_whole_reason_of_a_failure(comparison: Comparison) -> None:
+    text = markdown(tables(comparison))
+    assert "- krum: seed 0 failed: DataError: no file \\| there, and this is a long story to tell\n" in text
+    assert "log.txt" in text
+
+
+def test_cost_has_no_best_where_all_are_equal(comparison: Comparison) -> None:
+    cost = tables(comparison)[1]
+    assert [cell.text for cell in cost.rows[0]][1:] == [
+        "2 of 2", "1.000 ± 0.000", "1.000 ± 0.000", "3.0 ± 0.0", "1.00 ± 0.00", "0.500 ± 0.000"
+    ]  # fmt: skip
+    assert {cell.rank for row in cost.rows for cell in row} == {0}
+
+
+def test_differences_are_to_the_first_dqn_fed(comparison: Comparison) -> None:
+    table = tables(comparison)[2]
+    assert table.title.startswith("Difference to DQN-Fed")
+    assert [row[0].text for row in table.rows] == ["FedAvg", "MGDA", "krum"]
+    assert table.rows[1][1].text == "-25.00 [-30.00, -20.00] ▼"
+    assert table.rows[2][1].text == "–"
+
+
+def test_interval_text_marks_what_excludes_zero() -> None:
+    assert interval_text(Interval(0.01, 0.02, 0.03)) == "+2.00 [+1.00, +3.00] ▲"
+    assert interval_text(Interval(-0.01, 0.02, 0.03)) == "+2.00 [-1.00, +3.00]"
+
+
+def test_clients_against_fedavg(comparison: Comparison) -> None:
+    table = tables(comparison)[3]
+    # FedAvg: mean 0.75, so 0.5 and 0.7 suffer. DQN-Fed improves both; it degrades those at 0.9 with seed 0 only.
+    assert [cell.text for cell in table.rows[0]] == ["DQN-Fed", "100.0 ± 0.0", "50.0 ± 70.7"]
+    assert [cell.text for cell in table.rows[1]] == ["MGDA", "50.0 ± 0.0", "100.0 ± 0.0"]
+    assert len(table.rows) == 2
+
+
+def test_tables_without_content_are_left_out() -> None:
+    assert len(tables(make_comparison({"mgda": [(0.5, 0.6)], "fedsgd": [(0.5, 0.6)]}))) == 2
+
+
+def test_grid_shows_every_point_and_the_choice(comparison: Comparison) -> None:
+    table = tables(with_grid(comparison))[-1]
+    assert [[cell.text for cell in row] for row in table.rows] == [
+        ["DQN-Fed", "local.lr=0.1", "50.00", "25.00", "chosen"],
+        ["DQN-Fed", "local.lr=1", "–", "–", "failed: diverged"],
+    ]
+    assert "DQN-Fed (local.lr=0.1)" in markdown(tables(with_grid(comparison)))
+    assert "mean over its last 2 evaluations" in markdown(tables(with_grid(comparison)))
+
+
+@pytest.mark.parametrize("width", [70, 250])
+def test_a_terminal_gets_tables_that_fit_and_a_pipe_whole_lines(comparison: Comparison, width: int) -> None:
+    stream = io.StringIO()
+    print_tables(Console(file=stream, force_terminal=True, width=width, color_system=None), tables(comparison))
+    assert max(map(len, stream.getvalue().splitlines())) <= width
+    piped = io.StringIO()
+    print_tables(Console(file=piped, width=width), tables(comparison))
+    assert "85.00 ± 7.07" in piped.getvalue()
+
+
+def test_reference_is_the_one_named_or_the_first_dqn_fed(comparison: Comparison) -> None:
+    plan = comparison.plan
+    assert reference_of(plan, None) == plan.entries[0]
+    assert reference_of(plan, "mgda") == plan.entries[2]
+    assert reference_of(replace(plan, entries=plan.entries[1:]), None) is None
+    with pytest.raises(ConfigError, match="--reference: found 'nobody'; allowed: dqn-fed, fedavg, mgda, krum"):
+        reference_of(plan, "nobody")
+
+
+def test_files_hold_a_line_a_run_and_everything_else(comparison: Comparison, tmp_path: Path) -> None:
+    searched = with_grid(comparison)
+    figures = as_json(searched, "dqnfed compare digits", 1.5)
+    files = write_files(tmp_path, searched, figures, tables(searched))
+    assert [file.name for file in files] == ["comparison.json", "comparison.csv", "comparison.md", "grid.csv"]
+    assert json.loads(files[0].read_text()) == figures
+    assert {"dqnfed-flwr", "flwr", "torch", "numpy", "scipy", "python"} == figures["versions"].keys()
+    assert figures["methods"][0]["chosen"] == {"local.lr": 0.1}
+    assert [point["chosen"] for point in figures["methods"][0]["grid"]] == [True, False]
+    assert figures["methods"][1]["runs"][0]["accuracies"] == {"0": 0.5, "1": 0.7, "2": 0.9, "3": 0.9}
+    lines = list(csv.DictReader(io.StringIO(files[1].read_text())))
+    assert [(line["method"], line["setting"], line["seed"], line["status"]) for line in lines] == [
+        ("dqn-fed", "local.lr=0.1", "0", "finished"),
+        ("dqn-fed", "local.lr=0.1", "1", "finished"),
+        ("fedavg", "", "0", "finished"),
+        ("fedavg", "", "1", "finished"),
+        ("mgda", "", "0", "finished"),
+        ("mgda", "", "1", "finished"),
+        ("krum", "", "0", "failed"),
+    ]
+    assert float(lines[2]["mean"]) == pytest.approx(0.75)
+    assert {"jain", "rho_min", "rounds", "exchanges", "bytes_up", "bytes_down", "seconds"} <= lines[0].keys()
+    grid = list(csv.DictReader(io.StringIO(files[3].read_text())))
+    assert [(line["setting"], line["chosen"]) for line in grid] == [("local.lr=0.1", "true"), ("local.lr=1", "false")]
+
+
+def test_files_that_cannot_be_written_are_an_error(comparison: Comparison, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="cannot be written"):
+        write_files(tmp_path / "none", comparison, {}, [])
