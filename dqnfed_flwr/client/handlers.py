@@ -60,13 +60,13 @@ def _session_of(context: Context) -> _Session:
     if "partition-id" not in node:
         raise ConfigError("this node has no partition-id; start it with --node-config 'partition-id=0'")
     path = node.get("data")
-    settings = _settings(frozenset(context.run_config.items()))
-    return _session(settings, int(node["partition-id"]), None if path is None else str(path))
+    items = frozenset(context.run_config.items())
+    return _session(items, int(node["partition-id"]), None if path is None else str(path))
 
 
 @lru_cache(maxsize=128)
-def _session(settings: Settings, partition: int, data_path: str | None) -> _Session:
-    return _Session(client_for(settings, partition, data_path))
+def _session(items: frozenset[tuple[str, Scalar]], partition: int, data_path: str | None) -> _Session:
+    return _Session(client_for(_settings(items), partition, data_path))
 
 
 @lru_cache(maxsize=4)

@@ -49,7 +49,7 @@ class Calls:
         pair = copy.deepcopy(self._pair) if self._stateful else self._pair
         words = np.random.SeedSequence((self._seed, round_number)).generate_state(1, np.uint64)
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            torch.manual_seed(int(words[0]) >> 1)
+            torch.default_generator.manual_seed(int(words[0]) >> 1)
             try:
                 made = pair[1](values)
             except (ValueError, RuntimeError) as error:

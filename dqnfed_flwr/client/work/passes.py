@@ -176,5 +176,8 @@ def _seeded_dropout(turn: Turn, device: torch.device) -> Iterator[None]:
     """Draw dropout masks from the turn's own stream, and leave torch's generators as they were."""
     seed = int(turn.generator(_DROPOUT).integers(2**63))
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed queues a stack trace for CUDA at every call
+        if device.type == "cuda":
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
         yield
