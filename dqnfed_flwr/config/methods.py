@@ -151,7 +151,7 @@ class FedNewSettings(Group):
     refresh: int = Field(1, ge=0, description="rounds between Hessians; 0 keeps the first (exact)")
     bits: int = Field(0, ge=0, le=16, description="quantisation of the message (Q-FedNew); 0 for none")
     iterations: int = Field(20, ge=1, description="of conjugate gradients (cg)")
-    matrix: CurvatureMatrix = Field("hessian", description="that H_k stands for (cg); gauss-newton suits networks")
+    matrix: CurvatureMatrix = Field("gauss-newton", description="that H_k stands for (cg); networks need gauss-newton")
 
 
 class LocalNewtonSettings(Group):
@@ -160,7 +160,7 @@ class LocalNewtonSettings(Group):
     solver: Literal["cg", "lbfgs"] = Field("cg", description="how H_k^-1 g_k is had: conjugate gradients, or L-BFGS")
     iterations: int = Field(20, ge=1, description="of conjugate gradients")
     damping: float = Field(0.1, ge=0, description="ridge on the Hessian (cg)")
-    matrix: CurvatureMatrix = Field("hessian", description="that H_k stands for (cg); gauss-newton suits networks")
+    matrix: CurvatureMatrix = Field("gauss-newton", description="that H_k stands for (cg); networks need gauss-newton")
 
 
 class PropFairSettings(Group):

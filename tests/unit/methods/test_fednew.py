@@ -200,7 +200,8 @@ def test_a_model_too_large_for_the_exact_form_is_refused_before_anything_is_sent
 
 
 def test_titles_name_the_form() -> None:
-    assert Settings.from_mapping({"method": "fednew"}).title == "FedNew (CG)"
+    assert Settings.from_mapping({"method": "fednew"}).title == "FedNew (CG, Gauss-Newton)"
+    assert Settings.from_mapping({"method": "fednew", "fednew.matrix": "hessian"}).title == "FedNew (CG)"
     assert Settings.from_mapping(FEDNEW).title == "FedNew"
     assert Settings.from_mapping({**FEDNEW, "fednew.bits": 3}).title == "Q-FedNew"
 

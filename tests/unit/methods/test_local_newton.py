@@ -91,7 +91,7 @@ def test_negative_curvature_is_reported_and_gauss_newton_has_none(matrix: str) -
 
 
 def test_without_any_positive_curvature_the_row_is_a_gradient_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = settings_of(1, {**NEWTON, "local.lr": 0.25})
+    settings = settings_of(1, {**NEWTON, "local.lr": 0.25, "local-newton.matrix": "hessian"})
     client = DQNFedClient(settings, 0, client_data(0))
     monkeypatch.setattr("dqnfed_flwr.client.gradients.LocalLoss.hessian_product", lambda *_: -torch.ones(DIM).double())
     monkeypatch.setattr("dqnfed_flwr.client.work.conjugate._dot", lambda a, b: -1.0 if bool((b == -1).all()) else 1.0)
@@ -126,8 +126,8 @@ def test_titles_name_the_form() -> None:
     def title(**mapping: object) -> str:
         return Settings.from_mapping({"method": "local-newton", **mapping}).title
 
-    assert title() == "LocalNewton (CG)"
-    assert title(**{"local-newton.matrix": "gauss-newton"}) == "LocalNewton (CG, Gauss-Newton)"
+    assert title() == "LocalNewton (CG, Gauss-Newton)"
+    assert title(**{"local-newton.matrix": "hessian"}) == "LocalNewton (CG)"
     assert title(**{"local-newton.solver": "lbfgs", "curvature.kind": "hvp"}) == "LocalNewton (L-BFGS)"
 
 
