@@ -55,6 +55,12 @@ def answer_properties(message: Message, context: Context) -> Message:
     return Message(wire.encode_properties(properties), reply_to=message)
 
 
+def forget_clients() -> None:
+    """Let go of all clients of this process, with their data."""
+    _session.cache_clear()
+    client_for.cache_clear()
+
+
 def _session_of(context: Context) -> _Session:
     node = context.node_config
     if "partition-id" not in node:

@@ -177,7 +177,7 @@ def brief(reason: str) -> str:
 
 
 def _run(folder: Path, flat: Mapping[str, Scalar], engine: Engine, line: Connection) -> None:
-    from dqnfed_flwr.client.cache import client_for
+    from dqnfed_flwr.client.handlers import forget_clients
     from dqnfed_flwr.engine.run import run
 
     logging.getLogger("flwr").setLevel(logging.WARNING)
@@ -185,7 +185,7 @@ def _run(folder: Path, flat: Mapping[str, Scalar], engine: Engine, line: Connect
     try:
         run(settings, engine=engine, listeners=[_Reporter(line)])
     finally:
-        client_for.cache_clear()
+        forget_clients()
 
 
 class _Reporter:
