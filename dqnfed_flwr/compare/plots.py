@@ -95,6 +95,8 @@ def draw_accuracy(comparison: Comparison, colours: dict[int, str], figure: Figur
         ends = [float(x_of(found)[-1]) for found in curves.values()]
         if ends and min(ends) > 0 and max(ends) > 10 * min(ends):
             axes.set_xscale("log")
+        elif unit == "round":
+            axes.locator_params(axis="x", integer=True)
     panels[0].set(ylabel="test accuracy, %")
     panels[1].set_title("Test accuracy: mean over clients (band: standard deviation over seeds)")
     _label_lines(figure, panels[2], comparison, curves, colours)
