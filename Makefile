@@ -11,7 +11,7 @@ export FLWR_TELEMETRY_ENABLED ?= 0
 export FLWR_DISABLE_UPDATE_CHECK ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo lint format test test-slow clean
+.PHONY: help install demo lint format test test-slow test-deploy clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -45,8 +45,11 @@ format: $(STAMP)  ## repair style where it can be done by itself
 test: lint  ## what CI runs: style, types and every test that is not slow
 	@$(BIN)/pytest -q -n auto --maxprocesses 4 --dist loadfile -m "not slow and not deploy"
 
-test-slow: $(STAMP)  ## the tests that `make test` leaves out
-	@$(BIN)/pytest -q -m "slow or deploy"
+test-slow: $(STAMP)  ## the long tests that `make test` leaves out
+	@$(BIN)/pytest -q -m "slow and not deploy"
+
+test-deploy: $(STAMP)  ## real SuperLinks and SuperNodes on loopback: tens of minutes
+	@$(BIN)/pytest -q -m deploy
 
 clean:  ## remove what is made here, .venv too
 	rm -rf $(VENV) build dist runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
+from rich.console import Console
 
 from dqnfed_flwr.config import Settings
+from dqnfed_flwr.engine.restart import settings_of_run
 from dqnfed_flwr.engine.serve import serve
+from dqnfed_flwr.report.progress import LineProgress
 
 app = ServerApp()
 
@@ -14,4 +17,5 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run the federation that the run config describes; results go to its `output` directory."""
-    serve(grid, Settings.from_mapping(context.run_config))
+    settings = settings_of_run(Settings.from_mapping(context.run_config), context.run_id)
+    serve(grid, settings, listeners=[LineProgress(Console(force_terminal=False, width=120))])

@@ -88,6 +88,8 @@ class Settings(Group):
     checkpoint_every: int = Field(1, ge=0, description="rounds between checkpoints, 0 never")
     output: str = Field("", description="directory of results; empty for none")
     resume: bool = Field(False, description="continue from the checkpoint in the output directory")
+    metrics: str = Field("", description="directory of Prometheus files for dqnfed exporter; empty for none")
+    metrics_clients: int = Field(0, ge=0, le=10_000, description="clients with series of their own, 0 for none")
     split: SplitSettings = Field(default_factory=SplitSettings)
     local: LocalSettings = Field(default_factory=LocalSettings)
     curvature: CurvatureSettings = Field(default_factory=CurvatureSettings)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import importlib
-import json
 import os
 import shutil
 import signal
@@ -24,11 +23,11 @@ from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import tomli_w
 
 from dqnfed_flwr.config import Settings
+from dqnfed_flwr.engine.flwr_command import CONNECTION, FlwrCommand, flwr_environment, program, run_status
 from dqnfed_flwr.engine.result import RUN, RunResult, read_result
 from dqnfed_flwr.errors import RunError
 from dqnfed_flwr.telemetry.events import Listener
@@ -36,8 +35,7 @@ from dqnfed_flwr.telemetry.log import EVENTS, read_events
 
 PR_SET_PDEATHSIG = 1
 PACKAGES = ("dqnfed_flwr", "server_app", "client_app")
-CONNECTION = "dqnfed"
-START_SECONDS, CALL_SECONDS, END_SECONDS = 60.0, 120.0, 10.0
+START_SECONDS, END_SECONDS = 60.0, 10.0
 POLL_SECONDS, STATUS_SECONDS = 0.3, 10.0
 """A look at the log costs nothing; asking `flwr` costs two seconds of a core that the run could use."""
 
@@ -99,47 +97,6 @@ def write_app(directory: Path, settings: Settings) -> None:
     (directory / "pyproject.toml").write_text(tomli_w.dumps(project))
 
 
-class FlwrCommand:
-    """The `flwr` command, in an environment that points to one SuperLink."""
-
-    def __init__(self, environment: dict[str, str]) -> None:
-        self.environment = environment
-
-    def __call__(self, *arguments: str) -> str:
-        """What the command prints.
-
-        Raises
-        ------
-        RunError
-            If it fails or takes too long.
-        """
-        command = [program("flwr"), *arguments]
-        try:
-            done = subprocess.run(
-                command, env=self.environment, capture_output=True, text=True, timeout=CALL_SECONDS, check=False
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise RunError(f"flwr {arguments[0]} failed: {error}") from None
-        if done.returncode:
-            raise RunError(f"flwr {arguments[0]} failed: {(done.stderr or done.stdout).strip()[-2000:]}")
-        return done.stdout
-
-    def json(self, *arguments: str) -> dict[str, Any]:
-        """What the command prints as JSON, after whatever else it has to say."""
-        answer = self(*arguments, "--format", "json")
-        try:
-            found: dict[str, Any] = json.loads(answer[answer.index("{") :])
-        except ValueError:
-            raise RunError(f"flwr {arguments[0]} gave no JSON: {answer.strip()[-2000:]}") from None
-        return found
-
-
-def program(name: str) -> str:
-    """Path of a console script of this environment."""
-    beside = Path(sys.executable).with_name(name)
-    return str(beside) if beside.exists() else name
-
-
 @contextmanager
 def superlink(home: Path) -> Iterator[FlwrCommand]:
     """A SuperLink for simulations on a free loopback port, with `home` as Flower's own directory.
@@ -154,15 +111,8 @@ def superlink(home: Path) -> Iterator[FlwrCommand]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    environment = {
-        **os.environ,
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
-        "PYTHONPATH": os.pathsep.join(place or os.getcwd() for place in sys.path),  # the user's own modules
-        "FLWR_HOME": str(home),
-        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-        "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "FLWR_TELEMETRY_ENABLED": "0",
-    }
+    modules = os.pathsep.join(place or os.getcwd() for place in sys.path)  # the user's own
+    environment = {**flwr_environment(home), "PYTHONPATH": modules}
     address = {"address": f"127.0.0.1:{port}", "insecure": True}
     connection = {"superlink": {"default": CONNECTION, CONNECTION: address}}
     (home / "config.toml").write_text(tomli_w.dumps(connection))
@@ -249,10 +199,3 @@ def _tell(output: Path, settings: Settings, listeners: Sequence[Listener], told:
         for listener in listeners:
             listener.on_round(event)
     return len(events)
-
-
-def run_status(flwr: FlwrCommand, run_id: str) -> str:
-    """Flower's word on a run: `running`, `finished:completed`, `finished:failed` and so on."""
-    answer = flwr.json("list", CONNECTION, "--run-id", run_id)
-    runs = answer.get("runs") or [{}]
-    return str(runs[0].get("status", "unknown"))

@@ -14,6 +14,7 @@ from flwr.serverapp import Grid
 
 from dqnfed_flwr import wire
 from dqnfed_flwr.config import Settings
+from dqnfed_flwr.engine.metrics import metrics_of
 from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.errors import ConfigError, DataError, RunError
 from dqnfed_flwr.models import build_model
@@ -44,13 +45,17 @@ def serve(grid: Grid, settings: Settings, *, listeners: Sequence[Listener] = ())
     """
     since = time.perf_counter()
     output = prepare_output(settings)
+    metrics = metrics_of(settings)
     log: list[Listener] = [EventLog(output)] if output else []
+    log += [metrics] if metrics else []
     strategy = DQNFed(settings, listeners=[*log, *listeners])
     strategy.roster.wait(grid)
     strategy.start(grid, initial_model(settings, strategy.roster))
     outcome = strategy.outcome
     if outcome is None:
         raise RunError("the strategy ended without an outcome")
+    if metrics:
+        metrics.conclude(outcome.status)
     result = RunResult(
         settings=settings,
         status=outcome.status,

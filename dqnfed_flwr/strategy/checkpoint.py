@@ -22,7 +22,18 @@ RECORD = "record"
 NAMES = "arrays"
 DAMAGE = (OSError, ValueError, TypeError, LookupError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
 """What reading raises where a byte of the archive is not what it was."""
-FREE_TO_CHANGE = ("rounds", "output", "resume", "deadline", "quorum", "retries", "checkpoint-every", "early-stopping")
+FREE_TO_CHANGE = (
+    "rounds",
+    "output",
+    "resume",
+    "deadline",
+    "quorum",
+    "retries",
+    "checkpoint-every",
+    "early-stopping",
+    "metrics",
+    "metrics-clients",
+)
 """Settings that a resumed run may set anew."""
 Arrays = dict[str, NDArray[np.generic]]
 

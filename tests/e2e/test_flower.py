@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dqnfed_flwr.engine.flower import FlwrCommand, run_status, superlink
+from dqnfed_flwr.engine.flower import superlink
+from dqnfed_flwr.engine.flwr_command import FlwrCommand, run_status
 from dqnfed_flwr.engine.result import read_result
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.errors import RunError

@@ -9,8 +9,9 @@ import pytest
 from flwr.cli.config_utils import load_and_validate
 
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.engine import flower
-from dqnfed_flwr.engine.flower import FlwrCommand, program, run_flower, run_status, superlink, write_app
+from dqnfed_flwr.engine import flower, flwr_command
+from dqnfed_flwr.engine.flower import run_flower, superlink, write_app
+from dqnfed_flwr.engine.flwr_command import FlwrCommand, program, run_status
 from dqnfed_flwr.errors import RunError
 from dqnfed_flwr.telemetry.events import RoundEvent
 from dqnfed_flwr.telemetry.log import EventLog
@@ -44,7 +45,8 @@ def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Fl
     command = tmp_path / "flwr"
     command.write_text(f"#!/bin/sh\n{script}\n")
     command.chmod(0o755)
-    monkeypatch.setattr(flower, "program", lambda name: str(command))
+    for module in (flower, flwr_command):
+        monkeypatch.setattr(module, "program", lambda name: str(command))
     return FlwrCommand({"PATH": "/usr/bin:/bin"})
 
 
@@ -55,7 +57,7 @@ def test_a_command_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_command_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flower, "CALL_SECONDS", 0.2)
+    monkeypatch.setattr(flwr_command, "CALL_SECONDS", 0.2)
     with pytest.raises(RunError, match=r"flwr list failed: .*timed out"):
         scripted(tmp_path, monkeypatch, "exec sleep 30")("list")
 

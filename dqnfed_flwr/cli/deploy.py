@@ -1,0 +1,179 @@
+"""`dqnfed deploy`: what a federation on real machines needs, made, changed and checked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dqnfed_flwr.cli.failures import FAILED, reported
+
+if TYPE_CHECKING:
+    from dqnfed_flwr.deploy.findings import Finding
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+Directory = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the federation.", show_default=False)]
+Data = Annotated[
+    str, typer.Option(metavar="PATH", help="Data on the device: an absolute .npz path, or module:function.")
+]
+
+
+@app.callback()
+def deploy() -> None:
+    """Set up a federation on real machines: certificates, keys, commands, checks."""
+
+
+@app.command()
+@reported
+def init(
+    directory: Directory,
+    nodes: Annotated[int, typer.Option(min=1, max=10_000, help="How many SuperNodes.")],
+    host: Annotated[str, typer.Option(metavar="NAME", help="Name or address under which nodes reach the server.")],
+    address: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Further name or address of the server; may be given again."),
+    ] = None,
+    fleet_port: Annotated[int, typer.Option(help="Port for nodes, on all interfaces.")] = 9092,
+    control_port: Annotated[int, typer.Option(help="Port for operators and the SuperExec, on loopback.")] = 8000,
+    node_port: Annotated[
+        int, typer.Option(help="Port of the first node on its own loopback; the next take the next.")
+    ] = 9094,
+    days: Annotated[int, typer.Option(help="How long the server certificate is valid.")] = 365,
+    data: Data = "",
+) -> None:
+    """Write authority, certificate, keys, secrets, connection and commands of a new federation into DIR.
+
+    \b
+    Examples:
+      dqnfed deploy init federation --nodes 3 --host localhost
+      dqnfed deploy init /srv/fl --nodes 3 --host fl.example.org --address 192.0.2.10 --data /data/site.npz
+
+    DIR must be new. Files that hold secrets can be read by you alone; nothing secret is printed.
+    """  # noqa: D301  # \b keeps the lines of a help text apart
+    from dqnfed_flwr.deploy.build import create
+    from dqnfed_flwr.deploy.plan import Federation, Node
+
+    place = directory.expanduser().absolute()
+    members = tuple(Node(f"node-{k}", k, node_port + k, data) for k in range(nodes))
+    create(place, Federation(host, tuple(address or ()), fleet_port, control_port, days, members))
+    for line in (
+        f"{place} holds a federation of {nodes} nodes.",
+        f"  commands/          what to start where; begin with {place / 'commands' / 'superlink.txt'}",
+        "  nodes/NAME/        copy each to its device, over a private channel, and to nobody else",
+        "  ca/                the authority's key: keep it away from server and nodes if you can",
+        f"next: start the SuperLink, then: dqnfed deploy register {directory}",
+    ):
+        typer.echo(line)
+
+
+@app.command(name="add-node")
+@reported
+def add_node(
+    directory: Directory,
+    name: Annotated[str, typer.Option(help="Its name; node-K by default.", show_default=False)] = "",
+    data: Data = "",
+) -> None:
+    """Make key and folder of one more node."""
+    from dqnfed_flwr.deploy import build
+
+    place = directory.expanduser().absolute()
+    node = build.add_node(place, name, data)
+    typer.echo(f"{node.name} is client {node.partition}; copy {place / 'nodes' / node.name} to its device")
+    typer.echo(f"then: dqnfed deploy register {directory}")
+
+
+@app.command(name="remove-node")
+@reported
+def remove_node(
+    directory: Directory,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the node.")],
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Do not ask the SuperLink: the key stays registered there.")
+    ] = False,
+) -> None:
+    """Turn a node's key away from now on, and delete its folder here."""
+    from dqnfed_flwr.deploy import build, registry
+    from dqnfed_flwr.deploy.plan import read_plan
+
+    place = directory.expanduser().absolute()
+    read_plan(place).node(name)
+    was = False if offline else registry.unregister(place, name)
+    build.remove_node(place, name)
+    typer.echo(f"{name} is removed" + (" and unregistered" if was else ""))
+    if offline and name in registry.known(place):
+        typer.echo(
+            f"its key is still registered: FLWR_HOME={place / 'operator'} flwr supernode unregister "
+            f"{registry.known(place)[name]} dqnfed",
+            err=True,
+        )
+
+
+@app.command()
+@reported
+def register(directory: Directory) -> None:
+    """Tell the SuperLink, which must be running, which keys may take part."""
+    from dqnfed_flwr.deploy import registry
+    from dqnfed_flwr.deploy.plan import read_plan
+
+    place = directory.expanduser().absolute()
+    outcome = registry.register(place, read_plan(place))
+    for name, what in outcome.items():
+        typer.echo(f"{name}: {what}")
+    if not set(outcome.values()) <= {"registered", "known"}:
+        raise typer.Exit(FAILED)
+
+
+@app.command()
+@reported
+def rotate(
+    directory: Directory,
+    ca: Annotated[bool, typer.Option("--ca", help="A new authority as well; nodes need the new ca.crt first.")] = False,
+    days: Annotated[int, typer.Option(help="How long it is valid; as before by default.", show_default=False)] = 0,
+) -> None:
+    """Make a new server certificate, before the old one expires."""
+    from dqnfed_flwr.deploy import build
+
+    place = directory.expanduser().absolute()
+    federation = build.rotate(place, authority=ca, days=days)
+    typer.echo(f"a new server certificate for {federation.host} is valid for {federation.days} days")
+    if ca:
+        typer.echo("and a new authority: 1. copy ca.crt from each nodes/NAME to its device and restart the node;")
+        typer.echo("2. only then restart the SuperLink and its SuperExec. ca.crt holds the old authority as well.")
+    else:
+        typer.echo("restart the SuperLink to use it; nodes need nothing new")
+
+
+@app.command()
+@reported
+def check(
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Folder of the federation, or on a device the folder of its node.")
+    ],
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only what is not well.")] = False,
+) -> None:
+    """Look for all that keeps a federation from working, and say how to mend it.
+
+    Exit status: 0 all is well or only warnings, 1 something must be mended, 2 DIR is no such folder.
+    """
+    from dqnfed_flwr.deploy.check import check
+    from dqnfed_flwr.deploy.findings import Level, failed
+
+    findings = check(directory.expanduser())
+    for finding in findings:
+        if finding.level is not Level.OK or not quiet:
+            _show(finding)
+    if failed(findings):
+        raise typer.Exit(FAILED)
+
+
+def _show(finding: Finding) -> None:
+    typer.echo(f"{finding.level:<8} {finding.what}")
+    if finding.mend:
+        typer.echo(f"         mend: {finding.mend}")

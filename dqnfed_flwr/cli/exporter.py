@@ -1,0 +1,80 @@
+"""`dqnfed exporter` and `dqnfed dashboard`: the same server, for Prometheus and for a browser."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import os
+import signal
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+
+from dqnfed_flwr.errors import ConfigError
+from dqnfed_flwr.exporter.exporter import Exporter, Options
+from dqnfed_flwr.exporter.poll import Poll
+from dqnfed_flwr.exporter.server import Server
+from dqnfed_flwr.exporter.webconfig import WebConfig, read_web_config
+
+
+def serve_metrics(
+    options: Options,
+    connection: str | None,
+    address: str,
+    port: int,
+    web_config: Path | None,
+    *,
+    page: bool = False,
+) -> None:
+    """Serve until SIGTERM or Ctrl-C.
+
+    Raises
+    ------
+    ConfigError
+        If an option cannot be met.
+    """
+    logging.basicConfig(format="%(levelname)s %(message)s")
+    web = read_web_config(web_config) if web_config else WebConfig()
+    prepare(options.directory)
+    _check_files(options.certificates)
+    exporter = Exporter(options, Poll(connection) if connection else None)
+    with Server(exporter, address, port, web) as server:
+        typer.echo(f"dqnfed: {'the page is at ' if page else 'metrics are at '}{server.url}{'' if page else 'metrics'}")
+        if not (web.users or web.tls or _is_loopback(address)):
+            typer.echo(f"dqnfed: whoever reaches {address} can read them; --web-config asks for a password", err=True)
+        signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())
+        exporter.start()
+        try:
+            server.serve_forever()
+        finally:
+            exporter.stop()
+
+
+def prepare(directory: Path) -> None:
+    """Make the metrics directory where it is missing: the exporter may come before the first run.
+
+    Raises
+    ------
+    ConfigError
+        If it cannot be made or read.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        os.listdir(directory)
+    except OSError as error:
+        raise ConfigError(f"{directory}: cannot be read ({error.strerror}); name the directory of `metrics`") from None
+
+
+def _check_files(files: Sequence[Path]) -> None:
+    for file in files:
+        if not file.is_file():
+            raise ConfigError(f"--certificate {file}: no such file; give certificates in PEM form")
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return address == "localhost"

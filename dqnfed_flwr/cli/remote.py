@@ -1,0 +1,135 @@
+"""`dqnfed submit`, `runs`, `logs`, `stop`: runs on a SuperLink somewhere."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dqnfed_flwr.cli.failures import Interrupted, reported
+from dqnfed_flwr.errors import RunError
+
+if TYPE_CHECKING:
+    from dqnfed_flwr.deploy.runs import Failure, SuperLink
+
+Where = Annotated[
+    str,
+    typer.Argument(
+        metavar="CONNECTION", help="The folder of `dqnfed deploy init`, or a connection of Flower's config.toml."
+    ),
+]
+Which = Annotated[str, typer.Argument(metavar="RUN", help="Number of the run; `dqnfed runs` lists them.")]
+
+
+@reported
+def submit(
+    config: Annotated[str, typer.Argument(help="A shipped experiment or a YAML file, as for dqnfed run.")],
+    connection: Where,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Replace one setting; may be given again.")
+    ] = None,
+    output: Annotated[
+        str, typer.Option(metavar="DIR", help="Folder on the server, absolute; by default one for each run there.")
+    ] = "",
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in --output.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow/--detach", help="Show the log and wait for the end, or return at once.")
+    ] = True,
+    restarts: Annotated[
+        int,
+        typer.Option(
+            min=0, help="How often a run whose server process was lost is started again, while followed, with --output."
+        ),
+    ] = 3,
+) -> None:
+    """Start a run on a SuperLink and follow it to its end.
+
+    \b
+    Examples:
+      dqnfed submit digits /srv/federation --set clients=3
+      dqnfed submit mine.yaml hospital --output /srv/runs/mine --detach
+      dqnfed submit mine.yaml hospital --output /srv/runs/mine --resume
+
+    Exit status: 0 completed, 1 failed or stopped, 2 misuse, 130 interrupted (the run itself goes on).
+    """  # noqa: D301  # \b keeps the lines of a help text apart
+    from dqnfed_flwr.cli.single import flat_config
+    from dqnfed_flwr.deploy import runs as remote
+
+    settings = remote.server_settings(flat_config(config, overrides or []), output, resume=resume)
+    link = remote.connect(connection)
+    run_id = remote.submit(link, settings)
+    typer.echo(f"run {run_id} is on its way", err=not follow)
+    if not follow:
+        typer.echo(run_id)
+        return
+    left = restarts if settings.output else 0
+    while (failure := _to_the_end(link, run_id, connection)) and left and (again := failure.next_settings(settings)):
+        left -= 1
+        run_id = remote.submit(link, again)
+        typer.echo(f"{failure.words}\ngoes on as run {run_id}")
+    if failure:
+        raise RunError(failure.words)
+
+
+@reported
+def runs(connection: Where) -> None:
+    """List the runs of a SuperLink: number, state, since when, and why one failed."""
+    from dqnfed_flwr.deploy import runs as remote
+
+    found = remote.runs(remote.connect(connection))
+    for run in found:
+        details = " ".join(str(run.get("status-details") or "").split())
+        typer.echo(f"{run['run-id']:>20}  {run['status']:<20}  {run['pending-at']}  {details[:200]}".rstrip())
+    if not found:
+        typer.echo("no runs yet", err=True)
+
+
+@reported
+def logs(
+    run: Which,
+    connection: Where,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run is over.")] = False,
+) -> None:
+    """Show what a run has logged; with --follow the exit status is that of the run."""
+    from dqnfed_flwr.deploy import runs as remote
+
+    remote.check_number(run)
+    link = remote.connect(connection)
+    if follow:
+        if failure := _to_the_end(link, run, connection):
+            raise RunError(failure.words)
+    else:
+        typer.echo(remote.log_of(link, run))
+
+
+@reported
+def stop(run: Which, connection: Where) -> None:
+    """Stop a run; its checkpoint stays, and `dqnfed submit --resume` goes on from it."""
+    from dqnfed_flwr.deploy import runs as remote
+
+    remote.check_number(run)
+    remote.stop(remote.connect(connection), run)
+    typer.echo(f"run {run} is stopped")
+
+
+def add_commands(app: typer.Typer) -> None:
+    """Register the four commands."""
+    for command in (submit, runs, logs, stop):
+        app.command()(command)
+
+
+def _to_the_end(link: SuperLink, run_id: str, connection: str) -> Failure | None:
+    """Follow a run; None if it completed."""
+    from dqnfed_flwr.deploy import runs as remote
+
+    try:
+        record = remote.follow(link, run_id, typer.echo)
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"run {run_id} goes on; see it with: dqnfed logs {run_id} {connection} --follow, "
+            f"end it with: dqnfed stop {run_id} {connection}"
+        ) from None
+    if record["status"] != remote.COMPLETED:
+        return remote.Failure(run_id, record, remote.log_of(link, run_id))
+    typer.echo(f"run {run_id} is completed")
+    return None

@@ -1,0 +1,1 @@
+"""A federation on real machines: certificates, keys, commands, checks, runs."""

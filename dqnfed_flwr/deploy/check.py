@@ -1,0 +1,91 @@
+"""`dqnfed deploy check`: everything that keeps a federation from working, each with its mend."""
+
+from __future__ import annotations
+
+import datetime as dt
+import shlex
+from importlib.metadata import version
+from pathlib import Path
+
+from dqnfed_flwr.deploy import probe
+from dqnfed_flwr.deploy.check_files import (
+    authorities,
+    data_file,
+    files,
+    guarded,
+    kept,
+    node_files,
+    private,
+    server_certificate,
+)
+from dqnfed_flwr.deploy.check_machine import clock, disk, flower, programs
+from dqnfed_flwr.deploy.check_network import reach, registered, server_ports, skew
+from dqnfed_flwr.deploy.findings import Finding, Findings, Level
+from dqnfed_flwr.deploy.plan import BUNDLE, Federation, read_bundle, read_plan
+from dqnfed_flwr.deploy.probe import Port
+
+
+def check(directory: Path, *, now: dt.datetime | None = None) -> list[Finding]:
+    """Look at the folder of a federation, or at that of one node on its device.
+
+    Parameters
+    ----------
+    directory : Path
+        What `deploy init` wrote, or one of its `nodes/NAME`.
+    now : datetime | None
+        The time to judge certificates by; None for now.
+
+    Raises
+    ------
+    ConfigError
+        If it is neither.
+    """
+    directory, now = directory.absolute(), now or dt.datetime.now(dt.UTC)
+    if (directory / BUNDLE).is_file():
+        return list(_check_node(directory, now))
+    return list(_check_federation(directory, read_plan(directory), now))
+
+
+def _check_federation(directory: Path, federation: Federation, now: dt.datetime) -> Findings:
+    place = shlex.quote(str(directory))
+    server = directory / "server"
+    yield from files(
+        [server / "server.key", server / "superexec.secret"],
+        [server / "server.crt", server / "ca.crt", directory / "operator" / "config.toml"],
+        "restore it from your backup",
+    )
+    yield from kept(directory / "ca" / "ca.key", "the authority's key")
+    yield from private([directory, directory / "ca", server, directory / "nodes"], "directory")
+    for node in federation.nodes:
+        mend = f"`dqnfed deploy remove-node {place} {node.name}`, then add-node"
+        yield from node_files(directory / "nodes" / node.name, mend, at_home=True)
+    yield from guarded(lambda: server_certificate(directory, federation, now), f"`dqnfed deploy rotate {place}`")
+    yield from programs("server")
+    yield from flower(federation.flwr)
+    yield from disk(server / "state")
+    yield from clock()
+    yield from server_ports(federation, server / "ca.crt", place)
+    if probe.look("127.0.0.1", federation.control_port, server / "ca.crt")[0] is Port.OURS:
+        yield from skew(probe.clock_ahead("127.0.0.1", federation.control_port, server / "ca.crt"))
+        yield from registered(directory, federation, place)
+
+
+def _check_node(directory: Path, now: dt.datetime) -> Findings:
+    about = read_bundle(directory)
+    again = "copy the node's folder again from the federation's `nodes/`"
+    yield from node_files(directory, again)
+    yield from guarded(lambda: authorities(directory / "ca.crt", now), again)
+    yield from programs("node")
+    yield from flower(str(about["flwr"]))
+    if (mine := version("dqnfed-flwr")) != about["dqnfed"]:
+        yield Finding(
+            Level.WARNING,
+            f"dqnfed-flwr is {mine} here and {about['dqnfed']} at the server",
+            f"install dqnfed-flwr {about['dqnfed']} here; a run's own code wins, but its requirements may differ",
+        )
+    if data := str(about["data"]):
+        yield from data_file(data)
+    yield from disk(directory)
+    yield from clock()
+    host, _, port = str(about["superlink"]).rpartition(":")
+    yield from reach(host.strip("[]"), int(port), directory / "ca.crt")

@@ -1,0 +1,78 @@
+"""Checks of a machine: programs, versions, space, clock."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from importlib.metadata import version
+from pathlib import Path
+
+from dqnfed_flwr.deploy import probe
+from dqnfed_flwr.deploy.findings import Finding, Findings, Level
+from dqnfed_flwr.engine.flwr_command import program
+
+DISK_WARN, DISK_LIMIT = 5e9, 5e8
+HTTP_SINCE = (1, 40)
+PROGRAMS = {
+    "server": ("flower-superlink", "flower-superexec", "flwr-serverapp", "flwr"),
+    "node": ("flower-supernode", "flower-superexec", "flwr-clientapp"),
+}
+
+
+def programs(role: str) -> Findings:
+    """Programs of Flower that a role starts."""
+    missing = [name for name in PROGRAMS[role] if not _found(name)]
+    if missing:
+        yield Finding(
+            Level.FAILURE,
+            f"no program {', '.join(missing)} in this environment",
+            "install dqnfed-flwr here, and have the environment's bin folder in PATH where the commands run",
+        )
+
+
+def _found(name: str) -> bool:
+    return Path(program(name)).is_absolute() or shutil.which(name) is not None
+
+
+def flower(wanted: str) -> Findings:
+    """The installed release of Flower, beside the one that the folder was made for."""
+    found = version("flwr")
+    pin = f"pip install 'flwr=={wanted}' here, or upgrade server and nodes together, see docs/deploy.md"
+    if _minor(found) >= HTTP_SINCE:
+        yield Finding(
+            Level.WARNING,
+            f"flwr {found} speaks HTTP on one port for nodes and operators; these commands are for gRPC",
+            "use flwr 1.39, or a proxy that lets nodes reach /v1/fleet/ and /health only",
+        )
+    if _minor(found) != _minor(wanted):
+        yield Finding(Level.FAILURE, f"flwr is {found} here; this folder was made for {wanted}", pin)
+    else:
+        yield Finding(Level.OK, f"flwr is {found}")
+
+
+def _minor(release: str) -> tuple[int, ...]:
+    """Major and minor number, which Flower's programs must share."""
+    return tuple(int(number) for number in re.findall(r"\d+", release)[:2])
+
+
+def disk(path: Path) -> Findings:
+    """Space left."""
+    if not path.is_dir():
+        yield Finding(Level.FAILURE, f"{path} is missing", "restore it from your backup, or make it anew with mode 700")
+        return
+    free = probe.free_bytes(path)
+    if free < DISK_WARN:
+        level = Level.FAILURE if free < DISK_LIMIT else Level.WARNING
+        yield Finding(level, f"{free / 1e9:.1f} GB are free in {path}", "delete old runs in state/runs, or move it")
+    else:
+        yield Finding(Level.OK, f"{free / 1e9:.0f} GB are free")
+
+
+def clock() -> Findings:
+    """Whether the system keeps its clock right by itself."""
+    if probe.clock_synchronised() is False:
+        yield Finding(
+            Level.WARNING,
+            "this machine's clock is not kept by the network",
+            "start a time service (timedatectl set-ntp true): Flower refuses nodes whose clock is 5 minutes off",
+        )

@@ -1,0 +1,99 @@
+"""Checks of what answers: ports, certificates as others see them, clocks, registered keys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dqnfed_flwr.deploy import probe
+from dqnfed_flwr.deploy.findings import Finding, Findings, Level
+from dqnfed_flwr.deploy.plan import Federation
+from dqnfed_flwr.deploy.probe import Port
+from dqnfed_flwr.deploy.registry import known, listed, operator_command
+from dqnfed_flwr.errors import RunError
+
+SKEW_WARN, SKEW_LIMIT = 30.0, 300.0
+"""Flower refuses a node whose signed time stamp is 305 seconds off."""
+
+
+def skew(ahead: float | None) -> Findings:
+    """The clock of this machine beside the server's."""
+    if ahead is None:
+        return
+    level = Level.OK if abs(ahead) < SKEW_WARN else Level.WARNING if abs(ahead) < SKEW_LIMIT else Level.FAILURE
+    words = f"this clock is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the server's"
+    yield Finding(level, words, "" if level is Level.OK else "set both clocks right, for instance with chrony")
+
+
+def server_ports(federation: Federation, ca: Path, place: str) -> Findings:
+    """The server's two ports: free, or ours."""
+    for what, host, port in (
+        ("Fleet", federation.host, federation.fleet_port),
+        ("Control", "127.0.0.1", federation.control_port),
+    ):
+        found, why = probe.look("127.0.0.1", port, ca)
+        if found is Port.FREE:
+            yield Finding(Level.OK, f"{what} port {port} is free: the SuperLink is not running")
+            continue
+        if found is not Port.OURS:
+            yield _trouble(found, f"{what} port {port}", why, f"change the port in {place}, or end what listens there")
+            continue
+        yield Finding(Level.OK, f"{what} port {port} answers with our certificate")
+        if host != "127.0.0.1":
+            yield from reach(host, port, ca)
+
+
+def reach(host: str, port: int, ca: Path) -> Findings:
+    """Whether the SuperLink answers there, with a certificate of ours."""
+    found, why = probe.look(host, port, ca)
+    if found is Port.OURS:
+        yield Finding(Level.OK, f"{host}:{port} answers with our certificate")
+        return
+    mend = f"start the SuperLink, open port {port} in its firewall, and see that {host} leads to it"
+    yield _trouble(Port.UNREACHABLE if found is Port.FREE else found, f"{host}:{port}", why, mend)
+
+
+def _trouble(found: Port, where: str, why: str, mend: str) -> Finding:
+    """What is wrong with who answers, in words."""
+    words = {
+        Port.PLAIN: ("answers without TLS", mend),
+        Port.FOREIGN: ("has a certificate of another authority", "copy ca.crt of this federation there, or " + mend),
+        Port.EXPIRED: (
+            f"has a certificate that is out of date ({why})",
+            "rotate it, restart the SuperLink; or set this clock",
+        ),
+        Port.NAME: (
+            "has a certificate for other names",
+            "use a name it has, or init with --host and --address for this one",
+        ),
+        Port.UNREACHABLE: (f"cannot be reached ({why})", mend),
+    }[found]
+    return Finding(Level.FAILURE, f"{where} {words[0]}", words[1])
+
+
+def registered(directory: Path, federation: Federation, place: str) -> Findings:
+    """Whether the SuperLink knows the keys, and which nodes are online."""
+    try:
+        present = listed(operator_command(directory))
+    except RunError as error:
+        yield Finding(Level.FAILURE, f"the SuperLink does not list its nodes: {error}", "look at the SuperLink's log")
+        return
+    ids = known(directory)
+    absent = [node.name for node in federation.nodes if ids.get(node.name) not in present]
+    offline = [
+        node.name for node in federation.nodes if present.get(ids.get(node.name, "")) in ("offline", "registered")
+    ]
+    strangers = sorted(set(present) - set(ids.values()))
+    if absent:
+        yield Finding(Level.FAILURE, f"not registered: {', '.join(absent)}", f"`dqnfed deploy register {place}`")
+    if offline:
+        yield Finding(Level.WARNING, f"not online: {', '.join(offline)}", "start them, and look at their logs")
+    if strangers:
+        yield Finding(
+            Level.WARNING,
+            f"registered, but not from here: {', '.join(strangers)}",
+            f"if you do not know them: `flwr supernode unregister ID` with FLWR_HOME={place}/operator",
+        )
+    if not absent:
+        yield Finding(
+            Level.OK, f"{len(federation.nodes)} keys are registered, {len(federation.nodes) - len(offline)} online"
+        )

@@ -1,0 +1,124 @@
+"""The exact command of every role, and the environment in which it runs.
+
+Commands name files relative to the folder of the role, so a folder works wherever it was copied to.
+"""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from dqnfed_flwr.deploy.plan import CONNECTION, Federation, Node
+
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5",
+}
+"""No calls home, no installs at run time; an executor that looks for work twice a second, not once."""
+
+
+def superlink_arguments(federation: Federation) -> list[str]:
+    """Start the SuperLink, in `server/`."""
+    return [
+        "flower-superlink",
+        *("--ssl-ca-certfile", "ca.crt", "--ssl-certfile", "server.crt", "--ssl-keyfile", "server.key"),
+        "--enable-supernode-auth",
+        *("--isolation", "process", "--superexec-auth-secret-file", "superexec.secret"),
+        *("--database", "state/superlink.db"),
+        *("--fleet-api-address", f"0.0.0.0:{federation.fleet_port}"),
+        *("--host", "127.0.0.1", "--port", str(federation.control_port)),
+    ]
+
+
+def superexec_arguments(federation: Federation) -> list[str]:
+    """Start the SuperExec that starts ServerApps, in `server/`."""
+    return [
+        *("flower-superexec", "--root-certificates", "ca.crt"),
+        *("--runtime-api-address", f"127.0.0.1:{federation.control_port}"),
+        *("--superexec-auth-secret-file", "superexec.secret"),
+    ]
+
+
+def supernode_arguments(federation: Federation, node: Node) -> list[str]:
+    """Start a SuperNode, in its folder."""
+    return [
+        *("flower-supernode", "--root-certificates", "ca.crt", "--superlink", federation.superlink),
+        *("--auth-supernode-private-key", "node.key", "--node-config", node.config),
+        *("--isolation", "process", "--superexec-auth-secret-file", "superexec.secret"),
+        *("--host", "127.0.0.1", "--port", str(node.port)),
+    ]
+
+
+def node_superexec_arguments(node: Node) -> list[str]:
+    """Start the SuperExec that starts ClientApps, in the node's folder; its connection stays on loopback."""
+    return [
+        *("flower-superexec", "--insecure", "--runtime-api-address", f"127.0.0.1:{node.port}"),
+        *("--superexec-auth-secret-file", "superexec.secret"),
+    ]
+
+
+def server_environment(federation: Federation) -> str:
+    """Environment of SuperLink and its SuperExec, for a shell or systemd."""
+    ports = {
+        "DQNFED_FLEET_ADDRESS": f"0.0.0.0:{federation.fleet_port}",
+        "DQNFED_CONTROL_PORT": str(federation.control_port),
+    }
+    return _environment({**QUIET, **ports})
+
+
+def node_environment(federation: Federation, node: Node) -> str:
+    """Environment of a SuperNode and its SuperExec, for a shell or systemd."""
+    mine = {"DQNFED_SUPERLINK": federation.superlink, "DQNFED_NODE_PORT": str(node.port)}
+    return _environment({**QUIET, **mine, "DQNFED_NODE_CONFIG": node.config})
+
+
+def command_files(directory: Path, federation: Federation) -> dict[str, str]:
+    """Texts of `commands/`, by file name."""
+    server = directory / "server"
+    home = 'FLWR_HOME="$PWD/state/flwr"'
+    state = 'DQNFED_OUTPUT="$PWD/state/runs" DQNFED_METRICS="$PWD/state/metrics"'
+    texts = {
+        "superlink.txt": _text(server, home, superlink_arguments(federation)),
+        "superexec.txt": _text(server, f"{home} {state}", superexec_arguments(federation)),
+        "operator.txt": operator_text(directory, len(federation.nodes)),
+    }
+    for node in federation.nodes:
+        texts[f"{node.name}.txt"] = node_text(federation, node, directory / "nodes" / node.name)
+    return texts
+
+
+def node_text(federation: Federation, node: Node, place: Path) -> str:
+    """Both commands of a device; `place` is where its folder lies."""
+    home = 'FLWR_HOME="$PWD/flwr"'
+    return (
+        f"# The SuperNode; copy the folder {node.name} to the device and change the path below.\n"
+        + _text(place, home, supernode_arguments(federation, node))
+        + "\n# Its SuperExec, in a second shell.\n"
+        + _text(place, home, node_superexec_arguments(node))
+    )
+
+
+def operator_text(directory: Path, clients: int) -> str:
+    """What an operator types."""
+    place = shlex.quote(str(directory))
+    return (
+        "# Once, and after every add-node, when the SuperLink runs: who may take part.\n"
+        f"dqnfed deploy register {place}\n"
+        f"\n# Is everything as it should be?\ndqnfed deploy check {place}\n"
+        "\n# A run; results go to server/state/runs/RUN-ID unless --output names another folder on the server.\n"
+        f"dqnfed submit digits {place} --set clients={clients}\ndqnfed runs {place}\n"
+        f"\n# The same with Flower's own command.\n"
+        f"FLWR_HOME={shlex.quote(str(directory / 'operator'))} flwr list {CONNECTION}\n"
+    )
+
+
+def _text(place: Path, variables: str, arguments: list[str]) -> str:
+    enter = f"cd {shlex.quote(str(place))} && set -a && . ./environment && set +a"
+    return f"{enter} &&\n{variables} {shlex.join(arguments)}\n"
+
+
+def _environment(variables: dict[str, str]) -> str:
+    quoted = {name: value.replace('"', '\\"') for name, value in variables.items()}
+    return "".join(f'{name}="{value}"\n' for name, value in quoted.items())

@@ -1,0 +1,204 @@
+"""Certificates and keys: one authority for the federation, one server certificate, one EC key a node.
+
+Nodes trust the authority and nothing else; the server knows nodes by their registered keys. Node keys are P-384 in
+OpenSSH's format, which `flower-supernode` and `flwr supernode register` read.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from ipaddress import ip_address
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+    load_ssh_private_key,
+    load_ssh_public_key,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from dqnfed_flwr.errors import ConfigError
+
+CURVE, DIGEST = ec.SECP384R1, hashes.SHA384
+CA_DAYS = 3650
+BACKDATED = dt.timedelta(minutes=10)
+"""Certificates begin so long ago, for devices whose clock is a little behind."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Identity:
+    """A certificate and its private key, both as PEM; has no `repr`, so that no log shows the key."""
+
+    certificate: bytes
+    key: bytes
+
+
+def make_authority(days: int = CA_DAYS, *, now: dt.datetime | None = None) -> Identity:
+    """A new certificate authority, which may sign server certificates and no further authorities."""
+    key = ec.generate_private_key(CURVE())
+    name = _common_name(f"dqnfed authority {x509.random_serial_number():x}"[:40])
+    usage = _usage(key_cert_sign=True, crl_sign=True)
+    certificate = (
+        _builder(name, name, key.public_key(), days, now)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+        .sign(key, DIGEST())
+    )
+    return Identity(certificate.public_bytes(Encoding.PEM), _private_pem(key))
+
+
+def make_server(
+    authority: Identity, host: str, others: Iterable[str], days: int, *, now: dt.datetime | None = None
+) -> Identity:
+    """A server certificate, signed by `authority`, for `host`, `others`, localhost and 127.0.0.1.
+
+    Parameters
+    ----------
+    authority : Identity
+        Of the federation.
+    host : str
+        Name or address under which nodes reach the server.
+    others : Iterable[str]
+        Further names and addresses.
+    days : int
+        How long it is valid.
+    now : datetime | None
+        Beginning of its time; None for now.
+    """
+    signer = load_pem_private_key(authority.key, None)
+    if not isinstance(signer, ec.EllipticCurvePrivateKey):
+        raise ConfigError("the authority's key is no EC key; make a new one with `dqnfed deploy rotate DIR --ca`")
+    issuer = first_certificate(authority.certificate)
+    key = ec.generate_private_key(CURVE())
+    names = dict.fromkeys([host, *others, "localhost", "127.0.0.1"])
+    certificate = (
+        _builder(_common_name(host), issuer.subject, key.public_key(), days, now)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(digital_signature=True), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([_general_name(name) for name in names]), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
+        .sign(signer, DIGEST())
+    )
+    return Identity(certificate.public_bytes(Encoding.PEM), _private_pem(key))
+
+
+def make_node_key(comment: str) -> tuple[bytes, bytes]:
+    """A node's private and public key, in OpenSSH's format."""
+    key = ec.generate_private_key(CURVE())
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    return private, public + f" {comment}\n".encode()
+
+
+def same_node_key(private: bytes, public: bytes) -> bool:
+    """Whether the two files of a node belong together."""
+    try:
+        mine = load_ssh_private_key(private, None).public_key()
+        theirs = load_ssh_public_key(public)
+    except ValueError:
+        return False
+    return _raw(mine) == _raw(theirs)
+
+
+def certificates(pem: bytes) -> list[x509.Certificate]:
+    """All certificates of a PEM file.
+
+    Raises
+    ------
+    ConfigError
+        If there is none.
+    """
+    try:
+        return x509.load_pem_x509_certificates(pem)
+    except ValueError as error:
+        raise ConfigError(f"no certificate in PEM format ({error})") from None
+
+
+def first_certificate(pem: bytes) -> x509.Certificate:
+    """The first certificate of a PEM file."""
+    return certificates(pem)[0]
+
+
+def signed_by(certificate: x509.Certificate, authorities: Sequence[x509.Certificate]) -> bool:
+    """Whether one of `authorities` signed `certificate`."""
+    for authority in authorities:
+        try:
+            certificate.verify_directly_issued_by(authority)
+        except (InvalidSignature, ValueError, TypeError):
+            continue
+        return True
+    return False
+
+
+def belongs_to(certificate: x509.Certificate, key: bytes) -> bool:
+    """Whether `key` (PEM) is that of `certificate`."""
+    try:
+        return _raw(load_pem_private_key(key, None).public_key()) == _raw(certificate.public_key())
+    except (ValueError, TypeError):
+        return False
+
+
+def names_of(certificate: x509.Certificate) -> list[str]:
+    """Names and addresses that a server certificate is for."""
+    found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    return [*found.get_values_for_type(x509.DNSName), *map(str, found.get_values_for_type(x509.IPAddress))]
+
+
+def bundle(first: bytes, earlier: bytes, *, now: dt.datetime | None = None) -> bytes:
+    """PEM of the new authority and of the one before it, where that is still valid."""
+    at = now or dt.datetime.now(dt.UTC)
+    before = [one for one in certificates(earlier)[:1] if one.not_valid_after_utc > at]
+    return first + b"".join(one.public_bytes(Encoding.PEM) for one in before)
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int, now: dt.datetime | None
+) -> x509.CertificateBuilder:
+    begin = now or dt.datetime.now(dt.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(begin - BACKDATED)
+        .not_valid_after(begin + dt.timedelta(days=days))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+    )
+
+
+def _usage(**granted: bool) -> x509.KeyUsage:
+    rights = ["digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement"]
+    rights += ["key_cert_sign", "crl_sign", "encipher_only", "decipher_only"]
+    return x509.KeyUsage(**{right: granted.get(right, False) for right in rights})
+
+
+def _common_name(host: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host[:64])])
+
+
+def _general_name(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def _raw(key: object) -> bytes:
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        raise ValueError(f"{type(key).__name__} is no EC key")
+    return key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)

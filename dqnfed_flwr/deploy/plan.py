@@ -1,0 +1,202 @@
+"""What a federation consists of, and where its files lie."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from dqnfed_flwr.deploy.files import write_public
+from dqnfed_flwr.errors import ConfigError
+
+PLAN, BUNDLE = "federation.toml", "node.toml"
+CONNECTION = "dqnfed"
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_LABEL = "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+_HOST = re.compile(rf"(?=.{{1,253}}$){_LABEL}(\.{_LABEL})*")
+LARGEST_PORT = 65535
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One SuperNode.
+
+    Attributes
+    ----------
+    name : str
+        Lower-case letters, digits and hyphens; its folder is called so.
+    partition : int
+        Number of the client that it is.
+    port : int
+        Of its Runtime API, on its own loopback.
+    data : str
+        Path of its file on the device, or `module:function`; empty for what the run's settings say.
+    """
+
+    name: str
+    partition: int
+    port: int
+    data: str = ""
+
+    @property
+    def config(self) -> str:
+        """What `--node-config` takes."""
+        return f"partition-id={self.partition}" + (f' data="{self.data}"' if self.data else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Federation:
+    """What `deploy init` was told; holds no secret.
+
+    Attributes
+    ----------
+    host : str
+        Name or address under which nodes reach the server.
+    others : tuple[str, ...]
+        Further names and addresses of the server certificate.
+    fleet_port, control_port : int
+        Where nodes connect, on all interfaces; where operator and SuperExec connect, on loopback.
+    days : int
+        How long a server certificate is valid.
+    nodes : tuple[Node, ...]
+        By partition.
+    """
+
+    host: str
+    others: tuple[str, ...] = ()
+    fleet_port: int = 9092
+    control_port: int = 8000
+    days: int = 365
+    nodes: tuple[Node, ...] = ()
+    flwr: str = field(default_factory=lambda: version("flwr"))
+    dqnfed: str = field(default_factory=lambda: version("dqnfed-flwr"))
+
+    @property
+    def superlink(self) -> str:
+        """Address for nodes."""
+        return f"[{self.host}]:{self.fleet_port}" if ":" in self.host else f"{self.host}:{self.fleet_port}"
+
+    def node(self, name: str) -> Node:
+        """The node of that name.
+
+        Raises
+        ------
+        ConfigError
+            If there is none.
+        """
+        for node in self.nodes:
+            if node.name == name:
+                return node
+        raise ConfigError(f"no node {name!r}; there are {', '.join(node.name for node in self.nodes) or 'none'}")
+
+    def check(self) -> None:
+        """Refuse what cannot work.
+
+        Raises
+        ------
+        ConfigError
+            For names, addresses, ports, days or nodes that are unfit or given twice.
+        """
+        for name in (self.host, *self.others):
+            check_host(name)
+        ports = [self.fleet_port, self.control_port, *(node.port for node in self.nodes)]
+        for port in ports:
+            if not 0 < port <= LARGEST_PORT:
+                raise ConfigError(f"port: found {port}; allowed are 1 to {LARGEST_PORT}")
+        if self.fleet_port == self.control_port:
+            raise ConfigError(f"--fleet-port and --control-port are both {self.fleet_port}; give two ports")
+        if self.days < 1:
+            raise ConfigError(f"--days: found {self.days}; at least 1")
+        if len({node.name for node in self.nodes}) < len(self.nodes):
+            raise ConfigError("two nodes have one name; give each its own")
+        for node in self.nodes:
+            check_node(node)
+
+
+def check_host(name: str) -> None:
+    """Refuse what is neither an address nor a host name.
+
+    Raises
+    ------
+    ConfigError
+        If so.
+    """
+    try:
+        ip_address(name)
+    except ValueError:
+        if not _HOST.fullmatch(name) or re.fullmatch(r"[0-9.]+", name):
+            raise ConfigError(
+                f"host: found {name!r}; give a host name such as fl.example.org or an IP address, without port"
+            ) from None
+
+
+def check_node(node: Node) -> None:
+    """Refuse a node whose name or data cannot be written into commands.
+
+    Raises
+    ------
+    ConfigError
+        If so.
+    """
+    if not _NAME.fullmatch(node.name):
+        raise ConfigError(f"node: found {node.name!r}; use lower-case letters, digits and hyphens, at most 63")
+    if any(character in node.data for character in "\"'\\$`\n\r ") or (
+        node.data.endswith(".npz") and not node.data.startswith("/")
+    ):
+        raise ConfigError(
+            f"--data: found {node.data!r}; give an absolute path without spaces or quotes, or module:function"
+        )
+
+
+def write_plan(directory: Path, federation: Federation) -> None:
+    """Write `federation.toml`."""
+    write_public(directory / PLAN, tomli_w.dumps(_plain(asdict(federation))))
+
+
+def read_plan(directory: Path) -> Federation:
+    """Read `federation.toml`.
+
+    Raises
+    ------
+    ConfigError
+        If there is none, or it cannot be read.
+    """
+    if not (directory / PLAN).is_file():
+        raise ConfigError(f"{directory}: no {PLAN} there; make a federation with `dqnfed deploy init {directory} ...`")
+    try:
+        found = tomllib.loads((directory / PLAN).read_text("utf-8"))
+        nodes = tuple(Node(**node) for node in found.pop("nodes", ()))
+        return Federation(**{**found, "others": tuple(found.get("others", ())), "nodes": nodes})
+    except (tomllib.TOMLDecodeError, TypeError, OSError) as error:
+        raise ConfigError(f"{directory / PLAN}: cannot be read ({error}); restore it from your backup") from None
+
+
+def write_bundle(directory: Path, federation: Federation, node: Node) -> None:
+    """Write `node.toml`, by which a device checks its own folder."""
+    about = {**asdict(node), "superlink": federation.superlink, "flwr": federation.flwr, "dqnfed": federation.dqnfed}
+    write_public(directory / BUNDLE, tomli_w.dumps(about))
+
+
+def read_bundle(directory: Path) -> dict[str, Any]:
+    """Read `node.toml`.
+
+    Raises
+    ------
+    ConfigError
+        If it cannot be read.
+    """
+    try:
+        return tomllib.loads((directory / BUNDLE).read_text("utf-8"))
+    except (tomllib.TOMLDecodeError, OSError) as error:
+        raise ConfigError(f"{directory / BUNDLE}: cannot be read ({error}); copy the node's folder again") from None
+
+
+def _plain(mapping: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in mapping.items()}

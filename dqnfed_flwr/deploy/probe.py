@@ -1,0 +1,109 @@
+"""Looks at the world outside: who listens on a port, under which certificate, with which clock."""
+
+from __future__ import annotations
+
+import datetime as dt
+import email.utils
+import errno
+import http.client
+import shutil
+import socket
+import ssl
+import subprocess
+from enum import StrEnum
+from pathlib import Path
+
+SECONDS = 5.0
+
+
+class Port(StrEnum):
+    """What is behind a port."""
+
+    FREE = "free"
+    OURS = "ours"
+    PLAIN = "plain"
+    FOREIGN = "foreign"
+    EXPIRED = "expired"
+    NAME = "name"
+    UNREACHABLE = "unreachable"
+
+
+def look(host: str, port: int, ca: Path) -> tuple[Port, str]:
+    """Connect with TLS, trusting `ca` alone; what was found, and the reason where it is not `OURS`."""
+    try:
+        context = ssl.create_default_context(cafile=str(ca))
+    except (OSError, ssl.SSLError) as error:
+        return Port.UNREACHABLE, f"{ca}: {error}"
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    try:
+        with (
+            socket.create_connection((host, port), SECONDS) as plain,
+            context.wrap_socket(plain, server_hostname=host),
+        ):
+            return Port.OURS, ""
+    except ssl.SSLCertVerificationError as error:
+        return _unverified(error)
+    except (ssl.SSLError, ConnectionResetError, TimeoutError) as error:
+        return (Port.UNREACHABLE if isinstance(error, TimeoutError) else Port.PLAIN), str(error)
+    except ConnectionRefusedError as error:
+        return Port.FREE, str(error)
+    except OSError as error:
+        return Port.UNREACHABLE, str(error)
+
+
+def _unverified(error: ssl.SSLCertVerificationError) -> tuple[Port, str]:
+    text = error.verify_message or str(error)
+    if "expired" in text or "not yet valid" in text:
+        return Port.EXPIRED, text
+    return (Port.NAME if "match" in text else Port.FOREIGN), text
+
+
+def can_bind(port: int, host: str = "0.0.0.0") -> bool:
+    """Whether a server could take the port now."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            if error.errno in (errno.EADDRINUSE, errno.EACCES):
+                return False
+            raise
+    return True
+
+
+def clock_ahead(host: str, port: int, ca: Path) -> float | None:
+    """Seconds by which this clock is ahead of the server's; None where the server does not say."""
+    try:
+        connection = http.client.HTTPSConnection(
+            host, port, timeout=SECONDS, context=ssl.create_default_context(cafile=str(ca))
+        )
+        connection.request("GET", "/health")
+        told = connection.getresponse().getheader("Date")
+        connection.close()
+        server = email.utils.parsedate_to_datetime(told) if told else None
+    except (OSError, ValueError, http.client.HTTPException):
+        return None
+    return None if server is None else (dt.datetime.now(dt.UTC) - server).total_seconds()
+
+
+def clock_synchronised() -> bool | None:
+    """Whether the system keeps its clock by the network; None where it does not say."""
+    program = shutil.which("timedatectl")
+    if program is None:
+        return None
+    try:
+        done = subprocess.run(
+            [program, "show", "--property=NTPSynchronized", "--value"],
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return {"yes": True, "no": False}.get(done.stdout.strip())
+
+
+def free_bytes(path: Path) -> int:
+    """Space left where `path` lies."""
+    return shutil.disk_usage(path).free

@@ -1,0 +1,80 @@
+"""Flower's own command line, as the two engines and the deployment use it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dqnfed_flwr.errors import RunError
+
+CONNECTION = "dqnfed"
+CALL_SECONDS = 120.0
+QUIET = {
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_TELEMETRY_ENABLED": "0",
+}
+
+
+class FlwrCommand:
+    """The `flwr` command, in an environment that points to one SuperLink."""
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        self.environment = environment
+
+    def __call__(self, *arguments: str) -> str:
+        """What the command prints.
+
+        Raises
+        ------
+        RunError
+            If it fails or takes too long.
+        """
+        command = [program("flwr"), *arguments]
+        try:
+            done = subprocess.run(
+                command, env=self.environment, capture_output=True, text=True, timeout=CALL_SECONDS, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise RunError(f"flwr {arguments[0]} failed: {error}") from None
+        if done.returncode:
+            raise RunError(f"flwr {arguments[0]} failed: {(done.stderr or done.stdout).strip()[-2000:]}")
+        return done.stdout
+
+    def json(self, *arguments: str) -> dict[str, Any]:
+        """What the command prints as JSON, after whatever else it has to say."""
+        answer = self(*arguments, "--format", "json")
+        try:
+            found: dict[str, Any] = json.loads(answer[answer.index("{") :])
+        except ValueError:
+            raise RunError(f"flwr {arguments[0]} gave no JSON: {answer.strip()[-2000:]}") from None
+        return found
+
+
+def program(name: str) -> str:
+    """Path of a console script of this environment."""
+    beside = Path(sys.executable).with_name(name)
+    return str(beside) if beside.exists() else name
+
+
+def flwr_environment(home: Path | None = None) -> dict[str, str]:
+    """Environment of Flower's programs: quiet, this environment's scripts first, `home` as Flower's own directory."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    mine: Mapping[str, str] = {} if home is None else {"FLWR_HOME": str(home)}
+    return {**os.environ, "PATH": path, **QUIET, **mine}
+
+
+def run_status(flwr: FlwrCommand, run_id: str, connection: str = CONNECTION) -> str:
+    """Flower's word on a run: `running`, `finished:completed`, `finished:failed` and so on."""
+    return str(run_record(flwr, run_id, connection).get("status", "unknown"))
+
+
+def run_record(flwr: FlwrCommand, run_id: str, connection: str = CONNECTION) -> dict[str, Any]:
+    """What Flower knows about a run; empty if it does not know the run."""
+    runs: list[dict[str, Any]] = flwr.json("list", connection, "--run-id", run_id).get("runs") or [{}]
+    return runs[0]

@@ -1,0 +1,73 @@
+"""A ServerApp that Flower starts again, after its SuperLink was lost, goes on where it was.
+
+Flower starts it with the same run id and the same run config, so the run config cannot say that there is a beginning
+already. The output folder does: it names the run that last wrote there.
+"""
+
+from __future__ import annotations
+
+import os
+from logging import INFO, WARNING
+from pathlib import Path
+
+from flwr.common.logger import log
+
+from dqnfed_flwr.config import Settings
+from dqnfed_flwr.engine.serve import prepare_output
+from dqnfed_flwr.strategy.dqnfed import CHECKPOINT
+
+RUN_ID = "run-id"
+OUTPUT, METRICS = "DQNFED_OUTPUT", "DQNFED_METRICS"
+"""Environment variables: where runs go that name no output, each into a folder called after its id; where they write
+their metrics."""
+
+
+def settings_of_run(settings: Settings, run_id: int) -> Settings:
+    """`settings` with the server's folders and, where this very run left a checkpoint there before, with `resume`.
+
+    Parameters
+    ----------
+    settings : Settings
+        Of the run config.
+    run_id : int
+        Flower's.
+
+    Raises
+    ------
+    ConfigError
+        If the output folder cannot be written, or a run is to be resumed without one.
+    """
+    if not settings.output and os.environ.get(OUTPUT):
+        settings = _with(settings, output=str(Path(os.environ[OUTPUT]) / str(run_id)))
+    if not settings.metrics and os.environ.get(METRICS):
+        settings = _with(settings, metrics=os.environ[METRICS])
+    output = prepare_output(settings)
+    if output is None:
+        log(WARNING, "No output folder: a run that is interrupted begins anew. Set output, or %s on the server", OUTPUT)
+        return settings
+    if _last_run(output) != str(run_id):
+        _claim(output, run_id, keep=settings.resume)
+    elif not settings.resume and (output / CHECKPOINT).exists():
+        log(INFO, "This run was here before; it goes on from %s", output / CHECKPOINT)
+        return _with(settings, resume=True)
+    return settings
+
+
+def _claim(output: Path, run_id: int, *, keep: bool) -> None:
+    """Note that `run_id` writes to `output`, once another's checkpoint is gone, lest it be taken for this run's."""
+    if not keep:
+        (output / CHECKPOINT).unlink(missing_ok=True)
+    temporary = output / f".{RUN_ID}"
+    temporary.write_text(f"{run_id}\n")
+    temporary.replace(output / RUN_ID)
+
+
+def _last_run(output: Path) -> str:
+    try:
+        return (output / RUN_ID).read_text().strip()
+    except OSError:
+        return ""
+
+
+def _with(settings: Settings, **changes: str | bool) -> Settings:
+    return Settings.from_mapping({**settings.flat(), **changes})

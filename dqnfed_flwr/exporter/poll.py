@@ -1,0 +1,161 @@
+"""What a SuperLink says of its nodes and runs: asked in the background with `flwr`, in bounded time."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dqnfed_flwr.errors import ConfigError, RunError
+from dqnfed_flwr.exporter.metrics import NODE_STATES, RUN_STATES
+
+RUNS = 100
+"""Runs that the SuperLink is asked for, the latest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A SuperNode: its id, state and when it came or went, as the SuperLink has it."""
+
+    id: str
+    state: str
+    since: str
+
+
+@dataclass(frozen=True, slots=True)
+class FlowerRun:
+    """A run: its id, state and details, as the SuperLink has it."""
+
+    id: str
+    state: str
+    details: str
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What the last poll found; nodes and runs are empty after one that failed, for what they were may be wrong."""
+
+    up: bool = False
+    at: float = float("nan")
+    seconds: float = float("nan")
+    error: str = ""
+    nodes: list[Node] = field(default_factory=list)
+    runs: list[FlowerRun] = field(default_factory=list)
+
+    def node_counts(self) -> Counter[str]:
+        """Nodes by state."""
+        return Counter(dict.fromkeys(NODE_STATES, 0) | Counter(node.state for node in self.nodes))
+
+    def run_counts(self) -> Counter[str]:
+        """Runs by state."""
+        return Counter(dict.fromkeys(RUN_STATES, 0) | Counter(run.state for run in self.runs))
+
+
+class Poll:
+    """Asks one SuperLink.
+
+    Parameters
+    ----------
+    connection : str
+        Name of a SuperLink connection in Flower's configuration.
+    timeout : float
+        Seconds that each of the two commands may take.
+    flwr : Sequence[str]
+        The command; by default the one beside this Python, else the one on the path.
+    """
+
+    def __init__(self, connection: str, timeout: float = 20.0, flwr: Sequence[str] = ()) -> None:
+        self._flwr = list(flwr) or [find_flwr()]
+        self._connection, self._timeout = connection, timeout
+        self.standing = Standing()
+        self.ok = self.failed = 0
+
+    def poll(self) -> Standing:
+        """Ask for nodes and runs; never raises, a failure is in the standing."""
+        since, at = time.perf_counter(), self.standing.at
+        try:
+            nodes = [_node(item) for item in self._ask("nodes", "supernode", "list")]
+            runs = [_run(item) for item in self._ask("runs", "list", "--limit", str(RUNS))]
+        except (RunError, OSError, LookupError, TypeError, AttributeError) as error:
+            self.failed += 1
+            self.standing = Standing(False, at, time.perf_counter() - since, str(error))
+        else:
+            self.ok += 1
+            known = [node for node in nodes if node.state not in ("unregistered", "deleted")]
+            self.standing = Standing(True, time.time(), time.perf_counter() - since, "", known, runs)
+        return self.standing
+
+    def _ask(self, key: str, *words: str) -> list[dict[str, Any]]:
+        command = [*self._flwr, *words, self._connection, "--format", "json"]
+        text = _output(command, self._timeout)
+        place = text.find("{")
+        try:
+            answer = json.loads(text[place:]) if place >= 0 else None
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict) or not answer.get("success") or not isinstance(answer.get(key), list):
+            said = answer.get("error-message", "") if isinstance(answer, dict) else ""
+            raise RunError(f"{' '.join(words[:2])}: {said or text.strip()[-200:] or 'no answer'}")
+        found: list[dict[str, Any]] = answer[key]
+        return found
+
+
+def find_flwr() -> str:
+    """Path of the `flwr` command.
+
+    Raises
+    ------
+    ConfigError
+        If there is none.
+    """
+    beside = Path(sys.executable).with_name("flwr")
+    found = str(beside) if beside.exists() else shutil.which("flwr")
+    if not found:
+        raise ConfigError(
+            "flwr: no such command beside this Python or on the path; install flwr, or give no CONNECTION"
+        )
+    return found
+
+
+def _output(command: list[str], timeout: float) -> str:
+    environment = {**os.environ, "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=environment,
+        start_new_session=True,
+    ) as process:
+        try:
+            output, _ = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+            raise RunError(f"no answer within {timeout:g} s") from None
+    return output.decode("utf-8", "replace")
+
+
+def _node(item: dict[str, Any]) -> Node:
+    state = str(item["status"])
+    since = {"online": item.get("online-at"), "offline": item.get("offline-at")}.get(state, item.get("created-at"))
+    known = (*NODE_STATES, "unregistered", "deleted")
+    return Node(str(item["node-id"]), state if state in known else "other", str(since or ""))
+
+
+def _run(item: dict[str, Any]) -> FlowerRun:
+    state = str(item["status"]).rpartition(":")[2]
+    return FlowerRun(
+        str(item["run-id"]), state if state in RUN_STATES else "other", str(item.get("status-details") or "")
+    )

@@ -1,0 +1,145 @@
+"""The metrics of a run: names, kinds, units, labels and meanings, after Prometheus' conventions.
+
+Every name begins with `dqnfed_`. Units are base units and stand at the end of the name; shares lie in [0, 1] and end in
+`_ratio`; what only rises ends in `_total`. The round is a value, never a label, and no label names a client but those
+of `CLIENT_METRICS`, which are written only when asked for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["gauge", "counter", "histogram", "info"]
+
+STATES = ("running", "finished", "pareto-stationary", "early-stopped", "failed")
+"""States of a run; a run that was killed stays `running`, and its last round grows old."""
+REASONS = (
+    "absent",
+    "client-error",
+    "unreadable",
+    "missing-key",
+    "extra-key",
+    "bad-dtype",
+    "bad-shape",
+    "bad-array",
+    "not-finite",
+    "bad-rate",
+    "bad-count",
+    "bad-probe",
+    "zero-gradient",
+)
+"""Known reasons for leaving a client out; each begins at 0, so that the first one counts as a rise."""
+SOLVES = ("converged", "stationary", "bvls", "not-converged", "relaxed")
+"""Known ends of a solve."""
+PHASES = ("exchange", "solve", "step")
+PERCENTILES = (10, 25, 50, 75, 90)
+SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
+"""Upper bounds of the histograms' buckets."""
+WHEN = ("before", "after")
+LOW_RATIO = 0.9
+"""Below it, `dqnfed_low_ratio_rounds` counts a round."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """What stands in the documents about a metric.
+
+    Attributes
+    ----------
+    name : str
+        As a query writes it.
+    kind : {"gauge", "counter", "histogram", "info"}
+        Prometheus' type; an info is a gauge that is always 1.
+    unit : str
+        `seconds`, `bytes`, `ratio`, `radians`, `nats`, or empty.
+    help : str
+        Meaning, in one line.
+    labels : tuple[str, ...]
+        Label names, without `run`, which the exporter adds.
+    """
+
+    name: str
+    kind: Kind
+    unit: str
+    help: str
+    labels: tuple[str, ...] = ()
+
+    @property
+    def family(self) -> str:
+        """Name of the family in the exposition: a counter's without `_total`, an info's without `_info`."""
+        return self.name.removesuffix("_total").removesuffix("_info")
+
+    @property
+    def series(self) -> tuple[str, ...]:
+        """Names under which queries find it."""
+        if self.kind == "histogram":
+            return (f"{self.name}_bucket", f"{self.name}_sum", f"{self.name}_count")
+        return (self.name,)
+
+
+def _gauge(name: str, unit: str, meaning: str, *labels: str) -> Metric:
+    return Metric(f"dqnfed_{name}", "gauge", unit, meaning, labels)
+
+
+def _counter(name: str, unit: str, meaning: str, *labels: str) -> Metric:
+    return Metric(f"dqnfed_{name}_total", "counter", unit, meaning, labels)
+
+
+RUN_METRICS = (
+    Metric(
+        "dqnfed_run_info",
+        "info",
+        "",
+        "Method, step rule and version of the run; always 1",
+        ("method", "step_rule", "version"),
+    ),
+    _gauge("run_state", "", "1 for the state the run is in, 0 for the others", "state"),
+    _gauge("run_start_timestamp_seconds", "seconds", "When this process began the run, since 1970"),
+    _gauge("last_round_timestamp_seconds", "seconds", "When the last round was settled, since 1970"),
+    _gauge("round", "", "Rounds settled"),
+    _gauge("rounds", "", "Rounds the run was asked for"),
+    _gauge("participants", "", "Clients whose gradients made the last step"),
+    _counter("clients_dropped", "", "Replies that did not count, by reason", "reason"),
+    _gauge("improved_clients_ratio", "ratio", "rho: participants whose training loss did not rise in the last round"),
+    _gauge("low_ratio_rounds", "", "Rounds in a row, up to the last, in which that ratio was below 0.9"),
+    _gauge("train_loss_mean", "", "Mean training loss of the participants before and after the round", "when"),
+    _gauge("train_loss_min", "", "Smallest of them", "when"),
+    _gauge("train_loss_max", "", "Largest of them", "when"),
+    _gauge("train_loss_percentile", "", "Their percentiles over participants", "when", "percentile"),
+    _counter("nonfinite_losses", "", "Losses of participants that were infinite or NaN"),
+    _gauge("test_loss_mean", "", "Mean test loss over the clients evaluated"),
+    _gauge("evaluated_round", "", "Round of the last evaluation, whose figures stand until the next"),
+    _gauge("evaluated_clients", "", "Clients in it"),
+    _gauge("test_accuracy_mean_ratio", "ratio", "Mean test accuracy over clients"),
+    _gauge("test_accuracy_stddev_ratio", "ratio", "Its standard deviation over clients, sigma"),
+    _gauge("test_accuracy_min_ratio", "ratio", "Test accuracy of the worst client"),
+    _gauge("test_accuracy_worst10_ratio", "ratio", "Mean test accuracy of the lowest 10 % of clients"),
+    _gauge("test_accuracy_best10_ratio", "ratio", "Mean test accuracy of the highest 10 % of clients"),
+    _gauge("test_accuracy_jain_ratio", "ratio", "Jain's index of the test accuracies"),
+    _gauge("test_accuracy_angle_radians", "radians", "Angle between the test accuracies and equal ones"),
+    _gauge("test_accuracy_kl_uniform_nats", "nats", "KL divergence of the test accuracies from equal ones"),
+    _gauge("validation_accuracy_mean_ratio", "ratio", "Mean validation accuracy over clients"),
+    _gauge("step_norm", "", "|u|, length of the combined direction"),
+    _gauge("step_factor", "", "alpha with which it was applied; 0 when the model stayed"),
+    _counter("step_misses", "", "Candidates that were not accepted"),
+    _counter("unmoved_rounds", "", "Rounds that left the model as it was"),
+    _counter("exchanges", "", "Exchanges with the clients"),
+    _counter("solves", "", "Rounds by how the solve ended", "status"),
+    _gauge("gramian_rank", "", "Numerical rank of the unit-diagonal Gramian; 0 where nothing is solved"),
+    _gauge("gramian_condition", "", "Its condition number over the eigenvalues kept"),
+    _gauge("solve_residual", "", "Relative residual of what the step should meet"),
+    _counter("curvature_pairs_kept", "", "Curvature pairs behind the rates"),
+    _counter("curvature_pairs_rejected", "", "Curvature pairs turned away"),
+    _counter("received_bytes", "bytes", "Payload of records from clients"),
+    _counter("sent_bytes", "bytes", "Payload of records to clients"),
+    Metric("dqnfed_round_seconds", "histogram", "seconds", "Seconds of a whole round"),
+    Metric("dqnfed_phase_seconds", "histogram", "seconds", "Seconds of a round by phase", ("phase",)),
+)
+
+CLIENT_METRICS = (
+    _gauge("client_train_loss", "", "Training loss of a client before and after its last round", "client", "when"),
+    _gauge("client_test_accuracy_ratio", "ratio", "Test accuracy of a client", "client"),
+    _counter("client_dropped", "", "Rounds in which the client's reply did not count", "client"),
+)
+"""Written only for clients 0 to N - 1 with `metrics-clients: N`."""

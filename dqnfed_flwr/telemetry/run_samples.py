@@ -1,0 +1,202 @@
+"""What a run's metrics take from its rounds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dqnfed_flwr.errors import DQNFedError
+from dqnfed_flwr.fairness import fairness_report
+from dqnfed_flwr.telemetry.events import RoundEvent
+from dqnfed_flwr.telemetry.metrics import (
+    CLIENT_METRICS,
+    LOW_RATIO,
+    PERCENTILES,
+    PHASES,
+    REASONS,
+    RUN_METRICS,
+    SOLVES,
+    STATES,
+    WHEN,
+)
+from dqnfed_flwr.telemetry.samples import Samples
+
+FAIRNESS = {
+    "mean": "dqnfed_test_accuracy_mean_ratio",
+    "std": "dqnfed_test_accuracy_stddev_ratio",
+    "worst": "dqnfed_test_accuracy_min_ratio",
+    "worst10": "dqnfed_test_accuracy_worst10_ratio",
+    "best10": "dqnfed_test_accuracy_best10_ratio",
+    "jain": "dqnfed_test_accuracy_jain_ratio",
+    "angle_rad": "dqnfed_test_accuracy_angle_radians",
+    "kl_uniform": "dqnfed_test_accuracy_kl_uniform_nats",
+}
+"""Figures of `fairness_report`, and the metric of each."""
+COUNTED = {
+    "dqnfed_step_misses_total": "misses",
+    "dqnfed_exchanges_total": "exchanges",
+    "dqnfed_curvature_pairs_kept_total": "pairs_kept",
+    "dqnfed_curvature_pairs_rejected_total": "pairs_rejected",
+    "dqnfed_received_bytes_total": "bytes_up",
+    "dqnfed_sent_bytes_total": "bytes_down",
+}
+LATEST = {
+    "dqnfed_round": "round",
+    "dqnfed_improved_clients_ratio": "improved_ratio",
+    "dqnfed_step_factor": "factor",
+    "dqnfed_gramian_rank": "rank",
+    "dqnfed_gramian_condition": "condition",
+    "dqnfed_solve_residual": "residual",
+}
+UNKNOWN_AT_FIRST = (
+    *LATEST,
+    *FAIRNESS.values(),
+    "dqnfed_step_norm",
+    "dqnfed_participants",
+    "dqnfed_test_loss_mean",
+    "dqnfed_validation_accuracy_mean_ratio",
+    "dqnfed_last_round_timestamp_seconds",
+    "dqnfed_evaluated_round",
+    "dqnfed_evaluated_clients",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RunCard:
+    """What is known of a run before it begins: its name, and the labels of `dqnfed_run_info`."""
+
+    name: str
+    method: str
+    step_rule: str
+    version: str
+
+
+class RunSamples(Samples):
+    """The samples of a run.
+
+    Parameters
+    ----------
+    card : RunCard
+        Of the run.
+    rounds : int
+        It was asked for.
+    at : float
+        When this process began it, seconds since 1970.
+    clients : int
+        Clients 0 to clients - 1 have series of their own; 0 for none.
+    """
+
+    def __init__(self, card: RunCard, rounds: int, at: float, clients: int = 0) -> None:
+        super().__init__(RUN_METRICS + CLIENT_METRICS)
+        self._clients = clients
+        self.set("dqnfed_run_info", 1, card.method, card.step_rule, card.version)
+        self.set("dqnfed_run_start_timestamp_seconds", at)
+        _make_series(self)
+        self.set("dqnfed_round", 0)
+        self.set("dqnfed_rounds", rounds)
+        self.set("dqnfed_low_ratio_rounds", 0)
+
+    def state(self, current: str) -> None:
+        """Put the run into a state."""
+        for state in dict.fromkeys((*STATES, current)):
+            self.set("dqnfed_run_state", state == current, state)
+
+    def count(self, event: RoundEvent) -> None:
+        """Raise the counters and fill the histograms."""
+        for name, field in COUNTED.items():
+            self.add(name, getattr(event, field))
+        self.add("dqnfed_unmoved_rounds_total", event.factor == 0)
+        if event.improved_ratio < LOW_RATIO:
+            self.add("dqnfed_low_ratio_rounds", 1)
+        elif event.improved_ratio >= LOW_RATIO:  # NaN, where nobody answered again, changes nothing
+            self.set("dqnfed_low_ratio_rounds", 0)
+        self.add("dqnfed_solves_total", 1, str(event.status))
+        for drop in event.dropped:
+            self.add("dqnfed_clients_dropped_total", 1, drop.reason)
+            if 0 <= drop.client < self._clients:
+                self.add("dqnfed_client_dropped_total", 1, str(drop.client))
+        broken = np.count_nonzero(~np.isfinite(event.losses_before)) + np.count_nonzero(np.isinf(event.losses_after))
+        self.add("dqnfed_nonfinite_losses_total", float(broken))
+        for phase, seconds in event.seconds.items():
+            if phase == "total":
+                self.observe("dqnfed_round_seconds", seconds)
+            else:
+                self.observe("dqnfed_phase_seconds", seconds, phase)
+
+    def show(self, events: Sequence[RoundEvent]) -> None:
+        """Set the gauges, from the last of these rounds and the last evaluation among them."""
+        for event in events[-1:]:
+            for name, field in LATEST.items():
+                self.set(name, getattr(event, field))
+            self.set("dqnfed_participants", len(event.participants))
+            self.set("dqnfed_step_norm", math.sqrt(max(event.step_norm_squared, 0.0)))
+            self._take_losses(event)
+        for event in [event for event in events if event.accuracy or event.validation][-1:]:
+            self._take_evaluation(event)
+        if self._clients:
+            for event in events:
+                self._take_clients(event)
+
+    def _take_losses(self, event: RoundEvent) -> None:
+        for when, losses in zip(WHEN, (event.losses_before, event.losses_after), strict=True):
+            values = np.asarray(losses, np.float64)
+            _set_spread(self, when, values[~np.isnan(values)])
+
+    def _take_evaluation(self, event: RoundEvent) -> None:
+        if event.accuracy:
+            self.set("dqnfed_evaluated_round", event.round)
+            self.set("dqnfed_evaluated_clients", len(event.accuracy))
+            self.set("dqnfed_test_loss_mean", event.test_loss)
+            report = _fairness(event.accuracy)
+            for figure, name in FAIRNESS.items():
+                self.set(name, report.get(figure, math.nan))
+        if event.validation:
+            mean = sum(event.validation.values()) / len(event.validation)
+            self.set("dqnfed_validation_accuracy_mean_ratio", mean)
+
+    def _take_clients(self, event: RoundEvent) -> None:
+        for when, losses in zip(WHEN, (event.losses_before, event.losses_after), strict=True):
+            for client, loss in zip(event.participants, losses, strict=True):
+                if client < self._clients:
+                    self.set("dqnfed_client_train_loss", loss, str(client), when)
+        for client, accuracy in (event.accuracy or {}).items():
+            if client < self._clients:
+                self.set("dqnfed_client_test_accuracy_ratio", accuracy, str(client))
+
+
+def _make_series(samples: Samples) -> None:
+    """Let every series appear at once: a counter must have been 0 before its first rise can be seen."""
+    for name in UNKNOWN_AT_FIRST:
+        samples.set(name, math.nan)
+    for name in (*COUNTED, "dqnfed_unmoved_rounds_total", "dqnfed_nonfinite_losses_total"):
+        samples.add(name, 0)
+    for reason in REASONS:
+        samples.add("dqnfed_clients_dropped_total", 0, reason)
+    for status in SOLVES:
+        samples.add("dqnfed_solves_total", 0, status)
+    for when in WHEN:
+        _set_spread(samples, when, np.empty(0))
+    samples.observe("dqnfed_round_seconds", None)
+    for phase in PHASES:
+        samples.observe("dqnfed_phase_seconds", None, phase)
+
+
+def _set_spread(samples: Samples, when: str, values: NDArray[np.float64]) -> None:
+    known = values.size > 0
+    samples.set("dqnfed_train_loss_mean", values.mean() if known else math.nan, when)
+    samples.set("dqnfed_train_loss_min", values.min() if known else math.nan, when)
+    samples.set("dqnfed_train_loss_max", values.max() if known else math.nan, when)
+    points = np.percentile(values, PERCENTILES, method="inverted_cdf") if known else [math.nan] * len(PERCENTILES)
+    for percentile, value in zip(PERCENTILES, points, strict=True):
+        samples.set("dqnfed_train_loss_percentile", float(value), when, str(percentile))
+
+
+def _fairness(accuracy: Mapping[int, float]) -> dict[str, float]:
+    try:
+        return fairness_report(accuracy)
+    except DQNFedError:
+        return {}

@@ -1,0 +1,99 @@
+"""Values of metrics, and their text exposition through prometheus-client."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from math import inf, isinf
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
+from prometheus_client.metrics_core import Metric as Family
+
+from dqnfed_flwr.telemetry.metrics import SECONDS, Metric
+
+Labels = tuple[str, ...]
+
+
+class Samples:
+    """The current value of every series of some metrics.
+
+    Parameters
+    ----------
+    metrics : Iterable[Metric]
+        What may be set; a name that is not among them is an error.
+
+    Raises
+    ------
+    KeyError
+        From the methods, for a metric that was not declared.
+    """
+
+    def __init__(self, metrics: Iterable[Metric]) -> None:
+        self._metrics = {metric.name: metric for metric in metrics}
+        self._values: dict[str, dict[Labels, float]] = {name: {} for name in self._metrics}
+        self._observed: dict[str, dict[Labels, list[float]]] = {name: {} for name in self._metrics}
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+
+    def set(self, name: str, value: float, *labels: str) -> None:
+        """Give a gauge or an info its value; labels in their declared order."""
+        self._values[name][labels] = float(value)
+
+    def add(self, name: str, amount: float, *labels: str) -> None:
+        """Raise a counter, which begins at 0."""
+        series = self._values[name]
+        series[labels] = series.get(labels, 0.0) + amount
+
+    def observe(self, name: str, value: float | None, *labels: str) -> None:
+        """Count a value in a histogram; None only makes the series appear."""
+        counts = self._observed[name].setdefault(labels, [0.0] * (len(SECONDS) + 1) + [0.0])
+        if value is not None:
+            counts[bisect_left(SECONDS, value)] += 1
+            counts[-1] += value
+
+    def forget(self, name: str) -> None:
+        """Drop all series of a metric."""
+        self._values[name].clear()
+
+    def collect(self) -> Iterator[Family]:
+        """The families, as prometheus-client asks for them; metrics without a series are left out."""
+        for metric in self._metrics.values():
+            if metric.kind == "histogram":
+                yield from _histogram(metric, self._observed[metric.name])
+            elif self._values[metric.name]:
+                yield _plain(metric, self._values[metric.name])
+
+    def exposition(self) -> bytes:
+        """Prometheus' text format, version 0.0.4."""
+        return generate_latest(self._registry)
+
+
+def _plain(metric: Metric, series: dict[Labels, float]) -> Family:
+    if metric.kind == "info":
+        info = InfoMetricFamily(metric.family, metric.help)
+        for labels in series:
+            info.add_metric([], dict(zip(metric.labels, labels, strict=True)))
+        return info
+    make = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+    family: Family = make(metric.family if metric.kind == "counter" else metric.name, metric.help)
+    for labels, value in series.items():
+        family.add_sample(metric.name, dict(zip(metric.labels, labels, strict=True)), value)
+    return family
+
+
+def _histogram(metric: Metric, series: dict[Labels, list[float]]) -> Iterator[Family]:
+    if not series:
+        return
+    family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
+    for labels, counts in series.items():
+        family.add_metric(labels, _cumulative(counts[:-1]), counts[-1])
+    yield family
+
+
+def _cumulative(counts: Sequence[float]) -> list[tuple[str, float]]:
+    buckets, total = [], 0.0
+    for bound, count in zip((*SECONDS, inf), counts, strict=True):
+        total += count
+        buckets.append(("+Inf" if isinf(bound) else str(bound), total))
+    return buckets

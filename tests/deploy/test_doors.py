@@ -1,0 +1,159 @@
+"""Who is not let in, each by a real SuperLink."""
+
+from __future__ import annotations
+
+import datetime as dt
+import shutil
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dqnfed_flwr.deploy import check, pki, probe
+from dqnfed_flwr.deploy.commands import superexec_arguments, supernode_arguments
+from dqnfed_flwr.deploy.files import write_private, write_public
+from dqnfed_flwr.deploy.registry import listed, register
+from dqnfed_flwr.errors import RunError
+from tests.helpers.federation import Loopback, Program, free_ports, loopback, node, wait_for
+
+pytestmark = pytest.mark.deploy
+
+BOUND = ["--max-retries", "1", "--max-wait-time", "15"]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loopback]:
+    with loopback(tmp_path_factory.mktemp("doors"), [node(0), node(1)]) as federation:
+        federation.programs["superlink"].start()
+        federation.await_server()
+        assert register(federation.directory, federation.federation, federation.flwr) == {
+            "node-0": "registered",
+            "node-1": "registered",
+        }
+        yield federation
+
+
+def stranger(server: Loopback, name: str) -> Program:
+    """A SuperNode like node-0, with a folder of its own to spoil; not started."""
+    place = server.directory / "nodes" / name
+    shutil.copytree(server.directory / "nodes" / "node-0", place)
+    port = free_ports(1)[0]
+    arguments = supernode_arguments(server.federation, server.federation.nodes[0])
+    arguments[arguments.index("--port") + 1] = str(port)
+    return server.define(name, [*arguments, *BOUND], place, {"FLWR_HOME": str(place / "flwr")})
+
+
+def refused(server: Loopback, program: Program, words: str) -> None:
+    """Wait until the program gave up, and no node came online by it."""
+    wait_for(lambda: program.status is not None or words in program.text(), 90, program.text)
+    assert words in program.text(), program.text()
+    assert "online" not in listed(server.flwr).values()
+    program.end()
+
+
+def test_a_key_that_is_not_registered(server: Loopback) -> None:
+    program = stranger(server, "unknown")
+    private, public = pki.make_node_key("unknown")
+    write_private(program.place / "node.key", private)
+    write_public(program.place / "node.pub", public)
+    program.start()
+    refused(server, program, "Failed to activate SuperNode")
+    assert "[/flwr.proto.Fleet/ActivateNode][ApiError:2004]" in server.programs["superlink"].text()
+
+
+def test_a_node_without_a_key(server: Loopback) -> None:
+    program = stranger(server, "keyless")
+    where = program.arguments.index("--auth-supernode-private-key")
+    del program.arguments[where : where + 2]
+    program.start()
+    refused(server, program, "Exit Code: 305")
+    assert "[/flwr.proto.Fleet/RegisterNode][ApiError:2001]" in server.programs["superlink"].text()
+
+
+def test_a_node_that_trusts_another_authority(server: Loopback) -> None:
+    program = stranger(server, "elsewhere")
+    write_public(program.place / "ca.crt", pki.make_authority().certificate)
+    program.start()
+    refused(server, program, "SSL")
+
+
+def test_a_node_without_tls(server: Loopback) -> None:
+    program = stranger(server, "plain")
+    where = program.arguments.index("--root-certificates")
+    program.arguments[where : where + 2] = ["--insecure"]
+    program.start()
+    wait_for(lambda: program.status is not None, 90, program.text)
+    assert program.status != 0
+    assert "online" not in listed(server.flwr).values()
+
+
+@pytest.mark.parametrize("which", ["fleet_port", "control_port"])
+def test_plain_text_at_a_tls_port(server: Loopback, which: str) -> None:
+    with socket.create_connection(("127.0.0.1", getattr(server.federation, which)), 5) as end:
+        end.settimeout(10)
+        end.sendall(b"POST /v1/control/list-runs HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
+        try:
+            answer = end.recv(1024)
+        except ConnectionResetError:
+            answer = b""
+    assert b"200" not in answer
+
+
+def test_an_operator_who_trusts_another_authority(server: Loopback, tmp_path: Path) -> None:
+    home = server.directory / "operator"
+    shutil.copytree(home, tmp_path / "operator")
+    (tmp_path / "operator" / "ca.crt").write_bytes(pki.make_authority().certificate)
+    config = (home / "config.toml").read_text().replace(str(home), str(tmp_path / "operator"))
+    (tmp_path / "operator" / "config.toml").write_text(config)
+    flwr = server.flwr
+    flwr.environment["FLWR_HOME"] = str(tmp_path / "operator")
+    heard = server.programs["superlink"].text().count("ControlServicer.ListNodes")
+    with pytest.raises(RunError):
+        listed(flwr)
+    assert server.programs["superlink"].text().count("ControlServicer.ListNodes") == heard
+    listed(server.flwr)
+    assert server.programs["superlink"].text().count("ControlServicer.ListNodes") == heard + 1
+
+
+def test_an_executor_with_another_secret(server: Loopback) -> None:
+    place = server.directory / "server"
+    write_private(place / "wrong.secret", b"wrong")
+    arguments = superexec_arguments(server.federation)
+    arguments[arguments.index("--superexec-auth-secret-file") + 1] = "wrong.secret"
+    program = server.define("wrong-secret", arguments, place, {})
+    program.start()
+    superlink = server.programs["superlink"]
+    wait_for(lambda: "SuperExec authentication failed" in superlink.text(), 90, program.text)
+    assert 'acquire-task HTTP/1.1" 200' not in superlink.text()
+    program.end()
+
+
+def test_the_control_port_is_on_loopback_only(server: Loopback) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe_socket:
+        try:
+            probe_socket.connect(("192.0.2.1", 9))  # sends nothing; tells this machine's own address
+        except OSError:
+            pytest.skip("this machine has no address but loopback")
+        address = probe_socket.getsockname()[0]
+    with pytest.raises(OSError, match=r"refused|unreachable|timed out"):
+        socket.create_connection((address, server.federation.control_port), 3).close()
+
+
+def test_a_server_whose_certificate_is_out_of_date(server: Loopback) -> None:
+    place = server.directory / "server"
+    ca = server.directory / "ca"
+    authority = pki.Identity((ca / "ca.crt").read_bytes(), (ca / "ca.key").read_bytes())
+    past = dt.datetime.now(dt.UTC) - dt.timedelta(days=30)
+    expired = pki.make_server(authority, "127.0.0.1", [], 7, now=past)
+    write_private(place / "server.key", expired.key)
+    write_public(place / "server.crt", expired.certificate)
+    server.programs["superlink"].signal()
+    server.programs["superlink"].start()
+    server.await_server()
+    program = stranger(server, "careful")
+    program.start()
+    wait_for(lambda: program.status is not None or "SSL" in program.text(), 90, program.text)
+    assert "SuperNode ID" not in program.text()
+    assert probe.look("127.0.0.1", server.federation.fleet_port, place / "ca.crt")[0] is probe.Port.EXPIRED
+    assert "the server certificate expired" in "\n".join(one.what for one in check.check(server.directory))

@@ -1,0 +1,88 @@
+"""Real processes on loopback, with TLS and keys: runs that complete, fail and are stopped, as an operator sees them."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dqnfed_flwr.deploy.check import check
+from dqnfed_flwr.deploy.findings import failed
+from dqnfed_flwr.engine.flwr_command import flwr_environment, program
+from dqnfed_flwr.engine.restart import RUN_ID
+from dqnfed_flwr.engine.result import MODEL
+from dqnfed_flwr.engine.run import run
+from tests.helpers.federation import RUN_SECONDS, Loopback, loopback, node
+
+pytestmark = pytest.mark.deploy
+
+SETTINGS = {"clients": 3, "rounds": 3, "local.threads": 1, "deadline": 120}
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loopback]:
+    with loopback(tmp_path_factory.mktemp("three"), [node(k) for k in range(3)]) as federation:
+        federation.start()
+        yield federation
+
+
+def dqnfed(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command as an operator types it."""
+    return subprocess.run(
+        [program("dqnfed"), *arguments],
+        env={**flwr_environment(), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=RUN_SECONDS,
+        check=False,
+    )
+
+
+def submit(federation: Loopback, *arguments: str, **settings: object) -> subprocess.CompletedProcess[str]:
+    given = [f"--set={key}={value}" for key, value in {**SETTINGS, **settings}.items()]
+    return dqnfed("submit", "digits", str(federation.directory), *given, *arguments)
+
+
+def test_a_deployed_run_ends_with_the_bits_of_a_run_in_one_process(federation: Loopback, tmp_path: Path) -> None:
+    done = submit(federation, "--output", str(tmp_path / "deployed"))
+    assert done.returncode == 0, done.stderr + done.stdout + federation.texts()
+    assert "round 3/3" in done.stdout
+    assert done.stdout.rstrip().endswith("is completed")
+    run({**SETTINGS, "output": str(tmp_path / "here")})
+    assert (tmp_path / "deployed" / MODEL).read_bytes() == (tmp_path / "here" / MODEL).read_bytes()
+    number = (tmp_path / "deployed" / RUN_ID).read_text().strip()
+    listed = dqnfed("runs", str(federation.directory))
+    assert f"{number}  finished:completed" in listed.stdout
+
+
+def test_a_failed_run_says_what_the_client_said(federation: Loopback, tmp_path: Path) -> None:
+    done = submit(federation, data=str(tmp_path / "absent.npz"), **{"min-clients": 3})
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "finished:failed" in done.stderr
+    assert "0 of 3 clients came" in done.stderr
+    assert f"no file '{tmp_path / 'absent.npz'}'" in done.stderr
+
+
+def test_a_run_is_stopped(federation: Loopback) -> None:
+    started = submit(federation, "--detach", rounds=1000)
+    assert started.returncode == 0, started.stderr
+    number = started.stdout.strip()
+    stopped = dqnfed("stop", number, str(federation.directory))
+    assert stopped.returncode == 0, stopped.stderr
+    followed = dqnfed("logs", number, str(federation.directory), "--follow")
+    assert followed.returncode == 1
+    assert "finished:stopped" in followed.stderr
+    unknown = dqnfed("stop", "17", str(federation.directory))
+    assert unknown.returncode == 1
+    assert "17" in unknown.stderr
+
+
+def test_check_finds_a_running_federation_well(federation: Loopback) -> None:
+    findings = check(federation.directory)
+    assert not failed(findings), findings
+    words = [finding.what for finding in findings]
+    assert any("3 keys are registered, 3" in line for line in words), words
+    assert f"Fleet port {federation.federation.fleet_port} answers with our certificate" in words
+    assert not failed(check(federation.directory / "nodes" / "node-0"))

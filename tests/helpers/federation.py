@@ -1,0 +1,279 @@
+"""A real federation on loopback: SuperLink, SuperNodes and their executors as processes, with TLS and keys.
+
+Every process belongs to a session of its own, and all of them are killed at the end, whatever the test did.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from dqnfed_flwr.config import Settings
+from dqnfed_flwr.deploy.build import create
+from dqnfed_flwr.deploy.commands import (
+    QUIET,
+    node_superexec_arguments,
+    superexec_arguments,
+    superlink_arguments,
+    supernode_arguments,
+)
+from dqnfed_flwr.deploy.plan import CONNECTION, Federation, Node, read_plan
+from dqnfed_flwr.deploy.registry import listed, operator_command, register
+from dqnfed_flwr.engine.flower import write_app
+from dqnfed_flwr.engine.flwr_command import FlwrCommand, flwr_environment, program, run_record, run_status
+from dqnfed_flwr.engine.result import RUN
+from dqnfed_flwr.telemetry.log import EVENTS
+
+ROOT = Path(__file__).parents[2]
+PR_SET_PDEATHSIG = 1
+RESTART_SECONDS = 5.0
+START_SECONDS, ONLINE_SECONDS, RUN_SECONDS, ASK_SECONDS = 90.0, 150.0, 480.0, 30.0
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports on loopback that nobody listens on, all different."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+def wait_for(what: Callable[[], Any], seconds: float, why: Callable[[], str] = lambda: "", pause: float = 0.3) -> Any:
+    """The first true answer of `what`, asked until `seconds` are over; then fail and say `why`."""
+    end = time.monotonic() + seconds
+    while not (found := what()):
+        assert time.monotonic() < end, f"not within {seconds:.0f} s\n{why()}"
+        time.sleep(pause)
+    return found
+
+
+class Program:
+    """One process and all that it starts; its output goes to a file."""
+
+    def __init__(self, arguments: Sequence[str], place: Path, log: Path, environment: Mapping[str, str]) -> None:
+        self.arguments, self.place, self.log, self.environment = list(arguments), place, log, dict(environment)
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it, once more where it was before."""
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [program(self.arguments[0]), *self.arguments[1:]],
+                cwd=self.place,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=_die_with_parent(),
+            )
+
+    def signal(self, number: int = signal.SIGKILL) -> None:
+        """Send a signal to this process alone, and wait where it cannot survive it."""
+        assert self.process is not None
+        self.process.send_signal(number)
+        if number in (signal.SIGKILL, signal.SIGTERM):
+            self.process.wait(20)
+
+    def end(self) -> None:
+        """Kill it and what it started."""
+        if self.process is None:
+            return
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(10)
+
+    @property
+    def status(self) -> int | None:
+        """Exit status; None while it runs."""
+        return None if self.process is None else self.process.poll()
+
+    def text(self) -> str:
+        """What it has written."""
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+
+class Loopback:
+    """A federation of `deploy init` on this machine.
+
+    Attributes
+    ----------
+    directory : Path
+        Where `deploy init` wrote to.
+    programs : dict[str, Program]
+        `superlink`, `superexec`, and for each node `NAME` and `NAME-superexec`.
+    """
+
+    def __init__(self, directory: Path, logs: Path) -> None:
+        self.directory, self.logs = directory, logs
+        self.federation = read_plan(directory)
+        self.programs: dict[str, Program] = {}
+        self.output: Path | None = None
+        server = directory / "server"
+        state = {"FLWR_HOME": str(server / "state" / "flwr"), "DQNFED_OUTPUT": str(server / "state" / "runs")}
+        self.define("superlink", superlink_arguments(self.federation), server, state)
+        self.define("superexec", superexec_arguments(self.federation), server, state)
+        for node in self.federation.nodes:
+            self.define_node(node)
+
+    @property
+    def flwr(self) -> FlwrCommand:
+        """Flower's command as the operator has it."""
+        return operator_command(self.directory)
+
+    def define(self, name: str, arguments: Sequence[str], place: Path, variables: Mapping[str, str]) -> Program:
+        """Add a program without starting it."""
+        environment = {**flwr_environment(), **QUIET, **variables, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+        self.programs[name] = Program(arguments, place, self.logs / f"{name}.log", environment)
+        return self.programs[name]
+
+    def define_node(self, node: Node) -> None:
+        """Add a SuperNode and its SuperExec."""
+        place = self.directory / "nodes" / node.name
+        home = {"FLWR_HOME": str(place / "flwr")}
+        self.define(node.name, supernode_arguments(self.federation, node), place, home)
+        self.define(f"{node.name}-superexec", node_superexec_arguments(node), place, home)
+
+    def start(self) -> None:
+        """Start everything, register the keys, wait until all nodes are online."""
+        self.start_server()
+        assert set(register(self.directory, self.federation, self.flwr).values()) <= {"registered", "known"}
+        for node in self.federation.nodes:
+            self.start_node(node.name)
+        self.await_online([node.name for node in self.federation.nodes])
+
+    def start_server(self) -> None:
+        """Start SuperLink and SuperExec, and wait until the SuperLink answers."""
+        for name in ("superlink", "superexec"):
+            self.programs[name].start()
+        self.await_server()
+
+    def await_server(self) -> None:
+        """Wait until the Control port takes connections."""
+        wait_for(lambda: listening(self.federation.control_port), START_SECONDS, self.programs["superlink"].text)
+
+    def start_node(self, name: str) -> None:
+        """Start a SuperNode and its SuperExec."""
+        for one in (name, f"{name}-superexec"):
+            self.programs[one].start()
+
+    def await_online(self, names: Sequence[str]) -> None:
+        """Wait until these nodes are online."""
+        wait_for(
+            lambda: list(listed(self.flwr).values()).count("online") >= len(names),
+            ONLINE_SECONDS,
+            lambda: "\n".join(self.programs[name].text()[-1500:] for name in names),
+        )
+
+    @contextmanager
+    def kept_running(self, name: str) -> Iterator[None]:
+        """Do as the unit does, in this block: whenever `name` has ended, start it again some seconds later."""
+        over = threading.Event()
+
+        def keep() -> None:
+            while not over.wait(RESTART_SECONDS):
+                if self.programs[name].status is not None:
+                    self.programs[name].start()
+
+        thread = threading.Thread(target=keep)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+    def submit(self, settings: Mapping[str, Any], app: Path) -> str:
+        """Start a run; Flower's id for it."""
+        found = Settings.from_mapping(settings)
+        self.output = Path(found.output) if found.output else None
+        write_app(app, found)
+        answer = self.flwr.json("run", str(app), CONNECTION)
+        assert "run-id" in answer, answer
+        return str(answer["run-id"])
+
+    def await_end(self, run_id: str, seconds: float = RUN_SECONDS) -> str:
+        """How the run ended. Asking `flwr` costs seconds of a core, so the output folder is looked at in between."""
+        end, asked = time.monotonic() + seconds, 0.0
+        while True:
+            over = self.output is not None and (self.output / RUN).exists()
+            if over or time.monotonic() - asked > ASK_SECONDS:
+                asked = time.monotonic()
+                if (status := run_status(self.flwr, run_id)).startswith("finished"):
+                    return status
+            assert time.monotonic() < end, f"not within {seconds:.0f} s\n{self.story(run_id)}"
+            time.sleep(0.5)
+
+    def await_round(self, number: int, seconds: float = RUN_SECONDS) -> None:
+        """Wait until that many rounds are in the event log."""
+        assert self.output is not None
+        events = self.output / EVENTS
+        wait_for(lambda: events.exists() and len(events.read_text().splitlines()) >= number, seconds, self.texts, 0.05)
+
+    def story(self, run_id: str) -> str:
+        """What there is to say about a run, for a test that fails."""
+        record = run_record(self.flwr, run_id)
+        return "\n".join([str(record), self.flwr("log", run_id, CONNECTION, "--show")[-4000:], self.texts()])
+
+    def texts(self) -> str:
+        """The end of what every program has written."""
+        return "\n".join(f"--- {name} ({one.status})\n{one.text()[-1500:]}" for name, one in self.programs.items())
+
+    def end(self) -> None:
+        """Kill everything."""
+        for one in reversed(self.programs.values()):
+            one.end()
+
+
+@contextmanager
+def loopback(place: Path, nodes: Sequence[Node], **changes: Any) -> Iterator[Loopback]:
+    """A federation with `nodes` under `place`, not started; it ends with the block."""
+    ports = free_ports(2 + len(nodes))
+    numbered = tuple(replace(node, port=port) for node, port in zip(nodes, ports[2:], strict=True))
+    plan = Federation("127.0.0.1", fleet_port=ports[0], control_port=ports[1], nodes=numbered)
+    create(place / "federation", replace(plan, **changes))
+    (place / "logs").mkdir()
+    federation = Loopback(place / "federation", place / "logs")
+    try:
+        yield federation
+    finally:
+        federation.end()
+
+
+def _die_with_parent() -> Callable[[], None] | None:
+    """What a child calls so that it is killed when this process dies, in whatever way; None where that cannot be.
+
+    Linux sends the signal when the thread that started the child ends, so only the main thread can use it.
+    """
+    if sys.platform != "linux" or threading.current_thread() is not threading.main_thread():
+        return None
+    prctl = ctypes.CDLL(None).prctl
+    return lambda: prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def listening(port: int) -> bool:
+    """Whether somebody listens there."""
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def node(number: int, data: str = "") -> Node:
+    """A node for `loopback`, which gives it a port."""
+    return Node(f"node-{number}", number, 1, data)

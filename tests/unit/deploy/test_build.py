@@ -1,0 +1,217 @@
+"""The folder of a federation: what is in it, who may read it, how it changes."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dqnfed_flwr.deploy import build, pki
+from dqnfed_flwr.deploy.plan import Federation, Node, read_plan
+from dqnfed_flwr.errors import ConfigError
+
+PLAN = Federation(
+    "fl.example.org", ("192.0.2.7",), nodes=(Node("node-0", 0, 9094), Node("node-1", 1, 9095, "/d/s.npz"))
+)
+SECRET = ("ca/ca.key", "server/server.key", "server/superexec.secret", "node.key", "superexec.secret")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    build.create(tmp_path / "federation", PLAN)
+    return tmp_path / "federation"
+
+
+def secrets_in(place: Path) -> list[Path]:
+    return [path for path in place.rglob("*") if path.as_posix().endswith(SECRET)]
+
+
+@pytest.mark.parametrize("mask", [0o000, 0o022, 0o077])
+def test_secrets_are_private_whatever_the_umask(tmp_path: Path, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        build.create(tmp_path / "deep" / "federation", PLAN)
+        build.add_node(tmp_path / "deep" / "federation")
+        build.rotate(tmp_path / "deep" / "federation", authority=True)
+    finally:
+        os.umask(before)
+    place = tmp_path / "deep" / "federation"
+    assert len(secrets_in(place)) == 3 + 2 * 3
+    assert {path.stat().st_mode & 0o777 for path in secrets_in(place)} == {0o600}
+    assert {path.stat().st_mode & 0o777 for path in [place, *place.rglob("*")] if path.is_dir()} == {0o700}
+    public = {path.stat().st_mode & 0o777 for path in place.rglob("*") if path.is_file()} - {0o600}
+    assert public == {0o644}
+
+
+def test_every_private_key_is_in_a_file_for_secrets(place: Path) -> None:
+    found = {path for path in place.rglob("*") if path.is_file() and b"PRIVATE KEY" in path.read_bytes()}
+    assert found == {path for path in secrets_in(place) if path.suffix == ".key"}
+
+
+def test_secrets_differ_and_are_nowhere_else(place: Path) -> None:
+    texts = [path.read_bytes() for path in secrets_in(place)]
+    assert len(set(texts)) == len(texts)
+    others = [path.read_bytes() for path in place.rglob("*") if path.is_file() and path not in secrets_in(place)]
+    assert not any(secret.strip() in other for secret in texts for other in others)
+
+
+def test_a_second_call_overwrites_nothing(place: Path) -> None:
+    before = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
+    with pytest.raises(ConfigError, match=r"holds a federation already.*add-node"):
+        build.create(place, PLAN)
+    assert {path: path.read_bytes() for path in place.rglob("*") if path.is_file()} == before
+
+
+def test_a_folder_with_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="is not empty"):
+        build.create(tmp_path, PLAN)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_a_failure_leaves_nothing_half_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "write_plan", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(ConfigError, match="No space left"):
+        build.create(tmp_path / "federation", PLAN)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"host": "fl.example.org:9092"}, "without port"),
+        ({"host": "999.1.1.1"}, "IP address"),
+        ({"others": ("a b",)}, "'a b'"),
+        ({"fleet_port": 0}, "1 to 65535"),
+        ({"control_port": 9092}, "give two ports"),
+        ({"days": 0}, "at least 1"),
+        ({"nodes": (Node("../x", 0, 1),)}, "lower-case"),
+        ({"nodes": (Node("a", 0, 1), Node("a", 1, 2))}, "one name"),
+        ({"nodes": (Node("a", 0, 1, "site.npz"),)}, "absolute path"),
+        ({"nodes": (Node("a", 0, 1, "/x y.npz"),)}, "without spaces"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_is_written(
+    tmp_path: Path, changes: dict[str, object], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        build.create(tmp_path / "federation", replace(PLAN, **changes))  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_plan_is_read_back(place: Path) -> None:
+    assert read_plan(place) == PLAN
+
+
+def test_flowers_connection(place: Path) -> None:
+    config = tomllib.loads((place / "operator" / "config.toml").read_text())["superlink"]
+    assert config == {
+        "default": "dqnfed",
+        "dqnfed": {"address": "127.0.0.1:8000", "root-certificates": str(place / "operator" / "ca.crt")},
+    }
+
+
+def test_commands_name_files_that_are_there(place: Path) -> None:
+    for role, folder in (("superlink", "server"), ("superexec", "server"), ("node-1", "nodes/node-1")):
+        words = shlex.split((place / "commands" / f"{role}.txt").read_text(), comments=True)
+        assert words[words.index("cd") + 1] == str(place / folder)
+        files = [word for word in words if word.endswith((".crt", ".key", ".secret"))]
+        assert files
+        assert [name for name in files if not (place / folder / name).is_file()] == []
+    assert '--node-config partition-id=1 data="/d/s.npz"' in " ".join(
+        shlex.split((place / "commands" / "node-1.txt").read_text(), comments=True)
+    )
+
+
+def test_a_shell_reads_the_environment(place: Path) -> None:
+    script = '. ./environment; printf %s "$DQNFED_NODE_CONFIG|$FLWR_TELEMETRY_ENABLED|$DQNFED_SUPERLINK"'
+    done = subprocess.run(
+        ["sh", "-c", script], cwd=place / "nodes" / "node-1", capture_output=True, text=True, check=True
+    )
+    assert done.stdout == 'partition-id=1 data="/d/s.npz"|0|fl.example.org:9092'
+
+
+def test_an_ipv6_host_is_put_in_brackets() -> None:
+    assert Federation("2001:db8::7").superlink == "[2001:db8::7]:9092"
+
+
+def test_nodes_come_and_go(place: Path) -> None:
+    assert build.add_node(place).name == "node-2"
+    assert build.add_node(place, "ward-b", "mine:load") == Node("ward-b", 3, 9097, "mine:load")
+    build.remove_node(place, "node-1")
+    assert not (place / "nodes" / "node-1").exists()
+    assert not (place / "commands" / "node-1.txt").exists()
+    assert build.add_node(place, "late").partition == 1
+    assert [(node.name, node.partition) for node in read_plan(place).nodes] == [
+        ("node-0", 0),
+        ("late", 1),
+        ("node-2", 2),
+        ("ward-b", 3),
+    ]
+    assert pki.same_node_key(
+        (place / "nodes" / "late" / "node.key").read_bytes(), (place / "nodes" / "late" / "node.pub").read_bytes()
+    )
+    with pytest.raises(ConfigError, match="already"):
+        build.add_node(place, "late")
+    with pytest.raises(ConfigError, match="no node 'node-1'; there are node-0"):
+        build.remove_node(place, "node-1")
+
+
+def test_rotate_keeps_authority_and_node_keys(place: Path) -> None:
+    watched = [place / "ca" / "ca.crt", place / "ca" / "ca.key", *place.glob("nodes/*/*")]
+    before = {path: path.read_bytes() for path in watched}
+    old = pki.first_certificate((place / "server" / "server.crt").read_bytes())
+    build.rotate(place, days=30)
+    new = pki.first_certificate((place / "server" / "server.crt").read_bytes())
+    assert {path: path.read_bytes() for path in watched} == before
+    assert new.serial_number != old.serial_number
+    assert new.public_key() != old.public_key()
+    assert pki.names_of(new) == pki.names_of(old)
+    assert (new.not_valid_after_utc - new.not_valid_before_utc - pki.BACKDATED).days == 30
+    assert pki.signed_by(new, pki.certificates((place / "nodes" / "node-0" / "ca.crt").read_bytes()))
+    assert pki.belongs_to(new, (place / "server" / "server.key").read_bytes())
+
+
+def test_a_new_authority_is_trusted_beside_the_old_one(place: Path) -> None:
+    old = pki.first_certificate((place / "server" / "server.crt").read_bytes())
+    build.rotate(place, authority=True)
+    new = pki.first_certificate((place / "server" / "server.crt").read_bytes())
+    for folder in ("server", "operator", "nodes/node-0", "nodes/node-1"):
+        trusted = pki.certificates((place / folder / "ca.crt").read_bytes())
+        assert pki.signed_by(new, trusted)
+        assert pki.signed_by(old, trusted)
+    build.rotate(place)
+    again = pki.first_certificate((place / "server" / "server.crt").read_bytes())
+    assert pki.signed_by(again, trusted[:1])
+
+
+def test_rotate_without_the_authoritys_key_says_what_to_do(place: Path) -> None:
+    (place / "ca" / "ca.key").unlink()
+    before = (place / "server" / "server.crt").read_bytes()
+    with pytest.raises(ConfigError, match=r"put the authority's key back.*--ca"):
+        build.rotate(place)
+    assert (place / "server" / "server.crt").read_bytes() == before
+
+
+def test_a_new_authority_where_the_old_one_is_kept_elsewhere(place: Path) -> None:
+    shutil.rmtree(place / "ca")
+    build.rotate(place, authority=True)
+    new = pki.first_certificate((place / "server" / "server.crt").read_bytes())
+    assert pki.signed_by(new, pki.certificates((place / "ca" / "ca.crt").read_bytes()))
+
+
+def test_rotate_in_a_damaged_folder_says_what_is_missing(place: Path) -> None:
+    shutil.rmtree(place / "server")
+    with pytest.raises(ConfigError, match=r"server.*No such file.*dqnfed deploy check"):
+        build.rotate(place, authority=True)
+
+
+def test_no_federation(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no federation.toml there; make a federation with `dqnfed deploy init"):
+        build.add_node(tmp_path)

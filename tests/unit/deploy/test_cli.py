@@ -1,0 +1,91 @@
+"""`dqnfed deploy` as it is typed: what it prints, and what it never prints."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import Result
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from dqnfed_flwr.cli.app import app
+from dqnfed_flwr.deploy import registry
+from dqnfed_flwr.deploy.plan import read_plan
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["deploy", *arguments], prog_name="dqnfed")
+
+
+def test_every_option_and_command_has_help() -> None:
+    root = get_command(app)
+    assert isinstance(root, click.Group)
+    group = root.commands["deploy"]
+    assert isinstance(group, click.Group)
+    assert set(group.commands) == {"init", "add-node", "remove-node", "register", "rotate", "check"}
+    for command in group.commands.values():
+        assert command.help
+        assert [option.name for option in command.params if isinstance(option, click.Option) and not option.help] == []
+
+
+def test_nothing_secret_is_printed_or_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    place = str(tmp_path / "fl")
+    with caplog.at_level(logging.DEBUG):
+        results = [
+            call("init", place, "--nodes", "2", "--host", "localhost", "--address", "192.0.2.1"),
+            call("add-node", place, "--name", "late"),
+            call("rotate", place, "--ca"),
+            call("check", place),
+            call("remove-node", place, "late", "--offline"),
+            call("init", place, "--nodes", "2", "--host", "localhost"),
+        ]
+    assert [result.exit_code for result in results] == [0, 0, 0, 0, 0, 2]
+    said = "".join(result.output for result in results) + caplog.text
+    assert "PRIVATE" not in said
+    for path in (tmp_path / "fl").rglob("*"):
+        if path.is_file() and path.stat().st_mode & 0o077 == 0:
+            lines = [line for line in path.read_text().splitlines() if not line.startswith("-----")]
+            assert not any(line in said for line in lines if line)
+
+
+def test_init_says_what_to_do_next(tmp_path: Path) -> None:
+    result = call("init", str(tmp_path / "fl"), "--nodes", "3", "--host", "fl.example.org", "--data", "/data/site.npz")
+    assert result.exit_code == 0
+    assert f"dqnfed deploy register {tmp_path / 'fl'}" in result.stdout
+    assert [node.data for node in read_plan(tmp_path / "fl").nodes] == ["/data/site.npz"] * 3
+
+
+def test_check_tells_by_its_status(tmp_path: Path) -> None:
+    assert (
+        call("init", str(tmp_path / "fl"), "--nodes", "1", "--host", "localhost", "--fleet-port", "40913").exit_code
+        == 0
+    )
+    (tmp_path / "fl" / "server" / "server.key").chmod(0o644)
+    result = call("check", str(tmp_path / "fl"), "--quiet")
+    assert result.exit_code == 1
+    assert result.stdout.startswith("failure  ")
+    assert "mend: chmod 600" in result.stdout
+    assert call("check", str(tmp_path)).exit_code == 2
+
+
+def test_register_tells_by_its_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert call("init", str(tmp_path / "fl"), "--nodes", "1", "--host", "localhost").exit_code == 0
+    monkeypatch.setattr(registry, "register", lambda *_: {"node-0": "already in use"})
+    result = call("register", str(tmp_path / "fl"))
+    assert (result.exit_code, result.stdout) == (1, "node-0: already in use\n")
+
+
+def test_a_node_stays_when_it_cannot_be_unregistered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dqnfed_flwr.errors import RunError
+
+    assert call("init", str(tmp_path / "fl"), "--nodes", "1", "--host", "localhost").exit_code == 0
+
+    def away(*_: object) -> bool:
+        raise RunError("the SuperLink does not answer")
+
+    monkeypatch.setattr(registry, "unregister", away)
+    assert call("remove-node", str(tmp_path / "fl"), "node-0").exit_code == 1
+    assert (tmp_path / "fl" / "nodes" / "node-0" / "node.key").exists()

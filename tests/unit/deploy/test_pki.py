@@ -1,0 +1,135 @@
+"""Certificates and keys, read back by the cryptography package and by Python's own TLS."""
+
+from __future__ import annotations
+
+import datetime as dt
+import ipaddress
+import socket
+import ssl
+import threading
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
+from cryptography.x509.oid import ExtendedKeyUsageOID
+
+from dqnfed_flwr.deploy import pki
+from dqnfed_flwr.errors import ConfigError
+
+NOW = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
+AUTHORITY = pki.make_authority(now=NOW)
+SERVER = pki.make_server(AUTHORITY, "fl.example.org", ["192.0.2.7", "2001:db8::7", "fl"], 90, now=NOW)
+
+
+def test_the_server_certificate_is_for_all_names_and_for_this_machine() -> None:
+    names = pki.first_certificate(SERVER.certificate).extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    assert names.value.get_values_for_type(x509.DNSName) == ["fl.example.org", "fl", "localhost"]
+    assert names.value.get_values_for_type(x509.IPAddress) == [
+        ipaddress.ip_address(address) for address in ("192.0.2.7", "2001:db8::7", "127.0.0.1")
+    ]
+
+
+def test_a_name_given_twice_stands_once() -> None:
+    server = pki.make_server(AUTHORITY, "localhost", ["127.0.0.1", "localhost"], 1)
+    assert pki.names_of(pki.first_certificate(server.certificate)) == ["localhost", "127.0.0.1"]
+
+
+def test_dates() -> None:
+    certificate = pki.first_certificate(SERVER.certificate)
+    assert certificate.not_valid_before_utc == NOW - pki.BACKDATED
+    assert certificate.not_valid_after_utc == NOW + dt.timedelta(days=90)
+
+
+def test_the_authority_may_sign_and_the_server_may_not() -> None:
+    authority, server = pki.first_certificate(AUTHORITY.certificate), pki.first_certificate(SERVER.certificate)
+    basic = [one.extensions.get_extension_for_class(x509.BasicConstraints) for one in (authority, server)]
+    assert [(one.value.ca, one.critical) for one in basic] == [(True, True), (False, True)]
+    assert basic[0].value.path_length == 0
+    usage = [one.extensions.get_extension_for_class(x509.KeyUsage).value for one in (authority, server)]
+    assert [one.key_cert_sign for one in usage] == [True, False]
+    purposes = server.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    assert list(purposes) == [ExtendedKeyUsageOID.SERVER_AUTH]
+
+
+def test_who_signed_what() -> None:
+    other = pki.make_authority()
+    certificate = pki.first_certificate(SERVER.certificate)
+    assert pki.signed_by(certificate, pki.certificates(AUTHORITY.certificate))
+    assert pki.signed_by(certificate, pki.certificates(other.certificate + AUTHORITY.certificate))
+    assert not pki.signed_by(certificate, pki.certificates(other.certificate))
+    assert pki.belongs_to(certificate, SERVER.key)
+    assert not pki.belongs_to(certificate, AUTHORITY.key)
+    assert not pki.belongs_to(certificate, b"nonsense")
+
+
+def test_authorities_have_names_of_their_own() -> None:
+    assert (
+        pki.first_certificate(AUTHORITY.certificate).subject
+        != pki.first_certificate(pki.make_authority().certificate).subject
+    )
+
+
+def test_node_keys_are_what_flower_reads() -> None:
+    private, public = pki.make_node_key("node-0")
+    key, known = load_ssh_private_key(private, None), load_ssh_public_key(public)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    assert isinstance(known, ec.EllipticCurvePublicKey)
+    assert isinstance(known.curve, ec.SECP384R1)
+    assert key.public_key().public_numbers() == known.public_numbers()
+    assert public.startswith(b"ecdsa-sha2-nistp384 ")
+    assert public.endswith(b" node-0\n")
+
+
+def test_keys_that_do_not_belong_together() -> None:
+    private, public = pki.make_node_key("a")
+    assert pki.same_node_key(private, public)
+    assert not pki.same_node_key(private, pki.make_node_key("b")[1])
+    assert not pki.same_node_key(b"nonsense", public)
+
+
+def test_a_bundle_holds_the_new_authority_and_the_one_before() -> None:
+    second, third = pki.make_authority(now=NOW), pki.make_authority(now=NOW)
+    both = pki.bundle(second.certificate, AUTHORITY.certificate, now=NOW)
+    assert pki.certificates(both) == [pki.first_certificate(one.certificate) for one in (second, AUTHORITY)]
+    assert len(pki.certificates(pki.bundle(third.certificate, both, now=NOW))) == 2
+    later = NOW + dt.timedelta(days=pki.CA_DAYS + 1)
+    assert len(pki.certificates(pki.bundle(third.certificate, both, now=later))) == 1
+
+
+def test_an_identity_does_not_show_its_key() -> None:
+    assert "PRIVATE" not in repr(SERVER) + str(SERVER)
+
+
+def test_no_certificate() -> None:
+    with pytest.raises(ConfigError, match="no certificate in PEM format"):
+        pki.certificates(b"")
+
+
+@pytest.mark.parametrize(("name", "trusted"), [("localhost", True), ("127.0.0.1", True), ("elsewhere.org", False)])
+def test_tls_takes_the_certificate_for_its_names_only(tmp_path: Path, name: str, trusted: bool) -> None:
+    authority = pki.make_authority()
+    server = pki.make_server(authority, "fl.example.org", [], 1)
+    (tmp_path / "both.pem").write_bytes(server.certificate + server.key)
+    there = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    there.load_cert_chain(tmp_path / "both.pem")
+    here = ssl.create_default_context(cadata=authority.certificate.decode())
+    left, right = socket.socketpair()
+    thread = threading.Thread(target=_answer, args=(there, right))
+    thread.start()
+    with left:
+        if trusted:
+            here.wrap_socket(left, server_hostname=name).close()
+        else:
+            with pytest.raises(ssl.SSLCertVerificationError):
+                here.wrap_socket(left, server_hostname=name)
+    thread.join(10)
+
+
+def _answer(context: ssl.SSLContext, end: socket.socket) -> None:
+    try:
+        with context.wrap_socket(end, server_side=True) as secure:
+            secure.recv(1)
+    except OSError:
+        end.close()

@@ -1,0 +1,250 @@
+"""Runs elsewhere, with a shell script for Flower's command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from dqnfed_flwr.cli.app import app
+from dqnfed_flwr.config import Settings
+from dqnfed_flwr.deploy import build, runs
+from dqnfed_flwr.deploy.plan import Federation, Node
+from dqnfed_flwr.errors import ConfigError, RunError
+
+RUN = "17820031"
+LOG = """INFO :      2 of 3 clients are there
+\033[93mWARNING \033[0m:   Client 1 is left out: client-error: code 2: DataError: labels from 0 to 12
+round 1/2  mean  10.0 %
+WARNING :   Client 1 is left out: client-error: code 2: DataError: labels from 0 to 12
+round 2/2  mean  20.0 %"""
+
+
+class Flower:
+    """A `flwr` command that is a script; `calls` is what it was asked."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.answers = {"run": '{"success": true, "run-id": "17820031"}', "stop": '{"success": true}', "log": LOG}
+        self.status("finished:completed")
+
+    def status(self, *states: str, details: str = "") -> None:
+        """What `flwr list` says, call by call; the last for ever."""
+        for number, state in enumerate(states):
+            run = {"run-id": RUN, "status": state, "status-details": details, "pending-at": "2026-01-01"}
+            (self.place / f"list.{number}").write_text(json.dumps({"success": True, "runs": [run]}))
+        (self.place / "count").write_text("0")
+        last = len(states) - 1
+        self.answers["list"] = f"@n=$(cat count); cat list.$n; [ $n -lt {last} ] && echo $((n + 1)) > count; true"
+        self.write()
+
+    def write(self) -> None:
+        """Write the script."""
+        cases = []
+        for word, text in self.answers.items():
+            (self.place / f"say.{word}").write_text(f"{text}\n")
+            cases.append(f"{word}) {text[1:] if text.startswith('@') else f'cat say.{word}'} ;;")
+        script = ["#!/bin/sh", f"cd {self.place}", 'echo "$FLWR_HOME: $@" >> calls', 'case "$1" in', *cases, "esac"]
+        (self.place / "flwr").write_text("\n".join(script) + "\n")
+        (self.place / "flwr").chmod(0o755)
+
+    @property
+    def calls(self) -> list[str]:
+        return (self.place / "calls").read_text().splitlines()
+
+
+@pytest.fixture
+def flower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Flower:
+    flower = Flower(tmp_path)
+    for module in ("dqnfed_flwr.engine.flwr_command", "dqnfed_flwr.deploy.runs"):
+        monkeypatch.setattr(f"{module}.program", lambda name: str(tmp_path / "flwr"))
+    monkeypatch.setattr(runs, "FIRST_PAUSE", 0.01)
+    return flower
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments), prog_name="dqnfed")
+
+
+def test_a_run_that_completes(flower: Flower) -> None:
+    result = call("submit", "digits", "hospital", "--set", "rounds=2", "--output", "/srv/runs/a")
+    assert result.exit_code == 0, result.output
+    assert f"run {RUN} is on its way" in result.stdout
+    assert "round 2/2" in result.stdout
+    assert result.stdout.endswith(f"run {RUN} is completed\n")
+    assert any(" run " in line and line.endswith("hospital --format json") for line in flower.calls)
+
+
+@pytest.mark.parametrize("state", ["finished:failed", "finished:stopped"])
+def test_a_run_that_does_not(flower: Flower, state: str) -> None:
+    flower.status("running", state, details="ServerApp failed with exception: 1 usable replies")
+    result = call("submit", "digits", "hospital")
+    assert result.exit_code == 1
+    assert f"run {RUN} ended as {state}: ServerApp failed with exception: 1 usable replies" in result.stderr
+    assert result.stderr.count("labels from 0 to 12") == 1
+
+
+def test_a_run_whose_server_process_was_lost_goes_on(flower: Flower) -> None:
+    flower.status("finished:failed", "finished:completed", details="No heartbeat received from the task")
+    flower.answers["run"] = '@grep "^resume" "$2/pyproject.toml" >> apps; cat answer'
+    (flower.place / "answer").write_text('{"success": true, "run-id": "17820031"}')
+    flower.write()
+    result = call("submit", "digits", "hospital", "--output", "/srv/a")
+    assert result.exit_code == 0, result.stderr
+    assert "No heartbeat received" in result.stdout
+    assert f"goes on as run {RUN}" in result.stdout
+    assert (flower.place / "apps").read_text().split() == ["resume", "=", "false", "resume", "=", "true"]
+
+
+def test_restarts_are_bounded_and_need_a_place(flower: Flower) -> None:
+    flower.status("finished:failed", details="No heartbeat received from the task")
+    assert call("submit", "digits", "hospital", "--output", "/srv/a", "--restarts", "2").exit_code == 1
+    assert sum(" run " in line for line in flower.calls) == 3
+    (flower.place / "calls").unlink()
+    assert call("submit", "digits", "hospital").exit_code == 1
+    assert sum(" run " in line for line in flower.calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("details", "resumed", "again"),
+    [
+        ("No heartbeat received from the task", False, True),
+        ("No heartbeat received from the task", True, True),
+        ("Task failed with unknown error.", False, True),
+        ("ServerApp failed with exception: /srv/a/checkpoint.npz: no checkpoint there", True, None),
+        ("ServerApp failed with exception: /srv/a/checkpoint.npz: no checkpoint there", False, False),
+        ("ServerApp failed with exception: 0 usable replies", False, None),
+        ("Task stopped by user.", False, None),
+    ],
+)
+def test_what_goes_on_after_a_failure(details: str, resumed: bool, again: bool | None) -> None:
+    settings = Settings.from_mapping({"output": "/srv/a", "resume": resumed})
+    failure = runs.Failure(RUN, {"status": "finished:failed", "status-details": details}, "")
+    following = failure.next_settings(settings)
+    assert (None if following is None else following.resume) is again
+
+
+def test_lines_are_shown_once_although_the_log_is_read_again(flower: Flower) -> None:
+    flower.status("running", "running", "finished:completed")
+    result = call("logs", RUN, "hospital", "--follow")
+    assert result.exit_code == 0
+    assert result.stdout.count("round 1/2") == 1
+
+
+def test_detached(flower: Flower) -> None:
+    result = call("submit", "digits", "hospital", "--detach")
+    assert (result.exit_code, result.stdout) == (0, f"{RUN}\n")
+    assert not any(" log " in line for line in flower.calls)
+
+
+def test_a_run_that_the_superlink_refuses(flower: Flower) -> None:
+    flower.answers["run"] = '{"success": false, "error-message": "no such federation"}'
+    flower.write()
+    result = call("submit", "digits", "hospital")
+    assert result.exit_code == 1
+    assert "flwr run hospital: no such federation" in result.stderr
+
+
+def test_interrupt_leaves_the_run_alone(flower: Flower, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runs, "follow", interrupted)
+    result = call("submit", "digits", "hospital")
+    assert result.exit_code == 130
+    assert f"dqnfed logs {RUN} hospital --follow" in result.stderr
+    assert not any(" stop " in line for line in flower.calls)
+
+
+def test_runs_are_listed(flower: Flower) -> None:
+    flower.status("finished:failed", details="out of\nmemory")
+    result = call("runs", "hospital")
+    assert result.exit_code == 0
+    assert RUN in result.stdout
+    assert "finished:failed" in result.stdout
+    assert len(result.stdout.splitlines()) == 1
+
+
+def test_stop(flower: Flower) -> None:
+    assert call("stop", RUN, "hospital").exit_code == 0
+    assert flower.calls[-1].endswith(f"stop {RUN} hospital --format json")
+    flower.answers["stop"] = '{"success": false, "error-message": "Run is finished"}'
+    flower.write()
+    result = call("stop", RUN, "hospital")
+    assert result.exit_code == 1
+    assert f"flwr stop {RUN} hospital: Run is finished" in result.stderr
+
+
+def test_logs(flower: Flower) -> None:
+    result = call("logs", RUN, "hospital")
+    assert result.exit_code == 0
+    assert "2 of 3 clients are there" in result.stdout
+    assert flower.calls[-1].endswith(f"log {RUN} hospital --show")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["submit", "digit", "hospital"], "no shipped experiment"),
+        (["submit", "digits", "hospital", "--set", "round=1"], "round: unknown key"),
+        (["submit", "digits", "hospital", "--output", "runs/a"], "absolute path"),
+        (["submit", "digits", "hospital", "--set", "data=mine.npz"], "absolute path on the devices"),
+        (["submit", "digits", "hospital", "--resume"], "--resume needs --output"),
+        (["submit", "digits", "./nowhere"], "no federation.toml there"),
+        (["logs", "latest", "hospital"], "RUN: found 'latest'"),
+        (["stop", "--", "-1", "hospital"], "RUN: found '-1'"),
+        (["submit", "digits"], "CONNECTION"),
+    ],
+)
+def test_misuse_ends_with_2_before_anything_is_asked(flower: Flower, arguments: list[str], words: str) -> None:
+    result = call(*arguments)
+    assert result.exit_code == 2
+    assert words in result.stderr
+    assert not (flower.place / "calls").exists()
+
+
+def test_a_folder_is_a_connection(flower: Flower, tmp_path: Path) -> None:
+    build.create(tmp_path / "fl", Federation("localhost", nodes=(Node("a", 0, 1),)))
+    assert call("runs", str(tmp_path / "fl")).exit_code == 0
+    assert flower.calls == [f"{tmp_path / 'fl' / 'operator'}: list dqnfed --format json"]
+
+
+def test_a_superlink_that_stays_away(flower: Flower, monkeypatch: pytest.MonkeyPatch) -> None:
+    complaint = {"success": False, "error-message": "Using hospital\n\nConnection to the SuperLink is unavailable."}
+    flower.answers["list"] = json.dumps(complaint)
+    flower.write()
+    monkeypatch.setattr(runs, "GIVE_UP_SECONDS", 0.3)
+    with pytest.raises(RunError, match=r"away for 0 s\. flwr list .*: Connection to the SuperLink is unavailable"):
+        runs.follow(runs.connect("hospital"), RUN, print)
+
+
+def test_a_superlink_that_comes_back(flower: Flower) -> None:
+    flower.status("running", "running", "finished:completed")
+    (flower.place / "list.0").write_text('{"success": false, "error-message": "the SuperLink is unavailable"}')
+    assert runs.follow(runs.connect("hospital"), RUN, print)["status"] == "finished:completed"
+
+
+def test_a_run_that_is_not_there(flower: Flower) -> None:
+    flower.answers["list"] = '{"success": false, "error-message": "Run ID 17 not found"}'
+    flower.write()
+    result = call("logs", "17", "hospital", "--follow")
+    assert (result.exit_code, "Run ID 17 not found" in result.stderr) == (1, True)
+
+
+def test_a_connection_that_is_not_there(flower: Flower) -> None:
+    words = "SuperLink connection 'nope' not found in the Flower configuration file (/x/config.toml)."
+    flower.answers["list"] = json.dumps({"success": False, "error-message": words})
+    flower.write()
+    result = call("runs", "nope")
+    assert result.exit_code == 2
+    assert words in result.stderr
+
+
+def test_resume_and_output_reach_the_run() -> None:
+    settings = runs.server_settings({"data": "/data/x.npz"}, "/srv/a", resume=True)
+    assert (settings.output, settings.resume, settings.data) == ("/srv/a", True, "/data/x.npz")
+    with pytest.raises(ConfigError, match="absolute"):
+        runs.server_settings({"output": "a"}, "", resume=False)

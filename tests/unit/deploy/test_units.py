@@ -1,0 +1,105 @@
+"""The systemd units, by systemd's own tools and against the commands that `deploy init` writes."""
+
+from __future__ import annotations
+
+import configparser
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dqnfed_flwr.deploy.commands import (
+    node_environment,
+    node_superexec_arguments,
+    server_environment,
+    superexec_arguments,
+    superlink_arguments,
+    supernode_arguments,
+)
+from dqnfed_flwr.deploy.plan import Federation, Node
+
+UNITS = Path(__file__).parents[3] / "deploy" / "systemd"
+NODE = Node("node-0", 0, 9094)
+PLAN = Federation("fl.example.org", nodes=(NODE,))
+EXPOSURE = 2.0
+"""systemd's own figure, from 0 (closed) to 10."""
+ROLES = {
+    "dqnfed-superlink.service": (superlink_arguments(PLAN), server_environment(PLAN)),
+    "dqnfed-superexec.service": (superexec_arguments(PLAN), server_environment(PLAN)),
+    "dqnfed-supernode@.service": (supernode_arguments(PLAN, NODE), node_environment(PLAN, NODE)),
+    "dqnfed-clientexec@.service": (node_superexec_arguments(NODE), node_environment(PLAN, NODE)),
+}
+ALL = sorted([*ROLES, "dqnfed-exporter.service"])
+analyze = shutil.which("systemd-analyze")
+needs_systemd = pytest.mark.skipif(analyze is None, reason="systemd-analyze is not installed")
+
+
+def section(name: str, title: str) -> dict[str, str]:
+    parser = configparser.RawConfigParser(strict=False)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read_string(re.sub(r"\\\n\s*", " ", (UNITS / name).read_text()))
+    return dict(parser[title])
+
+
+def test_these_are_all() -> None:
+    assert sorted(path.name for path in UNITS.glob("*.service")) == ALL
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_restarted_for_ever_and_closed(name: str) -> None:
+    assert section(name, "Unit")["StartLimitIntervalSec"] == "0"
+    service = section(name, "Service")
+    wanted = {
+        "Restart": "always",
+        "RestartSec": "5",
+        "NoNewPrivileges": "yes",
+        "ProtectSystem": "strict",
+        "ProtectHome": "yes",
+        "PrivateTmp": "yes",
+        "StandardOutput": "journal",
+        "StandardError": "journal",
+        "User": "dqnfed",
+        "CapabilityBoundingSet": "",
+    }
+    assert {key: service.get(key) for key in wanted} == wanted
+    assert service["MemoryMax"]
+
+
+@pytest.mark.parametrize("name", sorted(ROLES))
+def test_units_start_what_the_commands_start(name: str) -> None:
+    arguments, environment = ROLES[name]
+    variables = dict(re.findall(r'^(\w+)="(.*)"$', environment, re.MULTILINE))
+    given = [
+        re.sub(r"\$\{(\w+)\}", lambda found: variables[found[1]], word)
+        for word in section(name, "Service")["ExecStart"].split()
+    ]
+    assert given[0] == f"/opt/dqnfed/bin/{arguments[0]}"
+    place = ["state/superlink.db", "/var/lib/dqnfed/superlink/superlink.db"]
+    assert sorted(given[1:]) == sorted(place[1] if word == place[0] else word for word in arguments[1:])
+
+
+@needs_systemd
+@pytest.mark.parametrize("name", ALL)
+def test_systemd_finds_no_fault(name: str, tmp_path: Path) -> None:
+    assert analyze is not None
+    for unit in UNITS.glob("*.service"):
+        text = re.sub(r"/opt/dqnfed/bin/[\w-]+", sys.executable, unit.read_text())
+        (tmp_path / unit.name).write_text(text)
+    done = subprocess.run([analyze, "verify", str(tmp_path / name)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.strip()) == (0, "")
+
+
+@needs_systemd
+@pytest.mark.parametrize("name", ALL)
+def test_systemd_finds_it_closed(name: str) -> None:
+    assert analyze is not None
+    command = [analyze, "security", "--offline=true", "--no-pager", str(UNITS / name)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if "unrecognized option" in done.stderr:
+        pytest.skip("this systemd has no offline analysis")
+    figure = re.search(r"exposure level for \S+: ([\d.]+)", done.stdout)
+    assert figure is not None, done.stdout + done.stderr
+    assert float(figure[1]) <= EXPOSURE

@@ -1,0 +1,57 @@
+"""Whether a ServerApp goes on or begins is decided by what its own run left behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dqnfed_flwr.config import Settings
+from dqnfed_flwr.engine.restart import METRICS, OUTPUT, RUN_ID, settings_of_run
+from dqnfed_flwr.errors import ConfigError
+from dqnfed_flwr.strategy.dqnfed import CHECKPOINT
+
+
+def settings(output: Path, **others: bool) -> Settings:
+    return Settings.from_mapping({"output": str(output), **others})
+
+
+def test_a_run_begins_and_goes_on(tmp_path: Path) -> None:
+    assert not settings_of_run(settings(tmp_path), 7).resume
+    assert (tmp_path / RUN_ID).read_text() == "7\n"
+    assert not settings_of_run(settings(tmp_path), 7).resume  # started again before its first checkpoint
+    (tmp_path / CHECKPOINT).touch()
+    assert settings_of_run(settings(tmp_path), 7).resume
+
+
+def test_another_runs_checkpoint_is_not_taken_up(tmp_path: Path) -> None:
+    (tmp_path / RUN_ID).write_text("6\n")
+    (tmp_path / CHECKPOINT).touch()
+    assert not settings_of_run(settings(tmp_path), 7).resume
+    assert not (tmp_path / CHECKPOINT).exists()
+    assert not settings_of_run(settings(tmp_path), 7).resume
+
+
+def test_a_run_that_resumes_another_keeps_its_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / CHECKPOINT).touch()
+    assert settings_of_run(settings(tmp_path, resume=True), 7).resume
+    assert (tmp_path / CHECKPOINT).exists()
+    assert (tmp_path / RUN_ID).read_text() == "7\n"
+
+
+def test_the_server_says_where_runs_go_that_name_no_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(OUTPUT, raising=False)
+    assert settings_of_run(Settings(), 7).output == ""
+    monkeypatch.setenv(OUTPUT, str(tmp_path))
+    assert settings_of_run(Settings(), 7).output == str(tmp_path / "7")
+    assert settings_of_run(settings(tmp_path / "mine"), 7).output == str(tmp_path / "mine")
+
+
+def test_the_server_says_where_metrics_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(METRICS, str(tmp_path / "metrics"))
+    assert settings_of_run(settings(tmp_path), 7).metrics == str(tmp_path / "metrics")
+
+
+def test_a_place_that_cannot_be_written() -> None:
+    with pytest.raises(ConfigError, match="cannot write"):
+        settings_of_run(settings(Path("/dev/null/here")), 7)

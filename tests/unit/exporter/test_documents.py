@@ -1,0 +1,36 @@
+"""docs/metrics.md and the code say the same; names follow Prometheus' conventions."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from dqnfed_flwr.exporter.metrics import EXPORTER_METRICS
+from dqnfed_flwr.telemetry.metrics import CLIENT_METRICS, RUN_METRICS, Metric
+from tests.helpers.metrics_table import DOCUMENT, with_tables
+
+ALL = (*RUN_METRICS, *CLIENT_METRICS, *EXPORTER_METRICS)
+
+
+def test_the_tables_are_those_of_the_code() -> None:
+    text = DOCUMENT.read_text("utf-8")
+    assert with_tables(text) == text  # else: python -m tests.helpers.metrics_table
+
+
+def test_no_name_stands_twice() -> None:
+    assert len({metric.name for metric in ALL}) == len(ALL)
+
+
+@pytest.mark.parametrize("metric", ALL, ids=lambda metric: metric.name)
+def test_names_follow_the_conventions(metric: Metric) -> None:
+    assert re.fullmatch(r"dqnfed_[a-z][a-z0-9_]*", metric.name)
+    assert metric.name.endswith("_total") == (metric.kind == "counter")
+    assert metric.name.endswith("_info") == (metric.kind == "info")
+    stem = metric.name.removesuffix("_total")
+    for unit in ("seconds", "bytes", "ratio", "radians", "nats"):
+        assert stem.endswith(f"_{unit}") == (metric.unit == unit)
+    assert metric.help
+    assert "round" not in metric.labels
+    assert "run" not in metric.labels
+    assert ("client" in metric.labels) == (metric in CLIENT_METRICS)

@@ -1,0 +1,111 @@
+"""What a SuperLink says, and what is made of silence, errors and nonsense."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from dqnfed_flwr.exporter.exporter import Exporter, Options
+from dqnfed_flwr.exporter.poll import Poll
+from tests.helpers.served import NODES, RUNS, Series, series
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Path:
+    """A command that answers as `flwr` would; a test replaces what it says."""
+    path = tmp_path / "flwr"
+    path.write_text(
+        f"#!{sys.executable}\n"
+        "import pathlib, sys\n"
+        "word = 'nodes' if 'supernode' in sys.argv else 'runs'\n"
+        "print(pathlib.Path(__file__).with_name(word + '.txt').read_text())\n"
+    )
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    (tmp_path / "nodes.txt").write_text("📄 Listing all nodes...\n" + json.dumps(NODES, indent=2))
+    (tmp_path / "runs.txt").write_text(json.dumps(RUNS))
+    return path
+
+
+def exported(tmp_path: Path, poll: Poll, **options: int) -> Series:
+    exporter = Exporter(Options(tmp_path, **options), poll)  # type: ignore[arg-type]
+    exporter.look()
+    return series(exporter.exposition().decode())
+
+
+def test_nodes_and_runs_are_counted_by_state(tmp_path: Path, command: Path) -> None:
+    found = exported(tmp_path, Poll("there", flwr=[str(command)]))
+    nodes = {dict(labels)["state"]: value for (name, labels), value in found.items() if name == "dqnfed_nodes"}
+    assert nodes == {"online": 1, "offline": 1, "registered": 1, "other": 1}
+    runs = {dict(labels)["state"]: value for (name, labels), value in found.items() if name == "dqnfed_flower_runs"}
+    assert {state for state, count in runs.items() if count} == {"running", "failed", "completed"}
+    assert found["dqnfed_superlink_up", frozenset()] == 1
+    assert not [name for name, _ in found if name == "dqnfed_node_online"]
+
+
+def test_nodes_have_series_only_when_asked_for_and_not_more(tmp_path: Path, command: Path) -> None:
+    found = exported(tmp_path, Poll("there", flwr=[str(command)]), node_series=2)
+    online = {dict(labels)["node"]: value for (name, labels), value in found.items() if name == "dqnfed_node_online"}
+    assert online == {"11": 1, "12": 0}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "",
+        "nonsense",
+        '{"success": false, "error-message": "connection refused"}',
+        '{"success": true}',
+        '{"success": true, "nodes": [{}]}',
+        '{"success": true, "nodes": [3]}',
+        '{"success": true, "nodes": 3}',
+        "[]",
+    ],
+)
+def test_a_failed_poll_is_counted_and_old_states_are_withdrawn(tmp_path: Path, command: Path, answer: str) -> None:
+    poll = Poll("there", flwr=[str(command)])
+    exporter = Exporter(Options(tmp_path), poll)
+    exporter.look()
+    (tmp_path / "nodes.txt").write_text(answer)
+    exporter.look()
+    found = series(exporter.exposition().decode())
+    assert found["dqnfed_superlink_up", frozenset()] == 0
+    assert found["dqnfed_superlink_polls_total", frozenset({("result", "failed")})] == 1
+    assert found["dqnfed_superlink_polls_total", frozenset({("result", "ok")})] == 1
+    assert not [name for name, _ in found if name in ("dqnfed_nodes", "dqnfed_flower_runs")]
+    assert poll.standing.error
+
+
+def test_the_reason_of_a_failure_is_kept(tmp_path: Path, command: Path) -> None:
+    (tmp_path / "nodes.txt").write_text('{"success": false, "error-message": "connection refused"}')
+    assert "connection refused" in Poll("there", flwr=[str(command)]).poll().error
+
+
+def test_a_command_that_hangs_is_ended_with_all_it_started(tmp_path: Path) -> None:
+    command = tmp_path / "flwr"
+    command.write_text(f"#!/bin/sh\nsleep 60 & echo $! > {tmp_path}/child\nwait\n")
+    command.chmod(0o755)
+    since = time.monotonic()
+    standing = Poll("there", timeout=0.5, flwr=[str(command)]).poll()
+    assert time.monotonic() - since < 5
+    assert "no answer within 0.5 s" in standing.error
+    child = int((tmp_path / "child").read_text())
+    for _ in range(50):
+        try:
+            state = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return
+        if state == "Z":
+            return
+        time.sleep(0.1)
+    os.kill(child, 9)
+    pytest.fail("the child of the command lives on")
+
+
+def test_a_missing_command_is_a_failed_poll(tmp_path: Path) -> None:
+    assert not Poll("there", flwr=[str(tmp_path / "nothing")]).poll().up

@@ -1,0 +1,254 @@
+"""The exporter's HTTP server: what it answers, to whom, and how long it waits."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import os
+import re
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from dqnfed_flwr.cli.app import app
+from dqnfed_flwr.errors import ConfigError
+from dqnfed_flwr.exporter import server as server_module
+from dqnfed_flwr.exporter.exporter import Exporter, Options
+from dqnfed_flwr.exporter.metrics import EXPORTER_METRICS
+from dqnfed_flwr.exporter.poll import Poll
+from dqnfed_flwr.exporter.server import Server
+from dqnfed_flwr.exporter.webconfig import WebConfig, read_web_config
+from tests.helpers.served import certificate, series, serving, write_run
+
+
+def get(
+    server: Server, path: str, method: str = "GET", context: ssl.SSLContext | None = None, user: str = ""
+) -> tuple[int, dict[str, str], bytes]:
+    host, port = str(server.server_address[0]), int(server.server_address[1])
+    connection = (
+        http.client.HTTPSConnection(host, port, timeout=10, context=context)
+        if context
+        else http.client.HTTPConnection(host, port, timeout=10)
+    )
+    headers = {"Authorization": "Basic " + base64.b64encode(user.encode()).decode()} if user else {}
+    try:
+        connection.request(method, path, headers=headers)
+        answer = connection.getresponse()
+        return answer.status, {key.lower(): value for key, value in answer.getheaders()}, answer.read()
+    finally:
+        connection.close()
+
+
+def test_paths(tmp_path: Path) -> None:
+    write_run(tmp_path, "a")
+    with serving(Exporter(Options(tmp_path))) as server:
+        status, headers, body = get(server, "/metrics")
+        assert (status, headers["content-type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
+        assert series(body.decode())["dqnfed_round", frozenset({("run", "a")})] == 3
+        assert get(server, "/health")[::2] == (200, b"ok\n")
+        status, headers, body = get(server, "/")
+        assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
+        assert "default-src 'none'" in headers["content-security-policy"]
+        state = json.loads(get(server, "/api/state.json")[2])
+        assert [(run["name"], run["state"], run["round"]) for run in state["runs"]] == [("a", "running", 3)]
+        assert [record["round"] for record in json.loads(get(server, "/api/rounds/a")[2])] == [1, 2, 3]
+        assert get(server, "/metrics", "HEAD")[::2] == (200, b"")
+        assert get(server, "/metrics", "POST")[0] == 501
+        for path in ("/nothing", "/api/rounds/b", "/api/rounds/../a", "/api/rounds/%2e%2e%2fa", "/api/rounds/"):
+            assert get(server, path)[0] == 404
+
+
+def test_exactly_the_declared_metrics_are_added(tmp_path: Path) -> None:
+    cert, _ = certificate(tmp_path / "tls", "x")
+    exporter = Exporter(Options(tmp_path, certificates=(cert,)))
+    exporter.look()
+    found = {name for name, _ in series(exporter.exposition().decode())}
+    of_superlink = {
+        m.name for m in EXPORTER_METRICS if m.name.startswith(("dqnfed_superlink", "dqnfed_node", "dqnfed_fl"))
+    }
+    assert found == {metric.name for metric in EXPORTER_METRICS} - of_superlink
+
+
+def test_a_damaged_file_breaks_no_scrape(tmp_path: Path) -> None:
+    write_run(tmp_path, "a")
+    (tmp_path / "b.prom").write_bytes(b"\x00half")
+    with serving(Exporter(Options(tmp_path))) as server:
+        status, _, body = get(server, "/metrics")
+        found = series(body.decode())
+        assert status == 200
+        assert found["dqnfed_exporter_damaged_files", frozenset()] == 1
+        assert found["dqnfed_exporter_runs", frozenset()] == 1
+        assert json.loads(get(server, "/api/state.json")[2])["damaged"][0]["name"] == "b"
+
+
+def test_a_directory_that_is_gone_is_a_503_and_no_end(tmp_path: Path) -> None:
+    place = tmp_path / "m"
+    place.mkdir()
+    with serving(Exporter(Options(place))) as server:
+        place.rmdir()
+        assert get(server, "/health")[0] == get(server, "/metrics")[0] == 503
+        place.mkdir()
+        assert get(server, "/health")[0] == 200
+
+
+def test_disks_and_certificates(tmp_path: Path) -> None:
+    cert, _ = certificate(tmp_path / "tls", "x", days=10)
+    bad = tmp_path / "bad.pem"
+    bad.write_text("no certificate")
+    exporter = Exporter(Options(tmp_path, certificates=(cert, bad), disks=(tmp_path / "gone",)))
+    exporter.look()
+    found = series(exporter.exposition().decode())
+    left = found["dqnfed_certificate_expiry_timestamp_seconds", frozenset({("file", str(cert))})] - time.time()
+    assert left == pytest.approx(10 * 86_400, abs=120)
+    assert found["dqnfed_certificate_expiry_timestamp_seconds", frozenset({("file", str(bad))})] != 0
+    size = os.statvfs(tmp_path)
+    total = found["dqnfed_disk_size_bytes", frozenset({("path", str(tmp_path))})]
+    assert total == size.f_frsize * size.f_blocks
+    assert [dict(labels)["path"] for name, labels in found if name == "dqnfed_disk_free_bytes"] == [str(tmp_path)]
+
+
+def test_a_password_is_asked_for_but_not_by_health(tmp_path: Path) -> None:
+    bcrypt = pytest.importorskip("bcrypt")
+    hashed = bcrypt.hashpw(b"secret", bcrypt.gensalt(5)).decode()
+    config = tmp_path / "web.yml"
+    config.write_text(f"basic_auth_users:\n  prometheus: {hashed}\n")
+    with serving(Exporter(Options(tmp_path)), read_web_config(config)) as server:
+        status, headers, _ = get(server, "/metrics")
+        assert status == 401
+        assert headers["www-authenticate"].startswith("Basic ")
+        for wrong in ("prometheus:wrong", "nobody:secret", "prometheus:", "x", "prometheus:secret2"):
+            assert get(server, "/metrics", user=wrong)[0] == 401
+        for path in ("/metrics", "/", "/api/state.json"):
+            assert get(server, path, user="prometheus:secret")[0] == 200
+            assert get(server, path)[0] == 401
+        assert get(server, "/health")[0] == 200
+
+
+def test_a_password_without_bcrypt_is_refused_clearly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "bcrypt", None)
+    config = tmp_path / "web.yml"
+    config.write_text(f"basic_auth_users:\n  prometheus: $2b$05${'a' * 53}\n")
+    with pytest.raises(ConfigError, match="needs the package bcrypt, which is not installed: pip install bcrypt"):
+        read_web_config(config)
+
+
+def test_tls_and_a_certificate_that_is_rotated(tmp_path: Path) -> None:
+    cert, key = certificate(tmp_path / "tls", "first")
+    config = tmp_path / "web.yml"
+    config.write_text("tls_server_config:\n  cert_file: tls/cert.pem\n  key_file: tls/key.pem\n")
+    with serving(Exporter(Options(tmp_path)), read_web_config(config)) as server:
+        assert server.url.startswith("https://")
+        assert get(server, "/health", context=ssl.create_default_context(cafile=cert))[0] == 200
+        with pytest.raises((http.client.HTTPException, OSError)):
+            get(server, "/health")  # plain HTTP to a TLS port
+        with pytest.raises(ssl.SSLError):
+            get(server, "/health", context=ssl.create_default_context())
+        fresh, other = certificate(tmp_path / "new", "second")
+        old = cert.read_bytes()
+        cert.write_bytes(fresh.read_bytes())  # half of the rotation: the one before still serves
+        (tmp_path / "old.pem").write_bytes(old)
+        assert get(server, "/health", context=ssl.create_default_context(cafile=tmp_path / "old.pem"))[0] == 200
+        key.write_bytes(other.read_bytes())
+        os.utime(key, ns=(1, 1))
+        assert get(server, "/health", context=ssl.create_default_context(cafile=fresh))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[]", "holds no keys"),
+        ("tls: {}", "unknown key tls; allowed: tls_server_config"),
+        ("tls_server_config: {cert_file: a}", "give both cert_file and key_file"),
+        ("tls_server_config: {cert_file: a, key_file: b}", "cannot be used"),
+        ("tls_server_config: {cert_file: a, key_file: b, ciphers: c}", "unknown key tls_server_config.ciphers"),
+        ("tls_server_config: {cert_file: a, key_file: b, min_version: TLS10}", "found 'TLS10', allowed: TLS12, TLS13"),
+        (
+            "tls_server_config: {cert_file: a, key_file: b, client_auth_type: RequireAndVerifyClientCert}",
+            "needs client_ca_file",
+        ),
+        ("basic_auth_users: {me: secret}", "me: not a bcrypt hash"),
+        ("basic_auth_users: [me]", "write name: bcrypt hash"),
+        (":\n:", "cannot read"),
+    ],
+)
+def test_a_faulty_web_configuration_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "web.yml").write_text(text)
+    with pytest.raises(ConfigError) as error:
+        read_web_config(tmp_path / "web.yml")
+    assert said in str(error.value)
+    assert "secret" not in str(error.value)
+
+
+def test_a_port_in_use_is_told(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(ConfigError, match=r"--bind 127\.0\.0\.1 --port \d+: cannot listen there .*in use"):
+            Server(Exporter(Options(tmp_path)), "127.0.0.1", taken.getsockname()[1], WebConfig())
+
+
+def test_silent_clients_do_not_keep_others_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "CONNECTIONS", 3)
+    monkeypatch.setattr(server_module.Handler, "timeout", 0.3)
+    with serving(Exporter(Options(tmp_path))) as server:
+        silent = [socket.create_connection(("127.0.0.1", int(server.server_address[1]))) for _ in range(3)]
+        time.sleep(0.6)
+        assert get(server, "/health")[0] == 200
+        for connection in silent:
+            connection.close()
+
+
+def test_a_poll_never_delays_a_scrape(tmp_path: Path) -> None:
+    command = tmp_path / "flwr"
+    command.write_text("#!/bin/sh\nexec sleep 5\n")
+    command.chmod(0o755)
+    exporter = Exporter(Options(tmp_path), Poll("there", timeout=3, flwr=[str(command)]))
+    exporter.start()
+    time.sleep(0.2)
+    since = time.monotonic()
+    exporter.exposition()
+    assert time.monotonic() - since < 1
+    exporter.stop()
+
+
+@pytest.mark.parametrize("command", ["exporter", "dashboard"])
+def test_commands_serve_until_they_are_ended(tmp_path: Path, command: str) -> None:
+    program = [str(Path(sys.executable).with_name("dqnfed")), command, str(tmp_path / "new"), "--port", "0"]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            said = process.stdout.readline()
+            address = re.search(r"http://127\.0\.0\.1:(\d+)/", said)
+            assert address, said
+            connection = http.client.HTTPConnection("127.0.0.1", int(address[1]), timeout=10)
+            connection.request("GET", "/metrics")
+            assert connection.getresponse().status == 200
+            connection.close()
+            process.terminate()
+            assert process.wait(10) == 0
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["{dir}/file"], "cannot be read"),
+        (["{dir}", "--certificate", "{dir}/none.pem"], "no such file"),
+        (["{dir}", "--web-config", "{dir}/none.yml"], "cannot read"),
+        (["{dir}", "--bind", "256.1.1.1"], "cannot listen there"),
+    ],
+)
+def test_commands_say_what_is_wrong(tmp_path: Path, arguments: list[str], said: str) -> None:
+    (tmp_path / "file").write_text("")
+    given = ["exporter", *(argument.format(dir=tmp_path) for argument in arguments)]
+    result = CliRunner().invoke(app, given)
+    assert result.exit_code == 2
+    assert said in result.output

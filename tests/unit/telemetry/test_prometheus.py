@@ -1,0 +1,324 @@
+"""A run's metrics file: read back by prometheus-client, bounded, whole at any time."""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from dqnfed_flwr.config import Settings
+from dqnfed_flwr.engine.metrics import metrics_of
+from dqnfed_flwr.engine.run import run
+from dqnfed_flwr.errors import ConfigError, QuorumError
+from dqnfed_flwr.methods.rates import BAD_RATE, ZERO_GRADIENT
+from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
+from dqnfed_flwr.telemetry.metrics import CLIENT_METRICS, REASONS, RUN_METRICS
+from dqnfed_flwr.telemetry.prometheus import RunMetrics
+from dqnfed_flwr.telemetry.rounds import read_rounds
+from dqnfed_flwr.telemetry.run_samples import RunCard
+from dqnfed_flwr.telemetry.textfile import run_name
+from tests.helpers.runs import TINY, make_event
+
+CARD = RunCard("r1", "dqn-fed", "probed", "0.1.0")
+PACKAGE = Path(__file__).parents[3] / "dqnfed_flwr"
+
+
+def metrics_after(directory: Path, events: Sequence[RoundEvent], **options: Any) -> dict[tuple[str, ...], float]:
+    """Write a file of these rounds and read it back: value by name and label values, in the order of their names."""
+    listener = RunMetrics(directory, CARD, clock=lambda: 1_000.0, pause=0, **options)
+    listener.on_start(9, [])
+    for event in events:
+        listener.on_round(event)
+    return read(directory / "r1.prom")
+
+
+def read(path: Path) -> dict[tuple[str, ...], float]:
+    return {
+        (sample.name, *(sample.labels[name] for name in sorted(sample.labels))): sample.value
+        for family in text_string_to_metric_families(path.read_text())
+        for sample in family.samples
+    }
+
+
+def federation(clients: int, rho: float = 1.0) -> RoundEvent:
+    rng = np.random.default_rng(clients)
+    return replace(
+        make_event(1, rng.random(clients).tolist(), rho=rho),
+        participants=list(range(clients)),
+        losses_before=rng.random(clients).tolist(),
+        losses_after=rng.random(clients).tolist(),
+        dropped=[DroppedClient(client, "absent", "") for client in range(0, clients, 3)],
+        seconds={"exchange": 0.02, "solve": 0.004, "step": 0.0002, "total": 0.03},
+    )
+
+
+def test_a_file_says_what_the_round_said(tmp_path: Path) -> None:
+    event = replace(
+        make_event(1, [0.0, 1.0, 0.5, 0.5], rho=0.75),
+        losses_before=[4.0, 1.0, 3.0, 2.0],
+        losses_after=[math.nan, 0.5, 2.5, 3.0],
+        step_norm_squared=9.0,
+        factor=0.25,
+        rank=3,
+        condition=17.0,
+        misses=2,
+        exchanges=3,
+        pairs_rejected=5,
+        dropped=[DroppedClient(7, "absent", ""), DroppedClient(8, "absent", ""), DroppedClient(9, "bad-shape", "")],
+        seconds={"exchange": 0.02, "solve": 0.5, "total": 20.0},
+        validation={0: 0.25, 1: 0.75},
+        test_loss=0.125,
+    )
+    found = metrics_after(tmp_path, [event, replace(event, round=2)])
+    expected: dict[tuple[str, ...], float] = {
+        ("dqnfed_run_info", "dqn-fed", "probed", "0.1.0"): 1,
+        ("dqnfed_run_state", "running"): 1,
+        ("dqnfed_run_state", "failed"): 0,
+        ("dqnfed_round",): 2,
+        ("dqnfed_rounds",): 9,
+        ("dqnfed_last_round_timestamp_seconds",): 1000,
+        ("dqnfed_participants",): 4,
+        ("dqnfed_improved_clients_ratio",): 0.75,
+        ("dqnfed_clients_dropped_total", "absent"): 4,
+        ("dqnfed_clients_dropped_total", "bad-shape"): 2,
+        ("dqnfed_clients_dropped_total", "unreadable"): 0,
+        ("dqnfed_train_loss_mean", "before"): 2.5,
+        ("dqnfed_train_loss_mean", "after"): 2.0,
+        ("dqnfed_train_loss_min", "before"): 1,
+        ("dqnfed_train_loss_max", "after"): 3,
+        ("dqnfed_train_loss_percentile", "50", "before"): 2,  # the least loss with half of four clients at or below it
+        ("dqnfed_train_loss_percentile", "90", "before"): 4,
+        ("dqnfed_nonfinite_losses_total",): 0,  # a client that was silent is no broken one
+        ("dqnfed_test_accuracy_mean_ratio",): 0.5,
+        ("dqnfed_test_accuracy_stddev_ratio",): math.sqrt(0.125),
+        ("dqnfed_test_accuracy_min_ratio",): 0,
+        ("dqnfed_test_accuracy_worst10_ratio",): 0,
+        ("dqnfed_test_accuracy_best10_ratio",): 1,
+        ("dqnfed_test_accuracy_jain_ratio",): 4 / (4 * 1.5),  # (sum a)^2 / (K sum a^2)
+        ("dqnfed_test_accuracy_angle_radians",): math.acos(2 / math.sqrt(4 * 1.5)),
+        # shares 1/2, 1/4, 1/4 of three clients against 1/4 each: log(2) / 2
+        ("dqnfed_test_accuracy_kl_uniform_nats",): math.log(2) / 2,
+        ("dqnfed_validation_accuracy_mean_ratio",): 0.5,
+        ("dqnfed_test_loss_mean",): 0.125,
+        ("dqnfed_step_norm",): 3,
+        ("dqnfed_step_factor",): 0.25,
+        ("dqnfed_gramian_rank",): 3,
+        ("dqnfed_gramian_condition",): 17,
+        ("dqnfed_step_misses_total",): 4,
+        ("dqnfed_exchanges_total",): 6,
+        ("dqnfed_curvature_pairs_rejected_total",): 10,
+        ("dqnfed_received_bytes_total",): 2_000_000,
+        ("dqnfed_sent_bytes_total",): 4_000_000,
+        ("dqnfed_solves_total", "converged"): 2,
+        ("dqnfed_phase_seconds_bucket", "0.01", "exchange"): 0,
+        ("dqnfed_phase_seconds_bucket", "0.03", "exchange"): 2,
+        ("dqnfed_phase_seconds_count", "solve"): 2,
+        ("dqnfed_round_seconds_sum",): 40,
+        ("dqnfed_round_seconds_bucket", "+Inf"): 2,
+    }
+    assert {key: found[key] for key in expected} == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("options", [{}, {"clients": 5}])
+def test_as_many_series_with_1000_clients_as_with_10(tmp_path: Path, options: dict[str, int]) -> None:
+    few = metrics_after(tmp_path, [federation(10)], **options)
+    many = metrics_after(tmp_path, [federation(1000, rho=0.5)], **options)
+    assert few.keys() == many.keys()
+    assert len(few) > 100
+
+
+def test_every_series_is_there_before_the_first_round(tmp_path: Path) -> None:
+    assert metrics_after(tmp_path, []).keys() == metrics_after(tmp_path, [federation(10)]).keys()
+
+
+def test_every_declared_metric_is_written_and_no_other(tmp_path: Path) -> None:
+    metrics_after(tmp_path, [federation(10)], clients=3)
+    found = {family.name for family in text_string_to_metric_families((tmp_path / "r1.prom").read_text())}
+    assert found == {metric.name if metric.kind == "info" else metric.family for metric in RUN_METRICS + CLIENT_METRICS}
+
+
+def test_clients_have_series_of_their_own_only_when_asked_for(tmp_path: Path) -> None:
+    named = {key for key in metrics_after(tmp_path, [federation(10)]) if key[0].startswith("dqnfed_client_")}
+    assert named == set()
+    found = metrics_after(tmp_path, [federation(10)], clients=4)
+    assert {key[1] for key in found if key[0] == "dqnfed_client_test_accuracy_ratio"} == {"0", "1", "2", "3"}
+    assert found["dqnfed_client_dropped_total", "3"] == 1
+
+
+def test_losses_that_are_not_finite_are_counted(tmp_path: Path) -> None:
+    event = replace(
+        make_event(1, None), losses_before=[math.inf, 1.0, 1.0, 1.0], losses_after=[math.inf, math.nan, 1, 1]
+    )
+    found = metrics_after(tmp_path, [event])
+    assert found[("dqnfed_nonfinite_losses_total",)] == 2
+    assert found["dqnfed_train_loss_mean", "before"] == math.inf
+
+
+def test_rounds_of_a_low_ratio_are_counted_in_a_row(tmp_path: Path) -> None:
+    def low(*ratios: float) -> float:
+        events = [make_event(number + 1, None, rho=ratio) for number, ratio in enumerate(ratios)]
+        return metrics_after(tmp_path, events)[("dqnfed_low_ratio_rounds",)]
+
+    assert [low(), low(0.5, 0.75), low(0.5, 1.0), low(0.5, math.nan, 0.5), low(1.0, 0.5)] == [0, 2, 0, 2, 1]
+
+
+def test_figures_of_an_evaluation_stand_until_the_next(tmp_path: Path) -> None:
+    found = metrics_after(tmp_path, [make_event(1, [0.5] * 4), make_event(2, None)])
+    assert found[("dqnfed_test_accuracy_mean_ratio",)] == 0.5
+    assert found[("dqnfed_evaluated_round",)] == 1
+
+
+def test_a_resumed_run_goes_on_counting(tmp_path: Path) -> None:
+    listener = RunMetrics(tmp_path, CARD, pause=0)
+    listener.on_start(9, [federation(10), replace(federation(10), round=2)])
+    listener.on_round(replace(federation(10), round=3))
+    found = read(tmp_path / "r1.prom")
+    assert found["dqnfed_clients_dropped_total", "absent"] == 12
+    assert found[("dqnfed_round_seconds_count",)] == 3
+    assert [record["round"] for record in read_rounds(tmp_path / "r1.rounds.jsonl")] == [1, 2, 3]
+
+
+def test_the_file_tells_how_the_run_ended(tmp_path: Path) -> None:
+    settings = {**TINY, "metrics": str(tmp_path / "m"), "output": str(tmp_path / "o")}
+    run(settings)
+    (file,) = (tmp_path / "m").glob("*.prom")
+    assert file.stem == run_name(tmp_path / "o", "")
+    found = read(file)
+    assert (found["dqnfed_run_state", "finished"], found["dqnfed_run_state", "running"]) == (1, 0)
+    assert found[("dqnfed_round",)] == found[("dqnfed_rounds",)] == 2
+    assert not list((tmp_path / "m").glob(".*"))
+
+    class Fails:
+        def on_start(self, rounds: int, done: list[RoundEvent]) -> None:
+            pass
+
+        def on_round(self, event: RoundEvent) -> None:
+            raise QuorumError("nobody is there")
+
+        def on_end(self) -> None:
+            pass
+
+    with pytest.raises(QuorumError):
+        run(settings, listeners=[Fails()])
+    assert read(file)["dqnfed_run_state", "failed"] == 1
+
+
+def test_a_reader_never_sees_half_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    metrics_after(tmp_path, [federation(10)])
+    whole = (tmp_path / "r1.prom").read_bytes()
+    seen = []
+    rename = Path.replace
+
+    def watched(self: Path, target: Path) -> Path:
+        seen.append((self.name, (tmp_path / "r1.prom").read_bytes() == whole))
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "replace", watched)
+    metrics_after(tmp_path, [])
+    assert (".r1.prom.tmp", True) in seen
+
+
+def test_a_full_disk_does_not_end_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    listener = RunMetrics(tmp_path, CARD, pause=0)
+    listener.on_start(9, [])
+    before = read(tmp_path / "r1.prom")
+
+    def full(self: Path, content: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    warnings: list[str] = []
+    monkeypatch.setattr(logging.getLogger("flwr"), "warning", lambda text, *values: warnings.append(text % values))
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_bytes", full)
+        listener.on_round(federation(10))
+        listener.on_round(replace(federation(10), round=2))
+    assert [word for word in ("No space left", "the run goes on") if word not in warnings[0]] == []
+    assert len(warnings) == 1
+    assert read(tmp_path / "r1.prom") == pytest.approx(before, nan_ok=True)
+    listener.on_round(replace(federation(10), round=3))
+    assert read(tmp_path / "r1.prom")[("dqnfed_round",)] == 3
+
+
+def test_fast_rounds_share_a_file_and_the_last_is_never_left_out(tmp_path: Path) -> None:
+    listener = RunMetrics(tmp_path, CARD, pause=0.2)
+    listener.on_start(9, [])
+    for number in range(1, 6):
+        listener.on_round(replace(federation(10), round=number))
+    assert read(tmp_path / "r1.prom")[("dqnfed_round",)] == 0
+    end = time.monotonic() + 10
+    while read(tmp_path / "r1.prom")[("dqnfed_round",)] != 5 and time.monotonic() < end:
+        time.sleep(0.02)
+    found = read(tmp_path / "r1.prom")
+    assert (found[("dqnfed_round",)], found["dqnfed_clients_dropped_total", "absent"]) == (5, 20)
+    listener.on_round(replace(federation(10), round=6))
+    listener.conclude("finished")
+    assert read(tmp_path / "r1.prom")[("dqnfed_round",)] == 6
+    assert [record["round"] for record in read_rounds(tmp_path / "r1.rounds.jsonl")] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_directory_that_cannot_be_written_is_told_before_training(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"metrics: cannot write to .*; name another directory"):
+        metrics_of(Settings.from_mapping({"metrics": str(tmp_path / "file")}))
+    assert metrics_of(Settings()) is None
+
+
+def test_run_names_are_good_for_files_and_differ() -> None:
+    assert run_name(Path("/a/run"), "") != run_name(Path("/b/run"), "")
+    assert run_name(Path("/a/../b/run"), "") == run_name(Path("/b/run"), "")
+    assert run_name(None, 'é "x"/..\n') == "x"
+    assert re.fullmatch(r"[A-Za-z0-9_.-]{1,67}", run_name(Path("/a/" + "ü b" * 80), ""))
+
+
+def test_rounds_are_bounded_in_number_and_size(tmp_path: Path) -> None:
+    from dqnfed_flwr.telemetry.rounds import RoundFile, short
+
+    file = RoundFile(tmp_path / "r.jsonl", kept=5)
+    file.begin()
+    for number in range(1, 40):
+        file.append(short(replace(federation(1000), round=number), 1.0))
+        file.flush()
+        assert len((tmp_path / "r.jsonl").read_text().splitlines()) <= 10
+    assert [record["round"] for record in read_rounds(tmp_path / "r.jsonl", 5)] == [35, 36, 37, 38, 39]
+    assert max(map(len, (tmp_path / "r.jsonl").read_text().splitlines())) < 1500
+    (tmp_path / "r.jsonl").unlink()  # pruned
+    file.append(short(replace(federation(3), round=40), math.nan))
+    file.flush()
+    assert [record["round"] for record in read_rounds(tmp_path / "r.jsonl")] == [36, 37, 38, 39, 40]
+
+
+def test_damaged_lines_of_rounds_are_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "r.jsonl").write_bytes(b'{"round": 1}\n\xff\x00\n[]\n{"round": "x"}\n{"round": 2}\n{"rou')
+    assert [record["round"] for record in read_rounds(tmp_path / "r.jsonl")] == [1, 2]
+
+
+def test_reasons_are_those_of_the_code() -> None:
+    sources = "".join(path.read_text("utf-8") for path in PACKAGE.rglob("*.py"))
+    raised = set(re.findall(r'WireError\(\s*"([a-z-]+)"', sources)) - {"bad-properties"}  # of a node, not of a client
+    assert set(REASONS) == raised | {ZERO_GRADIENT, BAD_RATE}
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_promtool_finds_nothing_to_blame(tmp_path: Path) -> None:
+    metrics_after(tmp_path, [federation(10)], clients=2)
+    checked = subprocess.run(
+        ["promtool", "check", "metrics"],
+        input=(tmp_path / "r1.prom").read_text(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
