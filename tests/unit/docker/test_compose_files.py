@@ -1,0 +1,247 @@
+"""The compose files, read as data: hardening, networks, ports and secrets, for the base and under every overlay."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+DOCKER = Path(__file__).parents[3] / "docker"
+BASE = "compose.yaml"
+OVERLAYS = sorted(path.name for path in DOCKER.glob("compose.*.yaml"))
+STACKS = [BASE, *OVERLAYS]
+ADDED = {"compose.http.yaml": {"gate"}, "compose.monitoring.yaml": {"exporter", "prometheus", "grafana"}}
+NODES = ("0", "1", "2")
+VARIABLE = re.compile(r"\$\{(?P<name>\w+)(?::-(?P<default>[^}]*)|:\?[^}]*)?\}")
+
+
+def read(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((DOCKER / name).read_text("utf-8"))
+    return found
+
+
+def merge(base: Any, over: Any, key: str = "") -> Any:
+    """As compose merges files: mappings by key, lists joined, commands and health checks replaced."""
+    if isinstance(base, dict) and isinstance(over, dict):
+        return {
+            **base,
+            **{name: merge(base[name], value, name) if name in base else value for name, value in over.items()},
+        }
+    if isinstance(base, list) and isinstance(over, list) and key not in ("command", "entrypoint", "test"):
+        return base + over
+    return over
+
+
+def filled(text: str) -> str:
+    """A text with the defaults of its variables."""
+    return VARIABLE.sub(lambda match: match["default"] or "", text)
+
+
+def stack(name: str) -> dict[str, Any]:
+    merged: dict[str, Any] = read(BASE) if name == BASE else merge(read(BASE), read(name))
+    return merged
+
+
+def services(name: str) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = stack(name)["services"]
+    return found
+
+
+def networks(service: dict[str, Any]) -> set[str]:
+    return set(service.get("networks", ()))
+
+
+def listed(service: dict[str, Any], key: str) -> list[str]:
+    return [filled(str(item)) for item in service.get(key, ())]
+
+
+def test_all_overlays_are_looked_at() -> None:
+    wanted = {f"compose.{name}.yaml" for name in ("gpu", "monitoring", "http", "insecure", "device")}
+    assert set(OVERLAYS) == wanted
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_every_service_is_hardened_and_bounded(name: str) -> None:
+    for service, found in services(name).items():
+        assert found["read_only"] is True, service
+        assert found["cap_drop"] == ["ALL"], service
+        assert found["security_opt"] == ["no-new-privileges:true"], service
+        assert found["init"] is True, service
+        assert filled(str(found["mem_limit"])), service
+        assert found["pids_limit"] > 0, service
+        assert any(place.startswith("/tmp:") for place in found["tmpfs"]), service
+        assert not set(found) & {"privileged", "cap_add", "pid", "ipc", "devices", "userns_mode"}, service
+        assert filled(found["user"]).split(":")[0] not in ("", "0", "root"), service
+        assert found["restart"] == ("no" if service == "operator" else "unless-stopped"), service
+        assert "test" in found.get("healthcheck", {}) or service == "operator", service
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_only_the_fleet_port_can_be_published_beyond_loopback(name: str) -> None:
+    for service, found in services(name).items():
+        for port in found.get("ports", ()):
+            assert filled(port).startswith("127.0.0.1:"), port  # by default nothing is
+            if not port.startswith("127.0.0.1:"):
+                assert port.startswith("${DQNFED_FLEET_ADDRESS:-127.0.0.1}:"), port
+                assert (service, port.rpartition(":")[2]) in {("superlink", "9092"), ("gate", "8443")}
+
+
+def test_control_is_on_loopback_and_bound_to_its_own_network() -> None:
+    superlink = services(BASE)["superlink"]
+    assert "127.0.0.1:8000:8000" in listed(superlink, "ports")
+    assert "--host=control" in superlink["command"]
+    assert superlink["networks"] == {"fleet": {}, "control": {"aliases": ["control"]}}
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_networks_are_split(name: str) -> None:
+    found = services(name)
+    for k in NODES:
+        assert networks(found[f"supernode-{k}"]) == {"fleet", f"node-{k}"}
+        assert networks(found[f"clientexec-{k}"]) == {f"node-{k}"}
+        assert "--host=runtime" in found[f"supernode-{k}"]["command"]
+        assert found[f"supernode-{k}"]["networks"][f"node-{k}"] == {"aliases": ["runtime"]}
+        assert stack(name)["networks"][f"node-{k}"] == {"internal": True}
+    on_control = {service for service, one in found.items() if "control" in networks(one)}
+    assert on_control <= {"superlink", "superexec", "gate", "exporter"}
+    assert stack(name)["networks"]["fleet"] == {"internal": name != "compose.device.yaml"}
+    assert {service for service, one in found.items() if "network_mode" in one} == {"operator"}
+    assert found["operator"]["profiles"] == ["operator"]
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_each_service_sees_its_own_secrets_and_names_no_others(name: str) -> None:
+    everything = stack(name)
+    for service, found in everything["services"].items():
+        given = set(found.get("secrets", ()))
+        assert given <= set(everything["secrets"]), service
+        used = set(re.findall(r"/run/secrets/([\w-]+)", " ".join(map(str, found.get("command", ())))))
+        assert used <= given, service
+        if "server-key" in given:
+            assert service in {"superlink", "gate"}
+        for k in NODES:
+            if f"node-{k}-key" in given:
+                assert service == f"supernode-{k}"
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_our_image_is_named_by_one_variable(name: str) -> None:
+    suffix = {"compose.gpu.yaml": "-cuda", "compose.http.yaml": "-http"}.get(name, "")
+    for service, found in services(name).items():
+        if service in {"gate", "prometheus", "grafana"}:
+            assert re.fullmatch(r"\$\{DQNFED_\w+_IMAGE:-[\w./-]+:v?\d[\w.-]+\}", found["image"]), found["image"]
+        else:
+            assert found["image"] == "${DQNFED_IMAGE:-dqnfed-flwr:0.1.0}" + suffix, service
+    assert [service for service, found in services(name).items() if "build" in found] == ["superlink"]
+
+
+def test_image_carries_the_version_of_the_package() -> None:
+    text = (DOCKER.parent / "pyproject.toml").read_text("utf-8")
+    version = re.search(r'^version = "(.+)"$', text, re.MULTILINE)
+    assert version
+    assert f"dqnfed-flwr:{version[1]}}}" in read(BASE)["services"]["superlink"]["image"]
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_an_overlay_changes_what_is_there_or_adds_what_it_is_for(name: str) -> None:
+    base, over = read(BASE), read(name)
+    assert set(over.get("services", {})) - set(base["services"]) == ADDED.get(name, set())
+    assert set(over) - {key for key in over if key.startswith("x-")} <= {"services", "networks", "volumes", "secrets"}
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_volumes_networks_and_mounted_files_exist(name: str) -> None:
+    everything = stack(name)
+    for service, found in everything["services"].items():
+        assert networks(found) <= set(everything["networks"]), service
+        for volume in listed(found, "volumes"):
+            source = volume.split(":")[0]
+            if source.startswith("./"):
+                assert (DOCKER / source).exists(), volume
+            elif not source.startswith(("../deploy/", ".")):
+                assert source in everything["volumes"], volume
+    for volume in ("superlink-state", "superexec-state", "runs", "metrics"):
+        assert volume in everything["volumes"]
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_only_data_and_configuration_are_mounted_from_the_host(name: str) -> None:
+    for service, found in services(name).items():
+        for volume in listed(found, "volumes"):
+            if volume.startswith((".", "/")) and service != "operator":
+                assert volume.endswith(":ro"), volume
+            assert "docker.sock" not in volume
+    for k in NODES:
+        assert f"node-{k}-data:/data:ro" in listed(services(name)[f"clientexec-{k}"], "volumes")
+
+
+def test_without_the_overlay_insecure_only_a_nodes_own_link_is_plain() -> None:
+    for name in STACKS:
+        plain = {service for service, one in services(name).items() if "--insecure" in one.get("command", ())}
+        executors = {f"clientexec-{k}" for k in NODES}
+        if name == "compose.insecure.yaml":
+            assert plain == executors | {"superlink", "superexec"} | {f"supernode-{k}" for k in NODES}
+            assert {one["file"] for one in stack(name)["secrets"].values()} == {"./insecure.txt"}
+        else:
+            assert plain == executors
+            assert "--enable-supernode-auth" in services(name)["superlink"]["command"]
+
+
+def test_variables_are_those_of_the_example() -> None:
+    told = set(re.findall(r"^#?(\w+)=", (DOCKER / "env.example").read_text("utf-8"), re.MULTILINE))
+    used = {match["name"] for name in STACKS for match in VARIABLE.finditer((DOCKER / name).read_text("utf-8"))}
+    optional = {name for name in used if name.endswith(("_IMAGE", "_PORT", "_CONFIG", "_DATA", "_RETENTION"))}
+    assert used - optional - {"PWD"} <= told
+    assert told - {"COMPOSE_PROJECT_NAME"} <= used
+
+
+def test_gate_lets_fleet_and_health_through_and_nothing_else() -> None:
+    text = (DOCKER / "gate" / "nginx.conf").read_text("utf-8")
+    places = dict(re.findall(r"^    location (.+?) \{\n((?:      .*\n|\n)*)    \}$", text, re.MULTILINE))
+    assert set(places) == {"= /health", "^~ /v1/fleet/", "/"}
+    assert places["/"].strip() == "return 404;"
+    allowed = re.search(r'\$request_uri !~ "(.+)"\)', places["^~ /v1/fleet/"])
+    assert allowed
+    assert re.search(allowed[1], "/v1/fleet/pull-messages")
+    for path in (
+        "/v1/fleet/../control/run",
+        "/v1/fleet/%2e%2e/control",
+        "/v1/control/run",
+        "//v1/fleet/x",
+        "/v1/fleet/x?y",
+    ):
+        assert not re.search(allowed[1], path), path
+    assert "proxy_ssl_verify on;" in text
+
+
+def test_exporter_finds_superlink_and_prometheus_finds_exporter() -> None:
+    scrape = yaml.safe_load((DOCKER / "monitoring" / "prometheus.yml").read_text("utf-8"))
+    assert scrape["scrape_configs"][0]["static_configs"][0]["targets"] == ["exporter:9464"]
+    found = services("compose.monitoring.yaml")
+    assert "--port=9464" in found["exporter"]["command"]
+    assert 'address = "superlink:8000"' in (DOCKER / "monitoring" / "flwr.toml").read_text("utf-8")
+    assert networks(found["exporter"]) & networks(found["prometheus"]) == {"monitoring"}
+    assert networks(found["prometheus"]) & networks(found["grafana"]) == {"monitoring"}
+
+
+@pytest.mark.deploy
+@pytest.mark.parametrize("name", STACKS)
+def test_compose_itself_reads_them(name: str) -> None:
+    found = shutil.which("docker-compose")
+    command = [found] if found else ["docker", "compose"]
+    if subprocess.run([*command, "version"], capture_output=True, check=False).returncode:
+        pytest.skip("no compose here")
+    files = [BASE] if name == BASE else [BASE, name]
+    done = subprocess.run(
+        [*command, *(word for file in files for word in ("-f", str(DOCKER / file))), "config", "-q"],
+        env={"PATH": "/usr/local/bin:/usr/bin:/bin", "PWD": str(DOCKER), "DQNFED_GRAFANA_PASSWORD": "x"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
