@@ -8,9 +8,13 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
 
 from dqnfed_flwr.errors import ShapeError
 from dqnfed_flwr.params import ParamSpec
+
+KNOWN_LAYERS = ("torch.nn.modules.", "dqnfed_flwr.models.")
+"""Where layers come from of which it is known what they draw."""
 
 
 class FlatModel:
@@ -28,6 +32,8 @@ class FlatModel:
         The trainable parameters, in the order of `spec`.
     recurrent : bool
         Whether the module holds recurrent layers, whose kernels depend on the mode torch runs in.
+    draws : bool
+        Whether it may draw random numbers while it trains: it holds dropout, or layers that are not known here.
 
     Notes
     -----
@@ -45,6 +51,7 @@ class FlatModel:
         self.parameters = [named[name] for name in self.spec.names]
         self._dropout = {layer: layer.dropout for layer in self.module.modules() if isinstance(layer, nn.RNNBase)}
         self.recurrent = bool(self._dropout)
+        self.draws = any(map(_draws, self.module.modules()))
         if self.recurrent and device.type == "cuda":
             warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
         self.theta = self.spec.flatten(self.module)
@@ -94,3 +101,11 @@ class FlatModel:
         for layer in self._dropout:
             layer.dropout = 0.0
             layer.train()
+
+
+def _draws(layer: nn.Module) -> bool:
+    if not type(layer).__module__.startswith(KNOWN_LAYERS):
+        return True
+    inner = getattr(layer, "dropout", 0.0)  # recurrent and attention layers drop by themselves
+    drops = inner > 0 if isinstance(inner, int | float) else False
+    return drops or isinstance(layer, _DropoutNd | nn.RReLU | nn.FractionalMaxPool2d | nn.FractionalMaxPool3d)

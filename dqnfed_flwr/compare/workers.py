@@ -183,7 +183,7 @@ def _run(folder: Path, flat: Mapping[str, Scalar], engine: Engine, line: Connect
     logging.getLogger("flwr").setLevel(logging.WARNING)
     settings = Settings.from_mapping({**flat, "resume": (folder / CHECKPOINT).exists()})
     try:
-        run(settings, engine=engine, listeners=[_Reporter(line)])
+        run(settings, engine=engine, jobs=1, listeners=[_Reporter(line)])
     finally:
         forget_clients()
 

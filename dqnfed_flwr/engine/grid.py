@@ -1,4 +1,4 @@
-"""A Flower grid without a network: it calls the ClientApp in this process, one message at a time."""
+"""A Flower grid without a network: it calls the ClientApp in this process."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 from numpy.typing import NDArray
 
+from dqnfed_flwr.engine.ahead import Ahead
 from dqnfed_flwr.errors import DQNFedError, RunError
 from dqnfed_flwr.wire import decode_memory, encode_memory
 
@@ -25,8 +26,9 @@ CLIENT_ERROR = 2
 class InProcessGrid(Grid):
     """Nodes 2 ... n+1 with partitions 0 ... n-1, all in this process.
 
-    A message is answered when its reply is pulled; replies come one a call, in the order of the messages, so that a
-    strategy takes each in before the next is computed.
+    Replies come one a call, in the order of the messages. With `jobs` 1 each is computed when it is pulled, so that a
+    strategy takes it in before the next is computed; with more, that many clients compute at the same time and a few
+    replies wait. Bits do not depend on it, as long as every reply is pulled.
 
     Parameters
     ----------
@@ -36,10 +38,13 @@ class InProcessGrid(Grid):
         Nodes.
     run_config : Mapping[str, Scalar]
         Of the run.
+    jobs : int
+        Clients that compute at the same time, each in a thread.
     """
 
-    def __init__(self, app: ClientApp, clients: int, run_config: UserConfig) -> None:
+    def __init__(self, app: ClientApp, clients: int, run_config: UserConfig, *, jobs: int = 1) -> None:
         self._app = app
+        self._replies = Ahead(self._answer, jobs)
         self._contexts = {
             client + 2: Context(
                 run_id=RUN_ID,
@@ -76,20 +81,19 @@ class InProcessGrid(Grid):
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Queue messages; their numbers. What was pushed before and not pulled is dropped: nobody waits for it."""
         self._waiting.clear()
-        numbers = []
         for message in messages:
             self._sent += 1
             number = str(self._sent)
             message.metadata.__dict__["_message_id"] = number
             self._waiting[number] = message
-            numbers.append(number)
-        return numbers
+        self._replies.put(self._waiting)
+        return list(self._waiting)
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """The reply to the first of `message_ids` that waits, computed now."""
+        """The reply to the first of `message_ids` that waits."""
         for number in message_ids:
-            if number in self._waiting:
-                return [self._answer(self._waiting.pop(number))]
+            if self._waiting.pop(number, None) is not None:
+                return [self._replies.take(number)]
         return []
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:

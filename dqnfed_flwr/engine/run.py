@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from dqnfed_flwr.config import Settings
+from dqnfed_flwr.engine.allocator import keep_freed_memory
 from dqnfed_flwr.engine.flower import run_flower
 from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.experiments import load_config
@@ -20,6 +22,7 @@ def run(
     *,
     engine: Engine = "in-process",
     resume: bool = False,
+    jobs: int = 0,
     listeners: Sequence[Listener] = (),
 ) -> RunResult:
     """Run a federation to its end.
@@ -32,6 +35,8 @@ def run(
         All clients in this process, or Flower's simulation engine (needs the extra `simulation`).
     resume : bool
         Continue from the checkpoint in the output directory.
+    jobs : int
+        Clients that compute at the same time in this process; 0 chooses. Bits do not depend on it.
     listeners : Sequence[Listener]
         Told of every round.
 
@@ -50,7 +55,7 @@ def run(
         settings = Settings.from_mapping({**settings.flat(), "resume": True})
     if engine == "flower":
         return run_flower(settings, listeners=listeners)
-    return run_in_process(settings, listeners=listeners)
+    return run_in_process(settings, jobs=jobs, listeners=listeners)
 
 
 def as_settings(config: Settings | Mapping[str, Any] | str | Path) -> Settings:
@@ -60,10 +65,31 @@ def as_settings(config: Settings | Mapping[str, Any] | str | Path) -> Settings:
     return Settings.from_mapping(config if isinstance(config, Mapping) else load_config(str(config)))
 
 
-def run_in_process(settings: Settings, *, listeners: Sequence[Listener] = ()) -> RunResult:
+def run_in_process(settings: Settings, *, jobs: int = 0, listeners: Sequence[Listener] = ()) -> RunResult:
     """Run with the in-process grid."""
     from client_app.app import app
     from dqnfed_flwr.engine.grid import InProcessGrid
     from dqnfed_flwr.engine.serve import serve
 
-    return serve(InProcessGrid(app, settings.clients, settings.flat()), settings, listeners=listeners)
+    keep_freed_memory()
+    grid = InProcessGrid(app, settings.clients, settings.flat(), jobs=jobs or choose_jobs(settings, usable_cores()))
+    return serve(grid, settings, listeners=listeners)
+
+
+def choose_jobs(settings: Settings, cores: int) -> int:
+    """As many clients at the same time as there are cores for their threads.
+
+    One, where clients use all cores by themselves or a GPU; and where an exchange may close before the last reply,
+    because clients that ran ahead would then have worked for nothing.
+    """
+    import torch
+
+    on_gpu = settings.device not in ("cpu", "auto") or (settings.device == "auto" and torch.cuda.is_available())
+    if on_gpu or settings.local.threads == 0 or settings.quorum < 1:
+        return 1
+    return max(1, min(cores // settings.local.threads, settings.sampled))
+
+
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

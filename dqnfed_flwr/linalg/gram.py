@@ -1,9 +1,9 @@
 """Rows in one preallocated array, and their Gramian, kept up to date while rows arrive in any order.
 
-A row's products with those already there are computed when it arrives, so after the last arrival the server owes one
-pass over the rows for its products and one for the weighted sum. Products of float32 rows are float32 inside blocks
-of `BLOCK` columns and float64 between them. Every product is one pairwise dot over the same blocks, which is
-symmetric in its two rows: the Gramian has the same bits in whatever order the rows came.
+Slots lie in groups of `GROUP`. When the last row of a group has arrived, its products with the groups that are
+complete are computed, a pair of groups at a time: each is one product of two matrices of fixed shapes, so that the
+Gramian has the same bits in whatever order the rows came, and every row is read once for `GROUP` others. Whatever is
+missing when the Gramian is asked for is computed then. See `products` for the precision.
 
 Where that precision is not enough, and only there, the work is done again in float64: `refine` for an
 ill-conditioned Gramian, `combine` where the weighted rows cancel.
@@ -11,11 +11,8 @@ ill-conditioned Gramian, `combine` where the weighted rows cancel.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
-from typing import TypeVar
+from collections.abc import Iterable, Sequence
+from itertools import combinations_with_replacement
 
 import numpy as np
 import torch
@@ -23,14 +20,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dqnfed_flwr.errors import ShapeError
+from dqnfed_flwr.linalg.products import NARROW, SEGMENT, columns, cross_products, in_threads, quiet, squared_norm
 from dqnfed_flwr.types import Float64Array
 
-_T = TypeVar("_T")
-
-BLOCK = 1024
-"""Columns summed in the dtype of the rows before the sum is carried in float64."""
-SEGMENT = 128 * BLOCK
-"""Columns handed to a thread at once; partial sums are added in the order of segments, whoever computed them."""
+GROUP = 16
+"""Slots whose products are computed together."""
 SMALL = 1 << 21
 """Arrays of fewer values than this are cheap enough to be treated in float64 throughout."""
 TRUSTED_CONDITION = 1e3
@@ -50,6 +44,8 @@ class Basis:
         D.
     dtype : torch.dtype
         float32 or float64.
+    references : int
+        How many of the last slots are filled after the others; they are in groups of their own.
 
     Raises
     ------
@@ -57,12 +53,17 @@ class Basis:
         If capacity or dim is not positive or the dtype is another.
     """
 
-    def __init__(self, capacity: int, dim: int, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(self, capacity: int, dim: int, dtype: torch.dtype = torch.float32, *, references: int = 0) -> None:
         if capacity < 1 or dim < 1 or dtype not in (torch.float32, torch.float64):
             raise ShapeError(f"a basis of {capacity} x {dim} {dtype}; need positive sizes, float32 or float64")
         self._rows = np.zeros((capacity, dim), np.float32 if dtype == torch.float32 else np.float64)
         self._gram = np.zeros((capacity, capacity))
         self._filled = np.zeros(capacity, dtype=bool)
+        self._groups = columns(capacity - references, GROUP)
+        self._groups += [
+            slice(capacity - references + g.start, capacity - references + g.stop) for g in columns(references, GROUP)
+        ]
+        self._owed = np.zeros((len(self._groups),) * 2, dtype=bool)
         self._always_exact = dtype == torch.float64 or self._rows.size < SMALL
         self.exact = self._always_exact
         """Whether the Gramian has float64 precision already."""
@@ -83,9 +84,9 @@ class Basis:
         return tuple(int(slot) for slot in np.flatnonzero(self._filled))
 
     def put(self, slot: int, row: NDArray[np.floating] | Tensor) -> None:
-        """Copy `row` [D] into `slot` and compute its products with the rows present.
+        """Copy `row` [D] into `slot`; products are computed by groups.
 
-        A row with values that are not finite, or too long for the dtype, is taken in too: its own product tells.
+        A row with values that are not finite, or too long for the dtype, is taken in too: `squared_norm` tells.
 
         Raises
         ------
@@ -97,16 +98,17 @@ class Basis:
             raise ShapeError(f"a row of shape {values.shape}; this basis holds rows of ({self.dim},)")
         if not 0 <= slot < self.capacity:
             raise ShapeError(f"slot {slot}; this basis has slots 0 to {self.capacity - 1}")
-        product = self._wide_products if self.exact else self._block_products
-        with _quiet():
+        with quiet():
             self._rows[slot] = values
         self._filled[slot] = True
-        for run in _runs(np.flatnonzero(self._filled)):
-            self._gram[slot, run] = self._gram[run, slot] = product(self._rows[run], self._rows[slot])
+        group = self._group_of(slot)
+        self._owe(group)
+        if self._filled[self._groups[group]].all():
+            self._pay([g for g, slots in enumerate(self._groups) if self._filled[slots].all()])
 
     def clear(self) -> None:
         """Forget all rows; the array is kept for the next round."""
-        self._filled[:] = False
+        self._filled[:] = self._owed[:] = False
         self._gram[:] = 0
         self.exact = self._always_exact
 
@@ -116,9 +118,14 @@ class Basis:
         self._rows[slot] = 0
         self._gram[slot] = self._gram[:, slot] = 0
 
+    def squared_norm(self, slot: int) -> float:
+        """|row|^2 of the row in `slot`, without any other product; infinite or NaN where the row is not fit."""
+        return squared_norm(self._rows[slot])
+
     def gram(self, slots: Iterable[int]) -> Float64Array:
-        """Inner products of the rows in `slots`, float64."""
+        """Inner products of the rows in `slots`, float64; 0 where there is no row."""
         index = np.fromiter(slots, dtype=np.intp)
+        self._pay(sorted({self._group_of(slot) for slot in index}))
         return self._gram[np.ix_(index, index)]
 
     def row(self, slot: int) -> NDArray[np.floating]:
@@ -131,17 +138,14 @@ class Basis:
 
     def column_blocks(self) -> list[slice]:
         """All columns, in blocks of which a float64 copy of every row is cheap."""
-        return _columns(self.dim, SEGMENT // 16)
+        return columns(self.dim, NARROW)
 
     def refine(self) -> None:
-        """Compute the Gramian anew with float64 products; one pass over the rows."""
-        slots = np.flatnonzero(self._filled)
-        gram = np.zeros((slots.size, slots.size))
-        for part in _columns(self.dim, SEGMENT // 16):
-            wide = self._rows[slots, part].astype(np.float64)
-            gram += wide @ wide.T
-        self._gram[np.ix_(slots, slots)] = (gram + gram.T) / 2
+        """Have the Gramian computed anew with float64 products."""
         self.exact = True
+        for group, slots in enumerate(self._groups):
+            if self._filled[slots].any():
+                self._owe(group)
 
     def combine(self, weights: Float64Array) -> Tensor:
         """weights @ rows.
@@ -165,61 +169,41 @@ class Basis:
         return torch.mv(rows.t(), torch.from_numpy(weights).to(rows.dtype))
 
     def _cancels(self, weights: Float64Array) -> bool:
-        parts = float(weights**2 @ np.diag(self._gram))
-        whole = float(weights @ self._gram @ weights)
+        (used,) = np.nonzero(weights)
+        gram = self.gram(used)
+        parts = float(weights[used] ** 2 @ np.diag(gram))
+        whole = float(weights[used] @ gram @ weights[used])
         return parts > TRUSTED_CANCELLATION**2 * max(whole, 0.0)
 
     def _combine_wide(self, weights: Float64Array) -> Tensor:
         out = np.empty(self.dim, self._rows.dtype)
 
         def segment(part: slice) -> None:
-            for narrow in _columns(part.stop - part.start, SEGMENT // 16):
+            for narrow in columns(part.stop - part.start, NARROW):
                 at = slice(part.start + narrow.start, part.start + narrow.stop)
                 out[at] = weights @ self._rows[:, at].astype(np.float64)
 
-        _in_threads(segment, _columns(self.dim, SEGMENT))
+        in_threads(segment, columns(self.dim, SEGMENT))
         return torch.from_numpy(out)
 
-    def _block_products(self, rows: NDArray[np.floating], row: NDArray[np.floating]) -> Float64Array:
-        def segment(part: slice) -> Float64Array:
-            whole = (part.stop - part.start) // BLOCK * BLOCK
-            head = slice(part.start, part.start + whole)
-            tail = slice(head.stop, part.stop)
-            with _quiet():
-                blocks = np.vecdot(rows[:, head].reshape(len(rows), -1, BLOCK), row[head].reshape(-1, BLOCK))
-                return np.asarray(blocks.sum(axis=1, dtype=np.float64) + np.vecdot(rows[:, tail], row[tail]))
+    def _group_of(self, slot: int) -> int:
+        return next(g for g, slots in enumerate(self._groups) if slot < slots.stop)
 
-        return np.asarray(sum(_in_threads(segment, _columns(self.dim, SEGMENT))))
+    def _owe(self, group: int) -> None:
+        """The products of a group are out of date."""
+        self._owed[group] = self._owed[:, group] = True
 
-    def _wide_products(self, rows: NDArray[np.floating], row: NDArray[np.floating]) -> Float64Array:
-        total = np.zeros(len(rows))
-        with _quiet():
-            for part in _columns(self.dim, SEGMENT // 16):
-                total += np.vecdot(rows[:, part].astype(np.float64), row[part].astype(np.float64))
-        return total
+    def _pay(self, groups: Sequence[int]) -> None:
+        """Compute the products between these groups, rising, that are out of date."""
+        for one, other in combinations_with_replacement(groups, 2):
+            if self._owed[one, other]:
+                self._multiply(self._groups[one], self._groups[other])
+                self._owed[one, other] = self._owed[other, one] = False
 
-
-def _quiet() -> np.errstate:
-    """No warnings of NaN and overflow: rows may hold anything, and their products tell."""
-    return np.errstate(over="ignore", invalid="ignore")
-
-
-def _columns(dim: int, width: int) -> list[slice]:
-    return [slice(start, min(start + width, dim)) for start in range(0, dim, width)]
-
-
-def _runs(slots: NDArray[np.intp]) -> Iterator[slice]:
-    """Consecutive slots as slices, so that rows are read as views."""
-    breaks = np.flatnonzero(np.diff(slots) > 1) + 1
-    for run in np.split(slots, breaks):
-        if run.size:
-            yield slice(int(run[0]), int(run[-1]) + 1)
-
-
-@cache
-def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1), thread_name_prefix="gram")
-
-
-def _in_threads(work: Callable[[slice], _T], parts: list[slice]) -> list[_T]:
-    return [work(part) for part in parts] if len(parts) == 1 else list(_pool().map(work, parts))
+    def _multiply(self, one: slice, other: slice) -> None:
+        products = cross_products(self._rows[one], self._rows[other], wide=self.exact)
+        if one == other:
+            products = np.triu(products) + np.triu(products, 1).T
+        there = np.outer(self._filled[one], self._filled[other])
+        self._gram[one, other] = np.where(there, products, 0.0)
+        self._gram[other, one] = self._gram[one, other].T

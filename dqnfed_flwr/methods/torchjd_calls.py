@@ -12,6 +12,7 @@ from torch import Tensor
 
 from dqnfed_flwr.errors import RunError
 from dqnfed_flwr.methods._base import State
+from dqnfed_flwr.randomness import seeded
 
 
 class Calls:
@@ -48,8 +49,7 @@ class Calls:
         """What the aggregator, or its weighting, makes of rows or Gramian."""
         pair = copy.deepcopy(self._pair) if self._stateful else self._pair
         words = np.random.SeedSequence((self._seed, round_number)).generate_state(1, np.uint64)
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(int(words[0]) >> 1)
+        with torch.no_grad(), seeded(int(words[0]) >> 1):
             try:
                 made = pair[1](values)
             except (ValueError, RuntimeError) as error:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from dqnfed_flwr.data.user import import_function
 from dqnfed_flwr.errors import ModelError
+from dqnfed_flwr.randomness import seeded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,8 +64,7 @@ def build_model(
     if num_classes < 2:
         raise ModelError(f"model: found {num_classes} classes; at least 2 are needed; set num-classes")
     builder = _builder(name)
-    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-        torch.default_generator.manual_seed(seed)
+    with seeded(seed), torch.device("cpu"):
         model = builder(tuple(input_shape), num_classes)
     if not isinstance(model, torch.nn.Module):
         raise ModelError(f"model: {name} returned {type(model).__name__}; it must return a torch.nn.Module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -71,7 +72,9 @@ class Intake:
         self._settings = settings
         self._method, self._dim, self._buffers = method, theta.numel(), buffers
         method.extras(self._dim)  # a method that this model does not suit says so before anything is sent
-        self._basis = Basis(settings.sampled + method.reference_rows, theta.numel(), theta.dtype)
+        self._basis = Basis(
+            settings.sampled + method.reference_rows, self._dim, theta.dtype, references=method.reference_rows
+        )
 
     def exchange(self, grid: Grid, orders: Orders, state: RunState, members: Mapping[int, Member]) -> Collected:
         """Send the candidate of `state` out with `orders` and take the replies in; books costs in `state.tally`."""
@@ -130,7 +133,7 @@ class Intake:
             return reply
         slot = orders.train.index(client)
         self._basis.put(slot, reply.gradient)
-        if not np.isfinite(self._basis.gram([slot])).all():
+        if not math.isfinite(self._basis.squared_norm(slot)):
             self._basis.drop(slot)
             raise WireError("not-finite", "the gradient holds NaN or Inf, or its norm overflows")
         for name, vector in reply.vectors.items():

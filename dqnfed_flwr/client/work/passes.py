@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,8 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from dqnfed_flwr.client.curvature import Curvature, Differentiable, Observation, Point, Rate
+from dqnfed_flwr.client.flat_model import FlatModel
 from dqnfed_flwr.client.gradients import LocalLoss, cross_entropy
 from dqnfed_flwr.config import LocalSettings
+from dqnfed_flwr.randomness import seeded
 
 _SHUFFLE, _SUBSET, _DROPOUT = 0, 1, 2  # streams of the seed
 BatchLoss = Callable[[nn.Module, Tensor, Tensor], Tensor]
@@ -95,7 +97,7 @@ def sgd(
     pull = pull or Pull(theta, settings.proximal)
     anchors = model.views(pull.anchor) if pull.weight else []
     rate = settings.lr * settings.decay ** (turn.round - 1)
-    with _seeded_dropout(turn, local.device), model.training():
+    with _seeded_dropout(turn, model), model.training():
         for inputs, labels in _batches(loss, settings, turn):
             part = (batch_loss or _mean_cross_entropy)(model.module, inputs, labels)
             part = objective(part) if objective else part
@@ -171,13 +173,8 @@ def _batches(loss: LocalLoss, settings: LocalSettings, turn: Turn) -> Iterator[t
             yield inputs[rows], labels[rows]
 
 
-@contextmanager
-def _seeded_dropout(turn: Turn, device: torch.device) -> Iterator[None]:
-    """Draw dropout masks from the turn's own stream, and leave torch's generators as they were."""
-    seed = int(turn.generator(_DROPOUT).integers(2**63))
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.default_generator.manual_seed(seed)  # torch.manual_seed queues a stack trace for CUDA at every call
-        if device.type == "cuda":
-            with torch.cuda.device(device):
-                torch.cuda.manual_seed(seed)
-        yield
+def _seeded_dropout(turn: Turn, model: FlatModel) -> AbstractContextManager[None]:
+    """Draw dropout masks from the turn's own stream; a model that draws nothing needs no generator."""
+    if not model.draws:
+        return nullcontext()
+    return seeded(int(turn.generator(_DROPOUT).integers(2**63)), model.theta.device)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
@@ -50,3 +51,23 @@ def test_training_mode_ends_with_the_block() -> None:
     with model.training():
         assert module[1].training
     assert not module[1].training
+
+
+class Own(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.dropout(x)
+
+
+@pytest.mark.parametrize(
+    ("layer", "expected"),
+    [
+        (nn.Linear(2, 2), False),
+        (nn.Dropout(0.1), True),
+        (nn.LSTM(2, 2), False),
+        (nn.LSTM(2, 2, num_layers=2, dropout=0.1), True),
+        (nn.MultiheadAttention(2, 1, dropout=0.1), True),
+        (Own(), True),  # what it does is not known
+    ],
+)
+def test_layers_that_may_draw_random_numbers_are_known(layer: nn.Module, expected: bool) -> None:
+    assert FlatModel(nn.Sequential(nn.Linear(2, 2), layer), CPU).draws == expected

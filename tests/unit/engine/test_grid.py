@@ -114,3 +114,19 @@ def test_messages_are_made_as_flower_wants_it() -> None:
     with pytest.raises(RunError, match=r"build a flwr\.app\.Message"):
         grid.create_message(RecordDict(), "train", 2, "1")
     assert grid.run.run_id == messages(grid)[0].metadata.run_id
+
+
+def test_several_clients_at_a_time_give_the_same_replies_and_memories() -> None:
+    found = []
+    for jobs in (1, 3):
+        app, _ = echo()
+        grid = InProcessGrid(app, 9, {}, jobs=jobs)
+        for _ in range(2):
+            replies = grid.send_and_receive(messages(grid))
+        found.append(
+            (
+                [(reply.metadata.src_node_id, reply.has_error()) for reply in replies],
+                {name: int(value) for name, value in grid.export_client_states().items()},
+            )
+        )
+    assert found[0] == found[1]

@@ -10,7 +10,7 @@ import pytest
 
 import dqnfed_flwr
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.engine.run import as_settings, run
+from dqnfed_flwr.engine.run import as_settings, choose_jobs, run
 from dqnfed_flwr.errors import ConfigError
 from tests.helpers.runs import TINY
 
@@ -37,3 +37,28 @@ def test_a_faulty_configuration_is_told_before_anything_runs() -> None:
         run({"rounds": 0})
     with pytest.raises(ConfigError, match="no-such-experiment"):
         run("no-such-experiment")
+
+
+@pytest.mark.parametrize("method", ["dqn-fed", "fedavg"])
+def test_clients_at_a_time_make_no_difference(method: str) -> None:
+    settings = {**TINY, "method": method, "local.threads": 1}
+    alone, together = (run(settings, jobs=jobs) for jobs in (1, 3))
+    assert np.array_equal(alone.theta, together.theta)
+    assert alone.accuracies == together.accuracies
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, 4),
+        ({"local.threads": 2}, 2),
+        ({"local.threads": 8}, 1),
+        ({"clients": 3}, 3),
+        ({"local.threads": 0}, 1),  # a client takes all cores
+        ({"quorum": 0.5}, 1),
+        ({"device": "cuda"}, 1),
+    ],
+)
+def test_cores_are_shared_out(changes: dict[str, int | float | str], expected: int) -> None:
+    settings = Settings.from_mapping({"clients": 10, "local.threads": 1, "device": "cpu", **changes})
+    assert choose_jobs(settings, cores=4) == expected

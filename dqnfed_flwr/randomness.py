@@ -1,0 +1,35 @@
+"""Torch's global generators, lent to one user at a time and given back as they were."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+_LENT = threading.RLock()
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
+    """Have torch draw from a stream of `seed` within; other threads that ask for the generators wait.
+
+    Parameters
+    ----------
+    seed : int
+        At least 0.
+    device : torch.device | None
+        The CUDA device whose generator is lent as well; the CPU's always is.
+    """
+    import torch
+
+    cuda = [device] if device is not None and device.type == "cuda" else []
+    with _LENT, torch.random.fork_rng(devices=cuda):
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed queues a stack trace for CUDA at every call
+        for one in cuda:
+            with torch.cuda.device(one):
+                torch.cuda.manual_seed(seed)
+        yield
