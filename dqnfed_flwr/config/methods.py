@@ -32,6 +32,11 @@ class DqnFedSettings(Group):
     rate_spread: float = Field(
         2.0, ge=0, description="hold d_k/|g_k|^2 within this factor of its median; 0 leaves the rates alone"
     )
+    absent_rounds: int = Field(
+        3,
+        ge=0,
+        description="rounds for which the last gradient of a client that is absent counts (anchored, with sampling)",
+    )
     ridge: float = Field(0.0, ge=0, description="added to the unit-diagonal Gramian (two-sided)")
     cutoff: float = Field(1e-7, gt=0, lt=1, description="eigenvalues below cutoff * largest count as zero (two-sided)")
 

@@ -7,7 +7,7 @@ import platform
 from functools import cache
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-KEPT, LARGEST = 1 << 30, 1 << 28
+KEPT, LARGEST = 1 << 29, 1 << 26
 """Free bytes at the top of the heap before they go back to the system, and the largest block taken from the heap."""
 
 

@@ -38,7 +38,7 @@ METHODS: dict[str, Callable[[Settings], Method]] = {
     "local-newton": lambda settings: LocalNewton(settings.local_newton),
     "fednew": lambda settings: FedNew(settings.fednew),
     "fednl": fednl,
-    "dqn-fed": lambda settings: dqn_fed(settings.dqn_fed, settings.reference),
+    "dqn-fed": dqn_fed,
     "fedavg": lambda settings: FedAvg(),
     "ditto": lambda settings: Ditto(),
     "fedcorr": lambda settings: FedCorr(settings, make_method(settings.stage_settings)),

@@ -88,6 +88,53 @@ def test_a_reference_that_raises_the_mean_loss_is_replaced_and_forgotten() -> No
     assert decide(method, grads).combination.notes["anchor_reset"] == 0  # the memory is gone
 
 
+def sampled(rounds: int) -> Method:
+    """Two of four clients a round; the rates take half of the reference's descent."""
+    anchored = {"reference": "gradient", "lr": 1.0, "scale": 0.5, "rate-spread": 0, "absent-rounds": rounds}
+    return make_method(Settings.from_mapping({"clients": 4, "participation": 0.5, "dqn-fed": anchored}))
+
+
+NOW = np.array([[1.0, -0.5], [1.0, -0.5]])
+
+
+@pytest.mark.parametrize(
+    ("absent", "expected", "left_out"),
+    [
+        # The reference (1, -1/2) raises a loss with gradient (0, 1) at the rate 1/2; u = (1, 0) is the nearest step
+        # that does not, and still gives the participants 1 where they are owed 5/8.
+        ((0.0, 1.0), [1.0, 0.0], 0.0),
+        ((0.0, -1.0), [1.0, -0.5], 0.0),  # content with the reference
+        ((-1.0, 0.5), [1.0, -0.5], 1.0),  # nothing suits both: those who are here go first
+    ],
+)
+def test_absent_clients_are_not_harmed_where_that_is_possible(
+    absent: tuple[float, float], expected: list[float], left_out: float
+) -> None:
+    method = sampled(3)
+    decide(method, np.array([absent, absent]), clients=[0, 1], number=1)
+    solved = decide(method, NOW, clients=[2, 3], number=2)
+    np.testing.assert_allclose(solved.step, expected, atol=1e-14)
+    assert solved.combination.notes["absent"] == 2
+    assert solved.combination.notes["absent_left_out"] == left_out
+    assert (solved.slopes >= 5 / 8 * (1 - 1e-12)).all()
+
+
+def test_clients_are_heeded_for_as_many_rounds_as_the_settings_say() -> None:
+    for rounds, heeded in ((0, False), (1, False), (2, True)):
+        method = sampled(rounds)
+        decide(method, np.array([[0.0, 1.0], [0.0, 1.0]]), clients=[0, 1], number=1)
+        decide(method, NOW, clients=[2, 3], number=2)
+        solved = decide(method, NOW, clients=[2, 3], number=3)
+        np.testing.assert_allclose(solved.step, [1.0, 0.0] if heeded else [1.0, -0.5], atol=1e-14)
+
+
+def test_absent_clients_survive_a_restart() -> None:
+    method, again = sampled(3), sampled(3)
+    decide(method, np.array([[0.0, 1.0], [0.0, 1.0]]), clients=[0, 1], number=1)
+    again.restore_state(method.export_state())
+    np.testing.assert_allclose(decide(again, NOW, clients=[2, 3], number=2).step, [1.0, 0.0], atol=1e-14)
+
+
 def test_clients_left_out_of_the_solve_have_no_weight_and_a_reason() -> None:
     grads = np.array([[1.0, 0], [0, 1], [1, 1]])
     for form in ("two-sided", "one-sided", "anchored"):

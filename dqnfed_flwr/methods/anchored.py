@@ -1,0 +1,145 @@
+"""The anchored form of DQN-Fed: a fast reference step, changed as little as the guarantee demands.
+
+`dqn_fed` names the paper and lists the deviations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dqnfed_flwr.config import DqnFedSettings
+from dqnfed_flwr.linalg.min_norm import GramSolution, one_sided_weights
+from dqnfed_flwr.methods._base import Method, RoundRows, State
+from dqnfed_flwr.methods.absent import AbsentClients, AbsentRow
+from dqnfed_flwr.methods.anchors import Anchor, GradientAnchor
+from dqnfed_flwr.methods.rate_method import RateMethod, describe
+from dqnfed_flwr.methods.rates import fit_clients, limit_spread
+from dqnfed_flwr.types import Combination, Extras, Float64Array, RoundBatch
+
+
+class AnchoredMethod(Method):
+    """DQN-Fed around a reference step: min |u - u_ref|^2 subject to grads @ u >= rates.
+
+    Its dual is the one-sided problem with rates lowered by what the reference already gives,
+    u = u_ref + weights @ grads.
+
+    With sampling, clients that took part in the last `absent-rounds` rounds and are absent now have a say as well:
+    the newest gradient h that the server has of each asks for h . u >= 0. It is a gradient at an earlier model, so
+    this keeps the step from undoing what others have just learnt, and promises them nothing. Where no step meets
+    these conditions beside those of the participants, the absent are left out of the round and counted.
+
+    Where no length of the step lowers every participant's loss (a noisy reference does that to clients near their
+    optimum), the method retreats for one round: the anchor starts anew and the step is the one-sided one.
+
+    Parameters
+    ----------
+    settings : DqnFedSettings
+        Proportions and scale of the rates.
+    anchor : Anchor
+        Makes the reference; it takes the slot after those of the participants.
+    absent : AbsentClients
+        Remembers rows; they take the last slots.
+    """
+
+    def __init__(self, settings: DqnFedSettings, anchor: Anchor, absent: AbsentClients) -> None:
+        self._settings = settings
+        self._anchor = anchor
+        self._fallback = GradientAnchor(settings.lr)
+        self._one_sided = RateMethod(settings, one_sided_weights)
+        self._retreated = False
+        self._memory = absent
+        self._absent: tuple[AbsentRow, ...] = ()
+        self.reference_rows = 1 + absent.room
+
+    def extras(self, dim: int) -> Extras:
+        """What the anchor needs."""
+        return self._anchor.extras(dim)
+
+    def observe(self, batch: RoundBatch, rows: RoundRows) -> None:
+        """Remember the rows, and find those of clients that are absent now."""
+        self._absent = self._memory.turn(batch, rows)
+
+    def combine(self, batch: RoundBatch, rows: RoundRows) -> Combination:
+        """Coefficients of the K rows, of the reference, and of the rows of absent clients."""
+        if self._retreated:
+            return replace(self._one_sided.combine(batch, rows), notes={"retreat": 1.0})
+        fit, excluded = fit_clients(batch)
+        index = np.flatnonzero(fit)
+        weights = np.zeros(rows.basis.capacity)
+        if not index.size:
+            return Combination(weights, status="stationary", excluded=excluded)
+        reset = self._place_reference(rows.combine(batch.shares), batch.shares, rows)
+        present, absent = [rows.slots[k] for k in index], self._memory.place(self._absent, rows)
+        rates = self._rates(batch.rates[index], present, rows)
+        slots, solution = present, None
+        if absent:
+            slots = [*present, *absent]
+            solution = self._solve(slots, np.concatenate([rates, np.zeros(len(absent))]), rows)
+        left_out = solution is None or solution.status == "stationary"
+        if solution is None or left_out:
+            slots, solution = present, self._solve(present, rates, rows)
+        if solution.status != "stationary":
+            weights[slots] = solution.weights
+            weights[self._reference_slot(rows)] = 1.0
+        notes = {"anchor_reset": float(reset)}
+        if absent:
+            notes |= {"absent": float(len(absent)), "absent_left_out": float(left_out)}
+        return describe(weights, solution, excluded, length=1.0, notes=notes)
+
+    def _reference_slot(self, rows: RoundRows) -> int:
+        return rows.basis.capacity - self.reference_rows
+
+    def _place_reference(self, mean_gradient: Tensor, shares: Float64Array, rows: RoundRows) -> bool:
+        """Put a reference along which the mean loss falls into its slot; whether the anchor was reset for that."""
+        slot = self._reference_slot(rows)
+        for anchor in (self._anchor, self._fallback):
+            rows.basis.put(slot, anchor.propose(mean_gradient, rows, shares))
+            descent = self._descent(rows.slots, rows)
+            if np.isfinite(descent).all() and float(shares @ descent) > 0:
+                break
+            rows.basis.drop(slot)
+            self._anchor.forget()
+        return anchor is self._fallback
+
+    def _descent(self, slots: Sequence[int], rows: RoundRows) -> Float64Array:
+        """How fast the losses behind rows fall along the reference, 0 where there is none."""
+        return rows.basis.gram((*slots, self._reference_slot(rows)))[-1, :-1]
+
+    def _rates(self, rates: Float64Array, slots: Sequence[int], rows: RoundRows) -> Float64Array:
+        """The clients' rates, brought to the scale of the reference."""
+        proportions = limit_spread(rates, np.diag(rows.basis.gram(slots)), self._settings.rate_spread)
+        scale = self._settings.scale * float(np.maximum(self._descent(slots, rows), 0).mean())
+        return scale * proportions / proportions.mean()
+
+    def _solve(self, slots: Sequence[int], rates: Float64Array, rows: RoundRows) -> GramSolution:
+        return one_sided_weights(rows.basis.gram(slots), rates, offset=self._descent(slots, rows))
+
+    def settle(self, step: Tensor, factor: float) -> None:
+        """Hand the step on to the anchor's memory; a step that was taken ends a retreat."""
+        self._anchor.settle(step, factor)
+        if factor > 0:
+            self._retreated = False
+
+    def retreat(self) -> bool:
+        """Fall back to the one-sided step, once."""
+        if self._retreated:
+            return False
+        self._anchor.forget()
+        self._retreated = True
+        return True
+
+    def export_state(self) -> dict[str, NDArray[np.generic]]:
+        """The memories of the anchor and of absent clients, and whether it retreated."""
+        memories = {**self._anchor.export_state(), **self._memory.export_state()}
+        return {"retreated": np.array(self._retreated), **memories}
+
+    def restore_state(self, state: State) -> None:
+        """Take up what `export_state` gave."""
+        self._retreated = bool(state["retreated"])
+        self._anchor.restore_state(state)
+        self._memory.restore_state(state)
