@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from dqnfed_flwr.cli import deploy, remote
+from dqnfed_flwr.cli import data, deploy, remote
 from dqnfed_flwr.cli.failures import reported
 
 app = typer.Typer(
@@ -19,6 +19,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
+app.add_typer(data.app, name="data")
 app.add_typer(deploy.app, name="deploy")
 remote.add_commands(app)
 

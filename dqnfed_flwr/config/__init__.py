@@ -4,6 +4,7 @@ from dqnfed_flwr.config._group import Scalar
 from dqnfed_flwr.config.groups import (
     CurvatureSettings,
     LocalSettings,
+    NoiseSettings,
     PartitionName,
     SplitSettings,
     StepRuleName,
@@ -21,6 +22,7 @@ __all__ = [
     "DqnFedSettings",
     "FedMdfgSettings",
     "LocalSettings",
+    "NoiseSettings",
     "PartitionName",
     "Profile",
     "ReferenceName",

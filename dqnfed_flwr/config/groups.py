@@ -20,12 +20,29 @@ class SplitSettings(Group):
     min_samples: int = Field(10, ge=2, description="fewest samples of a client (dirichlet)")
     shards: int = Field(2, ge=1, description="shards a client (shards)")
     classes: int = Field(2, ge=1, description="classes a client (pathological)")
+    merge: str = Field("", description="classes of each client, such as 1,2,2,2,3; empty for one each (one-class)")
+    groups: int = Field(0, ge=0, description="natural groups used, drawn at random; 0 for every one (groups)")
+    min_group_samples: int = Field(
+        0, ge=0, description="fewest samples of a natural group that is used, training and test together (groups)"
+    )
     samples: int = Field(0, ge=0, description="training samples used in all, 0 for every one")
     only_classes: str = Field("", description="classes used, such as 0,2,6, numbered anew in this order; empty for all")
     test_fraction: float = Field(
         0.2, gt=0, lt=1, description="share of a client's samples that it tests on, where a set has no test part"
     )
     validation_fraction: float = Field(0.0, ge=0, lt=1, description="share of a client's training samples kept apart")
+
+
+class NoiseSettings(Group):
+    """Wrong labels among those trained on."""
+
+    kind: Literal["none", "symmetric", "pair"] = Field(
+        "none", description="no noise, any class in place of the right one, or the next class"
+    )
+    clients: float = Field(0.5, ge=0, le=1, description="rho, probability that a client is noisy")
+    level: float = Field(
+        0.5, ge=0, le=1, description="tau: the share of labels that a noisy client has replaced is uniform from it to 1"
+    )
 
 
 class LocalSettings(Group):

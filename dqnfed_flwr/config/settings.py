@@ -18,6 +18,7 @@ from dqnfed_flwr.config.combinations import faults, title_of
 from dqnfed_flwr.config.groups import (
     CurvatureSettings,
     LocalSettings,
+    NoiseSettings,
     PartitionName,
     SplitSettings,
     StepRuleName,
@@ -66,7 +67,7 @@ class Settings(Group):
 
     method: str = Field("dqn-fed", description="how the server combines the clients, see methods.md")
     step_rule: StepRuleName = Field("auto", description="how far it goes; auto asks the method")
-    data: str = Field("digits", description="digits, a torchvision name, an .npz file, or module:function")
+    data: str = Field("digits", description="a set by name or FORM:PATH, see data.md; an .npz file, or module:function")
     partition: PartitionName = Field("dirichlet", description="how data are dealt out")
     clients: int = Field(10, ge=1, le=100_000, description="number of clients")
     participation: float = Field(1.0, gt=0, le=1, description="share of clients asked in a round")
@@ -91,6 +92,7 @@ class Settings(Group):
     metrics: str = Field("", description="directory of Prometheus files for dqnfed exporter; empty for none")
     metrics_clients: int = Field(0, ge=0, le=10_000, description="clients with series of their own, 0 for none")
     split: SplitSettings = Field(default_factory=SplitSettings)
+    noise: NoiseSettings = Field(default_factory=NoiseSettings)
     local: LocalSettings = Field(default_factory=LocalSettings)
     curvature: CurvatureSettings = Field(default_factory=CurvatureSettings)
     step: StepSettings = Field(default_factory=StepSettings)

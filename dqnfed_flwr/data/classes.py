@@ -29,12 +29,9 @@ def only_classes(data: DataSet, wanted: str) -> DataSet:
     DataError
         If a number is none of the set's classes, or stands twice, or fewer than two are left.
     """
-    if not wanted.strip():
+    kept = numbers("split.only-classes", wanted, "0,2,6")
+    if not kept:
         return data
-    try:
-        kept = [int(number) for number in wanted.split(",")]
-    except ValueError:
-        raise DataError(f"split.only-classes: found {wanted!r}; give class numbers between commas: 0,2,6") from None
     if len(set(kept)) != len(kept) or len(kept) < 2 or not 0 <= min(kept) <= max(kept) < data.num_classes:
         raise DataError(
             f"split.only-classes: found {wanted!r}; give two or more different numbers from 0 to {data.num_classes - 1}"
@@ -43,6 +40,20 @@ def only_classes(data: DataSet, wanted: str) -> DataSet:
     renumbered[kept] = np.arange(len(kept))
     y_test = None if data.y_test is None else renumbered[data.y_test]
     return replace(data, y_train=renumbered[data.y_train], y_test=y_test, num_classes=len(kept))
+
+
+def numbers(key: str, text: str, example: str) -> list[int]:
+    """Whole numbers between commas; none in empty text.
+
+    Raises
+    ------
+    DataError
+        If there is anything else.
+    """
+    try:
+        return [int(number) for number in text.split(",")] if text.strip() else []
+    except ValueError:
+        raise DataError(f"{key}: found {text!r}; give numbers between commas: {example}") from None
 
 
 def present(labels: IntArray) -> IntArray:

@@ -14,13 +14,14 @@ from dqnfed_flwr.config import Settings
 from dqnfed_flwr.data.apportion import IntArray
 from dqnfed_flwr.data.dealing import deal_out
 from dqnfed_flwr.data.inputs import sample_shape
+from dqnfed_flwr.data.noise import with_noise
 from dqnfed_flwr.data.sets import DataSet, as_data_set, is_function, read_arrays
 from dqnfed_flwr.data.splits import stratified
 from dqnfed_flwr.data.user import import_function
 from dqnfed_flwr.errors import DataError
 
 Array = NDArray[Any]
-_SPLIT_TEST, _SPLIT_VALIDATION = 3, 4  # streams of the seed, after those of `dealing`
+_SPLIT_TEST, _SPLIT_VALIDATION, _NOISE = 3, 4, 6  # streams of the seed, beside those of `dealing`
 
 
 @dataclass(frozen=True)
@@ -58,15 +59,16 @@ def load_client(settings: Settings, partition: int, data_path: str | None = None
 
     Where the set has a test part, a client tests on the same share of each class as it trains on (with natural groups:
     on its own groups); where it has none, `split.test-fraction` of its samples are split off, stratified. Then
-    `split.validation-fraction` of its training samples are kept apart. With `split.samples`, that many training
-    samples are drawn from the whole set before anything is dealt out.
+    `split.validation-fraction` of its training samples are kept apart, and labels of the rest are replaced as
+    `noise.*` asks. With `split.samples`, that many training samples are drawn from the whole set before anything is
+    dealt out.
 
     Parameters
     ----------
     settings : Settings
-        Of the run; `data`, `partition`, `clients`, `num-classes`, `seed` and `split.*` count here. `data` may be
-        `module:function`: it is called as function(settings.flat(), partition, clients) and returns a mapping of this
-        client's own arrays, named as in `dqnfed_flwr.data.sets.read_arrays`.
+        Of the run; `data`, `partition`, `clients`, `num-classes`, `seed`, `split.*` and `noise.*` count here. `data`
+        may be `module:function`: it is called as function(settings.flat(), partition, clients) and returns a mapping
+        of this client's own arrays, named as in `dqnfed_flwr.data.sets.read_arrays`.
     partition : int
         Number of the client, from 0.
     data_path : str | None
@@ -77,20 +79,69 @@ def load_client(settings: Settings, partition: int, data_path: str | None = None
     DataError
         If data or partition cannot be used: the text says what was found, what is allowed and what to do.
     """
+    part = find_part(settings, partition, data_path)
+    data = part.data
+    return ClientData(
+        x_train=_take(data.x_train, part.train, data.name),
+        y_train=part.given,
+        x_validation=_take(data.x_train, part.validation, data.name),
+        y_validation=data.y_train[part.validation],
+        x_test=_take(part.x_test, part.test, data.name),
+        y_test=part.y_test[part.test],
+        num_classes=data.num_classes,
+    )
+
+
+@dataclass(frozen=True)
+class ClientPart:
+    """Which samples are one client's; none of them is read yet.
+
+    Attributes
+    ----------
+    data : DataSet
+        The set they come from.
+    train, validation : IntArray
+        Sample numbers in its training part.
+    given : IntArray
+        Labels of `train` as the client gets to see them, with noise where the settings ask for it; the right ones are
+        `data.y_train[train]`.
+    x_test, y_test : Array, IntArray
+        What `test` counts in: the test part of the set, or its training part where it has none.
+    test : IntArray
+        Sample numbers.
+    """
+
+    data: DataSet
+    train: IntArray
+    validation: IntArray
+    given: IntArray
+    x_test: Array
+    y_test: IntArray
+    test: IntArray
+
+
+def find_part(settings: Settings, partition: int, data_path: str | None = None) -> ClientPart:
+    """Find the samples of one client, as `load_client` does, without reading them.
+
+    Raises
+    ------
+    DataError
+        As `load_client`.
+    """
     source = data_path or settings.data
     if partition < 0:
         raise DataError(f"partition-id: found {partition}; clients are numbered from 0")
     if settings.partition == "file" or is_function(source):
         data = as_data_set(_own_arrays(settings, source, partition), source, settings.num_classes)
         test = None if data.y_test is None else np.arange(len(data.y_test))
-        return _read(settings, partition, data, np.arange(len(data.y_train)), test)
+        return _split(settings, partition, data, np.arange(len(data.y_train)), test)
     if partition >= settings.clients:
         raise DataError(
             f"partition-id: found {partition}; clients = {settings.clients} allows 0..{settings.clients - 1}"
         )
     dealt = deal_out(settings, source)
     test = None if dealt.test is None else dealt.test[partition]
-    return _read(settings, partition, dealt.data, dealt.train[partition], test)
+    return _split(settings, partition, dealt.data, dealt.train[partition], test)
 
 
 def _own_arrays(settings: Settings, source: str, partition: int) -> Mapping[str, Array]:
@@ -102,8 +153,8 @@ def _own_arrays(settings: Settings, source: str, partition: int) -> Mapping[str,
     return {str(key): np.asarray(value) for key, value in arrays.items()}
 
 
-def _read(settings: Settings, partition: int, data: DataSet, train: IntArray, test: IntArray | None) -> ClientData:
-    """Split test samples off where the set has none, then validation samples; read these samples and no others."""
+def _split(settings: Settings, partition: int, data: DataSet, train: IntArray, test: IntArray | None) -> ClientPart:
+    """Split test samples off where the set has none, then validation samples; then replace labels."""
     split, y = settings.split, data.y_train
     x_test, y_test = data.x_test, data.y_test
     if x_test is None or y_test is None or test is None:
@@ -112,15 +163,8 @@ def _read(settings: Settings, partition: int, data: DataSet, train: IntArray, te
         train, test = train[kept], train[apart]
     kept, apart = stratified(y[train], split.validation_fraction, _stream(settings, _SPLIT_VALIDATION, partition))
     validation, train = train[apart], train[kept]
-    return ClientData(
-        x_train=_take(data.x_train, train, data.name),
-        y_train=y[train],
-        x_validation=_take(data.x_train, validation, data.name),
-        y_validation=y[validation],
-        x_test=_take(x_test, test, data.name),
-        y_test=y_test[test],
-        num_classes=data.num_classes,
-    )
+    given = with_noise(y[train], settings.noise, data.num_classes, _stream(settings, _NOISE, partition))
+    return ClientPart(data, train, validation, given, x_test, y_test, test)
 
 
 def _stream(settings: Settings, stream: int, partition: int) -> Generator:

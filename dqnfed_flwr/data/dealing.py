@@ -7,16 +7,19 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dqnfed_flwr.config import PartitionName, Settings, SplitSettings
 from dqnfed_flwr.data import partitions
 from dqnfed_flwr.data.apportion import IntArray
-from dqnfed_flwr.data.classes import only_classes, present
+from dqnfed_flwr.data.classes import numbers, only_classes, present
 from dqnfed_flwr.data.sets import DataSet, load_dataset
+from dqnfed_flwr.data.sources import is_source, source_npz
 from dqnfed_flwr.data.splits import like_train
 from dqnfed_flwr.errors import DataError
 
-_SUBSAMPLE, _TRAIN, _TEST = range(3)  # streams of the seed
+_SUBSAMPLE, _TRAIN, _TEST = range(3)  # streams of the seed; 3, 4 and 6 are those of `clients`
+_GROUPS = 5
 
 
 @dataclass(frozen=True)
@@ -60,19 +63,19 @@ def deal_out(settings: Settings, source: str) -> Dealt:
     )
 
 
-def _stamp(source: str) -> tuple[int, int]:
-    """Tell a file that was written anew from the one before: time of its last change, and size."""
-    path = Path(source)
+def _stamp(source: str) -> tuple[str, int, int]:
+    """Tell a file that was written anew from the one before: path, time of its last change, and size."""
+    path = source_npz(source) if is_source(source) else Path(source)
     if not path.is_file():
-        return (0, 0)
+        return (source, 0, 0)
     status = path.stat()
-    return (status.st_mtime_ns, status.st_size)
+    return (str(path), status.st_mtime_ns, status.st_size)
 
 
 @lru_cache(maxsize=4)
 def _deal_out(
     source: str,
-    _stamp: tuple[int, int],
+    _stamp: tuple[str, int, int],
     num_classes: int,
     partition: PartitionName,
     clients: int,
@@ -81,6 +84,8 @@ def _deal_out(
 ) -> Dealt:
     data = only_classes(load_dataset(source, 0 if split.only_classes else num_classes), split.only_classes)
     chosen = present(data.y_train)
+    if partition == "groups":
+        chosen = chosen[_in_chosen_groups(data, chosen, split, seed)]
     chosen = chosen[_subsample(len(chosen), split.samples, seed)]
     if partition == "groups":
         return _deal_groups(data, chosen, clients)
@@ -116,14 +121,33 @@ def _deal_labels(
         case "pathological":
             return partitions.pathological(labels, clients, split.classes, rng)
         case "one-class":
-            return partitions.one_class(labels, clients)
+            return partitions.one_class(labels, clients, numbers("split.merge", split.merge, "1,2,2,2,3"))
     raise DataError(f"partition: {partition} does not deal out one set by its labels")
 
 
-def _deal_groups(data: DataSet, chosen: IntArray, clients: int) -> Dealt:
+def _in_chosen_groups(data: DataSet, samples: IntArray, split: SplitSettings, seed: int) -> NDArray[np.bool_]:
+    """Which of these training samples are of the natural groups that are used."""
+    groups = _groups(data)[samples]
+    if not split.groups and not split.min_group_samples:
+        return np.ones(len(samples), dtype=np.bool_)
+    sizes = np.bincount(groups)
+    if data.groups_test is not None and data.y_test is not None:
+        tested = np.bincount(data.groups_test[present(data.y_test)], minlength=len(sizes))[: len(sizes)]
+        sizes = sizes + np.where(sizes, tested, 0)
+    used = partitions.choose_groups(
+        sizes, split.min_group_samples, split.groups, np.random.default_rng((seed, _GROUPS))
+    )
+    return np.isin(groups, used)
+
+
+def _groups(data: DataSet) -> IntArray:
     if data.groups_train is None:
         raise DataError(f"partition: groups needs the array groups_train, which {data.name} lacks; add it to the file")
-    groups = data.groups_train[chosen]
+    return data.groups_train
+
+
+def _deal_groups(data: DataSet, chosen: IntArray, clients: int) -> Dealt:
+    groups = _groups(data)[chosen]
     owners = partitions.group_owners(groups, clients)
     train = [chosen[np.isin(groups, owned)] for owned in owners]
     if data.y_test is None:

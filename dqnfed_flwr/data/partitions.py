@@ -6,6 +6,8 @@ every class.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.random import Generator
 
@@ -101,25 +103,68 @@ def pathological(labels: IntArray, clients: int, classes: int, rng: Generator) -
     return deal(labels, apportion(totals, holds / np.maximum(holders, 1)), rng)
 
 
-def one_class(labels: IntArray, clients: int) -> list[IntArray]:
-    """Give client k all samples of class k.
+def one_class(labels: IntArray, clients: int, merge: Sequence[int] = ()) -> list[IntArray]:
+    """Give client k all samples of class k, or of the next `merge[k]` classes.
+
+    One class each is the mutex setting of Pan et al., "FedMDFG" (2023); merged as 1, 2, 2, 2, 3 it is their unbalanced
+    one.
 
     Raises
     ------
     DataError
-        If there are more clients than classes, or a client's class has no sample.
+        If `merge` is not of one number above 0 a client, the classes do not suffice, or one has no sample.
     """
     totals = np.bincount(labels)
-    if clients > len(totals):
+    held = list(merge) or [1] * clients
+    if len(held) != clients or min(held) < 1:
         raise DataError(
-            f"partition: one-class gives each client a class of its own; found {clients} clients and {len(totals)} "
-            f"classes; lower clients to {len(totals)} or fewer"
+            f"partition: split.merge: found {','.join(map(str, held))} for {clients} clients; give one number above 0 "
+            f"a client, or set clients to {len(held)}"
         )
-    parts = [np.flatnonzero(labels == client) for client in range(clients)]
-    empty = [client for client, part in enumerate(parts) if not len(part)]
-    if empty:
-        raise DataError(f"partition: one-class: classes {empty[:10]} have no sample; raise split.samples or relabel")
-    return parts
+    if sum(held) > len(totals):
+        raise DataError(
+            f"partition: one-class gives each client classes of its own; found {clients} clients and {len(totals)} "
+            f"classes, of which {sum(held)} are asked for; lower clients or split.merge to {len(totals)} or fewer"
+        )
+    empty = np.flatnonzero(totals[: sum(held)] == 0)
+    if len(empty):
+        raise DataError(
+            f"partition: one-class: classes {empty[:10].tolist()} have no sample; raise split.samples or relabel"
+        )
+    ends = np.cumsum(held)
+    return [np.flatnonzero((labels >= end - count) & (labels < end)) for count, end in zip(held, ends, strict=True)]
+
+
+def choose_groups(sizes: IntArray, least: int, wanted: int, rng: Generator) -> IntArray:
+    """Choose natural groups at random among those that are large enough.
+
+    Parameters
+    ----------
+    sizes : IntArray
+        Samples of group g [G]; a group of none does not exist.
+    least : int
+        Fewest samples.
+    wanted : int
+        How many to choose; 0 for all.
+
+    Returns
+    -------
+    IntArray
+        Rising group numbers.
+
+    Raises
+    ------
+    DataError
+        If there are fewer such groups than wanted.
+    """
+    large = np.flatnonzero(sizes >= max(least, 1))
+    if not len(large) or len(large) < wanted:
+        raise DataError(
+            f"partition: groups: {len(large)} of {np.count_nonzero(sizes)} groups have split.min-group-samples "
+            f"{least}, the largest has {sizes.max()}; lower split.min-group-samples"
+            + (f", or split.groups, which asks for {wanted}" if wanted else "")
+        )
+    return np.sort(rng.permutation(large)[:wanted]) if wanted else large
 
 
 def group_owners(groups: IntArray, clients: int) -> list[IntArray]:

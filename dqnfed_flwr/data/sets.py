@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,13 @@ from numpy.typing import NDArray
 
 from dqnfed_flwr.data.inputs import sample_shape
 from dqnfed_flwr.data.npz import map_npz
+from dqnfed_flwr.data.sources import FORMS, NAMED, is_source, source_npz
 from dqnfed_flwr.data.torchvision_sets import TORCHVISION_SETS, torchvision_npz
 from dqnfed_flwr.errors import DataError
 
 Array = NDArray[Any]
 IntArray = NDArray[np.int64]
-ARRAYS = ("x_train", "y_train", "x_test", "y_test", "groups_train", "groups_test", "num_classes")
+ARRAYS = ("x_train", "y_train", "x_test", "y_test", "groups_train", "groups_test", "group_names", "num_classes")
 TORCHVISION = "torchvision:"
 
 
@@ -37,6 +39,8 @@ class DataSet:
         As stated by the caller or the file, otherwise one more than the largest label.
     name : str
         As asked for.
+    group_names : Array | None
+        Text [G]; group g is named `group_names[g]`.
     """
 
     x_train: Array
@@ -47,6 +51,7 @@ class DataSet:
     groups_test: IntArray | None
     num_classes: int
     name: str
+    group_names: Array | None = None
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -61,7 +66,8 @@ def load_dataset(name: str, num_classes: int = 0) -> DataSet:
     ----------
     name : str
         `digits` (scikit-learn's 8x8 images), a path ending in .npz (see `read_arrays`), or a torchvision name: cifar10,
-        cifar100, mnist, fashion-mnist, emnist-letters, with or without `torchvision:` before it.
+        cifar100, mnist, fashion-mnist, emnist-letters, with or without `torchvision:` before it; or published files by
+        their form or name, see `dqnfed_flwr.data.sources`.
     num_classes : int
         Number of classes; 0 asks the data.
 
@@ -79,14 +85,14 @@ def load_dataset(name: str, num_classes: int = 0) -> DataSet:
 
 def is_function(name: str) -> bool:
     """Tell whether `name` is a `module:function` of the user's."""
-    return ":" in name and not name.endswith(".npz") and not name.startswith(TORCHVISION)
+    return ":" in name and not name.endswith(".npz") and not name.startswith(TORCHVISION) and not is_source(name)
 
 
 def read_arrays(name: str) -> Mapping[str, Array]:
     """Read the arrays of the set `name`, unchecked.
 
     An .npz file holds `x_train` and `y_train`; it may hold `x_test` and `y_test`, `groups_train` and `groups_test`
-    (integers naming writer, speaker, ...), and the single integer `num_classes`.
+    (integers naming writer, speaker, ...) with their names in `group_names`, and the single integer `num_classes`.
 
     Raises
     ------
@@ -95,16 +101,25 @@ def read_arrays(name: str) -> Mapping[str, Array]:
     """
     if name == "digits":
         return _digits()
+    if is_source(name):
+        return _kept(source_npz(name))
     if name.endswith(".npz"):
         return map_npz(name)
     if name.startswith(TORCHVISION) or name in TORCHVISION_SETS:
-        return map_npz(torchvision_npz(name.removeprefix(TORCHVISION)))
+        return _kept(torchvision_npz(name.removeprefix(TORCHVISION)))
     if is_function(name):
         raise DataError(f"data: {name!r} is a function, which gives the part of one client; use load_client")
     raise DataError(
-        f"data: unknown set {name!r}; allowed: digits, {', '.join(sorted(TORCHVISION_SETS))}, a path ending in .npz, "
-        "or module:function"
+        f"data: unknown set {name!r}; allowed: digits, {', '.join(sorted(TORCHVISION_SETS))}, {', '.join(NAMED)}, a "
+        f"path ending in .npz, FORM:PATH with one of the forms {', '.join(FORMS)}, or module:function"
     )
+
+
+def _kept(path: Path) -> dict[str, Array]:
+    try:
+        return map_npz(path)
+    except DataError as error:
+        raise DataError(f"{error}; this file was made here: delete it, and it is made anew") from error
 
 
 def _digits() -> dict[str, Array]:
@@ -145,7 +160,21 @@ def as_data_set(arrays: Mapping[str, Array], name: str, num_classes: int = 0) ->
         groups_test=groups.get("test"),
         num_classes=_class_count(arrays, labels, name, num_classes),
         name=name,
+        group_names=_group_names(arrays, groups.values(), name),
     )
+
+
+def _group_names(arrays: Mapping[str, Array], groups: Iterable[IntArray], name: str) -> Array | None:
+    names = arrays.get("group_names")
+    if names is None:
+        return None
+    needed = 1 + max((int(numbers.max()) for numbers in groups), default=-1)
+    if names.ndim != 1 or names.dtype.kind != "U" or len(names) < needed:
+        raise DataError(
+            f"data: {name}: group_names has dtype {names.dtype} and shape {names.shape}; it must be a text for each of "
+            f"the groups 0..{needed - 1}"
+        )
+    return names
 
 
 def _numbers(arrays: Mapping[str, Array], key: str, samples: str, name: str) -> IntArray:

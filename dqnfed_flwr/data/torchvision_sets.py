@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dqnfed_flwr.data._torchvision import torchvision_datasets
+from dqnfed_flwr.data.download import Published, fetch
+from dqnfed_flwr.data.store import console, data_root, kept
 from dqnfed_flwr.errors import DataError
+
+DOWNLOADS = "downloads"
+"""Folder of archives until they are unpacked."""
 
 
 @dataclass(frozen=True)
@@ -35,46 +39,71 @@ TORCHVISION_SETS = {
 }
 
 
-def data_root() -> Path:
-    """Folder of the kept sets: the environment variable DQNFED_DATA, or ~/.cache/dqnfed."""
-    return Path(os.environ.get("DQNFED_DATA") or Path.home() / ".cache" / "dqnfed")
-
-
 def torchvision_npz(name: str) -> Path:
     """Path of the .npz file of the set `name`, written on first use.
 
     torchvision is imported only for that first use: from its files under `data_root()` if they lie there, otherwise
-    by download. The file appears whole or not at all, so that several processes may start at once.
+    from its archives, which are fetched unless they lie there. The file appears whole or not at all, and one of several
+    processes makes it.
 
     Raises
     ------
     DataError
-        If the set is unknown, torchvision is missing, or the set cannot be downloaded.
+        If the set is unknown, torchvision is missing, files are corrupt, or the set cannot be fetched.
     """
     source = TORCHVISION_SETS.get(name)
     if source is None:
         raise DataError(f"data: unknown torchvision set {name!r}; allowed: {', '.join(sorted(TORCHVISION_SETS))}")
     target = data_root() / f"{name}.npz"
     if not target.exists():
-        _keep(target, _fetch(name, source))
+        kept(target, lambda scratch: _unpacked(name, source, scratch))
+        shutil.rmtree(data_root() / DOWNLOADS / name, ignore_errors=True)
+        console().print(f"{name}: kept in {target}", markup=False, soft_wrap=True)
     return target
 
 
-def _fetch(name: str, source: _Source) -> dict[str, NDArray[Any]]:
+def archives(make: Any) -> Iterator[tuple[str, Published]]:
+    """Archives of a torchvision class, as it names them itself, each with its folder below the root."""
+    place = f"{make.__name__}/raw" if hasattr(make, "resources") else ""
+    if hasattr(make, "url"):
+        name = getattr(make, "filename", make.url.rpartition("/")[2])
+        yield place, Published(name, (make.url,), getattr(make, "tgz_md5", "") or make.md5)
+        return
+    for name, md5 in getattr(make, "resources", ()):
+        yield place, Published(name, tuple(mirror + name for mirror in make.mirrors), md5)
+
+
+def _unpacked(name: str, source: _Source, scratch: Path) -> dict[str, NDArray[Any]]:
+    """Arrays from torchvision's files; where there are none, from its archives, by way of an empty folder."""
     make: Callable[..., Any] = getattr(torchvision_datasets(), source.class_name)
     root = data_root()
-    root.mkdir(parents=True, exist_ok=True)
     try:
         return _arrays(make, source, root, download=False)
-    except RuntimeError:  # not there: fetch it into a folder of this process, out of the way of others
-        with tempfile.TemporaryDirectory(dir=root) as scratch:
-            try:
-                return _arrays(make, source, Path(scratch), download=True)
-            except (OSError, RuntimeError) as error:
-                raise DataError(
-                    f"data: {name} is not in {root} and cannot be downloaded ({error}); connect to the internet once, "
-                    f"put {name}.npz or torchvision's own files there, or set DQNFED_DATA to a folder that has them"
-                ) from error
+    except RuntimeError:  # not there
+        _place_archives(make, name, root, scratch)
+    except (ValueError, EOFError, AssertionError) as error:
+        raise DataError(
+            f"data: torchvision's files of {name} in {root} are corrupt ({error}); delete them and try again"
+        ) from error
+    try:
+        return _arrays(make, source, scratch, download=True)
+    except (OSError, RuntimeError) as error:
+        raise DataError(
+            f"data: {name} is not in {root} and cannot be downloaded ({error}); connect to the internet once, put "
+            f"{name}.npz or torchvision's own files there, or set DQNFED_DATA to a folder that has them"
+        ) from error
+
+
+def _place_archives(make: Any, name: str, root: Path, scratch: Path) -> None:
+    """Link every archive to where torchvision looks for it below `scratch`; fetch those that are not there."""
+    for place, published in archives(make):
+        file = root / place / published.name
+        if file.exists():
+            published.check(file)
+        else:
+            file = fetch(published, root / DOWNLOADS / name)
+        (scratch / place).mkdir(parents=True, exist_ok=True)
+        (scratch / place / published.name).symlink_to(file.absolute())
 
 
 def _arrays(make: Callable[..., Any], source: _Source, root: Path, *, download: bool) -> dict[str, NDArray[Any]]:
@@ -85,16 +114,3 @@ def _arrays(make: Callable[..., Any], source: _Source, root: Path, *, download: 
         arrays[f"x_{part}"] = np.ascontiguousarray(images.swapaxes(1, 2)) if source.transposed else images
         arrays[f"y_{part}"] = np.asarray(data.targets, dtype=np.int64) - source.first_label
     return arrays
-
-
-def _keep(target: Path, arrays: dict[str, NDArray[Any]]) -> None:
-    with tempfile.NamedTemporaryFile(dir=target.parent, suffix=".partial", delete=False) as file:
-        try:
-            np.savez(file, allow_pickle=False, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        except BaseException:
-            Path(file.name).unlink()
-            raise
-    Path(file.name).chmod(0o644)
-    Path(file.name).replace(target)

@@ -114,7 +114,7 @@ class AnchoredMethod(Method):
         """The clients' rates, brought to the scale of the reference."""
         proportions = limit_spread(rates, np.diag(rows.basis.gram(slots)), self._settings.rate_spread)
         scale = self._settings.scale * float(np.maximum(self._descent(slots, rows), 0).mean())
-        return scale * proportions / proportions.mean()
+        return np.asarray(scale * proportions / proportions.mean())
 
     def _solve(self, slots: Sequence[int], rates: Float64Array, rows: RoundRows) -> GramSolution:
         return one_sided_weights(rows.basis.gram(slots), rates, offset=self._descent(slots, rows))

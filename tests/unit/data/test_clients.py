@@ -154,6 +154,33 @@ def test_natural_groups_stay_whole(tmp_path: Path) -> None:
         np.testing.assert_array_equal(client.x_test[:, 0], np.arange(10 * number, 10 * number + 10))
 
 
+def test_only_large_groups_are_used_and_so_many_of_them(tmp_path: Path) -> None:
+    groups = np.repeat(np.arange(6), [4, 12, 8, 12, 16, 8])  # with the tested ones: 6, 14, 18, 14, 18, 10
+    tested = np.repeat(np.arange(6), [2, 2, 10, 2, 2, 2])
+    arrays = numbered(60, 20) | {"groups_train": groups, "groups_test": tested}
+    path, split = saved(tmp_path, arrays), {"min-group-samples": 14, "groups": 3}
+
+    clients = load_all(configured(path, partition="groups", clients=3, split=split))
+    again = load_all(configured(path, partition="groups", clients=3, split=split))
+
+    held = [set(groups[client.x_train.ravel()].tolist()) for client in clients]
+    assert [len(each) for each in held] == [1, 1, 1]
+    assert set.union(*held) < {1, 2, 3, 4}
+    assert [set(tested[client.x_test.ravel()].tolist()) for client in clients] == held
+    assert [client.x_train.tolist() for client in again] == [client.x_train.tolist() for client in clients]
+    with pytest.raises(DataError, match=r"4 of 6 groups .*14, the largest has 18; .*split\.groups, which asks for 5"):
+        load_client(configured(path, partition="groups", clients=3, split={**split, "groups": 5}), 0)
+
+
+def test_merged_classes_make_unbalanced_clients(tmp_path: Path) -> None:
+    settings = configured(
+        saved(tmp_path, numbered(100, 50, classes=10)), partition="one-class", clients=5, split={"merge": "1,2,2,2,3"}
+    )
+
+    assert [len(set(client.y_train.tolist())) for client in load_all(settings)] == [1, 2, 2, 2, 3]
+    assert [len(client.y_test) for client in load_all(settings)] == [5, 10, 10, 10, 15]
+
+
 def test_natural_groups_without_a_test_part_are_split(tmp_path: Path) -> None:
     arrays = numbered(60, 0) | {"groups_train": np.arange(60) % 3}
 
@@ -231,6 +258,7 @@ def test_features_that_are_not_finite_are_refused(tmp_path: Path, bad: float) ->
         ({"partition": "groups"}, 0, "needs the array groups_train"),
         ({"partition": "one-class", "clients": 5}, 0, "found 5 clients and 4 classes"),
         ({"partition": "shards", "clients": 50, "split": {"shards": 9}}, 0, "need 450 samples, found 400"),
+        ({"partition": "one-class", "split": {"merge": "1;1"}}, 0, "split.merge: found '1;1'; give numbers"),
         ({"split": {"samples": 401}}, 0, "split.samples: found 401, but the set has 400"),
         ({"partition": "iid", "clients": 300}, 0, "no test sample of their classes is left"),
         ({"num-classes": 3}, 0, "labels go up to 3, but 3 classes are stated"),

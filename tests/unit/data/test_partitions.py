@@ -160,3 +160,44 @@ def test_impossible_deals_are_refused(deal: Callable[[Generator], object], messa
         deal(np.random.default_rng(0))
 
     assert message in str(caught.value)
+
+
+def test_one_class_merges_classes_in_their_order() -> None:
+    labels = make_labels(100, 0)
+
+    parts = partitions.one_class(labels, 5, (1, 2, 2, 2, 3))
+
+    assert [sorted(set(labels[part].tolist())) for part in parts] == [[0], [1, 2], [3, 4], [5, 6], [7, 8, 9]]
+    np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(100))
+    assert all((np.diff(part) > 0).all() for part in parts)
+
+
+@pytest.mark.parametrize(
+    ("clients", "merge", "message"),
+    [
+        (4, (1, 2, 2, 2, 3), "found 1,2,2,2,3 for 4 clients; .*or set clients to 5"),
+        (2, (0, 3), "one number above 0 a client"),
+        (2, (5, 6), "10 classes, of which 11 are asked for"),
+    ],
+)
+def test_a_merge_that_cannot_be_made_is_refused(clients: int, merge: tuple[int, ...], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        partitions.one_class(make_labels(100, 0), clients, merge)
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=30), st.integers(0, 9), st.integers(0, 5), st.integers(0, 9))
+def test_chosen_groups_are_large_enough_and_as_many_as_asked_for(
+    sizes: list[int], least: int, wanted: int, seed: int
+) -> None:
+    large = [group for group, size in enumerate(sizes) if size >= max(least, 1)]
+    counts, rng = np.array(sizes), np.random.default_rng(seed)
+    if not large or len(large) < wanted:
+        with pytest.raises(DataError, match=f"{len(large)} of .* have split.min-group-samples {least}"):
+            partitions.choose_groups(counts, least, wanted, rng)
+        return
+
+    chosen = partitions.choose_groups(counts, least, wanted, rng).tolist()
+
+    assert chosen == sorted(set(chosen))
+    assert set(chosen) <= set(large)
+    assert len(chosen) == (wanted or len(large))

@@ -100,6 +100,8 @@ def test_number_of_classes_may_be_stated(tmp_path: Path, stored: int | None, ask
         ({"x_train": np.ones((6, 2), np.bool_)}, "found samples of dtype bool"),
         ({"x_train": np.array(1.0)}, "x_train has 0 samples"),
         ({"num_classes": np.array(2)}, "labels go up to 2, but 2 classes are stated"),
+        ({"group_names": np.arange(3)}, "must be a text for each of the groups"),
+        ({"group_names": np.array(["a"]), "groups_train": np.arange(6)}, "a text for each of the groups 0..5"),
         ({"num_classes": np.array([3])}, "num_classes must be a single integer"),
         ({"y_train": np.array([0, 1, 3, 0, 1, 3])}, "no training sample of the classes [2]"),
         ({"y_train": np.array([0, 1, 1, 0, 1, 1])}, "no training sample of the classes [2]"),

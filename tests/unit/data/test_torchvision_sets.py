@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import gzip
+import hashlib
+import re
 import struct
 import sys
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -12,6 +16,7 @@ import pytest
 
 from dqnfed_flwr.data import _torchvision, load_dataset, torchvision_sets
 from dqnfed_flwr.errors import DataError
+from tests.helpers.file_server import FileServer, file_server
 
 
 class FakeSet:
@@ -88,7 +93,7 @@ def test_a_write_that_fails_leaves_nothing_behind(
 
     monkeypatch.setattr(np, "savez", full_disk)
 
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(DataError, match=r"No space left.*set DQNFED_DATA"):
         torchvision_sets.torchvision_npz("cifar10")
 
     assert list(tmp_path.iterdir()) == []
@@ -128,6 +133,75 @@ def test_a_library_that_is_absent_or_broken_does_not_load(tmp_path: Path) -> Non
     assert not _torchvision._operators_load(tmp_path)
 
 
+class Archived(FakeSet):
+    """A set that torchvision unpacks from one archive, which must lie below the root."""
+
+    filename = "set.tar.gz"
+    tgz_md5 = hashlib.md5(b"archive", usedforsecurity=False).hexdigest()
+    url = ""
+
+    def __init__(self, root: str, train: bool, download: bool, **arguments: str) -> None:
+        super().__init__(root, train, download, **arguments)
+        assert (Path(root) / self.filename).read_bytes() == b"archive"
+
+
+@pytest.fixture
+def archived(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[tuple[FileServer, type[FakeSet]]]:
+    monkeypatch.setenv("DQNFED_DATA", str(tmp_path))
+    with file_server() as server:
+
+        class Fresh(Archived):
+            url = f"{server.url}/set.tar.gz"
+
+        server.files["/set.tar.gz"] = b"archive"
+        monkeypatch.setattr(torchvision_sets, "torchvision_datasets", lambda: SimpleNamespace(CIFAR10=Fresh))
+        yield server, Fresh
+
+
+def test_archives_are_fetched_by_our_own_means(
+    archived: tuple[FileServer, type[FakeSet]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    archived[0].cuts = [3]
+
+    load_dataset("cifar10", 3)
+
+    assert [wanted for _, wanted in archived[0].asked] == ["", "bytes=3-"]
+    assert f"cifar10: kept in {tmp_path / 'cifar10.npz'}" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["cifar10.npz"]
+
+
+def test_an_archive_that_lies_there_is_used(archived: tuple[FileServer, type[FakeSet]], tmp_path: Path) -> None:
+    (tmp_path / "set.tar.gz").write_bytes(b"archive")
+
+    load_dataset("cifar10", 3)
+
+    assert archived[0].asked == []
+    assert (tmp_path / "set.tar.gz").exists()
+
+
+def test_an_archive_that_is_cut_short_says_what_to_do(
+    archived: tuple[FileServer, type[FakeSet]], tmp_path: Path
+) -> None:
+    (tmp_path / "set.tar.gz").write_bytes(b"arch")
+
+    with pytest.raises(DataError, match=r"set\.tar\.gz is not the published file: .*delete it and try again, or fetch"):
+        load_dataset("cifar10", 3)
+
+
+@pytest.mark.skipif(find_spec("torchvision") is None, reason="needs torchvision")
+@pytest.mark.parametrize("name", sorted(torchvision_sets.TORCHVISION_SETS))
+def test_torchvision_names_archives_and_sums(name: str) -> None:
+    make = getattr(_torchvision.torchvision_datasets(), torchvision_sets.TORCHVISION_SETS[name].class_name)
+
+    found = list(torchvision_sets.archives(make))
+
+    assert len(found) == (4 if name in ("mnist", "fashion-mnist") else 1)
+    for place, published in found:
+        assert place == ("" if "cifar" in name else f"{make.__name__}/raw")
+        assert re.fullmatch("[0-9a-f]{32}", published.md5)
+        assert all(url.startswith("http") and url.endswith(published.name) for url in published.urls)
+
+
 @pytest.mark.skipif(find_spec("torchvision") is None, reason="needs torchvision")
 def test_reads_the_published_file_format(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     raw = tmp_path / "MNIST" / "raw"
@@ -143,3 +217,31 @@ def test_reads_the_published_file_format(monkeypatch: pytest.MonkeyPatch, tmp_pa
     np.testing.assert_array_equal(data.x_train, images)
     np.testing.assert_array_equal(data.y_train, np.arange(10))
     assert (data.num_classes, data.input_shape) == (10, (1, 28, 28))
+
+
+@pytest.mark.skipif(find_spec("torchvision") is None, reason="needs torchvision")
+def test_torchvision_unpacks_what_was_fetched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    mnist = _torchvision.torchvision_datasets().MNIST
+    images = np.random.default_rng(0).integers(0, 256, (10, 28, 28), dtype=np.uint8)
+    contents = {
+        "images-idx3": struct.pack(">4i", 0x803, 10, 28, 28) + images.tobytes(),
+        "labels-idx1": struct.pack(">2i", 0x801, 10) + bytes(range(10)),
+    }
+    packed = {
+        f"{part}-{kind}-ubyte.gz": gzip.compress(content)
+        for part in ("train", "t10k")
+        for kind, content in contents.items()
+    }
+    sums = [(name, hashlib.md5(content, usedforsecurity=False).hexdigest()) for name, content in packed.items()]
+    monkeypatch.setenv("DQNFED_DATA", str(tmp_path))
+    with file_server() as server:
+        server.files = {f"/there/{name}": content for name, content in packed.items()}
+        server.cuts = [10]
+        monkeypatch.setattr(mnist, "mirrors", [f"{server.url}/gone/", f"{server.url}/there/"])
+        monkeypatch.setattr(mnist, "resources", sums)
+
+        data = load_dataset("mnist")
+
+    np.testing.assert_array_equal(data.x_train, images)
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["mnist.npz"]
+    assert len(server.asked) == 4 * 2 + 1

@@ -9,7 +9,7 @@ import pytest
 
 from dqnfed_flwr import wire
 from dqnfed_flwr.engine.grid import InProcessGrid
-from dqnfed_flwr.methods.dqn_fed import RateMethod
+from dqnfed_flwr.methods.rate_method import RateMethod
 from dqnfed_flwr.strategy.outcome import Outcome
 from dqnfed_flwr.types import ClientReply, Probe
 from tests.helpers.quadratics import Federation, Quadratic, opposed, start_at, strategy

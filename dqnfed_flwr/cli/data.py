@@ -1,0 +1,114 @@
+"""`dqnfed data`: which sets are there, what every client of a run would get."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dqnfed_flwr.cli.failures import reported
+
+HISTOGRAMS, PICTURE = "classes.csv", "classes.png"
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+
+@app.callback()
+def data() -> None:
+    """Data sets: which are there, and how a run deals them out."""
+
+
+@app.command(name="list")
+@reported
+def list_sets() -> None:
+    """List the sets known by name, and where each lies or belongs."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from dqnfed_flwr.data.catalogue import catalogue
+    from dqnfed_flwr.data.store import data_root
+
+    table = Table(title=f"Sets by name; folder {data_root()} (DQNFED_DATA)", title_justify="left")
+    for heading in ("name", "present", "where, or how to get it"):
+        table.add_column(heading, overflow="fold", no_wrap=heading == "name")
+    for entry in catalogue():
+        table.add_row(entry.name, entry.state, entry.where)
+    Console().print(table, markup=False)
+    typer.echo("any other: FORM:PATH, an .npz file, or module:function; docs/data.md says more")
+
+
+@app.command()
+@reported
+def fetch(
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Sets, as the setting data names them.")],
+) -> None:
+    """Fetch or decode sets now, and say where they lie.
+
+    \b
+    Examples:
+      dqnfed data fetch mnist cifar10
+      dqnfed data fetch folder:/srv/cinic-10,train=train+valid
+
+    A transfer that is cut off goes on where it was when the command is given again.
+    """  # noqa: D301  # \b keeps the lines of a help text apart
+    from dqnfed_flwr.data.catalogue import npz_of
+
+    for name in names:
+        typer.echo(f"{name}: {npz_of(name)}")
+
+
+@app.command()
+@reported
+def describe(
+    config: Annotated[str, typer.Argument(hidden=True)],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Replace one setting; may be given again and again."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(metavar="DIR", help=f"Write {HISTOGRAMS} and {PICTURE} to this folder.")
+    ] = None,
+) -> None:
+    """Show how many samples of each class every client of a run gets; nothing is trained.
+
+    CONFIG is a shipped experiment, such as digits, or a YAML file of your own.
+
+    \b
+    Examples:
+      dqnfed data describe digits
+      dqnfed data describe digits --set split.alpha=0.1 --output runs/classes
+      dqnfed data describe mine.yaml --set noise.kind=symmetric
+    """  # noqa: D301  # \b keeps the lines of a help text apart
+    from rich.console import Console
+
+    from dqnfed_flwr.cli.single import read_settings, show_files
+    from dqnfed_flwr.data.describe import summarise
+    from dqnfed_flwr.report import histograms
+
+    settings = read_settings(config, overrides or [], None)
+    clients = summarise(settings)
+    title = f"{settings.data}, {settings.partition}, seed {settings.seed}: training samples by client and class"
+    console = Console()
+    console.print(histograms.histogram_table(clients, title), markup=False)
+    for note in histograms.notes(clients, settings.partition):
+        console.print(note, markup=False, highlight=False)
+    if output is not None:
+        _make_folder(output)
+        table = histograms.write_csv(clients, output / HISTOGRAMS)
+        show_files(console, [table, histograms.plot_histograms(clients, title, output / PICTURE)])
+
+
+def _make_folder(folder: Path) -> None:
+    from dqnfed_flwr.errors import ConfigError
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--output: {folder} cannot be made ({error.strerror}); name another folder") from None

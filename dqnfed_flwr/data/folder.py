@@ -1,0 +1,81 @@
+"""Images in one folder a class, below train/ and test/: CINIC-10, Tiny-ImageNet and many others.
+
+Classes are numbered in the order of their names. Where val/val_annotations.txt lies (Tiny-ImageNet, whose test/ has no
+labels), val/ is the test part, with its labels from there. Otherwise test/, val/ or valid/ is, the first that exists;
+`test=valid` names another, `train=train+valid` joins several for training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from dqnfed_flwr.data.images import decode, is_image
+from dqnfed_flwr.data.sources import Options, need, number
+from dqnfed_flwr.data.store import Arrays
+from dqnfed_flwr.errors import DataError
+
+ANNOTATIONS = Path("val", "val_annotations.txt")
+TESTS = ("test", "val", "valid")
+Labelled = list[tuple[Path, str]]
+
+
+def files(paths: Sequence[Path]) -> list[Path]:
+    """The folders down to the classes: images that come or go change the time of their folder."""
+    root = paths[0]
+    need([root / "train"], f"a folder of images for each class in {root}/train")
+    parts = sorted(part for part in root.iterdir() if part.is_dir())
+    classes = [folder for part in parts for folder in sorted(part.iterdir()) if folder.is_dir()]
+    images = [folder / "images" for folder in classes if (folder / "images").is_dir()]
+    return [*parts, *classes, *images, *([root / ANNOTATIONS] if (root / ANNOTATIONS).exists() else [])]
+
+
+def read(paths: Sequence[Path], options: Options, scratch: Path) -> Arrays:
+    """Images of both parts, class by class, in the order of their names."""
+    root, size = paths[0], number(options, "size", 0)
+    train = [pair for part in options.get("train", "train").split("+") for pair in _by_class(root / part)]
+    test = _test_part(root, options.get("test", ""))
+    names = sorted({name for _, name in train})
+    unknown = sorted({name for _, name in test} - set(names))
+    if unknown:
+        raise DataError(f"data: {root}: classes {unknown[:5]} are tested and not trained; unpack train/ again")
+    numbers = {name: place for place, name in enumerate(names)}
+    return {
+        "x_train": decode([file for file, _ in train], size, scratch / "train.npy"),
+        "y_train": np.array([numbers[name] for _, name in train]),
+        "x_test": decode([file for file, _ in test], size, scratch / "test.npy"),
+        "y_test": np.array([numbers[name] for _, name in test]),
+    }
+
+
+def _by_class(part: Path) -> Labelled:
+    need([part], "a folder of images for each class in it")
+    found = [
+        (file, folder.name)
+        for folder in sorted(part.iterdir())
+        if folder.is_dir()
+        for file in sorted(folder.rglob("*"))
+        if is_image(file)
+    ]
+    if not found:
+        raise DataError(f"data: no image in a folder of a class in {part}; unpack the set again")
+    return found
+
+
+def _test_part(root: Path, wanted: str) -> Labelled:
+    if not wanted and (root / ANNOTATIONS).exists():
+        return _annotated(root)
+    for part in [wanted] if wanted else TESTS:
+        if (root / part).is_dir():
+            return _by_class(root / part)
+    raise DataError(f"data: {root} has no {wanted or ', '.join(TESTS)}; name the test part with test=FOLDER")
+
+
+def _annotated(root: Path) -> Labelled:
+    """File and class of each line: name, class, and the corners of a box, with tabs between them."""
+    lines = [line.split("\t") for line in (root / ANNOTATIONS).read_text("utf-8").splitlines() if line.strip()]
+    if not lines or any(len(line) < 2 for line in lines):
+        raise DataError(f"data: {root / ANNOTATIONS} has lines without a class; unpack it again")
+    return [(root / "val" / "images" / line[0], line[1]) for line in lines]

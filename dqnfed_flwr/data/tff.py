@@ -1,0 +1,164 @@
+"""The HDF5 form of TensorFlow Federated: `examples/<client>/<field>`, in one file for training and one for testing.
+
+Two sets are known by their fields. `pixels` and `label` (federated EMNIST) are images by writer, stored as bytes.
+`tokens` (StackOverflow) are sentences by user; the task is the next word: every word of a sentence, and its end, is a
+class, with the `length` (20) words before it as the sample, filled up on the left. Of StackOverflow, whose full form
+has 136 million sentences, the first `users` (100) in alphabetical order and the first `sentences` (128) of each are
+taken, 0 for all. Classes are the `vocabulary` (10000) most frequent words, after stackoverflow.word_count where that
+lies beside the training file, otherwise after the sentences read. A client is one group.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dqnfed_flwr.data.sources import Options, need, number
+from dqnfed_flwr.data.store import Arrays
+from dqnfed_flwr.errors import DataError
+
+WORD_COUNT = "stackoverflow.word_count"
+PAD, FIRST_WORD = 0, 1
+"""Tokens: 0 fills up, then the words by frequency, then any other word, beginning and end of a sentence."""
+Client = dict[str, NDArray[Any]]
+_DIGITS, _CHARACTERS = 10, 62  # classes of the two forms of federated EMNIST
+
+
+def files(paths: Sequence[Path]) -> list[Path]:
+    """The training file, its test file, and the word count where there is one."""
+    train, test = _pair(paths)
+    counted = train.with_name(WORD_COUNT)
+    needed = need([train, test], "a pair of files such as fed_emnist_train.h5 and fed_emnist_test.h5")
+    return [*needed, *([counted] if counted.exists() else [])]
+
+
+def read(paths: Sequence[Path], options: Options, scratch: Path) -> Arrays:
+    """Samples client by client; group g is the client `group_names[g]`."""
+    train, test = _pair(paths)
+    if _is_text(train):
+        users, sentences = number(options, "users", 100), number(options, "sentences", 128)
+        parts = _read_parts((train, test), ("tokens",), users, sentences)
+        vocabulary = number(options, "vocabulary", 10_000, least=1)
+        words = _words(train.with_name(WORD_COUNT), parts["train"], vocabulary)
+        return _next_words(parts, words, number(options, "length", 20, least=1))
+    return _images(_read_parts((train, test), ("pixels", "label"), number(options, "users", 0), 0))
+
+
+def _pair(paths: Sequence[Path]) -> tuple[Path, Path]:
+    train = paths[0]
+    if len(paths) > 1:
+        return train, paths[1]
+    if train.is_dir():
+        found = sorted(train.glob("*train*.h5"))
+        if len(found) != 1:
+            raise DataError(f"data: {train} holds {len(found)} files *train*.h5; name one: tff:TRAIN.h5")
+        train = found[0]
+    return train, train.with_name(train.name.replace("train", "test"))
+
+
+def _open(file: Path) -> Any:
+    try:
+        h5py = import_module("h5py")
+    except ImportError:
+        raise DataError("data: .h5 files are read by h5py: pip install 'dqnfed-flwr[datasets]'") from None
+    try:
+        content = h5py.File(file, "r")
+    except OSError as error:
+        raise DataError(f"data: {file} is no whole .h5 file ({error}); fetch it again") from error
+    if "examples" not in content or not len(content["examples"]):
+        content.close()
+        raise DataError(f"data: {file} has no clients under 'examples'; it is not of TensorFlow Federated's form")
+    return content
+
+
+def _is_text(file: Path) -> bool:
+    """Tell sentences from images by the fields of the first client."""
+    with _open(file) as content:
+        fields = set(next(iter(content["examples"].values())))
+    if "tokens" in fields:
+        return True
+    if fields >= {"pixels", "label"}:
+        return False
+    raise DataError(f"data: {file}: clients have the fields {sorted(fields)}; known are pixels and label, or tokens")
+
+
+def _read_parts(pair: tuple[Path, Path], fields: Sequence[str], users: int, most: int) -> dict[str, dict[str, Client]]:
+    """Fields of each client of both parts; the first `users` of the training part, the first `most` rows of each."""
+    with _open(pair[0]) as content:
+        names = sorted(content["examples"])[: users or None]
+    parts = {}
+    for part, file in zip(("train", "test"), pair, strict=True):
+        with _open(file) as content:
+            clients = content["examples"]
+            parts[part] = {
+                name: {field: clients[name][field][: most or None] for field in fields}
+                for name in names
+                if name in clients
+            }
+        if not parts[part]:
+            raise DataError(f"data: {file} has none of the clients of {pair[0]}; the two files do not belong together")
+    return parts
+
+
+def _images(parts: Mapping[str, Mapping[str, Client]]) -> Arrays:
+    sizes = {part: {name: len(client["label"]) for name, client in each.items()} for part, each in parts.items()}
+    arrays = dict(_grouped(parts, sizes))
+    for part, clients in parts.items():
+        pixels = [np.rint(np.asarray(client["pixels"]) * 255).astype(np.uint8) for client in clients.values()]
+        arrays[f"x_{part}"] = np.concatenate(pixels)
+        arrays[f"y_{part}"] = np.concatenate([client["label"] for client in clients.values()]).astype(np.int64)
+    classes = _DIGITS if max(arrays[f"y_{part}"].max() for part in parts) < _DIGITS else _CHARACTERS
+    return {**arrays, "num_classes": np.array(classes)}
+
+
+def _words(counted: Path, clients: Mapping[str, Client], vocabulary: int) -> dict[str, int]:
+    """Token of each of the most frequent words."""
+    if counted.exists():
+        with counted.open(encoding="utf-8") as lines:
+            frequent = [line.split()[0] for line in islice(lines, vocabulary)]
+    else:
+        counts = Counter(word for client in clients.values() for line in client["tokens"] for word in _split(line))
+        frequent = [word for word, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:vocabulary]]
+    return {word: FIRST_WORD + place for place, word in enumerate(frequent)}
+
+
+def _split(line: bytes) -> list[str]:
+    return line.decode("utf-8", "replace").split()
+
+
+def _next_words(parts: Mapping[str, Mapping[str, Client]], words: Mapping[str, int], length: int) -> Arrays:
+    unknown, begin, end = (FIRST_WORD + len(words) + place for place in range(3))
+    arrays: dict[str, NDArray[Any]] = {}
+    sizes: dict[str, dict[str, int]] = {}
+    for part, clients in parts.items():
+        samples = {}
+        for name, client in clients.items():
+            coded = ([words.get(word, unknown) for word in _split(line)] for line in client["tokens"])
+            samples[name] = [_contexts([begin, *sentence, end], length) for sentence in coded]
+        sizes[part] = {name: sum(map(len, each)) for name, each in samples.items()}
+        rows = np.concatenate([rows for each in samples.values() for rows in each])
+        arrays[f"x_{part}"], arrays[f"y_{part}"] = rows[:, :-1], rows[:, -1].astype(np.int64)
+    return {**arrays, **_grouped(parts, sizes), "num_classes": np.array(end + 1)}
+
+
+def _contexts(sentence: list[int], length: int) -> NDArray[np.int32]:
+    """Every token but the first, each behind the `length` before it [N, length + 1]."""
+    padded = np.array([PAD] * (length - 1) + sentence, dtype=np.int32)
+    return np.lib.stride_tricks.sliding_window_view(padded, length + 1)
+
+
+def _grouped(parts: Mapping[str, Mapping[str, Client]], sizes: Mapping[str, Mapping[str, int]]) -> Arrays:
+    """Groups of the samples, numbered in the order of the clients' names."""
+    names = sorted({name for clients in parts.values() for name in clients})
+    places = {name: place for place, name in enumerate(names)}
+    groups: dict[str, NDArray[Any]] = {"group_names": np.array(names)}
+    for part, counts in sizes.items():
+        groups[f"groups_{part}"] = np.repeat([places[name] for name in counts], list(counts.values()))
+    return groups

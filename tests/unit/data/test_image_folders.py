@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dqnfed_flwr.data import load_dataset
+from dqnfed_flwr.data.clothing1m import _balanced
+from dqnfed_flwr.errors import DataError
+from tests.helpers.published import write_image
+
+RED, GREEN, BLUE = (255, 0, 0), (0, 255, 0), (0, 0, 255)
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    pytest.importorskip("PIL")
+    monkeypatch.setenv("DQNFED_DATA", str(tmp_path))
+    return tmp_path
+
+
+def cinic(root: Path) -> None:
+    for part, sizes in (("train", (2, 1)), ("valid", (1, 1)), ("test", (1, 2))):
+        for name, colour, count in zip(("bird", "frog"), (RED, GREEN), sizes, strict=True):
+            for number in range(count):
+                write_image(root / part / name / f"{part}-{number}.png", colour)
+
+
+def test_cinic10_by_its_name(root: Path) -> None:
+    cinic(root / "cinic-10")
+
+    data = load_dataset("cinic10")
+
+    assert data.x_train.dtype == np.uint8
+    assert (data.x_train.shape, data.num_classes) == ((3, 4, 4, 3), 2)
+    assert data.x_train[:, 0, 0].tolist() == [[255, 0, 0], [255, 0, 0], [0, 255, 0]]
+    np.testing.assert_array_equal(data.y_train, [0, 0, 1])
+    assert data.y_test is not None
+    np.testing.assert_array_equal(data.y_test, [0, 1, 1])
+    assert isinstance(data.x_train, np.memmap)
+    assert sorted(path.name for path in root.iterdir()) == ["cinic-10", "cinic10.npz"]
+
+
+def test_parts_may_be_joined_and_images_scaled(root: Path) -> None:
+    cinic(root / "images")
+
+    data = load_dataset(f"folder:{root / 'images'},train=train+valid,size=2")
+
+    assert (data.x_train.shape, data.y_train.tolist()) == ((5, 2, 2, 3), [0, 0, 1, 0, 1])
+
+
+def test_tiny_imagenet_reads_its_annotations(root: Path) -> None:
+    place = root / "tiny-imagenet-200"
+    write_image(place / "train" / "n02" / "images" / "n02_0.JPEG", RED)
+    write_image(place / "train" / "n01" / "images" / "n01_0.JPEG", GREEN, mode="L")  # some are grey
+    for number in range(3):
+        write_image(place / "val" / "images" / f"val_{number}.JPEG", BLUE)
+    write_image(place / "test" / "images" / "test_0.JPEG", BLUE)
+    lines = [f"val_{number}.JPEG\t{name}\t0\t0\t3\t3\n" for number, name in ((1, "n02"), (0, "n01"), (2, "n01"))]
+    (place / "val" / "val_annotations.txt").write_text("".join(lines))
+
+    data = load_dataset("tiny-imagenet")
+
+    assert (data.x_train.shape, data.y_train.tolist()) == ((2, 4, 4, 3), [0, 1])
+    assert data.y_test is not None
+    assert data.y_test.tolist() == [1, 0, 0]
+    assert np.ptp(data.x_train[0], axis=-1).max() == 0
+
+
+def test_what_does_not_fit_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = root / "images"
+    with pytest.raises(DataError, match=r"missing .*images/train"):
+        load_dataset(f"folder:{place}")
+    (place / "train" / "a").mkdir(parents=True)
+    with pytest.raises(DataError, match="no image in a folder of a class"):
+        load_dataset(f"folder:{place}")
+    write_image(place / "train" / "a" / "0.png", RED)
+    with pytest.raises(DataError, match="has no test, val, valid"):
+        load_dataset(f"folder:{place}")
+    write_image(place / "test" / "b" / "0.png", RED)
+    with pytest.raises(DataError, match=r"classes \['b'\] are tested and not trained"):
+        load_dataset(f"folder:{place}")
+    write_image(place / "train" / "b" / "1.png", RED, size=6)
+    with pytest.raises(DataError, match=r"1\.png has 6x6 pixels, .*0\.png 4x4; .* size=64"):
+        load_dataset(f"folder:{place}")
+    whole = (place / "train" / "b" / "1.png").read_bytes()
+    (place / "train" / "b" / "1.png").write_bytes(whole[:40])
+    with pytest.raises(DataError, match=r"1\.png is no whole image .*unpack or fetch it again"):
+        load_dataset(f"folder:{place},size=4")
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(DataError, match=r"pip install 'dqnfed-flwr\[datasets\]'"):
+        load_dataset(f"folder:{place},size=4")
+    assert [path.name for path in root.iterdir()] == ["images", "decoded"]
+    assert list((root / "decoded").iterdir()) == []
+
+
+def clothing(root: Path, *, labels: str = "images/0/1.jpg 13\nimages/0/2.jpg 0\nimages/0/3.jpg 0\n") -> Path:
+    place = root / "clothing1m"
+    for number in range(1, 5):
+        write_image(place / "images" / "0" / f"{number}.jpg", RED, size=6)
+    (place / "noisy_train_key_list.txt").write_text("images/0/3.jpg\nimages/0/2.jpg\nimages/0/1.jpg\n")
+    (place / "noisy_label_kv.txt").write_text(labels)
+    (place / "clean_test_key_list.txt").write_text("images/0/4.jpg\n")
+    (place / "clean_label_kv.txt").write_text("images/0/4.jpg 2\nimages/0/1.jpg 5\n")
+    return place
+
+
+def test_clothing1m_by_its_key_files(root: Path) -> None:
+    clothing(root)
+
+    data = load_dataset("clothing1m,size=3")
+
+    assert (data.x_train.shape, data.num_classes) == ((3, 3, 3, 3), 14)
+    assert data.y_train.tolist() == [0, 0, 13]
+    assert data.y_test is not None
+    assert data.y_test.tolist() == [2]
+    assert load_dataset("clothing1m,size=3,samples=2").y_train.tolist() == [0, 13]
+
+
+def test_clothing1m_takes_classes_in_turns() -> None:
+    assert _balanced(np.array([1, 1, 1, 0, 0, 5]), 4).tolist() == [0, 3, 4, 5]
+
+
+def test_clothing1m_whose_files_do_not_fit_is_refused(root: Path) -> None:
+    place = clothing(root, labels="images/0/1.jpg 13\n")
+    with pytest.raises(DataError, match=r"2 of 3 keys of noisy_train_key_list\.txt have no label"):
+        load_dataset("clothing1m")
+    clothing(root, labels="images/0/1.jpg 14\n")
+    with pytest.raises(DataError, match=r"noisy_label_kv\.txt: line 'images/0/1\.jpg 14'; .*from 0 to 13"):
+        load_dataset("clothing1m")
+    (place / "clean_label_kv.txt").unlink()
+    with pytest.raises(DataError, match=r"missing .*clean_label_kv\.txt"):
+        load_dataset("clothing1m")

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import lzma
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dqnfed_flwr.data import libsvm, load_dataset
+from dqnfed_flwr.errors import DataError
+
+TRAIN, TEST = "-1 3:1 1:0.5\n+1 2:2\n-1\n", "+1 4:1\n"
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("DQNFED_DATA", str(tmp_path / "root"))
+    (tmp_path / "a.txt").write_text(TRAIN.replace("3:1 1:0.5", "1:0.5 3:1"))
+    (tmp_path / "a.t.xz").write_bytes(lzma.compress(TEST.encode()))
+    return tmp_path
+
+
+def test_one_file_has_no_test_part(root: Path) -> None:
+    data = load_dataset(f"libsvm:{root / 'a.txt'}")
+
+    np.testing.assert_array_equal(data.x_train, np.array([[0.5, 0, 1], [0, 2, 0], [0, 0, 0]], np.float32))
+    assert (data.y_train.tolist(), data.x_test, data.num_classes) == ([0, 1, 0], None, 2)
+
+
+def test_two_files_share_features_and_classes(root: Path) -> None:
+    data = load_dataset(f"libsvm:{root / 'a.txt'},{root / 'a.t.xz'}")
+
+    assert data.x_test is not None
+    assert data.y_test is not None
+    assert (data.x_train.shape, data.x_test.tolist(), data.y_test.tolist()) == ((3, 4), [[0, 0, 0, 1]], [1])
+
+
+def test_what_does_not_fit_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DataError, match=r"missing .*b\.txt; needed is LIBSVM text"):
+        load_dataset(f"libsvm:{root / 'b.txt'}")
+    (root / "b.txt").write_text("1 2:x\n")
+    with pytest.raises(DataError, match="not LIBSVM text"):
+        load_dataset(f"libsvm:{root / 'b.txt'}")
+    monkeypatch.setattr(libsvm, "MOST_BYTES", 30)
+    with pytest.raises(DataError, match="3 samples of 3 features are 0 GiB as dense rows"):
+        load_dataset(f"libsvm:{root / 'a.txt'}")

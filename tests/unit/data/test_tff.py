@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dqnfed_flwr.data import load_dataset
+from dqnfed_flwr.errors import DataError
+from tests.helpers.published import write_h5
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    pytest.importorskip("h5py")
+    monkeypatch.setenv("DQNFED_DATA", str(tmp_path))
+    return tmp_path
+
+
+def pixels(*values: float) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+    return np.stack([np.full((28, 28), value, np.float32) for value in values])
+
+
+def test_femnist_by_writer(root: Path) -> None:
+    (root / "femnist").mkdir()
+    train = {
+        "f1_b": {"pixels": pixels(1, 0.5), "label": np.array([61, 2], np.int32)},
+        "f0_a": {"pixels": pixels(0), "label": np.array([7], np.int32)},
+    }
+    test = {"f0_a": {"pixels": pixels(1), "label": np.array([7], np.int32)}}
+    write_h5(root / "femnist" / "fed_emnist_train.h5", train)
+    write_h5(root / "femnist" / "fed_emnist_test.h5", test)
+
+    data = load_dataset("femnist")
+
+    assert data.x_train.dtype == np.uint8
+    assert (data.x_train.shape, data.num_classes) == ((3, 28, 28), 62)
+    assert data.x_train[:, 0, 0].tolist() == [0, 255, 128]
+    np.testing.assert_array_equal(data.y_train, [7, 61, 2])
+    assert data.y_test is not None
+    np.testing.assert_array_equal(data.y_test, [7])
+    assert data.groups_train is not None
+    np.testing.assert_array_equal(data.groups_train, [0, 1, 1])
+    assert data.groups_test is not None
+    np.testing.assert_array_equal(data.groups_test, [0])
+    assert data.group_names is not None
+    assert data.group_names.tolist() == ["f0_a", "f1_b"]
+
+
+def test_digits_only_has_ten_classes(root: Path) -> None:
+    clients = {"a": {"pixels": pixels(1), "label": np.array([3], np.int32)}}
+    for part in ("train", "test"):
+        write_h5(root / f"fed_emnist_digitsonly_{part}.h5", clients)
+
+    assert load_dataset(f"tff:{root}").num_classes == 10
+
+
+def stackoverflow(root: Path) -> str:
+    train = {"7": {"tokens": [b"how do i do", b"do it"]}, "9": {"tokens": [b"i do", b"left out"]}}
+    write_h5(root / "so_train.h5", train)
+    write_h5(root / "so_test.h5", {"7": {"tokens": [b"how now"]}, "8": {"tokens": [b"not asked for"]}})
+    return f"tff:{root / 'so_train.h5'},{root / 'so_test.h5'}"
+
+
+def test_next_words_of_sentences(root: Path) -> None:
+    data = load_dataset(f"{stackoverflow(root)},vocabulary=3,length=3,sentences=1")
+
+    # of the first sentence of each: do 3, i 2, how 1. So do 1, i 2, how 3, unknown 4, begin 5, end 6
+    assert data.num_classes == 7
+    first = [[0, 0, 5], [0, 5, 3], [5, 3, 1], [3, 1, 2], [1, 2, 1]]
+    assert data.x_train.tolist() == [*first, [0, 0, 5], [0, 5, 2], [5, 2, 1]]
+    assert data.y_train.tolist() == [3, 1, 2, 1, 6, 2, 1, 6]
+    assert data.groups_train is not None
+    assert data.groups_train.tolist() == [0] * 5 + [1] * 3
+    assert data.x_test is not None
+    assert data.x_test.tolist() == [[0, 0, 5], [0, 5, 3], [5, 3, 4]]
+    assert data.y_test is not None
+    assert data.y_test.tolist() == [3, 4, 6]
+
+
+def test_published_word_counts_come_first(root: Path) -> None:
+    name = stackoverflow(root)
+    (root / "stackoverflow.word_count").write_text("it 900\nnow 800\ndo 700\n")
+
+    data = load_dataset(f"{name},vocabulary=2,length=2,users=1")
+
+    assert data.num_classes == 6  # it 1, now 2, unknown 3, begin 4, end 5
+    assert data.y_train.tolist() == [3, 3, 3, 3, 5, 3, 1, 5]
+    assert data.group_names is not None
+    assert data.group_names.tolist() == ["7"]
+
+
+def test_what_does_not_fit_is_refused(root: Path) -> None:
+    with pytest.raises(DataError, match=r"holds 0 files \*train\*\.h5"):
+        load_dataset(f"tff:{root}")
+    (root / "a_train.h5").write_bytes(b"\x89HDF\r\n\x1a\n cut short")
+    with pytest.raises(DataError, match=r"missing .*a_test\.h5"):
+        load_dataset(f"tff:{root}")
+    write_h5(root / "a_test.h5", {"b": {"tokens": [b"x"]}})
+    with pytest.raises(DataError, match=r"a_train\.h5 is no whole \.h5 file .*fetch it again"):
+        load_dataset(f"tff:{root}")
+    write_h5(root / "a_train.h5", {"a": {"snippets": [b"x"]}})
+    with pytest.raises(DataError, match=r"fields \['snippets'\]; known are"):
+        load_dataset(f"tff:{root}")
+    write_h5(root / "a_train.h5", {"a": {"tokens": [b"x"]}})
+    with pytest.raises(DataError, match="do not belong together"):
+        load_dataset(f"tff:{root}")
+    write_h5(root / "a_train.h5", {})
+    with pytest.raises(DataError, match="no clients under 'examples'"):
+        load_dataset(f"tff:{root}")
+
+
+def test_without_h5py_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for part in ("train", "test"):
+        (tmp_path / f"a_{part}.h5").touch()
+    monkeypatch.setenv("DQNFED_DATA", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "h5py", None)
+
+    with pytest.raises(DataError, match=r"pip install 'dqnfed-flwr\[datasets\]'"):
+        load_dataset(f"tff:{tmp_path}")

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import csv
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from dqnfed_flwr.cli.app import app
+from dqnfed_flwr.config import Settings
+from dqnfed_flwr.data.describe import ClientSummary, summarise
+from dqnfed_flwr.errors import RunError
+from dqnfed_flwr.experiments import load_config
+from dqnfed_flwr.report.histograms import LONGEST, histogram_table, notes, plot_histograms, write_csv
+
+
+@pytest.fixture(autouse=True)
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("DQNFED_DATA", str(tmp_path / "root"))
+    monkeypatch.setenv("COLUMNS", "100")
+    return tmp_path / "root"
+
+
+def dqnfed(*words: str) -> Result:
+    return CliRunner().invoke(app, words)
+
+
+def many_classes(tmp_path: Path, clients: int, classes: int) -> str:
+    """A file in which client k has 3 samples of class k, 1 of the next, in a group of its own."""
+    labels = np.array([label % classes for k in range(clients) for label in (k, k, k, k + 1)])
+    groups = np.repeat(np.arange(clients), 4)
+    np.savez(
+        tmp_path / "many.npz",
+        x_train=np.zeros((len(labels), 2), np.float32),
+        y_train=labels,
+        x_test=np.zeros((len(labels), 2), np.float32),
+        y_test=labels,
+        groups_train=groups,
+        groups_test=groups,
+        group_names=np.array([f"writer {k}" for k in range(clients)]),
+    )
+    return str(tmp_path / "many.npz")
+
+
+def test_describe_counts_what_clients_are_given(tmp_path: Path) -> None:
+    result = dqnfed("data", "describe", "digits", "--output", str(tmp_path / "out"))
+
+    assert result.exit_code == 0, result.output
+    rows = list(csv.DictReader((tmp_path / "out" / "classes.csv").read_text().splitlines()))
+    clients = summarise(Settings.from_mapping({"split.alpha": 0.5, "local.threads": 1}))
+    assert [int(row["train"]) for row in rows] == [client.samples for client in clients]
+    assert sum(int(row["train"]) + int(row["test"]) for row in rows) == 1797
+    for row, client in zip(rows, clients, strict=True):
+        assert [int(row[f"train {label}"]) for label in range(10)] == client.train.tolist()
+        assert [int(row[f"test {label}"]) for label in range(10)] == client.test.tolist()
+        assert (int(row["classes lacking"]), row["groups"]) == (int((client.train == 0).sum()), "")
+    assert (tmp_path / "out" / "classes.png").read_bytes().startswith(b"\x89PNG")
+    words = result.output.split()
+    assert {"all", "1438", *(str(client.samples) for client in clients)} <= set(words)
+    assert "raise split.alpha" in " ".join(words)
+
+
+def test_describe_shows_noise() -> None:
+    result = dqnfed("data", "describe", "digits-noise")
+
+    assert result.exit_code == 0, result.output
+    noisy = [client for client in summarise_shipped("digits-noise") if client.wrong]
+    assert 0 < len(noisy) < 6
+    assert f"{len(noisy)} clients have wrong labels" in result.output
+    assert f"{100 * noisy[0].wrong / noisy[0].samples:.0f} %" in result.output
+
+
+def summarise_shipped(name: str) -> list[ClientSummary]:
+
+    return summarise(Settings.from_mapping(load_config(name)))
+
+
+def test_many_classes_and_clients_stay_readable(tmp_path: Path) -> None:
+    settings = Settings.from_mapping({"data": many_classes(tmp_path, 60, 30), "partition": "groups", "clients": 60})
+    clients = summarise(settings)
+
+    table = histogram_table(clients, "title")
+
+    assert table.row_count == LONGEST + 1
+    assert [column.header for column in table.columns] == ["k", "train", "test", "largest classes", "lacks", "groups"]
+    assert list(table.columns[3].cells)[2] == "2: 75 %, 3: 25 %"
+    assert list(table.columns[5].cells)[2] == "writer 2"
+    assert list(table.columns[1].cells)[-1] == "240"
+    assert "the table shows the first 40 clients" in notes(clients, "groups")[-1]
+    assert not any("split.alpha" in note for note in notes(clients, "groups"))
+
+
+def test_a_class_that_nobody_holds_is_named(tmp_path: Path) -> None:
+    settings = Settings.from_mapping({"data": many_classes(tmp_path, 4, 9), "partition": "iid", "clients": 2})
+
+    assert notes(summarise(settings.model_copy(update={"num_classes": 9})), "iid")[-1] == (
+        "nobody trains on the classes 5, 6, 7, 8"
+    )
+
+
+@pytest.mark.parametrize(("clients", "classes"), [(3, 3), (100, 10), (20, 80)])
+def test_pictures_of_any_size_are_drawn(tmp_path: Path, clients: int, classes: int) -> None:
+    pytest.importorskip("matplotlib")
+    data = many_classes(tmp_path, max(clients, classes), classes)
+    settings = Settings.from_mapping({"data": data, "partition": "groups", "clients": clients, "num-classes": classes})
+
+    file = plot_histograms(summarise(settings), "title", tmp_path / "classes.png")
+
+    assert file.stat().st_size > 5_000
+
+
+def test_faults_are_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    for words, status, message in (
+        (("describe", "no-such"), 2, "no shipped experiment"),
+        (("describe", "digits", "--set", "partition=one-class", "--set", "clients=11"), 1, "11 clients and 10 classes"),
+        (("describe", "digits", "--output", str(tmp_path / "file" / "x")), 2, "name another folder"),
+        (("fetch", "femnist"), 1, "put LEAF's folders"),
+    ):
+        result = dqnfed("data", *words)
+        assert result.exit_code == status, result.output
+        assert message in " ".join(result.output.split())
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    result = dqnfed("data", "describe", "digits", "--output", str(tmp_path / "out"))
+    assert "pip install 'dqnfed-flwr[plots]'" in result.output
+    assert (tmp_path / "out" / "classes.csv").exists()
+
+
+def test_a_csv_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+
+    with pytest.raises(RunError, match="cannot be written"):
+        write_csv(summarise(Settings()), tmp_path / "no" / "classes.csv")
+
+
+def test_list_and_fetch_say_where_sets_lie(root: Path) -> None:
+    root.mkdir()
+    np.savez(root / "mnist.npz", x_train=np.ones(1))
+
+    listed, fetched = dqnfed("data", "list"), dqnfed("data", "fetch", "mnist")
+
+    assert listed.exit_code == fetched.exit_code == 0
+    assert fetched.output == f"mnist: {root / 'mnist.npz'}\n"
+    assert "tiny-imagenet" in listed.output
