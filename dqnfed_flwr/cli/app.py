@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from dqnfed_flwr.cli import data, deploy, remote
+from dqnfed_flwr.cli import data, deploy, published, remote
 from dqnfed_flwr.cli.failures import reported
 
 app = typer.Typer(
@@ -22,6 +22,7 @@ app = typer.Typer(
 app.add_typer(data.app, name="data")
 app.add_typer(deploy.app, name="deploy")
 remote.add_commands(app)
+published.add_commands(app)
 
 
 class Engine(StrEnum):
@@ -63,6 +64,7 @@ def dqnfed(
       dqnfed run digits           the first of the two alone
       dqnfed run mine.yaml        your own settings
       dqnfed compare mine.yaml    several methods and seeds side by side
+      dqnfed reproduce --list     the tables of the papers, ours beside theirs
       dqnfed settings             every setting, its default and what it means
     """  # noqa: D301  # \b keeps the lines of a help text apart
 

@@ -81,16 +81,27 @@ def flat_config(config: str, overrides: Sequence[str]) -> dict[str, Scalar]:
     ConfigError
         If there is no such configuration, or an override is no KEY=VALUE.
     """
-    flat = flatten(nest(load_config(config)))
+    return overridden(flatten(nest(load_config(config))), overrides)
+
+
+def overridden(flat: Mapping[str, Scalar], overrides: Sequence[str]) -> dict[str, Scalar]:
+    """Dotted keys with `--set` laid over them.
+
+    Raises
+    ------
+    ConfigError
+        If an override is no KEY=VALUE.
+    """
+    found = dict(flat)
     for override in overrides:
         key, equals, value = override.partition("=")
         if not equals or not key.strip():
             raise ConfigError(f"--set: found {override!r}; give KEY=VALUE, such as --set rounds=50")
         try:
-            flat[key.strip()] = parse_scalar(value)
+            found[key.strip()] = parse_scalar(value)
         except ConfigError as error:
             raise ConfigError(f"--set {key.strip()}: {error}") from None
-    return flat
+    return found
 
 
 def train(settings: Settings, console: Console, label: str, engine: EngineName) -> RunResult:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import csv
 import json
 import math
-import platform
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from dqnfed_flwr.compare.entries import Point, show
+from dqnfed_flwr.compare.environment import environment
 from dqnfed_flwr.compare.record import Record
 from dqnfed_flwr.compare.results import Comparison, Row
 from dqnfed_flwr.compare.tables import Table, markdown
@@ -19,7 +18,6 @@ from dqnfed_flwr.errors import RunError
 
 JSON, CSV, MARKDOWN, GRID_CSV = "comparison.json", "comparison.csv", "comparison.md", "grid.csv"
 SCHEMA = 1
-PACKAGES = ("dqnfed-flwr", "flwr", "torch", "numpy", "scipy")
 
 
 def as_json(comparison: Comparison, command: str, seconds: float) -> dict[str, Any]:
@@ -29,12 +27,13 @@ def as_json(comparison: Comparison, command: str, seconds: float) -> dict[str, A
         "schema": SCHEMA,
         "command": command,
         "seconds": seconds,
-        "versions": {**{name: version(name) for name in PACKAGES}, "python": platform.python_version()},
-        "platform": platform.platform(),
+        **environment(),
+        "note": plan.note,
         "settings": dict(plan.config),
         "seeds": list(plan.seeds),
         "last": comparison.last,
         "select": comparison.select,
+        "grid_seed": plan.grid_seed,
         "reference": comparison.reference.label if comparison.reference else None,
         "skipped": dict(plan.skipped),
         "methods": [_row(comparison, place) for place in range(len(comparison.rows))],

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from itertools import product
 from typing import TYPE_CHECKING
 
-import numpy as np
 from matplotlib.patheffects import withStroke
 from matplotlib.transforms import Bbox
-from scipy.optimize import isotonic_regression
+
+from dqnfed_flwr.compare.spreading import spread
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,23 +20,6 @@ Label = tuple[float, float, str, str, bool]
 """Where it belongs in data, its text, its colour, and whether it stands out."""
 SIZES = {True: 8.5, False: 6.5}
 DISTANCES, DIRECTIONS = (7, 14, 22, 32, 44, 58), 12
-
-
-def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Positions as near as possible to the wanted ones (least squares), in their order, within [low, high].
-
-    They are at least `gap` apart, or evenly spaced where there is no room for that.
-    """
-    count = len(wanted)
-    if not count:
-        return []
-    gap = min(gap, (high - low) / max(1, count - 1))
-    order = np.argsort(np.asarray(wanted), kind="stable")
-    steps = gap * np.arange(count)
-    free = isotonic_regression(np.asarray(wanted, dtype=float)[order] - steps).x
-    places = np.empty(count)
-    places[order] = np.clip(free, low, max(low, high - steps[-1])) + steps
-    return [float(value) for value in places]
 
 
 def label_ends(axes: Axes, labels: Sequence[Label]) -> None:

@@ -89,6 +89,8 @@ class Plan:
         Their rounds; None takes those of the final run.
     skipped : Mapping[str, str]
         Methods of `all` that do not fit the configuration, with the reason.
+    note : str
+        What its tables say of it, such as how it differs from a published experiment; may be empty.
     """
 
     config: Mapping[str, Scalar]
@@ -98,6 +100,7 @@ class Plan:
     grid_seed: int
     grid_rounds: int | None = None
     skipped: Mapping[str, str] = field(default_factory=dict)
+    note: str = ""
 
     def settings(self, entry: Entry, point: Point, seed: int) -> Settings:
         """Settings of a final run, without its folder.
@@ -147,16 +150,45 @@ def make_plan(request: Request) -> Plan:
     ConfigError
         Naming every fault, with the methods that have it, or every folder that holds a run of other settings.
     """
-    seeds = parse_seeds(request.seeds)
-    entries = with_grids(parse_methods(request.methods), request.grids)
+    return plan_rows(
+        request,
+        with_grids(parse_methods(request.methods), request.grids),
+        parse_seeds(request.seeds),
+        skip=request.methods.strip() == ALL,
+    )
+
+
+def plan_rows(
+    request: Request, entries: Sequence[Entry], seeds: tuple[int, ...], *, skip: bool = False, note: str = ""
+) -> Plan:
+    """A plan of rows that are known already; of `request` the methods, seeds and grids are not looked at.
+
+    Parameters
+    ----------
+    request : Request
+        Configuration, folder, rounds and seed of the grids.
+    entries : Sequence[Entry]
+        The rows, with their axes.
+    seeds : tuple[int, ...]
+        Of the final runs.
+    skip : bool
+        Leave rows that do not fit the configuration out, and say so, in place of refusing all.
+    note : str
+        Of the plan.
+
+    Raises
+    ------
+    ConfigError
+        As `make_plan`.
+    """
     config = {key: value for key, value in request.config.items() if key not in ("method", "seed", "output", "resume")}
     config.setdefault("local.threads", 1)
-    if request.grids and not config.get(VALIDATION):
+    if any(entry.axes for entry in entries) and not config.get(VALIDATION):
         config[VALIDATION] = VALIDATION_SHARE
     first = seeds[0] if request.grid_seed is None else request.grid_seed
-    plan = Plan(config, tuple(entries), seeds, request.directory, first, request.grid_rounds)
+    plan = Plan(config, tuple(entries), seeds, request.directory, first, request.grid_rounds, note=note)
     faults = {entry: found for entry in entries if (found := _faults(plan, entry))}
-    plan = _without(plan, faults, skip=request.methods.strip() == ALL)
+    plan = _without(plan, faults, skip=skip)
     plan = replace(plan, entries=_titled(plan))
     if foreign := [text for job in plan.possible() if (text := _foreign(job))]:
         raise ConfigError(
@@ -196,12 +228,13 @@ def _gathered(faults: Mapping[Entry, list[str]], entries: int) -> list[str]:
 
 
 def _titled(plan: Plan) -> tuple[Entry, ...]:
-    """The rows with their titles; those that would share one show what is their own."""
+    """The rows with their titles, where they have none; those that would share one show what is their own."""
     titles = [plan.settings(entry, entry.points[0], plan.grid_seed).title for entry in plan.entries]
     return tuple(
         replace(
             entry,
-            title=f"{title} [{short(entry.method, entry.own)}]" if entry.own and titles.count(title) > 1 else title,
+            title=entry.title
+            or (f"{title} [{short(entry.method, entry.own)}]" if entry.own and titles.count(title) > 1 else title),
         )
         for entry, title in zip(plan.entries, titles, strict=True)
     )

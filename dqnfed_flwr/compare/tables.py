@@ -177,9 +177,9 @@ def interval_text(interval: Interval) -> str:
     return f"{estimate:+.2f} [{low:+.2f}, {high:+.2f}]{mark}"
 
 
-def markdown(found: Sequence[Table]) -> str:
-    """Tables as Markdown."""
-    parts = ["# Comparison"]
+def markdown(found: Sequence[Table], title: str = "# Comparison") -> str:
+    """Tables as Markdown, below a heading."""
+    parts = [title]
     for table in found:
         lines = [_line(table.headings), "|---" * len(table.headings) + "|"]
         lines += [_line([MARKS[cell.rank].format(_escaped(cell.text)) for cell in row]) for row in table.rows]
@@ -213,7 +213,8 @@ def _rich(table: Table, between: str = " ± ") -> RichTable:
 
 
 def _main_notes(comparison: Comparison) -> tuple[str, ...]:
-    notes = ["Mean ± standard deviation over seeds. Bold: best; underlined or slanted: second best."]
+    notes = [comparison.plan.note] if comparison.plan.note else []
+    notes.append("Mean ± standard deviation over seeds. Bold: best; underlined or slanted: second best.")
     if comparison.last > 1:
         notes.append(f"Accuracy of a client: mean over its last {comparison.last} evaluations.")
     notes += [

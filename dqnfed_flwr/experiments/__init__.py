@@ -39,7 +39,7 @@ def load_config(name_or_path: str | Path) -> dict[str, Any]:
     """
     name = str(name_or_path)
     if name in shipped():
-        return _mapping(resources.files(__name__).joinpath(f"{name}.yaml").read_text("utf-8"), name)
+        return read_yaml(resources.files(__name__).joinpath(f"{name}.yaml").read_text("utf-8"), name)
     path = Path(name_or_path).expanduser()
     if path.suffix not in (".yaml", ".yml") and path.name == name:
         raise ConfigError(
@@ -50,7 +50,7 @@ def load_config(name_or_path: str | Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise ConfigError(f"{name}: cannot be read ({reason}); shipped experiments: {', '.join(shipped())}") from None
-    return _mapping(text, name)
+    return read_yaml(text, name)
 
 
 def parse_scalar(text: str) -> str | int | float | bool:
@@ -87,7 +87,14 @@ _Loader.add_implicit_resolver(
 )
 
 
-def _mapping(text: str, name: str) -> dict[str, Any]:
+def read_yaml(text: str, name: str) -> dict[str, Any]:
+    """Read a YAML mapping.
+
+    Raises
+    ------
+    ConfigError
+        Naming the file, if the text is none, or a key stands twice in it.
+    """
     try:
         value = yaml.load(text, _Loader)
     except yaml.YAMLError as error:

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from PIL import Image
 
-from dqnfed_flwr.compare.labels import label_points, spread
+from dqnfed_flwr.compare.labels import label_points
 from dqnfed_flwr.compare.plots import GREY, colours_of, plot_comparison
+from dqnfed_flwr.compare.spreading import spread
 from dqnfed_flwr.errors import RunError
 from dqnfed_flwr.methods.registry import METHODS
 from dqnfed_flwr.report.plots import COLOURS

@@ -1,0 +1,1 @@
+"""Published experiments: manifests, the published figures, and ours beside them. Importing it imports no torch."""

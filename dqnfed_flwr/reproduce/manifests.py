@@ -1,0 +1,82 @@
+"""The shipped manifests by name, and a user's own by file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from dqnfed_flwr.errors import ConfigError
+from dqnfed_flwr.experiments import read_yaml
+from dqnfed_flwr.reproduce.schema import Manifest, check_manifest
+
+SHIPPED = resources.files("dqnfed_flwr.experiments").joinpath("paper")
+
+
+def manifest_names() -> list[str]:
+    """Names of the shipped manifests, in the order in which a person counts."""
+    names = [file.name.removesuffix(".yaml") for file in SHIPPED.iterdir() if file.name.endswith(".yaml")]
+    return sorted(names, key=lambda name: [int(word) if word.isdigit() else word for word in re.split(r"(\d+)", name)])
+
+
+def load_manifest(name_or_path: str) -> Manifest:
+    """Read and check a manifest.
+
+    Parameters
+    ----------
+    name_or_path : str
+        A shipped name, or a YAML file.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such manifest, or it is at fault: naming the file, the key, and what is allowed.
+    """
+    return check_manifest(_inherited(_read(name_or_path), name_or_path), name_or_path)
+
+
+def _read(name: str) -> dict[str, Any]:
+    if name in manifest_names():
+        return read_yaml(SHIPPED.joinpath(f"{name}.yaml").read_text("utf-8"), name)
+    path = Path(name).expanduser()
+    if path.suffix not in (".yaml", ".yml"):
+        raise ConfigError(
+            f"{name!r} is no shipped manifest ({', '.join(manifest_names())}); a file of your own ends in .yaml"
+        )
+    try:
+        return read_yaml(path.read_text("utf-8"), name)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise ConfigError(
+            f"{name}: cannot be read ({reason}); dqnfed reproduce --list shows the shipped ones"
+        ) from None
+
+
+def _inherited(mapping: dict[str, Any], name: str) -> dict[str, Any]:
+    """`mapping`, with the keys of the parts that its parts are like."""
+    parts = mapping.get("parts")
+    if not isinstance(parts, dict):
+        return mapping
+    return {**mapping, "parts": {key: _like(part, f"{name}: parts.{key}", ()) for key, part in parts.items()}}
+
+
+def _like(part: Any, where: str, seen: tuple[str, ...]) -> Any:
+    """A part over the one that it is like, and that over the one before."""
+    if not isinstance(part, dict) or not part.get("like"):
+        return part
+    source, _, key = wanted = str(part["like"]).partition(".")
+    found = _read(source).get("parts", {}) if source in manifest_names() else {}
+    if key not in found or "".join(wanted) in seen:
+        raise ConfigError(f"{where}.like: found {part['like']!r}; give MANIFEST.PART of a shipped manifest")
+    return _merged(_like(found[key], where, (*seen, "".join(wanted))), part)
+
+
+def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Mappings are merged key by key; anything else is replaced."""
+    merged = dict(base)
+    for key, value in over.items():
+        old = merged.get(key)
+        merged[key] = _merged(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return merged

@@ -1,0 +1,59 @@
+"""How a run differs from the experiment that it stands for, in words that go wherever its figures go."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from dqnfed_flwr.compare.entries import show
+from dqnfed_flwr.config import Scalar, Settings
+
+SMALLER = ("rounds", "clients", "participation", "split.samples")
+QUIET = (
+    "split.validation-fraction",
+    "device",
+    "evaluate-every",
+    "checkpoint-every",
+    "deadline",
+    "retries",
+    "local.threads",
+    "local.chunk",
+)
+"""Settings that leave the experiment what it is."""
+NAMES = {"split.samples": "training samples"}
+
+
+def deviations(
+    full: Mapping[str, Scalar],
+    here: Mapping[str, Scalar],
+    seeds: Sequence[int] = (),
+    full_seeds: Sequence[int] = (),
+) -> str:
+    """What is smaller, and what is different: `reduced: rounds 200 of 2000; changed: model mlp for resnet18-gn`.
+
+    Parameters
+    ----------
+    full, here : Mapping[str, Scalar]
+        Dotted keys of the experiment and of the run; absent ones take their defaults.
+    seeds, full_seeds : Sequence[int]
+        Of the run and of the experiment.
+    """
+    defaults = Settings().flat()
+    reduced, changed = [], []
+    for key in [*SMALLER, *sorted((full.keys() | here.keys()) - {*SMALLER, *QUIET})]:
+        then, now = full.get(key, defaults.get(key, "")), here.get(key, defaults.get(key, ""))
+        if now == then:
+            continue
+        if key in SMALLER and _size(key, now) < _size(key, then):
+            reduced.append(f"{NAMES.get(key, key)} {show(now)} of {show(then) if then else 'all'}")
+        else:
+            changed.append(f"{key} {show(now)} for {show(then)}" if then != "" else f"{key} {show(now)}")
+    if len(seeds) < len(full_seeds):
+        reduced.append(f"seeds {len(seeds)} of {len(full_seeds)}")
+    parts = [f"{word}: {', '.join(found)}" for word, found in (("reduced", reduced), ("changed", changed)) if found]
+    return "; ".join(parts)
+
+
+def _size(key: str, value: Scalar) -> float:
+    if key == "split.samples" and not value:
+        return float("inf")
+    return float(value)

@@ -1,0 +1,157 @@
+"""What a manifest may hold. Keys are kebab-case; an unknown one is refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
+
+from dqnfed_flwr.config._group import Group, Scalar, kebab
+from dqnfed_flwr.config.mapping import flatten, nest
+from dqnfed_flwr.errors import ConfigError
+
+FORBIDDEN = ("method", "seed", "output", "resume")
+"""Settings that rows and seeds decide."""
+Nested = dict[str, Any]
+
+
+class Published(Group):
+    """Where the published figures of a part stand in `published.csv`."""
+
+    paper: str
+    table: str
+    experiment: str
+
+
+class Row(Group):
+    """A method of a table."""
+
+    method: str = Field(description="its name here")
+    paper: str = Field("", description="its name in the paper; empty for a row that the paper has not")
+    title: str = Field("", description="its name in our tables; empty for the usual one")
+    settings: Nested = Field(default_factory=dict, description="settings of this row alone")
+    grid: dict[str, list[Scalar]] = Field(default_factory=dict, description="keys to search over, with their values")
+    figures: dict[str, float] = Field(default_factory=dict, description="published figures that are in no file")
+
+    @property
+    def own(self) -> dict[str, Scalar]:
+        """`settings` as dotted keys."""
+        return flatten(nest(self.settings))
+
+
+class Search(Group):
+    """How grids are searched."""
+
+    rounds: int | None = Field(None, ge=1)
+    seed: int = Field(100, ge=0, description="apart from those of the final runs")
+    select: Literal["mean", "worst10"] = "mean"
+
+
+class Reduced(Group):
+    """What is left of a part on two cores."""
+
+    settings: Nested = Field(default_factory=dict)
+    seeds: list[int] = Field(default_factory=lambda: [0, 1, 2])
+    grids: bool = Field(False, description="whether grids are searched; else rows take their settings as they are")
+
+    @property
+    def own(self) -> dict[str, Scalar]:
+        """`settings` as dotted keys."""
+        return flatten(nest(self.settings))
+
+
+class Part(Group):
+    """A setup: one comparison."""
+
+    title: str
+    like: str = Field("", description="MANIFEST.PART whose keys are taken where they are not given here")
+    settings: Nested
+    rows: list[Row] = Field(min_length=1)
+    columns: list[str] = Field(default_factory=lambda: ["mean", "std", "worst10", "best10"], min_length=1)
+    published: Published | None = None
+    scale: Literal[1, 100] = Field(1, description="100 where the paper has shares and we have per cent")
+    last: int = Field(1, ge=1, description="evaluations over which accuracies are averaged")
+    search: Search = Field(default_factory=Search)
+    reduced: Reduced
+    needs: list[str] = Field(default_factory=list, description="what must be there that the package does not bring")
+    runs: bool = Field(True, description="false where the package cannot carry it out at all")
+    remarks: list[str] = Field(default_factory=list)
+
+    @property
+    def own(self) -> dict[str, Scalar]:
+        """`settings` as dotted keys."""
+        return flatten(nest(self.settings))
+
+    @model_validator(mode="after")
+    def _check(self) -> Part:
+        taken = [key for key in (*self.own, *self.reduced.own) if key in FORBIDDEN]
+        if taken:
+            raise ValueError(f"settings: {', '.join(taken)} cannot stand here; rows name methods, seeds stand apart")
+        return self
+
+
+class Manifest(Group):
+    """A table or a figure."""
+
+    title: str
+    source: str
+    reference: str = Field("dqn-fed", description="the method whose claims are looked at")
+    seeds: list[int] = Field(default_factory=lambda: [0, 1, 2, 3, 4], min_length=1)
+    open: list[str] = Field(default_factory=list, description="what the paper leaves open")
+    chosen: list[str] = Field(default_factory=list, description="what was chosen, and why")
+    parts: dict[str, Part] = Field(min_length=1)
+
+    def part(self, name: str) -> Part:
+        """A part by its name.
+
+        Raises
+        ------
+        ConfigError
+            If there is none.
+        """
+        if name not in self.parts:
+            raise ConfigError(f"--part: found {name!r}; allowed: {', '.join(self.parts)}")
+        return self.parts[name]
+
+
+def check_manifest(mapping: Mapping[str, Any], name: str) -> Manifest:
+    """Build a manifest from what its file holds.
+
+    Raises
+    ------
+    ConfigError
+        Naming the file, each faulty key, what was found and what is allowed.
+    """
+    try:
+        return Manifest.model_validate(dict(mapping))
+    except ValidationError as error:
+        raise ConfigError("\n".join(f"{name}: {_explain(item)}" for item in error.errors())) from None
+
+
+def _explain(item: ErrorDetails) -> str:
+    key = ".".join(str(part) for part in item["loc"])
+    if item["type"] == "extra_forbidden":
+        known = _allowed(item["loc"][:-1])
+        near = get_close_matches(str(item["loc"][-1]), known, n=1)
+        return f"{key}: unknown key{f'; did you mean {near[0]}?' if near else ''}; allowed: {', '.join(known)}"
+    if item["type"] == "missing":
+        return f"{key}: is missing; allowed beside it: {', '.join(_allowed(item['loc'][:-1]))}"
+    message = item["msg"].removeprefix("Value error, ")
+    return f"{key}: {message}" if item["type"] == "value_error" else f"{key}: {message}, found {item['input']!r}"
+
+
+def _allowed(place: tuple[int | str, ...]) -> list[str]:
+    """Keys of the group at a place."""
+    groups: dict[str, type[Group]] = {
+        "rows": Row,
+        "published": Published,
+        "search": Search,
+        "reduced": Reduced,
+        "parts": Part,
+    }
+    inner = [groups[part] for part in place if isinstance(part, str) and part in groups]
+    named = inner[-1] if inner else Manifest
+    return [kebab(field) for field in named.model_fields]

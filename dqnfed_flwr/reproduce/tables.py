@@ -1,0 +1,103 @@
+"""Ours ± σ beside the paper's, one description for terminal, Markdown and page."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from dqnfed_flwr.compare.figures import Summary, ranks
+from dqnfed_flwr.compare.results import Comparison
+from dqnfed_flwr.compare.tables import UNKNOWN, Cell, Table
+from dqnfed_flwr.reproduce.measures import Measure, measure
+from dqnfed_flwr.reproduce.parts import paper_names
+from dqnfed_flwr.reproduce.published import impossible, published_figures
+from dqnfed_flwr.reproduce.schema import Part
+
+AS_PUBLISHED = "As published: rounds, clients, participation and model are those of the manifest"
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """A column: what we measured, what the paper says, and the ranks within each."""
+
+    measure: Measure
+    ours: tuple[Summary, ...]
+    paper: tuple[float, ...]
+    ranks: tuple[int, ...]
+    paper_ranks: tuple[int, ...]
+
+    def our_text(self, place: int) -> str:
+        """Mean ± standard deviation over seeds."""
+        found, digits = self.ours[place], self.measure.digits
+        if math.isnan(found.mean):
+            return UNKNOWN
+        return f"{found.mean:.{digits}f}" + ("" if math.isnan(found.std) else f" ± {found.std:.{digits}f}")
+
+    def paper_text(self, place: int) -> str:
+        """The published figure."""
+        return UNKNOWN if math.isnan(self.paper[place]) else f"{self.paper[place]:.{self.measure.digits}f}"
+
+
+def beside(part: Part, comparison: Comparison) -> list[Beside]:
+    """The columns of a part."""
+    published = published_figures(part)
+    names = paper_names(part, comparison.plan.entries)
+    found = []
+    for key in part.columns:
+        column = measure(key)
+        ours = tuple(column.ours(comparison, place) for place in range(len(comparison.rows)))
+        paper = tuple(published.get(name, {}).get(key, math.nan) for name in names)
+        found.append(Beside(column, ours, paper, _ranks(column, [s.mean for s in ours]), _ranks(column, list(paper))))
+    return found
+
+
+def paper_table(part: Part, comparison: Comparison) -> Table:
+    """A row a method; two columns a figure where the paper has it."""
+    columns = beside(part, comparison)
+    headings = ["method"]
+    for column in columns:
+        headings += [column.measure.heading, *(["paper"] if _printed(column) else [])]
+    rows = []
+    for place, row in enumerate(comparison.rows):
+        cells = [Cell(row.label)]
+        for column in columns:
+            cells.append(Cell(column.our_text(place), column.ranks[place]))
+            if _printed(column):
+                cells.append(Cell(column.paper_text(place), column.paper_ranks[place]))
+        rows.append(tuple(cells))
+    return Table(part.title, tuple(headings), tuple(rows), notes_of(part, comparison))
+
+
+def notes_of(part: Part, comparison: Comparison) -> tuple[str, ...]:
+    """What must be known to read the table: scale first."""
+    notes = [comparison.plan.note if comparison.plan.note else AS_PUBLISHED]
+    notes.append(
+        "Ours: mean ± standard deviation over seeds; accuracies in per cent. Bold: best; slanted: second best."
+    )
+    if part.last > 1:
+        notes.append(f"Accuracy of a client: mean over its last {part.last} evaluations.")
+    notes += [*_doubts(part), *part.remarks]
+    notes += [f"{row.label}: {text}" for row in comparison.rows for text in row.failures or [row.reason] if text]
+    notes += [f"{method} was left out: {reason}" for method, reason in comparison.plan.skipped.items()]
+    return tuple(notes)
+
+
+def _doubts(part: Part) -> list[str]:
+    """What cannot be true of the published figures."""
+    clients = int(part.own.get("clients", 10))
+    faults = {name: impossible(figures, clients) for name, figures in published_figures(part).items()}
+    found = [f"{name}: {fault}" for name, fault in faults.items() if fault]
+    if not found:
+        return []
+    more = f"; the same of {len(found) - 1} more rows" if len(found) > 1 else ""
+    return [f"The paper's figures contradict each other. {found[0]}{more}. Compare σ inside our own runs."]
+
+
+def _printed(column: Beside) -> bool:
+    return not all(math.isnan(value) for value in column.paper)
+
+
+def _ranks(column: Measure, values: list[float]) -> tuple[int, ...]:
+    if column.higher is None:
+        return (0,) * len(values)
+    return tuple(ranks(values, higher=column.higher, digits=column.digits))

@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dqnfed_flwr.config import Scalar, Settings
+from dqnfed_flwr.errors import ConfigError
+from dqnfed_flwr.reproduce.manifests import load_manifest, manifest_names
+from dqnfed_flwr.reproduce.measures import measure
+from dqnfed_flwr.reproduce.parts import Wish, config_of, plan_part, seeds_of
+from dqnfed_flwr.reproduce.published import impossible, published_figures
+from dqnfed_flwr.reproduce.scale import deviations
+from dqnfed_flwr.reproduce.schema import check_manifest
+
+UNPUBLISHED_ROWS = {("semi-vred-table1", "cifar100", "FedAvg"), ("semi-vred-table6", "cifar10", "AFL")}
+TINY = """
+title: A try
+source: nobody
+parts:
+  one:
+    title: Five clients
+    settings: {data: digits, clients: 5, model: logistic, rounds: 4}
+    rows:
+      - {paper: Ours, method: dqn-fed, figures: {mean: 95.5}}
+      - {paper: FedAvg, method: fedavg, grid: {local.lr: [0.1, 0.5]}}
+    reduced: {settings: {rounds: 2}, seeds: [0]}
+"""
+PARTS = [(name, key) for name in manifest_names() for key in load_manifest(name).parts]
+
+
+def written(directory: Path, text: str = TINY) -> str:
+    path = directory / "mine.yaml"
+    path.write_text(text, "utf-8")
+    return str(path)
+
+
+def test_every_table_and_figure_of_the_issue_has_a_manifest() -> None:
+    tables = {f"table{number}" for number in (1, 2, 3, 4, 5, 6, 9, 10, 11, 12)}
+    others = {"fedmdfg-table2", "fedmdfg-table3", "fedmdfg-table4", "semi-vred-table1", "semi-vred-table6"}
+    assert set(manifest_names()) == tables | others | {"figure1", "figure2", "figure3"}
+
+
+@pytest.mark.parametrize(("name", "key"), PARTS)
+def test_settings_of_every_row_are_accepted(name: str, key: str, tmp_path: Path) -> None:
+    manifest = load_manifest(name)
+    part = manifest.parts[key]
+    for reduced in (False, True):
+        wish = Wish(reduced=reduced)
+        plan = plan_part(part, manifest.seeds, wish, tmp_path)
+        assert len(plan.entries) == len(part.rows)
+        for entry in plan.entries:
+            for point in entry.points:
+                flat = {**config_of(part, wish), **entry.own, **point, "method": entry.method}
+                assert Settings.from_mapping(flat).method == entry.method
+        assert bool(plan.note) == reduced
+
+
+@pytest.mark.parametrize(("name", "key"), PARTS)
+def test_published_figures_stand_under_the_names_of_rows_and_columns(name: str, key: str) -> None:
+    part = load_manifest(name).parts[key]
+    found = published_figures(part)
+    for column in part.columns:
+        measure(column)
+    if part.published:
+        absent = {row for *place, row in UNPUBLISHED_ROWS if place == [name, key]}
+        assert set(found) == {row.paper for row in part.rows if row.paper} - absent
+    if part.scale == 100:
+        assert all(5 < figures["mean"] < 100 for figures in found.values() if "mean" in figures)
+
+
+@pytest.mark.parametrize("name", manifest_names())
+def test_every_manifest_says_what_is_open_and_what_was_chosen(name: str) -> None:
+    manifest = load_manifest(name)
+    assert manifest.open
+    assert manifest.chosen
+    assert all(part.needs for part in manifest.parts.values() if not part.runs)
+
+
+def test_one_published_figure_to_the_digit() -> None:
+    figures = published_figures(load_manifest("table1").parts["setup1"])
+    assert figures["DQN-Fed"] == {"mean": 47.72, "std": 3.20, "worst5": 29.34, "best5": 69.37}
+    shares = published_figures(load_manifest("fedmdfg-table2").parts["mutex"])
+    assert shares["FedMDFG(pi/32,5)"] == pytest.approx({"mean": 69.0, "angle_rad": 0.165})
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("title: A try", "title: A try\nclaims: all", "claims: unknown key; allowed: title, source, reference"),
+        ("    title: Five", "    rwos: []\n    title: Five", r"parts\.one\.rwos: unknown key; did you mean rows\?"),
+        ("paper: Ours", "papr: Ours", r"parts\.one\.rows\.0\.papr: unknown key; did you mean paper\?"),
+        ("seeds: [0]}", "seed: [0]}", r"parts\.one\.reduced\.seed: unknown key; did you mean seeds\?"),
+        ("clients: 5", "seed: 5", r"parts\.one: settings: seed cannot stand here"),
+        ("    reduced: {settings: {rounds: 2}, seeds: [0]}", "", r"parts\.one\.reduced: is missing"),
+        ("    title: Five", "    like: table1.setup9\n    title: Five", "give MANIFEST.PART of a shipped manifest"),
+    ],
+)
+def test_a_faulty_manifest_is_refused_by_file_key_and_what_is_allowed(
+    old: str, new: str, said: str, tmp_path: Path
+) -> None:
+    assert old in TINY
+    with pytest.raises(ConfigError, match=said) as refused:
+        load_manifest(written(tmp_path, TINY.replace(old, new)))
+    assert "mine.yaml" in str(refused.value)
+
+
+def test_unknown_manifests_and_files_are_named() -> None:
+    with pytest.raises(ConfigError, match="'table7' is no shipped manifest"):
+        load_manifest("table7")
+    with pytest.raises(ConfigError, match=r"absent\.yaml: cannot be read"):
+        load_manifest("absent.yaml")
+    with pytest.raises(ConfigError, match="columns: found 'meen'; allowed: mean"):
+        measure("meen")
+
+
+def test_a_part_like_another_takes_what_it_does_not_give(tmp_path: Path) -> None:
+    table, ablation = (load_manifest(name) for name in ("table1", "table3"))
+    base, part = table.parts["setup2"], ablation.parts["participation10"]
+    assert {**base.own, "participation": 0.1} == part.own
+    assert part.reduced == base.reduced
+    with pytest.raises(ConfigError, match="allowed: participation10, participation50"):
+        ablation.part("setup2")
+
+
+def test_what_is_smaller_and_what_is_different_is_said() -> None:
+    full: dict[str, Scalar] = {"rounds": 2000, "clients": 100, "model": "resnet18-gn", "evaluate-every": 20}
+    assert deviations(full, full, (0, 1), (0, 1)) == ""
+    assert deviations(full, {**full, "rounds": 200}) == "reduced: rounds 200 of 2000"
+    assert deviations(full, {**full, "evaluate-every": 1, "device": "cpu"}) == ""
+    here: dict[str, Scalar] = {**full, "rounds": 3000, "clients": 10, "split.samples": 500, "model": "mlp"}
+    said = deviations(full, here, (0,), (0, 1))
+    assert said == (
+        "reduced: clients 10 of 100, training samples 500 of all, seeds 1 of 2; "
+        "changed: rounds 3000 for 2000, model mlp for resnet18-gn"
+    )
+
+
+def test_rows_are_chosen_by_either_name_and_others_are_added(tmp_path: Path) -> None:
+    manifest = load_manifest(written(tmp_path))
+    part = manifest.parts["one"]
+    plan = plan_part(part, manifest.seeds, Wish(methods="Ours,term@term.t=2", seeds="3"), tmp_path)
+    assert [(entry.method, dict(entry.own)) for entry in plan.entries] == [("dqn-fed", {}), ("term", {"term.t": 2})]
+    assert plan.seeds == (3,)
+    full = plan_part(part, manifest.seeds, Wish(methods="fedavg"), tmp_path)
+    assert full.entries[0].axes == {"local.lr": (0.1, 0.5)}
+    assert full.config == plan.config  # whichever rows are asked for, the others may be added later
+    assert seeds_of(part, manifest.seeds, Wish()) == (0, 1, 2, 3, 4)
+
+
+def test_spreads_that_the_tails_forbid_are_found() -> None:
+    # 100 clients, 5 at 0 and 5 at 100, the others at 50: variance 0.1 x 2500, so 15.81
+    tails = {"mean": 50.0, "worst5": 0.0, "best5": 100.0}
+    assert "alone force 15.8" in impossible({**tails, "std": 15.7}, 100)
+    assert impossible({**tails, "std": 15.82}, 100) == ""
+    assert impossible({"mean": 50.0, "std": 0.0}, 100) == ""
+    # 3 clients, a tail is one client: 0, 50 and 100 have variance 5000 / 3
+    assert "alone force 40.8" in impossible({"mean": 50.0, "std": 40.0, "worst10": 0.0, "best10": 100.0}, 3)
+
+
+def test_a_manifest_survives_its_own_record() -> None:
+    manifest = load_manifest("table1")
+    assert check_manifest(manifest.model_dump(by_alias=True), "again") == manifest
