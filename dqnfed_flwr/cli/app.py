@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from dqnfed_flwr.cli import data, deploy, published, remote
+from dqnfed_flwr.cli.export import export
 from dqnfed_flwr.cli.failures import reported
 
 app = typer.Typer(
@@ -23,6 +24,7 @@ app.add_typer(data.app, name="data")
 app.add_typer(deploy.app, name="deploy")
 remote.add_commands(app)
 published.add_commands(app)
+app.command()(export)
 
 
 class Engine(StrEnum):

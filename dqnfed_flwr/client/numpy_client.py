@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from flwr.client import NumPyClient
@@ -154,7 +155,7 @@ class DQNFedClient(NumPyClient):
         return {**self.properties(wanted if isinstance(wanted, int) else 0)}
 
     def properties(self, num_classes: int = 0) -> dict[str, int | str]:
-        """Partition, counts, shape of a sample, classes, and D of the model for them.
+        """Partition, counts, shape and kind of a sample, classes, D of the model for them, and version of the package.
 
         `num_classes`, if positive, takes the place of the classes that settings or data name.
         """
@@ -164,8 +165,10 @@ class DQNFedClient(NumPyClient):
             "num-examples": len(self._data.y_train),
             "test-examples": len(self._data.y_test),
             "input-shape": ",".join(map(str, self._data.input_shape)),
+            "input-kind": self._data.input_kind,
             "num-classes": self._num_classes,
             "dim": dim,
+            "version": version("dqnfed-flwr"),
         }
 
     def _work_on_lists(self, task: ClientTask, parameters: Arrays, has_step: bool) -> ClientReply:

@@ -1,6 +1,7 @@
 """Settings of a run: `settings` has the keys, `methods` those of each method. Importing it imports no torch."""
 
 from dqnfed_flwr.config._group import Scalar
+from dqnfed_flwr.config.admission import AdmissionSettings
 from dqnfed_flwr.config.groups import (
     CurvatureSettings,
     LocalSettings,
@@ -18,6 +19,7 @@ from dqnfed_flwr.config.settings import Settings, describe
 __all__ = [
     "PROFILES",
     "TORCHJD",
+    "AdmissionSettings",
     "CurvatureSettings",
     "DqnFedSettings",
     "FedMdfgSettings",

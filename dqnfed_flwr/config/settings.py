@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from dqnfed_flwr.config._group import Group, Scalar, kebab
+from dqnfed_flwr.config.admission import AdmissionSettings
 from dqnfed_flwr.config.combinations import faults, title_of
 from dqnfed_flwr.config.groups import (
     CurvatureSettings,
@@ -96,6 +97,7 @@ class Settings(Group):
     local: LocalSettings = Field(default_factory=LocalSettings)
     curvature: CurvatureSettings = Field(default_factory=CurvatureSettings)
     step: StepSettings = Field(default_factory=StepSettings)
+    admission: AdmissionSettings = Field(default_factory=AdmissionSettings)
     dqn_fed: DqnFedSettings = Field(default_factory=DqnFedSettings)
     momentum: MomentumSettings = Field(default_factory=MomentumSettings)
     server_lbfgs: ServerLbfgsSettings = Field(default_factory=ServerLbfgsSettings)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.data.apportion import IntArray
 from dqnfed_flwr.data.dealing import deal_out
-from dqnfed_flwr.data.inputs import sample_shape
+from dqnfed_flwr.data.inputs import sample_kind, sample_shape
 from dqnfed_flwr.data.noise import with_noise
 from dqnfed_flwr.data.sets import DataSet, as_data_set, is_function, read_arrays
 from dqnfed_flwr.data.splits import stratified
@@ -52,6 +52,11 @@ class ClientData:
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one sample as the model sees it, channels first for images."""
         return sample_shape(self.x_train)
+
+    @property
+    def input_kind(self) -> str:
+        """`images`, `features` or `tokens`."""
+        return sample_kind(self.x_train)
 
 
 def load_client(settings: Settings, partition: int, data_path: str | None = None) -> ClientData:

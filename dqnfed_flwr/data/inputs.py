@@ -41,6 +41,13 @@ def sample_shape(x: NDArray[Any]) -> tuple[int, ...]:
     )
 
 
+def sample_kind(x: NDArray[Any]) -> str:
+    """`images`, `features` or `tokens`: what decides how stored values become the model's, see above."""
+    if x.dtype == np.uint8:
+        return "images"
+    return "features" if np.issubdtype(x.dtype, np.floating) else "tokens"
+
+
 def to_model_input(x: NDArray[Any], dtype: torch.dtype) -> torch.Tensor:
     """Turn stored samples into the tensor that the model takes.
 

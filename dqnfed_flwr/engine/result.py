@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, field
+import platform
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +16,19 @@ import numpy as np
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import RunError
 from dqnfed_flwr.fairness import fairness_report
+from dqnfed_flwr.strategy.preflight import Form
 from dqnfed_flwr.telemetry.events import RoundEvent
 from dqnfed_flwr.telemetry.log import EVENTS, read_events
 from dqnfed_flwr.types import FloatArray
 from dqnfed_flwr.wire import Buffers
 
 RUN, MODEL = "run.json", "model.npz"
+VERSIONS = ("dqnfed-flwr", "flwr", "torch", "numpy")
+
+
+def versions_here() -> dict[str, str]:
+    """Of Python and of what a result may depend on."""
+    return {"python": platform.python_version(), **{name: version(name) for name in VERSIONS}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +51,10 @@ class RunResult:
         Test accuracy of every client at `theta`, in [0, 1].
     seconds : float
         Wall clock.
+    form : Form | None
+        Of the data, which with `settings.model` makes the module; None where it is not known.
+    versions : Mapping[str, str]
+        Of Python and the packages it ran with.
     """
 
     settings: Settings
@@ -50,6 +64,8 @@ class RunResult:
     accuracies: dict[int, float]
     seconds: float
     buffers: Buffers = field(default_factory=dict)
+    form: Form | None = None
+    versions: Mapping[str, str] = field(default_factory=versions_here)
 
     @property
     def final(self) -> dict[str, float]:
@@ -89,6 +105,8 @@ class RunResult:
             "bytes_up": self.bytes_up,
             "bytes_down": self.bytes_down,
             "seconds": self.seconds,
+            "form": asdict(self.form) if self.form else None,
+            "versions": dict(self.versions),
         }
 
     def write(self, directory: Path) -> None:
@@ -123,4 +141,10 @@ def read_result(directory: Path) -> RunResult:
         accuracies={int(client): value for client, value in record["accuracies"].items()},
         seconds=record["seconds"],
         buffers={name.removeprefix("buffer."): value for name, value in arrays.items()},
+        form=_form(record.get("form")),
+        versions=record.get("versions", {}),
     )
+
+
+def _form(record: dict[str, Any] | None) -> Form | None:
+    return Form(**{**record, "input_shape": tuple(record["input_shape"])}) if record else None

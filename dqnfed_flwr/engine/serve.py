@@ -15,8 +15,8 @@ from flwr.serverapp import Grid
 from dqnfed_flwr import wire
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.metrics import metrics_of
-from dqnfed_flwr.engine.result import RunResult
-from dqnfed_flwr.errors import ConfigError, DataError, RunError
+from dqnfed_flwr.engine.result import RUN, RunResult
+from dqnfed_flwr.errors import ConfigError, RunError
 from dqnfed_flwr.models import build_model
 from dqnfed_flwr.params import ParamSpec
 from dqnfed_flwr.strategy.checkpoint import output_directory
@@ -24,6 +24,7 @@ from dqnfed_flwr.strategy.dqnfed import DQNFed
 from dqnfed_flwr.strategy.roster import Roster
 from dqnfed_flwr.telemetry.events import Listener
 from dqnfed_flwr.telemetry.log import EventLog
+from dqnfed_flwr.telemetry.patience import Patience
 
 
 def serve(grid: Grid, settings: Settings, *, listeners: Sequence[Listener] = ()) -> RunResult:
@@ -46,16 +47,15 @@ def serve(grid: Grid, settings: Settings, *, listeners: Sequence[Listener] = ())
     since = time.perf_counter()
     output = prepare_output(settings)
     metrics = metrics_of(settings)
-    log: list[Listener] = [EventLog(output)] if output else []
-    log += [metrics] if metrics else []
-    strategy = DQNFed(settings, listeners=[*log, *listeners])
+    told: list[Listener] = [*([metrics] if metrics else []), *listeners]
+    patience = Patience(told)
+    log: list[Listener] = [EventLog(output, patience)] if output else []
+    strategy = DQNFed(settings, listeners=[*log, *told])
     strategy.roster.wait(grid)
     strategy.start(grid, initial_model(settings, strategy.roster))
     outcome = strategy.outcome
     if outcome is None:
         raise RunError("the strategy ended without an outcome")
-    if metrics:
-        metrics.conclude(outcome.status)
     result = RunResult(
         settings=settings,
         status=outcome.status,
@@ -64,9 +64,12 @@ def serve(grid: Grid, settings: Settings, *, listeners: Sequence[Listener] = ())
         accuracies=dict(sorted(outcome.accuracy.items())),
         seconds=time.perf_counter() - since,
         buffers=outcome.buffers,
+        form=strategy.roster.form,
     )
     if output:
-        result.write(output)
+        patience.write(output / RUN, lambda: result.write(output))
+    if metrics:
+        metrics.conclude(outcome.status)
     return result
 
 
@@ -98,14 +101,11 @@ def initial_model(settings: Settings, roster: Roster) -> ArrayRecord:
     Raises
     ------
     DataError
-        If members disagree on the shape of a sample.
+        If members disagree on the shape of a sample, with no majority for either.
     """
-    shapes = {member.input_shape for member in roster.members.values()}
-    if len(shapes) != 1:
-        raise DataError(f"clients disagree on the shape of a sample: {sorted(shapes)}; one model cannot serve both")
-    num_classes = settings.num_classes or max(member.num_classes for member in roster.members.values())
+    form = roster.form
     dtype = torch.float64 if settings.dtype == "float64" else torch.float32
-    model = build_model(settings.model, shapes.pop(), num_classes, seed=settings.seed, dtype=dtype)
+    model = build_model(settings.model, form.input_shape, form.num_classes, seed=settings.seed, dtype=dtype)
     spec = ParamSpec.of(model)
     buffers = {name: value.numpy() for name, value in spec.read_buffers(model).items()}
     return wire.encode_model(spec.flatten(model).numpy(), buffers)

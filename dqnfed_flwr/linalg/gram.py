@@ -58,6 +58,7 @@ class Basis:
             raise ShapeError(f"a basis of {capacity} x {dim} {dtype}; need positive sizes, float32 or float64")
         self._rows = np.zeros((capacity, dim), np.float32 if dtype == torch.float32 else np.float64)
         self._gram = np.zeros((capacity, capacity))
+        self._norms: dict[int, float] = {}
         self._filled = np.zeros(capacity, dtype=bool)
         self._groups = columns(capacity - references, GROUP)
         self._groups += [
@@ -101,6 +102,7 @@ class Basis:
         with quiet():
             self._rows[slot] = values
         self._filled[slot] = True
+        self._norms.pop(slot, None)
         group = self._group_of(slot)
         self._owe(group)
         if self._filled[self._groups[group]].all():
@@ -110,17 +112,28 @@ class Basis:
         """Forget all rows; the array is kept for the next round."""
         self._filled[:] = self._owed[:] = False
         self._gram[:] = 0
+        self._norms.clear()
         self.exact = self._always_exact
 
     def drop(self, slot: int) -> None:
         """Forget the row in `slot`."""
         self._filled[slot] = False
+        self._norms.pop(slot, None)
         self._rows[slot] = 0
         self._gram[slot] = self._gram[:, slot] = 0
 
     def squared_norm(self, slot: int) -> float:
         """|row|^2 of the row in `slot`, without any other product; infinite or NaN where the row is not fit."""
-        return squared_norm(self._rows[slot])
+        if slot not in self._norms:
+            self._norms[slot] = squared_norm(self._rows[slot])
+        return self._norms[slot]
+
+    def scale(self, slot: int, factor: float) -> None:
+        """Multiply the row in `slot` by `factor`, and its products with it."""
+        self._rows[slot] *= self._rows.dtype.type(factor)
+        self._gram[slot] *= factor
+        self._gram[:, slot] *= factor
+        self._norms.pop(slot, None)
 
     def gram(self, slots: Iterable[int]) -> Float64Array:
         """Inner products of the rows in `slots`, float64; 0 where there is no row."""

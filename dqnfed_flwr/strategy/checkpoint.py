@@ -39,7 +39,7 @@ Arrays = dict[str, NDArray[np.generic]]
 
 
 def write_checkpoint(path: Path, record: Mapping[str, Any], arrays: Mapping[str, NDArray[np.generic]]) -> None:
-    """Write a checkpoint that replaces the one before.
+    """Write a checkpoint that replaces the one before; where it cannot be written that one stays.
 
     Parameters
     ----------
@@ -52,10 +52,14 @@ def write_checkpoint(path: Path, record: Mapping[str, Any], arrays: Mapping[str,
     """
     text = json.dumps({"format": FORMAT, NAMES: sorted(arrays), **record}).encode()
     temporary = path.with_suffix(".tmp")
-    with temporary.open("wb") as file:
-        np.savez(file, allow_pickle=False, **{RECORD: np.frombuffer(text, np.uint8)}, **arrays)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with temporary.open("wb") as file:
+            np.savez(file, allow_pickle=False, **{RECORD: np.frombuffer(text, np.uint8)}, **arrays)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
     temporary.replace(path)
     directory = os.open(path.parent, os.O_RDONLY)
     try:

@@ -16,6 +16,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import NDArray
 
 from dqnfed_flwr import wire
+from dqnfed_flwr.admission import Ledger
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.methods.registry import make_method
@@ -37,6 +38,7 @@ from dqnfed_flwr.strategy.snapshot import pack_state, unpack_state
 from dqnfed_flwr.strategy.state import RunState, reopen
 from dqnfed_flwr.telemetry.events import Listener, RoundEvent
 from dqnfed_flwr.telemetry.log import EVENTS, read_events
+from dqnfed_flwr.telemetry.patience import Patience
 
 CHECKPOINT = "checkpoint.npz"
 
@@ -79,8 +81,10 @@ class DQNFed(Strategy):
         self._listeners = tuple(listeners)
         self._method = make_method(settings)
         self._rule = make_rule(settings)
-        self._roster = Roster(settings.clients, settings.min_clients, settings.deadline)
+        self._roster = Roster(settings.clients, settings.min_clients, settings.deadline, settings.num_classes)
         self._inherited: InheritedRound | None = None
+        self._ledger = Ledger()
+        self._patience = Patience(listeners)
 
     @property
     def roster(self) -> Roster:
@@ -207,7 +211,13 @@ class DQNFed(Strategy):
         else:
             self._roster.refresh(grid)
         self._inherited = InheritedRound(
-            self.settings, self._method, self._rule, self._roster, server_round=server_round, arrays=arrays
+            self.settings,
+            self._method,
+            self._rule,
+            self._roster,
+            server_round=server_round,
+            arrays=arrays,
+            ledger=self._ledger,
         )
         return self._inherited
 
@@ -258,7 +268,8 @@ class DQNFed(Strategy):
         arrays |= group("method", self._method.export_state())
         if isinstance(grid, KeepsClientState):
             arrays |= group("clients", grid.export_client_states())
-        write_checkpoint(output / CHECKPOINT, record, arrays)
+        path = output / CHECKPOINT
+        self._patience.write(path, lambda: write_checkpoint(path, record, arrays))
 
 
 def _arrays(state: RunState) -> tuple[NDArray[np.floating], wire.Buffers]:

@@ -12,12 +12,14 @@ from flwr.app import ArrayRecord, Message, MetricRecord
 from flwr.common.logger import log
 
 from dqnfed_flwr import wire
+from dqnfed_flwr.admission import Ledger
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.fairness import fairness_report
 from dqnfed_flwr.methods._base import Method
 from dqnfed_flwr.params import line_point
 from dqnfed_flwr.steps import StepRule, StepScale
+from dqnfed_flwr.strategy.admission import book, present
 from dqnfed_flwr.strategy.exchange import Answer
 from dqnfed_flwr.strategy.intake import Collected, Intake, mean_buffers, message_type
 from dqnfed_flwr.strategy.orders import Orders, final_evaluation, next_orders
@@ -42,6 +44,8 @@ class InheritedRound:
         From 1.
     arrays : ArrayRecord
         The model, as `wire.encode_model` made it.
+    ledger : Ledger
+        What admission remembers of clients; changed in place.
 
     Raises
     ------
@@ -58,6 +62,7 @@ class InheritedRound:
         *,
         server_round: int,
         arrays: ArrayRecord,
+        ledger: Ledger,
     ) -> None:
         if settings.rule in ("probed", "search"):
             raise ConfigError(
@@ -69,14 +74,14 @@ class InheritedRound:
         self._method, self._rule, self._roster = method, rule, roster
         done = server_round - 1
         self._state = RunState(theta=model, candidate=model, buffers=buffers, round=done, exchange=done)
+        self._state.ledger = ledger
         self._intake = Intake(settings, model, buffers, method)
         self._orders: Orders | None = None
 
     def train_messages(self) -> Iterator[Message]:
         """To this round's sample."""
-        return self._send(
-            next_orders(self._state, self._settings, list(self._roster.members), self._num_classes, self._method)
-        )
+        clients, _ = present(self._state, self._roster.members, self._settings)
+        return self._send(next_orders(self._state, self._settings, clients, self._num_classes, self._method))
 
     def evaluate_messages(self) -> Iterator[Message]:
         """To all members, after the round."""
@@ -86,6 +91,8 @@ class InheritedRound:
     def step(self, replies: Iterable[Message]) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """The model after the round and figures of it, or (None, None) when too few replies are usable."""
         collected = self._receive(replies)
+        if self._orders is not None:
+            book(self._state.ledger, collected, self._orders, self._settings.admission)
         if len(collected.trained) < self._settings.min_clients:
             log(WARNING, "%d usable replies: the round changes nothing", len(collected.trained))
             return None, None
@@ -108,8 +115,7 @@ class InheritedRound:
 
     @property
     def _num_classes(self) -> int:
-        classes = (member.num_classes for member in self._roster.members.values())
-        return self._settings.num_classes or max(classes, default=0)
+        return self._roster.form.num_classes
 
     def _send(self, orders: Orders) -> Iterator[Message]:
         self._orders = orders
@@ -127,4 +133,5 @@ class InheritedRound:
             for reply in replies
             if clients.get(reply.metadata.src_node_id) in self._orders.tasks
         )
-        return self._intake.receive(known, self._orders, self._state)
+        registered = {client: member.num_examples for client, member in self._roster.members.items()}
+        return self._intake.receive(known, self._orders, self._state, registered)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from logging import WARNING
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -19,9 +20,10 @@ from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import WireError
 from dqnfed_flwr.linalg.gram import Basis
 from dqnfed_flwr.methods._base import Method, RoundRows
+from dqnfed_flwr.strategy.admission import turn_away
 from dqnfed_flwr.strategy.exchange import Answer, converse
 from dqnfed_flwr.strategy.orders import Orders, needs_step
-from dqnfed_flwr.strategy.roster import Member
+from dqnfed_flwr.strategy.preflight import Member
 from dqnfed_flwr.strategy.state import RunState
 from dqnfed_flwr.telemetry.events import DroppedClient
 from dqnfed_flwr.types import ClientReply, ClientTask, Probe
@@ -43,7 +45,9 @@ class Collected:
     probes : dict[int, Probe]
         What participants say of the candidate, by client, rising; also where the rest of the reply is unfit.
     dropped : dict[int, DroppedClient]
-        Clients without a valid reply.
+        Clients without a valid or believable reply.
+    logs : dict[int, dict[str, float]]
+        What admission remembers of those in `trained`, should the exchange count.
     """
 
     answered: dict[int, ClientReply]
@@ -51,6 +55,7 @@ class Collected:
     rows: RoundRows
     probes: dict[int, Probe] = field(default_factory=dict)
     dropped: dict[int, DroppedClient] = field(default_factory=dict)
+    logs: dict[int, dict[str, float]] = field(default_factory=dict)
 
 
 class Intake:
@@ -89,7 +94,9 @@ class Intake:
             deadline=self._settings.deadline,
             quorum=self._settings.quorum,
         )
-        collected = self.receive(((nodes[answer.node], answer) for answer in answers), orders, state)
+        registered = {client: members[client].num_examples for client in contents}
+        heard = ((nodes[answer.node], answer) for answer in answers)
+        collected = self.receive(heard, orders, state, registered)
         state.exchange += 1
         state.tally.exchanges += 1
         state.tally.bytes_down += sum(wire.payload(content) for content in contents.values())
@@ -108,8 +115,17 @@ class Intake:
             for client, task in orders.tasks.items()
         }
 
-    def receive(self, answers: Iterable[tuple[int, Answer]], orders: Orders, state: RunState) -> Collected:
-        """Check the answers, given with their client, one by one; rows go into the basis as they come."""
+    def receive(
+        self,
+        answers: Iterable[tuple[int, Answer]],
+        orders: Orders,
+        state: RunState,
+        registered: Mapping[int, int] = MappingProxyType({}),
+    ) -> Collected:
+        """Check the answers, given with their client, one by one; rows go into the basis as they come.
+
+        Then hold them against each other and against what their nodes `registered`, samples by client.
+        """
         self._basis.clear()
         replies: dict[int, ClientReply] = {}
         probes: dict[int, Probe] = {}
@@ -124,7 +140,13 @@ class Intake:
             except WireError as error:
                 dropped[client] = DroppedClient(client, error.reason, error.detail)
                 log(WARNING, "Client %d is left out: %s", client, error)
-        return self._collected(dict(sorted(replies.items())), orders, dict(sorted(probes.items())), dropped)
+        slots = {client: orders.train.index(client) for client in sorted(replies) if client in orders.train}
+        admitted = turn_away(replies, self._basis, slots, state.ledger, registered, self._settings.admission)
+        for drop in admitted.dropped:
+            log(WARNING, "Client %d is left out: %s: %s", drop.client, drop.reason, drop.detail)
+        dropped |= {drop.client: drop for drop in admitted.dropped}
+        replies = dict(sorted(admitted.replies.items()))
+        return self._collected(replies, orders, dict(sorted(probes.items())), dropped, admitted.logs)
 
     def _take(self, content: RecordDict, client: int, orders: Orders) -> ClientReply:
         form = ReplyForm(self._dim, self._buffers, self._method.round_extras(orders.round, self._dim))
@@ -148,13 +170,14 @@ class Intake:
         orders: Orders,
         probes: dict[int, Probe],
         dropped: dict[int, DroppedClient],
+        logs: dict[int, dict[str, float]],
     ) -> Collected:
         trained = {client: reply for client, reply in replies.items() if client in orders.train}
         slots = tuple(orders.train.index(client) for client in trained)
         names = self._method.round_extras(orders.round, self._dim).vectors if trained else ()
         vectors = {name: tuple(reply.vectors[name] for reply in trained.values()) for name in names}
         return Collected(
-            replies, trained, RoundRows(self._basis, slots, vectors), probes, dict(sorted(dropped.items()))
+            replies, trained, RoundRows(self._basis, slots, vectors), probes, dict(sorted(dropped.items())), logs
         )
 
 

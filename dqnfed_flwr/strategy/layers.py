@@ -21,9 +21,8 @@ def tell_layers(method: Method, settings: Settings, roster: Roster, dim: int) ->
     layered = method.inner
     if not isinstance(layered, LayerMethod):
         return
-    member = next(iter(roster.members.values()))
-    num_classes = settings.num_classes or max(m.num_classes for m in roster.members.values())
-    spec = ParamSpec.of(build_model(settings.model, member.input_shape, num_classes, seed=settings.seed))
+    form = roster.form
+    spec = ParamSpec.of(build_model(settings.model, form.input_shape, form.num_classes, seed=settings.seed))
     if spec.dim != dim:
         raise ConfigError(f"model: {settings.model} has {spec.dim} parameters, the model to be trained has {dim}")
     layered.layers, layered.head = spec.layers, spec.head

@@ -22,6 +22,7 @@ from dqnfed_flwr.errors import QuorumError
 from dqnfed_flwr.methods._base import Method
 from dqnfed_flwr.params import line_point
 from dqnfed_flwr.steps import Ladder, StepRule, StepScale, Verdict, hardly_moves, mean_loss_falls
+from dqnfed_flwr.strategy.admission import book, present, silence
 from dqnfed_flwr.strategy.events import most_frequent_reason, round_event
 from dqnfed_flwr.strategy.intake import Collected, Intake, mean_buffers
 from dqnfed_flwr.strategy.orders import Orders, final_evaluation, next_orders
@@ -69,7 +70,7 @@ class RoundLoop:
         self._settings, self._state, self._method, self._rule = settings, state, method, rule
         self._roster, self._on_round, self._save = roster, on_round, save
         self._intake = Intake(settings, state.theta, state.buffers, method)
-        self._num_classes = settings.num_classes or max(m.num_classes for m in roster.members.values())
+        self._num_classes = roster.form.num_classes
 
     def run(self, grid: Grid) -> None:
         """Exchange until the run is at its end.
@@ -84,11 +85,11 @@ class RoundLoop:
             if not self._can_go_on():
                 self._short_of(f"{len(self._roster.members)} clients are there")
                 continue
-            orders = next_orders(
-                self._state, self._settings, list(self._roster.members), self._num_classes, self._method
-            )
+            clients, suspended = present(self._state, self._roster.members, self._settings)
+            orders = next_orders(self._state, self._settings, clients, self._num_classes, self._method)
             settled = self._state.round
-            self._absorb(orders, self._intake.exchange(grid, orders, self._state, self._roster.members))
+            collected = self._intake.exchange(grid, orders, self._state, self._roster.members)
+            self._absorb(orders, collected, [*suspended, *self._roster.left_out])
             if self._state.round > settled:
                 self._save()
 
@@ -104,11 +105,12 @@ class RoundLoop:
         judged = pending is None or any(client in members for client in pending.clients)
         return len(members) >= self._settings.min_clients and judged
 
-    def _absorb(self, orders: Orders, collected: Collected) -> None:
+    def _absorb(self, orders: Orders, collected: Collected, not_asked: list[DroppedClient]) -> None:
         if self._state.pending is not None and not self._settle(self._state.pending, orders, collected):
             return
         if self._state.status != "running" or not orders.train:
             return
+        book(self._state.ledger, collected, orders, self._settings.admission)
         if len(collected.trained) < self._settings.min_clients:
             self._short_of(f"{len(collected.trained)} usable replies in round {orders.round}", collected.dropped)
             return
@@ -117,18 +119,20 @@ class RoundLoop:
         batch = make_batch(collected.trained, collected.rows, orders.round)
         solved = solve(self._method, batch, collected.rows)
         self._state.tally.spend("solve", since)
-        self._prepare(batch, solved, orders, collected)
-
-    def _prepare(self, batch: RoundBatch, solved: Solved, orders: Orders, collected: Collected) -> None:
-        """Make the step of a solve the pending one."""
         dropped = [drop for client, drop in collected.dropped.items() if client in orders.train]
+        self._prepare(batch, solved, collected, [*dropped, *not_asked])
+
+    def _prepare(self, batch: RoundBatch, solved: Solved, collected: Collected, dropped: list[DroppedClient]) -> None:
+        """Make the step of a solve the pending one."""
         pending = self._pending(batch, solved, collected, dropped)
         self._state.buffers = mean_buffers(collected.trained, self._state.buffers)
         if self._settings.step.on_stationary == "relax":
             pending.fallback = collected.rows.combine(batch.shares)
         self._state.pending = pending
         if solved.norm > 0:
-            self._offer(pending, self._rule.propose(pending.scale))
+            ladder = self._rule.propose(pending.scale)
+            pending.first = ladder.factor
+            self._offer(pending, ladder)
         else:
             self._no_common_step(pending)
 
@@ -187,12 +191,17 @@ class RoundLoop:
         if verdict.accepted:
             self._state.theta = self._state.candidate
             self._method.settle(pending.step, verdict.factor)
+            for client in set(probes) - set(pending.silenced):
+                self._state.ledger.voted(client)
             losses = {client: probe.loss for client, probe in probes.items()}
             late = [drop for client, drop in collected.dropped.items() if client not in orders.train]
             status = "relaxed" if pending.relaxed else pending.combination.status
             self._finish_round(pending, verdict.factor, losses, status, collected.answered, late)
             return True
         pending.misses += 1
+        if silence(pending, probes, self._state.ledger, self._settings.admission, last_chance=verdict.stationary):
+            self._offer(pending, self._rule.retry(pending.first))
+            return False
         if verdict.stationary:
             self._state.candidate = self._state.theta
             self._no_common_step(pending)
@@ -201,6 +210,7 @@ class RoundLoop:
         return False
 
     def _judge(self, pending: PendingStep, probes: Mapping[int, Probe]) -> Verdict:
+        probes = {client: probe for client, probe in probes.items() if client not in pending.silenced} or probes
         if not pending.relaxed:
             told = replace(pending.scale, losses=pending.losses, slopes=pending.slopes)
             return self._rule.judge(pending.ladder, probes, told)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from logging import INFO, WARNING
 
 import numpy as np
@@ -15,33 +14,12 @@ from flwr.serverapp import Grid
 from dqnfed_flwr import wire
 from dqnfed_flwr.errors import QuorumError, WireError
 from dqnfed_flwr.strategy.exchange import Answer, pull, push
+from dqnfed_flwr.strategy.preflight import Form, Member, common_form, objection
+from dqnfed_flwr.telemetry.events import DroppedClient
 
 POLL_SECONDS = 0.5
 ASK_AGAIN_SECONDS = 60.0
 """A node whose answer was of no use is queried again after so long."""
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """A node that answered the query.
-
-    Attributes
-    ----------
-    node_id : int
-        Flower's id; changes when a node without a key comes back.
-    client : int
-        Its partition number, by which everything here is ordered.
-    num_examples, num_classes : int
-        Of its data.
-    input_shape : tuple[int, ...]
-        Of a sample as the model sees it.
-    """
-
-    node_id: int
-    client: int
-    num_examples: int
-    num_classes: int
-    input_shape: tuple[int, ...]
 
 
 class Roster:
@@ -55,20 +33,44 @@ class Roster:
         Fewest with which it begins.
     deadline : float
         Seconds to wait for them.
+    num_classes : int
+        Of the model, where the operator says; 0 leaves it to the members.
     """
 
-    def __init__(self, clients: int, min_clients: int, deadline: float) -> None:
+    def __init__(self, clients: int, min_clients: int, deadline: float, num_classes: int = 0) -> None:
         self._clients, self._min_clients, self._deadline = clients, min_clients, deadline
+        self._num_classes = num_classes
+        self._form: Form | None = None
         self._members: dict[int, Member] = {}
         self._spare: dict[int, Member] = {}
         self._asked: dict[str, int] = {}
         self._ask_again: dict[int, float] = {}
         self._refusals: dict[int, str] = {}
+        self._misfits: dict[int, DroppedClient] = {}
 
     @property
     def members(self) -> Mapping[int, Member]:
         """Members by client, rising."""
         return self._members
+
+    @property
+    def left_out(self) -> list[DroppedClient]:
+        """Nodes that are there and do not fit the others, by client; without those whose partition another serves."""
+        found = [drop for drop in self._misfits.values() if drop.client not in self._members]
+        return sorted(found, key=lambda drop: drop.client)
+
+    @property
+    def form(self) -> Form:
+        """What the members have in common, settled by `wait` and held against whoever comes later.
+
+        Raises
+        ------
+        DataError
+            If they disagree, with no majority for either.
+        """
+        if self._form is None:
+            self._form = common_form(list(self._members.values()), self._num_classes)
+        return self._form
 
     def wait(self, grid: Grid) -> None:
         """Wait until all clients are there, or have said that they cannot take part, or the deadline has passed.
@@ -77,6 +79,8 @@ class Roster:
         ------
         QuorumError
             If fewer than `min_clients` take part; it says what the first of the others gave as the reason.
+        DataError
+            If they disagree on the form of the data, with no majority for either.
         """
         self.refresh(grid)
         if 0 < len(self._members) < self._clients and not self._all_spoke():
@@ -88,6 +92,7 @@ class Roster:
                 self._deadline,
             )
         self.gather(grid, lambda: len(self._members) >= self._clients or self._all_spoke())
+        self._preflight()
         if len(self._members) < self._min_clients:
             refused = f". {len(self._refusals)} could not take part: " if self._refusals else ""
             raise QuorumError(
@@ -114,6 +119,7 @@ class Roster:
         self._spare = {node: member for node, member in self._spare.items() if node in present}
         self._asked = {number: node for number, node in self._asked.items() if node in present}
         self._refusals = {node: why for node, why in self._refusals.items() if node in present}
+        self._misfits = {node: drop for node, drop in self._misfits.items() if node in present}
         self._ask_again = {node: when for node, when in self._ask_again.items() if node in present}
         if new := sorted(present - self._met()):
             content = wire.encode_properties({"ask": "properties"})
@@ -123,6 +129,30 @@ class Roster:
         self._fill_vacancies()
         if len(self._members) != known:
             log(INFO, "%d of %d clients are there", len(self._members), self._clients)
+
+    def _preflight(self) -> None:
+        """Settle the form and leave out those that do not fit it."""
+        if not self._members:
+            return
+        form = self.form
+        members = {**self._members}
+        for client, member in members.items():
+            if found := objection(member, form):
+                del self._members[client]
+                self._turn_away(member, *found)
+        for node, member in list(self._spare.items()):
+            if found := objection(member, form):
+                del self._spare[node]
+                self._turn_away(member, *found)
+        self._fill_vacancies()
+
+    def _turn_away(self, member: Member, reason: str, detail: str) -> None:
+        drop = DroppedClient(member.client, reason, detail)
+        if self._misfits.get(member.node_id) != drop:
+            log(WARNING, "Client %d (node %d) does not take part: %s", member.client, member.node_id, detail)
+        self._misfits[member.node_id] = drop
+        self._refusals[member.node_id] = f"{reason}: client {member.client}: {detail}"
+        self._ask_again[member.node_id] = time.monotonic() + ASK_AGAIN_SECONDS
 
     def _all_spoke(self) -> bool:
         """Whether as many nodes as there should be clients have answered, be it that they cannot take part."""
@@ -136,8 +166,12 @@ class Roster:
     def _take_in(self, answer: Answer) -> None:
         try:
             member = _member(answer.node, wire.decode_properties(answer.content()))
+            if found := objection(member, self._form):
+                self._turn_away(member, *found)
+                return
             self._spare[answer.node] = member
             self._refusals.pop(answer.node, None)
+            self._misfits.pop(answer.node, None)
             if member.client in self._members:
                 log(WARNING, "Node %d stands by: partition %d is taken", answer.node, member.client)
         except WireError as error:
@@ -162,6 +196,9 @@ def _member(node: int, properties: Mapping[str, object]) -> Member:
             num_examples=int(str(properties["num-examples"])),
             num_classes=int(str(properties["num-classes"])),
             input_shape=tuple(int(side) for side in str(properties["input-shape"]).split(",")),
+            input_kind=str(properties.get("input-kind", "")),
+            dim=int(str(properties.get("dim", 0))),
+            version=str(properties.get("version", "")),
         )
     except (KeyError, ValueError) as error:
         raise WireError("bad-properties", f"{error} in {sorted(properties)[:12]}") from None

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dqnfed_flwr.admission import Ledger
 from dqnfed_flwr.steps import Ladder, StepScale
 from dqnfed_flwr.strategy.checkpoint import Arrays, group, ungroup
 from dqnfed_flwr.strategy.state import BestModel, PendingStep, RunState
@@ -21,6 +22,7 @@ _BY_CLIENT = ("losses", "slopes", "rates", "shares", "weights")
 def pack_state(state: RunState) -> tuple[dict[str, Any], Arrays]:
     """Everything in `state` but the running tally."""
     record: dict[str, Any] = {"round": state.round, "exchange": state.exchange, "status": state.status}
+    record["admission"] = state.ledger.export_state()
     arrays: Arrays = {"theta": state.theta.numpy(), "candidate": state.candidate.numpy()}
     arrays |= group("buffer", state.buffers)
     if state.pending is not None:
@@ -45,6 +47,7 @@ def unpack_state(record: dict[str, Any], arrays: Arrays) -> RunState:
         status=record["status"],
         pending=_unpack_pending(record["pending"], ungroup("pending", arrays)) if "pending" in record else None,
         best=_unpack_best(best, arrays) if best else None,
+        ledger=Ledger.of(record.get("admission", {})),
     )
 
 
@@ -69,6 +72,9 @@ def _pack_pending(pending: PendingStep) -> tuple[dict[str, Any], Arrays]:
         "pairs_rejected": pending.pairs_rejected,
         "misses": pending.misses,
         "relaxed": pending.relaxed,
+        "blocked": [list(item) for item in pending.blocked.items()],
+        "silenced": list(pending.silenced),
+        "first": pending.first,
     }
     return record, arrays
 
@@ -78,6 +84,7 @@ def _unpack_pending(record: dict[str, Any], arrays: Arrays) -> PendingStep:
     combination = record.pop("combination")
     combination["excluded"] = {int(client): reason for client, reason in combination["excluded"].items()}
     combination["hints"] = SearchHints(**combination["hints"])
+    blocked = {int(client): int(count) for client, count in record.pop("blocked", [])}
     by_client: dict[str, Any] = {name: dict(zip(clients, record.pop(name), strict=True)) for name in _BY_CLIENT}
     return PendingStep(
         step=_tensor(arrays["step"]),
@@ -87,6 +94,8 @@ def _unpack_pending(record: dict[str, Any], arrays: Arrays) -> PendingStep:
         clients=clients,
         combination=Combination(weights=np.asarray(arrays["weights"], dtype=np.float64), **combination),
         dropped=[DroppedClient(**item) for item in record.pop("dropped")],
+        blocked=blocked,
+        silenced=tuple(record.pop("silenced", ())),
         **by_client,
         **record,
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from dqnfed_flwr.admission import Ledger
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.steps import Ladder, StepScale
 from dqnfed_flwr.telemetry.events import DroppedClient
@@ -38,6 +39,12 @@ class PendingStep:
         The step is that of the mean gradient, judged by the mean loss, because no common descent was found.
     fallback : Tensor | None
         Mean gradient [D], kept when the run may relax.
+    blocked : dict[int, int]
+        Exchanges in a row in which no factor suited a participant, see `admission.votes`.
+    silenced : tuple[int, ...]
+        Participants without a vote on this step.
+    first : float
+        The first factor that was tried.
     """
 
     round: int
@@ -57,6 +64,9 @@ class PendingStep:
     misses: int = 0
     relaxed: bool = False
     fallback: Tensor | None = None
+    blocked: dict[int, int] = field(default_factory=dict)
+    silenced: tuple[int, ...] = ()
+    first: float = 0.0
 
 
 @dataclass(slots=True)
@@ -104,6 +114,8 @@ class RunState:
         The model's buffers.
     status : str
         `running`, `finished`, `pareto-stationary`, `early-stopped`.
+    ledger : Ledger
+        What admission remembers of clients.
     """
 
     theta: Tensor
@@ -115,6 +127,7 @@ class RunState:
     status: str = "running"
     pending: PendingStep | None = None
     best: BestModel | None = None
+    ledger: Ledger = field(default_factory=Ledger)
     tally: Tally = field(default_factory=Tally)
 
 

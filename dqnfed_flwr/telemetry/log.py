@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+from io import FileIO
 from pathlib import Path
-from typing import TextIO
 
 from dqnfed_flwr.telemetry.events import RoundEvent
+from dqnfed_flwr.telemetry.patience import Patience
 
 EVENTS = "events.jsonl"
 
@@ -17,31 +19,49 @@ class EventLog:
     ----------
     directory : Path
         Exists.
+    patience : Patience | None
+        What a full disk meets; None is one of its own.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, patience: Patience | None = None) -> None:
         self._path = directory / EVENTS
-        self._file: TextIO | None = None
+        self._patience = patience or Patience()
+        self._file: FileIO | None = None
 
     def on_start(self, rounds: int, done: list[RoundEvent]) -> None:
         """Begin with the events of a resumed run, dropping what it had logged after its checkpoint."""
         del rounds
-        temporary = self._path.with_suffix(".tmp")
-        temporary.write_text("".join(event.to_json() + "\n" for event in done))
-        temporary.replace(self._path)
-        self._file = self._path.open("a")
+        self._patience.write(self._path, lambda: self._begin(done))
 
     def on_round(self, event: RoundEvent) -> None:
         """Append a line."""
         if self._file is not None:
-            self._file.write(event.to_json() + "\n")
-            self._file.flush()
+            file, line = self._file, f"{event.to_json()}\n".encode()
+            self._patience.write(self._path, lambda: _append(file, line))
 
     def on_end(self) -> None:
         """Close the file."""
         if self._file is not None:
             self._file.close()
             self._file = None
+
+    def _begin(self, done: list[RoundEvent]) -> None:
+        temporary = self._path.with_suffix(".tmp")
+        temporary.write_text("".join(event.to_json() + "\n" for event in done))
+        temporary.replace(self._path)
+        self._file = FileIO(self._path, "a")
+
+
+def _append(file: FileIO, line: bytes) -> None:
+    """Append all of the line or nothing."""
+    end = os.fstat(file.fileno()).st_size
+    try:
+        written = 0
+        while written < len(line):
+            written += file.write(line[written:])
+    except OSError:
+        file.truncate(end)
+        raise
 
 
 def read_events(path: Path, last_round: int | None = None) -> list[RoundEvent]:

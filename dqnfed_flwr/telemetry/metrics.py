@@ -12,8 +12,9 @@ from typing import Literal
 
 Kind = Literal["gauge", "counter", "histogram", "info"]
 
-STATES = ("running", "finished", "pareto-stationary", "early-stopped", "failed")
-"""States of a run; a run that was killed stays `running`, and its last round grows old."""
+STATES = ("running", "paused", "finished", "pareto-stationary", "early-stopped", "failed")
+"""States of a run; one that waits for room on a disk is `paused`. A run that was killed stays `running`, and its last
+round grows old."""
 REASONS = (
     "absent",
     "client-error",
@@ -28,6 +29,15 @@ REASONS = (
     "bad-count",
     "bad-probe",
     "zero-gradient",
+    "norm-out-of-range",
+    "loss-out-of-range",
+    "rate-out-of-range",
+    "cosine-out-of-range",
+    "count-above-registered",
+    "veto",
+    "suspended",
+    "other-form",
+    "other-version",
 )
 """Known reasons for leaving a client out; each begins at 0, so that the first one counts as a rise."""
 SOLVES = ("converged", "stationary", "bvls", "not-converged", "relaxed")

@@ -86,6 +86,14 @@ class RunMetrics:
         """Write the run down as failed; `conclude` says otherwise where it was not."""
         self._close("failed")
 
+    def on_pause(self) -> None:
+        """Show that the run waits for room on a disk; in vain where it is the disk of the metrics."""
+        self._show("paused")
+
+    def on_resume(self) -> None:
+        """Show that it goes on."""
+        self._show("running")
+
     def conclude(self, status: str) -> None:
         """Write down how the run ended, as `strategy.outcome.Outcome.status` has it."""
         self._close(status)
@@ -93,8 +101,11 @@ class RunMetrics:
     def _close(self, status: str) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        self._show(status)
+
+    def _show(self, state: str) -> None:
         with self._lock:
-            self._samples.state(status)
+            self._samples.state(state)
         self._publish()
 
     def _publish(self) -> None:

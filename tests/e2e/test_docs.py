@@ -21,10 +21,12 @@ import numpy as np
 import pytest
 
 from dqnfed_flwr import run
+from dqnfed_flwr.admission import REASONS, SUSPENDED, VETO
 from dqnfed_flwr.config import PartitionName, ReferenceName, Settings, StepRuleName
 from dqnfed_flwr.methods.rates import BAD_RATE, ZERO_GRADIENT
 from dqnfed_flwr.methods.registry import METHODS
 from dqnfed_flwr.models import MODELS
+from dqnfed_flwr.strategy import preflight
 from dqnfed_flwr.telemetry.events import RoundEvent
 from tests.helpers.markdown import Block, anchors, blocks, links, names, prose, rows, section
 from tests.helpers.settings_table import with_table
@@ -42,7 +44,7 @@ DRY = {
     "pip install": "pip --disable-pip-version-check install --quiet --dry-run --no-index --no-build-isolation",
 }
 """What an installation is tried as: everything but the download."""
-WITHOUT_FLOWER = ("linalg", "methods", "data", "models", "steps", "fairness", "params")
+WITHOUT_FLOWER = ("admission", "linalg", "methods", "data", "models", "steps", "fairness", "params")
 WITHOUT_FLOWER_AT_CLIENTS = ("gradients", "curvature", "probing", "line", "round_memory", "worker", "work")
 
 
@@ -296,7 +298,7 @@ def test_every_reason_for_leaving_a_client_out_is_explained() -> None:
     sources = "".join(path.read_text("utf-8") for path in (ROOT / "dqnfed_flwr").rglob("*.py"))
     raised = set(re.findall(r'WireError\(\s*"([a-z-]+)"', sources)) - {"bad-properties"}  # of a node, not of a client
     explained = names(section(ROOT / "docs" / "events.md", "Reasons"))
-    assert set(explained) == raised | {ZERO_GRADIENT, BAD_RATE}
+    assert set(explained) == raised | {ZERO_GRADIENT, BAD_RATE, VETO, SUSPENDED, *REASONS, *preflight.REASONS}
 
 
 def imported(file: Path) -> Iterator[str]:

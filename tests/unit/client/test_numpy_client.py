@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -337,8 +338,10 @@ def test_properties_describe_client_and_model() -> None:
         "num-examples": 30,
         "test-examples": 9,
         "input-shape": "4",
+        "input-kind": "features",
         "num-classes": 3,
         "dim": 15,
+        "version": version("dqnfed-flwr"),
     }
     assert client().get_properties({"num-classes": 5})["dim"] == client().properties(5)["dim"] == 25
 

@@ -77,7 +77,7 @@ def test_trying_the_output_leaves_no_trace(tmp_path: Path) -> None:
     assert prepare_output(settings()) is None
 
 
-def met(shapes: list[str], classes: list[int]) -> Roster:
+def met(shapes: list[str], classes: list[int], given: int = 0) -> Roster:
     """A roster of clients whose data look like this."""
     app = ClientApp()
 
@@ -92,7 +92,7 @@ def met(shapes: list[str], classes: list[int]) -> Roster:
         }
         return Message(wire.encode_properties(properties), reply_to=message)
 
-    roster = Roster(len(shapes), 1, 5)
+    roster = Roster(len(shapes), 1, 5, given)
     roster.wait(InProcessGrid(app, len(shapes), {}))
     return roster
 
@@ -100,7 +100,7 @@ def met(shapes: list[str], classes: list[int]) -> Roster:
 @pytest.mark.parametrize(("given", "classes"), [(0, 7), (9, 9)])
 def test_the_first_model_is_that_of_the_seed_and_the_data(given: int, classes: int) -> None:
     chosen = settings(**{"model": "logistic", "seed": 3, "num-classes": given})
-    theta, step, buffers = wire.decode_model(initial_model(chosen, met(["1,4,4", "1,4,4"], [3, 7])))
+    theta, step, buffers = wire.decode_model(initial_model(chosen, met(["1,4,4", "1,4,4"], [3, 7], given)))
     module = build_model("logistic", (1, 4, 4), classes, seed=3)
     assert np.array_equal(theta, ParamSpec.of(module).flatten(module))
     assert (step, buffers) == (None, {})

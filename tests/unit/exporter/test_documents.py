@@ -7,7 +7,7 @@ import re
 import pytest
 
 from dqnfed_flwr.exporter.metrics import EXPORTER_METRICS
-from dqnfed_flwr.telemetry.metrics import CLIENT_METRICS, RUN_METRICS, Metric
+from dqnfed_flwr.telemetry.metrics import CLIENT_METRICS, REASONS, RUN_METRICS, STATES, Metric
 from tests.helpers.metrics_table import DOCUMENT, with_tables
 
 ALL = (*RUN_METRICS, *CLIENT_METRICS, *EXPORTER_METRICS)
@@ -16,6 +16,11 @@ ALL = (*RUN_METRICS, *CLIENT_METRICS, *EXPORTER_METRICS)
 def test_the_tables_are_those_of_the_code() -> None:
     text = DOCUMENT.read_text("utf-8")
     assert with_tables(text) == text  # else: python -m tests.helpers.metrics_table
+
+
+def test_every_reason_and_state_is_named() -> None:
+    text = DOCUMENT.read_text("utf-8")
+    assert [name for name in (*REASONS, *STATES) if f"`{name}`" not in text] == []
 
 
 def test_no_name_stands_twice() -> None:

@@ -1,0 +1,92 @@
+"""What is remembered of clients: their last figures, their refusals in a row, and who is suspended."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dqnfed_flwr.admission.examine import ZERO
+from dqnfed_flwr.admission.votes import VETO
+from dqnfed_flwr.config import AdmissionSettings
+
+SUSPENDED = "suspended"
+"""Reason of a client that is not asked."""
+NO_FAULT = ("absent", "client-error", SUSPENDED, ZERO)
+"""Reasons that suspend nobody: a lost reply, a fault that the client reported itself, a client at its optimum."""
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Memory of admission; all of it survives a checkpoint.
+
+    Attributes
+    ----------
+    past : dict[int, dict[str, float]]
+        Logarithms of the last believed reply of each client; see `examine.Figures`.
+    strikes : dict[int, int]
+        Refusals of replies in a row.
+    vetoes : dict[int, int]
+        Rounds in a row without a vote, among those it took part in.
+    until : dict[int, int]
+        Last round for which a client is suspended.
+    """
+
+    past: dict[int, dict[str, float]] = field(default_factory=dict)
+    strikes: dict[int, int] = field(default_factory=dict)
+    vetoes: dict[int, int] = field(default_factory=dict)
+    until: dict[int, int] = field(default_factory=dict)
+
+    def believe(self, client: int, logs: Mapping[str, float]) -> None:
+        """A reply counted."""
+        self.past[client] = {name: value for name, value in logs.items() if math.isfinite(value)}
+        self.strikes.pop(client, None)
+
+    def voted(self, client: int) -> None:
+        """A round was settled with the client's vote."""
+        self.vetoes.pop(client, None)
+
+    def strike(self, client: int, reason: str, round_number: int, settings: AdmissionSettings) -> bool:
+        """A reply was turned away, or a vote taken; True if that suspends the client.
+
+        A client back from a suspension that is refused again at once is suspended again at once.
+        """
+        if reason in NO_FAULT or not settings.suspend_after:
+            return False
+        counts = self.vetoes if reason == VETO else self.strikes
+        counts[client] = counts.get(client, 0) + 1
+        if counts[client] < settings.suspend_after:
+            return False
+        self.until[client] = round_number + settings.suspend_rounds
+        counts[client] = settings.suspend_after - 1
+        return True
+
+    def suspended(self, clients: Iterable[int], round_number: int, needed: int) -> dict[int, int]:
+        """Those of `clients` that are not asked in a round, with the last round of their suspension.
+
+        Where fewer than `needed` would be left, those whose suspension ends first are asked after all.
+        """
+        present = list(clients)
+        out = sorted((self.until[client], client) for client in present if self.until.get(client, 0) >= round_number)
+        short = max(needed - (len(present) - len(out)), 0)
+        return {client: until for until, client in out[short:]}
+
+    def export_state(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        return {
+            "past": {str(client): dict(logs) for client, logs in self.past.items()},
+            "strikes": {str(client): count for client, count in self.strikes.items()},
+            "vetoes": {str(client): count for client, count in self.vetoes.items()},
+            "until": {str(client): last for client, last in self.until.items()},
+        }
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> Ledger:
+        """Inverse of `export_state`; of a record without content, an empty ledger."""
+        return cls(
+            past={int(client): dict(logs) for client, logs in record.get("past", {}).items()},
+            strikes={int(client): int(count) for client, count in record.get("strikes", {}).items()},
+            vetoes={int(client): int(count) for client, count in record.get("vetoes", {}).items()},
+            until={int(client): int(last) for client, last in record.get("until", {}).items()},
+        )

@@ -1,0 +1,181 @@
+"""Admission at the server: replies of sound form that are not believed, and clients that are not asked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from logging import WARNING
+from typing import TYPE_CHECKING
+
+import numpy as np
+from flwr.common.logger import log
+
+from dqnfed_flwr.admission import SUSPENDED, VETO, Figures, Ledger, Refusal, examine, stubborn
+from dqnfed_flwr.admission.examine import VECTOR, cosines_with_others, figures_of
+from dqnfed_flwr.config import AdmissionSettings, Settings
+from dqnfed_flwr.linalg.gram import Basis
+from dqnfed_flwr.strategy.orders import Orders
+from dqnfed_flwr.strategy.state import PendingStep, RunState
+from dqnfed_flwr.telemetry.events import DroppedClient
+from dqnfed_flwr.types import ClientReply, FloatArray, Probe
+
+if TYPE_CHECKING:
+    from dqnfed_flwr.strategy.intake import Collected
+
+
+@dataclass(slots=True)
+class Admitted:
+    """What is left of the replies of an exchange.
+
+    Attributes
+    ----------
+    replies : dict[int, ClientReply]
+        Those believed, some with rate and vectors cut.
+    dropped : list[DroppedClient]
+        The others; their rows are gone from the basis.
+    logs : dict[int, dict[str, float]]
+        Logarithms of the figures of those believed.
+    """
+
+    replies: dict[int, ClientReply]
+    dropped: list[DroppedClient] = field(default_factory=list)
+    logs: dict[int, dict[str, float]] = field(default_factory=dict)
+
+
+def turn_away(
+    replies: Mapping[int, ClientReply],
+    basis: Basis,
+    slots: Mapping[int, int],
+    ledger: Ledger,
+    registered: Mapping[int, int],
+    settings: AdmissionSettings,
+) -> Admitted:
+    """Hold the replies that brought a row against each other and against what is remembered.
+
+    Parameters
+    ----------
+    replies : Mapping[int, ClientReply]
+        Of sound form, by client.
+    basis : Basis
+        With their rows; a row that is not believed is dropped, one cut is scaled.
+    slots : Mapping[int, int]
+        Slot of each reply with a row.
+    ledger : Ledger
+        Not changed: whether this exchange counts is not known yet.
+    registered : Mapping[int, int]
+        Samples that the nodes registered with.
+    settings : AdmissionSettings
+        The limits.
+    """
+    admitted = Admitted(dict(replies))
+    if settings.mode == "off" or not slots:
+        return admitted
+    logs = {
+        client: figures_of(math.sqrt(basis.squared_norm(slot)), reply.loss, reply.rate, _lengths(reply, basis.dim))
+        for client, slot in slots.items()
+        for reply in (replies[client],)
+    }
+    figures = {c: Figures(mine, replies[c].num_examples, registered.get(c, 0)) for c, mine in logs.items()}
+    cosines = _cosines(basis, slots) if settings.min_cosine > -1 else {}
+    for client, refusal in examine(figures, cosines, ledger.past, settings).items():
+        if settings.mode == "clip" and refusal.cut:
+            admitted.replies[client] = _cut(replies[client], refusal, basis, slots[client])
+            log(WARNING, "Client %d is cut: %s", client, refusal.detail)
+            del logs[client]
+            continue
+        basis.drop(slots[client])
+        del admitted.replies[client], logs[client]
+        admitted.dropped.append(DroppedClient(client, refusal.reason, refusal.detail))
+    admitted.logs = logs
+    return admitted
+
+
+def _cosines(basis: Basis, slots: Mapping[int, int]) -> dict[int, float]:
+    return dict(zip(slots, cosines_with_others(basis.gram(slots.values())).tolist(), strict=True))
+
+
+def book(ledger: Ledger, collected: Collected, orders: Orders, settings: AdmissionSettings) -> None:
+    """Remember an exchange whose rows count: figures of those believed, refusals of the others."""
+    if settings.mode == "off":
+        return
+    for client, logs in collected.logs.items():
+        ledger.believe(client, logs)
+    for client, drop in collected.dropped.items():
+        if client in orders.train and ledger.strike(client, drop.reason, orders.round, settings):
+            log(WARNING, "Client %d is suspended until round %d", client, ledger.until[client])
+
+
+def present(state: RunState, members: Collection[int], settings: Settings) -> tuple[list[int], list[DroppedClient]]:
+    """Members that may be asked now, and those that are suspended."""
+    round_number = state.round + (2 if state.pending else 1)
+    needed = max(settings.min_clients, 1)
+    out = state.ledger.suspended(members, round_number, needed) if settings.admission.mode != "off" else {}
+    dropped = [DroppedClient(client, SUSPENDED, f"until round {last}") for client, last in sorted(out.items())]
+    return [client for client in members if client not in out], dropped
+
+
+def silence(
+    pending: PendingStep,
+    probes: Mapping[int, Probe],
+    ledger: Ledger,
+    settings: AdmissionSettings,
+    *,
+    last_chance: bool,
+) -> bool:
+    """Take the vote on a step that missed from a minority that contradicts itself; True if that changed anything.
+
+    Parameters
+    ----------
+    pending : PendingStep
+        The step; who lost the vote and who may lose it next are noted in it.
+    probes : Mapping[int, Probe]
+        What the participants said of the candidate.
+    ledger : Ledger
+        Counts the votes taken.
+    settings : AdmissionSettings
+        The limits.
+    last_chance : bool
+        No factor is left to try: one such ladder is enough.
+    """
+    ladder = pending.ladder
+    if settings.mode == "off" or not settings.veto_limit or not ladder.halvings or pending.relaxed:
+        return False
+    last_rung = ladder.factor * 0.5**ladder.halvings
+    found = stubborn(probes, pending.losses, pending.slopes, last_rung) - set(pending.silenced)
+    pending.blocked = {client: pending.blocked.get(client, 0) + 1 for client in sorted(found)}
+    least = 1 if last_chance else settings.veto_limit
+    out = [client for client, count in pending.blocked.items() if count >= least]
+    if not out or 2 * (len(out) + len(pending.silenced)) >= len(probes):
+        return False
+    for client in out:
+        detail = (
+            f"its loss rose from {pending.losses[client]:.6g} to {probes[client].loss:.6g} where its gradient has it "
+            f"fall by {ladder.factor * pending.slopes[client]:.3g}; no smaller factor suits it"
+        )
+        log(WARNING, "Client %d has no vote on round %d: %s", client, pending.round, detail)
+        pending.dropped.append(DroppedClient(client, VETO, detail))
+        if ledger.strike(client, VETO, pending.round, settings):
+            log(WARNING, "Client %d is suspended until round %d", client, ledger.until[client])
+    pending.silenced, pending.blocked = (*pending.silenced, *out), {}
+    return True
+
+
+def _lengths(reply: ClientReply, dim: int) -> dict[str, float]:
+    """Norms of the vectors that are as long as the model."""
+    return {name: _norm(vector) for name, vector in reply.vectors.items() if vector.shape == (dim,)}
+
+
+def _norm(vector: FloatArray) -> float:
+    return float(np.sqrt(np.vecdot(vector, vector, dtype=np.float64)))
+
+
+def _cut(reply: ClientReply, refusal: Refusal, basis: Basis, slot: int) -> ClientReply:
+    """Scale the row and the vectors to the limit; the rate, quadratic in the row, keeps its curvature."""
+    factor = refusal.cut.get("norm", 1.0)
+    if factor < 1.0:
+        basis.scale(slot, factor)
+    vectors = {
+        name: vector * vector.dtype.type(refusal.cut.get(VECTOR + name, 1.0)) for name, vector in reply.vectors.items()
+    }
+    return replace(reply, rate=reply.rate * factor**2, vectors=vectors)

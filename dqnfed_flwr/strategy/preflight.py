@@ -1,0 +1,136 @@
+"""Before the first round: whose data and model fit the others', and what stands against those that do not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass
+from importlib.metadata import version
+
+from dqnfed_flwr.errors import DataError
+
+OTHER_FORM, OTHER_VERSION = "other-form", "other-version"
+REASONS = (OTHER_FORM, OTHER_VERSION)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A node that answered the query.
+
+    Attributes
+    ----------
+    node_id : int
+        Flower's id; changes when a node without a key comes back.
+    client : int
+        Its partition number, by which everything here is ordered.
+    num_examples, num_classes : int
+        Of its data.
+    input_shape : tuple[int, ...]
+        Of a sample as the model sees it.
+    input_kind : str
+        `images`, `features` or `tokens`; empty where the node does not say.
+    dim : int
+        D of its model; 0 where it does not say.
+    version : str
+        Of its app; empty where it does not say.
+    """
+
+    node_id: int
+    client: int
+    num_examples: int
+    num_classes: int
+    input_shape: tuple[int, ...]
+    input_kind: str = ""
+    dim: int = 0
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What all members have in common.
+
+    Attributes
+    ----------
+    input_shape : tuple[int, ...]
+        Of a sample as the model sees it.
+    input_kind : str
+        `images`, `features` or `tokens`; empty where no node said.
+    num_classes : int
+        Of the model; a member's data may lack some.
+    dim : int
+        D of the model for so many classes; 0 where no node said.
+    """
+
+    input_shape: tuple[int, ...]
+    input_kind: str
+    num_classes: int
+    dim: int = 0
+
+
+def common_form(members: Collection[Member], num_classes: int) -> Form:
+    """The form that most members have.
+
+    Parameters
+    ----------
+    members : Collection[Member]
+        At least one.
+    num_classes : int
+        The operator's word; 0 takes the count that most members name, of equally frequent ones the largest.
+
+    Raises
+    ------
+    DataError
+        If no form of a sample has a majority over the next.
+    """
+    samples = Counter((member.input_shape, member.input_kind) for member in members).most_common()
+    if len(samples) > 1 and samples[0][1] == samples[1][1]:
+        raise DataError(
+            f"clients disagree on the shape of a sample: {sorted(samples)}, each with its number of clients; one model "
+            "cannot serve both. Give the nodes data of one form, or start more nodes with the right one"
+        )
+    shape, kind = samples[0][0]
+    alike = [member for member in members if (member.input_shape, member.input_kind) == (shape, kind)]
+    classes = num_classes or _most_frequent([member.num_classes for member in alike])
+    dims = [member.dim for member in alike if member.dim and member.num_classes == classes]
+    return Form(shape, kind, classes, _most_frequent(dims) if dims else 0)
+
+
+def objection(member: Member, form: Form | None) -> tuple[str, str] | None:
+    """Why a node cannot take part, as a reason and a text for the operator; None if it can.
+
+    Parameters
+    ----------
+    member : Member
+        What the node says of itself; what it does not say is not held against it.
+    form : Form | None
+        Of the federation; None as long as it is not settled.
+    """
+    mine = version("dqnfed-flwr")
+    if member.version not in ("", mine):
+        return OTHER_VERSION, f"the node runs dqnfed-flwr {member.version}, the server {mine}; install {mine} there"
+    if form is None:
+        return None
+    if (member.input_shape, member.input_kind) != (form.input_shape, form.input_kind):
+        return OTHER_FORM, (
+            f"its samples are {_sample(member)}, those of the federation {_sample(form)}; give the node data of that "
+            "form (node-config data=...)"
+        )
+    if member.num_classes > form.num_classes:
+        return OTHER_FORM, (
+            f"its data have {member.num_classes} classes, the federation's model {form.num_classes}; mend its labels, "
+            f"or set num-classes to {member.num_classes}"
+        )
+    if member.num_classes == form.num_classes and form.dim and member.dim not in (0, form.dim):
+        return OTHER_FORM, (
+            f"its model has {member.dim} values, that of the federation {form.dim}; install the same model on all nodes"
+        )
+    return None
+
+
+def _most_frequent(counts: Collection[int]) -> int:
+    """Of equally frequent ones the largest."""
+    return max(Counter(counts).items(), key=lambda item: (item[1], item[0]))[0]
+
+
+def _sample(of: Member | Form) -> str:
+    return f"{of.input_kind or 'samples'} of shape {of.input_shape}"

@@ -1,0 +1,157 @@
+"""What a hostile client does to its own reply: the attacks that a federation must outlive, and some it cannot see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+import numpy as np
+from flwr.app import Array as FlowerArray
+from flwr.app import Context, Message, MessageType
+from flwr.clientapp import ClientApp
+
+from dqnfed_flwr import wire
+from dqnfed_flwr.admission.examine import COUNT, NORM
+from dqnfed_flwr.admission.votes import VETO
+from tests.helpers.bad_replies import Meddle, at, figure, vector
+
+HUGE = 15_000_000
+"""Values of an array of 120 MB."""
+Attack = Callable[[Message, Message], Message]
+"""Makes a hostile reply of the honest one and of the message it answers."""
+
+
+def _blind(meddle: Meddle) -> Attack:
+    """An attack that does not look at what it was asked."""
+    return lambda reply, question: meddle(reply)
+
+
+def _times(factor: float) -> Attack:
+    return _blind(vector(lambda g: (g * factor).astype(np.float32)))
+
+
+def _huge(_: object) -> FlowerArray:
+    return FlowerArray(np.zeros(HUGE))
+
+
+def _says(reply: Message, loss: float, holds: bool, back_factor: float | None = None) -> Message:
+    """Put words of the candidate into a reply, where it has any."""
+    figures = reply.content.metric_records[wire.FIGURES]
+    if "probe-holds" not in figures:
+        return reply
+    for key in ("probe-grown-holds", "probe-back-factor", "probe-back-loss"):
+        if key in figures:
+            del figures[key]
+    figures["probe-loss"], figures["probe-holds"] = loss, int(holds)
+    if back_factor is not None:
+        figures["probe-back-factor"], figures["probe-back-loss"] = back_factor, 0.0
+    return reply
+
+
+def _veto(reply: Message, question: Message) -> Message:
+    """No factor suits it, ever."""
+    task = wire.decode_task(question.content).task
+    return _says(reply, 2 * task.reference_loss, holds=False)
+
+
+def _creeping_veto(reply: Message, question: Message) -> Message:
+    """Of the rungs that it is asked for, only the smallest suits it, in every exchange anew."""
+    task = wire.decode_task(question.content).task
+    return _says(reply, 2 * task.reference_loss, holds=False, back_factor=task.factor * 0.5**task.halvings)
+
+
+class PatientVeto:
+    """The same, but the rung that it named suits it when it is tried: the step shrinks from round to round."""
+
+    def __init__(self) -> None:
+        self._named: dict[int, tuple[int, float]] = {}
+
+    def __call__(self, reply: Message, question: Message) -> Message:
+        task = wire.decode_task(question.content).task
+        if not task.probe:
+            return reply
+        smallest = task.factor * 0.5**task.halvings
+        client, before = question.metadata.dst_node_id, (task.round, task.factor)
+        if self._named.get(client) == before:
+            return _says(reply, 0.0, holds=True)
+        self._named[client] = (task.round, smallest)
+        return _says(reply, 2 * task.reference_loss, holds=False, back_factor=smallest)
+
+
+def _content(reply: Message, question: Message) -> Message:
+    """Its loss always fell, to nothing."""
+    return _says(reply, 0.0, holds=True)
+
+
+def _backwards(reply: Message, question: Message) -> Message:
+    """As a gradient it sends the federation's own step, turned round and of the usual length."""
+    step = wire.decode_task(question.content).step
+    if step is None:
+        return reply
+
+    def turned(gradient: np.ndarray) -> np.ndarray:
+        length = np.linalg.norm(step)
+        return np.asarray(-step * (np.linalg.norm(gradient) / length if length else 1.0), np.float32)
+
+    return vector(turned)(reply)
+
+
+ATTACKS: dict[str, tuple[Attack, str]] = {
+    "NaN": (_blind(vector(lambda g: np.full_like(g, np.nan))), "not-finite"),
+    "one NaN": (_blind(vector(at(0, np.nan))), "not-finite"),
+    "Inf": (_blind(vector(lambda g: np.full_like(g, np.inf))), "not-finite"),
+    "x 100": (_times(100.0), NORM),
+    "x 1e6": (_times(1e6), NORM),
+    "sign flip x 10": (_times(-10.0), NORM),
+    "zero": (_blind(vector(lambda g: np.zeros_like(g))), "zero-gradient"),
+    "NaN loss": (_blind(figure("loss", np.nan)), "not-finite"),
+    "1e12 samples": (_blind(figure("num-examples", 10**12)), "bad-count"),
+    "negative samples": (_blind(figure("num-examples", -10)), "bad-count"),
+    "wrong shape": (_blind(vector(lambda g: g[:-1])), "bad-shape"),
+    "broadcastable shape": (_blind(vector(lambda g: g[:1])), "bad-shape"),
+    "extra key": (_blind(vector(lambda g: g, key="more")), "extra-key"),
+    "complex": (_blind(vector(lambda g: g.astype(complex))), "bad-dtype"),
+    "120 MB": (_blind(vector(_huge)), "bad-shape"),
+}
+"""The fifteen of the table, each with the reason under which it is counted."""
+
+FURTHER: dict[str, tuple[Attack, str]] = {
+    "sign flip": (_times(-1.0), VETO),
+    "1e6 samples": (_blind(figure("num-examples", 10**6)), COUNT),
+    "veto": (_veto, VETO),
+    "creeping veto": (_creeping_veto, VETO),
+}
+"""Attacks within the limits of a single message that are found out."""
+
+UNSEEN: dict[str, tuple[Attack, str]] = {
+    "x 7": (_times(7.0), ""),
+    "rate x 900": (_blind(figure("rate", lambda rate: 900 * rate)), ""),
+    "always content": (_content, ""),
+    "step reversed": (_backwards, ""),
+    "patient veto": (PatientVeto(), ""),
+}
+"""Lies within every limit: nothing finds them out by itself."""
+
+
+class Hostile(ClientApp):
+    """A ClientApp of which some clients tamper with every reply to a task.
+
+    Parameters
+    ----------
+    app : ClientApp
+        What honest clients run.
+    clients : Collection[int]
+        The hostile ones.
+    attack : Attack
+        Makes their reply from the honest one.
+    """
+
+    def __init__(self, app: ClientApp, clients: Collection[int], attack: Attack) -> None:
+        super().__init__()
+        self._app, self._clients, self._attack = app, frozenset(clients), attack
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        """Answer, or meddle."""
+        reply = self._app(message, context)
+        if context.node_config["partition-id"] not in self._clients:
+            return reply
+        return reply if message.metadata.message_type == MessageType.QUERY else self._attack(reply, message)

@@ -1,0 +1,149 @@
+"""A full disk: the run waits, says so, loses nothing and goes on by itself."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+from collections.abc import Iterator
+from io import FileIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dqnfed_flwr.config import Settings
+from dqnfed_flwr.engine.run import run
+from dqnfed_flwr.strategy.dqnfed import CHECKPOINT
+from dqnfed_flwr.telemetry import log as log_module
+from dqnfed_flwr.telemetry import patience as patience_module
+from dqnfed_flwr.telemetry.events import RoundEvent
+from dqnfed_flwr.telemetry.log import EVENTS, EventLog, read_events
+from dqnfed_flwr.telemetry.patience import LONGEST, Patience
+from tests.helpers.clock import Clock
+from tests.helpers.runs import TINY, make_event
+
+
+class Told:
+    """Hears of pauses."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def on_pause(self) -> None:
+        self.heard.append("pause")
+
+    def on_resume(self) -> None:
+        self.heard.append("resume")
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(patience_module, "time", clock)
+    return clock
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_it_waits_for_room_with_pauses_that_grow_to_a_bound(clock: Clock, number: int) -> None:
+    left = 9
+
+    def action() -> None:
+        nonlocal left
+        if left:
+            left -= 1
+            raise OSError(number, os.strerror(number))
+
+    told = Told()
+    Patience([told, object()]).write(Path("events.jsonl"), action)
+    assert told.heard == ["pause", "resume"]
+    assert clock.slept == 1 + 2 + 4 + 8 + 16 + 32 + 3 * LONGEST
+
+
+def test_what_waiting_does_not_mend_is_raised(clock: Clock) -> None:
+    def action() -> None:
+        raise PermissionError(errno.EACCES, "no")
+
+    with pytest.raises(PermissionError):
+        Patience().write(Path("x"), action)
+    assert clock.slept == 0
+
+
+def test_a_line_that_was_written_in_part_is_taken_back(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full(FileIO):
+        """Room for ten bytes, until somebody has waited."""
+
+        def write(self, data: Any) -> int:
+            if clock.slept or os.fstat(self.fileno()).st_size < 10:
+                return super().write(data if clock.slept else data[:10])
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(log_module, "FileIO", Full)
+    log = EventLog(tmp_path)
+    log.on_start(2, [])
+    events = [make_event(number, [0.5]) for number in (1, 2)]
+    for event in events:
+        log.on_round(event)
+    log.on_end()
+    assert clock.slept == 1
+    assert read_events(tmp_path / EVENTS) == events
+
+
+class FillsUp:
+    """A listener that takes all the room on a disk after a round."""
+
+    def __init__(self, disk: Path, at: int) -> None:
+        self._ballast, self._at = disk / "ballast", at
+
+    def on_start(self, rounds: int, done: list[RoundEvent]) -> None:
+        """Nothing yet."""
+
+    def on_round(self, event: RoundEvent) -> None:
+        if event.round == self._at:
+            with self._ballast.open("wb", buffering=0) as file:
+                for size in (1 << 16, 1 << 12):
+                    try:
+                        while True:
+                            file.write(bytes(size))
+                    except OSError:
+                        pass
+
+    def on_end(self) -> None:
+        """Nothing more."""
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of two megabytes."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", place], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("needs the right to mount a tmpfs")
+    yield place
+    subprocess.run(["umount", "--lazy", place], check=True)
+
+
+def test_a_run_on_a_disk_that_fills_up_gives_the_same_result(
+    disk: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make_room(seconds: float) -> None:
+        clock.slept += seconds
+        if clock.slept > 3:
+            (disk / "ballast").unlink(missing_ok=True)
+
+    monkeypatch.setattr(clock, "sleep", make_room)
+    settings = {**TINY, "rounds": 4}
+    plain = run(Settings.from_mapping(settings))
+    output = disk / "run"
+    full = run(Settings.from_mapping({**settings, "output": str(output)}), listeners=[FillsUp(disk, 2)])
+    assert clock.slept > 3
+    assert np.array_equal(full.theta, plain.theta)
+    assert [event.round for event in read_events(output / EVENTS)] == [1, 2, 3, 4]
+    assert (output / CHECKPOINT).exists()
+    assert not list(output.glob("*.tmp"))
