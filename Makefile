@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+HTTP := .venv-http
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 # Small models gain nothing from many threads, and numpy's and torch's pools spin against each other.
@@ -11,7 +12,7 @@ export FLWR_TELEMETRY_ENABLED ?= 0
 export FLWR_DISABLE_UPDATE_CHECK ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo lint format test test-slow test-deploy clean
+.PHONY: help install demo lint format test test-slow test-deploy test-deploy-http test-soak clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -28,6 +29,13 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(PIP) install -c constraints.txt hatchling
 	@$(PIP) install -c constraints.txt --no-build-isolation -e '.[simulation,vision,plots,torchjd,dev]'
+	@touch $@
+
+$(HTTP)/.installed: pyproject.toml constraints-http.txt | $(STAMP)
+	@test -x $(HTTP)/bin/python || $(BIN)/python -m venv $(HTTP)
+	@$(HTTP)/bin/python -m pip --disable-pip-version-check --quiet install -c constraints-http.txt hatchling
+	@$(HTTP)/bin/python -m pip --disable-pip-version-check --quiet install -c constraints-http.txt \
+	  --no-build-isolation -e '.[dev]'
 	@touch $@
 
 demo: $(STAMP)  ## train ten clients with DQN-Fed and with FedAvg, side by side
@@ -49,8 +57,14 @@ test-slow: $(STAMP)  ## the long tests that `make test` leaves out
 	@$(BIN)/pytest -q -m "slow and not deploy"
 
 test-deploy: $(STAMP)  ## real SuperLinks and SuperNodes on loopback: tens of minutes
-	@$(BIN)/pytest -q -m deploy
+	@$(BIN)/pytest -q -m "deploy and not soak"
+
+test-deploy-http: $(HTTP)/.installed  ## the same with the first Flower that speaks HTTP, in an environment of its own
+	@$(HTTP)/bin/pytest -q -m "deploy and not soak" --ignore tests/deploy/test_compose.py
+
+test-soak: $(STAMP)  ## kill every process of a federation twenty times: hours
+	@$(BIN)/pytest -q -s -m soak
 
 clean:  ## remove what is made here, .venv too
-	rm -rf $(VENV) build dist runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(HTTP) build dist runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -45,7 +45,9 @@ def _show_version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version
 
-        typer.echo(f"dqnfed {version('dqnfed-flwr')}, flwr {version('flwr')}")
+        from dqnfed_flwr.version import package_version
+
+        typer.echo(f"dqnfed {package_version()}, flwr {version('flwr')}")
         raise typer.Exit
 
 

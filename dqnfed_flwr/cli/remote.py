@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -65,7 +66,7 @@ def submit(
     left = restarts if settings.output else 0
     while (failure := _to_the_end(link, run_id, connection)) and left and (again := failure.next_settings(settings)):
         left -= 1
-        run_id = remote.submit(link, again)
+        run_id = remote.patiently(partial(remote.submit, link, again))
         typer.echo(f"{failure.words}\ngoes on as run {run_id}")
     if failure:
         raise RunError(failure.words)
@@ -130,6 +131,6 @@ def _to_the_end(link: SuperLink, run_id: str, connection: str) -> Failure | None
             f"end it with: dqnfed stop {run_id} {connection}"
         ) from None
     if record["status"] != remote.COMPLETED:
-        return remote.Failure(run_id, record, remote.log_of(link, run_id))
+        return remote.Failure(run_id, record, remote.patiently(lambda: remote.log_of(link, run_id)))
     typer.echo(f"run {run_id} is completed")
     return None

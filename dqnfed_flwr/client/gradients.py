@@ -15,8 +15,12 @@ from dqnfed_flwr.types import Evaluation, Float64Array
 
 Samples = tuple[Tensor, Tensor]
 
-CHUNK_BYTES = 256 * 2**20
-"""Activations kept for one backward pass when the chunk is left to choose."""
+CHUNK_BYTES = {"cpu": 32 * 2**20}
+MOST_CHUNK_BYTES = 256 * 2**20
+"""Activations kept for one backward pass when the chunk is left to choose, by kind of device and on any other.
+
+Larger ones are no faster on a processor, and a device at the edge has little memory.
+"""
 MAX_CHUNK = 4096
 
 
@@ -35,7 +39,7 @@ class LocalLoss:
     ridge : float
         Weight of the quadratic term.
     chunk : int
-        Samples a pass; 0 takes as many as keep the saved activations within `CHUNK_BYTES`.
+        Samples a pass; 0 takes as many as keep the saved activations within the bytes of `CHUNK_BYTES`.
 
     Notes
     -----
@@ -199,7 +203,7 @@ def _differentiate_twice(loss: Tensor, parameters: Sequence[Tensor], directions:
 
 
 def choose_chunk(model: FlatModel, inputs: Tensor, labels: Tensor) -> int:
-    """Samples whose saved activations fill at most `CHUNK_BYTES`: a power of two, at most `MAX_CHUNK`.
+    """Samples whose saved activations fill at most the bytes of the device: a power of two, at most `MAX_CHUNK`.
 
     Counts what one sample leaves behind for its backward pass; the parameters, which all share, do not count.
     """
@@ -214,7 +218,7 @@ def choose_chunk(model: FlatModel, inputs: Tensor, labels: Tensor) -> int:
 
     with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
         cross_entropy(model.module(inputs[:1].clone()), labels[:1].clone(), 1)
-    chunk = MAX_CHUNK
-    while chunk > 1 and chunk * sum(saved.values()) > CHUNK_BYTES:
+    chunk, most = MAX_CHUNK, CHUNK_BYTES.get(model.theta.device.type, MOST_CHUNK_BYTES)
+    while chunk > 1 and chunk * sum(saved.values()) > most:
         chunk //= 2
     return chunk

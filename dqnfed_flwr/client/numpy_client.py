@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from flwr.client import NumPyClient
@@ -17,6 +16,7 @@ from dqnfed_flwr.config import Settings
 from dqnfed_flwr.data import ClientData
 from dqnfed_flwr.errors import ConfigError, ShapeError
 from dqnfed_flwr.types import ClientReply, ClientTask, FloatArray
+from dqnfed_flwr.version import package_version
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -168,7 +168,7 @@ class DQNFedClient(NumPyClient):
             "input-kind": self._data.input_kind,
             "num-classes": self._num_classes,
             "dim": dim,
-            "version": version("dqnfed-flwr"),
+            "version": package_version(),
         }
 
     def _work_on_lists(self, task: ClientTask, parameters: Arrays, has_step: bool) -> ClientReply:

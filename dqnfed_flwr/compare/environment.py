@@ -9,7 +9,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("dqnfed-flwr", "flwr", "torch", "numpy", "scipy")
+from dqnfed_flwr.version import DISTRIBUTION, package_version
+
+LIBRARIES = ("flwr", "torch", "numpy", "scipy")
 ROOT = Path(__file__).parents[2]
 PATIENCE = 10.0
 """Seconds that git may take."""
@@ -18,7 +20,11 @@ PATIENCE = 10.0
 def environment() -> dict[str, Any]:
     """Versions, platform, processor, cores, accelerator and commit, in what JSON can hold."""
     return {
-        "versions": {**{name: version(name) for name in PACKAGES}, "python": platform.python_version()},
+        "versions": {
+            DISTRIBUTION: package_version(),
+            **{name: version(name) for name in LIBRARIES},
+            "python": platform.python_version(),
+        },
         "platform": platform.platform(),
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)),

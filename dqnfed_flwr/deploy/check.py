@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import shlex
-from importlib.metadata import version
 from pathlib import Path
 
 from dqnfed_flwr.deploy import probe
@@ -23,6 +22,7 @@ from dqnfed_flwr.deploy.check_network import reach, registered, server_ports, sk
 from dqnfed_flwr.deploy.findings import Finding, Findings, Level
 from dqnfed_flwr.deploy.plan import BUNDLE, Federation, read_bundle, read_plan
 from dqnfed_flwr.deploy.probe import Port
+from dqnfed_flwr.version import package_version
 
 
 def check(directory: Path, *, now: dt.datetime | None = None) -> list[Finding]:
@@ -77,7 +77,7 @@ def _check_node(directory: Path, now: dt.datetime) -> Findings:
     yield from guarded(lambda: authorities(directory / "ca.crt", now), again)
     yield from programs("node")
     yield from flower(str(about["flwr"]))
-    if (mine := version("dqnfed-flwr")) != about["dqnfed"]:
+    if (mine := package_version()) != about["dqnfed"]:
         yield Finding(
             Level.WARNING,
             f"dqnfed-flwr is {mine} here and {about['dqnfed']} at the server",

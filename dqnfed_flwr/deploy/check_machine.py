@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from importlib.metadata import version
 from pathlib import Path
 
 from dqnfed_flwr.deploy import probe
 from dqnfed_flwr.deploy.findings import Finding, Findings, Level
+from dqnfed_flwr.deploy.plan import HTTP_SINCE, minor
 from dqnfed_flwr.engine.flwr_command import program
 
 DISK_WARN, DISK_LIMIT = 5e9, 5e8
-HTTP_SINCE = (1, 40)
 PROGRAMS = {
     "server": ("flower-superlink", "flower-superexec", "flwr-serverapp", "flwr"),
     "node": ("flower-supernode", "flower-superexec", "flwr-clientapp"),
@@ -38,21 +37,17 @@ def flower(wanted: str) -> Findings:
     """The installed release of Flower, beside the one that the folder was made for."""
     found = version("flwr")
     pin = f"pip install 'flwr=={wanted}' here, or upgrade server and nodes together, see docs/deploy.md"
-    if _minor(found) >= HTTP_SINCE:
+    if minor(found) >= HTTP_SINCE:
         yield Finding(
             Level.WARNING,
-            f"flwr {found} speaks HTTP on one port for nodes and operators; these commands are for gRPC",
-            "use flwr 1.39, or a proxy that lets nodes reach /v1/fleet/ and /health only",
+            f"flwr {found} speaks HTTP on one port for nodes and operators, the Control port",
+            "use flwr 1.39, or put a gate on the Fleet port that lets nodes reach /v1/fleet/ and /health only: "
+            "docs/transport.md",
         )
-    if _minor(found) != _minor(wanted):
+    if minor(found) != minor(wanted):
         yield Finding(Level.FAILURE, f"flwr is {found} here; this folder was made for {wanted}", pin)
     else:
         yield Finding(Level.OK, f"flwr is {found}")
-
-
-def _minor(release: str) -> tuple[int, ...]:
-    """Major and minor number, which Flower's programs must share."""
-    return tuple(int(number) for number in re.findall(r"\d+", release)[:2])
 
 
 def disk(path: Path) -> Findings:

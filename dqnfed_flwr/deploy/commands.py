@@ -21,13 +21,14 @@ QUIET = {
 
 def superlink_arguments(federation: Federation) -> list[str]:
     """Start the SuperLink, in `server/`."""
+    fleet = () if federation.over_http else ("--fleet-api-address", f"0.0.0.0:{federation.fleet_port}")
     return [
         "flower-superlink",
         *("--ssl-ca-certfile", "ca.crt", "--ssl-certfile", "server.crt", "--ssl-keyfile", "server.key"),
         "--enable-supernode-auth",
         *("--isolation", "process", "--superexec-auth-secret-file", "superexec.secret"),
         *("--database", "state/superlink.db"),
-        *("--fleet-api-address", f"0.0.0.0:{federation.fleet_port}"),
+        *fleet,
         *("--host", "127.0.0.1", "--port", str(federation.control_port)),
     ]
 

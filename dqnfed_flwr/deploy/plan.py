@@ -15,6 +15,7 @@ import tomli_w
 
 from dqnfed_flwr.deploy.files import write_public
 from dqnfed_flwr.errors import ConfigError
+from dqnfed_flwr.version import package_version
 
 PLAN, BUNDLE = "federation.toml", "node.toml"
 CONNECTION = "dqnfed"
@@ -22,6 +23,8 @@ _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _LABEL = "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 _HOST = re.compile(rf"(?=.{{1,253}}$){_LABEL}(\.{_LABEL})*")
 LARGEST_PORT = 65535
+HTTP_SINCE = (1, 40)
+"""From this Flower on, nodes, operator and SuperExec share one port of the SuperLink, and speak HTTP."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +79,17 @@ class Federation:
     days: int = 365
     nodes: tuple[Node, ...] = ()
     flwr: str = field(default_factory=lambda: version("flwr"))
-    dqnfed: str = field(default_factory=lambda: version("dqnfed-flwr"))
+    dqnfed: str = field(default_factory=package_version)
 
     @property
     def superlink(self) -> str:
         """Address for nodes."""
         return f"[{self.host}]:{self.fleet_port}" if ":" in self.host else f"{self.host}:{self.fleet_port}"
+
+    @property
+    def over_http(self) -> bool:
+        """Whether its Flower has no Fleet port, so that a gate before the Control port must listen there."""
+        return minor(self.flwr) >= HTTP_SINCE
 
     def node(self, name: str) -> Node:
         """The node of that name.
@@ -118,6 +126,11 @@ class Federation:
             raise ConfigError("two nodes have one name; give each its own")
         for node in self.nodes:
             check_node(node)
+
+
+def minor(release: str) -> tuple[int, ...]:
+    """Major and minor number, which Flower's programs must share."""
+    return tuple(int(number) for number in re.findall(r"\d+", release)[:2])
 
 
 def check_host(name: str) -> None:

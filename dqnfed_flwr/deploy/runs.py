@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from dqnfed_flwr.config import Scalar, Settings
 from dqnfed_flwr.deploy.plan import CONNECTION, PLAN
@@ -31,6 +31,8 @@ MOST_COMPLAINTS = 12
 LOST = ("No heartbeat received", "Task failed with unknown error")
 """What Flower says of a run whose ServerApp was killed, or was ended because its SuperExec was."""
 NO_CHECKPOINT = "no checkpoint there"
+UNAVAILABLE = "is unavailable"
+T = TypeVar("T")
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")
 _COMPLAINT = re.compile(r"is left out: |does not take part: |usable replies|clients came within|Error\b: ")
 
@@ -136,8 +138,36 @@ def stop(link: SuperLink, run_id: str) -> None:
 
 
 def log_of(link: SuperLink, run_id: str) -> str:
-    """What a run has logged by now."""
-    return link.flwr("log", run_id, link.connection, "--show")
+    """What a run has logged by now.
+
+    Raises
+    ------
+    RunError
+        If the SuperLink does not answer.
+    """
+    try:
+        return link.flwr("log", run_id, link.connection, "--show")
+    except RunError as error:
+        raise (_AwayError if UNAVAILABLE in str(error) else RunError)(str(error)) from None
+
+
+def patiently(ask: Callable[[], T]) -> T:
+    """What `ask` answers, asked again as long as the SuperLink is away, be it some minutes.
+
+    Raises
+    ------
+    RunError
+        If it stays away, or refuses.
+    """
+    pause, since = FIRST_PAUSE, time.monotonic()
+    while True:
+        try:
+            return ask()
+        except _AwayError:
+            if time.monotonic() - since > GIVE_UP_SECONDS:
+                raise
+        time.sleep(pause)
+        pause = min(2 * pause, LONGEST_PAUSE)
 
 
 def follow(link: SuperLink, run_id: str, show: Callable[[str], None]) -> dict[str, Any]:
@@ -232,7 +262,7 @@ def _ask(link: SuperLink, *arguments: str) -> dict[str, Any]:
     words = f"flwr {said}: {told[-1] if told else 'failed without a reason'}"
     if "not found in the Flower configuration file" in words:
         raise ConfigError(f"{words} CONNECTION may also be the folder of `dqnfed deploy init`")
-    raise (_AwayError if "is unavailable" in words else RunError)(words)
+    raise (_AwayError if UNAVAILABLE in words else RunError)(words)
 
 
 def _stream(link: SuperLink, run_id: str) -> Iterator[str]:

@@ -20,7 +20,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -32,6 +31,7 @@ from dqnfed_flwr.engine.result import RUN, RunResult, read_result
 from dqnfed_flwr.errors import RunError
 from dqnfed_flwr.telemetry.events import Listener
 from dqnfed_flwr.telemetry.log import EVENTS, read_events
+from dqnfed_flwr.version import package_version
 
 PR_SET_PDEATHSIG = 1
 PACKAGES = ("dqnfed_flwr", "server_app", "client_app")
@@ -79,7 +79,7 @@ def write_app(directory: Path, settings: Settings) -> None:
     project = {
         "project": {
             "name": "dqnfed-flwr",
-            "version": version("dqnfed-flwr"),
+            "version": package_version(),
             "description": "A run of dqnfed-flwr",
             "license": "Apache-2.0",
         },

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from importlib.metadata import version
 from pathlib import Path
 
 from dqnfed_flwr.config import Settings
@@ -13,6 +12,7 @@ from dqnfed_flwr.strategy.checkpoint import output_directory
 from dqnfed_flwr.telemetry.prometheus import RunMetrics, check_directory
 from dqnfed_flwr.telemetry.run_samples import RunCard
 from dqnfed_flwr.telemetry.textfile import run_name
+from dqnfed_flwr.version import package_version
 
 
 def metrics_of(settings: Settings) -> RunMetrics | None:
@@ -35,6 +35,6 @@ def metrics_of(settings: Settings) -> RunMetrics | None:
         name=run_name(output_directory(settings), f"{settings.method}-{began}-{os.getpid()}"),
         method=settings.method,
         step_rule=settings.rule,
-        version=version("dqnfed-flwr"),
+        version=package_version(),
     )
     return RunMetrics(directory, card, settings.metrics_clients)

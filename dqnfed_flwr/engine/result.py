@@ -20,15 +20,20 @@ from dqnfed_flwr.strategy.preflight import Form
 from dqnfed_flwr.telemetry.events import RoundEvent
 from dqnfed_flwr.telemetry.log import EVENTS, read_events
 from dqnfed_flwr.types import FloatArray
+from dqnfed_flwr.version import DISTRIBUTION, package_version
 from dqnfed_flwr.wire import Buffers
 
 RUN, MODEL = "run.json", "model.npz"
-VERSIONS = ("dqnfed-flwr", "flwr", "torch", "numpy")
+LIBRARIES = ("flwr", "torch", "numpy")
 
 
 def versions_here() -> dict[str, str]:
     """Of Python and of what a result may depend on."""
-    return {"python": platform.python_version(), **{name: version(name) for name in VERSIONS}}
+    return {
+        "python": platform.python_version(),
+        DISTRIBUTION: package_version(),
+        **{name: version(name) for name in LIBRARIES},
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ import logging
 import threading
 import time
 from dataclasses import asdict, dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from dqnfed_flwr.exporter.poll import Poll, Standing
 from dqnfed_flwr.telemetry.rounds import KEPT, read_rounds
 from dqnfed_flwr.telemetry.samples import Samples
 from dqnfed_flwr.telemetry.textfile import ROUNDS_SUFFIX
+from dqnfed_flwr.version import package_version
 
 logger = logging.getLogger("dqnfed")
 
@@ -68,7 +68,7 @@ class Exporter:
         self.files = RunFiles(options.directory, options.max_runs)
         self._poll = poll
         self._samples = Samples(EXPORTER_METRICS)
-        self._samples.set("dqnfed_exporter_info", 1, version("dqnfed-flwr"))
+        self._samples.set("dqnfed_exporter_info", 1, package_version())
         self._samples.add("dqnfed_exporter_pruned_files_total", 0)
         self._lock = threading.Lock()
         self._ended = threading.Event()
@@ -116,7 +116,7 @@ class Exporter:
         standing = self.standing()
         return {
             "now": time.time(),
-            "version": version("dqnfed-flwr"),
+            "version": package_version(),
             "runs": [_summary(run) for run in runs if not run.fault],
             "damaged": [{"name": run.name, "fault": run.fault} for run in runs if run.fault],
             "superlink": None if standing is None else _known(standing),

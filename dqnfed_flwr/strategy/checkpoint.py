@@ -7,7 +7,6 @@ import os
 import zipfile
 import zlib
 from collections.abc import Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import CheckpointError
+from dqnfed_flwr.version import package_version
 
 FORMAT = 1
 RECORD = "record"
@@ -88,7 +88,7 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Any], Arrays]:
     if found.get("format") != FORMAT:
         raise CheckpointError(
             f"{path}: checkpoint format {found.get('format')} of dqnfed-flwr {found.get('version')}; this is "
-            f"{version('dqnfed-flwr')}, which reads format {FORMAT}. Continue with that version, or start anew"
+            f"{package_version()}, which reads format {FORMAT}. Continue with that version, or start anew"
         )
     if missing := set(record.pop(NAMES, ())) ^ set(arrays):
         raise CheckpointError(f"{path}: damaged: its list of arrays disagrees about {sorted(missing)[:4]}; start anew")

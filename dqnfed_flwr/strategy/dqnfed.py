@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from importlib.metadata import version
 from logging import INFO, WARNING
 from typing import Protocol, runtime_checkable
 
@@ -39,6 +38,7 @@ from dqnfed_flwr.strategy.state import RunState, reopen
 from dqnfed_flwr.telemetry.events import Listener, RoundEvent
 from dqnfed_flwr.telemetry.log import EVENTS, read_events
 from dqnfed_flwr.telemetry.patience import Patience
+from dqnfed_flwr.version import package_version
 
 CHECKPOINT = "checkpoint.npz"
 
@@ -261,7 +261,7 @@ class DQNFed(Strategy):
             return
         record, arrays = pack_state(state)
         record |= {
-            "version": version("dqnfed-flwr"),
+            "version": package_version(),
             "settings": self.settings.flat(),
             "rule": self._rule.export_state(),
         }

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
-from importlib.metadata import version
 
 from dqnfed_flwr.errors import DataError
+from dqnfed_flwr.version import package_version
 
 OTHER_FORM, OTHER_VERSION = "other-form", "other-version"
 REASONS = (OTHER_FORM, OTHER_VERSION)
@@ -105,7 +105,7 @@ def objection(member: Member, form: Form | None) -> tuple[str, str] | None:
     form : Form | None
         Of the federation; None as long as it is not settled.
     """
-    mine = version("dqnfed-flwr")
+    mine = package_version()
     if member.version not in ("", mine):
         return OTHER_VERSION, f"the node runs dqnfed-flwr {member.version}, the server {mine}; install {mine} there"
     if form is None:

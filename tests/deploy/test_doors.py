@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import shutil
+import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,13 +14,28 @@ import pytest
 from dqnfed_flwr.deploy import check, pki, probe
 from dqnfed_flwr.deploy.commands import superexec_arguments, supernode_arguments
 from dqnfed_flwr.deploy.files import write_private, write_public
+from dqnfed_flwr.deploy.plan import CONNECTION
 from dqnfed_flwr.deploy.registry import listed, register
 from dqnfed_flwr.errors import RunError
-from tests.helpers.federation import Loopback, Program, free_ports, loopback, node, wait_for
+from tests.helpers.federation import Loopback, loopback, node
+from tests.helpers.programs import Program, free_ports, wait_for
 
 pytestmark = pytest.mark.deploy
 
 BOUND = ["--max-retries", "1", "--max-wait-time", "15"]
+STAMPS = {
+    False: "flwr.client.grpc_rere_client.node_auth_client_interceptor",
+    True: "flwr.supernode.node_auth_http_interceptor",
+}
+"""Flower's module that signs a node's calls over gRPC and over HTTP."""
+RECORDED = """
+import datetime, importlib, sys
+signer = importlib.import_module(sys.argv.pop(1))
+now = signer.now
+signer.now = lambda: now() - datetime.timedelta(minutes=10)
+from flwr.supernode.cli import flower_supernode
+flower_supernode()
+"""
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +75,28 @@ def test_a_key_that_is_not_registered(server: Loopback) -> None:
     write_public(program.place / "node.pub", public)
     program.start()
     refused(server, program, "Failed to activate SuperNode")
-    assert "[/flwr.proto.Fleet/ActivateNode][ApiError:2004]" in server.programs["superlink"].text()
+    assert "[ApiError:2004] Attempted to register SuperNode" in server.programs["superlink"].text()
+
+
+def test_a_call_recorded_ten_minutes_ago(server: Loopback) -> None:
+    """The signature covers a time stamp alone, so an old stamp and its signature are what somebody could replay."""
+    program = stranger(server, "recorded")
+    program.arguments = ["python", "-c", RECORDED, STAMPS[server.federation.over_http], *program.arguments[1:]]
+    program.start()
+    wait_for(lambda: program.status is not None, 90, program.text)
+    log = server.programs["superlink"].text()
+    assert "SuperNode ID" not in program.text()
+    assert "Activated node_id" not in log
+    if server.federation.over_http:  # over gRPC Flower turns it away without a word
+        assert '/v1/fleet/register-node HTTP/1.1" 401' in log or '/v1/fleet/activate-node HTTP/1.1" 401' in log
+
+
+def test_a_key_that_is_registered_again(server: Loopback) -> None:
+    key = server.directory / "nodes" / "node-0" / "node.pub"
+    answer = server.flwr.json("supernode", "register", str(key), CONNECTION, "--name", "again")
+    assert not answer["success"]
+    assert "already in use" in answer["error-message"]
+    assert "Public key already in use" in server.programs["superlink"].text()
 
 
 def test_a_node_without_a_key(server: Loopback) -> None:
@@ -68,7 +105,7 @@ def test_a_node_without_a_key(server: Loopback) -> None:
     del program.arguments[where : where + 2]
     program.start()
     refused(server, program, "Exit Code: 305")
-    assert "[/flwr.proto.Fleet/RegisterNode][ApiError:2001]" in server.programs["superlink"].text()
+    assert "[ApiError:2001] Attempted to register SuperNode" in server.programs["superlink"].text()
 
 
 def test_a_node_that_trusts_another_authority(server: Loopback) -> None:
@@ -138,6 +175,17 @@ def test_the_control_port_is_on_loopback_only(server: Loopback) -> None:
         address = probe_socket.getsockname()[0]
     with pytest.raises(OSError, match=r"refused|unreachable|timed out"):
         socket.create_connection((address, server.federation.control_port), 3).close()
+
+
+def test_a_key_that_is_online_already(server: Loopback) -> None:
+    first = server.programs["node-0"]
+    first.start()
+    server.await_online(["node-0"])
+    twin = stranger(server, "twin")
+    twin.start()
+    wait_for(lambda: twin.status is not None, 90, twin.text)
+    assert "Failed to activate SuperNode" in twin.text()
+    first.signal(signal.SIGTERM)
 
 
 def test_a_server_whose_certificate_is_out_of_date(server: Loopback) -> None:

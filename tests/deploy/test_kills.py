@@ -1,122 +1,77 @@
-"""Processes killed in the middle of a run, on devices with data of their own."""
+"""kill -9 of every kind of process in the middle of a run, at moments drawn by chance."""
 
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from random import Random
 
-import numpy as np
 import pytest
-from sklearn.datasets import load_digits
 
-from dqnfed_flwr.engine.flwr_command import program
+from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.result import MODEL, read_result
-from dqnfed_flwr.engine.run import run
-from tests.helpers.federation import RUN_SECONDS, loopback, node
+from tests.helpers import devices
+from tests.helpers.federation import RUN_SECONDS, Loopback, loopback, node
+from tests.helpers.killing import KINDS, Killer
+from tests.helpers.replay import replayed
+from tests.helpers.trials import NODES, PATIENT, SETTINGS, usual_seconds
 
 pytestmark = pytest.mark.deploy
 
-SETTINGS: dict[str, Any] = {
-    "clients": 3,
-    "model": "logistic",
-    "partition": "file",
-    "num-classes": 10,
-    "local.threads": 1,
-    "deadline": 60,
-}
+SERVER_SIDE = ("superexec", "serverapp", "superlink")
+REPEATS = int(os.environ.get("DQNFED_TEST_KILLS", "20"))
+"""How often each kind is killed in the long form."""
 
 
-def sites(place: Path, count: int) -> list[Path]:
-    """A file for each device."""
-    x, y = load_digits(return_X_y=True)
-    paths = [place / f"site-{k}.npz" for k in range(count)]
-    for k, path in enumerate(paths):
-        np.savez(path, x_train=(x[k::count] / 16).astype(np.float32), y_train=y[k::count])
-    return paths
-
-
-def own_file(settings: dict[str, Any], partition: int, clients: int) -> dict[str, Any]:
-    """The same samples for a run in one process."""
-    del settings
-    x, y = load_digits(return_X_y=True)
-    return {"x_train": (x[partition::clients] / 16).astype(np.float32), "y_train": y[partition::clients]}
-
-
-def test_a_run_outlives_its_superlink_and_a_node(tmp_path: Path) -> None:
-    files = sites(tmp_path, 3)
-    with loopback(tmp_path, [node(k, str(path)) for k, path in enumerate(files)]) as federation:
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loopback]:
+    place = tmp_path_factory.mktemp("kills")
+    nodes = [node(k, path) for k, path in enumerate(devices.write(place, NODES))]
+    with loopback(place, nodes) as federation:
         federation.start()
-        output = tmp_path / "deployed"
-        run_id = federation.submit({**SETTINGS, "rounds": 4, "output": str(output)}, tmp_path / "app")
-
-        federation.await_round(1)
-        federation.programs["superlink"].signal()
-        time.sleep(2)
-        federation.programs["superlink"].start()
-        federation.await_server()
-        assert federation.await_end(run_id) == "finished:completed", federation.story(run_id)
-        result = read_result(output)
-        assert [event.round for event in result.events] == [1, 2, 3, 4]
-        assert {tuple(event.participants) for event in result.events} == {(0, 1, 2)}
-        run({**SETTINGS, "rounds": 4, "data": "tests.deploy.test_kills:own_file", "output": str(tmp_path / "here")})
-        assert (output / MODEL).read_bytes() == (tmp_path / "here" / MODEL).read_bytes()
-
-        output = tmp_path / "without"
-        settings = {**SETTINGS, "rounds": 3, "min-clients": 2, "deadline": 20, "output": str(output)}
-        run_id = federation.submit(settings, tmp_path / "app2")
-        federation.await_round(1)
-        with federation.kept_running("node-2"):
-            federation.programs["node-2"].signal()
-            assert federation.await_end(run_id) == "finished:completed", federation.story(run_id)
-            result = read_result(output)
-            assert [event.round for event in result.events] == [1, 2, 3]
-            assert all({0, 1} <= set(event.participants) for event in result.events)
-            federation.await_online(["node-0", "node-1", "node-2"])
+        with federation.kept_running(*list(federation.programs)):
+            yield federation
 
 
-def serverapp_of(superexec: int) -> int | None:
-    """The ServerApp that this SuperExec started."""
-    for entry in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parent = int(entry.read_text().rsplit(")", 1)[1].split()[1])
-            command = (entry.parent / "cmdline").read_bytes()
-        except (OSError, IndexError):
-            continue
-        if parent == superexec and b"flwr-serverapp" in command:
-            return int(entry.parent.name)
-    return None
+@pytest.fixture(scope="module")
+def deadline(federation: Loopback, tmp_path_factory: pytest.TempPathFactory) -> float:
+    """Seconds in which this machine does a round at its leisure."""
+    return 5.0 + 3.0 * usual_seconds(federation, tmp_path_factory.mktemp("usual"))
 
 
-@pytest.mark.parametrize("victim", ["serverapp", "superexec"])
-def test_a_followed_run_outlives_its_server_process(tmp_path: Path, victim: str) -> None:
-    files = sites(tmp_path, 2)
-    settings = {**SETTINGS, "clients": 2, "rounds": 3}
-    output = tmp_path / "deployed"
-    with loopback(tmp_path, [node(k, str(path)) for k, path in enumerate(files)]) as federation:
-        federation.start()
-        federation.output = output
-        given = [f"--set={key}={value}" for key, value in settings.items()]
-        command = [program("dqnfed"), "submit", "digits", str(federation.directory), *given, "--output", str(output)]
-        with (
-            federation.kept_running("superexec"),
-            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as submitted,
-        ):
-            try:
-                federation.await_round(1)
-                process = federation.programs["superexec"].process
-                assert process is not None
-                serverapp = serverapp_of(process.pid)
-                assert serverapp is not None
-                os.kill(serverapp if victim == "serverapp" else process.pid, signal.SIGKILL)
-                said, _ = submitted.communicate(timeout=RUN_SECONDS)
-            finally:
-                submitted.kill()
-        assert submitted.returncode == 0, said + federation.texts()
-    assert "goes on as run" in said
-    assert [event.round for event in read_result(output).events] == [1, 2, 3]
-    run({**settings, "data": "tests.deploy.test_kills:own_file", "output": str(tmp_path / "here")})
-    assert (output / MODEL).read_bytes() == (tmp_path / "here" / MODEL).read_bytes()
+def outlived(federation: Loopback, place: Path, blows: Sequence[tuple[str, ...]], seed: int, deadline: float) -> None:
+    """Train through all `blows`, one a round, and check what a run must come out with."""
+    settings = {**SETTINGS, "rounds": len(blows) + 2, "deadline": deadline}
+    output = place / "deployed"
+    with federation.submitted(settings, output, "--restarts", str(4 * len(blows) + 4)) as submit:
+        for dealt in Killer(federation, seed, moment=deadline / 2).strike(blows):
+            print(dealt, flush=True)
+        federation.await_exit(submit, RUN_SECONDS)
+        assert submit.status == 0, submit.text()[-3000:] + federation.texts()
+    events = read_result(output).events
+    print("participants", [event.participants for event in events])
+    assert [event.round for event in events] == list(range(1, settings["rounds"] + 1))
+    replayed(Settings.from_mapping({**settings, "output": str(place / "here")}), events)
+    assert (output / MODEL).read_bytes() == (place / "here" / MODEL).read_bytes()
+    if deadline == PATIENT:
+        assert {tuple(event.participants) for event in events} == {tuple(range(NODES))}
+
+
+def test_a_run_outlives_every_process_of_the_server(federation: Loopback, tmp_path: Path) -> None:
+    outlived(federation, tmp_path, [(kind,) for kind in SERVER_SIDE], seed=1, deadline=PATIENT)
+
+
+def test_a_run_outlives_every_process_of_a_node(federation: Loopback, deadline: float, tmp_path: Path) -> None:
+    blows = [(kind,) for kind in KINDS if kind not in SERVER_SIDE]
+    outlived(federation, tmp_path, blows, seed=2, deadline=deadline)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("together", [1, 2])
+def test_a_run_outlives_kills_without_end(federation: Loopback, deadline: float, tmp_path: Path, together: int) -> None:
+    random = Random(together)
+    kinds = [kind for kind in KINDS for _ in range(REPEATS)]
+    random.shuffle(kinds)
+    blows = [tuple(kinds[first : first + together]) for first in range(0, len(kinds), together)]
+    outlived(federation, tmp_path, blows, seed=together, deadline=deadline)

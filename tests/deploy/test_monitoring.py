@@ -15,11 +15,13 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dqnfed_flwr.deploy.plan import HTTP_SINCE, minor
 from tests.helpers.monitoring import PROMETHEUS, filled, panel_queries, recorded
 from tests.helpers.served import certificate
 
@@ -142,7 +144,8 @@ def monitored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Monitored]:
             f"--web.listen-address=127.0.0.1:{found.prometheus}",
         )
         assert found.wait(lambda: bool(found.series("dqnfed_superlink_up == 1")), 90), logs(place)
-        supernode = ("--superlink", f"127.0.0.1:{found.fleet}", *server, str(found.client))
+        fleet = found.control if minor(version("flwr")) >= HTTP_SINCE else found.fleet
+        supernode = ("--superlink", f"127.0.0.1:{fleet}", *server, str(found.client))
         found.start("supernode", BIN / "flower-supernode", *supernode)
         run = ("run", "digits", "--set", "rounds=100000", "--set", "step.on-stationary=stay")
         found.start("run", BIN / "dqnfed", *run, "--set", f"metrics={place / 'metrics'}", "--set", "local.threads=1")

@@ -1,20 +1,14 @@
 """A real federation on loopback: SuperLink, SuperNodes and their executors as processes, with TLS and keys.
 
-Every process belongs to a session of its own, and all of them are killed at the end, whatever the test did.
+All of them are killed at the end, whatever the test did.
 """
 
 from __future__ import annotations
 
-import ctypes
-import os
-import signal
-import socket
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,82 +25,15 @@ from dqnfed_flwr.deploy.commands import (
 from dqnfed_flwr.deploy.plan import CONNECTION, Federation, Node, read_plan
 from dqnfed_flwr.deploy.registry import listed, operator_command, register
 from dqnfed_flwr.engine.flower import write_app
-from dqnfed_flwr.engine.flwr_command import FlwrCommand, flwr_environment, program, run_record, run_status
+from dqnfed_flwr.engine.flwr_command import FlwrCommand, flwr_environment, run_record, run_status
 from dqnfed_flwr.engine.result import RUN
 from dqnfed_flwr.telemetry.log import EVENTS
+from tests.helpers.programs import Program, free_ports, listening, wait_for
+from tests.helpers.proxy import proxy
 
 ROOT = Path(__file__).parents[2]
-PR_SET_PDEATHSIG = 1
 RESTART_SECONDS = 5.0
 START_SECONDS, ONLINE_SECONDS, RUN_SECONDS, ASK_SECONDS = 90.0, 150.0, 480.0, 30.0
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports on loopback that nobody listens on, all different."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
-
-
-def wait_for(what: Callable[[], Any], seconds: float, why: Callable[[], str] = lambda: "", pause: float = 0.3) -> Any:
-    """The first true answer of `what`, asked until `seconds` are over; then fail and say `why`."""
-    end = time.monotonic() + seconds
-    while not (found := what()):
-        assert time.monotonic() < end, f"not within {seconds:.0f} s\n{why()}"
-        time.sleep(pause)
-    return found
-
-
-class Program:
-    """One process and all that it starts; its output goes to a file."""
-
-    def __init__(self, arguments: Sequence[str], place: Path, log: Path, environment: Mapping[str, str]) -> None:
-        self.arguments, self.place, self.log, self.environment = list(arguments), place, log, dict(environment)
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        """Start it, once more where it was before."""
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [program(self.arguments[0]), *self.arguments[1:]],
-                cwd=self.place,
-                env=self.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                preexec_fn=_die_with_parent(),
-            )
-
-    def signal(self, number: int = signal.SIGKILL) -> None:
-        """Send a signal to this process alone, and wait where it cannot survive it."""
-        assert self.process is not None
-        self.process.send_signal(number)
-        if number in (signal.SIGKILL, signal.SIGTERM):
-            self.process.wait(20)
-
-    def end(self) -> None:
-        """Kill it and what it started."""
-        if self.process is None:
-            return
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        with suppress(subprocess.TimeoutExpired):
-            self.process.wait(10)
-
-    @property
-    def status(self) -> int | None:
-        """Exit status; None while it runs."""
-        return None if self.process is None else self.process.poll()
-
-    def text(self) -> str:
-        """What it has written."""
-        return self.log.read_text(errors="replace") if self.log.exists() else ""
 
 
 class Loopback:
@@ -182,14 +109,15 @@ class Loopback:
         )
 
     @contextmanager
-    def kept_running(self, name: str) -> Iterator[None]:
-        """Do as the unit does, in this block: whenever `name` has ended, start it again some seconds later."""
+    def kept_running(self, *names: str) -> Iterator[None]:
+        """Do as the units do, in this block: whenever one of `names` has ended, start it again some seconds later."""
         over = threading.Event()
 
         def keep() -> None:
             while not over.wait(RESTART_SECONDS):
-                if self.programs[name].status is not None:
-                    self.programs[name].start()
+                for name in names:
+                    if self.programs[name].status is not None:
+                        self.programs[name].start()
 
         thread = threading.Thread(target=keep)
         thread.start()
@@ -208,6 +136,23 @@ class Loopback:
         assert "run-id" in answer, answer
         return str(answer["run-id"])
 
+    @contextmanager
+    def submitted(self, settings: Mapping[str, Any], output: Path, *options: str) -> Iterator[Program]:
+        """`dqnfed submit`, following its run as long as the block lasts."""
+        self.output = output
+        given = [f"--set={key}={value}" for key, value in settings.items()]
+        command = ["dqnfed", "submit", "digits", str(self.directory), *given, "--output", str(output), *options]
+        submit = self.define("submit", command, self.directory, {})
+        submit.start()
+        try:
+            yield submit
+        finally:
+            submit.end()
+
+    def await_exit(self, program: Program, seconds: float) -> None:
+        """Wait until a program has ended by itself."""
+        wait_for(lambda: program.status is not None, seconds, lambda: program.text()[-3000:] + self.texts())
+
     def await_end(self, run_id: str, seconds: float = RUN_SECONDS) -> str:
         """How the run ended. Asking `flwr` costs seconds of a core, so the output folder is looked at in between."""
         end, asked = time.monotonic() + seconds, 0.0
@@ -222,9 +167,18 @@ class Loopback:
 
     def await_round(self, number: int, seconds: float = RUN_SECONDS) -> None:
         """Wait until that many rounds are in the event log."""
-        assert self.output is not None
-        events = self.output / EVENTS
-        wait_for(lambda: events.exists() and len(events.read_text().splitlines()) >= number, seconds, self.texts, 0.05)
+        submit = self.programs.get("submit")
+
+        def there() -> bool:
+            assert submit is None or submit.status is None or self.rounds_done() >= number, submit.text()[-3000:]
+            return self.rounds_done() >= number
+
+        wait_for(there, seconds, self.texts, 0.05)
+
+    def rounds_done(self) -> int:
+        """Rounds in the event log by now."""
+        events = None if self.output is None else self.output / EVENTS
+        return len(events.read_text().splitlines()) if events and events.exists() else 0
 
     def story(self, run_id: str) -> str:
         """What there is to say about a run, for a test that fails."""
@@ -250,28 +204,14 @@ def loopback(place: Path, nodes: Sequence[Node], **changes: Any) -> Iterator[Loo
     create(place / "federation", replace(plan, **changes))
     (place / "logs").mkdir()
     federation = Loopback(place / "federation", place / "logs")
-    try:
-        yield federation
-    finally:
-        federation.end()
-
-
-def _die_with_parent() -> Callable[[], None] | None:
-    """What a child calls so that it is killed when this process dies, in whatever way; None where that cannot be.
-
-    Linux sends the signal when the thread that started the child ends, so only the main thread can use it.
-    """
-    if sys.platform != "linux" or threading.current_thread() is not threading.main_thread():
-        return None
-    prctl = ctypes.CDLL(None).prctl
-    return lambda: prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def listening(port: int) -> bool:
-    """Whether somebody listens there."""
-    with socket.socket() as probe:
-        probe.settimeout(1)
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+    gate: AbstractContextManager[object] = (
+        proxy(ports[0], ports[1]) if federation.federation.over_http else nullcontext()
+    )
+    with gate:
+        try:
+            yield federation
+        finally:
+            federation.end()
 
 
 def node(number: int, data: str = "") -> Node:

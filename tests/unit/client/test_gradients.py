@@ -235,11 +235,11 @@ def test_no_pass_sees_more_samples_than_the_chunk(size: int) -> None:
 def test_the_chosen_chunk_bounds_the_activations(monkeypatch: pytest.MonkeyPatch) -> None:
     model, (x, y) = named("cnn", torch.float32)
     activations = 64 + 3 * 32 * 64 + 3 * 64 * 16 + 2048  # floats that a sample must leave behind, at the least
-    monkeypatch.setattr(gradients, "CHUNK_BYTES", 64 * 4 * activations)
+    monkeypatch.setitem(gradients.CHUNK_BYTES, "cpu", 64 * 4 * activations)
     assert 8 <= choose_chunk(model, x, y) <= 64
-    monkeypatch.setattr(gradients, "CHUNK_BYTES", 1)
+    monkeypatch.setitem(gradients.CHUNK_BYTES, "cpu", 1)
     assert choose_chunk(model, x, y) == 1
-    monkeypatch.setattr(gradients, "CHUNK_BYTES", 2**60)
+    monkeypatch.setitem(gradients.CHUNK_BYTES, "cpu", 2**60)
     assert choose_chunk(model, x, y) == gradients.MAX_CHUNK
 
 

@@ -99,6 +99,21 @@ def test_a_run_whose_server_process_was_lost_goes_on(flower: Flower) -> None:
     assert (flower.place / "apps").read_text().split() == ["resume", "=", "false", "resume", "=", "true"]
 
 
+def test_a_run_goes_on_although_the_superlink_is_away_for_a_while(flower: Flower) -> None:
+    flower.status("finished:failed", "finished:completed", details="No heartbeat received from the task")
+    away = '{"success": false, "error-message": "Connection to the SuperLink is unavailable."}'
+    (flower.place / "away").write_text(away)
+    (flower.place / "there").write_text('{"success": true, "run-id": "17820031"}')
+    flower.answers["run"] = "@echo >> runs; [ $(wc -l < runs) = 2 ] && cat away || cat there"
+    flower.answers["log"] = "@echo >> logs; [ $(wc -l < logs) = 2 ] && { cat away >&2; exit 1; } || cat say.text"
+    flower.write()
+    (flower.place / "say.text").write_text(LOG)
+    result = call("submit", "digits", "hospital", "--output", "/srv/a")
+    assert result.exit_code == 0, result.stderr
+    assert f"goes on as run {RUN}" in result.stdout
+    assert [len((flower.place / name).read_text()) for name in ("runs", "logs")] == [3, 4]
+
+
 def test_restarts_are_bounded_and_need_a_place(flower: Flower) -> None:
     flower.status("finished:failed", details="No heartbeat received from the task")
     assert call("submit", "digits", "hospital", "--output", "/srv/a", "--restarts", "2").exit_code == 1

@@ -1,0 +1,83 @@
+"""A Flower app with Flower's own FedAvg, whose clients compute what DQN-Fed's do: one gradient at the model received.
+
+`benchmarks/deployed.py` lays it out as an app of its own. The module also has the model and the data of that benchmark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg
+
+if TYPE_CHECKING:
+    from torch import nn
+
+OWN = ("strategy-rounds", "parameters", "times", "nodes")
+"""Keys of this app's run config; the others are settings of dqnfed-flwr."""
+SAMPLES, SIDE, CLASSES = 16, 8, 10
+FEATURES = SIDE**2
+HIDDEN = 11_000_000 // (FEATURES + 1 + CLASSES)
+PARAMETERS = HIDDEN * (FEATURES + 1 + CLASSES) + CLASSES
+LR = 0.01
+server_app = ServerApp()
+client_app = ClientApp()
+
+
+def few(settings: Mapping[str, Any], partition: int, clients: int) -> dict[str, Any]:
+    """A few samples of noise, so that the time goes into the exchange."""
+    del settings, clients
+    random = np.random.default_rng(partition)
+    x = random.random((2 * SAMPLES, SIDE, SIDE), dtype=np.float32)
+    return {"x_train": x, "y_train": np.arange(2 * SAMPLES) % CLASSES}
+
+
+def wide(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    """A perceptron of 11 million parameters: 44 MB."""
+    from torch import nn
+
+    del input_shape
+    return nn.Sequential(nn.Flatten(), nn.Linear(FEATURES, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, num_classes))
+
+
+@server_app.main()
+def main(grid: Grid, context: Context) -> None:
+    """FedAvg without evaluation; the end of each round adds a line to the file `times`."""
+    config = context.run_config
+    nodes = int(config["nodes"])
+
+    def note(server_round: int, arrays: ArrayRecord) -> MetricRecord:
+        del arrays
+        with Path(str(config["times"])).open("a") as times:
+            times.write(f"{server_round}\n")
+        return MetricRecord()
+
+    theta = np.full(int(config["parameters"]), 1e-3, np.float32)
+    strategy = FedAvg(fraction_evaluate=0.0, min_train_nodes=nodes, min_available_nodes=nodes)
+    strategy.start(
+        grid, ArrayRecord({"theta": Array(theta)}), num_rounds=int(config["strategy-rounds"]), evaluate_fn=note
+    )
+
+
+@client_app.train()
+def train(message: Message, context: Context) -> Message:
+    """One full-batch gradient step."""
+    from dqnfed_flwr.client.cache import client_for
+    from dqnfed_flwr.config import Settings
+    from dqnfed_flwr.types import ClientTask
+
+    settings = Settings.from_mapping({key: value for key, value in context.run_config.items() if key not in OWN})
+    theta = message.content.array_records["arrays"]["theta"].numpy()
+    client = client_for(settings, int(context.node_config["partition-id"]))
+    task = ClientTask(exchange=1, round=1, train=True, probe=False, evaluate=False, num_classes=CLASSES)
+    reply = client.work(task, theta)
+    if reply.gradient is None:
+        raise ValueError("a task to train brings a gradient")
+    arrays = ArrayRecord({"theta": Array(theta - np.float32(LR) * reply.gradient)})
+    metrics = MetricRecord({"num-examples": reply.num_examples})
+    return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)

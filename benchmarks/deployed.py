@@ -1,0 +1,207 @@
+"""A federation of real processes on this machine, with TLS and keys: DQN-Fed beside Flower's own FedAvg.
+
+Both train over the same SuperNodes, with clients that compute one gradient of the same model, and without evaluation:
+a model of 650 parameters, whose messages are as good as empty, and one of 11 million, 44 MB each way. Seconds a round
+are medians of the time between the ends of rounds. The first client of a process is timed in processes of its own,
+which import what Flower's client process imports. Memory is proportional set size. `--nodes 30 --rounds 20 --payloads
+empty` measures many nodes on one machine.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from importlib.metadata import version
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from benchmarks import _fedavg_app
+from benchmarks._common import Bar, Json, arguments, median, report
+from benchmarks._memory import of_groups, proportional
+from dqnfed_flwr.deploy.plan import CONNECTION
+from dqnfed_flwr.engine.result import read_result
+from tests.helpers.federation import Loopback, loopback, node
+
+BARS = (
+    Bar("exchanges_a_round", "<=", 1.2),
+    Bar("empty_over_fedavg", "<=", 1.15),
+    Bar("large_over_fedavg", "<=", 1.15),
+    Bar("client_start_seconds", "<=", 2.0),
+    Bar("client_memory_bytes", "<=", 500e6),
+    Bar("idle_node_memory_bytes", "<=", 300e6),
+)
+MODELS = {"empty": ("logistic", 650), "large": ("benchmarks._fedavg_app:wide", _fedavg_app.PARAMETERS)}
+CHUNK = 25
+"""Samples that a client with little memory takes at a time (`local.chunk`); left to choose, it takes more."""
+ROUND_SECONDS = 600.0
+SETTLE_SECONDS = 5.0
+SMALL_SHARE = 0.02
+CLIENT = """
+import os, sys
+from flwr.supernode.runtime import run_clientapp
+from client_app.app import app
+import numpy as np
+from dqnfed_flwr.client.numpy_client import DQNFedClient
+from dqnfed_flwr.config import Settings
+from dqnfed_flwr.data import ClientData
+from dqnfed_flwr.models import build_model
+from dqnfed_flwr.types import ClientTask
+random = np.random.default_rng(0)
+x, y = random.random((500, 3, 32, 32), dtype=np.float32), np.arange(500) % 10
+data = ClientData(x, y, x[:0], y[:0], x[:100], y[:100], 10)
+settings = {"model": "cnn", "local.threads": 1, "local.chunk": int(sys.argv[1])}
+client = DQNFedClient(Settings.from_mapping(settings), 0, data)
+dim = int(client.properties()["dim"])
+task = ClientTask(exchange=1, round=1, train=True, probe=False, evaluate=False, num_classes=10)
+client.work(task, np.zeros(dim, np.float32))
+ticks = int(open("/proc/self/stat").read().rsplit(")", 1)[1].split()[19])
+peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
+uptime = float(open("/proc/uptime").read().split()[0])
+used = os.times()
+print(uptime - ticks / os.sysconf("SC_CLK_TCK"), used.user + used.system, int(peak.split()[1]) * 1024)
+"""
+
+
+def settings_of(payload: str, nodes: int, rounds: int) -> dict[str, Any]:
+    """Settings of both, as far as they are the same."""
+    return {
+        "clients": nodes,
+        "rounds": rounds,
+        "model": MODELS[payload][0],
+        "data": "benchmarks._fedavg_app:few",
+        "num-classes": _fedavg_app.CLASSES,
+        "evaluate-every": 0,
+        "local.threads": 1,
+        "deadline": ROUND_SECONDS,
+    }
+
+
+def ends_of_rounds(log: Path, rounds: int) -> list[float]:
+    """When each line came into `log`."""
+    ends: list[float] = []
+    since = time.monotonic()
+    while len(ends) < rounds:
+        lines = len(log.read_text().splitlines()) if log.exists() else 0
+        ends += [time.monotonic()] * (lines - len(ends))
+        if time.monotonic() - (ends[-1] if ends else since) > ROUND_SECONDS:
+            raise SystemExit(f"{log}: no round within {ROUND_SECONDS:.0f} s, after {lines} of {rounds}")
+        time.sleep(SMALL_SHARE)
+    return ends
+
+
+def between(ends: Sequence[float]) -> float:
+    """Median time from one end to the next."""
+    return median([after - before for before, after in pairwise(ends)])
+
+
+def dqn_fed(federation: Loopback, place: Path, payload: str, rounds: int) -> tuple[float, float]:
+    """Seconds a round of DQN-Fed, and exchanges a round."""
+    output = place / f"dqn-fed-{payload}"
+    nodes = len(federation.federation.nodes)
+    run_id = federation.submit({**settings_of(payload, nodes, rounds), "output": str(output)}, place / f"app-{payload}")
+    ends = ends_of_rounds(output / "events.jsonl", rounds)
+    if (status := federation.await_end(run_id)) != "finished:completed":
+        raise SystemExit(f"DQN-Fed ended as {status}: {federation.story(run_id)}")
+    events = read_result(output).events
+    return between(ends), sum(event.exchanges for event in events) / len(events)
+
+
+def fedavg(federation: Loopback, place: Path, payload: str, rounds: int) -> float:
+    """Seconds a round of Flower's FedAvg."""
+    times = place / f"fedavg-{payload}"
+    nodes = len(federation.federation.nodes)
+    own = {"strategy-rounds": rounds, "parameters": MODELS[payload][1], "times": str(times), "nodes": nodes}
+    app = place / f"fedavg-app-{payload}"
+    write_fedavg_app(app, {**settings_of(payload, nodes, rounds), **own})
+    answer = federation.flwr.json("run", str(app), CONNECTION)
+    if "run-id" not in answer:
+        raise SystemExit(f"FedAvg was not started: {answer}")
+    run_id = str(answer["run-id"])
+    ends = ends_of_rounds(times, rounds + 1)
+    federation.output = None
+    if (status := federation.await_end(run_id)) != "finished:completed":
+        raise SystemExit(f"FedAvg ended as {status}: {federation.story(run_id)}")
+    return between(ends[1:])
+
+
+def write_fedavg_app(directory: Path, config: dict[str, Any]) -> None:
+    """Lay out the app of `_fedavg_app`."""
+    (directory / "fedavg_app").mkdir(parents=True)
+    (directory / "fedavg_app" / "__init__.py").touch()
+    shutil.copy(str(_fedavg_app.__file__), directory / "fedavg_app" / "app.py")
+    components = {"serverapp": "fedavg_app.app:server_app", "clientapp": "fedavg_app.app:client_app"}
+    app = {"publisher": "dqnfed", "fab-include": ["fedavg_app/*.py"], "components": components, "config": config}
+    project = {"name": "fedavg-app", "version": version("dqnfed-flwr"), "license": "Apache-2.0"}
+    text = tomli_w.dumps({"project": {**project, "description": "Beside DQN-Fed"}, "tool": {"flwr": {"app": app}}})
+    (directory / "pyproject.toml").write_text(text)
+
+
+def memory(federation: Loopback, names: Sequence[str]) -> int:
+    """Bytes of these programs and of what they have started."""
+    processes = (federation.programs[name].process for name in names)
+    return proportional(of_groups(process.pid for process in processes if process is not None))
+
+
+def first_gradient(chunk: int, repeats: int) -> dict[str, Json]:
+    """From the start of a client process to its first gradient of the CNN: seconds, processor time, memory's peak."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
+    command = [sys.executable, "-c", CLIENT, str(chunk)]
+    found = []
+    for _ in range(repeats + 1):  # the first one warms the disk's cache
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        found.append([float(word) for word in done.stdout.split()])
+    seconds, used, peaks = zip(*found[1:], strict=True)
+    return {
+        "client_start_seconds": median(seconds),
+        "client_start_cpu_seconds": median(used),
+        "client_memory_bytes": max(peaks),
+    }
+
+
+def measure(nodes: int, rounds: int, payloads: Sequence[str], repeats: int) -> dict[str, Json]:
+    """All figures."""
+    figures: dict[str, Json] = {"nodes": nodes, "rounds": rounds, "flwr": version("flwr")}
+    if repeats:
+        figures |= {f"{key}_default_chunk": value for key, value in first_gradient(0, repeats).items()}
+        figures |= first_gradient(CHUNK, repeats)
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        with loopback(place, [node(k) for k in range(nodes)]) as federation:
+            federation.start()
+            time.sleep(SETTLE_SECONDS)
+            edges = [f"{one.name}{part}" for one in federation.federation.nodes for part in ("", "-superexec")]
+            figures["idle_node_memory_bytes"] = memory(federation, edges) / nodes
+            figures["idle_memory_bytes"] = memory(federation, list(federation.programs))
+            for payload in payloads:
+                seconds, exchanges = dqn_fed(federation, place, payload, rounds)
+                stock = fedavg(federation, place, payload, rounds)
+                figures["exchanges_a_round"] = exchanges
+                figures[f"{payload}_seconds"] = seconds
+                figures[f"{payload}_fedavg_seconds"] = stock
+                figures[f"{payload}_over_fedavg"] = seconds / stock
+            figures["memory_after_bytes"] = memory(federation, list(federation.programs))
+    return figures
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    """Parse the command line, measure, report."""
+    parser = arguments(__doc__)
+    parser.add_argument("--nodes", type=int, default=3, metavar="N", help="SuperNodes, each with its executor")
+    parser.add_argument("--rounds", type=int, default=6, metavar="N", help="rounds of each run")
+    parser.add_argument("--payloads", nargs="+", choices=sorted(MODELS), default=sorted(MODELS), help="sizes of models")
+    parser.add_argument("--repeats", type=int, default=5, metavar="N", help="client processes started; 0 for none")
+    options = parser.parse_args(given)
+    figures = measure(options.nodes, options.rounds, options.payloads, options.repeats)
+    report("deployed", figures, BARS, options.json)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,110 @@
+"""Hosts of a test: network namespaces on a bridge of this machine, with loss, a rate limit and partitions.
+
+Rules and limits are set inside the namespaces, so the machine's own firewall stays as it is; the bridge and the
+namespaces are gone when the block ends.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tests.helpers.programs import Program
+
+SUBNET = "10.203.77"
+SERVER = f"{SUBNET}.1"
+
+
+class Missing(Exception):
+    """What this machine lacks."""
+
+
+def call(*command: str) -> None:
+    """Run a command; its complaint as `Missing`."""
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    if done.returncode:
+        raise Missing(f"{' '.join(command)}: {done.stderr.strip()}")
+
+
+class Host:
+    """A network namespace with one address.
+
+    Attributes
+    ----------
+    name : str
+        Of the namespace.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def call(self, *command: str) -> None:
+        """Run a command in the namespace."""
+        call("ip", "netns", "exec", self.name, *command)
+
+    def move(self, program: Program) -> None:
+        """Have a program, not started yet, run here."""
+        program.arguments = ["ip", "netns", "exec", self.name, *program.command]
+
+    def lose(self, share: float) -> None:
+        """Drop so many of the packets each way, by chance."""
+        chance = ("-m", "statistic", "--mode", "random", "--probability", str(share))
+        for chain, side in (("INPUT", "-i"), ("OUTPUT", "-o")):
+            self.call("iptables", "-w", "-A", chain, side, "eth0", *chance, "-j", "DROP")
+
+    def cut(self) -> None:
+        """Drop all packets each way."""
+        self.lose(1.0)
+
+    def mend(self) -> None:
+        """Drop nothing any more."""
+        for chain in ("INPUT", "OUTPUT"):
+            self.call("iptables", "-w", "-F", chain)
+
+    def limit(self, rate: str) -> None:
+        """Send no faster than `rate`, say `1mbit`."""
+        self.call(
+            "tc", "qdisc", "replace", "dev", "eth0", "root", "tbf", "rate", rate, "burst", "16kb", "latency", "1s"
+        )
+
+
+@contextmanager
+def hosts(count: int) -> Iterator[list[Host]]:
+    """So many hosts on a bridge whose address is `SERVER`.
+
+    Raises
+    ------
+    Missing
+        If this machine cannot have them; says why.
+    """
+    if os.geteuid():
+        raise Missing("network namespaces need root")
+    if missing := [name for name in ("ip", "tc", "iptables") if shutil.which(name) is None]:
+        raise Missing(f"no program {', '.join(missing)}")
+    tag = f"dq{secrets.token_hex(3)}"
+    found = [Host(f"{tag}-{k}") for k in range(count)]
+    try:
+        call("ip", "link", "add", tag, "type", "bridge")
+        call("ip", "addr", "add", f"{SERVER}/24", "dev", tag)
+        call("ip", "link", "set", tag, "up")
+        for k, host in enumerate(found):
+            _connect(host, tag, f"{tag}v{k}", f"{SUBNET}.{10 + k}")
+        yield found
+    finally:
+        links = [f"{tag}v{k}" for k in range(count)]  # the kernel takes its time over those of a namespace
+        gone = [*(("link", "del", name) for name in (*links, tag)), *(("netns", "del", host.name) for host in found)]
+        for words in gone:
+            subprocess.run(["ip", *words], capture_output=True, timeout=30, check=False)
+
+
+def _connect(host: Host, bridge: str, link: str, address: str) -> None:
+    call("ip", "netns", "add", host.name)
+    call("ip", "link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", host.name)
+    call("ip", "link", "set", link, "master", bridge, "up")
+    host.call("ip", "addr", "add", f"{address}/24", "dev", "eth0")
+    host.call("ip", "link", "set", "lo", "up")
+    host.call("ip", "link", "set", "eth0", "up")

@@ -1,0 +1,37 @@
+"""A run in one process in which every round has the participants of another run, for comparison bit by bit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from client_app.app import app
+from dqnfed_flwr import wire
+from dqnfed_flwr.config import Settings
+from dqnfed_flwr.engine.grid import InProcessGrid
+from dqnfed_flwr.engine.result import RunResult
+from dqnfed_flwr.engine.serve import serve
+from dqnfed_flwr.errors import DQNFedError
+from dqnfed_flwr.telemetry.events import RoundEvent
+
+
+def replayed(settings: Settings, events: Sequence[RoundEvent]) -> RunResult:
+    """Run `settings`; whoever is no participant of a round in `events` fails in it.
+
+    The events must be of a run without misses: of a candidate that was turned down, the log does not say who did so.
+    """
+    assert not any(event.misses for event in events), [event.misses for event in events]
+    participants = {event.round: event.participants for event in events}
+
+    def answer(message: Message, context: Context) -> Message:
+        if "task" in message.content.config_records:
+            task = wire.decode_task(message.content).task
+            if task.train and context.node_config["partition-id"] not in participants[task.round]:
+                raise DQNFedError("was not there")
+        return app(message, context)
+
+    grid = InProcessGrid(cast(ClientApp, answer), settings.clients, settings.flat())
+    return serve(grid, settings)

@@ -1,0 +1,33 @@
+"""Settings of runs whose participants make their model, and how fast this machine goes through their rounds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from dqnfed_flwr.engine.result import read_result
+from tests.helpers.devices import DIGITS
+from tests.helpers.federation import RUN_SECONDS, Loopback
+
+NODES = 2
+SETTINGS: dict[str, Any] = {
+    "clients": NODES,
+    "model": "logistic",
+    "partition": "file",
+    "data": DIGITS,
+    "num-classes": 10,
+    "local.threads": 1,
+    "evaluate-every": 0,
+    "step.grow-every": 0,  # no candidate is turned down, so nothing but the participants counts
+    "retries": 30,
+}
+PATIENT = 300.0
+"""A deadline that no round meets."""
+
+
+def usual_seconds(federation: Loopback, output: Path) -> float:
+    """The longest exchange of a short run that nobody disturbs."""
+    with federation.submitted({**SETTINGS, "rounds": 3, "deadline": PATIENT}, output) as submit:
+        federation.await_exit(submit, RUN_SECONDS)
+        assert submit.status == 0, submit.text() + federation.texts()
+    return max(event.seconds["exchange"] / event.exchanges for event in read_result(output).events)
