@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.engine.allocator import keep_freed_memory
 from dqnfed_flwr.engine.flower import run_flower
 from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.experiments import load_config
@@ -71,7 +70,6 @@ def run_in_process(settings: Settings, *, jobs: int = 0, listeners: Sequence[Lis
     from dqnfed_flwr.engine.grid import InProcessGrid
     from dqnfed_flwr.engine.serve import serve
 
-    keep_freed_memory()
     grid = InProcessGrid(app, settings.clients, settings.flat(), jobs=jobs or choose_jobs(settings, usable_cores()))
     return serve(grid, settings, listeners=listeners)
 

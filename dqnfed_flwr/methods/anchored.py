@@ -76,20 +76,26 @@ class AnchoredMethod(Method):
         reset = self._place_reference(rows.combine(batch.shares), batch.shares, rows)
         present, absent = [rows.slots[k] for k in index], self._memory.place(self._absent, rows)
         rates = self._rates(batch.rates[index], present, rows)
-        slots, solution = present, None
-        if absent:
-            slots = [*present, *absent]
-            solution = self._solve(slots, np.concatenate([rates, np.zeros(len(absent))]), rows)
-        left_out = solution is None or solution.status == "stationary"
-        if solution is None or left_out:
-            slots, solution = present, self._solve(present, rates, rows)
+        slots, solution = present, self._solve(present, rates, rows)
+        heeded = bool(absent) and self._harms(absent, present, solution, rows)
+        if heeded:
+            everybody = self._solve([*present, *absent], np.concatenate([rates, np.zeros(len(absent))]), rows)
+            if everybody.status != "stationary":
+                # the precision that is called for is that of the promise to those present
+                slots = [*present, *absent]
+                solution = replace(everybody, rank=solution.rank, condition=solution.condition)
         if solution.status != "stationary":
             weights[slots] = solution.weights
             weights[self._reference_slot(rows)] = 1.0
         notes = {"anchor_reset": float(reset)}
         if absent:
-            notes |= {"absent": float(len(absent)), "absent_left_out": float(left_out)}
+            notes |= {"absent": float(len(absent)), "absent_left_out": float(heeded and slots is present)}
         return describe(weights, solution, excluded, length=1.0, notes=notes)
+
+    def _harms(self, absent: Sequence[int], present: Sequence[int], solution: GramSolution, rows: RoundRows) -> bool:
+        """Whether the step of `solution` would raise a loss behind the rows `absent`."""
+        products = rows.basis.gram([*absent, *present])[: len(absent), len(absent) :] @ solution.weights
+        return bool((self._descent(absent, rows) + products < 0).any())
 
     def _reference_slot(self, rows: RoundRows) -> int:
         return rows.basis.capacity - self.reference_rows
