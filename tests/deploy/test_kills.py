@@ -35,17 +35,25 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loopback]:
 
 
 @pytest.fixture(scope="module")
-def deadline(federation: Loopback, tmp_path_factory: pytest.TempPathFactory) -> float:
+def usual(federation: Loopback, tmp_path_factory: pytest.TempPathFactory) -> float:
+    """Seconds of a round on this machine."""
+    return usual_seconds(federation, tmp_path_factory.mktemp("usual"))
+
+
+@pytest.fixture
+def deadline(usual: float) -> float:
     """Seconds in which this machine does a round at its leisure."""
-    return 5.0 + 3.0 * usual_seconds(federation, tmp_path_factory.mktemp("usual"))
+    return 5.0 + 3.0 * usual
 
 
-def outlived(federation: Loopback, place: Path, blows: Sequence[tuple[str, ...]], seed: int, deadline: float) -> None:
+def outlived(
+    federation: Loopback, place: Path, blows: Sequence[tuple[str, ...]], seed: int, deadline: float, usual: float
+) -> None:
     """Train through all `blows`, one a round, and check what a run must come out with."""
     settings = {**SETTINGS, "rounds": len(blows) + 2, "deadline": deadline}
     output = place / "deployed"
     with federation.submitted(settings, output, "--restarts", str(4 * len(blows) + 4)) as submit:
-        for dealt in Killer(federation, seed, moment=deadline / 2).strike(blows):
+        for dealt in Killer(federation, seed, moment=usual).strike(blows):
             print(dealt, flush=True)
         federation.await_exit(submit, RUN_SECONDS)
         assert submit.status == 0, submit.text()[-3000:] + federation.texts()
@@ -58,20 +66,24 @@ def outlived(federation: Loopback, place: Path, blows: Sequence[tuple[str, ...]]
         assert {tuple(event.participants) for event in events} == {tuple(range(NODES))}
 
 
-def test_a_run_outlives_every_process_of_the_server(federation: Loopback, tmp_path: Path) -> None:
-    outlived(federation, tmp_path, [(kind,) for kind in SERVER_SIDE], seed=1, deadline=PATIENT)
+def test_a_run_outlives_every_process_of_the_server(federation: Loopback, usual: float, tmp_path: Path) -> None:
+    outlived(federation, tmp_path, [(kind,) for kind in SERVER_SIDE], seed=1, deadline=PATIENT, usual=usual)
 
 
-def test_a_run_outlives_every_process_of_a_node(federation: Loopback, deadline: float, tmp_path: Path) -> None:
+def test_a_run_outlives_every_process_of_a_node(
+    federation: Loopback, deadline: float, usual: float, tmp_path: Path
+) -> None:
     blows = [(kind,) for kind in KINDS if kind not in SERVER_SIDE]
-    outlived(federation, tmp_path, blows, seed=2, deadline=deadline)
+    outlived(federation, tmp_path, blows, seed=2, deadline=deadline, usual=usual)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("together", [1, 2])
-def test_a_run_outlives_kills_without_end(federation: Loopback, deadline: float, tmp_path: Path, together: int) -> None:
+def test_a_run_outlives_kills_without_end(
+    federation: Loopback, deadline: float, usual: float, tmp_path: Path, together: int
+) -> None:
     random = Random(together)
     kinds = [kind for kind in KINDS for _ in range(REPEATS)]
     random.shuffle(kinds)
     blows = [tuple(kinds[first : first + together]) for first in range(0, len(kinds), together)]
-    outlived(federation, tmp_path, blows, seed=together, deadline=deadline)
+    outlived(federation, tmp_path, blows, seed=together, deadline=deadline, usual=usual)
