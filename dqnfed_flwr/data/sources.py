@@ -147,6 +147,14 @@ def is_source(name: str) -> bool:
     return head in FORMS if colon else name.partition(",")[0] in NAMED
 
 
+def paths_in(name: str) -> list[Path]:
+    """Paths that the name of a set holds, as they were given: an .npz file, or those of `FORM:PATH`."""
+    if name.endswith(".npz"):
+        return [Path(name)]
+    form, colon, rest = name.partition(":")
+    return [Path(item) for item in rest.split(",") if "=" not in item] if colon and form in FORMS else []
+
+
 def source_npz(name: str) -> Path:
     """Path of the decoded set, decoded on first use.
 

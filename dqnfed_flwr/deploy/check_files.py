@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Callable
 from pathlib import Path
 
+from dqnfed_flwr.data.sources import paths_in
 from dqnfed_flwr.deploy import pki
 from dqnfed_flwr.deploy.files import open_to_others
 from dqnfed_flwr.deploy.findings import Finding, Findings, Level
@@ -106,7 +107,7 @@ def _dates(what: str, begin: dt.datetime, end: dt.datetime, now: dt.datetime, me
 
 def data_file(data: str) -> Findings:
     """A device's own data."""
-    if data.endswith(".npz") and not Path(data).is_file():
-        yield Finding(
-            Level.FAILURE, f"no data at {data}", "put the file there, or change `data` in node.toml and commands"
-        )
+    for path in paths_in(data):
+        if not path.exists():
+            mend = "put the file there, or change `data` in node.toml and commands"
+            yield Finding(Level.FAILURE, f"no data at {path}", mend)

@@ -13,6 +13,7 @@ from typing import Any
 
 import tomli_w
 
+from dqnfed_flwr.data.sources import paths_in
 from dqnfed_flwr.deploy.files import write_public
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.version import package_version
@@ -160,9 +161,8 @@ def check_node(node: Node) -> None:
     """
     if not _NAME.fullmatch(node.name):
         raise ConfigError(f"node: found {node.name!r}; use lower-case letters, digits and hyphens, at most 63")
-    if any(character in node.data for character in "\"'\\$`\n\r ") or (
-        node.data.endswith(".npz") and not node.data.startswith("/")
-    ):
+    unquoted = not any(character in node.data for character in "\"'\\$`\n\r ")
+    if not (unquoted and all(path.is_absolute() for path in paths_in(node.data))):
         raise ConfigError(
             f"--data: found {node.data!r}; give an absolute path without spaces or quotes, or module:function"
         )

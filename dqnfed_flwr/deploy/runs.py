@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dqnfed_flwr.config import Scalar, Settings
+from dqnfed_flwr.data.sources import paths_in
 from dqnfed_flwr.deploy.plan import CONNECTION, PLAN
 from dqnfed_flwr.engine.flower import write_app
 from dqnfed_flwr.engine.flwr_command import FlwrCommand, flwr_environment, program
@@ -82,7 +83,7 @@ def server_settings(flat: Mapping[str, Scalar], output: str, *, resume: bool) ->
     for key in PATHS:
         if (found := str(settings.flat().get(key, ""))) and not found.startswith("/"):
             raise ConfigError(f"{key}: found {found!r}; the run is on another machine: give an absolute path there")
-    if settings.data.endswith(".npz") and not settings.data.startswith("/"):
+    if not all(path.is_absolute() for path in paths_in(settings.data)):
         raise ConfigError(f"data: found {settings.data!r}; clients look for it: give an absolute path on the devices")
     if settings.resume and not settings.output:
         raise ConfigError("--resume needs --output, the folder on the server that holds the checkpoint")

@@ -11,7 +11,7 @@ import pytest
 from dqnfed_flwr.data import load_dataset, store
 from dqnfed_flwr.data.catalogue import catalogue, npz_of
 from dqnfed_flwr.data.sets import is_function
-from dqnfed_flwr.data.sources import FORMS, NAMED, is_source, parse
+from dqnfed_flwr.data.sources import FORMS, NAMED, is_source, parse, paths_in
 from dqnfed_flwr.data.store import Arrays, kept
 from dqnfed_flwr.data.torchvision_sets import TORCHVISION_SETS
 from dqnfed_flwr.errors import DataError
@@ -155,3 +155,17 @@ def test_a_failure_in_the_making_leaves_nothing_behind(tmp_path: Path) -> None:
         store.kept(tmp_path / "set.npz", make)
 
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("digits", []),
+        ("package.module:function", []),
+        ("mine.npz", ["mine.npz"]),
+        ("libsvm:/data/a.txt,b.txt", ["/data/a.txt", "b.txt"]),
+        ("folder:/data/pictures,size=32", ["/data/pictures"]),
+    ],
+)
+def test_paths_are_found_in_names(name: str, expected: list[str]) -> None:
+    assert paths_in(name) == [Path(path) for path in expected]

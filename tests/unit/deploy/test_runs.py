@@ -207,6 +207,7 @@ def test_logs(flower: Flower) -> None:
         (["submit", "digits", "hospital", "--set", "round=1"], "round: unknown key"),
         (["submit", "digits", "hospital", "--output", "runs/a"], "absolute path"),
         (["submit", "digits", "hospital", "--set", "data=mine.npz"], "absolute path on the devices"),
+        (["submit", "digits", "hospital", "--set", "data=leaf:mine"], "absolute path on the devices"),
         (["submit", "digits", "hospital", "--resume"], "--resume needs --output"),
         (["submit", "digits", "./nowhere"], "no federation.toml there"),
         (["logs", "latest", "hospital"], "RUN: found 'latest'"),
