@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from dqnfed_flwr.errors import DataError
-from dqnfed_flwr.version import package_version
+from dqnfed_flwr.version import UNKNOWN, package_version
 
 OTHER_FORM, OTHER_VERSION = "other-form", "other-version"
 REASONS = (OTHER_FORM, OTHER_VERSION)
@@ -32,7 +32,7 @@ class Member:
     dim : int
         D of its model; 0 where it does not say.
     version : str
-        Of its app; empty where it does not say.
+        Of its app; empty or `UNKNOWN` where it cannot tell.
     """
 
     node_id: int
@@ -106,7 +106,7 @@ def objection(member: Member, form: Form | None) -> tuple[str, str] | None:
         Of the federation; None as long as it is not settled.
     """
     mine = package_version()
-    if member.version not in ("", mine):
+    if member.version not in ("", UNKNOWN, mine) and mine != UNKNOWN:
         return OTHER_VERSION, f"the node runs dqnfed-flwr {member.version}, the server {mine}; install {mine} there"
     if form is None:
         return None

@@ -16,6 +16,7 @@ from dqnfed_flwr import wire
 from dqnfed_flwr.errors import DataError
 from dqnfed_flwr.strategy.preflight import OTHER_FORM, OTHER_VERSION, Form, Member, common_form, objection
 from dqnfed_flwr.strategy.roster import Roster
+from dqnfed_flwr.version import UNKNOWN
 from tests.helpers.clock import Clock
 from tests.helpers.grids import ChangingGrid
 from tests.helpers.quadratics import Federation, spread_out, start_at, strategy
@@ -127,3 +128,9 @@ def test_who_comes_later_is_held_to_the_same_form(clock: Clock) -> None:
     roster.refresh(grid)
     assert sorted(roster.members) == [0, 1, 2, 3]
     assert roster.left_out == []
+
+
+def test_a_version_that_nobody_knows_is_no_objection(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert objection(replace(IMAGES, version=UNKNOWN), FORM) is None
+    monkeypatch.setattr("dqnfed_flwr.strategy.preflight.package_version", lambda: UNKNOWN)
+    assert objection(replace(IMAGES, version="9.9"), FORM) is None
