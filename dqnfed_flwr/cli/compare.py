@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import time
 from collections.abc import Sequence
@@ -51,6 +50,7 @@ def run_comparison(options: Options) -> None:
     """
     from dqnfed_flwr.compare.conduct import alone_in, conduct, number_of_runs
     from dqnfed_flwr.compare.progress import CompareProgress
+    from dqnfed_flwr.engine.run import usable_cores
 
     since = time.perf_counter()
     if options.json_path and options.json_path != "-":
@@ -67,7 +67,7 @@ def run_comparison(options: Options) -> None:
                 rows = conduct(
                     plan,
                     progress,
-                    workers=options.jobs or len(os.sched_getaffinity(0)),
+                    workers=options.jobs or usable_cores(),
                     engine=options.engine,
                     select=options.select,
                     last=options.last,

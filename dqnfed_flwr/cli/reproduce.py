@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import time
 from collections.abc import Sequence
@@ -102,6 +101,7 @@ def _run_part(
     from dqnfed_flwr.compare.files import as_json, write_files
     from dqnfed_flwr.compare.progress import CompareProgress
     from dqnfed_flwr.compare.tables import difference_table, print_tables, tables
+    from dqnfed_flwr.engine.run import usable_cores
     from dqnfed_flwr.reproduce.tables import paper_table
 
     since = time.perf_counter()
@@ -113,7 +113,7 @@ def _run_part(
                 rows = conduct(
                     plan,
                     progress,
-                    workers=options.jobs or len(os.sched_getaffinity(0)),
+                    workers=options.jobs or usable_cores(),
                     engine="in-process",
                     select=part.search.select,
                     last=part.last,

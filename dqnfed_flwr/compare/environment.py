@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import subprocess
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from dqnfed_flwr.engine.run import usable_cores
 from dqnfed_flwr.version import DISTRIBUTION, package_version
 
 LIBRARIES = ("flwr", "torch", "numpy", "scipy")
@@ -27,7 +27,7 @@ def environment() -> dict[str, Any]:
         },
         "platform": platform.platform(),
         "processor": _processor(),
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": usable_cores(),
         "accelerator": _accelerator(),
         "commit": commit(),
     }

@@ -43,8 +43,8 @@ def card_of(result: RunResult, parameters: int) -> str:
         "Fairness": _fairness(result),
         "Clients": _clients(result),
         "Versions": "\n".join(f"- {name} {text}" for name, text in result.versions.items()),
-        "Licence": "TODO: the licence of this model. It depends on the data that it was trained on.",
-        "Use and limits": "TODO: what the model is for, and what it must not be used for.",
+        "Licence": "Not stated: for whoever passes the model on. It depends on the data that it was trained on.",
+        "Use and limits": "Not stated: for whoever passes the model on to say what it is for, and what not.",
         "Settings": _changed(result),
     }
     head = f"# {settings.model} trained with {settings.title}"
