@@ -2,9 +2,10 @@
 
 Both train over the same SuperNodes, with clients that compute one gradient of the same model, and without evaluation:
 a model of 650 parameters, whose messages are as good as empty, and one of 11 million, 44 MB each way. Seconds a round
-are medians of the time between the ends of rounds. The first client of a process is timed in processes of its own,
-which import what Flower's client process imports. Memory is proportional set size. `--nodes 30 --rounds 20 --payloads
-empty` measures many nodes on one machine.
+are medians of the time between the ends of rounds. `client_start_seconds` is the median life of a client process with
+the CNN in a third run: start, message, gradient, reply, without the first client of each node, which loads the
+libraries. `cold_client_*` and memory are of processes that import for themselves what Flower's client process imports.
+Memory is proportional set size. `--nodes 30 --rounds 20 --payloads empty` measures many nodes on one machine.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any
 import tomli_w
 
 from benchmarks import _fedavg_app
+from benchmarks._clients import watched
 from benchmarks._common import Bar, Json, arguments, median, report
 from benchmarks._memory import of_groups, proportional
 from dqnfed_flwr.deploy.plan import CONNECTION
@@ -38,6 +40,7 @@ BARS = (
     Bar("client_memory_bytes", "<=", 500e6),
     Bar("idle_node_memory_bytes", "<=", 300e6),
 )
+START_ROUNDS = 5
 MODELS = {"empty": ("logistic", 650), "large": ("benchmarks._fedavg_app:wide", _fedavg_app.PARAMETERS)}
 CHUNK = 25
 """Samples that a client with little memory takes at a time (`local.chunk`); left to choose, it takes more."""
@@ -150,6 +153,17 @@ def memory(federation: Loopback, names: Sequence[str]) -> int:
     return proportional(of_groups(process.pid for process in processes if process is not None))
 
 
+def start_seconds(federation: Loopback, place: Path) -> float:
+    """Median life of a client process with the CNN, without the first of each node."""
+    nodes = federation.federation.nodes
+    programs = (federation.programs[f"{one.name}-superexec"].process for one in nodes)
+    wanted = {**settings_of("empty", len(nodes), START_ROUNDS), "model": "cnn", "data": "benchmarks._fedavg_app:images"}
+    with watched([process.pid for process in programs if process is not None]) as lives:
+        run_id = federation.submit({**wanted, "output": str(place / "start")}, place / "app-start")
+        federation.await_end(run_id)
+    return median(lives.ended[len(nodes) :])
+
+
 def first_gradient(chunk: int, repeats: int) -> dict[str, Json]:
     """From the start of a client process to its first gradient of the CNN: seconds, processor time, memory's peak."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
@@ -160,8 +174,8 @@ def first_gradient(chunk: int, repeats: int) -> dict[str, Json]:
         found.append([float(word) for word in done.stdout.split()])
     seconds, used, peaks = zip(*found[1:], strict=True)
     return {
-        "client_start_seconds": median(seconds),
-        "client_start_cpu_seconds": median(used),
+        "cold_client_seconds": median(seconds),
+        "cold_client_cpu_seconds": median(used),
         "client_memory_bytes": max(peaks),
     }
 
@@ -180,6 +194,7 @@ def measure(nodes: int, rounds: int, payloads: Sequence[str], repeats: int) -> d
             edges = [f"{one.name}{part}" for one in federation.federation.nodes for part in ("", "-superexec")]
             figures["idle_node_memory_bytes"] = memory(federation, edges) / nodes
             figures["idle_memory_bytes"] = memory(federation, list(federation.programs))
+            figures["client_start_seconds"] = start_seconds(federation, place)
             for payload in payloads:
                 seconds, exchanges = dqn_fed(federation, place, payload, rounds)
                 stock = fedavg(federation, place, payload, rounds)

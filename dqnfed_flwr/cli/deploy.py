@@ -173,6 +173,30 @@ def check(
         raise typer.Exit(FAILED)
 
 
+@app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})
+@reported
+def warm(
+    command: Annotated[list[str], typer.Argument(metavar="COMMAND...", show_default=False)],
+    keep: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", min=0.0, help="Keep the libraries loaded for so long after the last client."),
+    ] = 600.0,
+) -> None:
+    """Run a SuperExec whose ClientApps find torch and Flower loaded.
+
+    Flower starts a process for every message to a client, and loading torch takes it longer than the work of a small
+    model. Here every client is forked from a process that has them loaded, with the app of its own run. The commands of
+    `deploy init` use it. Linux only; elsewhere COMMAND runs as it is.
+
+    \b
+    Example:
+      dqnfed deploy warm flower-superexec --insecure --runtime-api-address 127.0.0.1:9094 ...
+    """  # noqa: D301  # \b keeps the lines of a help text apart
+    from dqnfed_flwr.deploy.warm import run_warm
+
+    run_warm(command, keep)
+
+
 def _show(finding: Finding) -> None:
     typer.echo(f"{finding.level:<8} {finding.what}")
     if finding.mend:

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 
 def child(parent: int, word: str) -> int | None:
     """A living process that `parent` started and whose command line holds `word`; the newest, None if there is none."""
-    found = [number for number, above, command in _table() if above == parent and word in command]
-    return max(found, default=None)
+    return max((number for number, command in children(parent) if word in command), default=None)
+
+
+def children(parent: int) -> list[tuple[int, str]]:
+    """Numbers and command lines of the living processes that `parent` started."""
+    return [(number, command) for number, above, command in _table() if above == parent]
+
+
+def resident_bytes(number: int) -> int:
+    """Memory of a process that is resident, in bytes, what it shares with others included."""
+    pages = int(Path(f"/proc/{number}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def _table() -> Iterator[tuple[int, int, str]]:

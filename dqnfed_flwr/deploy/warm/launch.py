@@ -1,0 +1,79 @@
+"""Start an executor with a nursery beside it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from dqnfed_flwr.errors import RunError
+
+HERE = Path(__file__).parent
+SOCKET = "nursery"
+LONGEST_ADDRESS = 100
+"""Bytes of a socket's path that every Unix takes."""
+
+
+def run_warm(command: Sequence[str], keep_seconds: float) -> None:
+    """Become `command`, whose ClientApps start warm; return only by an exception.
+
+    The process keeps its number, so whoever watches or stops the executor need not know of the nursery, which ends
+    with it. Where processes cannot be forked safely, that is anywhere but on Linux, clients start as usual.
+
+    Parameters
+    ----------
+    command : Sequence[str]
+        `flower-superexec`, or `flower-supernode` that starts one, with their options.
+    keep_seconds : float
+        How long after the last client the libraries stay loaded.
+
+    Raises
+    ------
+    RunError
+        If there is no such program.
+    """
+    program = shutil.which(command[0], path=search_path())
+    if program is None:
+        raise RunError(f"there is no program {command[0]!r} on the PATH; is flwr installed in this environment?")
+    environment = {**os.environ, "PATH": search_path()}
+    if sys.platform == "linux":
+        environment = _with_nursery(environment, keep_seconds)
+    os.execve(program, list(command), environment)
+
+
+def search_path() -> str:
+    """PATH with this environment's programs in front."""
+    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+
+
+def _with_nursery(environment: dict[str, str], keep_seconds: float) -> dict[str, str]:
+    """Start the nursery; the environment in which clients find it."""
+    address = Path(tempfile.mkdtemp(prefix="dqnfed-warm-")) / SOCKET
+    if len(os.fsencode(address)) > LONGEST_ADDRESS:
+        address.parent.rmdir()
+        raise RunError(f"the path {address} is too long for a socket; set TMPDIR to a folder with a shorter name")
+    alive, held = os.pipe()  # `held` is closed by the system when this process, whatever it has become, is gone
+    os.set_inheritable(held, True)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(address))
+        listener.listen()
+        given = [listener.fileno(), alive]
+        subprocess.Popen(
+            [sys.executable, "-P", str(HERE / "nursery.py"), *map(str, given), str(keep_seconds)],
+            pass_fds=given,
+            stdin=subprocess.DEVNULL,
+            env=environment,
+        )
+    os.close(alive)
+    return {
+        **environment,
+        "PATH": os.pathsep.join([str(HERE / "bin"), environment["PATH"]]),
+        "DQNFED_WARM_ADDRESS": str(address),
+        "DQNFED_WARM_PATH": environment["PATH"],
+        "DQNFED_WARM_PYTHON": sys.executable,
+    }

@@ -1,0 +1,141 @@
+"""Warm clients are what Flower started: same arguments, folder, environment, output, status; and they end with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dqnfed_flwr.deploy.warm import run_warm
+from dqnfed_flwr.errors import RunError
+from tests.helpers.processes import child, children, resident_bytes
+from tests.helpers.programs import wait_for
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="clients are forked on Linux alone")
+SECONDS = 60.0
+EXECUTOR = f"""#!{sys.executable}
+import json, os, subprocess, sys
+for line in sys.stdin:
+    given = json.loads(line)
+    client = subprocess.Popen(
+        ["flwr-clientapp", *given["arguments"]],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={{**os.environ, **given["variables"]}},
+    )
+    print(client.pid, flush=True)
+    if given["wait"]:
+        out, err = client.communicate()
+        print(json.dumps({{"status": client.returncode, "out": out, "err": err}}), flush=True)
+"""
+NOBODY = ["--insecure", "--token", "t", "--runtime-api-address", "127.0.0.1:1"]
+"""Arguments with which a client calls in vain until it is killed."""
+
+
+class Executor:
+    """A program that starts clients as Flower's executor does, under `dqnfed deploy warm`."""
+
+    def __init__(self, place: Path, keep: float) -> None:
+        script = place / "executor"
+        script.write_text(EXECUTOR)
+        script.chmod(0o700)
+        command = [sys.executable, "-c", "from dqnfed_flwr.cli.app import app; app()", "deploy", "warm"]
+        self.process = subprocess.Popen(
+            [*command, "--keep", str(keep), str(script)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=place,
+            env={**os.environ, "TMPDIR": str(place), "OMP_NUM_THREADS": "1"},
+            text=True,
+        )
+
+    def begin(self, *arguments: str, variables: Mapping[str, str] | None = None, wait: bool = False) -> int:
+        """Start a client; its process number, as the executor sees it."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        request = {"arguments": arguments, "variables": dict(variables or {}), "wait": wait}
+        print(json.dumps(request), file=self.process.stdin, flush=True)
+        return int(self.process.stdout.readline())
+
+    def run(self, *arguments: str, variables: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """Start a client and wait; its status and what it wrote."""
+        assert self.process.stdout is not None
+        self.begin(*arguments, variables=variables, wait=True)
+        answer: dict[str, Any] = json.loads(self.process.stdout.readline())
+        return answer
+
+    @property
+    def nursery(self) -> int:
+        """Its process number, once it is there."""
+        found: int = wait_for(lambda: child(self.process.pid, "nursery.py"), SECONDS, pause=0.05)
+        return found
+
+    def forks(self) -> list[int]:
+        """Clients that run warm."""
+        return [number for number, _ in children(self.nursery)]
+
+    def end(self) -> None:
+        """Let it end as if it had nothing more to do."""
+        self.process.kill()
+        self.process.communicate(timeout=SECONDS)
+
+
+@pytest.fixture
+def executor(tmp_path: Path) -> Iterator[Executor]:
+    one = Executor(tmp_path, keep=600.0)
+    yield one
+    one.end()
+
+
+def test_a_client_ends_as_flowers_own_does(executor: Executor) -> None:
+    helped = executor.run("--help", variables={"COLUMNS": "72"})
+    assert (helped["status"], helped["err"]) == (0, "")
+    assert helped["out"].startswith("usage: flwr-clientapp")
+    assert max(map(len, helped["out"].splitlines())) <= 72
+    refused = executor.run(*NOBODY, "--no-such-option")
+    assert refused["status"] == 2
+    assert "--no-such-option" in refused["err"]
+
+
+def test_a_killed_client_takes_its_fork_along_and_a_signal_reaches_it(executor: Executor) -> None:
+    for number in (signal.SIGKILL, signal.SIGTERM):
+        client = executor.begin(*NOBODY)
+        wait_for(executor.forks, SECONDS)
+        os.kill(client, number)
+        wait_for(lambda: not executor.forks(), SECONDS)
+
+
+def test_nothing_outlives_the_executor(executor: Executor, tmp_path: Path) -> None:
+    executor.begin(*NOBODY)
+    nursery = executor.nursery
+    forked = wait_for(executor.forks, SECONDS)
+    executor.end()
+    wait_for(lambda: not any(Path(f"/proc/{number}").exists() for number in (nursery, *forked)), SECONDS)
+    assert not list(tmp_path.glob("dqnfed-warm-*"))
+
+
+def test_without_a_nursery_clients_start_cold_and_say_so(executor: Executor) -> None:
+    os.kill(executor.nursery, signal.SIGKILL)
+    helped = executor.run("--help")
+    assert helped["status"] == 0
+    assert "starts cold" in helped["err"]
+
+
+def test_the_libraries_are_given_up_when_nobody_asks(tmp_path: Path) -> None:
+    executor = Executor(tmp_path, keep=0.0)
+    try:
+        for _ in range(2):
+            assert executor.run("--help")["status"] == 0
+            wait_for(lambda: resident_bytes(executor.nursery) < 40e6, SECONDS)
+    finally:
+        executor.end()
+
+
+def test_a_program_that_is_not_there_is_named() -> None:
+    with pytest.raises(RunError, match="no program 'flower-nothing'"):
+        run_warm(["flower-nothing"], 1.0)
