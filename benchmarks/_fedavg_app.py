@@ -37,13 +37,6 @@ def few(settings: Mapping[str, Any], partition: int, clients: int) -> dict[str, 
     return {"x_train": x, "y_train": np.arange(2 * SAMPLES) % CLASSES}
 
 
-def images(settings: Mapping[str, Any], partition: int, clients: int) -> dict[str, Any]:
-    """500 colour images of noise."""
-    del settings, clients
-    random = np.random.default_rng(partition)
-    return {"x_train": random.random((500, 3, 32, 32), dtype=np.float32), "y_train": np.arange(500) % CLASSES}
-
-
 def wide(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     """A perceptron of 11 million parameters: 44 MB."""
     from torch import nn

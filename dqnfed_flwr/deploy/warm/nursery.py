@@ -98,7 +98,9 @@ class Nursery:
             print(f"dqnfed: a request for a warm client was refused: {error}", file=sys.stderr, flush=True)
             connection.close()
             return None
-        self._load()
+        if not self.loaded:
+            load()
+            self.loaded = True
         try:
             client = os.fork()
         except OSError as error:
@@ -116,19 +118,6 @@ class Nursery:
         self.selector.register(connection, selectors.EVENT_READ)
         _tell(connection, client)
         return None
-
-    def _load(self) -> None:
-        """Load the libraries, once."""
-        if self.loaded:
-            return
-        for name in LIBRARIES:
-            with suppress(ImportError):  # the app will say so, if it needs it
-                importlib.import_module(name)
-        with suppress(LookupError, ImportError):
-            entry_point("flwr-clientapp")
-        gc.collect()
-        gc.freeze()  # what is loaded is shared with the clients: no collection shall write into it
-        self.loaded = True
 
     def _become(self, request: Request, connection: socket.socket) -> None:
         """Make this fork the process that the request asks for."""
@@ -194,6 +183,17 @@ def read_request(connection: socket.socket) -> Request:
         text += part
     given = json.loads(text)
     return Request(given["argv"], given["cwd"], given["environment"], list(streams))
+
+
+def load() -> None:
+    """Load the libraries that clients share."""
+    for name in LIBRARIES:
+        with suppress(ImportError):  # the app will say so, if it needs it
+            importlib.import_module(name)
+    with suppress(LookupError, ImportError):
+        entry_point("flwr-clientapp")
+    gc.collect()
+    gc.freeze()  # what is loaded is shared with the clients: no collection shall write into it
 
 
 def entry_point(name: str) -> Callable[[], Any]:
