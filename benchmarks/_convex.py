@@ -22,7 +22,7 @@ from dqnfed_flwr.client.gradients import LocalLoss
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.data import load_client, to_model_input
 from dqnfed_flwr.engine.grid import InProcessGrid
-from dqnfed_flwr.engine.serve import initial_model
+from dqnfed_flwr.engine.start import initial_model
 from dqnfed_flwr.library import minimum_norm_point
 from dqnfed_flwr.models import build_model
 from dqnfed_flwr.strategy.dqnfed import DQNFed

@@ -25,10 +25,11 @@ from benchmarks._stock import STOCK, stock_run
 from client_app.app import app
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.grid import InProcessGrid
+from dqnfed_flwr.engine.hostile import Attack, Hostile
 from dqnfed_flwr.engine.serve import serve
 from dqnfed_flwr.errors import DQNFedError
 from dqnfed_flwr.fairness import improved_ratio
-from tests.helpers.attacks import ATTACKS, FURTHER, UNSEEN, Attack, Hostile
+from tests.helpers.attacks import ATTACKS, FURTHER, UNSEEN
 
 SGD: dict[str, Any] = {"local.batch-size": 32, "local.lr": 0.1}
 OURS: dict[str, dict[str, Any]] = {

@@ -14,7 +14,7 @@ What comes from a client is checked here before anything else sees it: keys, dty
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, cast
 
@@ -128,6 +128,13 @@ def encode_reply(reply: ClientReply) -> RecordDict:
     for name, value in reply.buffers.items():
         vectors[BUFFER + name] = Array(value)
     return RecordDict({VECTORS: vectors, FIGURES: MetricRecord(_reply_figures(reply))})
+
+
+def change_row(content: RecordDict, change: Callable[[FloatArray], FloatArray]) -> None:
+    """Replace the row of a reply, where it brings one, by what `change` makes of it."""
+    vectors = content.array_records.get(VECTORS)
+    if vectors is not None and "gradient" in vectors:
+        vectors["gradient"] = Array(change(_floats(vectors["gradient"].numpy())))
 
 
 def decode_reply(content: RecordDict, task: ClientTask, form: ReplyForm) -> ClientReply:

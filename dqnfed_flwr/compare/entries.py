@@ -13,7 +13,7 @@ from dqnfed_flwr.experiments import parse_scalar
 ALL = "all"
 FIRST = ("dqn-fed", "fedavg")
 """The first rows where all methods are compared; the others follow in the order of the registry."""
-GENERAL = ("split", "noise", "local", "curvature", "step", "admission")
+GENERAL = ("split", "noise", "start", "attack", "local", "curvature", "step", "admission")
 """Groups of settings that every method shares; any other group belongs to methods."""
 GROUPS: dict[str, tuple[str, ...]] = {"fedmgda+": ("fedmgda",)}
 """Groups of methods that have another name than their group."""
@@ -170,7 +170,7 @@ def _check_name(method: str) -> None:
 
 
 def _common(keys: Mapping[str, Scalar] | Sequence[str]) -> list[str]:
-    return [key for key in keys if key in COMMON or key.startswith(("split.", "noise."))]
+    return [key for key in keys if key in COMMON or key.startswith(("split.", "noise.", "attack."))]
 
 
 def _pair(text: str, where: str) -> tuple[str, Scalar]:

@@ -14,12 +14,14 @@ from dqnfed_flwr.config.groups import (
 from dqnfed_flwr.config.mapping import flatten, nest
 from dqnfed_flwr.config.methods import DqnFedSettings, FedMdfgSettings, ReferenceName
 from dqnfed_flwr.config.profiles import PROFILES, TORCHJD, Profile, profile_of
+from dqnfed_flwr.config.scenario import AttackSettings, StartSettings, check_for_nodes
 from dqnfed_flwr.config.settings import Settings, describe
 
 __all__ = [
     "PROFILES",
     "TORCHJD",
     "AdmissionSettings",
+    "AttackSettings",
     "CurvatureSettings",
     "DqnFedSettings",
     "FedMdfgSettings",
@@ -31,8 +33,10 @@ __all__ = [
     "Scalar",
     "Settings",
     "SplitSettings",
+    "StartSettings",
     "StepRuleName",
     "StepSettings",
+    "check_for_nodes",
     "describe",
     "flatten",
     "nest",

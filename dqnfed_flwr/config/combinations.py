@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from dqnfed_flwr.config.fedcorr import fedcorr_faults
+from dqnfed_flwr.config.scenario import scenario_faults
 from dqnfed_flwr.config.second_order import second_order_faults, second_order_title
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ def faults(settings: Settings) -> Iterator[str]:
     yield from _work_faults(settings)
     yield from _rule_faults(settings)
     yield from second_order_faults(settings)
+    yield from scenario_faults(settings)
     if settings.min_clients > settings.sampled:
         yield (
             f"min-clients: found {settings.min_clients}, but clients x participation asks only {settings.sampled} a "

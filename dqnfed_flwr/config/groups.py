@@ -87,6 +87,12 @@ class StepSettings(Group):
     acceptance: float = Field(1.0, gt=0, le=1, description="share of participants whose test must hold (probed)")
     start: float = Field(1.0, gt=0, description="first factor alpha (probed)")
     max_factor: float = Field(1024.0, gt=0, description="largest factor alpha (probed)")
+    max_fall: float = Field(
+        0.0,
+        ge=0,
+        description="largest share of a participant's loss that its slope may promise to fall, 0 for any; a bound for "
+        "few participants (probed)",
+    )
     min_move: float = Field(
         1e-7, gt=0, description="smallest |alpha step| over |theta| before the model counts as stationary (probed)"
     )

@@ -54,6 +54,7 @@ from dqnfed_flwr.config.methods import (
     VRedSettings,
 )
 from dqnfed_flwr.config.profiles import Profile, Rule, Work, profile_of
+from dqnfed_flwr.config.scenario import AttackSettings, StartSettings
 from dqnfed_flwr.errors import ConfigError
 
 
@@ -94,6 +95,8 @@ class Settings(Group):
     metrics_clients: int = Field(0, ge=0, le=10_000, description="clients with series of their own, 0 for none")
     split: SplitSettings = Field(default_factory=SplitSettings)
     noise: NoiseSettings = Field(default_factory=NoiseSettings)
+    start: StartSettings = Field(default_factory=StartSettings)
+    attack: AttackSettings = Field(default_factory=AttackSettings)
     local: LocalSettings = Field(default_factory=LocalSettings)
     curvature: CurvatureSettings = Field(default_factory=CurvatureSettings)
     step: StepSettings = Field(default_factory=StepSettings)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dqnfed_flwr.config import Scalar, Settings
+from dqnfed_flwr.config import Scalar, Settings, check_for_nodes
 from dqnfed_flwr.data.sources import paths_in
 from dqnfed_flwr.deploy.plan import CONNECTION, PLAN
 from dqnfed_flwr.engine.flower import write_app
@@ -24,7 +24,7 @@ from dqnfed_flwr.engine.flwr_command import FlwrCommand, flwr_environment, progr
 from dqnfed_flwr.errors import ConfigError, RunError
 
 COMPLETED, STOPPED = "finished:completed", "finished:stopped"
-PATHS = ("output", "metrics")
+PATHS = ("output", "metrics", "start.model")
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 15.0
 GIVE_UP_SECONDS = 600.0
 """How long a SuperLink may be away while a run is followed; a restart takes seconds."""
@@ -76,10 +76,12 @@ def server_settings(flat: Mapping[str, Scalar], output: str, *, resume: bool) ->
     Raises
     ------
     ConfigError
-        If a path is relative, or a run is to be resumed without an output folder.
+        If a path is relative, a run is to be resumed without an output folder, or the settings are of the in-process
+        engine alone.
     """
     keys = {**flat, **({"output": output} if output else {}), **({"resume": True} if resume else {})}
     settings = Settings.from_mapping(keys)
+    check_for_nodes(settings)
     for key in PATHS:
         if (found := str(settings.flat().get(key, ""))) and not found.startswith("/"):
             raise ConfigError(f"{key}: found {found!r}; the run is on another machine: give an absolute path there")

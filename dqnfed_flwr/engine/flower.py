@@ -25,7 +25,7 @@ from pathlib import Path
 
 import tomli_w
 
-from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config import Settings, check_for_nodes
 from dqnfed_flwr.engine.flwr_command import CONNECTION, FlwrCommand, flwr_environment, program, run_status
 from dqnfed_flwr.engine.result import RUN, RunResult, read_result
 from dqnfed_flwr.errors import RunError
@@ -54,13 +54,17 @@ def run_flower(settings: Settings, *, listeners: Sequence[Listener] = ()) -> Run
     ------
     RunError
         If the extra `simulation` is missing, Flower could not be started, or the run failed.
+    ConfigError
+        If the settings ask for what only the in-process engine does.
     """
+    check_for_nodes(settings)
     if find_spec("ray") is None:
         raise RunError("Flower's simulation engine needs Ray; install dqnfed-flwr[simulation]")
     with tempfile.TemporaryDirectory(prefix="dqnfed-") as place:
         home = Path(place)
         output = Path(settings.output or home / "output").expanduser().absolute()
-        settings = Settings.from_mapping({**settings.flat(), "output": str(output)})
+        start = str(Path(settings.start.model).expanduser().absolute()) if settings.start.model else ""
+        settings = Settings.from_mapping({**settings.flat(), "output": str(output), "start.model": start})
         (output / RUN).unlink(missing_ok=True)  # its coming tells that the run is over
         if not settings.resume:
             (output / EVENTS).unlink(missing_ok=True)

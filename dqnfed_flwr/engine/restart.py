@@ -12,7 +12,7 @@ from pathlib import Path
 
 from flwr.common.logger import log
 
-from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config import Settings, check_for_nodes
 from dqnfed_flwr.engine.serve import prepare_output
 from dqnfed_flwr.strategy.dqnfed import CHECKPOINT
 
@@ -35,8 +35,10 @@ def settings_of_run(settings: Settings, run_id: int) -> Settings:
     Raises
     ------
     ConfigError
-        If the output folder cannot be written, or a run is to be resumed without one.
+        If the output folder cannot be written, a run is to be resumed without one, or the settings ask for what only
+        the in-process engine does.
     """
+    check_for_nodes(settings)
     if not settings.output and os.environ.get(OUTPUT):
         settings = _with(settings, output=str(Path(os.environ[OUTPUT]) / str(run_id)))
     if not settings.metrics and os.environ.get(METRICS):

@@ -68,9 +68,11 @@ def run_in_process(settings: Settings, *, jobs: int = 0, listeners: Sequence[Lis
     """Run with the in-process grid."""
     from client_app.app import app
     from dqnfed_flwr.engine.grid import InProcessGrid
+    from dqnfed_flwr.engine.hostile import with_hostile
     from dqnfed_flwr.engine.serve import serve
 
-    grid = InProcessGrid(app, settings.clients, settings.flat(), jobs=jobs or choose_jobs(settings, usable_cores()))
+    jobs = jobs or choose_jobs(settings, usable_cores())
+    grid = InProcessGrid(with_hostile(app, settings), settings.clients, settings.flat(), jobs=jobs)
     return serve(grid, settings, listeners=listeners)
 
 

@@ -8,20 +8,15 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
-from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
-from dqnfed_flwr import wire
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.metrics import metrics_of
 from dqnfed_flwr.engine.result import RUN, RunResult
+from dqnfed_flwr.engine.start import initial_model
 from dqnfed_flwr.errors import ConfigError, RunError
-from dqnfed_flwr.models import build_model
-from dqnfed_flwr.params import ParamSpec
 from dqnfed_flwr.strategy.checkpoint import output_directory
 from dqnfed_flwr.strategy.dqnfed import DQNFed
-from dqnfed_flwr.strategy.roster import Roster
 from dqnfed_flwr.telemetry.events import Listener
 from dqnfed_flwr.telemetry.log import EventLog
 from dqnfed_flwr.telemetry.patience import Patience
@@ -93,19 +88,3 @@ def prepare_output(settings: Settings) -> Path | None:
     except OSError as error:
         raise ConfigError(f"output: cannot write to {output} ({error.strerror}); name another directory") from None
     return output
-
-
-def initial_model(settings: Settings, roster: Roster) -> ArrayRecord:
-    """The model of `settings.seed`, in the form that the members' data ask for.
-
-    Raises
-    ------
-    DataError
-        If members disagree on the shape of a sample, with no majority for either.
-    """
-    form = roster.form
-    dtype = torch.float64 if settings.dtype == "float64" else torch.float32
-    model = build_model(settings.model, form.input_shape, form.num_classes, seed=settings.seed, dtype=dtype)
-    spec = ParamSpec.of(model)
-    buffers = {name: value.numpy() for name, value in spec.read_buffers(model).items()}
-    return wire.encode_model(spec.flatten(model).numpy(), buffers)

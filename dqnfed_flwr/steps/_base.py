@@ -31,7 +31,7 @@ class StepScale:
     hints : SearchHints
         What the method says to the rule `search`.
     losses, slopes : Mapping[int, float]
-        By participant: f_k at the model it starts from, and g_k . step. Told when a candidate is judged.
+        By participant: f_k at the model it starts from, and g_k . step. Empty in Flower's inherited loop.
     """
 
     norm: float

@@ -15,6 +15,10 @@ class Probed(StepRule):
 
     The first candidate of a round is the factor last accepted. It is doubled when the test would have held there as
     well (asked every `grow_every` rounds), and drawn back to what was accepted after a miss.
+
+    With `max_fall` c above 0 no candidate is larger than min_k c f_k / (g_k . step): to first order, no participant's
+    loss falls by more than the share c. Where few take part the test says nothing about the others, and without a
+    bound the step goes as far as those few losses fall.
     """
 
     def __init__(self, settings: StepSettings) -> None:
@@ -22,10 +26,12 @@ class Probed(StepRule):
         self._factor = settings.start
 
     def propose(self, scale: StepScale) -> Ladder:
-        """The factor accepted last, with the rungs around it."""
+        """The factor accepted last, or the largest allowed, with the rungs around it."""
         every = self._settings.grow_every
-        grow = bool(every) and scale.round % every == 0 and 2 * self._factor <= self._settings.max_factor
-        return Ladder(self._factor, grow, self._settings.halvings)
+        most = min(self._settings.max_factor, _most(scale, self._settings.max_fall))
+        factor = min(self._factor, most)
+        grow = bool(every) and scale.round % every == 0 and 2 * factor <= most
+        return Ladder(factor, grow, self._settings.halvings)
 
     def judge(self, ladder: Ladder, probes: Mapping[int, Probe], scale: StepScale) -> Verdict:
         """Accept if the tests of `acceptance` of the participants hold; else the largest rung at which they would."""
@@ -54,6 +60,16 @@ class Probed(StepRule):
     def restore_state(self, state: Mapping[str, float]) -> None:
         """Take up the factor."""
         self._factor = state["factor"]
+
+
+def _most(scale: StepScale, max_fall: float) -> float:
+    """The largest a with a (g_k . step) <= `max_fall` f_k for every participant; infinite where `max_fall` is 0."""
+    if not max_fall:
+        return math.inf
+    return min(
+        (max_fall * scale.losses[client] / slope for client, slope in scale.slopes.items() if slope > 0),
+        default=math.inf,
+    )
 
 
 def _reach(probe: Probe, factor: float, lowest: float) -> float:

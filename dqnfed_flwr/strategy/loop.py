@@ -130,7 +130,7 @@ class RoundLoop:
             pending.fallback = collected.rows.combine(batch.shares)
         self._state.pending = pending
         if solved.norm > 0:
-            ladder = self._rule.propose(pending.scale)
+            ladder = self._rule.propose(_told(pending))
             pending.first = ladder.factor
             self._offer(pending, ladder)
         else:
@@ -212,8 +212,7 @@ class RoundLoop:
     def _judge(self, pending: PendingStep, probes: Mapping[int, Probe]) -> Verdict:
         probes = {client: probe for client, probe in probes.items() if client not in pending.silenced} or probes
         if not pending.relaxed:
-            told = replace(pending.scale, losses=pending.losses, slopes=pending.slopes)
-            return self._rule.judge(pending.ladder, probes, told)
+            return self._rule.judge(pending.ladder, probes, _told(pending))
         factor = pending.ladder.factor
         if mean_loss_falls(probes, pending.losses, pending.shares):
             return Verdict(accepted=True, factor=factor)
@@ -286,3 +285,8 @@ class RoundLoop:
                 f"{self._settings.deadline:.0f} s. The model is unchanged since round {self._state.round}"
                 + most_frequent_reason(dropped or {})
             )
+
+
+def _told(pending: PendingStep) -> StepScale:
+    """What the rule is told of a step: its scale, with losses and slopes of the participants."""
+    return replace(pending.scale, losses=pending.losses, slopes=pending.slopes)

@@ -13,10 +13,11 @@ import pytest
 from client_app.app import app
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.grid import InProcessGrid
+from dqnfed_flwr.engine.hostile import Attack, Hostile
 from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.engine.serve import serve
 from dqnfed_flwr.fairness import improved_ratio
-from tests.helpers.attacks import ATTACKS, FURTHER, Attack, Hostile
+from tests.helpers.attacks import ATTACKS, FURTHER
 
 BASE: dict[str, Any] = {
     "partition": "dirichlet",

@@ -26,6 +26,13 @@ ROOT = Path(__file__).parents[2]
 TWO: dict[str, Any] = {**TINY, "clients": 2}
 
 
+def test_a_run_begins_at_a_file_that_a_relative_path_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    first = run({**TWO, "output": "first"})
+    following = run({**TWO, "start.model": "first/model.npz"}, engine="flower")
+    assert following.events[0].losses_before == first.events[-1].losses_after
+
+
 def ended(flwr: FlwrCommand, run_id: str) -> str:
     """How the run ended, after waiting for it."""
     end = time.monotonic() + 240

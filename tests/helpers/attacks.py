@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-
 import numpy as np
 from flwr.app import Array as FlowerArray
-from flwr.app import Context, Message, MessageType
-from flwr.clientapp import ClientApp
+from flwr.app import Message
 
 from dqnfed_flwr import wire
 from dqnfed_flwr.admission.examine import COUNT, NORM
 from dqnfed_flwr.admission.votes import VETO
+from dqnfed_flwr.attacks import tampered
+from dqnfed_flwr.config import AttackSettings
+from dqnfed_flwr.engine.hostile import Attack
 from tests.helpers.bad_replies import Meddle, at, figure, vector
 
 HUGE = 15_000_000
 """Values of an array of 120 MB."""
-Attack = Callable[[Message, Message], Message]
-"""Makes a hostile reply of the honest one and of the message it answers."""
 
 
 def _blind(meddle: Meddle) -> Attack:
@@ -25,8 +23,14 @@ def _blind(meddle: Meddle) -> Attack:
     return lambda reply, question: meddle(reply)
 
 
+def _row(attack: AttackSettings) -> Attack:
+    """An attack of the package's own that needs neither model nor noise."""
+    rng = np.random.default_rng(0)
+    return _blind(vector(lambda g: tampered(g, g, attack, rng, displacement=False).astype(np.float32)))
+
+
 def _times(factor: float) -> Attack:
-    return _blind(vector(lambda g: (g * factor).astype(np.float32)))
+    return _row(AttackSettings(kind="enlarged", factor=factor))
 
 
 def _huge(_: object) -> FlowerArray:
@@ -102,7 +106,7 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
     "x 100": (_times(100.0), NORM),
     "x 1e6": (_times(1e6), NORM),
     "sign flip x 10": (_times(-10.0), NORM),
-    "zero": (_blind(vector(lambda g: np.zeros_like(g))), "zero-gradient"),
+    "zero": (_row(AttackSettings(kind="zero")), "zero-gradient"),
     "NaN loss": (_blind(figure("loss", np.nan)), "not-finite"),
     "1e12 samples": (_blind(figure("num-examples", 10**12)), "bad-count"),
     "negative samples": (_blind(figure("num-examples", -10)), "bad-count"),
@@ -130,28 +134,3 @@ UNSEEN: dict[str, tuple[Attack, str]] = {
     "patient veto": (PatientVeto(), ""),
 }
 """Lies within every limit: nothing finds them out by itself."""
-
-
-class Hostile(ClientApp):
-    """A ClientApp of which some clients tamper with every reply to a task.
-
-    Parameters
-    ----------
-    app : ClientApp
-        What honest clients run.
-    clients : Collection[int]
-        The hostile ones.
-    attack : Attack
-        Makes their reply from the honest one.
-    """
-
-    def __init__(self, app: ClientApp, clients: Collection[int], attack: Attack) -> None:
-        super().__init__()
-        self._app, self._clients, self._attack = app, frozenset(clients), attack
-
-    def __call__(self, message: Message, context: Context) -> Message:
-        """Answer, or meddle."""
-        reply = self._app(message, context)
-        if context.node_config["partition-id"] not in self._clients:
-            return reply
-        return reply if message.metadata.message_type == MessageType.QUERY else self._attack(reply, message)

@@ -74,6 +74,19 @@ def test_probed_begins_at_its_start_with_rungs_below() -> None:
     assert probed(start=0.5, halvings=3, grow_every=0).propose(scale()) == Ladder(0.5, False, 3)
 
 
+def test_probed_promises_no_participant_a_fall_beyond_its_bound() -> None:
+    told = StepScale(2.0, 1.0, 1.0, 3, losses={0: 2.0, 1: 1.0, 2: 4.0}, slopes={0: 4.0, 1: 0.5, 2: -1.0})
+    # 0.1 * 2 / 4 = 0.05 and 0.1 * 1 / 0.5 = 0.2; client 2 is promised a rise.
+    rule = probed(max_fall=0.1)
+    assert rule.propose(told) == Ladder(0.05, False, 6)
+    assert probed(max_fall=0.1, start=0.02).propose(told) == Ladder(0.02, True, 6)
+    assert probed(max_fall=0.1, max_factor=0.01).propose(told).factor == 0.01
+    assert probed().propose(told).factor == 1
+    assert probed(max_fall=0.1).propose(scale()).factor == 1
+    rule.judge(Ladder(0.05), {0: HOLDS}, told)
+    assert rule.export_state() == {"factor": 0.05}
+
+
 def test_probed_asks_for_twice_the_factor_every_so_many_rounds() -> None:
     rule = probed(grow_every=3)
     assert [rule.propose(scale(number=t)).grow for t in range(1, 8)] == [False, False, True] * 2 + [False]

@@ -15,7 +15,8 @@ from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.grid import InProcessGrid
 from dqnfed_flwr.engine.result import MODEL, RUN, read_result
 from dqnfed_flwr.engine.run import run
-from dqnfed_flwr.engine.serve import initial_model, prepare_output, serve
+from dqnfed_flwr.engine.serve import prepare_output, serve
+from dqnfed_flwr.engine.start import initial_model
 from dqnfed_flwr.errors import CheckpointError, ConfigError, DataError
 from dqnfed_flwr.models import build_model
 from dqnfed_flwr.params import ParamSpec

@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from dqnfed_flwr.engine.grid import InProcessGrid
+from dqnfed_flwr.engine.hostile import Hostile
 from dqnfed_flwr.linalg.gram import Basis
 from dqnfed_flwr.strategy.dqnfed import DQNFed
-from tests.helpers.attacks import ATTACKS, FURTHER, Hostile
+from tests.helpers.attacks import ATTACKS, FURTHER
 from tests.helpers.quadratics import Federation, spread_out, start_at, strategy
 
 CLIENTS, BAD = 6, 3

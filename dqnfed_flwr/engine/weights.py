@@ -1,0 +1,115 @@
+"""A model's weights from the files that this package writes: a run's `model.npz`, and `model.safetensors`."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Collection, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from dqnfed_flwr.errors import ConfigError, ShapeError
+from dqnfed_flwr.params import ParamSpec
+
+KEY = "start.model"
+BUFFER = "buffer."
+MOST_NAMED = 4
+
+
+def read_weights(path: Path, module: nn.Module, model: str) -> None:
+    """Write the weights of a file into `module`, cast to its dtype.
+
+    Parameters
+    ----------
+    path : Path
+        `model.npz` of a run's output folder, or a file of safetensors with the names of the module's `state_dict`.
+    module : nn.Module
+        Changed in place.
+    model : str
+        What the settings call it, for what is said.
+
+    Raises
+    ------
+    ConfigError
+        If the file is absent, damaged or of neither form, holds NaN or Inf, or is of another model: naming what was
+        found and what is needed.
+    """
+    if path.is_dir():
+        raise ConfigError(f"{KEY}: {path} is a folder; name the file, such as {path / 'model.npz'}")
+    if not path.is_file():
+        raise ConfigError(f"{KEY}: {path}: no such file on this machine; the server reads it")
+    if path.suffix == ".npz":
+        _from_run(path, module, model)
+    elif path.suffix == ".safetensors":
+        _from_safetensors(path, module, model)
+    else:
+        raise ConfigError(f"{KEY}: found {path.name}; give a run's model.npz, or a file that ends in .safetensors")
+    state = module.state_dict()
+    if bad := [name for name, value in state.items() if value.is_floating_point() and not value.isfinite().all()]:
+        raise ConfigError(f"{KEY}: {path} holds NaN or Inf, in {_some(bad)}; choose another model")
+
+
+def _from_run(path: Path, module: nn.Module, model: str) -> None:
+    arrays = _archive(path)
+    theta = arrays.pop("theta", np.empty(0))
+    spec = ParamSpec.of(module)
+    if theta.shape != (spec.dim,):
+        raise ConfigError(
+            f"{KEY}: {path} holds {theta.size} parameters; model {model} for these data has {spec.dim}. Set model, "
+            "data and num-classes as in the run that wrote it"
+        )
+    buffers = {name.removeprefix(BUFFER): torch.from_numpy(np.array(value)) for name, value in arrays.items()}
+    try:
+        spec.write_buffers(buffers, module)
+    except ShapeError as error:
+        raise ConfigError(f"{KEY}: {path}: {error}") from None
+    spec.unflatten(torch.from_numpy(np.array(theta)), module)
+
+
+def _archive(path: Path) -> dict[str, NDArray[Any]]:
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise ConfigError(f"{KEY}: {path}: damaged, or no model of a run ({error}); choose another file") from None
+
+
+def _from_safetensors(path: Path, module: nn.Module, model: str) -> None:
+    if find_spec("safetensors") is None:
+        raise ConfigError(f"{KEY}: {path.name} needs the package safetensors; install dqnfed-flwr[export]")
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file, load_model
+
+    try:
+        found = load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise ConfigError(f"{KEY}: {path}: damaged, or no file of safetensors ({error}); choose another file") from None
+    _check_shapes(path, found, module.state_dict(), model)
+    missing, unexpected = load_model(module, path, strict=False)
+    faults = [f"{word} {_some(names)}" for word, names in (("lacks", missing), ("has also", unexpected)) if names]
+    if faults:
+        raise ConfigError(f"{KEY}: {path}, for model {model}: it {' and '.join(faults)}; set model as it was then")
+
+
+def _check_shapes(path: Path, found: Mapping[str, Tensor], wanted: Mapping[str, Tensor], model: str) -> None:
+    wrong = [
+        f"{name} {list(found[name].shape)} for {list(wanted[name].shape)}"
+        for name in sorted(found.keys() & wanted.keys())
+        if found[name].shape != wanted[name].shape
+    ]
+    if wrong:
+        raise ConfigError(
+            f"{KEY}: {path}, for model {model} and these data: {_some(wrong)}; set model, data and num-classes as they "
+            "were then"
+        )
+
+
+def _some(words: Collection[str]) -> str:
+    found = sorted(words)
+    return ", ".join(found[:MOST_NAMED]) + (f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else "")
