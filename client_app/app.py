@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from dqnfed_flwr.client.handlers import answer_properties, answer_task
+from dqnfed_flwr.client.handlers import answer_properties, answer_task, foresee_gradients
 
 app = ClientApp()
 
@@ -20,6 +22,11 @@ def train(message: Message, context: Context) -> Message:
 def evaluate(message: Message, context: Context) -> Message:
     """Probes and accuracies at the candidate model."""
     return answer_task(message, context)
+
+
+def together(asked: Sequence[tuple[Message, Context]]) -> None:
+    """What clients of one process do together before each answers its message: for a grid without a network."""
+    foresee_gradients(asked)
 
 
 @app.query()

@@ -154,7 +154,7 @@ class ParamSpec:
 
     def read_buffers(self, module: nn.Module) -> dict[str, Tensor]:
         """Copies of the persistent buffers, by name."""
-        state = module.state_dict()
+        state = module.state_dict() if self.buffers else {}
         return {name: state[name].detach().clone() for name in self.buffers}
 
     def write_buffers(self, buffers: Mapping[str, torch.Tensor], module: nn.Module) -> None:
@@ -165,9 +165,9 @@ class ParamSpec:
         ShapeError
             If names or shapes differ from the module's.
         """
-        state = module.state_dict()
         if set(buffers) != set(self.buffers):
             raise ShapeError(f"buffers {sorted(buffers)} were sent; this model has {sorted(self.buffers)}")
+        state = module.state_dict() if buffers else {}
         for name, value in buffers.items():
             if tuple(value.shape) != tuple(state[name].shape):
                 raise ShapeError(f"buffer {name!r} has shape {tuple(value.shape)}; need {tuple(state[name].shape)}")

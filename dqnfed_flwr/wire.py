@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, cast
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from flwr.app import Array as FlowerArray
@@ -33,6 +33,8 @@ BUFFER, EXTRA, DIRECTIVE = "buffer.", "extra.", "directive."
 FLOATS = ("float32", "float64")
 MAX_EXAMPLES = 10**9
 Buffers = Mapping[str, NDArray[np.generic]]
+_TASK_FIELDS = {item.name.replace("_", "-"): item.name for item in fields(ClientTask) if item.name != "directives"}
+_Record = TypeVar("_Record", ArrayRecord, MetricRecord, ConfigRecord)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,7 @@ def decode_model(record: ArrayRecord) -> tuple[FloatArray, FloatArray | None, Bu
 
 def encode_task(task: ClientTask, model: ArrayRecord) -> RecordDict:
     """Content of a message to a client."""
-    config = {_kebab(key): value for key, value in asdict(task).items() if key != "directives"}
+    config = {key: getattr(task, name) for key, name in _TASK_FIELDS.items()}
     config |= {DIRECTIVE + name: float(value) for name, value in task.directives.items()}
     return RecordDict({MODEL: model, TASK: ConfigRecord(config)})
 
@@ -105,17 +107,18 @@ def decode_task(content: RecordDict) -> Assignment:
     WireError
         If a record or a key is missing.
     """
-    if MODEL not in content.array_records or TASK not in content.config_records:
+    model, config = _of_kind(content, ArrayRecord).get(MODEL), _of_kind(content, ConfigRecord).get(TASK)
+    if model is None or config is None:
         raise WireError("missing-key", f"records {sorted(content)}; need {MODEL!r} and {TASK!r}")
-    config = content.config_records[TASK]
-    names = {_kebab(item.name): item.name for item in fields(ClientTask) if item.name != "directives"}
     directives: dict[str, Any] = {
         key.removeprefix(DIRECTIVE): value for key, value in config.items() if key.startswith(DIRECTIVE)
     }
-    values: dict[str, Any] = {names.get(key, key): value for key, value in config.items() if DIRECTIVE not in key}
-    if set(values) != set(names.values()):
-        raise WireError("missing-key", f"task keys {sorted(config)}; need {sorted(names)}")
-    return Assignment(ClientTask(**values, directives=directives), *decode_model(content.array_records[MODEL]))
+    values: dict[str, Any] = {
+        _TASK_FIELDS.get(key, key): value for key, value in config.items() if DIRECTIVE not in key
+    }
+    if set(values) != set(_TASK_FIELDS.values()):
+        raise WireError("missing-key", f"task keys {sorted(config)}; need {sorted(_TASK_FIELDS)}")
+    return Assignment(ClientTask(**values, directives=directives), *decode_model(model))
 
 
 def encode_reply(reply: ClientReply) -> RecordDict:
@@ -132,7 +135,7 @@ def encode_reply(reply: ClientReply) -> RecordDict:
 
 def change_row(content: RecordDict, change: Callable[[FloatArray], FloatArray]) -> None:
     """Replace the row of a reply, where it brings one, by what `change` makes of it."""
-    vectors = content.array_records.get(VECTORS)
+    vectors = _of_kind(content, ArrayRecord).get(VECTORS)
     if vectors is not None and "gradient" in vectors:
         vectors["gradient"] = Array(change(_floats(vectors["gradient"].numpy())))
 
@@ -151,11 +154,12 @@ def decode_reply(content: RecordDict, task: ClientTask, form: ReplyForm) -> Clie
     The vectors are not searched for NaN and Inf here: whoever forms the gradient's norm sees it there for nothing.
     """
     figures = _figures_of(content)
-    _check_keys("array records", set(content.array_records), {VECTORS})
-    _check_keys("metric and config records", set(content) - set(content.array_records), {FIGURES})
+    arrays = _of_kind(content, ArrayRecord)
+    _check_keys("array records", set(arrays), {VECTORS})
+    _check_keys("metric and config records", set(content) - set(arrays), {FIGURES})
     num_examples = figures.count("num-examples", least=1)
     seconds = figures.number("seconds")
-    vectors = content.array_records[VECTORS]
+    vectors = arrays[VECTORS]
     probe = _read_probe(figures, task) if task.probe else None
     test = _read_evaluation(figures, "test") if task.evaluate else None
     validation = _read_evaluation(figures, "validation") if task.evaluate and "validation-loss" in figures else None
@@ -210,17 +214,18 @@ def decode_properties(content: RecordDict) -> dict[str, Any]:
     WireError
         If the record is missing.
     """
-    if PROPERTIES not in content.config_records:
+    properties = _of_kind(content, ConfigRecord).get(PROPERTIES)
+    if properties is None:
         raise WireError("missing-key", f"records {sorted(content)[:8]}; need {PROPERTIES!r}")
-    return dict(content.config_records[PROPERTIES])
+    return dict(properties)
 
 
 def payload(content: RecordDict) -> int:
     """Bytes of arrays and figures in a message, without framing."""
-    arrays = sum(size(array) for record in content.array_records.values() for array in record.values())
-    values = (value for record in content.metric_records.values() for value in record.values())
+    arrays = sum(size(array) for record in _of_kind(content, ArrayRecord).values() for array in record.values())
+    values = (value for record in _of_kind(content, MetricRecord).values() for value in record.values())
     figures = sum(len(value) if isinstance(value, list) else 1 for value in values)
-    settings = sum(len(record) for record in content.config_records.values())
+    settings = sum(len(record) for record in _of_kind(content, ConfigRecord).values())
     return arrays + 8 * (figures + settings)
 
 
@@ -267,9 +272,15 @@ class _Figures:
 
 
 def _figures_of(content: RecordDict) -> _Figures:
-    if FIGURES not in content.metric_records:
+    figures = _of_kind(content, MetricRecord).get(FIGURES)
+    if figures is None:
         raise WireError("missing-key", f"records {sorted(content)[:8]}; need {VECTORS!r} and {FIGURES!r}")
-    return _Figures(content.metric_records[FIGURES])
+    return _Figures(figures)
+
+
+def _of_kind(content: RecordDict, kind: type[_Record]) -> dict[str, _Record]:
+    """The records of one kind; Flower's own views of them are dictionaries built and checked anew at every look."""
+    return {key: record for key, record in content.items() if isinstance(record, kind)}
 
 
 def _reply_figures(reply: ClientReply) -> dict[str, int | float | list[int] | list[float]]:
@@ -349,10 +360,6 @@ def _floats(values: NDArray[np.generic]) -> FloatArray:
     return cast(FloatArray, values)
 
 
-def _kebab(name: str) -> str:
-    return name.replace("_", "-")
-
-
 def encode_memory(memory: Mapping[str, NDArray[np.generic]], state: RecordDict) -> None:
     """Put a client's memory into the state that Flower keeps for it between messages."""
     record = ArrayRecord()
@@ -363,7 +370,7 @@ def encode_memory(memory: Mapping[str, NDArray[np.generic]], state: RecordDict) 
 
 def memory_record(state: RecordDict) -> ArrayRecord | None:
     """The record that `encode_memory` put into `state`, if any."""
-    return state.array_records.get(MEMORY)
+    return _of_kind(state, ArrayRecord).get(MEMORY)
 
 
 def decode_memory(state: RecordDict) -> dict[str, NDArray[np.generic]]:

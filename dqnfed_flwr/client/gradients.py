@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
@@ -60,6 +60,7 @@ class LocalLoss:
         self.samples = samples
         self.ridge = ridge
         self.chunk = chunk or choose_chunk(model, *samples)
+        self._foreseen: tuple[Tensor, float, Callable[[], Tensor]] | None = None
 
     @property
     def num_examples(self) -> int:
@@ -73,7 +74,7 @@ class LocalLoss:
         with self._forward_only():
             for inputs, labels in self._chunks(*self.samples):
                 total += cross_entropy(self.model.module(inputs), labels, self.num_examples).item()
-        return total + self._penalty()
+        return total + self._penalty(theta)
 
     def loss_and_gradient(self, theta: Tensor, rows: Tensor | None = None) -> tuple[float, Tensor]:
         """f_k and its gradient at `theta`.
@@ -90,6 +91,9 @@ class LocalLoss:
         tuple[float, Tensor]
             The loss, and the gradient [D] in the dtype of `theta`, a vector of its own.
         """
+        if rows is None and self._foreseen is not None and self._foreseen[0] is theta:
+            (_, loss, gradient_of), self._foreseen = self._foreseen, None
+            return loss + self._penalty(theta), self._with_ridge(gradient_of(), theta)
         self.model.place(theta)
         samples = self._select(rows)
         total = 0.0
@@ -99,7 +103,21 @@ class LocalLoss:
             parts = torch.autograd.grad(part, self.model.parameters, allow_unused=True, materialize_grads=True)
             gradient = self._added(gradient, parts)
             total += part.item()
-        return total + self._penalty(), self._with_ridge(gradient, theta)
+        return total + self._penalty(theta), self._with_ridge(gradient, theta)
+
+    def foresee(self, theta: Tensor, loss: float, gradient: Callable[[], Tensor]) -> None:
+        """Have `loss_and_gradient` answer with these, once, when it is asked at this very tensor.
+
+        Parameters
+        ----------
+        theta : Tensor
+            [D].
+        loss : float
+            Mean cross-entropy over the training part, without the ridge.
+        gradient : Callable[[], Tensor]
+            Makes the gradient of that [D], a vector of its own.
+        """
+        self._foreseen = (theta, loss, gradient)
 
     def hessian_product(self, theta: Tensor, vector: Tensor, rows: Tensor | None = None) -> Tensor:
         """The Hessian of f_k at `theta` times `vector` [D], by differentiating the gradient once more.
@@ -156,11 +174,11 @@ class LocalLoss:
             for start in range(0, len(labels), self.chunk)
         )
 
-    def _penalty(self) -> float:
+    def _penalty(self, theta: Tensor) -> float:
         if not self.ridge:
             return 0.0
-        exact = torch.float32 if self.model.theta.device.type == "mps" else torch.float64
-        norm: float = torch.linalg.vector_norm(self.model.theta, dtype=exact).item()
+        exact = torch.float32 if theta.device.type == "mps" else torch.float64
+        norm: float = torch.linalg.vector_norm(theta, dtype=exact).item()
         return 0.5 * self.ridge * norm * norm
 
     def _forward_only(self) -> AbstractContextManager[object]:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from flwr.app import ArrayRecord, Context, Message
+from flwr.app import ArrayRecord, Context, Message, MessageType, UserConfig
 
 from dqnfed_flwr import wire
 from dqnfed_flwr.client.cache import client_for
 from dqnfed_flwr.client.numpy_client import DQNFedClient
 from dqnfed_flwr.config import Scalar, Settings
 from dqnfed_flwr.errors import ConfigError
+from dqnfed_flwr.wire import Assignment
+
+_KNOWN: deque[tuple[UserConfig, frozenset[tuple[str, Scalar]]]] = deque(maxlen=4)
 
 
 @dataclass(slots=True)
@@ -44,9 +49,29 @@ def answer_task(message: Message, context: Context) -> Message:
     assignment = wire.decode_task(message.content)
     session = _session_of(context)
     session.load(context)
-    reply = session.client.work(assignment.task, assignment.theta, assignment.step, assignment.buffers)
+    reply = session.client.work(assignment.task, assignment.theta, assignment.step, assignment.buffers, lasting=True)
     session.save(context)
     return Message(wire.encode_reply(reply), reply_to=message)
+
+
+def foresee_gradients(asked: Sequence[tuple[Message, Context]]) -> None:
+    """Compute the gradients that these messages ask for at one model together; `answer_task` then takes them up.
+
+    Raises
+    ------
+    ModelError
+        If the model cannot be taken apart for that.
+    """
+    alike: dict[tuple[int, int], list[tuple[Assignment, DQNFedClient]]] = {}
+    for message, context in asked:
+        if message.metadata.message_type == MessageType.TRAIN:
+            assignment = wire.decode_task(message.content)
+            key = id(assignment.theta), assignment.task.num_classes
+            alike.setdefault(key, []).append((assignment, _session_of(context).client))
+    for (assignment, first), *others in alike.values():
+        if others:
+            classes = assignment.task.num_classes
+            first.foresee(classes, assignment.theta, assignment.buffers, [client for _, client in others])
 
 
 def answer_properties(message: Message, context: Context) -> Message:
@@ -66,8 +91,16 @@ def _session_of(context: Context) -> _Session:
     if "partition-id" not in node:
         raise ConfigError("this node has no partition-id; start it with --node-config 'partition-id=0'")
     path = node.get("data")
-    items = frozenset(context.run_config.items())
-    return _session(items, int(node["partition-id"]), None if path is None else str(path))
+    return _session(_items(context.run_config), int(node["partition-id"]), None if path is None else str(path))
+
+
+def _items(config: UserConfig) -> frozenset[tuple[str, Scalar]]:
+    """The settings of a run as a key; those of the last few runs are known again without hashing each of them."""
+    known = next((items for seen, items in tuple(_KNOWN) if seen == config), None)
+    if known is None:
+        known = frozenset(config.items())
+        _KNOWN.append((dict(config), known))
+    return known
 
 
 @lru_cache(maxsize=128)

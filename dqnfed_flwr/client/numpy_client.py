@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +63,8 @@ class DQNFedClient(NumPyClient):
         theta: FloatArray | Tensor,
         step: FloatArray | Tensor | None = None,
         buffers: Mapping[str, NDArray[Any]] | None = None,
+        *,
+        lasting: bool = False,
     ) -> ClientReply:
         """Do what one exchange asks.
 
@@ -76,6 +78,9 @@ class DQNFedClient(NumPyClient):
             [D], where the task or the settings need the line through the candidate.
         buffers : Mapping[str, NDArray] | None
             Buffers of the global model; None leaves them as they are.
+        lasting : bool
+            Whether `theta` and `step` stay as they are, as arrays of a message do: clients of one process that are
+            given the same array then hold one copy of it.
 
         Returns
         -------
@@ -90,7 +95,33 @@ class DQNFedClient(NumPyClient):
         ConfigError, DataError, ModelError
             If settings, data and model do not go together.
         """
-        return self._worker_for(task.num_classes).perform(task, theta, step, buffers)
+        return self._worker_for(task.num_classes).perform(task, theta, step, buffers, lasting=lasting)
+
+    def foresee(
+        self, num_classes: int, theta: FloatArray, buffers: Mapping[str, NDArray[Any]], others: Sequence[DQNFedClient]
+    ) -> None:
+        """Compute loss and gradient at `theta` [D] for this client and others of the run in one pass.
+
+        The next `work` of each, where it asks for them at the same array, lasting, takes them up.
+
+        Parameters
+        ----------
+        num_classes : int
+            As in the clients' tasks.
+        theta : FloatArray
+            [D]; stays as it is.
+        buffers : Mapping[str, NDArray]
+            Of the global model.
+        others : Sequence[DQNFedClient]
+            Of the same settings.
+
+        Raises
+        ------
+        ModelError
+            If the model cannot be taken apart for that.
+        """
+        workers = [other._worker_for(num_classes) for other in others]
+        self._worker_for(num_classes).foresee(theta, buffers, workers)
 
     def export_state(self) -> dict[str, NDArray[Any]]:
         """What the client must be given in its next life to go on with the same bits; empty if it keeps nothing.

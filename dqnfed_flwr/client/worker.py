@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from typing import Any, cast
 
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dqnfed_flwr.client.copies import shared_copy
 from dqnfed_flwr.client.curvature import Curvature
 from dqnfed_flwr.client.curvature_state import CurvatureState, StateArrays
 from dqnfed_flwr.client.device import DTYPES, choose_device, prepare_torch
@@ -18,6 +20,7 @@ from dqnfed_flwr.client.gradients import LocalLoss, Samples
 from dqnfed_flwr.client.line import Line, Vector
 from dqnfed_flwr.client.probing import probe
 from dqnfed_flwr.client.round_memory import RoundMemory
+from dqnfed_flwr.client.together import JointPass, foresee
 from dqnfed_flwr.client.work import Bench, Occasion, make_work
 from dqnfed_flwr.client.work.passes import Turn
 from dqnfed_flwr.config import Settings
@@ -75,6 +78,7 @@ class Worker:
         self._work = make_work(Bench(settings, self._loss, curvature, RoundMemory(self._dtype, self._device)))
         self._work.load(state)
         self._held_out: dict[str, Samples] = {}
+        self._joint: JointPass | None = None
 
     @property
     def spec(self) -> ParamSpec:
@@ -89,12 +93,15 @@ class Worker:
         """Take up what `export_state` gave; an empty mapping is that of a new client."""
         self._work.load(state)
 
-    def perform(self, task: ClientTask, theta: Vector, step: Vector | None, buffers: Buffers | None) -> ClientReply:
+    def perform(
+        self, task: ClientTask, theta: Vector, step: Vector | None, buffers: Buffers | None, *, lasting: bool = False
+    ) -> ClientReply:
         """Do what `task` asks at `theta` [D]; see `DQNFedClient.work`."""
         started = time.perf_counter()
-        line = Line(self._vector(theta), step, task.factor, self._vector)
+        copy = self._shared_vector if lasting else self._vector
+        line = Line(copy(theta), step, task.factor, copy)
         if buffers is not None:
-            self._model.spec.write_buffers({name: torch.tensor(b) for name, b in buffers.items()}, self._model.module)
+            _write_buffers(buffers, self._model)
         occasion = Occasion(task, Turn(self._settings.seed, task.round, self._partition), line)
         point = self._work.visit(occasion) if task.train else None
         probed = self._probe(task, line, None if point is None else point.loss) if task.probe else None
@@ -115,6 +122,19 @@ class Worker:
             pairs_rejected=0 if product is None else product.rate.pairs_rejected,
             seconds=time.perf_counter() - started,
         )
+
+    def foresee(self, theta: FloatArray, buffers: Buffers, others: Sequence[Worker]) -> None:
+        """Compute loss and gradient at `theta` [D], a lasting vector, in one pass for this worker and others like it.
+
+        Raises
+        ------
+        ModelError
+            If the model cannot be taken apart for that.
+        """
+        if self._joint is None:
+            self._joint = JointPass(FlatModel(deepcopy(self._model.module), self._device))
+        _write_buffers(buffers, self._joint.model)
+        foresee(self._joint, self._shared_vector(theta), [self._loss, *(other._loss for other in others)])
 
     def _probe(self, task: ClientTask, line: Line, loss: float | None) -> Probe:
         def loss_at(factor: float) -> float:
@@ -149,15 +169,26 @@ class Worker:
     def _vector(self, vector: Vector) -> Tensor:
         """A copy of `vector` of its own, on the device and in the dtype of the model."""
         if isinstance(vector, Tensor):
-            copy = vector.detach().to(self._device, self._dtype, copy=True)
-        else:
-            copy = torch.tensor(vector, dtype=self._dtype, device=self._device)
-        if tuple(copy.shape) != (self.spec.dim,):
-            raise ShapeError(f"a vector of shape {tuple(copy.shape)} was sent; this model needs ({self.spec.dim},)")
-        return copy
+            return self._fitting(vector.detach().to(self._device, self._dtype, copy=True))
+        return self._fitting(torch.tensor(vector, dtype=self._dtype, device=self._device))
+
+    def _shared_vector(self, vector: Vector) -> Tensor:
+        """A copy of `vector`, which never changes, for all clients of the process."""
+        if isinstance(vector, Tensor):
+            return self._vector(vector)
+        return self._fitting(shared_copy(vector, self._dtype, self._device))
+
+    def _fitting(self, vector: Tensor) -> Tensor:
+        if tuple(vector.shape) != (self.spec.dim,):
+            raise ShapeError(f"a vector of shape {tuple(vector.shape)} was sent; this model needs ({self.spec.dim},)")
+        return vector
 
     def _buffers(self) -> dict[str, NDArray[Any]]:
         return {name: value.cpu().numpy() for name, value in self.spec.read_buffers(self._model.module).items()}
+
+
+def _write_buffers(buffers: Buffers, model: FlatModel) -> None:
+    model.spec.write_buffers({name: torch.tensor(b) for name, b in buffers.items()}, model.module)
 
 
 def _shared(vector: Tensor) -> FloatArray:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 def faults(settings: Settings) -> Iterator[str]:
     """What is wrong with a combination, each naming the key, what was found and what to do."""
+    yield from _together_faults(settings)
     if settings.method == "fedcorr":
         yield from fedcorr_faults(settings)
         yield from faults(settings.stage_settings)
@@ -46,6 +47,16 @@ def _work_faults(settings: Settings) -> Iterator[str]:
         yield (
             "local.work: the anchored form holds every client to its true gradient at the received model, found "
             f"{work!r}; use gradient or auto, or dqn-fed.form two-sided or one-sided"
+        )
+
+
+def _together_faults(settings: Settings) -> Iterator[str]:
+    local, work = settings.local, settings.local_work
+    if local.together and (work not in ("gradient", "lbfgs") or local.gradient_batch):
+        of = f"mini-batches of {local.gradient_batch}" if local.gradient_batch else f"local work {work!r}"
+        yield (
+            f"local.together: found {local.together}, but only gradients of all samples are computed together, found "
+            f"{of}; use 0"
         )
 
 

@@ -63,6 +63,13 @@ class LocalSettings(Group):
     )
     chunk: int = Field(0, ge=0, description="samples a forward pass, bounding memory; 0 chooses")
     threads: int = Field(0, ge=0, description="torch threads of a client, 0 for all cores")
+    together: int = Field(
+        0,
+        ge=0,
+        le=1000,
+        description="clients of the in-process engine whose gradients one pass computes (work gradient and lbfgs), 0 "
+        "for each by itself; other last bits",
+    )
 
 
 class CurvatureSettings(Group):

@@ -21,7 +21,7 @@ class Ahead(Generic[In, Out]):
     Parameters
     ----------
     work : Callable[[In], Out]
-        Must not raise, and must bear to be called by several threads with different arguments.
+        Must bear to be called by several threads with different arguments. What it raises, `take` raises.
     threads : int
         Calls at the same time.
     """

@@ -3,24 +3,46 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from logging import WARNING
 from typing import NoReturn
 
 import numpy as np
 from flwr.app import Context, Error, Message, RecordDict, UserConfig
 from flwr.clientapp import ClientApp
+from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 from numpy.typing import NDArray
 
 from dqnfed_flwr.engine.ahead import Ahead
-from dqnfed_flwr.errors import DQNFedError, RunError
+from dqnfed_flwr.engine.once import Once
+from dqnfed_flwr.errors import DQNFedError, ModelError, RunError
 from dqnfed_flwr.wire import decode_memory, encode_memory
 
 RUN_ID, SERVER_NODE = 1, 1
 CLIENT_ERROR = 2
 """Flower's code of an exception in a ClientApp."""
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """What clients of one process do together.
+
+    Attributes
+    ----------
+    size : int
+        Messages of a group, at least 1; they are taken in their order, so that groups do not depend on threads.
+    prepare : Callable[[Sequence[tuple[Message, Context]]], None]
+        Called once with the messages of a group, before the first of them is answered. A `ModelError` ends the run;
+        after any other error the clients answer all the same.
+    """
+
+    size: int
+    prepare: Callable[[Sequence[tuple[Message, Context]]], None]
 
 
 class InProcessGrid(Grid):
@@ -40,10 +62,15 @@ class InProcessGrid(Grid):
         Of the run.
     jobs : int
         Clients that compute at the same time, each in a thread.
+    groups : Groups | None
+        What is done once for several messages; None for nothing.
     """
 
-    def __init__(self, app: ClientApp, clients: int, run_config: UserConfig, *, jobs: int = 1) -> None:
-        self._app = app
+    def __init__(
+        self, app: ClientApp, clients: int, run_config: UserConfig, *, jobs: int = 1, groups: Groups | None = None
+    ) -> None:
+        self._app, self._groups = app, groups
+        self._ready: dict[str, Once] = {}
         self._replies = Ahead(self._answer, jobs)
         self._contexts = {
             client + 2: Context(
@@ -86,6 +113,7 @@ class InProcessGrid(Grid):
             number = str(self._sent)
             message.metadata.__dict__["_message_id"] = number
             self._waiting[number] = message
+        self._ready = {} if self._groups is None else self._form(self._groups)
         self._replies.put(self._waiting)
         return list(self._waiting)
 
@@ -116,7 +144,27 @@ class InProcessGrid(Grid):
             memory = {name.removeprefix(prefix): v for name, v in states.items() if name.startswith(prefix)}
             encode_memory(memory, context.state)
 
+    def _form(self, groups: Groups) -> dict[str, Once]:
+        """For each message that waits, what is to be done before it is answered."""
+        waiting = list(self._waiting.items())
+        ready: dict[str, Once] = {}
+        for start in range(0, len(waiting), groups.size):
+            part = waiting[start : start + groups.size]
+            asked = [(message, self._contexts[message.metadata.dst_node_id]) for _, message in part]
+            ready |= dict.fromkeys((number for number, _ in part), Once(partial(groups.prepare, asked)))
+        return ready
+
+    def _prepare(self, message: Message) -> None:
+        try:
+            if prepare := self._ready.get(message.metadata.message_id):
+                prepare()
+        except ModelError:  # the settings are at fault, not a client
+            raise
+        except Exception as error:  # whoever is at fault says so in its own answer
+            log(WARNING, "Clients compute one by one: %s: %s", type(error).__name__, error)
+
     def _answer(self, message: Message) -> Message:
+        self._prepare(message)
         try:
             return self._app(message, self._contexts[message.metadata.dst_node_id])
         except DQNFedError as error:

@@ -20,7 +20,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dqnfed_flwr.errors import ShapeError
-from dqnfed_flwr.linalg.products import NARROW, SEGMENT, columns, cross_products, in_threads, quiet, squared_norm
+from dqnfed_flwr.linalg.products import (
+    NARROW,
+    SEGMENT,
+    columns,
+    copy_and_measure,
+    cross_products,
+    in_threads,
+    squared_norm,
+)
 from dqnfed_flwr.types import Float64Array
 
 GROUP = 16
@@ -99,10 +107,8 @@ class Basis:
             raise ShapeError(f"a row of shape {values.shape}; this basis holds rows of ({self.dim},)")
         if not 0 <= slot < self.capacity:
             raise ShapeError(f"slot {slot}; this basis has slots 0 to {self.capacity - 1}")
-        with quiet():
-            self._rows[slot] = values
+        self._norms[slot] = copy_and_measure(values, self._rows[slot])
         self._filled[slot] = True
-        self._norms.pop(slot, None)
         group = self._group_of(slot)
         self._owe(group)
         if self._filled[self._groups[group]].all():

@@ -50,6 +50,16 @@ def squared_norm(row: Rows) -> float:
     return float(sum(_blocked(row[None, part], row[None, part])[0, 0] for part in parts))
 
 
+def copy_and_measure(row: Rows, into: Rows) -> float:
+    """Copy `row` [D] to `into` [D], cast to its dtype; `squared_norm` of the copy, taken while it is in the cache."""
+    total = 0.0
+    for part in columns(len(into), SEGMENT):
+        with quiet():
+            into[part] = row[part]
+        total += squared_norm(into[part])
+    return total
+
+
 def columns(dim: int, width: int) -> list[slice]:
     """All of `dim` columns in slices of `width`."""
     return [slice(start, min(start + width, dim)) for start in range(0, dim, width)]

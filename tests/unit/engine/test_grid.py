@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from dqnfed_flwr.engine.grid import InProcessGrid
-from dqnfed_flwr.errors import DataError, RunError
+from dqnfed_flwr.engine.grid import Groups, InProcessGrid
+from dqnfed_flwr.errors import DataError, ModelError, RunError
 from dqnfed_flwr.wire import decode_memory, encode_memory
 
 
@@ -114,6 +116,42 @@ def test_messages_are_made_as_flower_wants_it() -> None:
     with pytest.raises(RunError, match=r"build a flwr\.app\.Message"):
         grid.create_message(RecordDict(), "train", 2, "1")
     assert grid.run.run_id == messages(grid)[0].metadata.run_id
+
+
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_what_a_group_does_together_is_done_once_before_its_answers(jobs: int) -> None:
+    app, order = echo()
+    done: list[tuple[int, int]] = []
+
+    def together(asked: Sequence[tuple[Message, Context]]) -> None:
+        nodes = [context.node_id for _, context in asked]
+        assert not {node - 2 for node in nodes} & set(order)
+        done.append((nodes[0], len(nodes)))
+
+    grid = InProcessGrid(app, 9, {}, jobs=jobs, groups=Groups(4, together))
+    for _ in range(2):
+        grid.send_and_receive(messages(grid))
+        assert sorted(done) == [(2, 4), (6, 4), (10, 1)]
+        assert sorted(order) == list(range(9))
+        done.clear()
+        order.clear()
+
+
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_a_group_that_cannot_work_together_answers_all_the_same_unless_the_model_is_at_fault(jobs: int) -> None:
+    faults: list[Exception] = [DataError("a client is at fault"), ModelError("the settings are at fault")]
+
+    def together(asked: Sequence[tuple[Message, Context]]) -> None:
+        del asked
+        raise faults[0]
+
+    app, order = echo()
+    grid = InProcessGrid(app, 4, {}, jobs=jobs, groups=Groups(2, together))
+    grid.send_and_receive(messages(grid))
+    assert sorted(order) == list(range(4))
+    faults.pop(0)
+    with pytest.raises(ModelError, match="the settings are at fault"):
+        grid.send_and_receive(messages(grid))
 
 
 def test_several_clients_at_a_time_give_the_same_replies_and_memories() -> None:
