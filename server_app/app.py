@@ -7,9 +7,11 @@ from flwr.serverapp import Grid, ServerApp
 from rich.console import Console
 
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.engine.restart import settings_of_run
+from dqnfed_flwr.engine.alone import TAKEOVER_SECONDS, alone_in
+from dqnfed_flwr.engine.restart import settings_of_run, with_folders
 from dqnfed_flwr.engine.serve import serve
 from dqnfed_flwr.report.progress import LineProgress
+from dqnfed_flwr.strategy.checkpoint import output_directory
 
 app = ServerApp()
 
@@ -17,5 +19,7 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run the federation that the run config describes; results go to its `output` directory."""
-    settings = settings_of_run(Settings.from_mapping(context.run_config), context.run_id)
-    serve(grid, settings, listeners=[LineProgress(Console(force_terminal=False, width=120))])
+    settings = with_folders(Settings.from_mapping(context.run_config), context.run_id)
+    with alone_in(output_directory(settings), TAKEOVER_SECONDS):
+        settings = settings_of_run(settings, context.run_id)
+        serve(grid, settings, listeners=[LineProgress(Console(force_terminal=False, width=120))])

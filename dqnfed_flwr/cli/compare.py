@@ -48,8 +48,9 @@ def run_comparison(options: Options) -> None:
     RunError
         If no run came to its end, or the results cannot be written.
     """
-    from dqnfed_flwr.compare.conduct import alone_in, conduct, number_of_runs
+    from dqnfed_flwr.compare.conduct import conduct, number_of_runs
     from dqnfed_flwr.compare.progress import CompareProgress
+    from dqnfed_flwr.engine.alone import alone_in
     from dqnfed_flwr.engine.run import usable_cores
 
     since = time.perf_counter()

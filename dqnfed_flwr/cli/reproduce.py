@@ -97,10 +97,11 @@ def _wish(options: Options) -> Wish:
 def _run_part(
     console: Console, manifest: Manifest, key: str, part: Part, plan: Plan, options: Options, directory: Path
 ) -> None:
-    from dqnfed_flwr.compare.conduct import alone_in, conduct, number_of_runs
+    from dqnfed_flwr.compare.conduct import conduct, number_of_runs
     from dqnfed_flwr.compare.files import as_json, write_files
     from dqnfed_flwr.compare.progress import CompareProgress
     from dqnfed_flwr.compare.tables import difference_table, print_tables, tables
+    from dqnfed_flwr.engine.alone import alone_in
     from dqnfed_flwr.engine.run import usable_cores
     from dqnfed_flwr.reproduce.tables import paper_table
 

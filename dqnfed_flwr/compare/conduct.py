@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dqnfed_flwr.compare.grid import Select, Trial, choose, trial_of
@@ -14,9 +12,7 @@ from dqnfed_flwr.compare.record import read_record
 from dqnfed_flwr.compare.results import Row
 from dqnfed_flwr.compare.workers import Watcher, carry_out
 from dqnfed_flwr.engine.run import Engine
-from dqnfed_flwr.errors import ConfigError
 
-LOCK = ".lock"
 CarryOut = Callable[[Sequence[Job], int, Engine, Watcher], dict[Path, str]]
 
 
@@ -85,28 +81,6 @@ def conduct(
 def number_of_runs(plan: Plan) -> int:
     """How many runs a comparison has at most."""
     return sum(len(plan.search(entry)) + len(plan.seeds) for entry in plan.entries)
-
-
-@contextmanager
-def alone_in(directory: Path) -> Iterator[None]:
-    """Keep a second comparison out of a directory.
-
-    Raises
-    ------
-    ConfigError
-        If one is at work there, or nothing can be written.
-    """
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        lock = (directory / LOCK).open("a")
-    except OSError as error:
-        raise ConfigError(f"--output: cannot write to {directory} ({error.strerror}); name another") from None
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigError(f"{directory}: another comparison is at work there; wait, or name another") from None
-        yield
 
 
 def _all_failed(trials: Sequence[Trial]) -> str:

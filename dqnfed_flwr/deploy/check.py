@@ -6,7 +6,7 @@ import datetime as dt
 import shlex
 from pathlib import Path
 
-from dqnfed_flwr.deploy import probe
+from dqnfed_flwr.deploy import probe, stamps
 from dqnfed_flwr.deploy.check_files import (
     authorities,
     data_file,
@@ -20,7 +20,7 @@ from dqnfed_flwr.deploy.check_files import (
 from dqnfed_flwr.deploy.check_machine import clock, disk, flower, programs
 from dqnfed_flwr.deploy.check_network import reach, registered, server_ports, skew
 from dqnfed_flwr.deploy.findings import Finding, Findings, Level
-from dqnfed_flwr.deploy.plan import BUNDLE, Federation, read_bundle, read_plan
+from dqnfed_flwr.deploy.plan import BUNDLE, HTTP_SINCE, Federation, minor, read_bundle, read_plan
 from dqnfed_flwr.deploy.probe import Port
 from dqnfed_flwr.version import package_version
 
@@ -88,4 +88,8 @@ def _check_node(directory: Path, now: dt.datetime) -> Findings:
     yield from disk(directory)
     yield from clock()
     host, _, port = str(about["superlink"]).rpartition(":")
-    yield from reach(host.strip("[]"), int(port), directory / "ca.crt")
+    there = (host.strip("[]"), int(port), directory / "ca.crt")
+    yield from reach(*there)
+    if probe.look(*there)[0] is Port.OURS:
+        over_http = minor(str(about["flwr"])) >= HTTP_SINCE
+        yield from skew(probe.clock_ahead(*there) if over_http else stamps.clock_ahead(*there))

@@ -69,5 +69,5 @@ def clock() -> Findings:
         yield Finding(
             Level.WARNING,
             "this machine's clock is not kept by the network",
-            "start a time service (timedatectl set-ntp true): Flower refuses nodes whose clock is 5 minutes off",
+            "start a time service (timedatectl set-ntp true): Flower refuses nodes 5 s ahead or 5 minutes behind",
         )

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
-from dqnfed_flwr.deploy import probe
+from dqnfed_flwr.deploy import probe, stamps
 from dqnfed_flwr.deploy.findings import Finding, Findings, Level
 from dqnfed_flwr.deploy.plan import Federation
 from dqnfed_flwr.deploy.probe import Port
 from dqnfed_flwr.deploy.registry import known, listed, operator_command
 from dqnfed_flwr.errors import RunError
 
-SKEW_WARN, SKEW_LIMIT = 30.0, 300.0
-"""Flower refuses a node whose signed time stamp is 305 seconds off."""
+AHEAD_WARN, BEHIND_WARN = 2.0, 30.0
 
 
 def skew(ahead: float | None) -> Findings:
-    """The clock of this machine beside the server's."""
+    """The clock of this machine beside the server's; Flower lets it be 5 seconds ahead, and 305 behind."""
     if ahead is None:
         return
-    level = Level.OK if abs(ahead) < SKEW_WARN else Level.WARNING if abs(ahead) < SKEW_LIMIT else Level.FAILURE
-    words = f"this clock is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the server's"
-    yield Finding(level, words, "" if level is Level.OK else "set both clocks right, for instance with chrony")
+    warn, limit = (AHEAD_WARN, stamps.AHEAD) if ahead > 0 else (BEHIND_WARN, stamps.BEHIND)
+    level = Level.OK if abs(ahead) < warn else Level.WARNING if abs(ahead) < limit else Level.FAILURE
+    words = f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the server's"
+    mend = "set both clocks right, for instance with chrony: Flower refuses a node 5 s ahead or 5 minutes behind"
+    yield Finding(
+        level,
+        f"this clock is {words if math.isfinite(ahead) else 'more than a day off'}",
+        "" if level is Level.OK else mend,
+    )
 
 
 def server_ports(federation: Federation, ca: Path, place: str) -> Findings:

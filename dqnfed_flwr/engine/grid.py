@@ -106,7 +106,7 @@ class InProcessGrid(Grid):
         return list(self._contexts)
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        """Queue messages; their numbers. What was pushed before and not pulled is dropped: nobody waits for it."""
+        """Queue messages; their numbers. What was pushed before and not pulled is withdrawn."""
         self._waiting.clear()
         for message in messages:
             self._sent += 1
@@ -116,6 +116,11 @@ class InProcessGrid(Grid):
         self._ready = {} if self._groups is None else self._form(self._groups)
         self._replies.put(self._waiting)
         return list(self._waiting)
+
+    def withdraw(self) -> None:
+        """Drop what was pushed and not pulled: no client works for nobody, and none owes a reply."""
+        self._waiting.clear()
+        self._replies.put(self._waiting)
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """The reply to the first of `message_ids` that waits."""

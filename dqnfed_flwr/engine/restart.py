@@ -22,13 +22,22 @@ OUTPUT, METRICS = "DQNFED_OUTPUT", "DQNFED_METRICS"
 their metrics."""
 
 
+def with_folders(settings: Settings, run_id: int) -> Settings:
+    """`settings` of the run config with the server's folders, where it names none itself."""
+    if not settings.output and os.environ.get(OUTPUT):
+        settings = _with(settings, output=str(Path(os.environ[OUTPUT]) / str(run_id)))
+    if not settings.metrics and os.environ.get(METRICS):
+        settings = _with(settings, metrics=os.environ[METRICS])
+    return settings
+
+
 def settings_of_run(settings: Settings, run_id: int) -> Settings:
-    """`settings` with the server's folders and, where this very run left a checkpoint there before, with `resume`.
+    """`settings` with `resume` where this very run left a checkpoint before; else the output folder is made its own.
 
     Parameters
     ----------
     settings : Settings
-        Of the run config.
+        From `with_folders`; nobody else may be at work in the output folder.
     run_id : int
         Flower's.
 
@@ -39,10 +48,6 @@ def settings_of_run(settings: Settings, run_id: int) -> Settings:
         the in-process engine does.
     """
     check_for_nodes(settings)
-    if not settings.output and os.environ.get(OUTPUT):
-        settings = _with(settings, output=str(Path(os.environ[OUTPUT]) / str(run_id)))
-    if not settings.metrics and os.environ.get(METRICS):
-        settings = _with(settings, metrics=os.environ[METRICS])
     output = prepare_output(settings)
     if output is None:
         log(WARNING, "No output folder: a run that is interrupted begins anew. Set output, or %s on the server", OUTPUT)

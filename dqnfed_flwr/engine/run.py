@@ -67,18 +67,21 @@ def as_settings(config: Settings | Mapping[str, Any] | str | Path) -> Settings:
 def run_in_process(settings: Settings, *, jobs: int = 0, listeners: Sequence[Listener] = ()) -> RunResult:
     """Run with the in-process grid."""
     from client_app.app import app, together
+    from dqnfed_flwr.engine.alone import TAKEOVER_SECONDS, alone_in
     from dqnfed_flwr.engine.grid import Groups, InProcessGrid
     from dqnfed_flwr.engine.hostile import with_hostile
     from dqnfed_flwr.engine.serve import serve
+    from dqnfed_flwr.strategy.checkpoint import output_directory
 
-    grid = InProcessGrid(
-        with_hostile(app, settings),
-        settings.clients,
-        settings.flat(),
-        jobs=jobs or choose_jobs(settings, usable_cores()),
-        groups=Groups(settings.local.together, together) if settings.local.together > 1 else None,
-    )
-    return serve(grid, settings, listeners=listeners)
+    with alone_in(output_directory(settings), TAKEOVER_SECONDS):
+        grid = InProcessGrid(
+            with_hostile(app, settings),
+            settings.clients,
+            settings.flat(),
+            jobs=jobs or choose_jobs(settings, usable_cores()),
+            groups=Groups(settings.local.together, together) if settings.local.together > 1 else None,
+        )
+        return serve(grid, settings, listeners=listeners)
 
 
 def choose_jobs(settings: Settings, cores: int) -> int:

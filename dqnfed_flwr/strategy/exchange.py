@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
@@ -25,13 +26,34 @@ UNPACKING_FAILED = (ValueError, TypeError, LookupError, AttributeError, DecodeEr
 """What Flower raises while it rebuilds a message from a reply that is not what it claims to be."""
 
 
+@runtime_checkable
+class Withdraws(Protocol):
+    """A grid that can take messages back, so that no reply comes late."""
+
+    def withdraw(self) -> None:
+        """Drop what was pushed and not pulled."""
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back from a node: a message, one that cannot be unpacked (with the reason), or nothing in time."""
+    """What came back from a node: a message, one that cannot be unpacked (with the reason), or nothing in time.
+
+    Attributes
+    ----------
+    node : int
+        Which.
+    message : Message | None
+        Its reply.
+    unreadable : str
+        Why the reply cannot be unpacked.
+    owed : str
+        Number of the message that it has not answered and still may.
+    """
 
     node: int
     message: Message | None
     unreadable: str = ""
+    owed: str = ""
 
     @property
     def usable(self) -> bool:
@@ -101,6 +123,7 @@ def converse(
     group: str,
     deadline: float,
     quorum: float = 1.0,
+    meanwhile: Callable[[float], None] = lambda end: None,
 ) -> Iterator[Answer]:
     """Send a message to each node and yield the answers as they arrive; the absent come last.
 
@@ -112,6 +135,8 @@ def converse(
         Seconds after which the exchange closes.
     quorum : float
         Share of nodes with whose usable replies it closes before.
+    meanwhile : Callable[[float], None]
+        Called whenever nothing has come, with the time (monotonic) at which the exchange closes.
 
     Yields
     ------
@@ -133,10 +158,15 @@ def converse(
         if len(absent) < heard:
             pause = FIRST_PAUSE
         else:
+            meanwhile(end)
             time.sleep(min(pause, max(0.0, end - time.monotonic())))
             pause = min(2 * pause, LONGEST_PAUSE)
+    if isinstance(grid, Withdraws):
+        grid.withdraw()
+        waiting.clear()
+    owed = {node: number for number, node in waiting.items()}
     for node in absent:
-        yield Answer(node, None)
+        yield Answer(node, None, owed=owed.get(node, ""))
 
 
 def _shortened(reason: str) -> str:

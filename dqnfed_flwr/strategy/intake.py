@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from logging import WARNING
 from types import MappingProxyType
@@ -21,6 +21,7 @@ from dqnfed_flwr.errors import WireError
 from dqnfed_flwr.linalg.gram import Basis
 from dqnfed_flwr.methods._base import Method, RoundRows
 from dqnfed_flwr.strategy.admission import turn_away
+from dqnfed_flwr.strategy.debts import Debts
 from dqnfed_flwr.strategy.exchange import Answer, converse
 from dqnfed_flwr.strategy.orders import Orders, needs_step
 from dqnfed_flwr.strategy.preflight import Member
@@ -81,9 +82,15 @@ class Intake:
             settings.sampled + method.reference_rows, self._dim, theta.dtype, references=method.reference_rows
         )
 
-    def exchange(self, grid: Grid, orders: Orders, state: RunState, members: Mapping[int, Member]) -> Collected:
-        """Send the candidate of `state` out with `orders` and take the replies in; books costs in `state.tally`."""
+    def exchange(
+        self, grid: Grid, orders: Orders, state: RunState, members: Mapping[int, Member], debts: Debts
+    ) -> Collected:
+        """Send the candidate of `state` out with `orders` and take the replies in.
+
+        Books costs in `state.tally`, and in `debts` who owes a reply when it closes.
+        """
         since = time.perf_counter()
+        debts.begin()
         contents = self.contents(orders, state)
         nodes = {members[client].node_id: client for client in contents}
         answers = converse(
@@ -93,10 +100,16 @@ class Intake:
             group=str(orders.round),
             deadline=self._settings.deadline,
             quorum=self._settings.quorum,
+            meanwhile=lambda end: debts.collect(grid, end),
         )
+
+        def heard() -> Iterator[tuple[int, Answer]]:
+            for answer in answers:
+                debts.note(answer, nodes[answer.node])
+                yield nodes[answer.node], answer
+
         registered = {client: members[client].num_examples for client in contents}
-        heard = ((nodes[answer.node], answer) for answer in answers)
-        collected = self.receive(heard, orders, state, registered)
+        collected = self.receive(heard(), orders, state, registered)
         state.exchange += 1
         state.tally.exchanges += 1
         state.tally.bytes_down += sum(wire.payload(content) for content in contents.values())

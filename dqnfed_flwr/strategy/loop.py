@@ -83,27 +83,32 @@ class RoundLoop:
         while self._state.status == "running":
             self._roster.gather(grid, self._can_go_on)
             if not self._can_go_on():
+                self._roster.debts.forgive()  # nobody is left out for what it owes where the others are too few
+            if not self._can_go_on():
                 self._short_of(f"{len(self._roster.members)} clients are there")
                 continue
-            clients, suspended = present(self._state, self._roster.members, self._settings)
+            clients, suspended = present(self._state, self._roster.free, self._settings)
+            not_asked = [*suspended, *self._roster.debts.owing, *self._roster.left_out]
             orders = next_orders(self._state, self._settings, clients, self._num_classes, self._method)
             settled = self._state.round
-            collected = self._intake.exchange(grid, orders, self._state, self._roster.members)
-            self._absorb(orders, collected, [*suspended, *self._roster.left_out])
+            collected = self._exchange(grid, orders)
+            self._absorb(orders, collected, not_asked)
             if self._state.round > settled:
                 self._save()
 
     def evaluate(self, grid: Grid) -> Mapping[int, ClientReply]:
-        """Evaluate the model as it stands on all members."""
+        """Evaluate the model as it stands on all members; after the last exchange nobody need catch up."""
         self._roster.refresh(grid)
-        orders = final_evaluation(self._state, list(self._roster.members), self._num_classes)
-        return self._intake.exchange(grid, orders, self._state, self._roster.members).answered
+        return self._exchange(grid, final_evaluation(self._state, [*self._roster.members], self._num_classes)).answered
+
+    def _exchange(self, grid: Grid, orders: Orders) -> Collected:
+        return self._intake.exchange(grid, orders, self._state, self._roster.members, self._roster.debts)
 
     def _can_go_on(self) -> bool:
-        """Whether enough members are there, and one of those who must judge the pending step."""
-        members, pending = self._roster.members, self._state.pending
-        judged = pending is None or any(client in members for client in pending.clients)
-        return len(members) >= self._settings.min_clients and judged
+        """Whether enough members are free, and one of those who must judge the pending step."""
+        free, pending = self._roster.free, self._state.pending
+        judged = pending is None or any(client in free for client in pending.clients)
+        return len(free) >= self._settings.min_clients and judged
 
     def _absorb(self, orders: Orders, collected: Collected, not_asked: list[DroppedClient]) -> None:
         if self._state.pending is not None and not self._settle(self._state.pending, orders, collected):
@@ -254,6 +259,7 @@ class RoundLoop:
         dropped: list[DroppedClient],
     ) -> None:
         state = self._state
+        dropped = [*dropped, *self._roster.debts.take_late()]
         event = round_event(pending, factor, losses, status, evaluated, dropped, state.tally)
         state.pending, state.round, state.tally = None, pending.round, Tally()
         if state.round >= self._settings.rounds:

@@ -13,6 +13,7 @@ from flwr.serverapp import Grid
 
 from dqnfed_flwr import wire
 from dqnfed_flwr.errors import QuorumError, WireError
+from dqnfed_flwr.strategy.debts import Debts
 from dqnfed_flwr.strategy.exchange import Answer, pull, push
 from dqnfed_flwr.strategy.preflight import Form, Member, common_form, objection
 from dqnfed_flwr.telemetry.events import DroppedClient
@@ -35,11 +36,17 @@ class Roster:
         Seconds to wait for them.
     num_classes : int
         Of the model, where the operator says; 0 leaves it to the members.
+
+    Attributes
+    ----------
+    debts : Debts
+        Replies that members still owe.
     """
 
     def __init__(self, clients: int, min_clients: int, deadline: float, num_classes: int = 0) -> None:
         self._clients, self._min_clients, self._deadline = clients, min_clients, deadline
         self._num_classes = num_classes
+        self.debts = Debts(deadline)
         self._form: Form | None = None
         self._members: dict[int, Member] = {}
         self._spare: dict[int, Member] = {}
@@ -52,6 +59,12 @@ class Roster:
     def members(self) -> Mapping[int, Member]:
         """Members by client, rising."""
         return self._members
+
+    @property
+    def free(self) -> dict[int, Member]:
+        """Members that owe no reply, by client, rising."""
+        owing = self.debts.nodes
+        return {client: member for client, member in self._members.items() if member.node_id not in owing}
 
     @property
     def left_out(self) -> list[DroppedClient]:
@@ -112,8 +125,10 @@ class Roster:
             self.refresh(grid)
 
     def refresh(self, grid: Grid) -> None:
-        """Forget nodes that are gone, query those not met yet, take in the answers that have come."""
+        """Forget nodes that are gone, query those not met yet, take in the answers that have come, late ones too."""
         present = set(grid.get_node_ids())
+        self.debts.collect(grid)
+        self.debts.review(present)
         known = len(self._members)
         self._members = {client: member for client, member in self._members.items() if member.node_id in present}
         self._spare = {node: member for node, member in self._spare.items() if node in present}

@@ -17,6 +17,8 @@ STATES = ("running", "paused", "finished", "pareto-stationary", "early-stopped",
 round grows old."""
 REASONS = (
     "absent",
+    "owing",
+    "late",
     "client-error",
     "unreadable",
     "missing-key",

@@ -117,8 +117,9 @@ class RunSamples(Samples):
         self.add("dqnfed_solves_total", 1, str(event.status))
         for drop in event.dropped:
             self.add("dqnfed_clients_dropped_total", 1, drop.reason)
-            if 0 <= drop.client < self._clients:
-                self.add("dqnfed_client_dropped_total", 1, str(drop.client))
+        for client in {drop.client for drop in event.dropped}:
+            if 0 <= client < self._clients:
+                self.add("dqnfed_client_dropped_total", 1, str(client))
         broken = np.count_nonzero(~np.isfinite(event.losses_before)) + np.count_nonzero(np.isinf(event.losses_after))
         self.add("dqnfed_nonfinite_losses_total", float(broken))
         for phase, seconds in event.seconds.items():

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from dqnfed_flwr.deploy import check, pki, probe
+from dqnfed_flwr.deploy import check, pki, probe, stamps
 from dqnfed_flwr.deploy.commands import superexec_arguments, supernode_arguments
 from dqnfed_flwr.deploy.files import write_private, write_public
+from dqnfed_flwr.deploy.findings import Level
 from dqnfed_flwr.deploy.plan import CONNECTION
 from dqnfed_flwr.deploy.registry import listed, register
 from dqnfed_flwr.errors import RunError
@@ -89,6 +90,19 @@ def test_a_call_recorded_ten_minutes_ago(server: Loopback) -> None:
     assert "Activated node_id" not in log
     if server.federation.over_http:  # over gRPC Flower turns it away without a word
         assert '/v1/fleet/register-node HTTP/1.1" 401' in log or '/v1/fleet/activate-node HTTP/1.1" 401' in log
+
+
+@pytest.mark.parametrize(("ahead", "words"), [(8.0, "8 s ahead of"), (-2000.0, "2000 s behind")])
+def test_a_clock_that_is_off_is_found_on_the_device(
+    server: Loopback, monkeypatch: pytest.MonkeyPatch, ahead: float, words: str
+) -> None:
+    if server.federation.over_http:
+        pytest.skip("there the server's answers carry its date")
+    monkeypatch.setattr(stamps, "now", lambda: dt.datetime.now(dt.UTC) + dt.timedelta(seconds=ahead))
+    found = [one for one in check.check(server.directory / "nodes" / "node-0") if one.what.startswith("this clock")]
+    assert [one.level for one in found] == [Level.FAILURE]
+    assert words in found[0].what
+    assert "5 s ahead or 5 minutes behind" in found[0].mend
 
 
 def test_a_key_that_is_registered_again(server: Loopback) -> None:

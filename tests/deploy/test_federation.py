@@ -85,4 +85,6 @@ def test_check_finds_a_running_federation_well(federation: Loopback) -> None:
     words = [finding.what for finding in findings]
     assert any("3 keys are registered, 3" in line for line in words), words
     assert f"Fleet port {federation.federation.fleet_port} answers with our certificate" in words
-    assert not failed(check(federation.directory / "nodes" / "node-0"))
+    mine = check(federation.directory / "nodes" / "node-0")
+    assert not failed(mine), mine
+    assert any(finding.what.startswith("this clock is 0 s") for finding in mine), mine

@@ -27,6 +27,7 @@ from dqnfed_flwr.methods.rates import BAD_RATE, ZERO_GRADIENT
 from dqnfed_flwr.methods.registry import METHODS
 from dqnfed_flwr.models import MODELS
 from dqnfed_flwr.strategy import preflight
+from dqnfed_flwr.strategy.debts import LATE, OWING
 from dqnfed_flwr.telemetry.events import RoundEvent
 from tests.helpers.markdown import Block, anchors, blocks, links, names, prose, rows, section
 from tests.helpers.settings_table import with_table
@@ -298,7 +299,16 @@ def test_every_reason_for_leaving_a_client_out_is_explained() -> None:
     sources = "".join(path.read_text("utf-8") for path in (ROOT / "dqnfed_flwr").rglob("*.py"))
     raised = set(re.findall(r'WireError\(\s*"([a-z-]+)"', sources)) - {"bad-properties"}  # of a node, not of a client
     explained = names(section(ROOT / "docs" / "events.md", "Reasons"))
-    assert set(explained) == raised | {ZERO_GRADIENT, BAD_RATE, VETO, SUSPENDED, *REASONS, *preflight.REASONS}
+    assert set(explained) == raised | {
+        ZERO_GRADIENT,
+        BAD_RATE,
+        VETO,
+        SUSPENDED,
+        OWING,
+        LATE,
+        *REASONS,
+        *preflight.REASONS,
+    }
 
 
 def imported(file: Path) -> Iterator[str]:

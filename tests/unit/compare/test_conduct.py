@@ -5,17 +5,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 from rich.console import Console
 
-from dqnfed_flwr.compare.conduct import alone_in, conduct, number_of_runs
+from dqnfed_flwr.compare.conduct import conduct, number_of_runs
 from dqnfed_flwr.compare.entries import Entry
 from dqnfed_flwr.compare.plan import Job, Plan
 from dqnfed_flwr.compare.progress import CompareProgress
 from dqnfed_flwr.compare.results import Row
 from dqnfed_flwr.compare.workers import Watcher
 from dqnfed_flwr.engine.run import Engine
-from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.telemetry.log import EventLog
 from tests.helpers.comparisons import with_validation
 from tests.helpers.runs import make_event, make_result
@@ -129,13 +127,3 @@ def test_a_live_display_shows_all_runs(tmp_path: Path) -> None:
         conduct(plan, progress, workers=1, engine="in-process", select="mean", last=1, carry_out=FakeWorkers())
     assert "all runs" in stream.getvalue()
     assert "2/2" in stream.getvalue()
-
-
-def test_two_comparisons_do_not_share_a_folder(tmp_path: Path) -> None:
-    folder = tmp_path / "new"
-    with alone_in(folder), pytest.raises(ConfigError, match="another comparison is at work"), alone_in(folder):
-        pass
-    with alone_in(folder):
-        pass
-    with pytest.raises(ConfigError, match="--output: cannot write to"), alone_in(Path("/dev/null/here")):
-        pass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import math
 import shutil
 import socket
 import ssl
@@ -169,7 +170,15 @@ def test_a_clock_that_nobody_sets(place: Path, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize(
     ("ahead", "level", "words"),
-    [(1.0, Level.OK, "1 s ahead"), (-60.0, Level.WARNING, "60 s behind"), (400.0, Level.FAILURE, "400 s")],
+    [
+        (1.0, Level.OK, "1 s ahead"),
+        (3.0, Level.WARNING, "3 s ahead"),
+        (6.0, Level.FAILURE, "6 s ahead"),
+        (-20.0, Level.OK, "20 s behind"),
+        (-60.0, Level.WARNING, "60 s behind"),
+        (-400.0, Level.FAILURE, "400 s behind"),
+        (math.inf, Level.FAILURE, "more than a day off"),
+    ],
 )
 def test_clock_skew(ahead: float, level: Level, words: str) -> None:
     (found,) = skew(ahead)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.engine.restart import METRICS, OUTPUT, RUN_ID, settings_of_run
+from dqnfed_flwr.engine.restart import METRICS, OUTPUT, RUN_ID, settings_of_run, with_folders
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.strategy.dqnfed import CHECKPOINT
 
@@ -41,15 +41,15 @@ def test_a_run_that_resumes_another_keeps_its_checkpoint(tmp_path: Path) -> None
 
 def test_the_server_says_where_runs_go_that_name_no_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(OUTPUT, raising=False)
-    assert settings_of_run(Settings(), 7).output == ""
+    assert with_folders(Settings(), 7).output == ""
     monkeypatch.setenv(OUTPUT, str(tmp_path))
-    assert settings_of_run(Settings(), 7).output == str(tmp_path / "7")
-    assert settings_of_run(settings(tmp_path / "mine"), 7).output == str(tmp_path / "mine")
+    assert with_folders(Settings(), 7).output == str(tmp_path / "7")
+    assert with_folders(settings(tmp_path / "mine"), 7).output == str(tmp_path / "mine")
 
 
 def test_the_server_says_where_metrics_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(METRICS, str(tmp_path / "metrics"))
-    assert settings_of_run(settings(tmp_path), 7).metrics == str(tmp_path / "metrics")
+    assert with_folders(settings(tmp_path), 7).metrics == str(tmp_path / "metrics")
 
 
 def test_a_place_that_cannot_be_written() -> None:

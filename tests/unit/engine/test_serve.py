@@ -12,6 +12,7 @@ from flwr.clientapp import ClientApp
 
 from dqnfed_flwr import wire
 from dqnfed_flwr.config import Settings
+from dqnfed_flwr.engine.alone import LOCK
 from dqnfed_flwr.engine.grid import InProcessGrid
 from dqnfed_flwr.engine.result import MODEL, RUN, read_result
 from dqnfed_flwr.engine.run import run
@@ -33,7 +34,7 @@ def settings(**mapping: Any) -> Settings:
 def test_a_run_leaves_model_figures_log_and_checkpoint(tmp_path: Path) -> None:
     result = run(settings(output=str(tmp_path / "deep" / "down")))
     found = tmp_path / "deep" / "down"
-    assert {path.name for path in found.iterdir()} == {RUN, MODEL, EVENTS, CHECKPOINT}
+    assert {path.name for path in found.iterdir()} == {RUN, MODEL, EVENTS, CHECKPOINT, LOCK}
     assert np.array_equal(read_result(found).theta, result.theta)
     assert read_result(found).events == result.events
 
@@ -42,7 +43,7 @@ def test_the_home_directory_may_be_named_by_a_tilde(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("HOME", str(tmp_path))
     run(settings(output="~/runs"))
     run(settings(output="~/runs", rounds=3), resume=True)
-    assert {path.name for path in (tmp_path / "runs").iterdir()} == {RUN, MODEL, EVENTS, CHECKPOINT}
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {RUN, MODEL, EVENTS, CHECKPOINT, LOCK}
 
 
 def test_a_run_without_output_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

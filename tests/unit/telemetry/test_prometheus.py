@@ -25,6 +25,7 @@ from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.errors import ConfigError, QuorumError
 from dqnfed_flwr.methods.rates import BAD_RATE, ZERO_GRADIENT
 from dqnfed_flwr.strategy import preflight
+from dqnfed_flwr.strategy.debts import LATE, OWING
 from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
 from dqnfed_flwr.telemetry.metrics import CLIENT_METRICS, REASONS, RUN_METRICS
 from dqnfed_flwr.telemetry.prometheus import RunMetrics
@@ -157,6 +158,8 @@ def test_clients_have_series_of_their_own_only_when_asked_for(tmp_path: Path) ->
     found = metrics_after(tmp_path, [federation(10)], clients=4)
     assert {key[1] for key in found if key[0] == "dqnfed_client_test_accuracy_ratio"} == {"0", "1", "2", "3"}
     assert found["dqnfed_client_dropped_total", "3"] == 1
+    twice = replace(federation(10), dropped=[DroppedClient(3, "late", ""), DroppedClient(3, "absent", "")])
+    assert metrics_after(tmp_path, [twice], clients=4)["dqnfed_client_dropped_total", "3"] == 1  # rounds
 
 
 def test_losses_that_are_not_finite_are_counted(tmp_path: Path) -> None:
@@ -311,7 +314,7 @@ def test_damaged_lines_of_rounds_are_passed_over(tmp_path: Path) -> None:
 def test_reasons_are_those_of_the_code() -> None:
     sources = "".join(path.read_text("utf-8") for path in PACKAGE.rglob("*.py"))
     raised = set(re.findall(r'WireError\(\s*"([a-z-]+)"', sources)) - {"bad-properties"}  # of a node, not of a client
-    implausible = {VETO, SUSPENDED, *admission.REASONS, *preflight.REASONS}
+    implausible = {VETO, SUSPENDED, OWING, LATE, *admission.REASONS, *preflight.REASONS}
     assert set(REASONS) == raised | {ZERO_GRADIENT, BAD_RATE} | implausible
 
 
