@@ -228,13 +228,12 @@ def choose_chunk(model: FlatModel, inputs: Tensor, labels: Tensor) -> int:
     shared = {tensor.untyped_storage().data_ptr() for tensor in model.module.state_dict().values()}
     saved: dict[int, int] = {}
 
-    def count(tensor: Tensor) -> Tensor:
+    def count(tensor: Tensor) -> None:  # a hook that gave the tensor back would tie a knot that is never freed
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in shared:
             saved[storage.data_ptr()] = storage.nbytes()
-        return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+    with torch.autograd.graph.saved_tensors_hooks(count, lambda nothing: nothing):
         cross_entropy(model.module(inputs[:1].clone()), labels[:1].clone(), 1)
     chunk, most = MAX_CHUNK, CHUNK_BYTES.get(model.theta.device.type, MOST_CHUNK_BYTES)
     while chunk > 1 and chunk * sum(saved.values()) > most:

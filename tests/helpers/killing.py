@@ -45,11 +45,11 @@ class Killer:
         self.nodes = [node.name for node in federation.federation.nodes]
 
     def strike(self, blows: Sequence[tuple[str, ...]]) -> Iterator[Killed]:
-        """Kill the processes of each blow at once, one blow a round.
+        """Kill the processes of each blow at once, one blow a round, from the end of the first round on.
 
         A SuperExec takes what it started with it by chance: it does where a unit or a container holds both.
         """
-        for number, kinds in enumerate(blows):
+        for number, kinds in enumerate(blows, start=1):
             self._federation.await_round(number)
             time.sleep(self._random.uniform(0, self._moment))
             for process, kind in [(self._find(kind), kind) for kind in kinds]:
