@@ -72,17 +72,24 @@ def _stamp(source: str) -> tuple[str, int, int]:
     return (str(path), status.st_mtime_ns, status.st_size)
 
 
+@lru_cache(maxsize=1)
+def _loaded(source: str, stamp: tuple[str, int, int], num_classes: int, chosen: str) -> DataSet:
+    """The set, once for all ways to deal it out; `stamp` tells another file of the same name."""
+    del stamp
+    return only_classes(load_dataset(source, 0 if chosen else num_classes), chosen)
+
+
 @lru_cache(maxsize=4)
 def _deal_out(
     source: str,
-    _stamp: tuple[str, int, int],
+    stamp: tuple[str, int, int],
     num_classes: int,
     partition: PartitionName,
     clients: int,
     seed: int,
     split: SplitSettings,
 ) -> Dealt:
-    data = only_classes(load_dataset(source, 0 if split.only_classes else num_classes), split.only_classes)
+    data = _loaded(source, stamp, num_classes, split.only_classes)
     chosen = present(data.y_train)
     if partition == "groups":
         chosen = chosen[_in_chosen_groups(data, chosen, split, seed)]
