@@ -138,6 +138,25 @@ def first_gradient(start: str, chunk: int, repeats: int) -> dict[str, Json]:
     return {"start_seconds": median(seconds), "start_cpu_seconds": median(used), "memory_bytes": max(peaks)}
 
 
+def of_federation(federation: Loopback, place: Path, rounds: int, payloads: Sequence[str]) -> dict[str, Json]:
+    """Memory before any work, seconds of both methods, memory afterwards."""
+    nodes = federation.federation.nodes
+    edges = [f"{one.name}{part}" for one in nodes for part in ("", "-superexec")]
+    figures: dict[str, Json] = {
+        "idle_node_memory_bytes": memory(federation, edges) / len(nodes),
+        "idle_memory_bytes": memory(federation, list(federation.programs)),
+    }
+    for payload in payloads:
+        seconds, exchanges = dqn_fed(federation, place, payload, rounds)
+        stock = fedavg(federation, place, payload, rounds)
+        figures["exchanges_a_round"] = exchanges
+        figures[f"{payload}_seconds"] = seconds
+        figures[f"{payload}_fedavg_seconds"] = stock
+        figures[f"{payload}_over_fedavg"] = seconds / stock
+    figures["memory_after_bytes"] = memory(federation, list(federation.programs))
+    return figures
+
+
 def measure(nodes: int, rounds: int, payloads: Sequence[str], repeats: int) -> dict[str, Json]:
     """All figures."""
     figures: dict[str, Json] = {"nodes": nodes, "rounds": rounds, "flwr": version("flwr")}
@@ -149,17 +168,8 @@ def measure(nodes: int, rounds: int, payloads: Sequence[str], repeats: int) -> d
         with loopback(place, [node(k) for k in range(nodes)]) as federation:
             federation.start()
             time.sleep(SETTLE_SECONDS)
-            edges = [f"{one.name}{part}" for one in federation.federation.nodes for part in ("", "-superexec")]
-            figures["idle_node_memory_bytes"] = memory(federation, edges) / nodes
-            figures["idle_memory_bytes"] = memory(federation, list(federation.programs))
-            for payload in payloads:
-                seconds, exchanges = dqn_fed(federation, place, payload, rounds)
-                stock = fedavg(federation, place, payload, rounds)
-                figures["exchanges_a_round"] = exchanges
-                figures[f"{payload}_seconds"] = seconds
-                figures[f"{payload}_fedavg_seconds"] = stock
-                figures[f"{payload}_over_fedavg"] = seconds / stock
-            figures["memory_after_bytes"] = memory(federation, list(federation.programs))
+            with federation.kept_running(*list(federation.programs)):
+                figures |= of_federation(federation, place, rounds, payloads)
     return figures
 
 
