@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from logging import INFO, WARNING
 
 import numpy as np
@@ -19,8 +20,9 @@ from dqnfed_flwr.strategy.preflight import Form, Member, common_form, objection
 from dqnfed_flwr.telemetry.events import DroppedClient
 
 POLL_SECONDS = 0.5
-ASK_AGAIN_SECONDS = 60.0
-"""A node whose answer was of no use is queried again after so long."""
+ASK_AGAIN_SECONDS, LONGEST_SILENCE = 60.0, 3600.0
+"""A node whose answer was of no use is queried again after so long; one that gave none, whose process may have been
+killed over the query, too, and then ever more rarely."""
 
 
 class Roster:
@@ -52,6 +54,7 @@ class Roster:
         self._spare: dict[int, Member] = {}
         self._asked: dict[str, int] = {}
         self._ask_again: dict[int, float] = {}
+        self._unanswered: Counter[int] = Counter()
         self._refusals: dict[int, str] = {}
         self._misfits: dict[int, DroppedClient] = {}
 
@@ -136,14 +139,24 @@ class Roster:
         self._refusals = {node: why for node, why in self._refusals.items() if node in present}
         self._misfits = {node: drop for node, drop in self._misfits.items() if node in present}
         self._ask_again = {node: when for node, when in self._ask_again.items() if node in present}
+        self._unanswered = Counter({node: times for node, times in self._unanswered.items() if node in present})
         if new := sorted(present - self._met()):
-            content = wire.encode_properties({"ask": "properties"})
-            self._asked |= push(grid, dict.fromkeys(new, content), MessageType.QUERY, "roster")
+            self._query(grid, new)
         for answer in pull(grid, self._asked):
             self._take_in(answer)
+            del self._unanswered[answer.node]
+        self._asked = {number: node for number, node in self._asked.items() if self._unanswered[node]}
         self._fill_vacancies()
         if len(self._members) != known:
             log(INFO, "%d of %d clients are there", len(self._members), self._clients)
+
+    def _query(self, grid: Grid, nodes: Sequence[int]) -> None:
+        content = wire.encode_properties({"ask": "properties"})
+        self._asked |= push(grid, dict.fromkeys(nodes, content), MessageType.QUERY, "roster")
+        for node in nodes:
+            pause = min(ASK_AGAIN_SECONDS * 2 ** self._unanswered[node], LONGEST_SILENCE)
+            self._ask_again[node] = time.monotonic() + pause
+            self._unanswered[node] += 1
 
     def _preflight(self) -> None:
         """Settle the form and leave out those that do not fit it."""
@@ -175,8 +188,8 @@ class Roster:
 
     def _met(self) -> set[int]:
         now = time.monotonic()
-        refused = {node for node, when in self._ask_again.items() if when > now}
-        return {member.node_id for member in self._members.values()} | {*self._spare, *self._asked.values()} | refused
+        asked = {node for node, when in self._ask_again.items() if when > now}
+        return {member.node_id for member in self._members.values()} | {*self._spare} | asked
 
     def _take_in(self, answer: Answer) -> None:
         try:

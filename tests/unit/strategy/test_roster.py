@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 import pytest
 from flwr.app import Context, Message, MessageType
@@ -83,6 +84,30 @@ def test_a_node_that_does_not_answer_the_query_holds_up_nobody(clock: Clock) -> 
     grid.silent.clear()  # its answer comes late
     roster.refresh(grid)
     assert sorted(roster.members) == [0, 1, 2, 3]
+
+
+def test_a_node_that_lost_the_query_is_asked_again_and_ever_more_rarely(clock: Clock) -> None:
+    asked: list[float] = []
+
+    class Losing(ChangingGrid):
+        """Client 1's process dies over what it is sent, until there are three queries."""
+
+        def push_messages(self, messages: Iterable[Message]) -> list[str]:
+            given = list(messages)
+            sent = super().push_messages(given)
+            for number, message in zip(sent, given, strict=True):
+                if message.metadata.dst_node_id == 3:
+                    asked.append(clock.now)
+                    if len(asked) < 3:
+                        del self._waiting[number]
+            return sent
+
+    grid, roster = Losing(app(), 4, at_rest), Roster(4, 1, 60)
+    began = clock.now
+    while len(roster.members) < 4:
+        roster.refresh(grid)
+        clock.now += 1
+    assert [when - began for when in asked] == [0, ASK_AGAIN_SECONDS, 3 * ASK_AGAIN_SECONDS]
 
 
 def test_a_node_that_fails_is_asked_again_after_a_while(clock: Clock) -> None:
