@@ -32,7 +32,9 @@ from dqnfed_flwr.strategy.state import BestModel, PendingStep, RunState, Tally
 from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
 from dqnfed_flwr.types import ClientReply, Float64Array, Probe, RoundBatch
 
-STATIONARY = "stationary"
+STATIONARY, UNJUDGED = "stationary", "unjudged"
+UNJUDGED_ATTEMPTS = 3
+"""Exchanges that a step waits for any of its participants to come back, before it is dropped for the others' sake."""
 RELAXED_BACKOFF = 0.25
 """A relaxed step that does not lower the mean loss is cut to this share."""
 
@@ -85,7 +87,10 @@ class RoundLoop:
             if not self._can_go_on():
                 self._roster.debts.forgive()  # nobody is left out for what it owes where the others are too few
             if not self._can_go_on():
-                self._short_of(f"{len(self._roster.members)} clients are there")
+                if self._gave_up():
+                    self._save()
+                else:
+                    self._short_of(f"{len(self._roster.members)} clients are there")
                 continue
             clients, suspended = present(self._state, self._roster.free, self._settings)
             not_asked = [*suspended, *self._roster.debts.owing, *self._roster.left_out]
@@ -190,7 +195,8 @@ class RoundLoop:
         """Judge the candidate; True if the round is over, one way or the other."""
         probes = collected.probes
         if not probes:
-            self._short_of(f"no participant of round {pending.round} answered again", collected.dropped)
+            if not self._gave_up(collected.dropped):
+                self._short_of(f"no participant of round {pending.round} answered again", collected.dropped)
             return False
         verdict = self._judge(pending, probes)
         if verdict.accepted:
@@ -225,6 +231,20 @@ class RoundLoop:
         if hardly_moves(smaller, pending.scale, self._settings.step.min_move):
             return Verdict(accepted=False, factor=0.0, stationary=True)
         return Verdict(accepted=False, factor=smaller)
+
+    def _gave_up(self, dropped: Mapping[int, DroppedClient] | None = None) -> bool:
+        """Drop a step that nobody is left to judge, where there are others to go on with; whether that was done."""
+        pending, failures = self._state.pending, self._state.failures
+        if pending is None or failures < min(UNJUDGED_ATTEMPTS, self._settings.retries):
+            return False
+        if len(self._roster.free) < self._settings.min_clients:
+            return False
+        log(WARNING, "No participant of round %d came back; its step is dropped, the model stays", pending.round)
+        self._state.failures, self._state.candidate = 0, self._state.theta
+        self._method.settle(pending.step, 0.0)
+        absent = [drop for client, drop in (dropped or {}).items() if client in pending.clients]
+        self._finish_round(pending, 0.0, pending.losses, UNJUDGED, {}, absent)
+        return True
 
     def _no_common_step(self, pending: PendingStep) -> None:
         """No step lowers every participant's loss: relax, or leave the model as it is."""

@@ -15,22 +15,26 @@ from dqnfed_flwr.engine.grid import InProcessGrid
 from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.engine.serve import serve
 from dqnfed_flwr.errors import DQNFedError
+from dqnfed_flwr.strategy.loop import UNJUDGED
 from dqnfed_flwr.telemetry.events import RoundEvent
 
 
 def replayed(settings: Settings, events: Sequence[RoundEvent]) -> RunResult:
-    """Run `settings`; whoever is no participant of a round in `events` fails in it.
+    """Run `settings`; whoever is no participant of a round in `events` fails in it, as all do over a step not judged.
 
     The events must be of a run without misses: of a candidate that was turned down, the log does not say who did so.
     """
     assert not any(event.misses for event in events), [event.misses for event in events]
     participants = {event.round: event.participants for event in events}
+    unjudged = {event.round for event in events if event.status == UNJUDGED}
 
     def answer(message: Message, context: Context) -> Message:
         if "task" in message.content.config_records:
             task = wire.decode_task(message.content).task
             if task.train and context.node_config["partition-id"] not in participants[task.round]:
                 raise DQNFedError("was not there")
+            if task.probe and task.round - 1 in unjudged:
+                raise DQNFedError("did not come back")
         return app(message, context)
 
     grid = InProcessGrid(cast(ClientApp, answer), settings.clients, settings.flat())
