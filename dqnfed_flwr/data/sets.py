@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dqnfed_flwr.data.inputs import sample_shape
 from dqnfed_flwr.data.npz import map_npz
 from dqnfed_flwr.data.sources import FORMS, NAMED, is_source, source_npz
-from dqnfed_flwr.data.torchvision_sets import TORCHVISION_SETS, torchvision_npz
+from dqnfed_flwr.data.torchvision_sets import TORCHVISION_SETS, numbered_from_zero, torchvision_npz
 from dqnfed_flwr.errors import DataError
 
 Array = NDArray[Any]
@@ -106,7 +106,8 @@ def read_arrays(name: str) -> Mapping[str, Array]:
     if name.endswith(".npz"):
         return map_npz(name)
     if name.startswith(TORCHVISION) or name in TORCHVISION_SETS:
-        return _kept(torchvision_npz(name.removeprefix(TORCHVISION)))
+        name = name.removeprefix(TORCHVISION)
+        return numbered_from_zero(name, _kept(torchvision_npz(name)))
     if is_function(name):
         raise DataError(f"data: {name!r} is a function, which gives the part of one client; use load_client")
     raise DataError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,14 @@ def torchvision_npz(name: str) -> Path:
         shutil.rmtree(data_root() / DOWNLOADS / name, ignore_errors=True)
         console().print(f"{name}: kept in {target}", markup=False, soft_wrap=True)
     return target
+
+
+def numbered_from_zero(name: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """The arrays of the set `name`, with labels from 0 where its .npz file has the numbers that were published."""
+    first = TORCHVISION_SETS[name].first_label
+    if not first or "y_train" not in arrays or arrays["y_train"].min(initial=first) < first:
+        return dict(arrays)
+    return {key: values - first if key in ("y_train", "y_test") else values for key, values in arrays.items()}
 
 
 def archives(make: Any) -> Iterator[tuple[str, Published]]:

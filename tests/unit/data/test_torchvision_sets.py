@@ -76,6 +76,20 @@ def test_emnist_is_turned_upright_and_numbered_from_zero(fake: type[FakeSet], tm
     np.testing.assert_array_equal(letters.y_train, [0, 1, 0, 1])
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_file_numbered_as_published_is_numbered_from_zero(
+    first: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("DQNFED_DATA", str(tmp_path))
+    labels = np.arange(26) + first
+    images = np.zeros((26, 4, 4), np.uint8)
+    np.savez(tmp_path / "emnist-letters.npz", x_train=images, y_train=labels, x_test=images, y_test=labels[::-1])
+    data = load_dataset("emnist-letters")
+    assert data.y_train.tolist() == list(range(26))
+    assert data.y_test is not None
+    assert data.y_test.tolist() == list(range(25, -1, -1))
+
+
 def test_offline_says_what_to_do_and_leaves_nothing_behind(fake: type[FakeSet], tmp_path: Path) -> None:
     fake.online = False
 
