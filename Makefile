@@ -12,10 +12,10 @@ export FLWR_TELEMETRY_ENABLED ?= 0
 export FLWR_DISABLE_UPDATE_CHECK ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo lint format test test-slow test-deploy test-deploy-http test-soak clean
+.PHONY: help install demo lint format test test-slow test-federation test-deploy test-deploy-http test-soak clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
 install: $(STAMP)  ## make .venv and install the tested versions into it
 
@@ -50,11 +50,14 @@ format: $(STAMP)  ## repair style where it can be done by itself
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-test: lint  ## what CI runs: style, types and every test that is not slow
+test: lint  ## style, types and every test that is not slow
 	@$(BIN)/pytest -q -n auto --maxprocesses 4 --dist loadfile -m "not slow and not deploy"
 
 test-slow: $(STAMP)  ## the long tests that `make test` leaves out
 	@$(BIN)/pytest -q -m "slow and not deploy"
+
+test-federation: $(STAMP)  ## a federation of real processes on loopback, and who gets into it: minutes; CI runs it too
+	@$(BIN)/pytest -q -m "deploy and not soak" tests/deploy/test_federation.py tests/deploy/test_doors.py
 
 test-deploy: $(STAMP)  ## real SuperLinks and SuperNodes on loopback: tens of minutes
 	@$(BIN)/pytest -q -m "deploy and not soak"

@@ -76,4 +76,4 @@ def test_pre_commit_and_ci_run_the_same_commands() -> None:
     hooks = (ROOT / ".pre-commit-config.yaml").read_text("utf-8")
     assert "entry: make lint" in hooks
     assert "entry: make test" in hooks
-    assert (ROOT / ".ci" / "run").read_text("utf-8").splitlines()[-1] == "make test"
+    assert (ROOT / ".ci" / "run").read_text("utf-8").splitlines()[-2:] == ["make test", "make test-federation"]
