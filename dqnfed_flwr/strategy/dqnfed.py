@@ -81,7 +81,9 @@ class DQNFed(Strategy):
         self._listeners = tuple(listeners)
         self._method = make_method(settings)
         self._rule = make_rule(settings)
-        self._roster = Roster(settings.clients, settings.min_clients, settings.deadline, settings.num_classes)
+        self._roster = Roster(
+            settings.clients, settings.min_clients, settings.deadline, settings.num_classes, settings.retries
+        )
         self._inherited: InheritedRound | None = None
         self._ledger = Ledger()
         self._patience = Patience(listeners)

@@ -38,6 +38,8 @@ class Roster:
         Seconds to wait for them.
     num_classes : int
         Of the model, where the operator says; 0 leaves it to the members.
+    retries : int
+        How many deadlines more to wait as long as fewer than `min_clients` are there.
 
     Attributes
     ----------
@@ -45,9 +47,9 @@ class Roster:
         Replies that members still owe.
     """
 
-    def __init__(self, clients: int, min_clients: int, deadline: float, num_classes: int = 0) -> None:
+    def __init__(self, clients: int, min_clients: int, deadline: float, num_classes: int = 0, retries: int = 0) -> None:
         self._clients, self._min_clients, self._deadline = clients, min_clients, deadline
-        self._num_classes = num_classes
+        self._num_classes, self._retries = num_classes, retries
         self.debts = Debts(deadline)
         self._form: Form | None = None
         self._members: dict[int, Member] = {}
@@ -91,6 +93,8 @@ class Roster:
     def wait(self, grid: Grid) -> None:
         """Wait until all clients are there, or have said that they cannot take part, or the deadline has passed.
 
+        As long as there are too few to begin with, wait `retries` deadlines more.
+
         Raises
         ------
         QuorumError
@@ -108,11 +112,16 @@ class Roster:
                 self._deadline,
             )
         self.gather(grid, lambda: len(self._members) >= self._clients or self._all_spoke())
+        waits = 1
+        while len(self._members) < self._min_clients and not self._all_spoke() and waits <= self._retries:
+            log(WARNING, "%d clients are there; wait %d of %d", len(self._members), waits + 1, self._retries + 1)
+            self.gather(grid, lambda: len(self._members) >= self._min_clients or self._all_spoke())
+            waits += 1
         self._preflight()
         if len(self._members) < self._min_clients:
             refused = f". {len(self._refusals)} could not take part: " if self._refusals else ""
             raise QuorumError(
-                f"{len(self._members)} of {self._clients} clients came within {self._deadline:.0f} s; at least "
+                f"{len(self._members)} of {self._clients} clients came within {waits * self._deadline:.0f} s; at least "
                 f"{self._min_clients} are needed (min-clients). Start more nodes or raise deadline"
                 f"{refused}{next(iter(self._refusals.values()), '')}"
             )

@@ -70,6 +70,23 @@ def test_waiting_ends_with_the_deadline_and_enough_clients(clock: Clock) -> None
         Roster(6, 5, 60).wait(ChangingGrid(app(), 4, at_rest))
 
 
+def test_too_few_are_waited_for_over_several_deadlines(clock: Clock) -> None:
+    def plan(grid: ChangingGrid) -> None:
+        if grid.looked == 1:
+            for node in (2, 3, 4, 5):
+                grid.leave(node)
+        if clock.now > began + 100:
+            grid.join(9, client=3)
+
+    began = clock.now
+    roster = Roster(4, 1, 30, retries=3)
+    roster.wait(ChangingGrid(app(), 4, plan))
+    assert nodes(roster) == {3: 9}
+    assert 100 < clock.slept < 105
+    with pytest.raises(QuorumError, match="0 of 4 clients came within 120 s"):
+        Roster(4, 1, 30, retries=3).wait(ChangingGrid(app(), 0, at_rest))
+
+
 def test_a_node_that_does_not_answer_the_query_holds_up_nobody(clock: Clock) -> None:
     class Mute(SilentGrid):
         def pull_messages(self, message_ids: object) -> list[Message]:
