@@ -49,8 +49,11 @@ def deadline(usual: float) -> float:
 def outlived(
     federation: Loopback, place: Path, blows: Sequence[tuple[str, ...]], seed: int, deadline: float, usual: float
 ) -> None:
-    """Train through all `blows`, one a round, and check what a run must come out with."""
-    settings = {**SETTINGS, "rounds": len(blows) + 2, "deadline": deadline}
+    """Train through all `blows`, at most one a round, and check what a run must come out with.
+
+    A victim that is just being started again is waited for, and the run goes on meanwhile: hence the spare rounds.
+    """
+    settings = {**SETTINGS, "rounds": 2 * len(blows) + 2, "deadline": deadline}
     output = place / "deployed"
     with federation.submitted(settings, output, "--restarts", str(4 * len(blows) + 4)) as submit:
         for dealt in Killer(federation, seed, moment=usual).strike(blows):
