@@ -8,15 +8,18 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from dqnfed_flwr.errors import RunError
 
 HERE = Path(__file__).parent
-SOCKET = "nursery"
+PREFIX, SOCKET = "dqnfed-warm-", "nursery"
 LONGEST_ADDRESS = 100
 """Bytes of a socket's path that every Unix takes."""
+SETTLED_SECONDS = 60.0
+"""Younger folders may be those of a nursery that is about to listen."""
 
 
 def run_warm(command: Sequence[str], keep_seconds: float) -> None:
@@ -53,7 +56,8 @@ def search_path() -> str:
 
 def _with_nursery(environment: dict[str, str], keep_seconds: float) -> dict[str, str]:
     """Start the nursery; the environment in which clients find it."""
-    address = Path(tempfile.mkdtemp(prefix="dqnfed-warm-")) / SOCKET
+    _sweep()
+    address = Path(tempfile.mkdtemp(prefix=PREFIX)) / SOCKET
     if len(os.fsencode(address)) > LONGEST_ADDRESS:
         address.parent.rmdir()
         raise RunError(f"the path {address} is too long for a socket; set TMPDIR to a folder with a shorter name")
@@ -77,3 +81,16 @@ def _with_nursery(environment: dict[str, str], keep_seconds: float) -> dict[str,
         "DQNFED_WARM_PATH": environment["PATH"],
         "DQNFED_WARM_PYTHON": sys.executable,
     }
+
+
+def _sweep() -> None:
+    """Remove the folders of nurseries that were killed: nobody listens there any more."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        try:
+            if time.time() - folder.stat().st_mtime > SETTLED_SECONDS:
+                with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+                    probe.connect(str(folder / SOCKET))
+        except ConnectionRefusedError:
+            shutil.rmtree(folder, ignore_errors=True)
+        except OSError:  # another user's, or gone meanwhile
+            continue

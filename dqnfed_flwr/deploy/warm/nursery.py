@@ -94,6 +94,9 @@ class Nursery:
         connection, _ = self.listener.accept()
         try:
             request = read_request(connection)
+        except EOFError:  # somebody only looked whether anyone is here
+            connection.close()
+            return None
         except (OSError, ValueError) as error:
             print(f"dqnfed: a request for a warm client was refused: {error}", file=sys.stderr, flush=True)
             connection.close()
@@ -168,11 +171,15 @@ def read_request(connection: socket.socket) -> Request:
 
     Raises
     ------
+    EOFError
+        If nothing comes.
     OSError, ValueError
-        If it does not come, or is something else.
+        If it is something else, or comes in part.
     """
     connection.settimeout(REQUEST_SECONDS)
     head, streams, _, _ = socket.recv_fds(connection, 8, 3)
+    if not head:
+        raise EOFError
     length = int.from_bytes(head, "big")
     if len(head) != 8 or len(streams) != 3 or length > LARGEST_REQUEST:
         for stream in streams:

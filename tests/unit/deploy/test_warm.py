@@ -126,6 +126,28 @@ def test_without_a_nursery_clients_start_cold_and_say_so(executor: Executor) -> 
     assert "starts cold" in helped["err"]
 
 
+def test_what_a_killed_nursery_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    first, killed = Executor(tmp_path, keep=600.0), Executor(tmp_path, keep=600.0)
+    try:
+        os.kill(killed.nursery, signal.SIGKILL)
+        killed.end()
+        assert first.nursery
+        folders = list(tmp_path.glob("dqnfed-warm-*"))
+        assert len(folders) == 2
+        for folder in folders:
+            os.utime(folder, (0, 0))
+        second = Executor(tmp_path, keep=600.0)
+        try:
+            assert second.nursery
+            left = [folder for folder in folders if folder.exists()]
+            assert len(left) == 1
+            assert first.run("--help")["err"] == ""
+        finally:
+            second.end()
+    finally:
+        first.end()
+
+
 def test_the_libraries_are_given_up_when_nobody_asks(tmp_path: Path) -> None:
     executor = Executor(tmp_path, keep=0.0)
     try:
