@@ -35,7 +35,7 @@ BARS = (
     Bar("empty_over_fedavg", "<=", 1.15),
     Bar("large_over_fedavg", "<=", 1.15),
     Bar("client_start_seconds", "<=", 2.0),
-    Bar("cold_client_small_chunk_memory_bytes", "<=", 500e6),
+    Bar("client_memory_bytes", "<=", 500e6),
     Bar("idle_node_memory_bytes", "<=", 300e6),
 )
 MODELS = {"empty": ("logistic", 650), "large": ("benchmarks._fedavg_app:wide", _fedavg_app.PARAMETERS)}
