@@ -56,25 +56,15 @@ class JointPass:
     def __init__(self, model: FlatModel) -> None:
         self.model = model
         self._layers = _layers(model)
-        self._tried = False
 
     def run(self, theta: Tensor, losses: Sequence[LocalLoss]) -> list[tuple[float, Callable[[], Tensor]]]:
         """Mean cross-entropy over the training part, and what makes its gradient [D], for each, at `theta` [D].
 
-        The first time, those of the first client are compared with what it computes by itself.
-
         Raises
         ------
         ModelError
-            If the model cannot be taken apart, with the reason.
+            If a layer is not called as it must be.
         """
-        found = self._run(theta, losses)
-        if not self._tried:
-            self._try(theta, losses[0], found[0][1]())
-            self._tried = True
-        return found
-
-    def _run(self, theta: Tensor, losses: Sequence[LocalLoss]) -> list[tuple[float, Callable[[], Tensor]]]:
         self.model.place(theta)
         inputs, labels = (torch.cat(parts) for parts in zip(*(loss.samples for loss in losses), strict=True))
         sizes = [loss.num_examples for loss in losses]
@@ -112,9 +102,18 @@ class JointPass:
                 stack.callback(layer.register_forward_hook(note).remove)
             yield seen
 
-    def _try(self, theta: Tensor, loss: LocalLoss, found: Tensor) -> None:
-        own = loss.loss_and_gradient(theta)[1] - loss.ridge * theta
-        difference = float(torch.linalg.vector_norm(found - own))
+    def check(self, theta: Tensor, losses: Sequence[LocalLoss]) -> None:
+        """Compare the first client's gradient at `theta` [D], in a pass with the others, with what it gets by itself.
+
+        Raises
+        ------
+        ModelError
+            If they differ, so that this model cannot be taken apart.
+        """
+        (_, gradient), *_ = self.run(theta, losses)
+        first = losses[0]
+        own = first.loss_and_gradient(theta)[1] - first.ridge * theta
+        difference = float(torch.linalg.vector_norm(gradient() - own))
         if not difference <= AGREEMENT * float(torch.linalg.vector_norm(own)):
             raise ModelError(
                 f"local.together: a client's gradient differs by {difference:.1e} from the one computed by itself; the "

@@ -78,7 +78,7 @@ class Worker:
         self._work = make_work(Bench(settings, self._loss, curvature, RoundMemory(self._dtype, self._device)))
         self._work.load(state)
         self._held_out: dict[str, Samples] = {}
-        self._joint: JointPass | None = None
+        self._comes_apart = False
 
     @property
     def spec(self) -> ParamSpec:
@@ -131,10 +131,13 @@ class Worker:
         ModelError
             If the model cannot be taken apart for that.
         """
-        if self._joint is None:
-            self._joint = JointPass(FlatModel(deepcopy(self._model.module), self._device))
-        _write_buffers(buffers, self._joint.model)
-        foresee(self._joint, self._shared_vector(theta), [self._loss, *(other._loss for other in others)])
+        joint = JointPass(FlatModel(deepcopy(self._model.module), self._device))  # not kept: a model for each client
+        _write_buffers(buffers, joint.model)
+        at, losses = self._shared_vector(theta), [self._loss, *(other._loss for other in others)]
+        if not self._comes_apart:
+            joint.check(at, losses[:2])
+            self._comes_apart = True
+        foresee(joint, at, losses)
 
     def _probe(self, task: ClientTask, line: Line, loss: float | None) -> Probe:
         def loss_at(factor: float) -> float:

@@ -87,7 +87,9 @@ class Settings(Group):
     min_clients: int = Field(1, ge=1, description="fewest replies with which a round counts")
     quorum: float = Field(1.0, gt=0, le=1, description="share of replies with which an exchange closes")
     deadline: float = Field(600.0, gt=0, description="seconds until an exchange closes")
-    retries: int = Field(3, ge=0, description="how often an exchange short of min-clients is repeated")
+    retries: int = Field(
+        3, ge=0, description="how often an exchange short of min-clients is repeated, or the wait for the first clients"
+    )
     checkpoint_every: int = Field(1, ge=0, description="rounds between checkpoints, 0 never")
     output: str = Field("", description="directory of results; empty for none")
     resume: bool = Field(False, description="continue from the checkpoint in the output directory")

@@ -26,11 +26,12 @@ from dqnfed_flwr.strategy.admission import book, present, silence
 from dqnfed_flwr.strategy.events import most_frequent_reason, round_event
 from dqnfed_flwr.strategy.intake import Collected, Intake, mean_buffers
 from dqnfed_flwr.strategy.orders import Orders, final_evaluation, next_orders
+from dqnfed_flwr.strategy.pending import pending_step
 from dqnfed_flwr.strategy.roster import Roster
 from dqnfed_flwr.strategy.solve import Solved, make_batch, solve
 from dqnfed_flwr.strategy.state import BestModel, PendingStep, RunState, Tally
 from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
-from dqnfed_flwr.types import ClientReply, Float64Array, Probe, RoundBatch
+from dqnfed_flwr.types import ClientReply, Probe, RoundBatch
 
 STATIONARY, UNJUDGED = "stationary", "unjudged"
 UNJUDGED_ATTEMPTS = 3
@@ -134,7 +135,7 @@ class RoundLoop:
 
     def _prepare(self, batch: RoundBatch, solved: Solved, collected: Collected, dropped: list[DroppedClient]) -> None:
         """Make the step of a solve the pending one."""
-        pending = self._pending(batch, solved, collected, dropped)
+        pending = pending_step(batch, solved, collected, dropped, theta_norm=float(self._state.theta.norm()))
         self._state.buffers = mean_buffers(collected.trained, self._state.buffers)
         if self._settings.step.on_stationary == "relax":
             pending.fallback = collected.rows.combine(batch.shares)
@@ -145,43 +146,6 @@ class RoundLoop:
             self._offer(pending, ladder)
         else:
             self._no_common_step(pending)
-
-    def _pending(
-        self, batch: RoundBatch, solved: Solved, collected: Collected, dropped: list[DroppedClient]
-    ) -> PendingStep:
-        excluded = solved.combination.excluded
-        index = [k for k, client in enumerate(batch.clients) if client not in excluded]
-        clients = tuple(batch.clients[k] for k in index)
-        weights = solved.combination.weights[[collected.rows.slots[k] for k in index]]
-
-        def by_client(values: Float64Array) -> dict[int, float]:
-            return {client: float(values[k]) for client, k in zip(clients, index, strict=True)}
-
-        return PendingStep(
-            round=batch.round,
-            step=solved.step,
-            ladder=Ladder(0.0),
-            scale=StepScale(
-                solved.norm,
-                solved.combination.length,
-                float(self._state.theta.norm()),
-                batch.round,
-                solved.combination.hints,
-            ),
-            clients=clients,
-            losses=by_client(batch.losses),
-            slopes=by_client(solved.slopes),
-            rates=by_client(batch.rates),
-            shares=by_client(batch.shares),
-            weights=dict(zip(clients, map(float, weights), strict=True)),
-            combination=solved.combination,
-            dropped=[
-                *dropped,
-                *(DroppedClient(client, reason, "left out of the solve") for client, reason in excluded.items()),
-            ],
-            pairs_kept=sum(collected.trained[client].pairs_kept for client in clients),
-            pairs_rejected=sum(collected.trained[client].pairs_rejected for client in clients),
-        )
 
     def _offer(self, pending: PendingStep, ladder: Ladder) -> None:
         """Make theta - factor * step the candidate, on the line through the candidate before."""

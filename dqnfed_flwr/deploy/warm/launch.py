@@ -40,16 +40,16 @@ def run_warm(command: Sequence[str], keep_seconds: float) -> None:
     RunError
         If there is no such program.
     """
-    program = shutil.which(command[0], path=search_path())
+    program = shutil.which(command[0], path=_search_path())
     if program is None:
         raise RunError(f"there is no program {command[0]!r} on the PATH; is flwr installed in this environment?")
-    environment = {**os.environ, "PATH": search_path()}
+    environment = {**os.environ, "PATH": _search_path()}
     if sys.platform == "linux":
         environment = _with_nursery(environment, keep_seconds)
     os.execve(program, list(command), environment)
 
 
-def search_path() -> str:
+def _search_path() -> str:
     """PATH with this environment's programs in front."""
     return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 

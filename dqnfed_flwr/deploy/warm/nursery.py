@@ -52,10 +52,10 @@ class Nursery:
         self.idle_since = time.monotonic()
         self.clients: dict[int, socket.socket] = {}
         self.selector = selectors.DefaultSelector()
-        self.wake, wake_end = os.pipe()
-        for end in (self.wake, wake_end):
+        self.wake, self.wake_end = os.pipe()
+        for end in (self.wake, self.wake_end):
             os.set_blocking(end, False)
-        signal.set_wakeup_fd(wake_end)
+        signal.set_wakeup_fd(self.wake_end)
         signal.signal(signal.SIGCHLD, lambda *_: None)  # it is the wake-up that counts
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C goes to the executor, and that is enough
         for source in (self.listener, self.alive, self.wake):
@@ -126,13 +126,13 @@ class Nursery:
         """Make this fork the process that the request asks for."""
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         signal.set_wakeup_fd(-1)
-        for number in (signal.SIGCHLD, signal.SIGINT):
-            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         self.selector.close()
         for one in (connection, self.listener, *self.clients.values()):
             one.close()
-        os.close(self.alive)
-        os.close(self.wake)
+        for descriptor in (self.alive, self.wake, self.wake_end):
+            os.close(descriptor)
         for target, stream in enumerate(request.streams):
             os.dup2(stream, target)
             os.close(stream)
@@ -174,22 +174,25 @@ def read_request(connection: socket.socket) -> Request:
     EOFError
         If nothing comes.
     OSError, ValueError
-        If it is something else, or comes in part.
+        If it is something else, or comes in part; its streams are closed.
     """
     connection.settimeout(REQUEST_SECONDS)
     head, streams, _, _ = socket.recv_fds(connection, 8, 3)
     if not head:
         raise EOFError
     length = int.from_bytes(head, "big")
-    if len(head) != 8 or len(streams) != 3 or length > LARGEST_REQUEST:
+    try:
+        if len(head) != 8 or len(streams) != 3 or length > LARGEST_REQUEST:
+            raise ValueError(f"{len(head)} bytes and {len(streams)} streams of 3, for {length} bytes")
+        text = bytearray()
+        while len(text) < length and (part := connection.recv(length - len(text))):
+            text += part
+        given = json.loads(text)
+        return Request(given["argv"], given["cwd"], given["environment"], list(streams))
+    except (OSError, ValueError, LookupError, TypeError) as error:
         for stream in streams:
             os.close(stream)
-        raise ValueError(f"{len(head)} bytes and {len(streams)} streams of 3, for {length} bytes")
-    text = bytearray()
-    while len(text) < length and (part := connection.recv(length - len(text))):
-        text += part
-    given = json.loads(text)
-    return Request(given["argv"], given["cwd"], given["environment"], list(streams))
+        raise ValueError(f"{type(error).__name__}: {error}") from error
 
 
 def load() -> None:
