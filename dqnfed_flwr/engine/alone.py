@@ -53,7 +53,10 @@ def alone_in(directory: Path | None, seconds: float = 0.0) -> Iterator[None]:
     with lock:
         _wait(lock, directory, seconds)
         _sign(lock)
-        yield
+        try:
+            yield
+        finally:
+            _erase(lock)
 
 
 def _wait(lock: FileIO, directory: Path, seconds: float) -> None:
@@ -83,10 +86,16 @@ def _taken(lock: FileIO, directory: Path) -> bool:
 
 def _sign(lock: FileIO) -> None:
     """Say who is here; a full disk keeps nobody out."""
+    _erase(lock)
     with suppress(OSError):
-        lock.truncate(0)
         signature = f"process {os.getpid()} on {socket.gethostname()}, since {dt.datetime.now():%Y-%m-%d %H:%M:%S},"
         lock.write(signature.encode())
+
+
+def _erase(lock: FileIO) -> None:
+    """Take a signature out: whoever has left is not named, and a folder looked into stays as it was."""
+    with suppress(OSError):
+        lock.truncate(0)
 
 
 def _holder(lock: FileIO) -> str:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -102,7 +102,14 @@ def test_a_killed_process_holds_nothing(tmp_path: Path) -> None:
         since = time.monotonic()
         with alone_in(tmp_path, 30):
             assert time.monotonic() - since < 5
+            assert str(os.getpid()) in (tmp_path / LOCK).read_text()
+
+
+def test_nobody_is_named_in_a_folder_that_is_free_again(tmp_path: Path) -> None:
+    with suppress(KeyError), alone_in(tmp_path):
         assert str(os.getpid()) in (tmp_path / LOCK).read_text()
+        raise KeyError
+    assert (tmp_path / LOCK).read_bytes() == b""
 
 
 def test_the_second_goes_on_when_the_first_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
