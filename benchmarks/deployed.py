@@ -56,17 +56,19 @@ def settings_of(payload: str, nodes: int, rounds: int) -> dict[str, Any]:
         "num-classes": _fedavg_app.CLASSES,
         "evaluate-every": 0,
         "local.threads": 1,
-        "deadline": ROUND_SECONDS,
+        "deadline": ROUND_SECONDS / 2,
     }
 
 
-def ends_of_rounds(log: Path, rounds: int) -> list[float]:
-    """When each line came into `log`."""
+def ends_of_rounds(log: Path, rounds: int, whose: str) -> list[float]:
+    """When each line came into `log`; tells how far `whose` rounds are."""
     ends: list[float] = []
     since = time.monotonic()
     while len(ends) < rounds:
         lines = len(log.read_text().splitlines()) if log.exists() else 0
-        ends += [time.monotonic()] * (lines - len(ends))
+        if lines > len(ends):
+            ends += [time.monotonic()] * (lines - len(ends))
+            print(f"{whose}: {lines} of {rounds} rounds", file=sys.stderr, flush=True)
         if time.monotonic() - (ends[-1] if ends else since) > ROUND_SECONDS:
             raise SystemExit(f"{log}: no round within {ROUND_SECONDS:.0f} s, after {lines} of {rounds}")
         time.sleep(SMALL_SHARE)
@@ -78,16 +80,20 @@ def between(ends: Sequence[float]) -> float:
     return median([after - before for before, after in pairwise(ends)])
 
 
-def dqn_fed(federation: Loopback, place: Path, payload: str, rounds: int) -> tuple[float, float]:
-    """Seconds a round of DQN-Fed, and exchanges a round."""
+def dqn_fed(federation: Loopback, place: Path, payload: str, rounds: int) -> dict[str, float]:
+    """Seconds, exchanges and participants a round of DQN-Fed."""
     output = place / f"dqn-fed-{payload}"
     nodes = len(federation.federation.nodes)
     run_id = federation.submit({**settings_of(payload, nodes, rounds), "output": str(output)}, place / f"app-{payload}")
-    ends = ends_of_rounds(output / "events.jsonl", rounds)
+    ends = ends_of_rounds(output / "events.jsonl", rounds, f"DQN-Fed, {payload}")
     if (status := federation.await_end(run_id)) != "finished:completed":
         raise SystemExit(f"DQN-Fed ended as {status}: {federation.story(run_id)}")
     events = read_result(output).events
-    return between(ends), sum(event.exchanges for event in events) / len(events)
+    return {
+        f"{payload}_seconds": between(ends),
+        "exchanges_a_round": sum(event.exchanges for event in events) / len(events),
+        "participants_a_round": sum(len(event.participants) for event in events) / len(events),
+    }
 
 
 def fedavg(federation: Loopback, place: Path, payload: str, rounds: int) -> float:
@@ -101,7 +107,7 @@ def fedavg(federation: Loopback, place: Path, payload: str, rounds: int) -> floa
     if "run-id" not in answer:
         raise SystemExit(f"FedAvg was not started: {answer}")
     run_id = str(answer["run-id"])
-    ends = ends_of_rounds(times, rounds + 1)
+    ends = ends_of_rounds(times, rounds + 1, f"FedAvg, {payload}")
     federation.output = None
     if (status := federation.await_end(run_id)) != "finished:completed":
         raise SystemExit(f"FedAvg ended as {status}: {federation.story(run_id)}")
@@ -147,12 +153,10 @@ def of_federation(federation: Loopback, place: Path, rounds: int, payloads: Sequ
         "idle_memory_bytes": memory(federation, list(federation.programs)),
     }
     for payload in payloads:
-        seconds, exchanges = dqn_fed(federation, place, payload, rounds)
+        ours = dqn_fed(federation, place, payload, rounds)
         stock = fedavg(federation, place, payload, rounds)
-        figures["exchanges_a_round"] = exchanges
-        figures[f"{payload}_seconds"] = seconds
-        figures[f"{payload}_fedavg_seconds"] = stock
-        figures[f"{payload}_over_fedavg"] = seconds / stock
+        over = ours[f"{payload}_seconds"] / stock
+        figures |= {**ours, f"{payload}_fedavg_seconds": stock, f"{payload}_over_fedavg": over}
     figures["memory_after_bytes"] = memory(federation, list(federation.programs))
     return figures
 

@@ -10,6 +10,7 @@ from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.alone import TAKEOVER_SECONDS, alone_in
 from dqnfed_flwr.engine.restart import settings_of_run, with_folders
 from dqnfed_flwr.engine.serve import serve
+from dqnfed_flwr.engine.steady import steadied
 from dqnfed_flwr.report.progress import LineProgress
 from dqnfed_flwr.strategy.checkpoint import output_directory
 
@@ -22,4 +23,4 @@ def main(grid: Grid, context: Context) -> None:
     settings = with_folders(Settings.from_mapping(context.run_config), context.run_id)
     with alone_in(output_directory(settings), TAKEOVER_SECONDS):
         settings = settings_of_run(settings, context.run_id)
-        serve(grid, settings, listeners=[LineProgress(Console(force_terminal=False, width=120))])
+        serve(steadied(grid), settings, listeners=[LineProgress(Console(force_terminal=False, width=120))])

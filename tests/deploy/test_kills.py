@@ -58,7 +58,7 @@ def outlived(
     with federation.submitted(settings, output, "--restarts", str(4 * len(blows) + 4)) as submit:
         for dealt in Killer(federation, seed, moment=usual).strike(blows):
             print(dealt, flush=True)
-        federation.await_exit(submit, RUN_SECONDS)
+        federation.await_exit(submit, RUN_SECONDS + settings["rounds"] * usual)
         assert submit.status == 0, submit.text()[-3000:] + federation.texts()
     events = read_result(output).events
     print("participants", [event.participants for event in events])

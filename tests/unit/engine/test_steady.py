@@ -1,0 +1,117 @@
+"""Calls that the SuperLink fails over are repeated; nobody is asked under a number that has failed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+
+from client_app.app import app as client
+from dqnfed_flwr.engine import steady
+from dqnfed_flwr.engine.grid import InProcessGrid
+from dqnfed_flwr.engine.steady import PATIENCE_SECONDS, SteadyGrid, steadied
+from dqnfed_flwr.errors import RunError
+from tests.helpers.clock import Clock
+
+
+def failure(status: int) -> httpx.HTTPStatusError:
+    request = httpx.Request("POST", "http://superlink/v1/runtime/pull-messages")
+    return httpx.HTTPStatusError("", request=request, response=httpx.Response(status, request=request))
+
+
+class Busy(InProcessGrid):
+    """A SuperLink in this process whose next `failing` calls end with `status`."""
+
+    def __init__(self, failing: int = 0, status: int = 500) -> None:
+        super().__init__(client, 2, {})
+        self.failing, self.status = failing, status
+        self.pushed: list[Message] = []
+
+    def _fail(self) -> None:
+        self.failing -= 1
+        if self.failing >= 0:
+            raise failure(self.status)
+
+    def get_node_ids(self) -> list[int]:
+        self._fail()
+        return super().get_node_ids()
+
+    def push_messages(self, messages: Any) -> list[str]:
+        self.pushed += messages
+        self._fail()
+        return [str(len(self.pushed) - len(messages) + k) for k in range(len(messages))]
+
+    def pull_messages(self, message_ids: Any) -> list[Message]:
+        self._fail()
+        return []
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(steady, "time", clock)
+    return clock
+
+
+CALLS: list[Callable[[Grid], object]] = [
+    lambda grid: grid.get_node_ids(),
+    lambda grid: grid.push_messages([]),
+    lambda grid: grid.pull_messages(["1"]),
+]
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_call_is_repeated_until_the_superlink_can(
+    call: Callable[[Grid], object], clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warnings: list[str] = []
+    monkeypatch.setattr(steady.logger, "warning", lambda text, *values: warnings.append(text % values))
+    assert call(SteadyGrid(Busy(failing=3))) == call(Busy())
+    assert clock.slept == 0.5 + 1 + 2
+    assert len(warnings) == 3
+    assert "/v1/runtime/pull-messages with status 500; repeated in 0.5 s" in warnings[0]
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_it_is_not_repeated_for_ever(call: Callable[[Grid], object], clock: Clock) -> None:
+    with pytest.raises(httpx.HTTPStatusError):
+        call(SteadyGrid(Busy(failing=1000)))
+    assert PATIENCE_SECONDS - 8 < clock.slept <= PATIENCE_SECONDS
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_the_callers_own_error_is_not_repeated(call: Callable[[Grid], object], clock: Clock) -> None:
+    with pytest.raises(httpx.HTTPStatusError):
+        call(SteadyGrid(Busy(failing=1, status=403)))
+    assert clock.slept == 0
+
+
+def test_messages_sent_again_are_new_ones_and_the_rest_of_them_stays(clock: Clock) -> None:
+    busy = Busy(failing=1)
+    messages = [Message(RecordDict(), node, "train", ttl=7.0, group_id="3") for node in (4, 5)]
+    assert SteadyGrid(busy).push_messages(messages) == ["2", "3"]
+    assert [m.metadata.dst_node_id for m in busy.pushed] == [4, 5, 4, 5]
+    assert {(m.metadata.message_type, m.metadata.ttl, m.metadata.group_id) for m in busy.pushed} == {
+        ("train", 7.0, "3")
+    }
+    assert len({m.object_id for m in busy.pushed}) == 4
+    assert all(m.content is messages[0].content for m in busy.pushed[::2])
+
+
+def test_a_grid_without_a_superlink_stays_as_it_is() -> None:
+    grid = InProcessGrid(client, 2, {})
+    assert steadied(grid) is grid
+
+
+def test_the_rest_is_the_grids() -> None:
+    grid = Busy()
+    steady_grid = SteadyGrid(grid)
+    steady_grid.set_run(grid.run)
+    assert steady_grid.run.run_id == grid.run.run_id
+    assert steady_grid.send_and_receive([]) == []
+    with pytest.raises(RunError, match="deprecated"):
+        steady_grid.create_message(RecordDict(), "train", 1, "")
