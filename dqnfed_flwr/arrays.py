@@ -104,7 +104,7 @@ def _read_header(data: bytes) -> tuple[np.dtype[np.generic], tuple[int, ...], bo
         raise WireError("bad-array", f"no header that NumPy writes for numbers: {head[:60]!r}")
     try:
         dtype = np.dtype(match[1].decode())
-    except TypeError:
+    except (TypeError, ValueError, SyntaxError):  # the last two where NumPy takes it for a list of fields
         raise WireError("bad-dtype", f"dtype {match[1]!r}; NumPy knows no such") from None
     shape = tuple(int(side) for side in match[3].replace(b",", b" ").split())
     return dtype, shape, match[2] == b"True", 10 + length

@@ -6,6 +6,8 @@ A message says what was given, what is allowed and what to do.
 
 from __future__ import annotations
 
+LONGEST_DETAIL = 2000
+
 
 class DQNFedError(Exception):
     """Base of all errors of this package."""
@@ -28,9 +30,13 @@ class ShapeError(DQNFedError):
 
 
 class WireError(DQNFedError):
-    """A message cannot be read; `reason` is the short name under which it is counted."""
+    """A message cannot be read; `reason` is the short name under which it is counted.
+
+    Whoever sent the message may have a part in the detail, which ends up in events and logs: it is `shortened`.
+    """
 
     def __init__(self, reason: str, detail: str) -> None:
+        detail = shortened(detail)
         super().__init__(f"{reason}: {detail}")
         self.reason = reason
         self.detail = detail
@@ -46,3 +52,9 @@ class QuorumError(DQNFedError):
 
 class RunError(DQNFedError):
     """A run could not be started or did not finish."""
+
+
+def shortened(detail: str) -> str:
+    """Beginning and end of a text that came from elsewhere: the last line of a traceback says most."""
+    half = LONGEST_DETAIL // 2
+    return detail if len(detail) <= LONGEST_DETAIL else f"{detail[:half]} ... {detail[-half:]}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from dqnfed_flwr.types import Probe
 
@@ -14,14 +14,20 @@ MATERIAL = 1e-5
 
 
 def stubborn(
-    probes: Mapping[int, Probe], references: Mapping[int, float], slopes: Mapping[int, float], last_rung: float
+    probes: Mapping[int, Probe],
+    references: Mapping[int, float],
+    slopes: Mapping[int, float],
+    last_rung: float,
+    promised: Collection[int] = (),
 ) -> set[int]:
-    """Participants that no factor of the ladder suits, or only the last, and whose loss rose by more than rounding.
+    """Participants that refuse whatever is offered, and whose loss rose by more than rounding.
+
+    That is: no factor of the ladder suits them, or only the last; or they named this very factor as one that does.
 
     Where g_k . step > 0, a true gradient has rungs that hold, low enough, and each exchange lowers the ladder by its
-    whole length; a rung that a client named holds when it is the next candidate. Who refuses ladder after ladder has
-    sent a gradient and losses that contradict each other. A participant whose own gradient says that the step harms it
-    is right to refuse, and not counted.
+    whole length; and a rung that a client named holds when it is the next candidate, the model being the same up to
+    rounding. Who refuses ladder after ladder has sent a gradient and losses that contradict each other. A participant
+    whose own gradient says that the step harms it is right to refuse, and not counted.
 
     Parameters
     ----------
@@ -31,13 +37,15 @@ def stubborn(
         f_k at the model the step starts from, as reported, and g_k . step.
     last_rung : float
         The smallest factor that was asked for.
+    promised : Collection[int]
+        Who said one exchange ago that its loss falls enough at the factor of now.
     """
     return {
         client
         for client, probe in probes.items()
         if slopes[client] > 0
         and not probe.holds
-        and (probe.back_factor is None or probe.back_factor <= last_rung)
+        and (client in promised or probe.back_factor is None or probe.back_factor <= last_rung)
         and _rose(probe.loss, references[client])
     }
 

@@ -190,7 +190,8 @@ class DQNFedClient(NumPyClient):
 
         `num_classes`, if positive, takes the place of the classes that settings or data name.
         """
-        dim = self._worker_for(num_classes).spec.dim
+        at_work = self._num_classes if self._worker is not None else 0
+        dim = self._worker_for(num_classes or at_work).spec.dim
         return {
             "partition": self._partition,
             "num-examples": len(self._data.y_train),

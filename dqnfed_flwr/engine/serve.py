@@ -17,7 +17,7 @@ from dqnfed_flwr.engine.start import initial_model
 from dqnfed_flwr.errors import ConfigError, RunError
 from dqnfed_flwr.strategy.checkpoint import output_directory
 from dqnfed_flwr.strategy.dqnfed import DQNFed
-from dqnfed_flwr.telemetry.events import Listener
+from dqnfed_flwr.telemetry.events import Listener, RoundEvent
 from dqnfed_flwr.telemetry.log import EventLog
 from dqnfed_flwr.telemetry.patience import Patience
 
@@ -44,7 +44,7 @@ def serve(grid: Grid, settings: Settings, *, listeners: Sequence[Listener] = ())
     metrics = metrics_of(settings)
     told: list[Listener] = [*([metrics] if metrics else []), *listeners]
     patience = Patience(told)
-    log: list[Listener] = [EventLog(output, patience)] if output else []
+    log: list[Listener] = [_Begun(output / RUN), EventLog(output, patience)] if output else []
     strategy = DQNFed(settings, listeners=[*log, *told])
     strategy.roster.wait(grid)
     strategy.start(grid, initial_model(settings, strategy.roster))
@@ -66,6 +66,23 @@ def serve(grid: Grid, settings: Settings, *, listeners: Sequence[Listener] = ())
     if metrics:
         metrics.conclude(outcome.status)
     return result
+
+
+class _Begun:
+    """A listener that takes the record of the run before away, lest it be read as this one's."""
+
+    def __init__(self, record: Path) -> None:
+        self._record = record
+
+    def on_start(self, rounds: int, done: list[RoundEvent]) -> None:
+        """The settings and the checkpoint were accepted: this run is the folder's now."""
+        self._record.unlink(missing_ok=True)
+
+    def on_round(self, event: RoundEvent) -> None:
+        """Nothing."""
+
+    def on_end(self) -> None:
+        """Nothing."""
 
 
 def prepare_output(settings: Settings) -> Path | None:

@@ -52,6 +52,7 @@ class AnchoredMethod(Method):
         self._fallback = GradientAnchor(settings.lr)
         self._one_sided = RateMethod(settings, one_sided_weights)
         self._retreated = False
+        self._reset = False
         self._memory = absent
         self._absent: tuple[AbsentRow, ...] = ()
         self.reference_rows = 1 + absent.room
@@ -62,6 +63,7 @@ class AnchoredMethod(Method):
 
     def observe(self, batch: RoundBatch, rows: RoundRows) -> None:
         """Remember the rows, and find those of clients that are absent now."""
+        self._reset = False
         self._absent = self._memory.turn(batch, rows)
 
     def combine(self, batch: RoundBatch, rows: RoundRows) -> Combination:
@@ -73,7 +75,7 @@ class AnchoredMethod(Method):
         weights = np.zeros(rows.basis.capacity)
         if not index.size:
             return Combination(weights, status="stationary", excluded=excluded)
-        reset = self._place_reference(rows.combine(batch.shares), batch.shares, rows)
+        self._reset = self._place_reference(rows.combine(batch.shares), batch.shares, rows)
         present, absent = [rows.slots[k] for k in index], self._memory.place(self._absent, rows)
         rates = self._rates(batch.rates[index], present, rows)
         slots, solution = present, self._solve(present, rates, rows)
@@ -87,7 +89,7 @@ class AnchoredMethod(Method):
         if solution.status != "stationary":
             weights[slots] = solution.weights
             weights[self._reference_slot(rows)] = 1.0
-        notes = {"anchor_reset": float(reset)}
+        notes = {"anchor_reset": float(self._reset)}
         if absent:
             notes |= {"absent": float(len(absent)), "absent_left_out": float(heeded and slots is present)}
         return describe(weights, solution, excluded, length=1.0, notes=notes)
@@ -101,9 +103,12 @@ class AnchoredMethod(Method):
         return rows.basis.capacity - self.reference_rows
 
     def _place_reference(self, mean_gradient: Tensor, shares: Float64Array, rows: RoundRows) -> bool:
-        """Put a reference along which the mean loss falls into its slot; whether the anchor was reset for that."""
+        """Put a reference along which the mean loss falls into its slot; whether the anchor was reset for that.
+
+        Asked again in the same round, it does not go back to an anchor that was.
+        """
         slot = self._reference_slot(rows)
-        for anchor in (self._anchor, self._fallback):
+        for anchor in (self._fallback,) if self._reset else (self._anchor, self._fallback):
             rows.basis.put(slot, anchor.propose(mean_gradient, rows, shares))
             descent = self._descent(rows.slots, rows)
             if np.isfinite(descent).all() and float(shares @ descent) > 0:

@@ -80,7 +80,8 @@ class FedCorr(Method):
         return self._clients
 
     def select(self, round_number: int, clients: tuple[int, ...]) -> tuple[int, ...]:
-        """One client in stage 1, clean ones in stage 2."""
+        """One client in stage 1, clean ones in stage 2; none whose number is not below that of the clients."""
+        clients = tuple(client for client in clients if client < self._clients)
         stage = self._stages.stage(round_number)
         if stage == 3:
             return self._last.select(round_number, clients)
@@ -93,7 +94,8 @@ class FedCorr(Method):
 
     def directives(self, round_number: int, client: int) -> Mapping[str, float]:
         """The last decision and the client's noise; in stage 3, that labels are to be corrected once more."""
-        noise, decision = float(self._estimates.noise[client]), self._estimates.decisions
+        noise = float(self._estimates.noise[client]) if client < self._clients else 0.0
+        decision = self._estimates.decisions
         told: Mapping[str, float] = {}
         if self._stages.stage(round_number) == 3:
             told = self._last.directives(round_number, client)

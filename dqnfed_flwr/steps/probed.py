@@ -63,13 +63,14 @@ class Probed(StepRule):
 
 
 def _most(scale: StepScale, max_fall: float) -> float:
-    """The largest a with a (g_k . step) <= `max_fall` f_k for every participant; infinite where `max_fall` is 0."""
+    """The largest a with a (g_k . step) <= `max_fall` f_k for every participant; infinite where `max_fall` is 0.
+
+    A participant that says its loss is not positive has nothing left to fall, and bounds nobody.
+    """
     if not max_fall:
         return math.inf
-    return min(
-        (max_fall * scale.losses[client] / slope for client, slope in scale.slopes.items() if slope > 0),
-        default=math.inf,
-    )
+    falling = ((scale.losses[client], slope) for client, slope in scale.slopes.items())
+    return min((max_fall * loss / slope for loss, slope in falling if slope > 0 and loss > 0), default=math.inf)
 
 
 def _reach(probe: Probe, factor: float, lowest: float) -> float:

@@ -142,7 +142,9 @@ def silence(
     if settings.mode == "off" or not settings.veto_limit or not ladder.halvings or pending.relaxed:
         return False
     last_rung = ladder.factor * 0.5**ladder.halvings
-    found = stubborn(probes, pending.losses, pending.slopes, last_rung) - set(pending.silenced)
+    broken = [client for client, factor in pending.promised.items() if factor == ladder.factor]
+    found = stubborn(probes, pending.losses, pending.slopes, last_rung, broken) - set(pending.silenced)
+    pending.promised = {client: p.back_factor for client, p in probes.items() if p.back_factor is not None}
     pending.blocked = {client: pending.blocked.get(client, 0) + 1 for client in sorted(found)}
     least = 1 if last_chance else settings.veto_limit
     out = [client for client, count in pending.blocked.items() if count >= least]
@@ -151,7 +153,7 @@ def silence(
     for client in out:
         detail = (
             f"its loss rose from {pending.losses[client]:.6g} to {probes[client].loss:.6g} where its gradient has it "
-            f"fall by {ladder.factor * pending.slopes[client]:.3g}; no smaller factor suits it"
+            f"fall by {ladder.factor * pending.slopes[client]:.3g}; no smaller factor suits it, or not when it is tried"
         )
         log(WARNING, "Client %d has no vote on round %d: %s", client, pending.round, detail)
         pending.dropped.append(DroppedClient(client, VETO, detail))

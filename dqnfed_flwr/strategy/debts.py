@@ -107,6 +107,8 @@ class Debts:
     def review(self, present: Collection[int]) -> None:
         """Strike off what nodes owe that are not `present`, and forgive what is old."""
         self._debts = {number: debt for number, debt in self._debts.items() if debt.node in present}
+        self._answered = {node: asked for node, asked in self._answered.items() if node in present}
+        self._patience = {node: patience for node, patience in self._patience.items() if node in present}
         now = time.monotonic()
         for debt in self._debts.values():
             patience = self._patience.get(debt.node, FORGIVEN_AFTER)

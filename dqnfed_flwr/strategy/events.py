@@ -92,7 +92,8 @@ def _evaluations(
 ) -> tuple[dict[int, float] | None, dict[int, float] | None, float]:
     tests = {client: reply.test for client, reply in replies.items() if reply.test is not None}
     validations = {client: reply.validation for client, reply in replies.items() if reply.validation is not None}
-    loss = float(np.mean([test.loss for test in tests.values()])) if tests else math.nan
+    losses = [test.loss for test in tests.values() if test.examples]
+    loss = float(np.mean(losses)) if losses else math.nan
     return _accuracies(tests), _accuracies(validations), loss
 
 

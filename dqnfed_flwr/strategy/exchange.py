@@ -18,10 +18,9 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 from google.protobuf.message import DecodeError
 
-from dqnfed_flwr.errors import WireError
+from dqnfed_flwr.errors import WireError, shortened
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.5
-LONGEST_REASON = 2000
 UNPACKING_FAILED = (ValueError, TypeError, LookupError, AttributeError, DecodeError)
 """What Flower raises while it rebuilds a message from a reply that is not what it claims to be."""
 
@@ -74,7 +73,7 @@ class Answer:
             raise WireError("absent", "no reply before the exchange closed")
         if self.message.has_error():
             error = self.message.error
-            raise WireError("client-error", f"code {error.code}: {_shortened(str(error.reason))}")
+            raise WireError("client-error", f"code {error.code}: {error.reason}")
         return self.message.content
 
 
@@ -107,7 +106,7 @@ def pull(grid: Grid, waiting: dict[str, int]) -> Iterator[Answer]:
         try:
             arrived = list(grid.pull_messages([number]))
         except UNPACKING_FAILED as error:
-            yield Answer(waiting.pop(number), None, _shortened(f"{type(error).__name__}: {error}"))
+            yield Answer(waiting.pop(number), None, shortened(f"{type(error).__name__}: {error}"))
             continue
         for message in arrived:
             node = waiting.pop(message.metadata.reply_to_message_id, None)
@@ -167,9 +166,3 @@ def converse(
     owed = {node: number for number, node in waiting.items()}
     for node in absent:
         yield Answer(node, None, owed=owed.get(node, ""))
-
-
-def _shortened(reason: str) -> str:
-    """Beginning and end: the last line of a traceback says most."""
-    half = LONGEST_REASON // 2
-    return reason if len(reason) <= LONGEST_REASON else f"{reason[:half]} ... {reason[-half:]}"

@@ -20,6 +20,7 @@ from torch import Tensor
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import QuorumError
 from dqnfed_flwr.methods._base import Method
+from dqnfed_flwr.methods.rates import ZERO_GRADIENT
 from dqnfed_flwr.params import line_point
 from dqnfed_flwr.steps import Ladder, StepRule, StepScale, Verdict, hardly_moves, mean_loss_falls
 from dqnfed_flwr.strategy.admission import book, present, silence
@@ -28,7 +29,7 @@ from dqnfed_flwr.strategy.intake import Collected, Intake, mean_buffers
 from dqnfed_flwr.strategy.orders import Orders, final_evaluation, next_orders
 from dqnfed_flwr.strategy.pending import pending_step
 from dqnfed_flwr.strategy.roster import Roster
-from dqnfed_flwr.strategy.solve import Solved, make_batch, solve
+from dqnfed_flwr.strategy.solve import NOT_FINITE, Solved, make_batch, solve
 from dqnfed_flwr.strategy.state import BestModel, PendingStep, RunState, Tally
 from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
 from dqnfed_flwr.types import ClientReply, Probe, RoundBatch
@@ -144,6 +145,9 @@ class RoundLoop:
             ladder = self._rule.propose(_told(pending))
             pending.first = ladder.factor
             self._offer(pending, ladder)
+        elif solved.combination.status == NOT_FINITE:
+            self._method.settle(pending.step, 0.0)
+            self._finish_round(pending, 0.0, pending.losses, NOT_FINITE, {}, [])
         else:
             self._no_common_step(pending)
 
@@ -222,9 +226,15 @@ class RoundLoop:
             return
         self._method.settle(pending.step, 0.0)
         self._finish_round(pending, 0.0, pending.losses, STATIONARY, {}, [])
-        if choice == "stop" and self._settings.sampled >= self._settings.clients:
+        if choice == "stop" and self._all_had_a_say(pending):
             log(INFO, "The model is Pareto-stationary after %d rounds", pending.round)
             self._state.status = "pareto-stationary"
+
+    def _all_had_a_say(self, pending: PendingStep) -> bool:
+        """Whether everybody who is there took part, or was at an optimum of its own; a few do not end a run."""
+        resting = {drop.client for drop in pending.dropped if drop.reason == ZERO_GRADIENT}
+        heard = resting.union(pending.clients)
+        return self._settings.sampled >= self._settings.clients and heard.issuperset(self._roster.members)
 
     def _relax(self, pending: PendingStep, mean_gradient: Tensor) -> None:
         """Go on along the mean gradient, judged by the mean loss."""

@@ -63,6 +63,7 @@ def final_outcome(loop: RoundLoop, grid: Grid, state: RunState, events: list[Rou
     elif events and events[-1].accuracy:
         outcome.accuracy = events[-1].accuracy
     if not outcome.accuracy:
+        state.candidate, state.buffers = outcome.theta, outcome.buffers
         replies = loop.evaluate(grid)
         tests = {client: reply.test for client, reply in replies.items() if reply.test}
         outcome.accuracy = {client: test.correct / test.examples for client, test in tests.items() if test.examples}

@@ -23,6 +23,8 @@ POLL_SECONDS = 0.5
 ASK_AGAIN_SECONDS, LONGEST_SILENCE = 60.0, 3600.0
 """A node whose answer was of no use is queried again after so long; one that gave none, whose process may have been
 killed over the query, too, and then ever more rarely."""
+LARGEST_NUMBER, LARGEST_DIM, LONGEST_WORD = 2**31 - 1, 2**53, 100
+"""What a node may say of itself."""
 
 
 class Roster:
@@ -93,7 +95,8 @@ class Roster:
     def wait(self, grid: Grid) -> None:
         """Wait until all clients are there, or have said that they cannot take part, or the deadline has passed.
 
-        As long as there are too few to begin with, wait `retries` deadlines more.
+        As long as there are too few to begin with, wait `retries` deadlines more. Once the form is settled there is
+        nothing to wait for: the rounds themselves take in who comes and goes.
 
         Raises
         ------
@@ -103,6 +106,8 @@ class Roster:
             If they disagree on the form of the data, with no majority for either.
         """
         self.refresh(grid)
+        if self._form is not None:
+            return
         if 0 < len(self._members) < self._clients and not self._all_spoke():
             log(
                 WARNING,
@@ -226,16 +231,22 @@ class Roster:
 
 
 def _member(node: int, properties: Mapping[str, object]) -> Member:
+    def whole(key: str, least: int, most: int) -> int:
+        value = int(str(properties[key]))
+        if not least <= value <= most:
+            raise ValueError(f"{key} is {value}; need a whole number from {least} to {most}")
+        return value
+
     try:
         return Member(
             node_id=node,
-            client=int(str(properties["partition"])),
-            num_examples=int(str(properties["num-examples"])),
-            num_classes=int(str(properties["num-classes"])),
-            input_shape=tuple(int(side) for side in str(properties["input-shape"]).split(",")),
-            input_kind=str(properties.get("input-kind", "")),
-            dim=int(str(properties.get("dim", 0))),
-            version=str(properties.get("version", "")),
+            client=whole("partition", 0, LARGEST_NUMBER),
+            num_examples=whole("num-examples", 1, wire.MAX_EXAMPLES),
+            num_classes=whole("num-classes", 1, LARGEST_NUMBER),
+            input_shape=tuple(int(side) for side in str(properties["input-shape"])[:LONGEST_WORD].split(",")),
+            input_kind=str(properties.get("input-kind", ""))[:LONGEST_WORD],
+            dim=whole("dim", 0, LARGEST_DIM) if "dim" in properties else 0,
+            version=str(properties.get("version", ""))[:LONGEST_WORD],
         )
     except (KeyError, ValueError) as error:
         raise WireError("bad-properties", f"{error} in {sorted(properties)[:12]}") from None

@@ -73,6 +73,7 @@ def _pack_pending(pending: PendingStep) -> tuple[dict[str, Any], Arrays]:
         "misses": pending.misses,
         "relaxed": pending.relaxed,
         "blocked": [list(item) for item in pending.blocked.items()],
+        "promised": [list(item) for item in pending.promised.items()],
         "silenced": list(pending.silenced),
         "first": pending.first,
     }
@@ -85,6 +86,7 @@ def _unpack_pending(record: dict[str, Any], arrays: Arrays) -> PendingStep:
     combination["excluded"] = {int(client): reason for client, reason in combination["excluded"].items()}
     combination["hints"] = SearchHints(**combination["hints"])
     blocked = {int(client): int(count) for client, count in record.pop("blocked", [])}
+    promised = {int(client): float(factor) for client, factor in record.pop("promised", [])}
     by_client: dict[str, Any] = {name: dict(zip(clients, record.pop(name), strict=True)) for name in _BY_CLIENT}
     return PendingStep(
         step=_tensor(arrays["step"]),
@@ -95,6 +97,7 @@ def _unpack_pending(record: dict[str, Any], arrays: Arrays) -> PendingStep:
         combination=Combination(weights=np.asarray(arrays["weights"], dtype=np.float64), **combination),
         dropped=[DroppedClient(**item) for item in record.pop("dropped")],
         blocked=blocked,
+        promised=promised,
         silenced=tuple(record.pop("silenced", ())),
         **by_client,
         **record,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from logging import DEBUG
+from logging import DEBUG, WARNING
 
 import numpy as np
+import torch
 from flwr.common.logger import log
 from torch import Tensor
 
@@ -14,6 +15,9 @@ from dqnfed_flwr.linalg.gram import TRUSTED_CONDITION
 from dqnfed_flwr.linalg.threads import one_blas_thread
 from dqnfed_flwr.methods._base import Method, RoundRows
 from dqnfed_flwr.types import ClientReply, Combination, Float64Array, RoundBatch
+
+NOT_FINITE = "not-finite"
+"""Status of a solve whose step is too long for a number, as figures that a client made up can have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +86,16 @@ def _solve(method: Method, batch: RoundBatch, rows: RoundRows) -> Solved:
     filled = rows.basis.filled
     gram = rows.basis.gram(filled)
     weights = combination.weights[list(filled)]
-    products = gram @ weights
+    with np.errstate(over="ignore", invalid="ignore"):  # looked at below
+        products = gram @ weights
+        square = float(weights @ products)
+    norm = math.sqrt(max(square, 0.0)) if math.isfinite(square) else math.inf
     slopes = products[[filled.index(slot) for slot in rows.slots]]
-    return Solved(combination, step, math.sqrt(max(float(weights @ products), 0.0)), slopes)
+    if not norm < torch.finfo(step.dtype).max:
+        log(WARNING, "The step of round %d is not finite; the model stays", batch.round)
+        nothing = replace(combination, weights=np.zeros_like(combination.weights), status=NOT_FINITE)
+        return Solved(nothing, torch.zeros_like(step), 0.0, np.zeros_like(slopes))
+    return Solved(combination, step, norm, slopes)
 
 
 def _doubtful(combination: Combination, clients: int) -> bool:

@@ -41,6 +41,8 @@ class PendingStep:
         Mean gradient [D], kept when the run may relax.
     blocked : dict[int, int]
         Exchanges in a row in which no factor suited a participant, see `admission.votes`.
+    promised : dict[int, float]
+        The factor that each participant named one exchange ago as one at which its loss falls enough.
     silenced : tuple[int, ...]
         Participants without a vote on this step.
     first : float
@@ -65,6 +67,7 @@ class PendingStep:
     relaxed: bool = False
     fallback: Tensor | None = None
     blocked: dict[int, int] = field(default_factory=dict)
+    promised: dict[int, float] = field(default_factory=dict)
     silenced: tuple[int, ...] = ()
     first: float = 0.0
 
@@ -132,8 +135,10 @@ class RunState:
 
 
 def reopen(state: RunState, settings: Settings) -> None:
-    """Let a run that is over go on where `settings` now give it more rounds, or more patience."""
+    """Let a run that is over go on where `settings` now give it more rounds, or more patience; end it at fewer."""
     best = state.best
     patient = not settings.early_stopping or best is None or best.since < settings.early_stopping
     if state.round < settings.rounds and (state.status == "finished" or (state.status == "early-stopped" and patient)):
         state.status = "running"
+    if state.status == "running" and state.pending is None and state.round >= settings.rounds:
+        state.status = "finished"

@@ -18,7 +18,7 @@ from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.errors import CheckpointError
 from dqnfed_flwr.strategy.dqnfed import CHECKPOINT
 from dqnfed_flwr.telemetry.log import EVENTS
-from tests.helpers.runs import TINY
+from tests.helpers.runs import TINY, Stop, StopAfter
 
 ROOT = Path(__file__).parents[2]
 RUNS: dict[str, dict[str, Any]] = {
@@ -84,21 +84,6 @@ def test_killing_and_resuming_gives_the_bits_of_the_run_never_killed(
 
 @pytest.mark.parametrize("name", RUNS)
 def test_stopping_after_a_round_and_resuming_gives_the_same_bits(tmp_path: Path, name: str) -> None:
-    class Stop(Exception):
-        pass
-
-    class StopAfter:
-        def __init__(self, number: int) -> None:
-            self.number = number
-
-        def on_start(self, rounds: int, done: list[Any]) -> None: ...
-
-        def on_round(self, event: Any) -> None:
-            if event.round == self.number:
-                raise Stop
-
-        def on_end(self) -> None: ...
-
     settings = {**TINY, **RUNS[name], "rounds": 9}
     run({**settings, "output": str(tmp_path / "whole")})
     stopped = {**settings, "output": str(tmp_path / "stopped")}

@@ -1,4 +1,4 @@
-"""Results of runs that never took place."""
+"""Results of runs that never took place, and runs that end early."""
 
 from __future__ import annotations
 
@@ -59,3 +59,25 @@ TINY: dict[str, str | int | float] = {
     "local.threads": 1,
 }
 """Settings of a run on real digits that takes a blink."""
+
+
+class Stop(Exception):
+    """Whatever ends a run from outside."""
+
+
+class StopAfter:
+    """A listener that ends the run with `Stop` when a round is settled, before it is saved."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def on_start(self, rounds: int, done: list[RoundEvent]) -> None:
+        """Nothing."""
+
+    def on_round(self, event: RoundEvent) -> None:
+        """Stop."""
+        if event.round == self._number:
+            raise Stop
+
+    def on_end(self) -> None:
+        """Nothing."""

@@ -18,7 +18,7 @@ SETTINGS: dict[str, Any] = {
     "num-classes": 10,
     "local.threads": 1,
     "evaluate-every": 0,
-    "step.grow-every": 0,  # no candidate is turned down, so nothing but the participants counts
+    "step.grow-every": 0,  # hardly a candidate is turned down
     "retries": 30,
 }
 PATIENT = 300.0

@@ -90,6 +90,11 @@ LIES: dict[str, tuple[dict[str, Any], str]] = {
     "holds a value too few": ({"data": saved(np.zeros(3))[:-8]}, "bad-array"),
     "holds a byte too many": ({"data": saved(np.zeros(3)) + b"\0"}, "bad-array"),
     "holds other bytes": ({"data": b"\x80\x04\x95" + 200 * b"."}, "bad-array"),
+    "holds a dtype that NumPy takes for fields": (
+        {"data": saved(np.zeros(3)).replace(b"'<f8'", b"'<01'")},
+        "bad-dtype",
+    ),
+    "holds a dtype of no fields": ({"data": saved(np.zeros(3)).replace(b"'<f8'", b"'<0_'")}, "bad-dtype"),
     "holds an unknown dtype": ({"data": saved(np.zeros(3)).replace(b"'<f8'", b"'<z8'")}, "bad-dtype"),
     "holds an expression": ({"data": saved(np.zeros(3)).replace(b"(3,)", b"9**9")}, "bad-array"),
     "holds a header in a header": ({"data": saved(np.zeros(3)).replace(b"}", b"{", 1)}, "bad-array"),

@@ -366,3 +366,10 @@ def test_clients_of_one_process_are_built_once() -> None:
     assert client_for(settings, 1) is client_for(Settings.from_mapping(settings.flat()), 1)
     assert client_for(settings, 1) is not client_for(settings, 2)
     assert client_for(settings, 2).get_properties({})["partition"] == 2
+
+
+def test_a_client_at_work_tells_of_the_model_that_it_works_with() -> None:
+    one = client({"curvature.kind": "secant"})
+    assert one.properties()["dim"] == DIM
+    one.work(ClientTask(1, 1, num_classes=5), theta(dim=5 * 4 + 5))
+    assert one.properties()["dim"] == 5 * 4 + 5

@@ -18,13 +18,13 @@ from dqnfed_flwr.engine.result import MODEL, RUN, read_result
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.engine.serve import prepare_output, serve
 from dqnfed_flwr.engine.start import initial_model
-from dqnfed_flwr.errors import CheckpointError, ConfigError, DataError
+from dqnfed_flwr.errors import CheckpointError, ConfigError, DataError, RunError
 from dqnfed_flwr.models import build_model
 from dqnfed_flwr.params import ParamSpec
 from dqnfed_flwr.strategy.dqnfed import CHECKPOINT
 from dqnfed_flwr.strategy.roster import Roster
 from dqnfed_flwr.telemetry.log import EVENTS
-from tests.helpers.runs import TINY
+from tests.helpers.runs import TINY, Stop, StopAfter
 
 
 def settings(**mapping: Any) -> Settings:
@@ -37,6 +37,14 @@ def test_a_run_leaves_model_figures_log_and_checkpoint(tmp_path: Path) -> None:
     assert {path.name for path in found.iterdir()} == {RUN, MODEL, EVENTS, CHECKPOINT, LOCK}
     assert np.array_equal(read_result(found).theta, result.theta)
     assert read_result(found).events == result.events
+
+
+def test_a_run_that_fails_is_not_read_as_the_one_before(tmp_path: Path) -> None:
+    run(settings(output=str(tmp_path)))
+    with pytest.raises(Stop):
+        run(settings(output=str(tmp_path), method="fedavg"), listeners=[StopAfter(1)])
+    with pytest.raises(RunError, match="no result of a finished run"):
+        read_result(tmp_path)
 
 
 def test_the_home_directory_may_be_named_by_a_tilde(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

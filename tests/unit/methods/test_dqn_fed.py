@@ -16,6 +16,7 @@ from dqnfed_flwr.linalg.gram import Basis
 from dqnfed_flwr.linalg.gram_schmidt import newton_rate_step
 from dqnfed_flwr.methods._base import Method, RoundRows
 from dqnfed_flwr.methods.registry import make_method
+from dqnfed_flwr.types import RoundBatch
 from tests.helpers.gradient_sets import conflicting_set
 from tests.helpers.rounds import decide
 
@@ -86,6 +87,21 @@ def test_a_reference_that_raises_the_mean_loss_is_replaced_and_forgotten() -> No
     expected = decide(dqn_fed(reference="gradient", lr=0.1), grads)
     np.testing.assert_array_equal(solved.step, expected.step)
     assert decide(method, grads).combination.notes["anchor_reset"] == 0  # the memory is gone
+
+
+def test_an_anchor_that_was_reset_is_counted_though_the_round_is_solved_again() -> None:
+    method = dqn_fed(reference="momentum", lr=0.1)
+    method.settle(torch.tensor([-50.0, 0.0], dtype=torch.float64), 1.0)
+    basis = Basis(2 + method.reference_rows, 2, torch.float64)
+    for slot, row in enumerate([[1.0, 0.2], [1.0, -0.2]]):
+        basis.put(slot, np.array(row))
+    gram = basis.gram((0, 1))
+    batch = RoundBatch(gram, np.ones(2), np.diag(gram).copy(), np.full(2, 0.5), (0, 1), 1)
+    rows = RoundRows(basis, (0, 1))
+    method.observe(batch, rows)
+    once, again = method.combine(batch, rows), method.combine(batch, rows)
+    assert once.notes["anchor_reset"] == again.notes["anchor_reset"] == 1
+    np.testing.assert_array_equal(once.weights, again.weights)
 
 
 def sampled(rounds: int) -> Method:

@@ -16,7 +16,7 @@ from flwr.clientapp import ClientApp
 from dqnfed_flwr.engine.grid import InProcessGrid
 from dqnfed_flwr.errors import QuorumError
 from dqnfed_flwr.strategy import debts, exchange, roster
-from dqnfed_flwr.strategy.debts import FORGIVEN_AFTER, LATE, OWING
+from dqnfed_flwr.strategy.debts import FORGIVEN_AFTER, LATE, OWING, Debts
 from dqnfed_flwr.strategy.dqnfed import DQNFed
 from dqnfed_flwr.strategy.exchange import Answer
 from dqnfed_flwr.telemetry.events import RoundEvent
@@ -269,3 +269,19 @@ def test_clients_in_this_process_never_owe(clock: Clock) -> None:
     done = events(trained(grid, {"quorum": 0.5}))
     assert [event.participants for event in done] == [[0, 1]] * 20
     assert {reason for _, reason in dropped(done)} == {"absent"}
+
+
+def test_nothing_is_kept_of_nodes_that_are_gone(clock: Clock) -> None:
+    book = Debts(DEADLINE)
+    for node in range(2, 1000):
+        book.begin()
+        book.note(Answer(node, Message(RecordDict(), node, "train")), client=0)
+        book.note(Answer(node, None, owed=str(node)), client=0)
+        clock.sleep(10 * DEADLINE)
+        book.review([node])
+    book.review([])
+    assert {name: len(kept) for name, kept in vars(book).items() if isinstance(kept, dict)} == {
+        "_debts": 0,
+        "_answered": 0,
+        "_patience": 0,
+    }

@@ -93,6 +93,16 @@ def test_a_run_that_stopped_early_goes_on_with_more_patience(tmp_path: Path) -> 
     assert server.outcome.buffers == whole.outcome.buffers
 
 
+def test_the_best_model_is_evaluated_where_its_accuracies_are_lost(tmp_path: Path) -> None:
+    right = (3, 6, 6, 5, 4, 9)
+    stopped = started(right, 3, 6, {"output": str(tmp_path)}).outcome
+    again = started(right, 3, 6, {"output": str(tmp_path), "resume": True}).outcome
+    assert stopped is not None
+    assert again is not None
+    assert np.array_equal(again.theta, stopped.theta)
+    assert again.accuracy == stopped.accuracy
+
+
 def reply(examples: int, **buffers: object) -> ClientReply:
     return ClientReply(num_examples=examples, buffers={name: np.asarray(value) for name, value in buffers.items()})
 

@@ -48,6 +48,14 @@ def test_all_are_met_at_once_where_all_answer(clock: Clock) -> None:
     assert clock.slept == 0
 
 
+def test_a_wait_that_is_over_is_not_repeated(clock: Clock) -> None:
+    roster = Roster(5, 3, 60)
+    roster.wait(ChangingGrid(app(), 4, at_rest))
+    slept = clock.slept
+    roster.wait(ChangingGrid(app(), 4, at_rest))
+    assert clock.slept == slept
+
+
 def test_a_late_node_is_waited_for(clock: Clock) -> None:
     def plan(grid: ChangingGrid) -> None:
         if grid.looked == 1:

@@ -53,6 +53,8 @@ def pending(fallback: bool, relaxed: bool) -> PendingStep:
         pairs_kept=3,
         pairs_rejected=1,
         misses=2,
+        blocked={5: 1},
+        promised={5: 1 / 3, 11: 0.25},
         relaxed=relaxed,
         fallback=torch.tensor([1 / 9, 2 / 9], dtype=torch.float64) if fallback else None,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,11 @@ import pytest
 from dqnfed_flwr import wire
 from dqnfed_flwr.engine.grid import InProcessGrid
 from dqnfed_flwr.methods.rate_method import RateMethod
+from dqnfed_flwr.strategy.dqnfed import DQNFed
 from dqnfed_flwr.strategy.outcome import Outcome
 from dqnfed_flwr.types import ClientReply, Probe
 from tests.helpers.quadratics import Federation, Quadratic, opposed, start_at, strategy
+from tests.helpers.runs import Stop, StopAfter
 
 UNEQUAL = [Quadratic(np.array([1.0, 0.0])), Quadratic(np.array([-3.0, 0.0]))]
 FORMS = ["one-sided", "anchored"]
@@ -55,6 +58,16 @@ def test_stay_goes_on_without_moving() -> None:
         (number, "stationary", 0.0) for number in (1, 2, 3)
     ]
     assert outcome.theta.tolist() == [0.0, 0.0]
+
+
+def test_a_run_that_is_given_fewer_rounds_than_it_has_done_is_over(tmp_path: Path) -> None:
+    settings = {"step.on-stationary": "stay", "rounds": 6, "output": str(tmp_path)}
+    server = DQNFed(strategy(2, settings).settings, listeners=[StopAfter(4)])
+    with pytest.raises(Stop):
+        server.start(InProcessGrid(Federation(opposed()).app(), 2, {}), start_at([0.0, 0.0]))
+    outcome = run(opposed(), [0.0, 0.0], **{**settings, "rounds": 2, "resume": True})
+    assert outcome.status == "finished"
+    assert len(outcome.accuracy) == 2
 
 
 @pytest.mark.parametrize("choice", ["stay", "relax"])
