@@ -19,7 +19,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-Directory = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the federation.", show_default=False)]
+Directory = Annotated[
+    Path, typer.Argument(metavar="DIR", help="Folder of the federation.", show_default=False, readable=False)
+]
 Data = Annotated[
     str, typer.Option(metavar="PATH", help="Data on the device: an absolute .npz path, or module:function.")
 ]
@@ -138,10 +140,10 @@ def rotate(
     days: Annotated[int, typer.Option(help="How long it is valid; as before by default.", show_default=False)] = 0,
 ) -> None:
     """Make a new server certificate, before the old one expires."""
-    from dqnfed_flwr.deploy import build
+    from dqnfed_flwr.deploy.renew import rotate
 
     place = directory.expanduser().absolute()
-    federation = build.rotate(place, authority=ca, days=days)
+    federation = rotate(place, authority=ca, days=days)
     typer.echo(f"a new server certificate for {federation.host} is valid for {federation.days} days")
     if ca:
         typer.echo("and a new authority: 1. copy ca.crt from each nodes/NAME to its device and restart the node;")
@@ -152,15 +154,38 @@ def rotate(
 
 @app.command()
 @reported
+def refresh(directory: Directory) -> None:
+    """Write commands and environments for the versions installed now; after an upgrade, at the server.
+
+    Keys, certificates and the operator's connection stay as they are. What you added to the files is lost.
+    """
+    from dqnfed_flwr.deploy.plan import read_plan
+    from dqnfed_flwr.deploy.refresh import refresh
+
+    place = directory.expanduser().absolute()
+    written = refresh(place)
+    for path in written:
+        typer.echo(f"wrote {path.relative_to(place)}")
+    federation = read_plan(place)
+    typer.echo(f"the federation is of flwr {federation.flwr} and dqnfed-flwr {federation.dqnfed}")
+    if any("nodes" in path.relative_to(place).parts for path in written):
+        typer.echo("copy environment, commands.txt and node.toml from each nodes/NAME to its device")
+
+
+@app.command()
+@reported
 def check(
     directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Folder of the federation, or on a device the folder of its node.")
+        Path,
+        typer.Argument(
+            metavar="DIR", help="Folder of the federation, or on a device the folder of its node.", readable=False
+        ),
     ],
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only what is not well.")] = False,
 ) -> None:
     """Look for all that keeps a federation from working, and say how to mend it.
 
-    Exit status: 0 all is well or only warnings, 1 something must be mended, 2 DIR is no such folder.
+    Exit status: 0 all is well or only warnings, 1 something must be mended, 2 DIR is no such folder, or another user's.
     """
     from dqnfed_flwr.deploy.check import check
     from dqnfed_flwr.deploy.findings import Level, failed

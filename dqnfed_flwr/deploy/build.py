@@ -1,20 +1,28 @@
-"""Make a federation's folder, add and remove nodes, renew certificates."""
+"""Make a federation's folder, add and remove nodes."""
 
 from __future__ import annotations
 
 import secrets
 import shutil
 import tempfile
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import tomli_w
 
 from dqnfed_flwr.deploy import pki
-from dqnfed_flwr.deploy.commands import command_files, node_environment, node_text, server_environment
-from dqnfed_flwr.deploy.files import make_directory, write_private, write_public
-from dqnfed_flwr.deploy.plan import CONNECTION, PLAN, Federation, Node, read_plan, write_bundle, write_plan
+from dqnfed_flwr.deploy.commands import command_files, node_files, server_environment
+from dqnfed_flwr.deploy.files import (
+    changing,
+    demand,
+    give_away,
+    is_there,
+    make_directory,
+    make_way,
+    write_private,
+    write_public,
+)
+from dqnfed_flwr.deploy.plan import CONNECTION, PLAN, Federation, Node, read_plan, write_plan
 from dqnfed_flwr.errors import ConfigError
 
 SECRET_BYTES = 48
@@ -31,7 +39,7 @@ def create(directory: Path, federation: Federation) -> None:
         If the directory holds anything already, cannot be written, or the plan is unfit.
     """
     federation.check()
-    if (directory / PLAN).exists():
+    if is_there(directory / PLAN):
         raise ConfigError(
             f"{directory} holds a federation already, and its keys are not replaced. Name another folder, or change "
             f"this one with `dqnfed deploy add-node`, `remove-node` or `rotate`"
@@ -39,8 +47,9 @@ def create(directory: Path, federation: Federation) -> None:
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise ConfigError(f"{directory} is not empty; name a new folder")
     try:
-        directory.parent.mkdir(parents=True, exist_ok=True)
+        make_way(directory.parent)
         with tempfile.TemporaryDirectory(prefix=".dqnfed-", dir=directory.parent) as place:
+            give_away(Path(place), directory if directory.exists() else None)
             staging = make_directory(Path(place) / directory.name)
             _fill(staging, directory, federation)
             staging.replace(directory)
@@ -54,7 +63,9 @@ def add_node(directory: Path, name: str = "", data: str = "") -> Node:
     Raises
     ------
     ConfigError
-        If the name is taken or unfit.
+        If the name is taken or unfit, or `server/ca.crt` is missing.
+    RunError
+        If the machine fails half way.
     """
     federation = read_plan(directory)
     taken = {node.partition for node in federation.nodes}
@@ -65,9 +76,11 @@ def add_node(directory: Path, name: str = "", data: str = "") -> Node:
         raise ConfigError(f"there is a node {node.name!r} already; give another --name, or remove that one first")
     federation = replace(federation, nodes=tuple(sorted((*federation.nodes, node), key=lambda one: one.partition)))
     federation.check()
-    _make_node(directory / "nodes", federation, node, (directory / "server" / "ca.crt").read_bytes())
-    write_plan(directory, federation)
-    _write_commands(directory, directory, federation)
+    with changing(directory):
+        demand([directory, directory / "nodes", directory / "commands"])
+        _make_node(directory / "nodes", federation, node, trusted(directory))
+        write_plan(directory, federation)
+        _write_commands(directory, directory, federation)
     return node
 
 
@@ -78,53 +91,32 @@ def remove_node(directory: Path, name: str) -> Node:
     ------
     ConfigError
         If there is no such node.
+    RunError
+        If the machine fails half way.
     """
     federation = read_plan(directory)
     node = federation.node(name)
     federation = replace(federation, nodes=tuple(one for one in federation.nodes if one.name != name))
-    write_plan(directory, federation)
-    shutil.rmtree(directory / "nodes" / name, ignore_errors=True)
-    (directory / "commands" / f"{name}.txt").unlink(missing_ok=True)
+    with changing(directory):
+        write_plan(directory, federation)
+        shutil.rmtree(directory / "nodes" / name, ignore_errors=True)
+        (directory / "commands" / f"{name}.txt").unlink(missing_ok=True)
     return node
 
 
-def rotate(directory: Path, *, authority: bool = False, days: int = 0) -> Federation:
-    """Make a new server certificate and key, signed by the same authority, or by a new one.
-
-    With a new authority, the `ca.crt` of every folder holds the new and the old one, so that nodes which have the new
-    file trust the server before and after it changes over.
+def trusted(directory: Path) -> bytes:
+    """The authorities that the server's folder trusts, as PEM.
 
     Raises
     ------
     ConfigError
-        If the authority's key or another file is missing.
+        If the file is missing.
     """
-    federation = read_plan(directory)
-    if days:
-        federation = replace(federation, days=days)
-        federation.check()
+    path, same = directory / "server" / "ca.crt", directory / "operator" / "ca.crt"
     try:
-        _renew(directory, federation, authority=authority)
-    except OSError as error:
-        raise ConfigError(
-            f"{error.filename}: {error.strerror}; `dqnfed deploy check {directory}` tells what else is missing"
-        ) from None
-    return federation
-
-
-def _renew(directory: Path, federation: Federation, *, authority: bool) -> None:
-    if authority:
-        make_directory(directory / "ca")
-        fresh = pki.make_authority()
-        trusted = pki.bundle(fresh.certificate, (directory / "server" / "ca.crt").read_bytes())
-        write_private(directory / "ca" / "ca.key", fresh.key)
-        write_public(directory / "ca" / "ca.crt", trusted)
-        for place in _trusting(directory, federation):
-            write_public(place / "ca.crt", trusted)
-    server = pki.make_server(_authority(directory), federation.host, federation.others, federation.days)
-    write_private(directory / "server" / "server.key", server.key)
-    write_public(directory / "server" / "server.crt", server.certificate)
-    write_plan(directory, federation)
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise ConfigError(f"{path} is missing; nothing was changed. Copy {same} there") from None
 
 
 def _fill(place: Path, final: Path, federation: Federation) -> None:
@@ -155,9 +147,8 @@ def _make_node(nodes: Path, federation: Federation, node: Node, ca: bytes) -> No
     write_public(place / "node.pub", public)
     write_private(place / "superexec.secret", _secret())
     write_public(place / "ca.crt", ca)
-    write_public(place / "environment", node_environment(federation, node))
-    write_public(place / "commands.txt", node_text(federation, node, Path("/etc/dqnfed/nodes") / node.name))
-    write_bundle(place, federation, node)
+    for name, text in node_files(federation, node).items():
+        write_public(place / name, text)
 
 
 def _write_commands(place: Path, final: Path, federation: Federation) -> None:
@@ -169,21 +160,6 @@ def _connection(final: Path, federation: Federation) -> str:
     address = f"127.0.0.1:{federation.control_port}"
     mine = {"address": address, "root-certificates": str(final / "operator" / "ca.crt")}
     return tomli_w.dumps({"superlink": {"default": CONNECTION, CONNECTION: mine}})
-
-
-def _authority(directory: Path) -> pki.Identity:
-    try:
-        return pki.Identity((directory / "ca" / "ca.crt").read_bytes(), (directory / "ca" / "ca.key").read_bytes())
-    except OSError as error:
-        raise ConfigError(
-            f"{directory / 'ca'}: {error.strerror}; put the authority's key back for this, or make a new authority "
-            "with --ca"
-        ) from None
-
-
-def _trusting(directory: Path, federation: Federation) -> Sequence[Path]:
-    nodes = [directory / "nodes" / node.name for node in federation.nodes]
-    return [directory / "server", directory / "operator", *nodes]
 
 
 def _secret() -> bytes:

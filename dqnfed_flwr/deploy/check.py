@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import shlex
+from functools import partial
 from pathlib import Path
 
 from dqnfed_flwr.deploy import probe, stamps
@@ -14,11 +15,13 @@ from dqnfed_flwr.deploy.check_files import (
     guarded,
     kept,
     node_files,
+    owned,
     private,
     server_certificate,
 )
 from dqnfed_flwr.deploy.check_machine import clock, disk, flower, programs
 from dqnfed_flwr.deploy.check_network import reach, registered, server_ports, skew
+from dqnfed_flwr.deploy.files import as_owner, is_there
 from dqnfed_flwr.deploy.findings import Finding, Findings, Level
 from dqnfed_flwr.deploy.plan import BUNDLE, HTTP_SINCE, Federation, minor, read_bundle, read_plan
 from dqnfed_flwr.deploy.probe import Port
@@ -38,12 +41,13 @@ def check(directory: Path, *, now: dt.datetime | None = None) -> list[Finding]:
     Raises
     ------
     ConfigError
-        If it is neither.
+        If it is neither, or another user's.
     """
     directory, now = directory.absolute(), now or dt.datetime.now(dt.UTC)
-    if (directory / BUNDLE).is_file():
-        return list(_check_node(directory, now))
-    return list(_check_federation(directory, read_plan(directory), now))
+    with as_owner(directory):
+        if is_there(directory / BUNDLE):
+            return list(_check_node(directory, now))
+        return list(_check_federation(directory, read_plan(directory), now))
 
 
 def _check_federation(directory: Path, federation: Federation, now: dt.datetime) -> Findings:
@@ -54,11 +58,14 @@ def _check_federation(directory: Path, federation: Federation, now: dt.datetime)
         [server / "server.crt", server / "ca.crt", directory / "operator" / "config.toml"],
         "restore it from your backup",
     )
-    yield from kept(directory / "ca" / "ca.key", "the authority's key")
+    yield from guarded(lambda: kept(directory / "ca" / "ca.key", "the authority's key"), "restore it from your backup")
     yield from private([directory, directory / "ca", server, directory / "nodes"], "directory")
+    for folder in (directory, directory / "ca", server, directory / "operator", directory / "commands"):
+        yield from guarded(partial(owned, folder), "restore it from your backup")
+    yield from owned(directory / "nodes", with_folders=True)
     for node in federation.nodes:
         mend = f"`dqnfed deploy remove-node {place} {node.name}`, then add-node"
-        yield from node_files(directory / "nodes" / node.name, mend, at_home=True)
+        yield from _node(directory / "nodes" / node.name, mend)
     yield from guarded(lambda: server_certificate(directory, federation, now), f"`dqnfed deploy rotate {place}`")
     yield from programs("server")
     yield from flower(federation.flwr)
@@ -70,10 +77,17 @@ def _check_federation(directory: Path, federation: Federation, now: dt.datetime)
         yield from registered(directory, federation, place)
 
 
+def _node(place: Path, mend: str) -> Findings:
+    """Of a node's folder at home."""
+    yield from guarded(lambda: owned(place), mend)
+    yield from guarded(lambda: node_files(place, mend, at_home=True), mend)
+
+
 def _check_node(directory: Path, now: dt.datetime) -> Findings:
     about = read_bundle(directory)
     again = "copy the node's folder again from the federation's `nodes/`"
-    yield from node_files(directory, again)
+    yield from owned(directory)
+    yield from guarded(lambda: node_files(directory, again), again)
     yield from guarded(lambda: authorities(directory / "ca.crt", now), again)
     yield from programs("node")
     yield from flower(str(about["flwr"]))
@@ -84,7 +98,7 @@ def _check_node(directory: Path, now: dt.datetime) -> Findings:
             f"install dqnfed-flwr {about['dqnfed']} here; a run's own code wins, but its requirements may differ",
         )
     if data := str(about["data"]):
-        yield from data_file(data)
+        yield from guarded(lambda: data_file(data), again)
     yield from disk(directory)
     yield from clock()
     host, _, port = str(about["superlink"]).rpartition(":")

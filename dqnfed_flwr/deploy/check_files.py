@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dqnfed_flwr.data.sources import paths_in
 from dqnfed_flwr.deploy import pki
-from dqnfed_flwr.deploy.files import open_to_others
+from dqnfed_flwr.deploy.files import FOR_OTHERS, open_to_others
 from dqnfed_flwr.deploy.findings import Finding, Findings, Level
 from dqnfed_flwr.deploy.plan import Federation
 from dqnfed_flwr.errors import ConfigError
@@ -45,6 +45,22 @@ def private(paths: list[Path], kind: str) -> Findings:
         yield Finding(Level.OK, f"{len(there)} private {'directories' if kind == 'directory' else 'files'} are private")
 
 
+def owned(folder: Path, *, with_folders: bool = False) -> Findings:
+    """Whether what lies in a folder is its owner's; what root put there may be closed to a service of that owner."""
+    if not folder.is_dir():
+        return
+    mine = folder.stat()
+    there = {path: path.lstat() for path in sorted(folder.iterdir()) if with_folders or not path.is_dir()}
+    foreign = {path: entry for path, entry in there.items() if entry.st_uid != mine.st_uid}
+    if foreign:
+        closed = any(not entry.st_mode & FOR_OTHERS for entry in foreign.values())
+        yield Finding(
+            Level.FAILURE if closed else Level.WARNING,
+            f"in {folder}, not its owner's: {', '.join(path.name for path in foreign)}",
+            f"chown -R {mine.st_uid}:{mine.st_gid} {shlex.join(map(str, foreign))}",
+        )
+
+
 def node_files(place: Path, mend: str, *, at_home: bool = False) -> Findings:
     """Of a node's folder; at home, that is at the server, its key may have been deleted."""
     secret, known = [place / "superexec.secret"], [place / "node.pub", place / "ca.crt"]
@@ -59,9 +75,12 @@ def node_files(place: Path, mend: str, *, at_home: bool = False) -> Findings:
 
 
 def guarded(findings: Callable[[], Findings], mend: str) -> list[Finding]:
-    """Findings about certificates; one that cannot be read is a finding too."""
+    """Findings about keys, certificates or data; what cannot be read is a finding too."""
     try:
         return list(findings())
+    except PermissionError as error:
+        mend = "run this as the owner of the folder; if you are, `chown` the file as root"
+        return [Finding(Level.FAILURE, f"{error.filename} cannot be read by this user", mend)]
     except (OSError, ConfigError) as error:
         return [Finding(Level.FAILURE, f"a certificate cannot be read: {error}", mend)]
 

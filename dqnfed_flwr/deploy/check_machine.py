@@ -36,7 +36,7 @@ def _found(name: str) -> bool:
 def flower(wanted: str) -> Findings:
     """The installed release of Flower, beside the one that the folder was made for."""
     found = version("flwr")
-    pin = f"pip install 'flwr=={wanted}' here, or upgrade server and nodes together, see docs/deploy.md"
+    pin = f"pip install 'flwr=={wanted}' here; or upgrade all machines, then `dqnfed deploy refresh`: docs/deploy.md"
     if minor(found) >= HTTP_SINCE:
         yield Finding(
             Level.WARNING,

@@ -9,7 +9,7 @@ from dqnfed_flwr.deploy import probe, stamps
 from dqnfed_flwr.deploy.findings import Finding, Findings, Level
 from dqnfed_flwr.deploy.plan import Federation
 from dqnfed_flwr.deploy.probe import Port
-from dqnfed_flwr.deploy.registry import known, listed, operator_command
+from dqnfed_flwr.deploy.registry import known_now, listed, operator_command
 from dqnfed_flwr.errors import RunError
 
 AHEAD_WARN, BEHIND_WARN = 2.0, 30.0
@@ -83,7 +83,7 @@ def registered(directory: Path, federation: Federation, place: str) -> Findings:
     except RunError as error:
         yield Finding(Level.FAILURE, f"the SuperLink does not list its nodes: {error}", "look at the SuperLink's log")
         return
-    ids = known(directory)
+    ids = known_now(directory, federation)
     absent = [node.name for node in federation.nodes if ids.get(node.name) not in present]
     offline = [
         node.name for node in federation.nodes if present.get(ids.get(node.name, "")) in ("offline", "registered")
@@ -96,8 +96,8 @@ def registered(directory: Path, federation: Federation, place: str) -> Findings:
     if strangers:
         yield Finding(
             Level.WARNING,
-            f"registered, but not from here: {', '.join(strangers)}",
-            f"if you do not know them: `flwr supernode unregister ID` with FLWR_HOME={place}/operator",
+            f"registered, but as no node of this folder: {', '.join(strangers)}",
+            f"if they should not take part: `flwr supernode unregister ID` with FLWR_HOME={place}/operator",
         )
     if not absent:
         yield Finding(

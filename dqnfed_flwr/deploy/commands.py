@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from dqnfed_flwr.deploy.plan import CONNECTION, Federation, Node
+from dqnfed_flwr.deploy.plan import BUNDLE, CONNECTION, Federation, Node, bundle_text
 
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -17,6 +17,8 @@ QUIET = {
     "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5",
 }
 """No calls home, no installs at run time; an executor that looks for work twice a second, not once."""
+
+DEVICE = Path("/etc/dqnfed/nodes")
 
 
 def superlink_arguments(federation: Federation) -> list[str]:
@@ -74,6 +76,15 @@ def node_environment(federation: Federation, node: Node) -> str:
     """Environment of a SuperNode and its SuperExec, for a shell or systemd."""
     mine = {"DQNFED_SUPERLINK": federation.superlink, "DQNFED_NODE_PORT": str(node.port)}
     return _environment({**QUIET, **mine, "DQNFED_NODE_CONFIG": node.config})
+
+
+def node_files(federation: Federation, node: Node) -> dict[str, str]:
+    """Texts of a node's folder, by file name, made for the place where units look for it on a device."""
+    return {
+        "environment": node_environment(federation, node),
+        "commands.txt": node_text(federation, node, DEVICE / node.name),
+        BUNDLE: bundle_text(federation, node),
+    }
 
 
 def command_files(directory: Path, federation: Federation) -> dict[str, str]:

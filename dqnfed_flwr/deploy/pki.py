@@ -7,6 +7,8 @@ OpenSSH's format, which `flower-supernode` and `flwr supernode register` read.
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
+from base64 import b64decode, b64encode
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -110,6 +112,14 @@ def same_node_key(private: bytes, public: bytes) -> bool:
     return _raw(mine) == _raw(theirs)
 
 
+def fingerprint(public: bytes) -> str:
+    """Short form of a node's public key, the one that `ssh-keygen -l` shows; empty if it is no key."""
+    try:
+        return "SHA256:" + b64encode(hashlib.sha256(b64decode(public.split()[1])).digest()).decode().rstrip("=")
+    except (IndexError, ValueError):
+        return ""
+
+
 def certificates(pem: bytes) -> list[x509.Certificate]:
     """All certificates of a PEM file.
 
@@ -154,11 +164,25 @@ def names_of(certificate: x509.Certificate) -> list[str]:
     return [*found.get_values_for_type(x509.DNSName), *map(str, found.get_values_for_type(x509.IPAddress))]
 
 
-def bundle(first: bytes, earlier: bytes, *, now: dt.datetime | None = None) -> bytes:
-    """PEM of the new authority and of the one before it, where that is still valid."""
-    at = now or dt.datetime.now(dt.UTC)
-    before = [one for one in certificates(earlier)[:1] if one.not_valid_after_utc > at]
-    return first + b"".join(one.public_bytes(Encoding.PEM) for one in before)
+def bundle(
+    first: bytes, earlier: bytes, serving: x509.Certificate | None = None, *, now: dt.datetime | None = None
+) -> bytes:
+    """PEM of a new authority and of those before it that nodes still need, where they are valid.
+
+    Parameters
+    ----------
+    first : bytes
+        The new authority.
+    earlier : bytes
+        All authorities until now, the newest first.
+    serving : x509.Certificate | None
+        The server certificate in use, whose authority may be older than the newest: a renewal may have ended half way.
+    now : datetime | None
+        The time to judge them by; None for now.
+    """
+    at, newest = now or dt.datetime.now(dt.UTC), certificates(earlier)
+    needed = newest[:1] + [one for one in newest[1:] if serving is not None and signed_by(serving, [one])]
+    return first + b"".join(one.public_bytes(Encoding.PEM) for one in needed if one.not_valid_after_utc > at)
 
 
 def _builder(

@@ -14,7 +14,7 @@ from typing import Any
 import tomli_w
 
 from dqnfed_flwr.data.sources import paths_in
-from dqnfed_flwr.deploy.files import write_public
+from dqnfed_flwr.deploy.files import as_owner, is_there, write_public
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.version import package_version
 
@@ -24,6 +24,7 @@ _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _LABEL = "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 _HOST = re.compile(rf"(?=.{{1,253}}$){_LABEL}(\.{_LABEL})*")
 LARGEST_PORT = 65535
+MOST_DAYS = 36_500
 HTTP_SINCE = (1, 40)
 """From this Flower on, nodes, operator and SuperExec share one port of the SuperLink, and speak HTTP."""
 
@@ -121,8 +122,8 @@ class Federation:
                 raise ConfigError(f"port: found {port}; allowed are 1 to {LARGEST_PORT}")
         if self.fleet_port == self.control_port:
             raise ConfigError(f"--fleet-port and --control-port are both {self.fleet_port}; give two ports")
-        if self.days < 1:
-            raise ConfigError(f"--days: found {self.days}; at least 1")
+        if not 1 <= self.days <= MOST_DAYS:
+            raise ConfigError(f"--days: found {self.days}; allowed are 1 to {MOST_DAYS}")
         if len({node.name for node in self.nodes}) < len(self.nodes):
             raise ConfigError("two nodes have one name; give each its own")
         for node in self.nodes:
@@ -168,9 +169,14 @@ def check_node(node: Node) -> None:
         )
 
 
+def plan_text(federation: Federation) -> str:
+    """Text of `federation.toml`."""
+    return tomli_w.dumps(_plain(asdict(federation)))
+
+
 def write_plan(directory: Path, federation: Federation) -> None:
     """Write `federation.toml`."""
-    write_public(directory / PLAN, tomli_w.dumps(_plain(asdict(federation))))
+    write_public(directory / PLAN, plan_text(federation))
 
 
 def read_plan(directory: Path) -> Federation:
@@ -181,20 +187,21 @@ def read_plan(directory: Path) -> Federation:
     ConfigError
         If there is none, or it cannot be read.
     """
-    if not (directory / PLAN).is_file():
+    if not is_there(directory / PLAN):
         raise ConfigError(f"{directory}: no {PLAN} there; make a federation with `dqnfed deploy init {directory} ...`")
     try:
-        found = tomllib.loads((directory / PLAN).read_text("utf-8"))
+        with as_owner(directory):
+            found = tomllib.loads((directory / PLAN).read_text("utf-8"))
         nodes = tuple(Node(**node) for node in found.pop("nodes", ()))
         return Federation(**{**found, "others": tuple(found.get("others", ())), "nodes": nodes})
     except (tomllib.TOMLDecodeError, TypeError, OSError) as error:
         raise ConfigError(f"{directory / PLAN}: cannot be read ({error}); restore it from your backup") from None
 
 
-def write_bundle(directory: Path, federation: Federation, node: Node) -> None:
-    """Write `node.toml`, by which a device checks its own folder."""
+def bundle_text(federation: Federation, node: Node) -> str:
+    """Text of `node.toml`, by which a device checks its own folder."""
     about = {**asdict(node), "superlink": federation.superlink, "flwr": federation.flwr, "dqnfed": federation.dqnfed}
-    write_public(directory / BUNDLE, tomli_w.dumps(about))
+    return tomli_w.dumps(about)
 
 
 def read_bundle(directory: Path) -> dict[str, Any]:
@@ -206,7 +213,8 @@ def read_bundle(directory: Path) -> dict[str, Any]:
         If it cannot be read.
     """
     try:
-        return tomllib.loads((directory / BUNDLE).read_text("utf-8"))
+        with as_owner(directory):
+            return tomllib.loads((directory / BUNDLE).read_text("utf-8"))
     except (tomllib.TOMLDecodeError, OSError) as error:
         raise ConfigError(f"{directory / BUNDLE}: cannot be read ({error}); copy the node's folder again") from None
 

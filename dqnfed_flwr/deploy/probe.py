@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import email.utils
-import errno
 import http.client
 import shutil
 import socket
@@ -56,19 +55,6 @@ def _unverified(error: ssl.SSLCertVerificationError) -> tuple[Port, str]:
     if "expired" in text or "not yet valid" in text:
         return Port.EXPIRED, text
     return (Port.NAME if "match" in text else Port.FOREIGN), text
-
-
-def can_bind(port: int, host: str = "0.0.0.0") -> bool:
-    """Whether a server could take the port now."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            if error.errno in (errno.EADDRINUSE, errno.EACCES):
-                return False
-            raise
-    return True
 
 
 def clock_ahead(host: str, port: int, ca: Path) -> float | None:

@@ -4,16 +4,34 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dqnfed_flwr.deploy.files import write_public
+from dqnfed_flwr.deploy.files import changing, write_public
+from dqnfed_flwr.deploy.pki import fingerprint
 from dqnfed_flwr.deploy.plan import CONNECTION, Federation
 from dqnfed_flwr.engine.flwr_command import FlwrCommand, flwr_environment
 from dqnfed_flwr.errors import RunError
 
 REGISTERED = "registered.json"
 IN_USE = "already in use"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What is remembered of a registered node.
+
+    Attributes
+    ----------
+    node_id : str
+        Flower's id for it.
+    key : str
+        Fingerprint of the key that was registered; empty in a file of the first form, which had ids alone.
+    """
+
+    node_id: str
+    key: str = ""
 
 
 def operator_command(directory: Path) -> FlwrCommand:
@@ -24,6 +42,9 @@ def operator_command(directory: Path) -> FlwrCommand:
 def register(directory: Path, federation: Federation, flwr: FlwrCommand | None = None) -> dict[str, str]:
     """Register the keys of all nodes that the SuperLink does not know yet.
 
+    A node is known if its present key was registered. Where only an id is remembered, the SuperLink is asked: if it has
+    the key already, the node is known, and from then on with its key.
+
     Returns
     -------
     dict[str, str]
@@ -31,25 +52,32 @@ def register(directory: Path, federation: Federation, flwr: FlwrCommand | None =
 
     Raises
     ------
+    ConfigError
+        If the folder is another user's.
     RunError
         If no SuperLink answers.
     """
-    flwr = flwr or operator_command(directory)
-    present, ids, outcome = listed(flwr), known(directory), {}
-    for node in federation.nodes:
-        if ids.get(node.name) in present:
-            outcome[node.name] = "known"
-            continue
-        answer = flwr.json(
-            *("supernode", "register", str(directory / "nodes" / node.name / "node.pub"), CONNECTION),
-            *("--name", node.name),
-        )
-        if "node-id" not in answer:
-            outcome[node.name] = _refusal(answer)
-            continue
-        ids[node.name] = str(answer["node-id"])
-        outcome[node.name] = "registered"
-        write_public(directory / REGISTERED, json.dumps(ids, indent=2) + "\n")
+    flwr, outcome = flwr or operator_command(directory), {}
+    with changing(directory):
+        present, entries = listed(flwr), _entries(directory)
+        for node in federation.nodes:
+            mine, entry = _key(directory, node.name), entries.get(node.name)
+            there = entry is not None and entry.node_id in present
+            if entry and there and mine in ("", entry.key):
+                outcome[node.name] = "known"
+                continue
+            answer = flwr.json(
+                *("supernode", "register", str(directory / "nodes" / node.name / "node.pub"), CONNECTION),
+                *("--name", node.name),
+            )
+            if "node-id" in answer:
+                entries[node.name], outcome[node.name] = Entry(str(answer["node-id"]), mine), "registered"
+            elif entry and there and not entry.key and IN_USE in str(answer):
+                entries[node.name], outcome[node.name] = Entry(entry.node_id, mine), "known"
+            else:
+                outcome[node.name] = _refusal(answer)
+                continue
+            _keep(directory, entries)
     return outcome
 
 
@@ -58,19 +86,22 @@ def unregister(directory: Path, name: str, flwr: FlwrCommand | None = None) -> b
 
     Raises
     ------
+    ConfigError
+        If the folder is another user's.
     RunError
         If no SuperLink answers, or it refuses.
     """
-    ids = known(directory)
-    if name not in ids:
-        return False
-    flwr = flwr or operator_command(directory)
-    if ids[name] in listed(flwr):
-        answer = flwr.json("supernode", "unregister", ids[name], CONNECTION)
-        if not answer.get("success"):
-            raise RunError(f"{name} could not be unregistered: {answer.get('error-message', answer)}")
-    del ids[name]
-    write_public(directory / REGISTERED, json.dumps(ids, indent=2) + "\n")
+    with changing(directory):
+        entries = _entries(directory)
+        if name not in entries:
+            return False
+        flwr, node_id = flwr or operator_command(directory), entries[name].node_id
+        if node_id in listed(flwr):
+            answer = flwr.json("supernode", "unregister", node_id, CONNECTION)
+            if not answer.get("success"):
+                raise RunError(f"{name} could not be unregistered: {answer.get('error-message', answer)}")
+        del entries[name]
+        _keep(directory, entries)
     return True
 
 
@@ -100,9 +131,43 @@ def listed(flwr: FlwrCommand) -> dict[str, str]:
 
 
 def known(directory: Path) -> dict[str, str]:
-    """Flower's ids of the nodes registered from here, by name."""
+    """Flower's ids of the nodes registered from here, by name; of removed ones too, if that was offline."""
+    return {name: entry.node_id for name, entry in _entries(directory).items()}
+
+
+def known_now(directory: Path, federation: Federation) -> dict[str, str]:
+    """Flower's ids of the nodes of `federation` whose present keys were registered from here, by name.
+
+    Where only an id is remembered, it is believed.
+    """
+    entries = _entries(directory)
+    names = [node.name for node in federation.nodes if node.name in entries]
+    return {
+        name: entries[name].node_id
+        for name in names
+        if not entries[name].key or _key(directory, name) in ("", entries[name].key)
+    }
+
+
+def _key(directory: Path, name: str) -> str:
+    """Fingerprint of a node's present key; empty if there is none."""
     try:
-        found: dict[str, str] = json.loads((directory / REGISTERED).read_text())
-    except (OSError, ValueError):
+        return fingerprint((directory / "nodes" / name / "node.pub").read_bytes())
+    except FileNotFoundError:
+        return ""
+
+
+def _entries(directory: Path) -> dict[str, Entry]:
+    try:
+        found = json.loads((directory / REGISTERED).read_text())
+    except (FileNotFoundError, ValueError):
         return {}
-    return found
+    return {
+        name: Entry(str(entry["id"]), str(entry["key"])) if isinstance(entry, dict) else Entry(str(entry))
+        for name, entry in found.items()
+    }
+
+
+def _keep(directory: Path, entries: Mapping[str, Entry]) -> None:
+    plain = {name: {"id": entry.node_id, "key": entry.key} for name, entry in entries.items()}
+    write_public(directory / REGISTERED, json.dumps(plain, indent=2) + "\n")

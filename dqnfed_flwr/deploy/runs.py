@@ -18,9 +18,10 @@ from typing import Any, TypeVar
 
 from dqnfed_flwr.config import Scalar, Settings, check_for_nodes
 from dqnfed_flwr.data.sources import paths_in
+from dqnfed_flwr.deploy.files import is_there
 from dqnfed_flwr.deploy.plan import CONNECTION, PLAN
 from dqnfed_flwr.engine.flower import write_app
-from dqnfed_flwr.engine.flwr_command import FlwrCommand, flwr_environment, program
+from dqnfed_flwr.engine.flwr_command import FlwrCommand, TimedOutError, flwr_environment, program
 from dqnfed_flwr.errors import ConfigError, RunError
 
 COMPLETED, STOPPED = "finished:completed", "finished:stopped"
@@ -33,6 +34,8 @@ LOST = ("No heartbeat received", "Task failed with unknown error")
 """What Flower says of a run whose ServerApp was killed, or was ended because its SuperExec was."""
 NO_CHECKPOINT = "no checkpoint there"
 UNAVAILABLE = "is unavailable"
+SERVER_ERRORS = ("Server error '5", "Internal server error")
+"""Flower's words for an answer with a status of 500 or more: that of a gate before the SuperLink, and its own."""
 T = TypeVar("T")
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")
 _COMPLAINT = re.compile(r"is left out: |does not take part: |usable replies|clients came within|Error\b: ")
@@ -60,10 +63,10 @@ def connect(place: str) -> SuperLink:
     Raises
     ------
     ConfigError
-        If it looks like a folder, but there is no federation.
+        If it looks like a folder, but there is no federation, or it is another user's.
     """
     folder = Path(place).expanduser()
-    if (folder / PLAN).is_file():
+    if is_there(folder / PLAN):
         return SuperLink(FlwrCommand(flwr_environment(folder.absolute() / "operator")), CONNECTION)
     if os.sep in place or folder.is_dir():
         raise ConfigError(f"{place}: no {PLAN} there; name the folder of `dqnfed deploy init`, or a Flower connection")
@@ -110,11 +113,15 @@ def submit(link: SuperLink, settings: Settings) -> str:
     Raises
     ------
     RunError
-        If the SuperLink does not answer or refuses it.
+        If the SuperLink does not answer or refuses it. One that may have started the run all the same is not asked
+        again by `patiently`.
     """
     with tempfile.TemporaryDirectory(prefix="dqnfed-") as place:
         write_app(Path(place) / "app", settings)
-        return str(_ask(link, "run", str(Path(place) / "app"), link.connection)["run-id"])
+        try:
+            return str(_ask(link, "run", str(Path(place) / "app"), link.connection)["run-id"])
+        except _UnsureError as error:
+            raise RunError(f"{error}. The run may have been started: look with `dqnfed runs` before a repeat") from None
 
 
 def runs(link: SuperLink) -> list[dict[str, Any]]:
@@ -151,11 +158,11 @@ def log_of(link: SuperLink, run_id: str) -> str:
     try:
         return link.flwr("log", run_id, link.connection, "--show")
     except RunError as error:
-        raise (_AwayError if UNAVAILABLE in str(error) else RunError)(str(error)) from None
+        raise _kind(error)(str(error)) from None
 
 
 def patiently(ask: Callable[[], T]) -> T:
-    """What `ask` answers, asked again as long as the SuperLink is away, be it some minutes.
+    """What `ask` answers, asked again as long as the SuperLink is away or overloaded, be it some minutes.
 
     Raises
     ------
@@ -255,17 +262,39 @@ class _AwayError(RunError):
     """The SuperLink cannot be reached, which may pass."""
 
 
+class _UnsureError(_AwayError):
+    """It was reached and gave no answer, or an error of its own: it may have done what it was asked."""
+
+
+def _kind(error: RunError) -> type[RunError]:
+    """What a failure of Flower's command means."""
+    if isinstance(error, TimedOutError) or _blames_server(str(error)):
+        return _UnsureError
+    return _AwayError if UNAVAILABLE in str(error) else RunError
+
+
+def _blames_server(words: str) -> bool:
+    return any(error in words for error in SERVER_ERRORS)
+
+
 def _ask(link: SuperLink, *arguments: str) -> dict[str, Any]:
-    """What Flower's command answers, where it answers with success; the last line of its complaint says most."""
-    answer = link.flwr.json(*arguments)
+    """What Flower's command answers, where it answers with success; the last line of its complaint says most.
+
+    That of a server error only names a page on the web; there the line with the status is shown.
+    """
+    try:
+        answer = link.flwr.json(*arguments)
+    except RunError as error:
+        raise _kind(error)(str(error)) from None
     if answer.get("success"):
         return answer
     told = [line.strip() for line in str(answer.get("error-message") or answer).splitlines() if line.strip()]
     said = " ".join(word for word in arguments if os.sep not in word)
-    words = f"flwr {said}: {told[-1] if told else 'failed without a reason'}"
+    most = next(filter(_blames_server, told), told[-1] if told else "failed without a reason")
+    words = f"flwr {said}: {most}"
     if "not found in the Flower configuration file" in words:
         raise ConfigError(f"{words} CONNECTION may also be the folder of `dqnfed deploy init`")
-    raise (_AwayError if UNAVAILABLE in words else RunError)(words)
+    raise _kind(RunError(words))(words)
 
 
 def _stream(link: SuperLink, run_id: str) -> Iterator[str]:

@@ -30,7 +30,7 @@ def clock_ahead(host: str, port: int, ca: Path) -> float | None:
 
     Infinite where it is more than a day off; None where that cannot be learnt.
     """
-    import grpc  # not there with a Flower that speaks HTTP
+    import grpc  # slow to load, and no other command of `dqnfed deploy` needs it
 
     target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     with grpc.secure_channel(target, grpc.ssl_channel_credentials(ca.read_bytes())) as channel:

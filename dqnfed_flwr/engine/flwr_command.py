@@ -21,6 +21,10 @@ QUIET = {
 }
 
 
+class TimedOutError(RunError):
+    """The command took too long; the SuperLink may have done what it was asked, or may do so yet."""
+
+
 class FlwrCommand:
     """The `flwr` command, in an environment that points to one SuperLink."""
 
@@ -32,15 +36,19 @@ class FlwrCommand:
 
         Raises
         ------
+        TimedOutError
+            If it takes too long.
         RunError
-            If it fails or takes too long.
+            If it fails.
         """
         command = [program("flwr"), *arguments]
         try:
             done = subprocess.run(
                 command, env=self.environment, capture_output=True, text=True, timeout=CALL_SECONDS, check=False
             )
-        except (OSError, subprocess.TimeoutExpired) as error:
+        except subprocess.TimeoutExpired as error:
+            raise TimedOutError(f"flwr {arguments[0]} failed: {error}") from None
+        except OSError as error:
             raise RunError(f"flwr {arguments[0]} failed: {error}") from None
         if done.returncode:
             raise RunError(f"flwr {arguments[0]} failed: {(done.stderr or done.stdout).strip()[-2000:]}")

@@ -20,6 +20,7 @@ from dqnfed_flwr.strategy.dqnfed import DQNFed
 from dqnfed_flwr.telemetry.events import Listener, RoundEvent
 from dqnfed_flwr.telemetry.log import EventLog
 from dqnfed_flwr.telemetry.patience import Patience
+from dqnfed_flwr.telemetry.prometheus import RunMetrics
 
 
 def serve(grid: Grid, settings: Settings, *, listeners: Sequence[Listener] = ()) -> RunResult:
@@ -39,50 +40,17 @@ def serve(grid: Grid, settings: Settings, *, listeners: Sequence[Listener] = ())
     DQNFedError
         If the run cannot begin or go on; what was reached is in the checkpoint.
     """
-    since = time.perf_counter()
     output = prepare_output(settings)
     metrics = metrics_of(settings)
-    told: list[Listener] = [*([metrics] if metrics else []), *listeners]
-    patience = Patience(told)
-    log: list[Listener] = [_Begun(output / RUN), EventLog(output, patience)] if output else []
-    strategy = DQNFed(settings, listeners=[*log, *told])
-    strategy.roster.wait(grid)
-    strategy.start(grid, initial_model(settings, strategy.roster))
-    outcome = strategy.outcome
-    if outcome is None:
-        raise RunError("the strategy ended without an outcome")
-    result = RunResult(
-        settings=settings,
-        status=outcome.status,
-        theta=outcome.theta.numpy(),
-        events=outcome.events,
-        accuracies=dict(sorted(outcome.accuracy.items())),
-        seconds=time.perf_counter() - since,
-        buffers=outcome.buffers,
-        form=strategy.roster.form,
-    )
-    if output:
-        patience.write(output / RUN, lambda: result.write(output))
+    try:
+        result = _train(grid, settings, output, metrics, listeners)
+    except BaseException:
+        if metrics:
+            metrics.conclude("failed")
+        raise
     if metrics:
-        metrics.conclude(outcome.status)
+        metrics.conclude(result.status)
     return result
-
-
-class _Begun:
-    """A listener that takes the record of the run before away, lest it be read as this one's."""
-
-    def __init__(self, record: Path) -> None:
-        self._record = record
-
-    def on_start(self, rounds: int, done: list[RoundEvent]) -> None:
-        """The settings and the checkpoint were accepted: this run is the folder's now."""
-        self._record.unlink(missing_ok=True)
-
-    def on_round(self, event: RoundEvent) -> None:
-        """Nothing."""
-
-    def on_end(self) -> None:
-        """Nothing."""
 
 
 def prepare_output(settings: Settings) -> Path | None:
@@ -105,3 +73,49 @@ def prepare_output(settings: Settings) -> Path | None:
     except OSError as error:
         raise ConfigError(f"output: cannot write to {output} ({error.strerror}); name another directory") from None
     return output
+
+
+def _train(
+    grid: Grid, settings: Settings, output: Path | None, metrics: RunMetrics | None, listeners: Sequence[Listener]
+) -> RunResult:
+    """The run itself, and its results written to `output`."""
+    since = time.perf_counter()
+    told: list[Listener] = [*([metrics] if metrics else []), *listeners]
+    patience = Patience(told)
+    log: list[Listener] = [_Begun(output / RUN), EventLog(output, patience)] if output else []
+    strategy = DQNFed(settings, listeners=[*log, *told])
+    strategy.roster.wait(grid)
+    strategy.start(grid, initial_model(settings, strategy.roster))
+    outcome = strategy.outcome
+    if outcome is None:
+        raise RunError("the strategy ended without an outcome")
+    result = RunResult(
+        settings=settings,
+        status=outcome.status,
+        theta=outcome.theta.numpy(),
+        events=outcome.events,
+        accuracies=dict(sorted(outcome.accuracy.items())),
+        seconds=time.perf_counter() - since,
+        buffers=outcome.buffers,
+        form=strategy.roster.form,
+    )
+    if output:
+        patience.write(output / RUN, lambda: result.write(output))
+    return result
+
+
+class _Begun:
+    """A listener that takes the record of the run before away, lest it be read as this one's."""
+
+    def __init__(self, record: Path) -> None:
+        self._record = record
+
+    def on_start(self, rounds: int, done: list[RoundEvent]) -> None:
+        """The settings and the checkpoint were accepted: this run is the folder's now."""
+        self._record.unlink(missing_ok=True)
+
+    def on_round(self, event: RoundEvent) -> None:
+        """Nothing."""
+
+    def on_end(self) -> None:
+        """Nothing."""

@@ -152,6 +152,9 @@ def join(runs: list[RunFile]) -> str:
 def read_run(path: Path, stamp: Stamp) -> RunFile:
     """Read a file and label its samples; never raises, a damaged one says so in `fault`."""
     name = path.name.removesuffix(METRICS_SUFFIX)
+    if not _is_text(name):
+        shown = os.fsencode(name).decode("utf-8", "backslashreplace")
+        return RunFile(shown, stamp, fault="its name is not UTF-8; rename or remove it")
     try:
         return _parsed(name, _text(path, stamp), stamp)
     except (OSError, ValueError, LookupError) as error:
@@ -161,6 +164,14 @@ def read_run(path: Path, stamp: Stamp) -> RunFile:
 def escaped(value: str) -> str:
     """A label's value as it stands between quotes."""
     return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _text(path: Path, stamp: Stamp) -> str:

@@ -151,6 +151,9 @@ class Handler(BaseHTTPRequestHandler):
             except OSError as error:
                 logger.warning("%s: %s", path, error)
                 self._send(HTTPStatus.SERVICE_UNAVAILABLE, f"cannot read the metrics: {error.strerror}\n".encode())
+            except Exception as error:
+                logger.warning("%s: %r", path, error, exc_info=True)
+                self._send(HTTPStatus.INTERNAL_SERVER_ERROR, b"the exporter failed; its log says why\n")
 
     do_HEAD = do_GET
 

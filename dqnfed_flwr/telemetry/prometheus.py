@@ -59,12 +59,13 @@ class RunMetrics:
         self._lock = threading.Lock()
         self._timer: threading.Timer | None = None
         self._written = -math.inf
-        self._told = False
+        self._began = self._told = False
 
     def on_start(self, rounds: int, done: list[RoundEvent]) -> None:
         """Make every series, count what a resumed run had done, and write the first file."""
         self._samples = RunSamples(self._card, rounds, self._clock(), self._clients)
         self._samples.state("running")
+        self._began = True
         self._try(self._rounds.begin)
         self._pending = [(event, math.nan) for event in done]
         self._publish()
@@ -83,8 +84,10 @@ class RunMetrics:
         self._publish()
 
     def on_end(self) -> None:
-        """Write the run down as failed; `conclude` says otherwise where it was not."""
-        self._close("failed")
+        """Write what the last rounds left to be written; `conclude` says how the run ended."""
+        self._stop_timer()
+        if self._began:
+            self._publish()
 
     def on_pause(self) -> None:
         """Show that the run waits for room on a disk; in vain where it is the disk of the metrics."""
@@ -95,13 +98,22 @@ class RunMetrics:
         self._show("running")
 
     def conclude(self, status: str) -> None:
-        """Write down how the run ended, as `strategy.outcome.Outcome.status` has it."""
-        self._close(status)
+        """Write down how the run ended; one that never began leaves the file of another as it is.
 
-    def _close(self, status: str) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._show(status)
+        Parameters
+        ----------
+        status : str
+            That of `strategy.outcome.Outcome`, or `failed`.
+        """
+        self._stop_timer()
+        if self._began:
+            self._show(status)
+
+    def _stop_timer(self) -> None:
+        with self._lock:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
 
     def _show(self, state: str) -> None:
         with self._lock:

@@ -12,8 +12,9 @@ from PIL import Image
 from rich.console import Console
 
 from dqnfed_flwr.engine.result import RunResult
-from dqnfed_flwr.errors import RunError
+from dqnfed_flwr.errors import ConfigError, RunError
 from dqnfed_flwr.report import progress
+from dqnfed_flwr.report.page import write_report
 from dqnfed_flwr.report.plots import COLOURS, plot_runs
 from dqnfed_flwr.report.progress import LineProgress, LiveProgress, progress_listener
 from dqnfed_flwr.report.table import human_bytes, summary_table
@@ -154,3 +155,18 @@ def test_plot_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(RunError, match=r"dqnfed-flwr\[plots\]"):
         plot_runs(result, tmp_path / "plot.png")
+
+
+@pytest.mark.parametrize("output", [".", "..", "/", "here"])
+def test_a_page_that_is_a_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"--output: .* is a folder; name the page, such as .*report\.html"):
+        write_report(tmp_path, Path(output))
+
+
+@pytest.mark.parametrize("name", ["talk.md", "talk.MD"])
+def test_a_page_in_the_place_of_its_markdown_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match=r"where the Markdown goes; name the page, such as .*talk\.html"):
+        write_report(tmp_path, tmp_path / name)
+    assert list(tmp_path.iterdir()) == []

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dqnfed_flwr.errors import RunError
+from dqnfed_flwr.errors import ConfigError, RunError
 from dqnfed_flwr.report.page.document import read_document
 from dqnfed_flwr.report.page.html import html
 from dqnfed_flwr.report.page.markdown import report_markdown
 
-PAGE = "report.html"
+PAGE, MARKDOWN = "report.html", ".md"
 
 
 def write_report(directory: Path, output: Path | None) -> list[Path]:
@@ -25,13 +25,14 @@ def write_report(directory: Path, output: Path | None) -> list[Path]:
     Raises
     ------
     ConfigError
-        If there is nothing to report on.
+        If there is nothing to report on, or `output` is a folder or would be both files.
     RunError
         If a file cannot be written.
     """
-    document = read_document(directory)
     page = output or directory / PAGE
-    texts = {page: html(document), page.with_suffix(".md"): report_markdown(document)}
+    _check(page)
+    document = read_document(directory)
+    texts = {page: html(document), page.with_suffix(MARKDOWN): report_markdown(document)}
     for path, text in texts.items():
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -39,3 +40,13 @@ def write_report(directory: Path, output: Path | None) -> list[Path]:
         except OSError as error:
             raise RunError(f"{path}: cannot be written ({error.strerror})") from None
     return list(texts)
+
+
+def _check(page: Path) -> None:
+    if page.is_dir():
+        raise ConfigError(f"--output: {page} is a folder; name the page, such as {page / PAGE}")
+    if page.suffix.lower() == MARKDOWN:
+        raise ConfigError(
+            f"--output: found {page}, which is where the Markdown goes; name the page, such as "
+            f"{page.with_suffix('.html')}: the Markdown is written beside it"
+        )

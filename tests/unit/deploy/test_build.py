@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from dqnfed_flwr.deploy import build, pki
+from dqnfed_flwr.deploy import build, files, pki, renew
 from dqnfed_flwr.deploy.plan import Federation, Node, read_plan
-from dqnfed_flwr.errors import ConfigError
+from dqnfed_flwr.errors import ConfigError, RunError
 
 PLAN = Federation(
     "fl.example.org", ("192.0.2.7",), nodes=(Node("node-0", 0, 9094), Node("node-1", 1, 9095, "/d/s.npz"))
@@ -38,7 +38,7 @@ def test_secrets_are_private_whatever_the_umask(tmp_path: Path, mask: int) -> No
     try:
         build.create(tmp_path / "deep" / "federation", PLAN)
         build.add_node(tmp_path / "deep" / "federation")
-        build.rotate(tmp_path / "deep" / "federation", authority=True)
+        renew.rotate(tmp_path / "deep" / "federation", authority=True)
     finally:
         os.umask(before)
     place = tmp_path / "deep" / "federation"
@@ -90,7 +90,8 @@ def test_a_failure_leaves_nothing_half_done(tmp_path: Path, monkeypatch: pytest.
         ({"others": ("a b",)}, "'a b'"),
         ({"fleet_port": 0}, "1 to 65535"),
         ({"control_port": 9092}, "give two ports"),
-        ({"days": 0}, "at least 1"),
+        ({"days": 0}, "found 0; allowed are 1 to 36500"),
+        ({"days": 3_000_000}, "allowed are 1 to 36500"),
         ({"nodes": (Node("../x", 0, 1),)}, "lower-case"),
         ({"nodes": (Node("a", 0, 1), Node("a", 1, 2))}, "one name"),
         ({"nodes": (Node("a", 0, 1, "site.npz"),)}, "absolute path"),
@@ -167,7 +168,7 @@ def test_rotate_keeps_authority_and_node_keys(place: Path) -> None:
     watched = [place / "ca" / "ca.crt", place / "ca" / "ca.key", *place.glob("nodes/*/*")]
     before = {path: path.read_bytes() for path in watched}
     old = pki.first_certificate((place / "server" / "server.crt").read_bytes())
-    build.rotate(place, days=30)
+    renew.rotate(place, days=30)
     new = pki.first_certificate((place / "server" / "server.crt").read_bytes())
     assert {path: path.read_bytes() for path in watched} == before
     assert new.serial_number != old.serial_number
@@ -180,13 +181,13 @@ def test_rotate_keeps_authority_and_node_keys(place: Path) -> None:
 
 def test_a_new_authority_is_trusted_beside_the_old_one(place: Path) -> None:
     old = pki.first_certificate((place / "server" / "server.crt").read_bytes())
-    build.rotate(place, authority=True)
+    renew.rotate(place, authority=True)
     new = pki.first_certificate((place / "server" / "server.crt").read_bytes())
     for folder in ("server", "operator", "nodes/node-0", "nodes/node-1"):
         trusted = pki.certificates((place / folder / "ca.crt").read_bytes())
         assert pki.signed_by(new, trusted)
         assert pki.signed_by(old, trusted)
-    build.rotate(place)
+    renew.rotate(place)
     again = pki.first_certificate((place / "server" / "server.crt").read_bytes())
     assert pki.signed_by(again, trusted[:1])
 
@@ -195,21 +196,75 @@ def test_rotate_without_the_authoritys_key_says_what_to_do(place: Path) -> None:
     (place / "ca" / "ca.key").unlink()
     before = (place / "server" / "server.crt").read_bytes()
     with pytest.raises(ConfigError, match=r"put the authority's key back.*--ca"):
-        build.rotate(place)
+        renew.rotate(place)
     assert (place / "server" / "server.crt").read_bytes() == before
 
 
 def test_a_new_authority_where_the_old_one_is_kept_elsewhere(place: Path) -> None:
     shutil.rmtree(place / "ca")
-    build.rotate(place, authority=True)
+    renew.rotate(place, authority=True)
     new = pki.first_certificate((place / "server" / "server.crt").read_bytes())
     assert pki.signed_by(new, pki.certificates((place / "ca" / "ca.crt").read_bytes()))
 
 
 def test_rotate_in_a_damaged_folder_says_what_is_missing(place: Path) -> None:
     shutil.rmtree(place / "server")
-    with pytest.raises(ConfigError, match=r"server.*No such file.*dqnfed deploy check"):
-        build.rotate(place, authority=True)
+    with pytest.raises(ConfigError, match=r"server.*No such folder; nothing was changed.*dqnfed deploy check"):
+        renew.rotate(place, authority=True)
+
+
+def test_a_new_authority_is_made_for_all_folders_or_for_none(place: Path) -> None:
+    shutil.rmtree(place / "nodes" / "node-1")
+    before = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
+    with pytest.raises(ConfigError, match=r"nodes/node-1: No such folder; nothing was changed.*remove-node"):
+        renew.rotate(place, authority=True)
+    assert {path: path.read_bytes() for path in place.rglob("*") if path.is_file()} == before
+
+
+def test_a_renewal_that_ended_half_way_is_repeated(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = pki.first_certificate((place / "server" / "server.crt").read_bytes())
+
+    def fail(path: Path, content: bytes) -> None:
+        if path.name == "server.key":
+            raise OSError(28, "No space left on device")
+        files.write_private(path, content)
+
+    monkeypatch.setattr(renew, "write_private", fail)
+    for _ in range(2):
+        with pytest.raises(RunError, match="some files"):
+            renew.rotate(place, authority=True)
+    monkeypatch.undo()
+    renew.rotate(place, authority=True)
+    new = pki.first_certificate((place / "server" / "server.crt").read_bytes())
+    for folder in ("server", "operator", "nodes/node-0", "nodes/node-1"):
+        trusted = pki.certificates((place / folder / "ca.crt").read_bytes())
+        assert pki.signed_by(new, trusted)
+        assert pki.signed_by(old, trusted)  # the SuperLink uses it until it is restarted
+
+
+def test_a_new_authority_where_the_certificate_is_lost(place: Path) -> None:
+    (place / "server" / "server.crt").unlink()
+    renew.rotate(place, authority=True)
+    new = pki.first_certificate((place / "server" / "server.crt").read_bytes())
+    assert pki.signed_by(new, pki.certificates((place / "operator" / "ca.crt").read_bytes()))
+
+
+@pytest.mark.parametrize("days", [-1, 3_000_000])
+def test_rotate_refuses_days_that_no_certificate_has(place: Path, days: int) -> None:
+    before = (place / "server" / "server.crt").read_bytes()
+    with pytest.raises(ConfigError, match=f"--days: found {days}; allowed are 1 to 36500"):
+        renew.rotate(place, days=days)
+    assert (place / "server" / "server.crt").read_bytes() == before
+
+
+def test_a_node_cannot_be_added_without_the_authoritys_certificate(place: Path) -> None:
+    (place / "server" / "ca.crt").unlink()
+    with pytest.raises(ConfigError, match=r"server/ca.crt is missing; nothing.*Copy .*operator/ca.crt there"):
+        build.add_node(place)
+    assert sorted(path.name for path in (place / "nodes").iterdir()) == ["node-0", "node-1"]
+    shutil.rmtree(place / "commands")
+    with pytest.raises(ConfigError, match="commands: No such folder"):
+        build.add_node(place)
 
 
 def test_no_federation(tmp_path: Path) -> None:

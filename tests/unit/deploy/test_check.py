@@ -20,7 +20,7 @@ import pytest
 from dqnfed_flwr.deploy import build, check, pki, probe, registry
 from dqnfed_flwr.deploy.check_network import reach, registered, skew
 from dqnfed_flwr.deploy.findings import Finding, Level, failed
-from dqnfed_flwr.deploy.plan import Federation, Node, read_plan, write_bundle, write_plan
+from dqnfed_flwr.deploy.plan import Federation, Node, bundle_text, read_plan, write_plan
 from dqnfed_flwr.deploy.probe import Port
 from dqnfed_flwr.engine.flwr_command import FlwrCommand
 from dqnfed_flwr.errors import ConfigError, RunError
@@ -305,13 +305,16 @@ def test_keys_and_what_the_superlink_knows_of_them(
     found = troubles(list(registered(place, read_plan(place), str(place))))
     assert found["not registered: node-1"] == f"`dqnfed deploy register {place}`"
     assert "not online: node-0" in found
-    assert "registered, but not from here: 77" in found
+    assert "registered, but as no node of this folder: 77" in found
 
 
 def test_register_tells_only_what_is_new(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (place / registry.REGISTERED).write_text(json.dumps({"node-0": "11"}))
+    plan = read_plan(place)
+    scripted(tmp_path, monkeypatch, list=listing(), register={"success": True, "node-id": 11})
+    assert registry.register(place, replace(plan, nodes=plan.nodes[:1])) == {"node-0": "registered"}
+    (tmp_path / "calls").unlink()
     scripted(tmp_path, monkeypatch, list=listing(_11="online"), register={"success": True, "node-id": 12})
-    assert registry.register(place, read_plan(place)) == {"node-0": "known", "node-1": "registered"}
+    assert registry.register(place, plan) == {"node-0": "known", "node-1": "registered"}
     assert registry.known(place) == {"node-0": "11", "node-1": "12"}
     calls = (tmp_path / "calls").read_text()
     assert f"register {place / 'nodes/node-1/node.pub'} dqnfed --name node-1" in calls
@@ -326,6 +329,47 @@ def test_a_key_that_the_superlink_has_and_the_folder_forgot(
     outcome = registry.register(place, read_plan(place))
     assert all("restore that file" in words for words in outcome.values())
     assert registry.known(place) == {}
+
+
+def test_a_new_node_of_an_old_name_is_registered(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scripted(tmp_path, monkeypatch, list=listing(), register={"success": True, "node-id": 11})
+    assert set(registry.register(place, read_plan(place)).values()) == {"registered"}
+    build.remove_node(place, "node-0")
+    scripted(tmp_path, monkeypatch, list=listing(_11="online"), register={"success": True, "node-id": 12})
+    assert "registered, but as no node of this folder: 11" in troubles(
+        list(registered(place, replace(read_plan(place), nodes=()), str(place)))
+    )
+    assert build.add_node(place).name == "node-0"
+    plan = replace(read_plan(place), nodes=read_plan(place).nodes[:1])
+    assert "not registered: node-0" in troubles(list(registered(place, plan, str(place))))
+    assert registry.register(place, plan) == {"node-0": "registered"}
+    scripted(tmp_path, monkeypatch, list=listing(_11="online", _12="online"))
+    assert list(troubles(list(registered(place, plan, str(place))))) == [
+        "registered, but as no node of this folder: 11"
+    ]
+
+
+def test_a_file_without_fingerprints_is_believed_once_the_superlink_has_the_key(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place / registry.REGISTERED).write_text(json.dumps({"node-0": "11", "node-1": "12"}))
+    plan = read_plan(place)
+    refusal = {"success": False, "error-message": "Public key already in use."}
+    scripted(tmp_path, monkeypatch, list=listing(_11="online", _12="online"), register=refusal)
+    assert troubles(list(registered(place, plan, str(place)))) == {}
+    assert registry.register(place, plan) == {"node-0": "known", "node-1": "known"}
+    (tmp_path / "calls").unlink()
+    assert registry.register(place, plan) == {"node-0": "known", "node-1": "known"}
+    assert "register" not in (tmp_path / "calls").read_text()
+    assert registry.known(place) == {"node-0": "11", "node-1": "12"}
+
+
+def test_a_key_that_replaced_one_without_fingerprint_is_registered(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place / registry.REGISTERED).write_text(json.dumps({"node-0": "11", "node-1": "11"}))
+    scripted(tmp_path, monkeypatch, list=listing(_11="online"), register={"success": True, "node-id": 13})
+    assert registry.register(place, read_plan(place)) == {"node-0": "registered", "node-1": "registered"}
 
 
 def test_a_superlink_that_lost_its_database_is_told_again(
@@ -369,7 +413,8 @@ def test_a_device_checks_its_own_folder(place: Path) -> None:
 
 def test_a_device_of_another_version_and_without_its_data(place: Path) -> None:
     plan = replace(read_plan(place), dqnfed="9.9.9")
-    write_bundle(place / "nodes" / "node-0", plan, Node("node-0", 0, 9094, "/nowhere/site.npz"))
+    text = bundle_text(plan, Node("node-0", 0, 9094, "/nowhere/site.npz"))
+    (place / "nodes" / "node-0" / "node.toml").write_text(text)
     found = troubles(check.check(place / "nodes" / "node-0"))
     assert any("9.9.9 at the server" in what for what in found)
     assert "put the file there" in found["no data at /nowhere/site.npz"]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 import ipaddress
+import shutil
 import socket
 import ssl
+import subprocess
 import threading
 from pathlib import Path
 
@@ -96,6 +98,31 @@ def test_a_bundle_holds_the_new_authority_and_the_one_before() -> None:
     assert len(pki.certificates(pki.bundle(third.certificate, both, now=NOW))) == 2
     later = NOW + dt.timedelta(days=pki.CA_DAYS + 1)
     assert len(pki.certificates(pki.bundle(third.certificate, both, now=later))) == 1
+
+
+def test_a_bundle_keeps_the_authority_of_the_certificate_in_use() -> None:
+    lost, fresh = pki.make_authority(now=NOW), pki.make_authority(now=NOW)
+    earlier = lost.certificate + AUTHORITY.certificate
+    serving = pki.first_certificate(SERVER.certificate)
+    kept = pki.certificates(pki.bundle(fresh.certificate, earlier, serving, now=NOW))
+    assert kept == [pki.first_certificate(one.certificate) for one in (fresh, lost, AUTHORITY)]
+    again = pki.certificates(pki.bundle(fresh.certificate, AUTHORITY.certificate, serving, now=NOW))
+    assert again == [pki.first_certificate(one.certificate) for one in (fresh, AUTHORITY)]
+
+
+@pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="ssh-keygen is not installed")
+def test_fingerprints_are_those_of_ssh_keygen(tmp_path: Path) -> None:
+    public = pki.make_node_key("node-0")[1]
+    (tmp_path / "node.pub").write_bytes(public)
+    done = subprocess.run(["ssh-keygen", "-lf", tmp_path / "node.pub"], capture_output=True, text=True, check=True)
+    assert done.stdout.split()[1] == pki.fingerprint(public)
+
+
+def test_fingerprints_tell_keys_and_not_comments_apart() -> None:
+    public = pki.make_node_key("node-0")[1]
+    assert pki.fingerprint(public) == pki.fingerprint(public.replace(b"node-0", b"other"))
+    assert pki.fingerprint(public) != pki.fingerprint(pki.make_node_key("node-0")[1])
+    assert [pki.fingerprint(nonsense) for nonsense in (b"", b"ecdsa", b"ecdsa x")] == ["", "", ""]
 
 
 def test_an_identity_does_not_show_its_key() -> None:

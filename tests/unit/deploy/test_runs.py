@@ -13,6 +13,7 @@ from dqnfed_flwr.cli.app import app
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.deploy import build, runs
 from dqnfed_flwr.deploy.plan import Federation, Node
+from dqnfed_flwr.engine import flwr_command
 from dqnfed_flwr.errors import ConfigError, RunError
 
 RUN = "17820031"
@@ -241,6 +242,57 @@ def test_a_superlink_that_comes_back(flower: Flower) -> None:
     flower.status("running", "running", "finished:completed")
     (flower.place / "list.0").write_text('{"success": false, "error-message": "the SuperLink is unavailable"}')
     assert runs.follow(runs.connect("hospital"), RUN, print)["status"] == "finished:completed"
+
+
+SERVER_ERROR = (
+    "Server error '503 Service Unavailable' for url 'http://x/runs'\nFor more information check: https://x/503"
+)
+
+
+@pytest.mark.parametrize("words", [SERVER_ERROR, "Internal server error."])
+def test_a_superlink_that_answers_with_an_error_of_its_own_is_asked_again(flower: Flower, words: str) -> None:
+    flower.status("running", "running", "finished:completed")
+    (flower.place / "list.0").write_text(json.dumps({"success": False, "error-message": words}))
+    assert runs.follow(runs.connect("hospital"), RUN, print)["status"] == "finished:completed"
+    flower.answers["log"] = (
+        f'@echo >> logs; [ $(wc -l < logs) = 1 ] && {{ echo "Error: {words}" >&2; exit 1; }} || echo x'
+    )
+    flower.write()
+    link = runs.connect("hospital")
+    assert runs.patiently(lambda: runs.log_of(link, RUN)) == "x\n"
+
+
+def test_a_server_error_that_stays_is_told_by_its_status(flower: Flower, monkeypatch: pytest.MonkeyPatch) -> None:
+    flower.answers["list"] = json.dumps({"success": False, "error-message": SERVER_ERROR})
+    flower.write()
+    monkeypatch.setattr(runs, "GIVE_UP_SECONDS", 0.1)
+    with pytest.raises(RunError, match=r"is away for 0 s\. flwr list .*: Server error '503 Service Unavailable'"):
+        runs.follow(runs.connect("hospital"), RUN, print)
+
+
+def test_a_superlink_that_is_slow_is_asked_again(flower: Flower, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flwr_command, "CALL_SECONDS", 0.5)
+    slow = "@echo >> {0}s; [ $(wc -l < {0}s) = 1 ] && exec sleep 20 || cat {1}"
+    flower.status("finished:completed")
+    flower.answers |= {"list": slow.format("list", "list.0"), "log": slow.format("log", "text")}
+    (flower.place / "text").write_text("x\n")
+    flower.write()
+    link = runs.connect("hospital")
+    assert runs.patiently(lambda: runs.log_of(link, RUN)) == "x\n"
+    assert runs.follow(link, RUN, print)["status"] == "finished:completed"
+
+
+@pytest.mark.parametrize("answer", [json.dumps({"success": False, "error-message": SERVER_ERROR}), "@exec sleep 20"])
+def test_a_run_that_may_have_been_started_is_not_started_again(
+    flower: Flower, monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+    monkeypatch.setattr(flwr_command, "CALL_SECONDS", 0.5)
+    flower.answers["run"] = answer
+    flower.write()
+    link = runs.connect("hospital")
+    with pytest.raises(RunError, match=r"may have been started: look with `dqnfed runs`"):
+        runs.patiently(lambda: runs.submit(link, Settings()))
+    assert sum(" run " in line for line in flower.calls) == 1
 
 
 def test_a_run_that_is_not_there(flower: Flower) -> None:

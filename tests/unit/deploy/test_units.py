@@ -44,6 +44,12 @@ def section(name: str, title: str) -> dict[str, str]:
     return dict(parser[title])
 
 
+def every(name: str, key: str) -> list[str]:
+    """Words of a setting that may be given several times."""
+    found = re.findall(rf"^{key}=(.*)$", (UNITS / name).read_text(), re.MULTILINE)
+    return [word for line in found for word in line.split()]
+
+
 def test_these_are_all() -> None:
     assert sorted(path.name for path in UNITS.glob("*.service")) == ALL
 
@@ -79,6 +85,44 @@ def test_units_start_what_the_commands_start(name: str) -> None:
     assert given[0] == f"/opt/dqnfed/bin/{arguments[0]}"
     place = ["state/superlink.db", "/var/lib/dqnfed/superlink/superlink.db"]
     assert sorted(given[1:]) == sorted(place[1] if word == place[0] else word for word in arguments[1:])
+
+
+SEEN = {
+    "dqnfed-clientexec@.service": (
+        {"/etc/dqnfed/nodes/%i"},
+        {"/var/lib/dqnfed/%i/client"},
+        "/etc/dqnfed/nodes/%i/node.key",
+    ),
+    "dqnfed-superexec.service": (
+        {"/etc/dqnfed/server"},
+        {"/var/lib/dqnfed/server", "/var/lib/dqnfed/metrics"},
+        "/etc/dqnfed/server/server.key",
+    ),
+}
+"""What app code sees below /etc/dqnfed and below /var/lib/dqnfed, and a private key in the former that it does not."""
+
+
+@pytest.mark.parametrize("name", SEEN)
+def test_app_code_sees_the_folders_of_its_role_alone(name: str) -> None:
+    service = section(name, "Service")
+    readable, writable, key = SEEN[name]
+    assert service["TemporaryFileSystem"].split() == ["/etc/dqnfed:ro", "/var/lib/dqnfed:ro"]
+    assert set(service["BindReadOnlyPaths"].split()) == readable
+    assert set(service["BindPaths"].split()) == writable
+    assert {f"/var/lib/{place}" for place in service["StateDirectory"].split()} == writable
+    assert f"-{key}" in every(name, "InaccessiblePaths")
+    assert (
+        service["PrivateUsers"] == "yes"
+    )  # or /proc/PID/root of another service of the same user leads round all this
+
+
+@pytest.mark.parametrize("name", SEEN)
+def test_app_code_writes_and_keeps_data_where_it_may(name: str) -> None:
+    variables = dict(value.split("=", 1) for value in every(name, "Environment"))
+    places = [value for key, value in variables.items() if key != "PATH"]
+    assert "DQNFED_DATA" in variables
+    for place in places:
+        assert any(place == root or place.startswith(f"{root}/") for root in SEEN[name][1]), place
 
 
 @needs_systemd

@@ -136,8 +136,25 @@ def test_our_image_is_named_by_one_variable(name: str) -> None:
         if service in {"gate", "prometheus", "grafana"}:
             assert re.fullmatch(r"\$\{DQNFED_\w+_IMAGE:-[\w./-]+:v?\d[\w.-]+\}", found["image"]), found["image"]
         else:
-            assert found["image"] == "${DQNFED_IMAGE:-dqnfed-flwr:0.1.0}" + suffix, service
+            own = "${DQNFED_EXPORTER_SUFFIX:-}" if service == "exporter" else suffix
+            assert found["image"] == "${DQNFED_IMAGE:-dqnfed-flwr:0.1.0}" + own, service
     assert [service for service, found in services(name).items() if "build" in found] == ["superlink"]
+
+
+@pytest.mark.parametrize(
+    ("name", "suffix"), [(BASE, ""), ("compose.gpu.yaml", "-cuda"), ("compose.http.yaml", "-http")]
+)
+def test_the_exporter_can_have_the_image_of_the_others(name: str, suffix: str) -> None:
+    found = merge(stack(name), read("compose.monitoring.yaml"))["services"]
+    exporter = found["exporter"]["image"].replace("${DQNFED_EXPORTER_SUFFIX:-}", suffix)
+    assert filled(exporter) == filled(found["superlink"]["image"]) == "dqnfed-flwr:0.1.0" + suffix
+    if suffix:
+        for text in (
+            (DOCKER / "env.example").read_text("utf-8"),
+            (DOCKER.parent / "docs/containers.md").read_text("utf-8"),
+        ):
+            assert "DQNFED_EXPORTER_SUFFIX=" in text
+            assert suffix in text
 
 
 def test_image_carries_the_version_of_the_package() -> None:
@@ -229,19 +246,33 @@ def test_exporter_finds_superlink_and_prometheus_finds_exporter() -> None:
     assert networks(found["prometheus"]) & networks(found["grafana"]) == {"monitoring"}
 
 
-@pytest.mark.deploy
-@pytest.mark.parametrize("name", STACKS)
-def test_compose_itself_reads_them(name: str) -> None:
+def composed(*files: str, **variables: str) -> str:
+    """What compose itself makes of these files."""
     found = shutil.which("docker-compose")
     command = [found] if found else ["docker", "compose"]
     if subprocess.run([*command, "version"], capture_output=True, check=False).returncode:
         pytest.skip("no compose here")
-    files = [BASE] if name == BASE else [BASE, name]
+    basic = {"PATH": "/usr/local/bin:/usr/bin:/bin", "PWD": str(DOCKER), "DQNFED_GRAFANA_PASSWORD": "x"}
     done = subprocess.run(
-        [*command, *(word for file in files for word in ("-f", str(DOCKER / file))), "config", "-q"],
-        env={"PATH": "/usr/local/bin:/usr/bin:/bin", "PWD": str(DOCKER), "DQNFED_GRAFANA_PASSWORD": "x"},
+        [*command, *(word for file in files for word in ("-f", str(DOCKER / file))), "config"],
+        env=basic | variables,
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.deploy
+@pytest.mark.parametrize("name", STACKS)
+def test_compose_itself_reads_them(name: str) -> None:
+    assert composed(*([BASE] if name == BASE else [BASE, name]))
+
+
+@pytest.mark.deploy
+@pytest.mark.parametrize(("name", "suffix"), [("compose.gpu.yaml", "-cuda"), ("compose.http.yaml", "-http")])
+def test_compose_gives_the_exporter_the_image_of_the_others(name: str, suffix: str) -> None:
+    text = composed(BASE, name, "compose.monitoring.yaml", DQNFED_EXPORTER_SUFFIX=suffix)
+    found = yaml.safe_load(text)["services"]
+    assert found["exporter"]["image"] == found["superlink"]["image"] == "dqnfed-flwr:0.1.0" + suffix

@@ -58,6 +58,14 @@ def test_a_damaged_file_harms_no_other_run(tmp_path: Path, content: bytes) -> No
     assert {dict(labels)["run"] for _, labels in series(join(runs))} == {"a"}
 
 
+def test_a_name_that_is_no_text_is_a_damaged_file(tmp_path: Path) -> None:
+    content = write_run(tmp_path, "a").read_bytes()
+    (tmp_path / os.fsdecode(b"b\xff.prom")).write_bytes(content)
+    runs = RunFiles(tmp_path).current()
+    assert {run.name: run.fault for run in runs} == {"a": "", "b\\xff": "its name is not UTF-8; rename or remove it"}
+    assert {dict(labels)["run"] for _, labels in series(join(runs))} == {"a"}
+
+
 def test_half_a_file_is_no_run_wherever_it_is_cut(tmp_path: Path) -> None:
     write_run(tmp_path, "a")
     whole = write_run(tmp_path, "b").read_bytes()

@@ -88,6 +88,28 @@ def test_a_damaged_file_breaks_no_scrape(tmp_path: Path) -> None:
         assert json.loads(get(server, "/api/state.json")[2])["damaged"][0]["name"] == "b"
 
 
+def test_a_name_that_is_no_text_breaks_no_scrape_and_no_page(tmp_path: Path) -> None:
+    content = write_run(tmp_path, "a").read_bytes()
+    (tmp_path / os.fsdecode(b"b\xff.prom")).write_bytes(content)
+    with serving(Exporter(Options(tmp_path))) as server:
+        status, _, body = get(server, "/metrics")
+        assert (status, series(body.decode())["dqnfed_exporter_damaged_files", frozenset()]) == (200, 1)
+        assert json.loads(get(server, "/api/state.json")[2])["damaged"][0]["name"] == "b\\xff"
+
+
+def test_what_nobody_foresaw_is_a_500_and_stands_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(self: Exporter) -> bytes:
+        raise RuntimeError("what is this?")
+
+    monkeypatch.setattr(Exporter, "exposition", broken)
+    with serving(Exporter(Options(tmp_path))) as server:
+        assert get(server, "/metrics")[::2] == (500, b"the exporter failed; its log says why\n")
+        assert get(server, "/health")[0] == 200
+    assert "/metrics: RuntimeError('what is this?')" in caplog.text
+
+
 def test_a_directory_that_is_gone_is_a_503_and_no_end(tmp_path: Path) -> None:
     place = tmp_path / "m"
     place.mkdir()

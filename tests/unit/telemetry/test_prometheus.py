@@ -21,17 +21,19 @@ from dqnfed_flwr import admission
 from dqnfed_flwr.admission import SUSPENDED, VETO
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.metrics import metrics_of
+from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.engine.run import run
-from dqnfed_flwr.errors import ConfigError, QuorumError
+from dqnfed_flwr.errors import CheckpointError, ConfigError, QuorumError
 from dqnfed_flwr.methods.rates import BAD_RATE, ZERO_GRADIENT
 from dqnfed_flwr.strategy import preflight
 from dqnfed_flwr.strategy.debts import LATE, OWING
+from dqnfed_flwr.telemetry import prometheus
 from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
 from dqnfed_flwr.telemetry.metrics import CLIENT_METRICS, REASONS, RUN_METRICS
 from dqnfed_flwr.telemetry.prometheus import RunMetrics
 from dqnfed_flwr.telemetry.rounds import read_rounds
 from dqnfed_flwr.telemetry.run_samples import RunCard
-from dqnfed_flwr.telemetry.textfile import run_name
+from dqnfed_flwr.telemetry.textfile import replace_file, run_name
 from tests.helpers.runs import TINY, make_event
 
 CARD = RunCard("r1", "dqn-fed", "probed", "0.1.0")
@@ -218,6 +220,46 @@ def test_the_file_tells_how_the_run_ended(tmp_path: Path) -> None:
     with pytest.raises(QuorumError):
         run(settings, listeners=[Fails()])
     assert read(file)["dqnfed_run_state", "failed"] == 1
+
+
+@pytest.fixture
+def states(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """States of the run in every file that is written, in order."""
+    seen: list[str] = []
+
+    def watched(path: Path, content: bytes) -> None:
+        replace_file(path, content)
+        seen.extend(key[1] for key, value in read(path).items() if key[0] == "dqnfed_run_state" and value)
+
+    monkeypatch.setattr(prometheus, "replace_file", watched)
+    return seen
+
+
+def test_a_run_that_ends_well_is_never_published_as_failed(tmp_path: Path, states: list[str]) -> None:
+    run({**TINY, "metrics": str(tmp_path / "m"), "output": str(tmp_path / "o")})
+    assert (states[0], states[-1], set(states)) == ("running", "finished", {"running", "finished"})
+
+
+def test_a_run_whose_results_cannot_be_written_has_failed(
+    tmp_path: Path, states: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(self: RunResult, directory: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(RunResult, "write", gone)
+    with pytest.raises(PermissionError):
+        run({**TINY, "metrics": str(tmp_path / "m"), "output": str(tmp_path / "o")})
+    assert states[-1] == "failed"
+
+
+def test_a_run_that_never_began_leaves_the_file_of_the_one_before(tmp_path: Path) -> None:
+    settings = {**TINY, "metrics": str(tmp_path / "m"), "output": str(tmp_path / "o")}
+    run(settings)
+    (file,) = (tmp_path / "m").glob("*.prom")
+    before = file.read_bytes()
+    with pytest.raises(CheckpointError):
+        run({**settings, "seed": 99}, resume=True)
+    assert file.read_bytes() == before
 
 
 def test_a_reader_never_sees_half_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
