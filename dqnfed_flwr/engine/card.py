@@ -71,7 +71,7 @@ def _data(result: RunResult) -> str:
 
 
 def _fairness(result: RunResult) -> str:
-    final = result.final if result.accuracies else {}
+    final = result.final
     lines = ["| test accuracy | value |", "|---|---|"]
     lines += [f"| {title} | {final[key]:.4f} |" for key, title in FIGURES.items() if key in final]
     ratios = [ratio for ratio in result.improved_ratio if ratio == ratio]

@@ -74,8 +74,8 @@ class RunResult:
 
     @property
     def final(self) -> dict[str, float]:
-        """Fairness figures of the final accuracies, see `fairness_report`."""
-        return fairness_report(self.accuracies)
+        """Fairness figures of the final accuracies, see `fairness_report`; none where nobody told any."""
+        return fairness_report(self.accuracies) if self.accuracies else {}
 
     @property
     def improved_ratio(self) -> list[float]:

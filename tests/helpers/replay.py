@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import cast
 
@@ -22,15 +23,20 @@ from dqnfed_flwr.telemetry.events import RoundEvent
 def replayed(settings: Settings, events: Sequence[RoundEvent]) -> RunResult:
     """Run `settings`; whoever is no participant of a round in `events` fails in it, as all do over a step not judged.
 
-    Of a candidate that was turned down, the log does not say who did so: here all participants judge it.
+    Of a candidate that was turned down, the log does not say who did so: here everybody judges it, and who is no
+    participant of the next round is lost after that.
     """
     participants = {event.round: event.participants for event in events}
+    misses = {event.round: event.misses for event in events}
     unjudged = {event.round for event in events if event.status == UNJUDGED}
+    asked: Counter[tuple[object, int]] = Counter()
 
     def answer(message: Message, context: Context) -> Message:
         if "task" in message.content.config_records:
-            task = wire.decode_task(message.content).task
-            if task.train and context.node_config["partition-id"] not in participants[task.round]:
+            task, client = wire.decode_task(message.content).task, context.node_config["partition-id"]
+            asked[client, task.round] += 1
+            judged = asked[client, task.round] > misses.get(task.round - 1, 0)
+            if task.train and judged and client not in participants[task.round]:
                 raise DQNFedError("was not there")
             if task.probe and task.round - 1 in unjudged:
                 raise DQNFedError("did not come back")

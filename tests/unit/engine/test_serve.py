@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecordValues, Context, Message
+from flwr.app import ConfigRecordValues, Context, Message, MessageType
 from flwr.clientapp import ClientApp
 
+from client_app.app import app as client
 from dqnfed_flwr import wire
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.alone import LOCK
@@ -21,6 +22,8 @@ from dqnfed_flwr.engine.start import initial_model
 from dqnfed_flwr.errors import CheckpointError, ConfigError, DataError, RunError
 from dqnfed_flwr.models import build_model
 from dqnfed_flwr.params import ParamSpec
+from dqnfed_flwr.report.plots import plot_runs
+from dqnfed_flwr.report.table import summary_table
 from dqnfed_flwr.strategy.dqnfed import CHECKPOINT
 from dqnfed_flwr.strategy.roster import Roster
 from dqnfed_flwr.telemetry.log import EVENTS
@@ -37,6 +40,24 @@ def test_a_run_leaves_model_figures_log_and_checkpoint(tmp_path: Path) -> None:
     assert {path.name for path in found.iterdir()} == {RUN, MODEL, EVENTS, CHECKPOINT, LOCK}
     assert np.array_equal(read_result(found).theta, result.theta)
     assert read_result(found).events == result.events
+
+
+def test_a_run_whose_last_model_nobody_evaluates_leaves_it_all_the_same(tmp_path: Path) -> None:
+    given = settings(output=str(tmp_path), **{"evaluate-every": 0})
+
+    def deaf(message: Message, context: Context) -> Message:
+        if message.metadata.message_type == MessageType.EVALUATE:
+            raise RuntimeError("no")
+        return client(message, context)
+
+    grid = InProcessGrid(cast(ClientApp, deaf), given.clients, given.flat())
+    assert serve(grid, given).status == "finished"
+    result = read_result(tmp_path)
+    assert (result.final, result.accuracies) == ({}, {})
+    assert len(result.events) == given.rounds
+    assert summary_table({"run": result}).row_count > 10
+    pytest.importorskip("matplotlib")
+    assert plot_runs({"run": result}, tmp_path / "plot.png").exists()
 
 
 def test_a_run_that_fails_is_not_read_as_the_one_before(tmp_path: Path) -> None:
