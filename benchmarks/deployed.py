@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import version
 from itertools import pairwise
@@ -25,7 +25,7 @@ from typing import Any
 import tomli_w
 
 from benchmarks import _fedavg_app
-from benchmarks._common import Bar, Json, arguments, median, report
+from benchmarks._common import Bar, Json, arguments, median, report, settings_of
 from benchmarks._memory import of_groups, proportional
 from dqnfed_flwr.deploy.plan import CONNECTION
 from dqnfed_flwr.engine.result import read_result
@@ -48,7 +48,7 @@ SMALL_SHARE = 0.02
 NODES_NICE = "10"
 
 
-def settings_of(payload: str, nodes: int, rounds: int) -> dict[str, Any]:
+def shared_settings(payload: str, nodes: int, rounds: int) -> dict[str, Any]:
     """Settings of both, as far as they are the same."""
     return {
         "clients": nodes,
@@ -82,11 +82,12 @@ def between(ends: Sequence[float]) -> float:
     return median([after - before for before, after in pairwise(ends)])
 
 
-def dqn_fed(federation: Loopback, place: Path, payload: str, rounds: int) -> dict[str, float]:
+def dqn_fed(federation: Loopback, place: Path, payload: str, rounds: int, more: Mapping[str, Any]) -> dict[str, float]:
     """Seconds, exchanges and participants a round of DQN-Fed."""
     output = place / f"dqn-fed-{payload}"
     nodes = len(federation.federation.nodes)
-    run_id = federation.submit({**settings_of(payload, nodes, rounds), "output": str(output)}, place / f"app-{payload}")
+    settings = {**shared_settings(payload, nodes, rounds), **more, "output": str(output)}
+    run_id = federation.submit(settings, place / f"app-{payload}")
     ends = ends_of_rounds(output / "events.jsonl", rounds, f"DQN-Fed, {payload}")
     if (status := federation.await_end(run_id)) != "finished:completed":
         raise SystemExit(f"DQN-Fed ended as {status}: {federation.story(run_id)}")
@@ -104,7 +105,7 @@ def fedavg(federation: Loopback, place: Path, payload: str, rounds: int) -> floa
     nodes = len(federation.federation.nodes)
     own = {"strategy-rounds": rounds, "parameters": MODELS[payload][1], "times": str(times), "nodes": nodes}
     app = place / f"fedavg-app-{payload}"
-    write_fedavg_app(app, {**settings_of(payload, nodes, rounds), **own})
+    write_fedavg_app(app, {**shared_settings(payload, nodes, rounds), **own})
     answer = federation.flwr.json("run", str(app), CONNECTION)
     if "run-id" not in answer:
         raise SystemExit(f"FedAvg was not started: {answer}")
@@ -146,7 +147,9 @@ def first_gradient(start: str, chunk: int, repeats: int) -> dict[str, Json]:
     return {"start_seconds": median(seconds), "start_cpu_seconds": median(used), "memory_bytes": max(peaks)}
 
 
-def of_federation(federation: Loopback, place: Path, rounds: int, payloads: Sequence[str]) -> dict[str, Json]:
+def of_federation(
+    federation: Loopback, place: Path, rounds: int, payloads: Sequence[str], more: Mapping[str, Any]
+) -> dict[str, Json]:
     """Memory before any work, seconds of both methods, memory afterwards."""
     nodes = federation.federation.nodes
     edges = [f"{one.name}{part}" for one in nodes for part in ("", "-superexec")]
@@ -155,7 +158,7 @@ def of_federation(federation: Loopback, place: Path, rounds: int, payloads: Sequ
         "idle_memory_bytes": memory(federation, list(federation.programs)),
     }
     for payload in payloads:
-        ours = dqn_fed(federation, place, payload, rounds)
+        ours = dqn_fed(federation, place, payload, rounds, more)
         stock = fedavg(federation, place, payload, rounds)
         over = ours[f"{payload}_seconds"] / stock
         figures |= {**ours, f"{payload}_fedavg_seconds": stock, f"{payload}_over_fedavg": over}
@@ -173,7 +176,7 @@ def let_nodes_yield(federation: Loopback) -> None:
                     Path(f"/proc/{process.pid}/autogroup").write_text(NODES_NICE)
 
 
-def measure(nodes: int, rounds: int, payloads: Sequence[str], repeats: int) -> dict[str, Json]:
+def measure(nodes: int, rounds: int, payloads: Sequence[str], repeats: int, more: Mapping[str, Any]) -> dict[str, Json]:
     """All figures."""
     figures: dict[str, Json] = {"nodes": nodes, "rounds": rounds, "flwr": version("flwr")}
     if repeats:
@@ -186,7 +189,7 @@ def measure(nodes: int, rounds: int, payloads: Sequence[str], repeats: int) -> d
             let_nodes_yield(federation)
             time.sleep(SETTLE_SECONDS)
             with federation.kept_running(*list(federation.programs)):
-                figures |= of_federation(federation, place, rounds, payloads)
+                figures |= of_federation(federation, place, rounds, payloads, more)
     return figures
 
 
@@ -197,8 +200,10 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=6, metavar="N", help="rounds of each run")
     parser.add_argument("--payloads", nargs="+", choices=sorted(MODELS), default=sorted(MODELS), help="sizes of models")
     parser.add_argument("--repeats", type=int, default=5, metavar="N", help="client processes started; 0 for none")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="settings of DQN-Fed's runs")
     options = parser.parse_args(given)
-    figures = measure(options.nodes, options.rounds, options.payloads, options.repeats)
+    more = settings_of(options.set)
+    figures = measure(options.nodes, options.rounds, options.payloads, options.repeats, more)
     report("deployed", figures, BARS, options.json)
 
 

@@ -19,6 +19,9 @@ class Probed(StepRule):
     With `max_fall` c above 0 no candidate is larger than min_k c f_k / (g_k . step): to first order, no participant's
     loss falls by more than the share c. Where few take part the test says nothing about the others, and without a
     bound the step goes as far as those few losses fall.
+
+    With the ladder `after-miss` the first candidate goes out by itself, and a miss halves it unseen. From then on its
+    rungs are asked for, so that a client which refuses them all is found out as before.
     """
 
     def __init__(self, settings: StepSettings) -> None:
@@ -31,7 +34,7 @@ class Probed(StepRule):
         most = min(self._settings.max_factor, _most(scale, self._settings.max_fall))
         factor = min(self._factor, most)
         grow = bool(every) and scale.round % every == 0 and 2 * factor <= most
-        return Ladder(factor, grow, self._settings.halvings)
+        return Ladder(factor, grow, self._settings.halvings if self._settings.ladder == "always" else 0)
 
     def judge(self, ladder: Ladder, probes: Mapping[int, Probe], scale: StepScale) -> Verdict:
         """Accept if the tests of `acceptance` of the participants hold; else the largest rung at which they would."""
@@ -50,7 +53,7 @@ class Probed(StepRule):
         return Verdict(accepted=False, factor=factor)
 
     def retry(self, factor: float) -> Ladder:
-        """A smaller factor, with rungs below it."""
+        """A smaller factor, with the rungs below it."""
         return Ladder(factor, halvings=self._settings.halvings)
 
     def export_state(self) -> dict[str, float]:

@@ -1,0 +1,53 @@
+"""The step sent once a candidate was turned down: the same promise for less traffic."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dqnfed_flwr.config import StepSettings
+from dqnfed_flwr.engine.grid import InProcessGrid
+from dqnfed_flwr.engine.hostile import Hostile
+from dqnfed_flwr.engine.run import run
+from dqnfed_flwr.steps import StepScale
+from dqnfed_flwr.steps.probed import Probed
+from dqnfed_flwr.types import Probe
+from tests.helpers.attacks import FURTHER
+from tests.helpers.quadratics import Federation, spread_out, start_at, strategy
+
+CLIENTS, BAD = 6, 3
+
+
+def test_the_rungs_come_with_the_second_candidate() -> None:
+    rule = Probed(StepSettings(ladder="after-miss", halvings=6, grow_every=3))
+    scale = StepScale(norm=1.0, length=1.0, theta_norm=1.0, round=1)
+    first = rule.propose(scale)
+    assert (first.factor, first.grow, first.halvings) == (1.0, False, 0)
+    verdict = rule.judge(first, {0: Probe(2.0, False), 1: Probe(0.5, True)}, scale)
+    assert (verdict.accepted, verdict.factor) == (False, 0.5)
+    assert rule.retry(verdict.factor).halvings == 6
+
+
+def test_every_loss_falls_for_less_traffic() -> None:
+    digits = {
+        "data": "digits",
+        "model": "logistic",
+        "clients": 5,
+        "rounds": 20,
+        "evaluate-every": 0,
+        "local.threads": 1,
+    }
+    always, later = (run({**digits, "step.ladder": ladder}) for ladder in ("always", "after-miss"))
+    assert min(later.improved_ratio) == 1.0
+    assert np.mean(later.events[-1].losses_after) == pytest.approx(np.mean(always.events[-1].losses_after), rel=0.2)
+    assert later.bytes_down < 0.85 * always.bytes_down
+
+
+def test_one_that_contradicts_itself_is_found_out_all_the_same() -> None:
+    server = strategy(CLIENTS, {"step.ladder": "after-miss"})
+    attack, reason = FURTHER["sign flip"]
+    app = Hostile(Federation(spread_out(CLIENTS)).app(), (BAD,), attack)
+    server.start(InProcessGrid(app, CLIENTS, {}), start_at(np.zeros(6)))
+    outcome = server.outcome
+    assert outcome is not None
+    assert [[drop.reason for drop in event.dropped] for event in outcome.events] == [[reason]] * 3
