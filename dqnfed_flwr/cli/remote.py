@@ -11,7 +11,8 @@ from dqnfed_flwr.cli.failures import Interrupted, reported
 from dqnfed_flwr.errors import RunError
 
 if TYPE_CHECKING:
-    from dqnfed_flwr.deploy.runs import Failure, SuperLink
+    from dqnfed_flwr.deploy.failure import Failure
+    from dqnfed_flwr.deploy.superlink import SuperLink
 
 Where = Annotated[
     str,
@@ -55,9 +56,10 @@ def submit(
     """  # noqa: D301  # \b keeps the lines of a help text apart
     from dqnfed_flwr.cli.single import flat_config
     from dqnfed_flwr.deploy import runs as remote
+    from dqnfed_flwr.deploy.superlink import connect
 
     settings = remote.server_settings(flat_config(config, overrides or []), output, resume=resume)
-    link = remote.connect(connection)
+    link = connect(connection)
     run_id = remote.submit(link, settings)
     typer.echo(f"run {run_id} is on its way", err=not follow)
     if not follow:
@@ -76,8 +78,9 @@ def submit(
 def runs(connection: Where) -> None:
     """List the runs of a SuperLink: number, state, since when, and why one failed."""
     from dqnfed_flwr.deploy import runs as remote
+    from dqnfed_flwr.deploy.superlink import connect
 
-    found = remote.runs(remote.connect(connection))
+    found = remote.runs(connect(connection))
     for run in found:
         details = " ".join(str(run.get("status-details") or "").split())
         typer.echo(f"{run['run-id']:>20}  {run['status']:<20}  {run['pending-at']}  {details[:200]}".rstrip())
@@ -93,9 +96,10 @@ def logs(
 ) -> None:
     """Show what a run has logged; with --follow the exit status is that of the run."""
     from dqnfed_flwr.deploy import runs as remote
+    from dqnfed_flwr.deploy.superlink import connect
 
     remote.check_number(run)
-    link = remote.connect(connection)
+    link = connect(connection)
     if follow:
         if failure := _to_the_end(link, run, connection):
             raise RunError(failure.words)
@@ -107,9 +111,10 @@ def logs(
 def stop(run: Which, connection: Where) -> None:
     """Stop a run; its checkpoint stays, and `dqnfed submit --resume` goes on from it."""
     from dqnfed_flwr.deploy import runs as remote
+    from dqnfed_flwr.deploy.superlink import connect
 
     remote.check_number(run)
-    remote.stop(remote.connect(connection), run)
+    remote.stop(connect(connection), run)
     typer.echo(f"run {run} is stopped")
 
 
@@ -122,6 +127,7 @@ def add_commands(app: typer.Typer) -> None:
 def _to_the_end(link: SuperLink, run_id: str, connection: str) -> Failure | None:
     """Follow a run; None if it completed."""
     from dqnfed_flwr.deploy import runs as remote
+    from dqnfed_flwr.deploy.failure import Failure
 
     try:
         record = remote.follow(link, run_id, typer.echo)
@@ -131,6 +137,6 @@ def _to_the_end(link: SuperLink, run_id: str, connection: str) -> Failure | None
             f"end it with: dqnfed stop {run_id} {connection}"
         ) from None
     if record["status"] != remote.COMPLETED:
-        return remote.Failure(run_id, record, remote.patiently(lambda: remote.log_of(link, run_id)))
+        return Failure(run_id, record, remote.patiently(lambda: remote.log_of(link, run_id)))
     typer.echo(f"run {run_id} is completed")
     return None

@@ -6,22 +6,18 @@ state, and what a log says of clients that failed is shown once more at the end.
 
 from __future__ import annotations
 
-import os
-import re
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from dqnfed_flwr.config import Scalar, Settings, check_for_nodes
 from dqnfed_flwr.data.sources import paths_in
-from dqnfed_flwr.deploy.files import is_there
-from dqnfed_flwr.deploy.plan import CONNECTION, PLAN
+from dqnfed_flwr.deploy.superlink import AwayError, SuperLink, UnsureError, ask, kind_of
 from dqnfed_flwr.engine.flower import write_app
-from dqnfed_flwr.engine.flwr_command import FlwrCommand, TimedOutError, flwr_environment, program
+from dqnfed_flwr.engine.flwr_command import program
 from dqnfed_flwr.errors import ConfigError, RunError
 
 COMPLETED, STOPPED = "finished:completed", "finished:stopped"
@@ -29,48 +25,7 @@ PATHS = ("output", "metrics", "start.model")
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 15.0
 GIVE_UP_SECONDS = 600.0
 """How long a SuperLink may be away while a run is followed; a restart takes seconds."""
-MOST_COMPLAINTS = 12
-LOST = ("No heartbeat received", "Task failed with unknown error")
-"""What Flower says of a run whose ServerApp was killed, or was ended because its SuperExec was."""
-NO_CHECKPOINT = "no checkpoint there"
-UNAVAILABLE = "is unavailable"
-SERVER_ERRORS = ("Server error '5", "Internal server error")
-"""Flower's words for an answer with a status of 500 or more: that of a gate before the SuperLink, and its own."""
 T = TypeVar("T")
-_STYLE = re.compile(r"\x1b\[[0-9;]*m")
-_COMPLAINT = re.compile(r"is left out: |does not take part: |usable replies|clients came within|Error\b: ")
-
-
-@dataclass(frozen=True, slots=True)
-class SuperLink:
-    """A connection to a SuperLink.
-
-    Attributes
-    ----------
-    flwr : FlwrCommand
-        Flower's command, which finds the connection.
-    connection : str
-        Its name.
-    """
-
-    flwr: FlwrCommand
-    connection: str
-
-
-def connect(place: str) -> SuperLink:
-    """The connection that `place` means: the folder of a federation, or a name in Flower's own config.toml.
-
-    Raises
-    ------
-    ConfigError
-        If it looks like a folder, but there is no federation, or it is another user's.
-    """
-    folder = Path(place).expanduser()
-    if is_there(folder / PLAN):
-        return SuperLink(FlwrCommand(flwr_environment(folder.absolute() / "operator")), CONNECTION)
-    if os.sep in place or folder.is_dir():
-        raise ConfigError(f"{place}: no {PLAN} there; name the folder of `dqnfed deploy init`, or a Flower connection")
-    return SuperLink(FlwrCommand(flwr_environment()), place)
 
 
 def server_settings(flat: Mapping[str, Scalar], output: str, *, resume: bool) -> Settings:
@@ -119,8 +74,8 @@ def submit(link: SuperLink, settings: Settings) -> str:
     with tempfile.TemporaryDirectory(prefix="dqnfed-") as place:
         write_app(Path(place) / "app", settings)
         try:
-            return str(_ask(link, "run", str(Path(place) / "app"), link.connection)["run-id"])
-        except _UnsureError as error:
+            return str(ask(link, "run", str(Path(place) / "app"), link.connection)["run-id"])
+        except UnsureError as error:
             raise RunError(f"{error}. The run may have been started: look with `dqnfed runs` before a repeat") from None
 
 
@@ -132,7 +87,7 @@ def runs(link: SuperLink) -> list[dict[str, Any]]:
     RunError
         If it does not answer.
     """
-    found: list[dict[str, Any]] = _ask(link, "list", link.connection)["runs"]
+    found: list[dict[str, Any]] = ask(link, "list", link.connection)["runs"]
     return sorted(found, key=lambda run: str(run.get("pending-at", "")))
 
 
@@ -144,7 +99,7 @@ def stop(link: SuperLink, run_id: str) -> None:
     RunError
         If there is no such run, or it is over.
     """
-    _ask(link, "stop", run_id, link.connection)
+    ask(link, "stop", run_id, link.connection)
 
 
 def log_of(link: SuperLink, run_id: str) -> str:
@@ -158,7 +113,7 @@ def log_of(link: SuperLink, run_id: str) -> str:
     try:
         return link.flwr("log", run_id, link.connection, "--show")
     except RunError as error:
-        raise _kind(error)(str(error)) from None
+        raise kind_of(error)(str(error)) from None
 
 
 def patiently(ask: Callable[[], T]) -> T:
@@ -173,7 +128,7 @@ def patiently(ask: Callable[[], T]) -> T:
     while True:
         try:
             return ask()
-        except _AwayError:
+        except AwayError:
             if time.monotonic() - since > GIVE_UP_SECONDS:
                 raise
         time.sleep(pause)
@@ -198,103 +153,15 @@ def follow(link: SuperLink, run_id: str, show: Callable[[str], None]) -> dict[st
                 show(line)
         shown = max(shown, number)
         try:
-            record: dict[str, Any] = _ask(link, "list", link.connection, "--run-id", run_id)["runs"][0]
+            record: dict[str, Any] = ask(link, "list", link.connection, "--run-id", run_id)["runs"][0]
             if str(record["status"]).startswith("finished"):
                 return record
             heard = time.monotonic()
-        except _AwayError as error:
+        except AwayError as error:
             if time.monotonic() - heard > GIVE_UP_SECONDS:
                 raise RunError(f"the SuperLink is away for {GIVE_UP_SECONDS:.0f} s. {error}") from None
         time.sleep(pause)
         pause = min(2 * pause, LONGEST_PAUSE)
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """A run that did not complete.
-
-    Attributes
-    ----------
-    run_id : str
-        Flower's.
-    record : dict[str, Any]
-        What Flower says of it.
-    log : str
-        What it has logged.
-    """
-
-    run_id: str
-    record: dict[str, Any]
-    log: str
-
-    @property
-    def words(self) -> str:
-        """Why, in Flower's words and in those of the clients."""
-        details = str(self.record.get("status-details") or "").strip() or "the SuperLink gives no reason"
-        complaints = (f"  {line}" for line in complaints_in(self.log))
-        return "\n".join([f"run {self.run_id} ended as {self.record['status']}: {details}", *complaints])
-
-    def next_settings(self, settings: Settings) -> Settings | None:
-        """Settings of the run that goes on after this one; None where going on would end in the same way.
-
-        A ServerApp that was lost with its process goes on from its checkpoint. If it was lost before the first one, and
-        nobody but us asked for that, it begins anew.
-
-        Parameters
-        ----------
-        settings : Settings
-            As the operator gave them.
-        """
-        details = str(self.record.get("status-details"))
-        if any(words in details for words in LOST):
-            return Settings.from_mapping({**settings.flat(), "resume": True})
-        return settings if NO_CHECKPOINT in details and not settings.resume else None
-
-
-def complaints_in(log: str) -> list[str]:
-    """Lines of a log that tell of clients left out and of errors, each once, the last ones."""
-    plain = (_STYLE.sub("", line).strip() for line in log.splitlines())
-    found = dict.fromkeys(line for line in plain if _COMPLAINT.search(line))
-    return list(found)[-MOST_COMPLAINTS:]
-
-
-class _AwayError(RunError):
-    """The SuperLink cannot be reached, which may pass."""
-
-
-class _UnsureError(_AwayError):
-    """It was reached and gave no answer, or an error of its own: it may have done what it was asked."""
-
-
-def _kind(error: RunError) -> type[RunError]:
-    """What a failure of Flower's command means."""
-    if isinstance(error, TimedOutError) or _blames_server(str(error)):
-        return _UnsureError
-    return _AwayError if UNAVAILABLE in str(error) else RunError
-
-
-def _blames_server(words: str) -> bool:
-    return any(error in words for error in SERVER_ERRORS)
-
-
-def _ask(link: SuperLink, *arguments: str) -> dict[str, Any]:
-    """What Flower's command answers, where it answers with success; the last line of its complaint says most.
-
-    That of a server error only names a page on the web; there the line with the status is shown.
-    """
-    try:
-        answer = link.flwr.json(*arguments)
-    except RunError as error:
-        raise _kind(error)(str(error)) from None
-    if answer.get("success"):
-        return answer
-    told = [line.strip() for line in str(answer.get("error-message") or answer).splitlines() if line.strip()]
-    said = " ".join(word for word in arguments if os.sep not in word)
-    most = next(filter(_blames_server, told), told[-1] if told else "failed without a reason")
-    words = f"flwr {said}: {most}"
-    if "not found in the Flower configuration file" in words:
-        raise ConfigError(f"{words} CONNECTION may also be the folder of `dqnfed deploy init`")
-    raise _kind(RunError(words))(words)
 
 
 def _stream(link: SuperLink, run_id: str) -> Iterator[str]:

@@ -13,9 +13,10 @@ import pytest
 from typer.testing import CliRunner
 
 from dqnfed_flwr.cli.app import app
-from dqnfed_flwr.deploy import build, check, refresh, registry, renew, runs
+from dqnfed_flwr.deploy import build, check, refresh, registry, renew
 from dqnfed_flwr.deploy.findings import Finding, Level
 from dqnfed_flwr.deploy.plan import Federation, Node, bundle_text, read_plan
+from dqnfed_flwr.deploy.superlink import connect
 from dqnfed_flwr.engine.flwr_command import FlwrCommand
 from dqnfed_flwr.errors import ConfigError, RunError
 
@@ -129,7 +130,7 @@ def another_user(*closed: Path) -> Iterator[None]:
         build.add_node,
         lambda place: build.create(place, PLAN),
         lambda place: build.remove_node(place, "node-0"),
-        lambda place: runs.connect(str(place)),
+        lambda place: connect(str(place)),
     ],
 )
 def test_the_folder_of_another_user(place: Path, work: Callable[[Path], object]) -> None:

@@ -12,7 +12,9 @@ from typer.testing import CliRunner
 from dqnfed_flwr.cli.app import app
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.deploy import build, runs
+from dqnfed_flwr.deploy.failure import Failure
 from dqnfed_flwr.deploy.plan import Federation, Node
+from dqnfed_flwr.deploy.superlink import connect
 from dqnfed_flwr.engine import flwr_command
 from dqnfed_flwr.errors import ConfigError, RunError
 
@@ -138,7 +140,7 @@ def test_restarts_are_bounded_and_need_a_place(flower: Flower) -> None:
 )
 def test_what_goes_on_after_a_failure(details: str, resumed: bool, again: bool | None) -> None:
     settings = Settings.from_mapping({"output": "/srv/a", "resume": resumed})
-    failure = runs.Failure(RUN, {"status": "finished:failed", "status-details": details}, "")
+    failure = Failure(RUN, {"status": "finished:failed", "status-details": details}, "")
     following = failure.next_settings(settings)
     assert (None if following is None else following.resume) is again
 
@@ -235,13 +237,13 @@ def test_a_superlink_that_stays_away(flower: Flower, monkeypatch: pytest.MonkeyP
     flower.write()
     monkeypatch.setattr(runs, "GIVE_UP_SECONDS", 0.3)
     with pytest.raises(RunError, match=r"away for 0 s\. flwr list .*: Connection to the SuperLink is unavailable"):
-        runs.follow(runs.connect("hospital"), RUN, print)
+        runs.follow(connect("hospital"), RUN, print)
 
 
 def test_a_superlink_that_comes_back(flower: Flower) -> None:
     flower.status("running", "running", "finished:completed")
     (flower.place / "list.0").write_text('{"success": false, "error-message": "the SuperLink is unavailable"}')
-    assert runs.follow(runs.connect("hospital"), RUN, print)["status"] == "finished:completed"
+    assert runs.follow(connect("hospital"), RUN, print)["status"] == "finished:completed"
 
 
 SERVER_ERROR = (
@@ -253,12 +255,12 @@ SERVER_ERROR = (
 def test_a_superlink_that_answers_with_an_error_of_its_own_is_asked_again(flower: Flower, words: str) -> None:
     flower.status("running", "running", "finished:completed")
     (flower.place / "list.0").write_text(json.dumps({"success": False, "error-message": words}))
-    assert runs.follow(runs.connect("hospital"), RUN, print)["status"] == "finished:completed"
+    assert runs.follow(connect("hospital"), RUN, print)["status"] == "finished:completed"
     flower.answers["log"] = (
         f'@echo >> logs; [ $(wc -l < logs) = 1 ] && {{ echo "Error: {words}" >&2; exit 1; }} || echo x'
     )
     flower.write()
-    link = runs.connect("hospital")
+    link = connect("hospital")
     assert runs.patiently(lambda: runs.log_of(link, RUN)) == "x\n"
 
 
@@ -267,7 +269,7 @@ def test_a_server_error_that_stays_is_told_by_its_status(flower: Flower, monkeyp
     flower.write()
     monkeypatch.setattr(runs, "GIVE_UP_SECONDS", 0.1)
     with pytest.raises(RunError, match=r"is away for 0 s\. flwr list .*: Server error '503 Service Unavailable'"):
-        runs.follow(runs.connect("hospital"), RUN, print)
+        runs.follow(connect("hospital"), RUN, print)
 
 
 def test_a_superlink_that_is_slow_is_asked_again(flower: Flower, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,7 +279,7 @@ def test_a_superlink_that_is_slow_is_asked_again(flower: Flower, monkeypatch: py
     flower.answers |= {"list": slow.format("list", "list.0"), "log": slow.format("log", "text")}
     (flower.place / "text").write_text("x\n")
     flower.write()
-    link = runs.connect("hospital")
+    link = connect("hospital")
     assert runs.patiently(lambda: runs.log_of(link, RUN)) == "x\n"
     assert runs.follow(link, RUN, print)["status"] == "finished:completed"
 
@@ -289,7 +291,7 @@ def test_a_run_that_may_have_been_started_is_not_started_again(
     monkeypatch.setattr(flwr_command, "CALL_SECONDS", 0.5)
     flower.answers["run"] = answer
     flower.write()
-    link = runs.connect("hospital")
+    link = connect("hospital")
     with pytest.raises(RunError, match=r"may have been started: look with `dqnfed runs`"):
         runs.patiently(lambda: runs.submit(link, Settings()))
     assert sum(" run " in line for line in flower.calls) == 1

@@ -1,0 +1,88 @@
+"""A connection to a SuperLink, and what its failures mean: away for a while, unsure what it did, or a plain no."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dqnfed_flwr.deploy.files import is_there
+from dqnfed_flwr.deploy.plan import CONNECTION, PLAN
+from dqnfed_flwr.engine.flwr_command import FlwrCommand, TimedOutError, flwr_environment
+from dqnfed_flwr.errors import ConfigError, RunError
+
+UNAVAILABLE = "is unavailable"
+SERVER_ERRORS = ("Server error '5", "Internal server error")
+"""Flower's words for an answer with a status of 500 or more: that of a gate before the SuperLink, and its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class SuperLink:
+    """A connection to a SuperLink.
+
+    Attributes
+    ----------
+    flwr : FlwrCommand
+        Flower's command, which finds the connection.
+    connection : str
+        Its name.
+    """
+
+    flwr: FlwrCommand
+    connection: str
+
+
+def connect(place: str) -> SuperLink:
+    """The connection that `place` means: the folder of a federation, or a name in Flower's own config.toml.
+
+    Raises
+    ------
+    ConfigError
+        If it looks like a folder, but there is no federation, or it is another user's.
+    """
+    folder = Path(place).expanduser()
+    if is_there(folder / PLAN):
+        return SuperLink(FlwrCommand(flwr_environment(folder.absolute() / "operator")), CONNECTION)
+    if os.sep in place or folder.is_dir():
+        raise ConfigError(f"{place}: no {PLAN} there; name the folder of `dqnfed deploy init`, or a Flower connection")
+    return SuperLink(FlwrCommand(flwr_environment()), place)
+
+
+class AwayError(RunError):
+    """The SuperLink cannot be reached, which may pass."""
+
+
+class UnsureError(AwayError):
+    """It was reached and gave no answer, or an error of its own: it may have done what it was asked."""
+
+
+def kind_of(error: RunError) -> type[RunError]:
+    """What a failure of Flower's command means."""
+    if isinstance(error, TimedOutError) or _blames_server(str(error)):
+        return UnsureError
+    return AwayError if UNAVAILABLE in str(error) else RunError
+
+
+def _blames_server(words: str) -> bool:
+    return any(error in words for error in SERVER_ERRORS)
+
+
+def ask(link: SuperLink, *arguments: str) -> dict[str, Any]:
+    """What Flower's command answers, where it answers with success; the last line of its complaint says most.
+
+    That of a server error only names a page on the web; there the line with the status is shown.
+    """
+    try:
+        answer = link.flwr.json(*arguments)
+    except RunError as error:
+        raise kind_of(error)(str(error)) from None
+    if answer.get("success"):
+        return answer
+    told = [line.strip() for line in str(answer.get("error-message") or answer).splitlines() if line.strip()]
+    said = " ".join(word for word in arguments if os.sep not in word)
+    most = next(filter(_blames_server, told), told[-1] if told else "failed without a reason")
+    words = f"flwr {said}: {most}"
+    if "not found in the Flower configuration file" in words:
+        raise ConfigError(f"{words} CONNECTION may also be the folder of `dqnfed deploy init`")
+    raise kind_of(RunError(words))(words)
