@@ -188,7 +188,8 @@ class DQNFedClient(NumPyClient):
     def properties(self, num_classes: int = 0) -> dict[str, int | str]:
         """Partition, counts, shape and kind of a sample, classes, D of the model for them, and version of the package.
 
-        `num_classes`, if positive, takes the place of the classes that settings or data name.
+        `num_classes`, if positive, takes the place of the classes that settings or data name. A client that has worked
+        tells of the model that it worked with.
         """
         at_work = self._num_classes if self._worker is not None else 0
         dim = self._worker_for(num_classes or at_work).spec.dim

@@ -82,7 +82,7 @@ def guarded(findings: Callable[[], Findings], mend: str) -> list[Finding]:
         mend = "run this as the owner of the folder; if you are, `chown` the file as root"
         return [Finding(Level.FAILURE, f"{error.filename} cannot be read by this user", mend)]
     except (OSError, ConfigError) as error:
-        return [Finding(Level.FAILURE, f"a certificate cannot be read: {error}", mend)]
+        return [Finding(Level.FAILURE, f"cannot be read: {error}", mend)]
 
 
 def server_certificate(directory: Path, federation: Federation, now: dt.datetime) -> Findings:
