@@ -256,7 +256,7 @@ def _foreign(job: Job) -> str:
 
 def _settings_in(folder: Path) -> dict[str, Any] | None:
     """Settings of the finished or unfinished run in a folder; None if there is none that can be read."""
-    from dqnfed_flwr.strategy.checkpoint import read_checkpoint
+    from dqnfed_flwr.strategy.checkpoint import read_record
 
     if (folder / RUN).exists():
         try:
@@ -266,6 +266,6 @@ def _settings_in(folder: Path) -> dict[str, Any] | None:
                 f"{folder / RUN}: cannot be read ({error}); remove it, and the run is made anew"
             ) from None
     try:
-        return dict(read_checkpoint(folder / CHECKPOINT)[0].get("settings", {}))
+        return dict(read_record(folder / CHECKPOINT).get("settings", {}))
     except CheckpointError:
         return None

@@ -104,10 +104,11 @@ class StepSettings(Group):
         1e-7, gt=0, description="smallest |alpha step| over |theta| before the model counts as stationary (probed)"
     )
     halvings: int = Field(6, ge=1, le=40, description="rungs below the candidate in one exchange (probed)")
-    ladder: Literal["always", "after-miss"] = Field(
-        "always",
+    ladder: Literal["auto", "always", "after-miss"] = Field(
+        "auto",
         description="when clients are sent the step, to find the rung that suits them: with every candidate, or, for "
-        "less traffic and sometimes an exchange more, once one was turned down (probed)",
+        "less traffic and sometimes an exchange more, once one was turned down; auto: always, with models of two "
+        "million parameters or more after a miss (probed)",
     )
     grow_every: int = Field(3, ge=0, description="probe twice the factor every so many rounds, 0 never (probed)")
     on_stationary: Literal["stop", "stay", "relax"] = Field(

@@ -14,6 +14,7 @@ from flwr.common.logger import log
 
 from dqnfed_flwr.config import Settings, check_for_nodes
 from dqnfed_flwr.engine.serve import prepare_output
+from dqnfed_flwr.strategy.checkpoint import CheckpointStore
 from dqnfed_flwr.strategy.dqnfed import CHECKPOINT
 
 RUN_ID = "run-id"
@@ -63,7 +64,7 @@ def settings_of_run(settings: Settings, run_id: int) -> Settings:
 def _claim(output: Path, run_id: int, *, keep: bool) -> None:
     """Note that `run_id` writes to `output`, once another's checkpoint is gone, lest it be taken for this run's."""
     if not keep:
-        (output / CHECKPOINT).unlink(missing_ok=True)
+        CheckpointStore(output / CHECKPOINT).discard()
     temporary = output / f".{RUN_ID}"
     temporary.write_text(f"{run_id}\n")
     temporary.replace(output / RUN_ID)

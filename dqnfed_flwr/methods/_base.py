@@ -140,7 +140,10 @@ class Method(ABC):
         return False
 
     def export_state(self) -> dict[str, NDArray[np.generic]]:
-        """What the method remembers between rounds, for a checkpoint."""
+        """What the method remembers between rounds, for a checkpoint.
+
+        The arrays may be the method's own; they are not written to once they were given out, but replaced.
+        """
         return {}
 
     def restore_state(self, state: State) -> None:

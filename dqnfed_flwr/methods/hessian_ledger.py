@@ -125,7 +125,7 @@ class HessianLedger:
         return torch.stack([self._samples[client] * error for client, error in sorted(self._errors.items())]).sum(dim=0)
 
     def export(self) -> dict[str, NDArray[np.generic]]:
-        """The sums, and what is known of each client."""
+        """The sums, which go on changing here, and what is known of each client."""
         clients = sorted(self._samples)
         errors = [self._errors[client].numpy() for client in clients]
         return {
@@ -133,8 +133,8 @@ class HessianLedger:
             "clients": np.array(clients, np.int64),
             "samples": np.array([self._samples[client] for client in clients]),
             "errors": np.array(errors, np.float64),
-            "hessians": self._total.numpy(),
-            "gradients": self._gradients.numpy(),
+            "hessians": self._total.numpy().copy(),
+            "gradients": self._gradients.numpy().copy(),
         }
 
     def restore(self, state: State) -> None:

@@ -59,12 +59,12 @@ class NoiseEstimates:
         self.fallbacks += split.status != "converged"
 
     def export(self) -> dict[str, NDArray[np.generic]]:
-        """Everything as named arrays."""
+        """Everything as named arrays, copied."""
         return {
-            "sums": self._sums,
-            "visits": self._visits,
-            "levels": self._levels,
-            "noise": self.noise,
+            "sums": self._sums.copy(),
+            "visits": self._visits.copy(),
+            "levels": self._levels.copy(),
+            "noise": self.noise.copy(),
             "counts": np.array([self.decisions, self.fallbacks]),
         }
 

@@ -32,6 +32,8 @@ class StepScale:
         What the method says to the rule `search`.
     losses, slopes : Mapping[int, float]
         By participant: f_k at the model it starts from, and g_k . step. Empty in Flower's inherited loop.
+    dim : int
+        D, of the model; 0 where that is not known.
     """
 
     norm: float
@@ -41,6 +43,7 @@ class StepScale:
     hints: SearchHints = field(default_factory=SearchHints)
     losses: Mapping[int, float] = field(default_factory=dict)
     slopes: Mapping[int, float] = field(default_factory=dict)
+    dim: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,7 @@
-"""Checkpoints: one file, written under a temporary name, synced and renamed, so that a reader sees all or nothing."""
+"""Checkpoints: an archive, written under a temporary name, synced and renamed, so that a reader sees all or nothing.
+
+Long vectors lie in a file beside it, which the archive names the places of.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,13 @@ from numpy.typing import NDArray
 
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import CheckpointError
+from dqnfed_flwr.strategy.vectors import LONG, Arrays, Place, VectorFile, read_vectors
 from dqnfed_flwr.version import package_version
 
-FORMAT = 1
-RECORD = "record"
-NAMES = "arrays"
+FORMAT = 2
+READABLE = (1, 2)
+"""Format 1 had all vectors in the archive."""
+RECORD, NAMES, VECTORS = "record", "arrays", "vectors"
 DAMAGE = (OSError, ValueError, TypeError, LookupError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
 """What reading raises where a byte of the archive is not what it was."""
 FREE_TO_CHANGE = (
@@ -35,26 +40,98 @@ FREE_TO_CHANGE = (
     "metrics-clients",
 )
 """Settings that a resumed run may set anew."""
-Arrays = dict[str, NDArray[np.generic]]
 
 
-def write_checkpoint(path: Path, record: Mapping[str, Any], arrays: Mapping[str, NDArray[np.generic]]) -> None:
-    """Write a checkpoint that replaces the one before; where it cannot be written that one stays.
+class CheckpointStore:
+    """The checkpoint of a run: an archive, and beside it the file of its long vectors.
 
     Parameters
     ----------
     path : Path
-        The file; its directory exists.
-    record : Mapping[str, Any]
-        What JSON can hold.
-    arrays : Mapping[str, NDArray]
-        Vectors, by name.
+        The archive; its directory exists.
+
+    Attributes
+    ----------
+    path : Path
+        As given.
+
+    Notes
+    -----
+    Vectors of the last checkpoint are held in memory until the next, see `vectors.VectorFile`.
     """
-    text = json.dumps({"format": FORMAT, NAMES: sorted(arrays), **record}).encode()
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._vectors = VectorFile(_beside(path))
+
+    def write(self, record: Mapping[str, Any], arrays: Mapping[str, NDArray[np.generic]]) -> None:
+        """Write a checkpoint that replaces the one before; where it cannot be written that one stays.
+
+        Parameters
+        ----------
+        record : Mapping[str, Any]
+            What JSON can hold.
+        arrays : Mapping[str, NDArray]
+            By name; they are held until the next call, and must not be written to after this one.
+
+        Raises
+        ------
+        OSError
+            If there is no room, or the directory cannot be written.
+        """
+        long = {name: values for name, values in arrays.items() if values.nbytes >= LONG}
+        short = {name: values for name, values in arrays.items() if name not in long}
+        places = {name: place.as_list() for name, place in self._vectors.put(long).items()}
+        text = json.dumps({"format": FORMAT, NAMES: sorted(short), VECTORS: places, **record})
+        _replace(self.path, {RECORD: np.frombuffer(text.encode(), np.uint8), **short})
+        self._vectors.settle()
+
+    def read(self) -> tuple[dict[str, Any], Arrays]:
+        """Read what is there, and go on from it.
+
+        Raises
+        ------
+        CheckpointError
+            If there is none, or it is damaged, foreign or of another format.
+        """
+        record, arrays = _read_archive(self.path)
+        try:
+            places = {name: Place.of(values) for name, values in record.pop(VECTORS, {}).items()}
+            arrays |= read_vectors(_beside(self.path), places)
+        except DAMAGE as error:
+            raise CheckpointError(f"{self.path}: damaged ({error}); start anew") from None
+        self._vectors = VectorFile(_beside(self.path), places.values())
+        return record, arrays
+
+    def discard(self) -> None:
+        """Remove what is there, if anything is."""
+        self.path.unlink(missing_ok=True)
+        _beside(self.path).unlink(missing_ok=True)
+        self._vectors = VectorFile(_beside(self.path))
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """The record of a checkpoint, without its vectors.
+
+    Raises
+    ------
+    CheckpointError
+        As `CheckpointStore.read`.
+    """
+    record, _ = _read_archive(path)
+    record.pop(VECTORS, None)
+    return record
+
+
+def _beside(path: Path) -> Path:
+    return path.with_suffix(".vectors")
+
+
+def _replace(path: Path, arrays: Mapping[str, NDArray[np.generic]]) -> None:
     temporary = path.with_suffix(".tmp")
     try:
         with temporary.open("wb") as file:
-            np.savez(file, allow_pickle=False, **{RECORD: np.frombuffer(text, np.uint8)}, **arrays)
+            np.savez(file, allow_pickle=False, **arrays)
             file.flush()
             os.fsync(file.fileno())
     except OSError:
@@ -68,14 +145,7 @@ def write_checkpoint(path: Path, record: Mapping[str, Any], arrays: Mapping[str,
         os.close(directory)
 
 
-def read_checkpoint(path: Path) -> tuple[dict[str, Any], Arrays]:
-    """Read what `write_checkpoint` wrote.
-
-    Raises
-    ------
-    CheckpointError
-        If there is none, or it is damaged, foreign or of another format.
-    """
+def _read_archive(path: Path) -> tuple[dict[str, Any], Arrays]:
     if not path.is_file():
         raise CheckpointError(f"{path}: no checkpoint there; start the run without resume, or name its directory")
     try:
@@ -85,10 +155,10 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Any], Arrays]:
     except DAMAGE as error:
         raise CheckpointError(f"{path}: damaged or no checkpoint of dqnfed-flwr ({error}); start anew") from None
     found = record if isinstance(record, dict) else {}
-    if found.get("format") != FORMAT:
+    if found.get("format") not in READABLE:
         raise CheckpointError(
             f"{path}: checkpoint format {found.get('format')} of dqnfed-flwr {found.get('version')}; this is "
-            f"{package_version()}, which reads format {FORMAT}. Continue with that version, or start anew"
+            f"{package_version()}, which reads formats {READABLE}. Continue with that version, or start anew"
         )
     if missing := set(record.pop(NAMES, ())) ^ set(arrays):
         raise CheckpointError(f"{path}: damaged: its list of arrays disagrees about {sorted(missing)[:4]}; start anew")

@@ -20,14 +20,7 @@ from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.methods.registry import make_method
 from dqnfed_flwr.steps import make_rule
-from dqnfed_flwr.strategy.checkpoint import (
-    check_settings,
-    group,
-    output_directory,
-    read_checkpoint,
-    ungroup,
-    write_checkpoint,
-)
+from dqnfed_flwr.strategy.checkpoint import CheckpointStore, check_settings, group, output_directory, ungroup
 from dqnfed_flwr.strategy.inherited import InheritedRound
 from dqnfed_flwr.strategy.layers import tell_layers
 from dqnfed_flwr.strategy.loop import RoundLoop
@@ -87,6 +80,7 @@ class DQNFed(Strategy):
         self._inherited: InheritedRound | None = None
         self._ledger = Ledger()
         self._patience = Patience(listeners)
+        self._checkpoints: CheckpointStore | None = None
 
     @property
     def roster(self) -> Roster:
@@ -234,16 +228,17 @@ class DQNFed(Strategy):
 
     def _begin(self, grid: Grid, initial_arrays: ArrayRecord) -> tuple[RunState, list[RoundEvent]]:
         output = output_directory(self.settings)
+        store = self._checkpoints = CheckpointStore(output / CHECKPOINT) if output is not None else None
         if not self.settings.resume:
-            if output is not None:
+            if output is not None and store is not None:
                 output.mkdir(parents=True, exist_ok=True)
-                (output / CHECKPOINT).unlink(missing_ok=True)  # of another run; not to be mistaken for this one's
+                store.discard()  # of another run; not to be mistaken for this one's
             theta, _, buffers = wire.decode_model(initial_arrays)
             model = torch.from_numpy(np.array(theta))
             return RunState(theta=model, candidate=model, buffers=buffers), []
-        if output is None:
+        if output is None or store is None:
             raise ConfigError("resume: needs output, the directory of the run to continue")
-        record, arrays = read_checkpoint(output / CHECKPOINT)
+        record, arrays = store.read()
         check_settings(record["settings"], self.settings.flat())
         self._method.restore_state(ungroup("method", arrays))
         self._rule.restore_state(record["rule"])
@@ -258,8 +253,8 @@ class DQNFed(Strategy):
         return state, events
 
     def _save(self, grid: Grid, state: RunState) -> None:
-        every, output = self.settings.checkpoint_every, output_directory(self.settings)
-        if not every or output is None or (state.round % every and state.status == "running"):
+        every, store = self.settings.checkpoint_every, self._checkpoints
+        if not every or store is None or (state.round % every and state.status == "running"):
             return
         record, arrays = pack_state(state)
         record |= {
@@ -270,8 +265,7 @@ class DQNFed(Strategy):
         arrays |= group("method", self._method.export_state())
         if isinstance(grid, KeepsClientState):
             arrays |= group("clients", grid.export_client_states())
-        path = output / CHECKPOINT
-        self._patience.write(path, lambda: write_checkpoint(path, record, arrays))
+        self._patience.write(store.path, lambda: store.write(record, arrays))
 
 
 def _arrays(state: RunState) -> tuple[NDArray[np.floating], wire.Buffers]:

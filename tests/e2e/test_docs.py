@@ -288,8 +288,8 @@ def test_checkpoint_holds_what_its_page_says(tmp_path: Path) -> None:
     named = names(section(ROOT / "docs" / "events.md", "checkpoint.npz"))
     entries, keys = named[: named.index("format")], named[named.index("format") :]
     with np.load(tmp_path / "checkpoint.npz") as archive:
-        found = {re.sub(r"/.*", "/*", name) for name in archive.files}
         record = json.loads(archive["record"].tobytes())
+        found = {re.sub(r"/.*", "/*", name) for name in [*archive.files, *record["vectors"]]}
     assert found | {"buffer/*", "best-buffer/*"} == set(entries)  # this model has no buffers
     assert set(record) == set(keys)
     assert set(record["settings"]) == set(Settings().flat())

@@ -30,6 +30,7 @@ RUNS: dict[str, dict[str, Any]] = {
         "evaluate-every": 7,
     },
     "samples and a momentum anchor": {
+        "model": "mlp",
         "rounds": 40,
         "clients": 6,
         "participation": 0.5,

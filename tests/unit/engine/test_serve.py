@@ -24,6 +24,7 @@ from dqnfed_flwr.models import build_model
 from dqnfed_flwr.params import ParamSpec
 from dqnfed_flwr.report.plots import plot_runs
 from dqnfed_flwr.report.table import summary_table
+from dqnfed_flwr.strategy.checkpoint import CheckpointStore
 from dqnfed_flwr.strategy.dqnfed import CHECKPOINT
 from dqnfed_flwr.strategy.roster import Roster
 from dqnfed_flwr.telemetry.log import EVENTS
@@ -159,9 +160,8 @@ def test_a_new_run_does_not_leave_another_ones_checkpoint_lying_about(tmp_path: 
 def test_checkpoints_are_written_as_often_as_asked_and_at_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int, kept: list[int]
 ) -> None:
-    from dqnfed_flwr.strategy import dqnfed
 
     rounds: list[int] = []
-    monkeypatch.setattr(dqnfed, "write_checkpoint", lambda path, record, arrays: rounds.append(record["round"]))
+    monkeypatch.setattr(CheckpointStore, "write", lambda self, record, arrays: rounds.append(record["round"]))
     run(settings(output=str(tmp_path), rounds=3, **{"checkpoint-every": every}))
     assert rounds == kept

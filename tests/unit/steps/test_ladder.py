@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,7 @@ from dqnfed_flwr.engine.grid import InProcessGrid
 from dqnfed_flwr.engine.hostile import Hostile
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.steps import StepScale
-from dqnfed_flwr.steps.probed import Probed
+from dqnfed_flwr.steps.probed import LARGE, Probed
 from dqnfed_flwr.types import Probe
 from tests.helpers.attacks import FURTHER
 from tests.helpers.quadratics import Federation, spread_out, start_at, strategy
@@ -26,6 +28,16 @@ def test_the_rungs_come_with_the_second_candidate() -> None:
     verdict = rule.judge(first, {0: Probe(2.0, False), 1: Probe(0.5, True)}, scale)
     assert (verdict.accepted, verdict.factor) == (False, 0.5)
     assert rule.retry(verdict.factor).halvings == 6
+
+
+@pytest.mark.parametrize(
+    ("ladder", "dim", "halvings"),
+    [("auto", 0, 6), ("auto", LARGE - 1, 6), ("auto", LARGE, 0), ("always", LARGE, 6), ("after-miss", 10, 0)],
+)
+def test_large_models_are_spared_the_rungs(ladder: Literal["auto"], dim: int, halvings: int) -> None:
+    rule = Probed(StepSettings(ladder=ladder, halvings=6))
+    scale = StepScale(norm=1.0, length=1.0, theta_norm=1.0, round=1, dim=dim)
+    assert rule.propose(scale).halvings == halvings
 
 
 def test_every_loss_falls_for_less_traffic() -> None:

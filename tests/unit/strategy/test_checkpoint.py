@@ -16,12 +16,13 @@ from dqnfed_flwr.errors import CheckpointError
 from dqnfed_flwr.strategy import checkpoint
 from dqnfed_flwr.strategy.checkpoint import (
     FREE_TO_CHANGE,
+    CheckpointStore,
     check_settings,
     group,
-    read_checkpoint,
+    read_record,
     ungroup,
-    write_checkpoint,
 )
+from dqnfed_flwr.strategy.vectors import LONG
 
 RECORD: Mapping[str, Any] = {"version": "0.1.0", "round": 3, "settings": {"rounds": 5}}
 ARRAYS = {"theta": np.arange(3.0), "method/s0": np.ones(2, np.float32), "buffer/count": np.array(7)}
@@ -29,19 +30,19 @@ ARRAYS = {"theta": np.arange(3.0), "method/s0": np.ones(2, np.float32), "buffer/
 
 def written(directory: Path) -> Path:
     path = directory / "checkpoint.npz"
-    write_checkpoint(path, RECORD, ARRAYS)
+    CheckpointStore(path).write(RECORD, ARRAYS)
     return path
 
 
 def refused(path: Path) -> str:
     with pytest.raises(CheckpointError) as caught:
-        read_checkpoint(path)
+        CheckpointStore(path).read()
     assert str(path) in str(caught.value)
     return str(caught.value)
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
-    record, arrays = read_checkpoint(written(tmp_path))
+    record, arrays = CheckpointStore(written(tmp_path)).read()
     assert record == {"format": checkpoint.FORMAT, **RECORD}
     assert set(arrays) == set(ARRAYS)
     for name, value in ARRAYS.items():
@@ -59,7 +60,7 @@ def test_a_write_that_fails_leaves_the_one_before(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(os, "fsync", full_disk)
     with pytest.raises(OSError, match="No space left"):
-        write_checkpoint(path, RECORD, {"theta": np.zeros(1000)})
+        CheckpointStore(path).write(RECORD, {"theta": np.zeros(1000)})
     assert path.read_bytes() == before
 
 
@@ -81,7 +82,7 @@ def test_a_flipped_byte_anywhere_is_noticed_or_harmless(tmp_path: Path) -> None:
     for place in range(0, len(data), 3):
         path.write_bytes(data[:place] + bytes([data[place] ^ 0xFF]) + data[place + 1 :])
         try:
-            record, arrays = read_checkpoint(path)
+            record, arrays = CheckpointStore(path).read()
         except CheckpointError:
             told += 1
             continue
@@ -112,7 +113,23 @@ def test_another_format_is_refused_with_both_versions(tmp_path: Path, found: obj
     path = tmp_path / "checkpoint.npz"
     np.savez(path, record=np.frombuffer(json.dumps(found).encode(), np.uint8))
     message = refused(path)
-    assert all(word in message for word in [*words, f"reads format {checkpoint.FORMAT}", "this is 0.1.0"])
+    assert all(word in message for word in [*words, "reads formats (1, 2)", "this is 0.1.0"])
+
+
+def test_a_checkpoint_of_the_format_before_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.npz"
+    text = json.dumps({"format": 1, "arrays": sorted(ARRAYS), **RECORD}).encode()
+    np.savez(path, allow_pickle=False, record=np.frombuffer(text, np.uint8), **ARRAYS)
+    record, arrays = CheckpointStore(path).read()
+    assert record == {"format": 1, **RECORD}
+    assert set(arrays) == set(ARRAYS)
+
+
+def test_the_record_is_read_alone(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.npz"
+    CheckpointStore(path).write(RECORD, {"theta": np.ones(LONG)})
+    path.with_suffix(".vectors").unlink()
+    assert read_record(path) == {"format": checkpoint.FORMAT, **RECORD}
 
 
 def test_other_settings_are_refused_key_by_key() -> None:

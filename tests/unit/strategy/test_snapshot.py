@@ -12,7 +12,7 @@ import torch
 
 from dqnfed_flwr.linalg.min_norm import Status
 from dqnfed_flwr.steps import Ladder, StepScale
-from dqnfed_flwr.strategy.checkpoint import read_checkpoint, write_checkpoint
+from dqnfed_flwr.strategy.checkpoint import CheckpointStore
 from dqnfed_flwr.strategy.snapshot import pack_state, unpack_state
 from dqnfed_flwr.strategy.state import BestModel, PendingStep, RunState, Tally
 from dqnfed_flwr.telemetry.events import DroppedClient
@@ -105,15 +105,15 @@ def test_a_state_read_back_is_the_state_written(
     tmp_path: Path, dtype: torch.dtype, best: bool, waiting: PendingStep | None
 ) -> None:
     original = state(dtype, waiting=waiting, best=best)
-    path = tmp_path / "checkpoint.npz"
-    write_checkpoint(path, *pack_state(original))
-    assert_same(unpack_state(*read_checkpoint(path)), original)
+    store = CheckpointStore(tmp_path / "checkpoint.npz")
+    store.write(*pack_state(original))
+    assert_same(unpack_state(*store.read()), original)
 
 
 def test_a_state_read_back_shares_no_memory(tmp_path: Path) -> None:
-    path = tmp_path / "checkpoint.npz"
-    write_checkpoint(path, *pack_state(state(torch.float32, waiting=None, best=False)))
-    record, arrays = read_checkpoint(path)
+    store = CheckpointStore(tmp_path / "checkpoint.npz")
+    store.write(*pack_state(state(torch.float32, waiting=None, best=False)))
+    record, arrays = store.read()
     restored = unpack_state(record, arrays)
     restored.theta.add_(1)
     assert not np.array_equal(restored.theta, arrays["theta"])
