@@ -121,7 +121,7 @@ def trusted(directory: Path) -> bytes:
 
 def _fill(place: Path, final: Path, federation: Federation) -> None:
     """Write all files to `place`; texts name `final`, where it will lie."""
-    authority = pki.make_authority(max(pki.CA_DAYS, federation.days))
+    authority = pki.make_authority(federation.days)
     server = pki.make_server(authority, federation.host, federation.others, federation.days)
     for name in ("ca", "server", "server/state", "server/state/runs", "nodes", "operator", "commands"):
         make_directory(place / name)

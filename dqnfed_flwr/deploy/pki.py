@@ -45,12 +45,15 @@ class Identity:
 
 
 def make_authority(days: int = CA_DAYS, *, now: dt.datetime | None = None) -> Identity:
-    """A new certificate authority, which may sign server certificates and no further authorities."""
+    """A new certificate authority, which may sign server certificates and no further authorities.
+
+    It is valid for ten years, or for `days` if its first certificate is to be longer.
+    """
     key = ec.generate_private_key(CURVE())
     name = _common_name(f"dqnfed authority {x509.random_serial_number():x}"[:40])
     usage = _usage(key_cert_sign=True, crl_sign=True)
     certificate = (
-        _builder(name, name, key.public_key(), days, now)
+        _builder(name, name, key.public_key(), max(CA_DAYS, days), now)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)
         .sign(key, DIGEST())

@@ -31,7 +31,7 @@ def rotate(directory: Path, *, authority: bool = False, days: int = 0) -> Federa
     federation.check()
     with changing(directory):
         demand([directory, *(_trusting(directory, federation) if authority else [directory / "server"])])
-        signer = _new_authority(directory) if authority else _authority(directory)
+        signer = _new_authority(directory, federation.days) if authority else _authority(directory)
         server = pki.make_server(signer, federation.host, federation.others, federation.days)
         if authority:
             _hand_out(signer, directory, federation)
@@ -41,9 +41,9 @@ def rotate(directory: Path, *, authority: bool = False, days: int = 0) -> Federa
     return federation
 
 
-def _new_authority(directory: Path) -> pki.Identity:
+def _new_authority(directory: Path, days: int) -> pki.Identity:
     """A new authority; its certificate is followed by those before it that nodes still need."""
-    fresh = pki.make_authority()
+    fresh = pki.make_authority(days)
     try:
         serving = pki.first_certificate((directory / "server" / "server.crt").read_bytes())
     except (FileNotFoundError, ConfigError):

@@ -42,7 +42,7 @@ class SteadyGrid(Grid):
     """
 
     def __init__(self, grid: Grid) -> None:
-        self._grid = grid
+        self._grid, self._repeats = grid, 0
 
     @property
     def run(self) -> Run:
@@ -61,7 +61,7 @@ class SteadyGrid(Grid):
 
     def get_node_ids(self) -> list[int]:
         """Nodes that are online."""
-        return repeated(lambda: list(self._grid.get_node_ids()))
+        return self._repeated(lambda: list(self._grid.get_node_ids()))
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Send messages; their numbers, in order, None for one that could not be sent.
@@ -70,38 +70,40 @@ class SteadyGrid(Grid):
         answers twice, and the answer whose number nobody knows is never taken.
         """
         given = list(messages)
-        sent: list[str] = repeated(lambda: list(self._grid.push_messages([_anew(message) for message in given])))
+        sent: list[str] = self._repeated(lambda: list(self._grid.push_messages([_anew(message) for message in given])))
         return sent
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """The replies that have come to these messages."""
         numbers = list(message_ids)
-        return repeated(lambda: list(self._grid.pull_messages(numbers)))
+        return self._repeated(lambda: list(self._grid.pull_messages(numbers)))
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         """Flower's own exchange, as it is: half of it cannot be repeated."""
         return list(self._grid.send_and_receive(messages, timeout=timeout))
 
+    def take_repeats(self) -> int:
+        """How many calls were repeated since this was asked last."""
+        repeats, self._repeats = self._repeats, 0
+        return repeats
 
-def repeated(call: Callable[[], Answer]) -> Answer:
-    """The answer of `call`, repeated with growing pauses while the SuperLink fails over it.
+    def _repeated(self, call: Callable[[], Answer]) -> Answer:
+        """The answer of `call`, repeated with growing pauses while the SuperLink fails over it.
 
-    Raises
-    ------
-    httpx.HTTPStatusError
-        What the SuperLink answered, if it was an error of the caller, or one of its own for `PATIENCE_SECONDS`.
-    """
-    end, pause = time.monotonic() + PATIENCE_SECONDS, FIRST_PAUSE
-    while True:
-        try:
-            return call()
-        except httpx.HTTPStatusError as error:
-            if not error.response.is_server_error or time.monotonic() + pause > end:
-                raise
-            what, status = error.request.url.path, error.response.status_code
-            logger.warning("The SuperLink answered %s with status %d; repeated in %.1f s", what, status, pause)
-            time.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE)
+        What it answered is raised, if it was an error of the caller, or one of its own for `PATIENCE_SECONDS`.
+        """
+        end, pause = time.monotonic() + PATIENCE_SECONDS, FIRST_PAUSE
+        while True:
+            try:
+                return call()
+            except httpx.HTTPStatusError as error:
+                if not error.response.is_server_error or time.monotonic() + pause > end:
+                    raise
+                what, status = error.request.url.path, error.response.status_code
+                logger.warning("The SuperLink answered %s with status %d; repeated in %.1f s", what, status, pause)
+                time.sleep(pause)
+                self._repeats += 1
+                pause = min(2 * pause, LONGEST_PAUSE)
 
 
 def _anew(message: Message) -> Message:

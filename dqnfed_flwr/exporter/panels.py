@@ -201,6 +201,11 @@ PERFORMANCE = (
         ),
     ),
     Panel(
+        "Errors of the SuperLink",
+        "Calls that were repeated because it answered with an error of its own, as one that is overloaded does.",
+        ((f"increase(dqnfed_superlink_errors_total[run][{RATE}])", "{{run}}"),),
+    ),
+    Panel(
         "Exchanges a round",
         "1 when every candidate is accepted.",
         (

@@ -68,6 +68,7 @@ def round_event(
         dropped=[*pending.dropped, *dropped],
         bytes_up=tally.bytes_up,
         bytes_down=tally.bytes_down,
+        repeated_calls=tally.repeated_calls,
         seconds={**tally.seconds, "total": time.perf_counter() - tally.since},
         accuracy=accuracy,
         validation=validation,

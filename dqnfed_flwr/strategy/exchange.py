@@ -33,6 +33,14 @@ class Withdraws(Protocol):
         """Drop what was pushed and not pulled."""
 
 
+@runtime_checkable
+class Repeats(Protocol):
+    """A grid that repeats calls which its SuperLink could not do."""
+
+    def take_repeats(self) -> int:
+        """How many calls were repeated since this was asked last."""
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What came back from a node: a message, one that cannot be unpacked (with the reason), or nothing in time.

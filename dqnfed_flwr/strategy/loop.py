@@ -25,6 +25,7 @@ from dqnfed_flwr.params import line_point
 from dqnfed_flwr.steps import Ladder, StepRule, StepScale, Verdict, hardly_moves, mean_loss_falls
 from dqnfed_flwr.strategy.admission import book, present, silence
 from dqnfed_flwr.strategy.events import most_frequent_reason, round_event
+from dqnfed_flwr.strategy.exchange import Repeats
 from dqnfed_flwr.strategy.intake import Collected, Intake, mean_buffers
 from dqnfed_flwr.strategy.orders import Orders, final_evaluation, next_orders
 from dqnfed_flwr.strategy.pending import pending_step
@@ -109,7 +110,10 @@ class RoundLoop:
         return self._exchange(grid, final_evaluation(self._state, [*self._roster.members], self._num_classes)).answered
 
     def _exchange(self, grid: Grid, orders: Orders) -> Collected:
-        return self._intake.exchange(grid, orders, self._state, self._roster.members, self._roster.debts)
+        collected = self._intake.exchange(grid, orders, self._state, self._roster.members, self._roster.debts)
+        if isinstance(grid, Repeats):
+            self._state.tally.repeated_calls += grid.take_repeats()
+        return collected
 
     def _can_go_on(self) -> bool:
         """Whether enough members are free, and one of those who must judge the pending step."""

@@ -80,6 +80,7 @@ class Tally:
     misses: int = 0
     bytes_up: int = 0
     bytes_down: int = 0
+    repeated_calls: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     since: float = field(default_factory=time.perf_counter)
 

@@ -56,6 +56,8 @@ class RoundEvent:
         Clients left out, each with its reason.
     bytes_up, bytes_down : int
         Payload of records from and to clients.
+    repeated_calls : int
+        Calls to the SuperLink that were repeated, because it answered with an error of its own.
     seconds : dict[str, float]
         By phase: `exchange` (waiting for and taking in replies), `solve`, `step`, `total`.
     accuracy : dict[int, float] | None
@@ -88,6 +90,7 @@ class RoundEvent:
     dropped: list[DroppedClient] = field(default_factory=list)
     bytes_up: int = 0
     bytes_down: int = 0
+    repeated_calls: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     accuracy: dict[int, float] | None = None
     validation: dict[int, float] | None = None

@@ -137,6 +137,7 @@ RUN_METRICS = (
     _counter("step_misses", "", "Candidates that were not accepted"),
     _counter("unmoved_rounds", "", "Rounds that left the model as it was"),
     _counter("exchanges", "", "Exchanges with the clients"),
+    _counter("superlink_errors", "", "Calls repeated because the SuperLink answered with an error of its own"),
     _counter("solves", "", "Rounds by how the solve ended", "status"),
     _gauge("gramian_rank", "", "Numerical rank of the unit-diagonal Gramian; 0 where nothing is solved"),
     _gauge("gramian_condition", "", "Its condition number over the eigenvalues kept"),

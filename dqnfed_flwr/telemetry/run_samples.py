@@ -43,6 +43,7 @@ COUNTED = {
     "dqnfed_curvature_pairs_rejected_total": "pairs_rejected",
     "dqnfed_received_bytes_total": "bytes_up",
     "dqnfed_sent_bytes_total": "bytes_down",
+    "dqnfed_superlink_errors_total": "repeated_calls",
 }
 LATEST = {
     "dqnfed_round": "round",

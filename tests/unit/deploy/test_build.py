@@ -192,6 +192,15 @@ def test_a_new_authority_is_trusted_beside_the_old_one(place: Path) -> None:
     assert pki.signed_by(again, trusted[:1])
 
 
+@pytest.mark.parametrize("days", [30, 5000])
+def test_a_new_authority_outlasts_the_certificate_it_signs(place: Path, days: int) -> None:
+    renew.rotate(place, authority=True, days=days)
+    server = pki.first_certificate((place / "server" / "server.crt").read_bytes())
+    authority = pki.first_certificate((place / "ca" / "ca.crt").read_bytes())
+    assert authority.not_valid_after_utc >= server.not_valid_after_utc
+    assert (authority.not_valid_after_utc - authority.not_valid_before_utc - pki.BACKDATED).days == max(3650, days)
+
+
 def test_rotate_without_the_authoritys_key_says_what_to_do(place: Path) -> None:
     (place / "ca" / "ca.key").unlink()
     before = (place / "server" / "server.crt").read_bytes()

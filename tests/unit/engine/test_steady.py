@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
@@ -16,6 +17,7 @@ from dqnfed_flwr.engine.grid import InProcessGrid
 from dqnfed_flwr.engine.steady import PATIENCE_SECONDS, SteadyGrid, steadied
 from dqnfed_flwr.errors import RunError
 from tests.helpers.clock import Clock
+from tests.helpers.quadratics import Federation, spread_out, start_at, strategy
 
 
 def failure(status: int) -> httpx.HTTPStatusError:
@@ -70,7 +72,9 @@ def test_a_call_is_repeated_until_the_superlink_can(
 ) -> None:
     warnings: list[str] = []
     monkeypatch.setattr(steady.logger, "warning", lambda text, *values: warnings.append(text % values))
-    assert call(SteadyGrid(Busy(failing=3))) == call(Busy())
+    grid = SteadyGrid(Busy(failing=3))
+    assert call(grid) == call(Busy())
+    assert (grid.take_repeats(), grid.take_repeats()) == (3, 0)
     assert clock.slept == 0.5 + 1 + 2
     assert len(warnings) == 3
     assert "/v1/runtime/pull-messages with status 500; repeated in 0.5 s" in warnings[0]
@@ -100,6 +104,27 @@ def test_messages_sent_again_are_new_ones_and_the_rest_of_them_stays(clock: Cloc
     }
     assert len({m.object_id for m in busy.pushed}) == 4
     assert all(m.content is messages[0].content for m in busy.pushed[::2])
+
+
+class Stumbling(InProcessGrid):
+    """A SuperLink in this process that fails over the first call of every exchange."""
+
+    failing = False
+
+    def push_messages(self, messages: Any) -> list[str]:
+        self.failing = not self.failing
+        if self.failing:
+            raise failure(503)
+        return super().push_messages(messages)
+
+
+def test_repeats_are_in_the_events_of_their_rounds(clock: Clock) -> None:
+    server = strategy(3)
+    grid = SteadyGrid(Stumbling(Federation(spread_out(3)).app(), 3, {}))
+    server.start(grid, start_at(np.zeros(6)))
+    assert server.outcome is not None
+    events = server.outcome.events
+    assert [event.repeated_calls - event.exchanges for event in events] == [1, 0, 0]  # the first query, too
 
 
 def test_a_grid_without_a_superlink_stays_as_it_is() -> None:
