@@ -108,7 +108,7 @@ class StepSettings(Group):
         "auto",
         description="when clients are sent the step, to find the rung that suits them: with every candidate, or, for "
         "less traffic and sometimes an exchange more, once one was turned down; auto: always, with models of two "
-        "million parameters or more after a miss (probed)",
+        "million parameters or more in round 1 and after a miss (probed)",
     )
     grow_every: int = Field(3, ge=0, description="probe twice the factor every so many rounds, 0 never (probed)")
     on_stationary: Literal["stop", "stay", "relax"] = Field(

@@ -23,9 +23,9 @@ class Probed(StepRule):
     loss falls by more than the share c. Where few take part the test says nothing about the others, and without a
     bound the step goes as far as those few losses fall.
 
-    With the ladder `after-miss`, and with `auto` where the model has `LARGE` parameters or more, the first candidate
-    goes out by itself, and a miss halves it unseen. From then on its rungs are asked for, so that a client which
-    refuses them all is found out as before.
+    With the ladder `after-miss`, and with `auto` after round 1 where the model has `LARGE` parameters or more, the
+    first candidate goes out by itself, and a miss halves it unseen. From then on its rungs are asked for, so that a
+    client which refuses them all is found out as before.
     """
 
     def __init__(self, settings: StepSettings) -> None:
@@ -38,7 +38,7 @@ class Probed(StepRule):
         most = min(self._settings.max_factor, _most(scale, self._settings.max_fall))
         factor = min(self._factor, most)
         grow = bool(every) and scale.round % every == 0 and 2 * factor <= most
-        return Ladder(factor, grow, self._settings.halvings if self._always(scale.dim) else 0)
+        return Ladder(factor, grow, self._settings.halvings if self._at_once(scale) else 0)
 
     def judge(self, ladder: Ladder, probes: Mapping[int, Probe], scale: StepScale) -> Verdict:
         """Accept if the tests of `acceptance` of the participants hold; else the largest rung at which they would."""
@@ -60,9 +60,11 @@ class Probed(StepRule):
         """A smaller factor, with the rungs below it."""
         return Ladder(factor, halvings=self._settings.halvings)
 
-    def _always(self, dim: int) -> bool:
-        """Whether the rungs are asked for with the first candidate."""
-        return self._settings.ladder == "always" or (self._settings.ladder == "auto" and dim < LARGE)
+    def _at_once(self, scale: StepScale) -> bool:
+        """Whether the rungs are asked for with the first candidate; in round 1 nobody knows what factor will do."""
+        if self._settings.ladder == "auto":
+            return scale.dim < LARGE or scale.round == 1
+        return self._settings.ladder == "always"
 
     def export_state(self) -> dict[str, float]:
         """The factor of the next candidate."""

@@ -31,12 +31,19 @@ def test_the_rungs_come_with_the_second_candidate() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ladder", "dim", "halvings"),
-    [("auto", 0, 6), ("auto", LARGE - 1, 6), ("auto", LARGE, 0), ("always", LARGE, 6), ("after-miss", 10, 0)],
+    ("ladder", "number", "dim", "halvings"),
+    [
+        ("auto", 2, 0, 6),
+        ("auto", 2, LARGE - 1, 6),
+        ("auto", 2, LARGE, 0),
+        ("auto", 1, LARGE, 6),
+        ("always", 2, LARGE, 6),
+        ("after-miss", 1, 10, 0),
+    ],
 )
-def test_large_models_are_spared_the_rungs(ladder: Literal["auto"], dim: int, halvings: int) -> None:
+def test_large_models_are_spared_the_rungs(ladder: Literal["auto"], number: int, dim: int, halvings: int) -> None:
     rule = Probed(StepSettings(ladder=ladder, halvings=6))
-    scale = StepScale(norm=1.0, length=1.0, theta_norm=1.0, round=1, dim=dim)
+    scale = StepScale(norm=1.0, length=1.0, theta_norm=1.0, round=number, dim=dim)
     assert rule.propose(scale).halvings == halvings
 
 
