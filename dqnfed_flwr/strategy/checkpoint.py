@@ -25,7 +25,17 @@ FORMAT = 2
 READABLE = (1, 2)
 """Format 1 had all vectors in the archive."""
 RECORD, NAMES, VECTORS = "record", "arrays", "vectors"
-DAMAGE = (OSError, ValueError, TypeError, LookupError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
+DAMAGE = (
+    OSError,
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    EOFError,
+    RuntimeError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 """What reading raises where a byte of the archive is not what it was."""
 FREE_TO_CHANGE = (
     "rounds",

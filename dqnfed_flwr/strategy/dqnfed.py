@@ -230,13 +230,13 @@ class DQNFed(Strategy):
         output = output_directory(self.settings)
         store = self._checkpoints = CheckpointStore(output / CHECKPOINT) if output is not None else None
         if not self.settings.resume:
-            if output is not None and store is not None:
-                output.mkdir(parents=True, exist_ok=True)
+            if store is not None:
+                store.path.parent.mkdir(parents=True, exist_ok=True)
                 store.discard()  # of another run; not to be mistaken for this one's
             theta, _, buffers = wire.decode_model(initial_arrays)
             model = torch.from_numpy(np.array(theta))
             return RunState(theta=model, candidate=model, buffers=buffers), []
-        if output is None or store is None:
+        if store is None:
             raise ConfigError("resume: needs output, the directory of the run to continue")
         record, arrays = store.read()
         check_settings(record["settings"], self.settings.flat())
@@ -247,9 +247,10 @@ class DQNFed(Strategy):
         state = unpack_state(record, arrays)
         reopen(state, self.settings)
         log(INFO, "Resumed after round %d", state.round)
-        events = read_events(output / EVENTS, state.round) if (output / EVENTS).exists() else []
+        log_file = store.path.with_name(EVENTS)
+        events = read_events(log_file, state.round) if log_file.exists() else []
         if len(events) < state.round:
-            log(WARNING, "%s: %d of %d events are there; figures cover those", output, len(events), state.round)
+            log(WARNING, "%s: %d of %d events are there; figures cover those", log_file, len(events), state.round)
         return state, events
 
     def _save(self, grid: Grid, state: RunState) -> None:
