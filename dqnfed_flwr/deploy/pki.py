@@ -47,13 +47,13 @@ class Identity:
 def make_authority(days: int = CA_DAYS, *, now: dt.datetime | None = None) -> Identity:
     """A new certificate authority, which may sign server certificates and no further authorities.
 
-    It is valid for ten years, or for `days` if its first certificate is to be longer.
+    It is valid for ten years, or a day longer than `days`, those of its first certificate.
     """
     key = ec.generate_private_key(CURVE())
     name = _common_name(f"dqnfed authority {x509.random_serial_number():x}"[:40])
     usage = _usage(key_cert_sign=True, crl_sign=True)
     certificate = (
-        _builder(name, name, key.public_key(), max(CA_DAYS, days), now)
+        _builder(name, name, key.public_key(), max(CA_DAYS, days + 1), now)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)
         .sign(key, DIGEST())

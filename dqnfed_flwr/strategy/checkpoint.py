@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import CheckpointError
-from dqnfed_flwr.strategy.vectors import LONG, Arrays, Place, VectorFile, read_vectors
+from dqnfed_flwr.strategy.vectors import LONG, Arrays, Mark, Place, VectorFile, mark_of, read_vectors
 from dqnfed_flwr.version import package_version
 
 FORMAT = 2
@@ -48,6 +48,7 @@ FREE_TO_CHANGE = (
     "early-stopping",
     "metrics",
     "metrics-clients",
+    "step.ladder",
 )
 """Settings that a resumed run may set anew."""
 
@@ -72,6 +73,7 @@ class CheckpointStore:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._mark: Mark | None = None
         self._vectors = VectorFile(_beside(path))
 
     def write(self, record: Mapping[str, Any], arrays: Mapping[str, NDArray[np.generic]]) -> None:
@@ -88,12 +90,16 @@ class CheckpointStore:
         ------
         OSError
             If there is no room, or the directory cannot be written.
+        CheckpointError
+            If another process has written a checkpoint there since.
         """
+        if (found := mark_of(self.path)) is not None and found != self._mark:
+            raise CheckpointError(f"{self.path}: another process writes there, too; give every run a folder of its own")
         long = {name: values for name, values in arrays.items() if values.nbytes >= LONG}
         short = {name: values for name, values in arrays.items() if name not in long}
         places = {name: place.as_list() for name, place in self._vectors.put(long).items()}
         text = json.dumps({"format": FORMAT, NAMES: sorted(short), VECTORS: places, **record})
-        _replace(self.path, {RECORD: np.frombuffer(text.encode(), np.uint8), **short})
+        self._replace({RECORD: np.frombuffer(text.encode(), np.uint8), **short})
         self._vectors.settle()
 
     def read(self) -> tuple[dict[str, Any], Arrays]:
@@ -110,14 +116,34 @@ class CheckpointStore:
             arrays |= read_vectors(_beside(self.path), places)
         except DAMAGE as error:
             raise CheckpointError(f"{self.path}: damaged ({error}); start anew") from None
-        self._vectors = VectorFile(_beside(self.path), places.values())
+        self._vectors, self._mark = VectorFile(_beside(self.path), places.values()), mark_of(self.path)
         return record, arrays
 
     def discard(self) -> None:
         """Remove what is there, if anything is."""
         self.path.unlink(missing_ok=True)
         _beside(self.path).unlink(missing_ok=True)
-        self._vectors = VectorFile(_beside(self.path))
+        self._vectors, self._mark = VectorFile(_beside(self.path)), None
+
+    def _replace(self, arrays: Mapping[str, NDArray[np.generic]]) -> None:
+        """Put an archive of `arrays` in the place of the one before."""
+        temporary = self.path.with_suffix(".tmp")
+        try:
+            with temporary.open("wb") as file:
+                np.savez(file, allow_pickle=False, **arrays)
+                file.flush()
+                os.fsync(file.fileno())
+            mark = mark_of(temporary)
+            temporary.replace(self.path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+        self._mark = mark
+        directory = os.open(self.path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
 
 
 def read_record(path: Path) -> dict[str, Any]:
@@ -135,24 +161,6 @@ def read_record(path: Path) -> dict[str, Any]:
 
 def _beside(path: Path) -> Path:
     return path.with_suffix(".vectors")
-
-
-def _replace(path: Path, arrays: Mapping[str, NDArray[np.generic]]) -> None:
-    temporary = path.with_suffix(".tmp")
-    try:
-        with temporary.open("wb") as file:
-            np.savez(file, allow_pickle=False, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
-    temporary.replace(path)
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
 
 
 def _read_archive(path: Path) -> tuple[dict[str, Any], Arrays]:
@@ -181,13 +189,14 @@ def output_directory(settings: Settings) -> Path | None:
 
 
 def check_settings(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Refuse to continue a run under other settings.
+    """Refuse to continue a run under other settings; one that `found` does not know yet had its default.
 
     Raises
     ------
     CheckpointError
         Naming each key that differs, with both values.
     """
+    found = {**Settings().flat(), **found}
     keys = sorted((set(found) | set(wanted)) - set(FREE_TO_CHANGE))
     if changed := [
         f"{key}: {found.get(key)!r} then, {wanted.get(key)!r} now" for key in keys if found.get(key) != wanted.get(key)

@@ -20,6 +20,7 @@ LONG = 1 << 12
 """Bytes from which an array is kept here, and not in the archive."""
 _PAGE = 1 << 12
 Arrays = dict[str, NDArray[np.generic]]
+Mark = tuple[int, int, int, int]
 _Key = tuple[int, str, tuple[int, ...]]
 
 
@@ -72,18 +73,22 @@ class VectorFile:
         self._path = path
         self._taken = list(taken)
         self._durable: dict[_Key, tuple[Place, NDArray[np.generic]]] = {}
+        self._mark: Mark | None = None
         self._next: dict[_Key, tuple[Place, NDArray[np.generic]]] = {}
 
     def put(self, arrays: Mapping[str, NDArray[np.generic]]) -> dict[str, Place]:
         """Write what the last checkpoint does not hold, synced; the places of all, by name.
 
-        Nothing of that checkpoint is touched before `settle`. What fails can be done again.
+        Nothing of that checkpoint is touched before `settle`. What fails can be done again. Where the file is gone or
+        another, all is written.
 
         Raises
         ------
         OSError
             If the file cannot be written.
         """
+        if self._mark != mark_of(self._path):
+            self._durable = {}
         solid = {name: np.ascontiguousarray(values) for name, values in arrays.items()}
         keys = {name: _key(values) for name, values in solid.items()}
         new = {key: solid[name] for name, key in keys.items() if key not in self._durable}
@@ -99,17 +104,26 @@ class VectorFile:
 
     def settle(self) -> None:
         """The checkpoint that names the places of the last `put` has replaced the one before."""
-        self._durable = self._next
+        self._durable, self._mark = self._next, mark_of(self._path)
         self._taken = [place for place, _ in self._durable.values()]
 
     def _write(self, vectors: Iterable[tuple[Place, NDArray[np.generic]]]) -> None:
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | (0 if self._taken else os.O_TRUNC), 0o666)
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o666)  # never cut: an archive may name it
         with os.fdopen(descriptor, "wb") as file:
             for place, values in vectors:
                 file.seek(place.offset)
                 file.write(_bytes(values))
             file.flush()
             os.fsync(file.fileno())
+
+
+def mark_of(path: Path) -> Mark | None:
+    """What tells a file from itself once it was written to, and from another of its name; None if there is none."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def read_vectors(path: Path, places: Mapping[str, Place]) -> Arrays:
@@ -128,7 +142,7 @@ def read_vectors(path: Path, places: Mapping[str, Place]) -> Arrays:
     with path.open("rb") as file:
         for name, place in places.items():
             file.seek(place.offset)
-            values = np.frombuffer(file.read(place.length), place.dtype).reshape(place.shape)
+            values = np.frombuffer(bytearray(file.read(place.length)), place.dtype).reshape(place.shape)
             if zlib.crc32(_bytes(values)) != place.checksum:
                 raise ValueError(f"the checksum of {name!r} in {path.name} is another")
             arrays[name] = values

@@ -17,9 +17,12 @@ from tests.helpers.runs import TINY
 
 CLIENTS: Mapping[str, Mapping[str, Any]] = {
     "fedcorr": {"rounds": 16, "fedcorr.preprocessing": 2, "fedcorr.finetuning": 4},
-    "fednl": {"fednl.form": "last-layer"},
+    "fednl, last layer": {"method": "fednl", "fednl.form": "last-layer"},
+    "fednl, diagonal": {"method": "fednl", "fednl.form": "diagonal"},
+    "ditto with buffers": {"method": "ditto", "model": "tests.helpers.models:norm_mlp"},
     "secant": {"curvature.kind": "secant", "curvature.memory": 2},
     "hessian": {"curvature.kind": "hvp", "curvature.memory": 2},
+    "together": {"curvature.kind": "secant", "participation": 1.0, "local.together": 2, "local.batch-size": 0},
     "relaxing": {"step.on-stationary": "relax"},
     "buffers": {"model": "tests.helpers.models:norm_mlp", "split.validation-fraction": 0.3, "early-stopping": 9},
 }

@@ -52,7 +52,9 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 
 def test_a_write_that_fails_leaves_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = written(tmp_path)
+    path = tmp_path / "checkpoint.npz"
+    store = CheckpointStore(path)
+    store.write(RECORD, ARRAYS)
     before = path.read_bytes()
 
     def full_disk(descriptor: int) -> None:
@@ -60,7 +62,7 @@ def test_a_write_that_fails_leaves_the_one_before(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(os, "fsync", full_disk)
     with pytest.raises(OSError, match="No space left"):
-        CheckpointStore(path).write(RECORD, {"theta": np.zeros(1000)})
+        store.write(RECORD, {"theta": np.zeros(1000)})
     assert path.read_bytes() == before
 
 
@@ -143,6 +145,13 @@ def test_other_settings_are_refused_key_by_key() -> None:
 def test_a_key_of_another_version_is_named() -> None:
     with pytest.raises(CheckpointError, match="colour: 'red' then, None now"):
         check_settings({**Settings().flat(), "colour": "red"}, Settings().flat())
+
+
+def test_a_setting_that_the_checkpoint_does_not_know_had_its_default() -> None:
+    found = {key: value for key, value in Settings().flat().items() if key not in ("dqn-fed.beta", "step.ladder")}
+    check_settings(found, Settings().flat())
+    with pytest.raises(CheckpointError, match=r"dqn-fed\.beta: "):
+        check_settings(found, Settings.from_mapping({"dqn-fed.beta": 0.5}).flat())
 
 
 def test_what_does_not_change_the_mathematics_may_be_set_anew() -> None:

@@ -57,7 +57,9 @@ def test_what_the_last_checkpoint_holds_is_not_written_again(tmp_path: Path) -> 
     writer, old = store(tmp_path), torch.ones(LENGTH)
     writer.write({}, {"theta": vector(1), "candidate": old.numpy()})
     path = tmp_path / "checkpoint.vectors"
-    path.write_bytes(bytes(path.stat().st_size))  # so that it shows
+    found = path.stat()
+    path.write_bytes(bytes(found.st_size))  # so that it shows, and is not noticed
+    os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
     writer.write({}, {"theta": old.numpy(), "candidate": vector(3)})
     with pytest.raises(CheckpointError, match=r"the checksum of 'theta' in checkpoint\.vectors is another"):
         store(tmp_path).read()
@@ -87,6 +89,62 @@ def test_a_run_that_goes_on_spares_the_checkpoint_it_came_from(tmp_path: Path, m
     with pytest.raises(KeyboardInterrupt):
         writer.write({"round": 2}, {"theta": vector(2)})
     assert stored(tmp_path) == {"theta": [1, 1]}
+
+
+def test_a_directory_that_cannot_be_synced_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer, synced, calls = store(tmp_path), os.fsync, [0]
+
+    def third_fails(descriptor: int) -> None:
+        calls[0] += 1
+        if calls[0] == 3:  # vectors, archive, directory
+            raise OSError(28, "No space left on device")
+        synced(descriptor)
+
+    monkeypatch.setattr(os, "fsync", third_fails)
+    with pytest.raises(OSError, match="No space left"):
+        writer.write({}, {"theta": vector(1)})
+    assert stored(tmp_path) == {"theta": [1, 1]}
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            writer.write({}, {"theta": vector(1)})
+    assert stored(tmp_path) == {"theta": [1, 1]}
+    writer.write({}, {"theta": vector(1)})
+    assert stored(tmp_path) == {"theta": [1, 1]}
+
+
+@pytest.mark.parametrize("harm", ["gone", "cut", "another"])
+def test_a_file_that_was_taken_away_is_written_anew(tmp_path: Path, harm: str) -> None:
+    writer, kept, path = store(tmp_path), vector(1), tmp_path / "checkpoint.vectors"
+    writer.write({}, {"theta": vector(2), "kept": kept})
+    if harm == "cut":
+        os.truncate(path, LENGTH)
+    else:
+        path.unlink()
+    if harm == "another":
+        path.write_bytes(bytes(100 * LENGTH))
+    writer.write({}, {"theta": vector(3), "kept": kept})
+    assert stored(tmp_path) == {"theta": [3, 3], "kept": [1, 1]}
+
+
+def test_two_that_write_to_one_folder_are_told(tmp_path: Path) -> None:
+    one, other = store(tmp_path), store(tmp_path)
+    one.write({}, {"theta": vector(1)})
+    other.read()
+    other.write({}, {"theta": vector(2)})
+    with pytest.raises(CheckpointError, match="another process writes there, too; give every run a folder of its own"):
+        one.write({}, {"theta": vector(3)})
+    with pytest.raises(CheckpointError, match="another process"):
+        store(tmp_path).write({}, {"theta": vector(3)})
+    assert stored(tmp_path) == {"theta": [2, 2]}
+    (tmp_path / "checkpoint.npz").unlink()
+    one.write({}, {"theta": vector(3)})
+    assert stored(tmp_path) == {"theta": [3, 3]}
+
+
+def test_what_is_read_may_be_written_to(tmp_path: Path) -> None:
+    store(tmp_path).write({}, {"theta": vector(1)})
+    assert store(tmp_path).read()[1]["theta"].flags.writeable
 
 
 def test_discard_leaves_nothing(tmp_path: Path) -> None:
@@ -139,11 +197,14 @@ def test_whatever_is_replaced_and_whenever_it_is_killed_the_last_whole_checkpoin
     directory = tmp_path_factory.mktemp("checkpoint")
     writer = store(directory)
     arrays: dict[str, NDArray[Any]] = {"0": vector(-1)}
-    writer.write({}, arrays)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)  # its time
+        writer.write({}, arrays)
     durable = dict(arrays)
     for number, (changes, killed) in enumerate(rounds):
         arrays |= {str(name): vector(number, length * LENGTH) for name, length in changes}
         with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(os, "fsync", lambda _: None)
             if killed:
                 patch.setattr(Path, "replace", _killed)
             try:
