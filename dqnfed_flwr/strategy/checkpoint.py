@@ -90,11 +90,9 @@ class CheckpointStore:
         ------
         OSError
             If there is no room, or the directory cannot be written.
-        CheckpointError
-            If another process has written a checkpoint there since.
         """
-        if (found := mark_of(self.path)) is not None and found != self._mark:
-            raise CheckpointError(f"{self.path}: another process writes there, too; give every run a folder of its own")
+        if self._mark != mark_of(self.path):  # another process writes there, too; what its checkpoint needs stays whole
+            self._vectors = VectorFile(_beside(self.path), _places_in(self.path))
         long = {name: values for name, values in arrays.items() if values.nbytes >= LONG}
         short = {name: values for name, values in arrays.items() if name not in long}
         places = {name: place.as_list() for name, place in self._vectors.put(long).items()}
@@ -157,6 +155,13 @@ def read_record(path: Path) -> dict[str, Any]:
     record, _ = _read_archive(path)
     record.pop(VECTORS, None)
     return record
+
+
+def _places_in(path: Path) -> list[Place]:
+    try:
+        return [Place.of(values) for values in _read_archive(path)[0].get(VECTORS, {}).values()]
+    except (CheckpointError, *DAMAGE):
+        return []
 
 
 def _beside(path: Path) -> Path:

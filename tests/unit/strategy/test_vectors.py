@@ -127,19 +127,25 @@ def test_a_file_that_was_taken_away_is_written_anew(tmp_path: Path, harm: str) -
     assert stored(tmp_path) == {"theta": [3, 3], "kept": [1, 1]}
 
 
-def test_two_that_write_to_one_folder_are_told(tmp_path: Path) -> None:
-    one, other = store(tmp_path), store(tmp_path)
-    one.write({}, {"theta": vector(1)})
+def test_two_that_write_to_one_folder_leave_whole_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other, kept = store(tmp_path), store(tmp_path), vector(1)
+    one.write({}, {"theta": vector(1), "kept": kept})
     other.read()
-    other.write({}, {"theta": vector(2)})
-    with pytest.raises(CheckpointError, match="another process writes there, too; give every run a folder of its own"):
-        one.write({}, {"theta": vector(3)})
-    with pytest.raises(CheckpointError, match="another process"):
-        store(tmp_path).write({}, {"theta": vector(3)})
-    assert stored(tmp_path) == {"theta": [2, 2]}
-    (tmp_path / "checkpoint.npz").unlink()
-    one.write({}, {"theta": vector(3)})
-    assert stored(tmp_path) == {"theta": [3, 3]}
+    for number in (2, 3):
+        other.write({}, {"theta": vector(number), "kept": vector(number)})
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            one.write({}, {"theta": vector(4), "kept": kept})
+    assert stored(tmp_path) == {"theta": [3, 3], "kept": [3, 3]}
+    one.write({}, {"theta": vector(4), "kept": kept})
+    assert stored(tmp_path) == {"theta": [4, 4], "kept": [1, 1]}
+
+
+def test_what_another_left_there_is_replaced_whatever_it_is(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint.npz").write_text("no archive")
+    store(tmp_path).write({}, {"theta": vector(1)})
+    assert stored(tmp_path) == {"theta": [1, 1]}
 
 
 def test_what_is_read_may_be_written_to(tmp_path: Path) -> None:
