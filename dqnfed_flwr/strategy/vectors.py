@@ -48,11 +48,10 @@ class Place:
             If `values` is no such list.
         """
         offset, length, checksum, dtype, shape = values
-        if not isinstance(offset, int) or not isinstance(length, int) or not isinstance(checksum, int):
-            raise TypeError(f"no place of a vector: {values}")
-        if not isinstance(dtype, str) or not isinstance(shape, list):
-            raise TypeError(f"no place of a vector: {values}")
-        return cls(offset, length, checksum, dtype, tuple(map(int, shape)))
+        match offset, length, checksum, dtype, shape:
+            case int(), int(), int(), str(), list():
+                return cls(offset, length, checksum, dtype, tuple(map(int, shape)))
+        raise TypeError(f"no place of a vector: {values}")
 
 
 class VectorFile:
@@ -79,8 +78,8 @@ class VectorFile:
     def put(self, arrays: Mapping[str, NDArray[np.generic]]) -> dict[str, Place]:
         """Write what the last checkpoint does not hold, synced; the places of all, by name.
 
-        Nothing of that checkpoint is touched before `settle`. What fails can be done again. Where the file is gone or
-        another, all is written.
+        Nothing of that checkpoint is touched before `settle`. What fails can be done again, with the same places. Where
+        the file is gone, or somebody else wrote to it, all is written.
 
         Raises
         ------
@@ -104,17 +103,20 @@ class VectorFile:
 
     def settle(self) -> None:
         """The checkpoint that names the places of the last `put` has replaced the one before."""
-        self._durable, self._mark = self._next, mark_of(self._path)
+        self._durable = self._next
         self._taken = [place for place, _ in self._durable.values()]
 
     def _write(self, vectors: Iterable[tuple[Place, NDArray[np.generic]]]) -> None:
         descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o666)  # never cut: an archive may name it
-        with os.fdopen(descriptor, "wb") as file:
-            for place, values in vectors:
-                file.seek(place.offset)
-                file.write(_bytes(values))
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                for place, values in vectors:
+                    file.seek(place.offset)
+                    file.write(_bytes(values))
+                file.flush()
+                os.fsync(file.fileno())
+        finally:
+            self._mark = mark_of(self._path)  # also where it failed: what is there was written here, not by another
 
 
 def mark_of(path: Path) -> Mark | None:

@@ -91,26 +91,40 @@ def test_a_run_that_goes_on_spares_the_checkpoint_it_came_from(tmp_path: Path, m
     assert stored(tmp_path) == {"theta": [1, 1]}
 
 
-def test_a_directory_that_cannot_be_synced_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    writer, synced, calls = store(tmp_path), os.fsync, [0]
-
-    def third_fails(descriptor: int) -> None:
-        calls[0] += 1
-        if calls[0] == 3:  # vectors, archive, directory
-            raise OSError(28, "No space left on device")
-        synced(descriptor)
-
-    monkeypatch.setattr(os, "fsync", third_fails)
+@pytest.mark.parametrize("failing", [1, 2, 3], ids=["vectors", "archive", "directory"])
+def test_a_write_that_fails_is_done_again_at_the_same_places(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int
+) -> None:
+    writer, kept, path = store(tmp_path), vector(1), tmp_path / "checkpoint.vectors"
+    writer.write({}, {"theta": vector(1), "kept": kept})
+    new = {"kept": kept, "theta": vector(2)}
+    _fail_at(failing, monkeypatch)
     with pytest.raises(OSError, match="No space left"):
-        writer.write({}, {"theta": vector(1)})
-    assert stored(tmp_path) == {"theta": [1, 1]}
+        writer.write({}, new)
+    reached = stored(tmp_path)
+    assert reached == {"theta": [2.0 if failing == 3 else 1.0] * 2, "kept": [1, 1]}
+    length = path.stat().st_size
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", _killed)
         with pytest.raises(KeyboardInterrupt):
-            writer.write({}, {"theta": vector(1)})
-    assert stored(tmp_path) == {"theta": [1, 1]}
-    writer.write({}, {"theta": vector(1)})
-    assert stored(tmp_path) == {"theta": [1, 1]}
+            writer.write({}, new)
+    assert stored(tmp_path) == reached
+    writer.write({}, new)
+    assert stored(tmp_path) == {"theta": [2, 2], "kept": [1, 1]}
+    assert path.stat().st_size == length
+
+
+def _fail_at(call: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let one call of fsync from now on find the disk full."""
+    synced, calls = os.fsync, [0]
+
+    def fsync(descriptor: int) -> None:
+        calls[0] += 1
+        if calls[0] == call:
+            raise OSError(28, "No space left on device")
+        synced(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
 
 
 @pytest.mark.parametrize("harm", ["gone", "cut", "another"])
