@@ -147,9 +147,7 @@ def compare(
         str | None,
         typer.Option(metavar="METHOD", help="Compare the others with this one; by default the first dqn-fed."),
     ] = None,
-    last: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Average each client's accuracy over its last N evaluations.")
-    ] = 1,
+    last: Annotated[int, typer.Option(min=1, metavar="N", help="Average the figures of the last N evaluations.")] = 1,
     output: Annotated[
         Path, typer.Option(metavar="DIR", show_default=False, help="Folder of the results; runs/compare by default.")
     ] = Path("runs/compare"),

@@ -121,9 +121,9 @@ def _run_part(
                 )
         except KeyboardInterrupt:
             raise Interrupted(f"finished runs are kept; go on with: {command}") from None
-        reference = reference_of(plan, None)
-        named = next((entry for entry in plan.entries if entry.method == manifest.reference), reference)
-        comparison: Comparison = compare_rows(plan, rows, named, part.search.select, part.last)
+        present = any(entry.method == manifest.reference for entry in plan.entries)
+        reference = reference_of(plan, manifest.reference if present else None)
+        comparison: Comparison = compare_rows(plan, rows, reference, part.search.select, part.last)
         figures = as_json(comparison, command, time.perf_counter() - since)
         write_files(plan.directory, comparison, figures, tables(comparison))
     shown = [paper_table(part, comparison), difference_table(comparison)]

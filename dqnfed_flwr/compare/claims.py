@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
 
-from dqnfed_flwr.compare.figures import (
-    DRAWS,
-    LEVEL,
-    Interval,
-    hierarchical_bootstrap,
-    mean_accuracy,
-    mean_difference,
-    paired,
-    worst10_difference,
-)
+from dqnfed_flwr.compare.figures import Difference, Interval, difference_of, mean_accuracy, over_seeds
 from dqnfed_flwr.compare.record import Record
 from dqnfed_flwr.compare.results import Comparison, Row
-from dqnfed_flwr.types import Float64Array
 
 NEAR_ONE = 0.99
 """From here on a mean of rho_t over all rounds counts as near 1."""
+SMOOTH, SHARE = 5, 0.95
+"""Evaluations whose mean accuracies are averaged, and the share of the accuracy reached, where rounds are counted."""
 
 
 class Verdict(StrEnum):
@@ -49,8 +40,8 @@ class Claim:
         From the difference to that unit.
     sign : int
         1 where a positive difference (reference less rival) bears the claim out, -1 where a negative one does.
-    difference : Callable
-        Interval of the difference between two rows; None where it cannot be told.
+    difference : Difference
+        Of a run of the reference to the rival's with the same seed; NaN where it cannot be told.
     """
 
     key: str
@@ -58,7 +49,7 @@ class Claim:
     unit: str
     scale: float
     sign: int
-    difference: Callable[[Row, Row], Interval | None]
+    difference: Difference
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +60,11 @@ class Finding:
     rival: Row
     interval: Interval | None
     verdict: Verdict
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the interval has bounds, so that there is something to decide by."""
+        return self.interval is not None and not math.isnan(self.interval.low)
 
     @property
     def text(self) -> str:
@@ -82,11 +78,14 @@ class Finding:
 
 
 def findings(comparison: Comparison) -> dict[str, list[Finding]]:
-    """Of each claim, by its key: every rival that has runs of the same seeds. Empty without a reference."""
+    """Of each claim, by its key: every rival with finished runs. Empty without a reference.
+
+    Other forms of the reference's method are no rivals, nor is a method with a model for every client.
+    """
     ours = comparison.reference
     if ours is None or not ours.good:
         return {}
-    rivals = [row for row in comparison.rows if row is not ours and row.good]
+    rivals = [row for row in comparison.rows if row.good and row.entry.method != ours.entry.method and not row.personal]
     return {claim.key: [_finding(claim, ours, rival) for rival in rivals] for claim in CLAIMS}
 
 
@@ -113,83 +112,51 @@ def judge(interval: Interval | None, sign: int) -> Verdict:
 
 
 def rounds_to(record: Record, target: float) -> float:
-    """The first round whose mean test accuracy is at least `target`; infinite if none is."""
-    reached = (event.round for event in record.events if mean_accuracy(event) >= target)
+    """The first round whose mean test accuracy, averaged with a few before it, is at least `target`; else infinite."""
+    reached = (number for number, value in _smoothed(record) if value >= target)
     return float(next(reached, math.inf))
 
 
-def std_difference(ours: Float64Array, theirs: Float64Array) -> Float64Array:
-    """Population standard deviation over clients of ours less that of theirs; arrays [..., K] to [...]."""
-    return np.asarray(ours.std(axis=-1) - theirs.std(axis=-1))
+def speed(ours: Record, rival: Record) -> float:
+    """Share of the rival's rounds that ours takes to an accuracy that both reach, less 1; NaN without evaluations.
 
-
-def over_seeds(values: Sequence[float], *, draws: int = DRAWS, seed: int = 0) -> Interval | None:
-    """Percentile interval of a mean over seeds, which are drawn; without bounds for one seed, None for none."""
-    known = np.array([value for value in values if not math.isnan(value)])
-    if not known.size:
-        return None
-    if known.size == 1:
-        return Interval(math.nan, float(known[0]), math.nan)
-    rng = np.random.default_rng(seed)
-    means = known[rng.integers(known.size, size=(draws, known.size))].mean(axis=1)
-    low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Interval(float(low), float(known.mean()), float(high))
-
-
-def _finding(claim: Claim, ours: Row, rival: Row) -> Finding:
-    interval = claim.difference(ours, rival)
-    return Finding(claim, rival, interval, judge(interval, claim.sign))
-
-
-def _of_clients(
-    difference: Callable[[Float64Array, Float64Array], Float64Array],
-) -> Callable[[Row, Row], Interval | None]:
-    def interval(ours: Row, rival: Row) -> Interval | None:
-        pairs = paired(ours.records, rival.records)
-        return hierarchical_bootstrap(pairs, difference) if pairs else None
-
-    return interval
-
-
-def _of_seeds(difference: Callable[[Record, Record], float]) -> Callable[[Row, Row], Interval | None]:
-    def interval(ours: Row, rival: Row) -> Interval | None:
-        theirs = {record.job.seed: record for record in rival.good}
-        return over_seeds(
-            [difference(record, theirs[record.job.seed]) for record in ours.good if record.job.seed in theirs]
-        )
-
-    return interval
-
-
-def _speed(ours: Record, rival: Record) -> float:
-    """Share of the rival's rounds that ours takes to the accuracy that both reach, less 1.
-
-    The target is the lower one of the two best mean accuracies, so that both get there.
+    Single evaluations jump by points, and the last tenths of a point take most of the rounds: means of `SMOOTH`
+    evaluations are looked at, and the target is `SHARE` of the lower one of their two best.
     """
-    best = [max((mean_accuracy(e) for e in record.events if e.accuracy), default=math.nan) for record in (ours, rival)]
-    if any(math.isnan(value) for value in best):
+    curves = [_smoothed(record) for record in (ours, rival)]
+    if not all(curves):
         return math.nan
-    target = min(best)
+    target = SHARE * min(max(value for _, value in each) for each in curves)
     return rounds_to(ours, target) / rounds_to(rival, target) - 1
 
 
-def _rho(ours: Record, rival: Record) -> float:
-    return ours.figures["rho_mean"] - rival.figures["rho_mean"]
+def _smoothed(record: Record) -> list[tuple[int, float]]:
+    """Rounds, and the mean of the mean accuracies of the last `SMOOTH` evaluations then: of fewer in a short run."""
+    known = [(event.round, mean_accuracy(event)) for event in record.events if event.accuracy]
+    window = min(SMOOTH, math.ceil(len(known) / 4))
+    return [
+        (known[end - 1][0], float(np.mean([value for _, value in known[end - window : end]])))
+        for end in range(window, len(known) + 1)
+        if window
+    ]
+
+
+def _finding(claim: Claim, ours: Row, rival: Row) -> Finding:
+    found = over_seeds(ours.records, rival.records, claim.difference)
+    return Finding(claim, rival, found, judge(found, claim.sign))
 
 
 CLAIMS = (
-    Claim("mean", "higher mean", "percentage points of the mean", 100, 1, _of_clients(mean_difference)),
-    Claim("std", "lower σ", "percentage points of σ", 100, -1, _of_clients(std_difference)),
-    Claim(
-        "worst10", "better worst 10 %", "percentage points of the worst 10 %", 100, 1, _of_clients(worst10_difference)
-    ),
+    Claim("mean", "higher mean", "percentage points of the mean", 100, 1, difference_of("mean")),
+    Claim("std", "lower σ", "percentage points of σ", 100, -1, difference_of("std")),
+    Claim("worst10", "better worst 10 %", "percentage points of the worst 10 %", 100, 1, difference_of("worst10")),
     Claim(
         "rounds",
         "faster in rounds",
-        "per cent more or fewer rounds to the accuracy that both reach",
+        f"per cent more or fewer rounds to {100 * SHARE:.0f} % of the accuracy that both reach",
         100,
         -1,
-        _of_seeds(_speed),
+        speed,
     ),
-    Claim("rho", "more clients improved (ρ)", "mean of ρ over the rounds", 1, 1, _of_seeds(_rho)),
+    Claim("rho", "more clients improved (ρ)", "mean of ρ over the rounds", 1, 1, difference_of("rho_mean")),
 )

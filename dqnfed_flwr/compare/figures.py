@@ -8,17 +8,16 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import stdtrit
 
 from dqnfed_flwr.compare.record import Record
-from dqnfed_flwr.errors import DataError
 from dqnfed_flwr.fairness import ClientShift, suffering_and_well_performing
 from dqnfed_flwr.telemetry.events import RoundEvent
 from dqnfed_flwr.types import Float64Array
 
-DRAWS = 2000
 LEVEL = 0.95
-BLOCK = 2_000_000
-"""Clients drawn at a time: bounds the memory of the bootstrap."""
+Difference = Callable[[Record, Record], float]
+"""From a run and another one with the same seed to a number."""
 
 
 class Summary(NamedTuple):
@@ -29,7 +28,7 @@ class Summary(NamedTuple):
 
 
 class Interval(NamedTuple):
-    """An estimate and its bootstrap interval."""
+    """An estimate and its interval; the bounds are NaN where they are not known."""
 
     low: float
     estimate: float
@@ -89,66 +88,43 @@ def ranks(values: Sequence[float], *, higher: bool, digits: int) -> list[int]:
 
 def paired(ours: Sequence[Record], theirs: Sequence[Record]) -> list[tuple[Float64Array, Float64Array]]:
     """Accuracies of two rows for the same seeds and clients, a pair of arrays [K] a seed."""
-    by_seed = {record.job.seed: record.accuracies for record in theirs if record.accuracies}
+    by_seed = {record.job.seed: record.accuracies for record in theirs}
     pairs = []
     for record in ours:
-        other = by_seed.get(record.job.seed)
-        if not record.accuracies or not other:
-            continue
+        other = by_seed.get(record.job.seed, {})
         clients = sorted(record.accuracies.keys() & other.keys())
         if clients:
             pairs.append((np.array([record.accuracies[k] for k in clients]), np.array([other[k] for k in clients])))
     return pairs
 
 
-def mean_difference(ours: Float64Array, theirs: Float64Array) -> Float64Array:
-    """Mean over clients of ours - theirs; arrays [..., K] to [...]."""
-    return np.asarray((ours - theirs).mean(axis=-1))
+def over_seeds(ours: Sequence[Record], theirs: Sequence[Record], figure: Difference) -> Interval | None:
+    """A difference of two rows, paired by seed; None if no seed has a good run of both."""
+    others = {record.job.seed: record for record in theirs if record.good}
+    return interval(
+        [figure(record, others[record.job.seed]) for record in ours if record.good and record.job.seed in others]
+    )
 
 
-def worst10_difference(ours: Float64Array, theirs: Float64Array) -> Float64Array:
-    """Worst 10 % of ours less the worst 10 % of theirs, each of its own clients; arrays [..., K] to [...]."""
-    return _worst10(ours) - _worst10(theirs)
+def difference_of(key: str) -> Difference:
+    """Of a figure of two runs with the same seed: ours less theirs."""
+    return lambda ours, theirs: ours.figures[key] - theirs.figures[key]
 
 
-def hierarchical_bootstrap(
-    pairs: Sequence[tuple[Float64Array, Float64Array]],
-    difference: Callable[[Float64Array, Float64Array], Float64Array],
-    *,
-    draws: int = DRAWS,
-    seed: int = 0,
-) -> Interval:
-    """Percentile interval of a difference, averaged over seeds: seeds are drawn, then clients within each.
+def interval(values: Sequence[float]) -> Interval | None:
+    """Mean of the values that are known, one a seed, with Student's 95 % interval; None if none is known.
 
-    Parameters
-    ----------
-    pairs : Sequence[tuple[Float64Array, Float64Array]]
-        Accuracies of the same clients under two methods, a pair of arrays [K] a seed.
-    difference : Callable
-        Of two arrays [..., K], such as `mean_difference`.
-    draws : int
-        Bootstrap samples.
-    seed : int
-        Of the draws.
-
-    Raises
-    ------
-    DataError
-        If there is no pair.
+    A seed decides split, start and mini-batches, so that seeds are the independent repetitions; clients and rounds of
+    one run are not. A single value has no bounds.
     """
-    if not pairs:
-        raise DataError("bootstrap: no seed that both methods finished; nothing to compare")
-    rng = np.random.default_rng(seed)
-    chosen = rng.integers(len(pairs), size=(draws, len(pairs)))
-    totals = np.zeros(draws)
-    for place, (ours, theirs) in enumerate(pairs):
-        samples = np.repeat(np.arange(draws), np.count_nonzero(chosen == place, axis=1))
-        for part in np.array_split(samples, max(1, samples.size * ours.size // BLOCK)):
-            clients = rng.integers(ours.size, size=(part.size, ours.size))
-            np.add.at(totals, part, difference(ours[clients], theirs[clients]))
-    low, high = np.quantile(totals / len(pairs), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    estimate = float(np.mean([difference(ours, theirs) for ours, theirs in pairs]))
-    return Interval(float(low), estimate, float(high))
+    known = np.array([value for value in values if not math.isnan(value)], dtype=np.float64)
+    if not known.size:
+        return None
+    mean = float(known.mean())
+    if known.size == 1:
+        return Interval(math.nan, mean, math.nan)
+    reach = float(stdtrit(known.size - 1, (1 + LEVEL) / 2) * known.std(ddof=1) / math.sqrt(known.size))
+    return Interval(mean - reach, mean, mean + reach)
 
 
 def shifts(records: Sequence[Record], baseline: Sequence[Record]) -> tuple[Summary, Summary] | None:
@@ -193,12 +169,6 @@ def _known(events: Sequence[RoundEvent], figure: Callable[[RoundEvent], float]) 
         dtype=np.float64,
     ).reshape(-1, 4)
     return rows[~np.isnan(rows[:, 3])].T
-
-
-def _worst10(values: Float64Array) -> Float64Array:
-    count = -(-values.shape[-1] // 10)
-    lowest = np.partition(values, count - 1, axis=-1)[..., :count]
-    return np.asarray(lowest.mean(axis=-1))
 
 
 def value_of(figures: Mapping[str, Summary], key: str) -> Summary:

@@ -77,7 +77,10 @@ def _row(comparison: Comparison, place: int) -> dict[str, Any]:
             key: {"mean": _finite(summary.mean), "std": _finite(summary.std)}
             for key, summary in comparison.figures[place].items()
         },
-        "difference": {key: found._asdict() for key, found in comparison.differences[place].items()},
+        "difference": {
+            key: {bound: _finite(value) for bound, value in found._asdict().items()}
+            for key, found in comparison.differences[place].items()
+        },
         "against_fedavg": shift
         and {
             "suffering_improved": _finite(shift[0].mean),
@@ -105,7 +108,7 @@ def _run(record: Record) -> dict[str, Any]:
         "reason": record.reason or None,
         "folder": str(record.job.folder),
         "figures": {key: _finite(value) for key, value in record.figures.items()},
-        "accuracies": {str(client): value for client, value in (record.accuracies or {}).items()},
+        "accuracies": {str(client): value for client, value in record.accuracies.items()},
     }
 
 

@@ -83,7 +83,7 @@ def colours_of(comparison: Comparison) -> dict[int, str]:
 def draw_accuracy(comparison: Comparison, colours: dict[int, str], figure: Figure) -> None:
     """Mean accuracy against rounds, traffic and time."""
     panels = figure.subplots(1, 3, sharey=True)
-    curves = _curves(comparison, colours, mean_accuracy)
+    curves = _curves(comparison, comparison.comparable(colours), mean_accuracy)
     kinds: tuple[tuple[str, Callable[[Curve], Float64Array]], ...] = (
         ("traffic, both ways, MB", lambda found: found.megabytes),
         ("seconds", lambda found: found.seconds),
@@ -128,7 +128,7 @@ def draw_clients(comparison: Comparison, colours: dict[int, str], figure: Figure
         hspace=0.35,
         wspace=0.1,
     )
-    values = {place: _accuracies(comparison, place) for place in colours}
+    values = {place: comparison.rows[place].clients for place in colours}
     everything = np.concatenate(list(values.values()))
     low, high = float(everything.min()), float(everything.max())
     edges = np.linspace(*((low, high) if high > low else (low - 5, high + 5)), BINS + 1)
@@ -157,8 +157,8 @@ def draw_fairness(comparison: Comparison, colours: dict[int, str], figure: Figur
     from dqnfed_flwr.compare.labels import label_points
 
     axes = figure.subplots()
-    figures = comparison.figures
-    places = {place: (figures[place]["mean"], figures[place]["worst10"]) for place in colours}
+    figures, shown = comparison.figures, comparison.comparable(colours)
+    places = {place: (figures[place]["mean"], figures[place]["worst10"]) for place in shown}
     floors = [_floor([100 * pair[axis].mean for pair in places.values()]) for axis in (0, 1)]
     labels: list[Label] = []
     outside = []
@@ -247,11 +247,6 @@ def _smoothed(found: Curve) -> Curve:
     start = window - 1
     x = found.rounds[start:], found.megabytes[start:], found.seconds[start:]
     return Curve(*x, smooth(found.mean), smooth(found.std))
-
-
-def _accuracies(comparison: Comparison, place: int) -> Float64Array:
-    found = [value for record in comparison.rows[place].good for value in (record.accuracies or {}).values()]
-    return 100 * np.array(found, dtype=np.float64)
 
 
 def _bar(summary: Summary) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,7 +15,7 @@ from dqnfed_flwr.fairness import fairness_report
 from dqnfed_flwr.telemetry.events import RoundEvent
 from dqnfed_flwr.telemetry.log import EVENTS, read_events
 
-Accuracies = dict[int, float]
+Accuracies = Mapping[int, float]
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,8 @@ class Record:
         `finished`, `pareto-stationary`, `early-stopped` or `failed`.
     reason : str
         Why it failed; else empty.
-    accuracies : Accuracies
-        Test accuracy of every client that is compared; empty if it failed.
+    evaluations : tuple[Accuracies, ...]
+        Test accuracy of every client, once for each of the last evaluations that count; empty if it failed.
     events : tuple[RoundEvent, ...]
         One a round; empty if it failed.
     """
@@ -39,25 +39,37 @@ class Record:
     job: Job
     status: str
     reason: str = ""
-    accuracies: Mapping[int, float] | None = None
+    evaluations: tuple[Accuracies, ...] = ()
     events: tuple[RoundEvent, ...] = ()
 
     @property
     def good(self) -> bool:
         """Whether the run came to its end with accuracies."""
-        return bool(self.accuracies)
+        return bool(self.evaluations)
+
+    @cached_property
+    def accuracies(self) -> Accuracies:
+        """Mean over the evaluations of each client; one that missed some is averaged over the others."""
+        found: dict[int, list[float]] = {}
+        for evaluation in self.evaluations:
+            for client, value in evaluation.items():
+                found.setdefault(client, []).append(value)
+        return {client: sum(values) / len(values) for client, values in sorted(found.items())}
 
     @cached_property
     def figures(self) -> dict[str, float]:
-        """Fairness of the accuracies, rho_t, and what it took; NaN where unknown, empty if the run failed."""
-        if not self.accuracies:
+        """Fairness of the accuracies, rho_t, and what it took; NaN where unknown, empty if the run failed.
+
+        Fairness is that of each evaluation, averaged over them: a spread or a tail is one of a model that there was.
+        """
+        if not self.evaluations:
             return {}
         rounds = len(self.events)
         ratios = [event.improved_ratio for event in self.events if not math.isnan(event.improved_ratio)]
         seconds = sum(event.seconds.get("total", 0.0) for event in self.events)
         exchanges = sum(event.exchanges for event in self.events)
         return {
-            **fairness_report(self.accuracies),
+            **_mean_report([fairness_report(evaluation) for evaluation in self.evaluations]),
             "rho_mean": float(np.mean(ratios)) if ratios else math.nan,
             "rho_min": min(ratios, default=math.nan),
             "rounds": rounds,
@@ -80,7 +92,7 @@ def read_record(job: Job, failure: str = "", last: int = 1) -> Record:
     failure : str
         Why the run failed, if it did.
     last : int
-        Evaluations over which each client's accuracy is averaged; 1 takes those of the final model.
+        Evaluations that count; 1 takes that of the final model.
     """
     if failure:
         return Record(job, "failed", failure)
@@ -91,16 +103,12 @@ def read_record(job: Job, failure: str = "", last: int = 1) -> Record:
         status = str(found["status"])
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         return Record(job, "failed", f"{job.folder}: its files cannot be read ({error})")
-    accuracies = final if last == 1 else last_accuracies(events, last) or final
-    if not accuracies:
+    known = [event.accuracy for event in events if event.accuracy] if last > 1 else []
+    evaluations = tuple(known[-last:] or [final])
+    if not evaluations[-1]:
         return Record(job, "failed", "no client was evaluated")
-    return Record(job, status, "", accuracies, events)
+    return Record(job, status, "", evaluations, events)
 
 
-def last_accuracies(events: tuple[RoundEvent, ...], last: int) -> Accuracies:
-    """Mean over the last evaluations of each client; one that missed some is averaged over the others."""
-    found: dict[int, list[float]] = {}
-    for evaluation in [event.accuracy for event in events if event.accuracy][-last:]:
-        for client, value in evaluation.items():
-            found.setdefault(client, []).append(value)
-    return {client: sum(values) / len(values) for client, values in sorted(found.items())}
+def _mean_report(reports: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {key: float(np.mean([report[key] for report in reports])) for key in reports[0]}

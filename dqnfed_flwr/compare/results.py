@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
+
+import numpy as np
 
 from dqnfed_flwr.compare.entries import Entry, Point
 from dqnfed_flwr.compare.figures import (
     Interval,
     Summary,
-    hierarchical_bootstrap,
-    mean_difference,
-    paired,
+    difference_of,
+    over_seeds,
     shifts,
     summaries,
-    worst10_difference,
 )
 from dqnfed_flwr.compare.grid import Select, Trial
 from dqnfed_flwr.compare.plan import Plan
 from dqnfed_flwr.compare.record import Record
 from dqnfed_flwr.errors import ConfigError
+from dqnfed_flwr.types import Float64Array
 
 REFERENCE, BASELINE = "dqn-fed", "fedavg"
+PERSONAL = ("ditto",)
+"""Methods whose accuracies are those of a model of its own on every client; they are ranked against nobody."""
+COMPARED = ("mean", "worst10")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +61,17 @@ class Row:
         return self.entry.named(self.point)
 
     @property
+    def personal(self) -> bool:
+        """Whether its accuracies are those of personal models."""
+        return self.entry.method in PERSONAL
+
+    @property
+    def clients(self) -> Float64Array:
+        """Accuracy in per cent of every client in every evaluation of every good run."""
+        found = [value for record in self.good for each in record.evaluations for value in each.values()]
+        return 100 * np.array(found, dtype=np.float64)
+
+    @property
     def good(self) -> list[Record]:
         """The runs that came to their end."""
         return [record for record in self.records if record.good]
@@ -84,7 +102,7 @@ class Comparison:
     select : Select
         By which validation figure the grids chose.
     last : int
-        Evaluations behind each accuracy.
+        Evaluations of each run that count.
     figures : tuple[dict[str, Summary], ...]
         Of each row.
     differences : tuple[dict[str, Interval], ...]
@@ -101,6 +119,32 @@ class Comparison:
     figures: tuple[dict[str, Summary], ...]
     differences: tuple[dict[str, Interval], ...]
     shifts: tuple[tuple[Summary, Summary] | None, ...] = field(default=())
+
+    @property
+    def remarks(self) -> list[str]:
+        """What the accuracies are, where that does not go without saying."""
+        found = []
+        if self.last > 1:
+            found.append(
+                f"Figures of accuracy are those of each of the last {self.last} evaluations of a run, averaged: a "
+                "spread or a tail is one of a model that there was."
+            )
+        found += [
+            f"{row.label}: accuracies of a personal model on every client, where the others have one model for all; "
+            "not ranked."
+            for row in self.rows
+            if row.personal and row.good
+        ]
+        return found
+
+    def comparable(self, places: Mapping[int, T]) -> dict[int, T]:
+        """Those of `places` whose rows have one model for all; all of them where no row has."""
+        found = {place: value for place, value in places.items() if not self.rows[place].personal}
+        return found or dict(places)
+
+    def ranked(self, values: Sequence[float]) -> list[float]:
+        """`values`, one a row, with NaN for those that cannot be ranked beside the others."""
+        return [math.nan if row.personal else value for row, value in zip(self.rows, values, strict=True)]
 
 
 def compare_rows(plan: Plan, rows: Sequence[Row], reference: Entry | None, select: Select, last: int) -> Comparison:
@@ -120,7 +164,10 @@ def compare_rows(plan: Plan, rows: Sequence[Row], reference: Entry | None, selec
 
 
 def reference_of(plan: Plan, wanted: str | None) -> Entry | None:
-    """The row that the others are compared with: the one named, else the first of DQN-Fed, else none.
+    """The row that the others are compared with: the one named, else DQN-Fed, else none.
+
+    Of several rows of a method, the first without settings of its own: one that was tried out on the same runs would
+    have an advantage.
 
     Raises
     ------
@@ -128,19 +175,17 @@ def reference_of(plan: Plan, wanted: str | None) -> Entry | None:
         If the one named is not among the methods.
     """
     name = wanted or REFERENCE
-    found = [entry for entry in plan.entries if name == entry.spec] or [
-        entry for entry in plan.entries if name == entry.method
-    ]
+    named = [entry for entry in plan.entries if name == entry.spec]
+    found = named or sorted(
+        (entry for entry in plan.entries if name == entry.method), key=lambda entry: bool(entry.own)
+    )
     if wanted and not found:
         raise ConfigError(f"--reference: found {wanted!r}; allowed: {', '.join(e.spec for e in plan.entries)}")
     return found[0] if found else None
 
 
 def _differences(row: Row, reference: Row | None) -> dict[str, Interval]:
-    pairs = paired(row.records, reference.records) if reference and reference is not row else []
-    if not pairs:
+    if reference is None or reference is row:
         return {}
-    return {
-        "mean": hierarchical_bootstrap(pairs, mean_difference),
-        "worst10": hierarchical_bootstrap(pairs, worst10_difference),
-    }
+    found = {key: over_seeds(row.records, reference.records, difference_of(key)) for key in COMPARED}
+    return {key: each for key, each in found.items() if each is not None}

@@ -12,9 +12,9 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from dqnfed_flwr.compare.entries import show
-from dqnfed_flwr.compare.figures import DRAWS, Interval, Summary, ranks, value_of
+from dqnfed_flwr.compare.figures import Interval, Summary, ranks, value_of
 from dqnfed_flwr.compare.plan import LOG
-from dqnfed_flwr.compare.results import Comparison, Row
+from dqnfed_flwr.compare.results import COMPARED, Comparison, Row
 
 UNKNOWN = "–"
 REASON = 40
@@ -99,7 +99,8 @@ def _cells(comparison: Comparison, column: Column) -> list[Cell]:
     found = [value_of(figures, column.key) for figures in comparison.figures]
     marks = [0] * len(found)
     if column.higher is not None:
-        marks = ranks([column.scale * summary.mean for summary in found], higher=column.higher, digits=column.digits)
+        values = [column.scale * summary.mean for summary in found]
+        marks = ranks(comparison.ranked(values), higher=column.higher, digits=column.digits)
     return [Cell(column.text(summary), mark) for summary, mark in zip(found, marks, strict=True)]
 
 
@@ -112,18 +113,17 @@ def difference_table(comparison: Comparison) -> Table | None:
     if comparison.reference is None or not any(comparison.differences):
         return None
     rows = tuple(
-        (Cell(row.label), *(Cell(interval_text(found[key]) if found else UNKNOWN) for key in ("mean", "worst10")))
+        (Cell(row.label), *(Cell(interval_text(found[key]) if found else UNKNOWN) for key in COMPARED))
         for row, found in zip(comparison.rows, comparison.differences, strict=True)
         if row is not comparison.reference
     )
     return Table(
-        f"Difference to {comparison.reference.label}, in percentage points, with 95 % intervals",
+        f"Difference to {comparison.reference.label}, in percentage points, with 95 % intervals over seeds",
         ("method", "mean", "worst 10 %"),
         rows,
         (
-            f"Paired by seed and client; {DRAWS} bootstrap samples of seeds, then of clients within each. ▲ and ▼: "
-            "the interval excludes 0; above means better than the reference. Not corrected for the number of rows; "
-            "with few seeds the intervals are too narrow.",
+            "Paired by seed: Student's interval of the seeds' differences; one seed has none. ▲ and ▼: the interval "
+            "excludes 0; above means better than the reference. Not corrected for the number of rows.",
         ),
     )
 
@@ -171,8 +171,10 @@ def grid_table(comparison: Comparison) -> Table | None:
 
 
 def interval_text(interval: Interval) -> str:
-    """Percentage points, with a mark where 0 is excluded."""
+    """Percentage points, with a mark where 0 is excluded; without bounds where there are none."""
     low, estimate, high = (100 * value for value in interval)
+    if math.isnan(low):
+        return f"{estimate:+.2f}"
     mark = (" ▲" if low > 0 else " ▼") if interval.excludes_zero else ""
     return f"{estimate:+.2f} [{low:+.2f}, {high:+.2f}]{mark}"
 
@@ -215,8 +217,7 @@ def _rich(table: Table, between: str = " ± ") -> RichTable:
 def _main_notes(comparison: Comparison) -> tuple[str, ...]:
     notes = [comparison.plan.note] if comparison.plan.note else []
     notes.append("Mean ± standard deviation over seeds. Bold: best; underlined or slanted: second best.")
-    if comparison.last > 1:
-        notes.append(f"Accuracy of a client: mean over its last {comparison.last} evaluations.")
+    notes += comparison.remarks
     notes += [
         f"{row.label}: {text}" for row in comparison.rows for text in row.failures or row.reason.split("\n") if text
     ]

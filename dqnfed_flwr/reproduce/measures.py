@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
 from dqnfed_flwr.compare.figures import Summary, paired, summarise, value_of
 from dqnfed_flwr.compare.record import Record
 from dqnfed_flwr.compare.results import BASELINE, Comparison
@@ -53,11 +55,11 @@ def _of_runs(figure: Callable[[Record], float]) -> Callable[[Comparison, int], S
 
 
 def _client(number: int) -> Callable[[Record], float]:
-    return lambda record: 100 * (record.accuracies or {}).get(number, math.nan)
+    return lambda record: 100 * record.accuracies.get(number, math.nan)
 
 
 def _best(record: Record) -> float:
-    return 100 * max((record.accuracies or {}).values(), default=math.nan)
+    return 100 * float(np.mean([max(each.values()) for each in record.evaluations]))
 
 
 def _shift(which: int) -> Callable[[Comparison, int], Summary]:

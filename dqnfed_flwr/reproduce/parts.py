@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from dqnfed_flwr.compare.entries import ALL, Entry, parse_methods, parse_seeds
 from dqnfed_flwr.compare.plan import VALIDATION, VALIDATION_SHARE, Plan, Request, plan_rows
@@ -75,10 +76,25 @@ def plan_part(part: Part, seeds: Sequence[int], wish: Wish, directory: Path) -> 
     )
 
 
-def paper_names(part: Part, entries: Sequence[Entry]) -> list[str]:
-    """The paper's name of every row; empty for a row that it has not."""
-    named = {_key(row.method, row.own): row.paper for row in part.rows}
-    return [named.get(_key(entry.method, entry.own), "") for entry in entries]
+class Printed(NamedTuple):
+    """The paper's name of a row, empty for one that it has not, and whether ours has the settings of that row."""
+
+    name: str
+    same: bool
+
+
+def paper_names(part: Part, entries: Sequence[Entry]) -> list[Printed]:
+    """What the paper calls every row.
+
+    A row with other settings has the name of the only one that the paper has of its method, if there is only one.
+    """
+    exact = {_key(row.method, row.own): row.paper for row in part.rows}
+    alone = {method: names[0] for method, names in _by_method(part).items() if len(names) == 1}
+    keys = [_key(entry.method, entry.own) for entry in entries]
+    return [
+        Printed(exact[key], same=True) if key in exact else Printed(alone.get(entry.method, ""), same=False)
+        for key, entry in zip(keys, entries, strict=True)
+    ]
 
 
 def _chosen(part: Part, wish: Wish) -> list[Entry]:
@@ -99,6 +115,14 @@ def _searched(part: Part, wish: Wish) -> bool:
 def _by_paper_name(methods: str, part: Part) -> str:
     names = {row.paper.lower(): row.method for row in part.rows if row.paper}
     return ",".join(dict.fromkeys(names.get(word.strip().lower(), word.strip()) for word in methods.split(",")))
+
+
+def _by_method(part: Part) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for row in part.rows:
+        if row.paper:
+            found.setdefault(row.method, []).append(row.paper)
+    return found
 
 
 def _entry(row: Row, *, grids: bool) -> Entry:

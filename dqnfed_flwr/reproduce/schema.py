@@ -73,7 +73,7 @@ class Part(Group):
     columns: list[str] = Field(default_factory=lambda: ["mean", "std", "worst10", "best10"], min_length=1)
     published: Published | None = None
     scale: Literal[1, 100] = Field(1, description="100 where the paper has shares and we have per cent")
-    last: int = Field(1, ge=1, description="evaluations over which accuracies are averaged")
+    last: int = Field(1, ge=1, description="evaluations whose figures are averaged")
     search: Search = Field(default_factory=Search)
     reduced: Reduced
     needs: list[str] = Field(default_factory=list, description="what must be there that the package does not bring")

@@ -13,18 +13,20 @@ from dqnfed_flwr.reproduce.parts import paper_names
 from dqnfed_flwr.reproduce.published import impossible, published_figures
 from dqnfed_flwr.reproduce.schema import Part
 
+OTHERWISE = "*"
 AS_PUBLISHED = "As published: rounds, clients, participation and model are those of the manifest"
 
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """A column: what we measured, what the paper says, and the ranks within each."""
+    """A column: what we measured, what the paper says, and the ranks within each: of the paper among all its rows."""
 
     measure: Measure
     ours: tuple[Summary, ...]
     paper: tuple[float, ...]
     ranks: tuple[int, ...]
     paper_ranks: tuple[int, ...]
+    same: tuple[bool, ...]
 
     def our_text(self, place: int) -> str:
         """Mean ± standard deviation over seeds."""
@@ -34,20 +36,32 @@ class Beside:
         return f"{found.mean:.{digits}f}" + ("" if math.isnan(found.std) else f" ± {found.std:.{digits}f}")
 
     def paper_text(self, place: int) -> str:
-        """The published figure."""
-        return UNKNOWN if math.isnan(self.paper[place]) else f"{self.paper[place]:.{self.measure.digits}f}"
+        """The published figure, with a mark where ours was run with other settings."""
+        if math.isnan(self.paper[place]):
+            return UNKNOWN
+        return f"{self.paper[place]:.{self.measure.digits}f}" + ("" if self.same[place] else OTHERWISE)
 
 
 def beside(part: Part, comparison: Comparison) -> list[Beside]:
     """The columns of a part."""
     published = published_figures(part)
-    names = paper_names(part, comparison.plan.entries)
+    names, same = zip(*paper_names(part, comparison.plan.entries), strict=True)
     found = []
     for key in part.columns:
         column = measure(key)
         ours = tuple(column.ours(comparison, place) for place in range(len(comparison.rows)))
-        paper = tuple(published.get(name, {}).get(key, math.nan) for name in names)
-        found.append(Beside(column, ours, paper, _ranks(column, [s.mean for s in ours]), _ranks(column, list(paper))))
+        printed = {name: figures.get(key, math.nan) for name, figures in published.items()}
+        places = dict(zip(printed, _ranks(column, [*printed.values()]), strict=True))
+        found.append(
+            Beside(
+                column,
+                ours,
+                tuple(printed.get(name, math.nan) for name in names),
+                _ranks(column, comparison.ranked([summary.mean for summary in ours])),
+                tuple(places.get(name, 0) for name in names),
+                same,
+            )
+        )
     return found
 
 
@@ -74,9 +88,9 @@ def notes_of(part: Part, comparison: Comparison) -> tuple[str, ...]:
     notes.append(
         "Ours: mean ± standard deviation over seeds; accuracies in per cent. Bold: best; slanted: second best."
     )
-    if part.last > 1:
-        notes.append(f"Accuracy of a client: mean over its last {part.last} evaluations.")
-    notes += [*_doubts(part), *part.remarks]
+    if any(row.name and not row.same for row in paper_names(part, comparison.plan.entries)):
+        notes.append(f"{OTHERWISE} the paper's figure of the method, which was run with other settings here.")
+    notes += [*comparison.remarks, *_doubts(part), *part.remarks]
     notes += [f"{row.label}: {text}" for row in comparison.rows for text in row.failures or [row.reason] if text]
     notes += [f"{method} was left out: {reason}" for method, reason in comparison.plan.skipped.items()]
     return tuple(notes)

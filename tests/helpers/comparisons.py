@@ -37,7 +37,7 @@ def make_record(
         )
         for t in range(1, rounds + 1)
     ]
-    return Record(job, "finished", "", dict(enumerate(accuracies)), tuple(events))
+    return Record(job, "finished", "", (dict(enumerate(accuracies)),) * bool(accuracies), tuple(events))
 
 
 def with_validation(event: RoundEvent, *validation: float) -> RoundEvent:

@@ -57,6 +57,7 @@ def styles(comparison: Comparison, bright: Sequence[str]) -> dict[int, Style]:
 
 def accuracy_chart(comparison: Comparison, look: dict[int, Style], against: str) -> str:
     """Mean accuracy with its band over seeds, against `rounds` or `seconds`."""
+    look = comparison.comparable(look)
     curves = _curves(comparison, look, mean_accuracy)
     x_of: Callable[[Curve], Float64Array] = (
         (lambda found: found.rounds) if against == "rounds" else (lambda found: found.seconds)
@@ -76,6 +77,7 @@ def rho_chart(comparison: Comparison, look: dict[int, Style]) -> str:
 
 def fairness_chart(comparison: Comparison, look: dict[int, Style]) -> str:
     """Worst 10 % of the clients against the mean, a point a method, bars for the seeds."""
+    look = comparison.comparable(look)
     points = {place: _mean_and_worst(comparison, place) for place in look}
     if not points:
         return ""
@@ -104,18 +106,18 @@ def client_chart(comparison: Comparison, look: dict[int, Style], place: int, edg
     """Histogram of a row's clients, all seeds together, with the reference's outline."""
     frame, style = SMALL, look[place]
     x, y = frame.x(float(edges[0]), float(edges[-1])), frame.y(0, top)
-    shares = _shares(accuracies(comparison, place), edges)
+    shares = _shares(comparison.rows[place].clients, edges)
     bars = [
         box(x(low) + 0.7, y(share), x(high) - x(low) - 1.4, y.start - y(share), "area")
         for low, high, share in zip(edges[:-1], edges[1:], shares, strict=True)
         if share
     ]
-    mean = float(accuracies(comparison, place).mean())
+    mean = float(comparison.rows[place].clients.mean())
     parts = [line((x.start, y.start), (x.end, y.start), "axis")]
     parts.append(group(bars, style.kind, style.name, place))
     outline = next((p for p in look if comparison.rows[p] is comparison.reference and p != place), None)
     if outline is not None:
-        steps = _shares(accuracies(comparison, outline), edges)
+        steps = _shares(comparison.rows[outline].clients, edges)
         points = [(x(float(edges[0])), y.start)]
         for low, high, share in zip(edges[:-1], edges[1:], steps, strict=True):
             points += [(x(float(low)), y(share)), (x(float(high)), y(share))]
@@ -132,13 +134,7 @@ def client_chart(comparison: Comparison, look: dict[int, Style], place: int, edg
 def histogram_limits(comparison: Comparison, look: dict[int, Style]) -> tuple[Float64Array, float]:
     """Edges from 0 to 100 per cent, and the largest share of any row."""
     edges = np.linspace(0.0, 100.0, BINS + 1)
-    return edges, max(float(_shares(accuracies(comparison, place), edges).max()) for place in look)
-
-
-def accuracies(comparison: Comparison, place: int) -> Float64Array:
-    """Of all clients of all seeds, in per cent."""
-    good = comparison.rows[place].good
-    return 100 * np.array([value for record in good for value in (record.accuracies or {}).values()])
+    return edges, max(float(_shares(comparison.rows[place].clients, edges).max()) for place in look)
 
 
 def interval_chart(finding: Finding, reach: float) -> str:

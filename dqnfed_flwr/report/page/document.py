@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,6 @@ from dqnfed_flwr.reproduce.record import REPRODUCTION, read_reproduction
 from dqnfed_flwr.reproduce.schema import Part
 from dqnfed_flwr.reproduce.tables import AS_PUBLISHED, paper_table
 
-PERSONAL = "ditto"
-PERSONAL_NOTE = "Ditto: accuracies are those of a personal model on every client; the others have one model for all."
 BRIGHT = 6
 """Methods that stand out: the reference, FedAvg, and the best of the others."""
 
@@ -125,8 +123,6 @@ def _section(key: str, title: str, part: Part | None, written: Written) -> Secti
     shown = tables(comparison)[:2]
     if part:
         shown[0] = paper_table(part, comparison)
-    if any(row.entry.method == PERSONAL for row in comparison.rows):
-        shown[0] = replace(shown[0], notes=(*shown[0].notes, PERSONAL_NOTE))
     shown += [table for table in (shift_table(comparison), grid_table(comparison)) if table]
     label = comparison.plan.note or (AS_PUBLISHED if part else "")
     return Section(key, title, label, comparison, shown, findings(comparison), written.about)
@@ -138,7 +134,7 @@ def _bright(sections: list[Section]) -> list[str]:
     places: dict[str, list[int]] = {}
     for section in sections:
         comparison = section.comparison
-        good = [place for place, figures in enumerate(comparison.figures) if figures]
+        good = comparison.comparable({place: figures for place, figures in enumerate(comparison.figures) if figures})
         for rank, place in enumerate(sorted(good, key=lambda place: -comparison.figures[place]["worst10"].mean)):
             places.setdefault(name_of(comparison.rows[place]), []).append(rank)
         if comparison.reference:

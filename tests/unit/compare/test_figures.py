@@ -11,17 +11,16 @@ from dqnfed_flwr.compare.entries import Entry
 from dqnfed_flwr.compare.figures import (
     Interval,
     curve,
-    hierarchical_bootstrap,
+    difference_of,
+    interval,
     mean_accuracy,
-    mean_difference,
+    over_seeds,
     paired,
     ranks,
     shifts,
     summaries,
     summarise,
-    worst10_difference,
 )
-from dqnfed_flwr.errors import DataError
 from tests.helpers.comparisons import make_record
 
 OURS, THEIRS = Entry("dqn-fed"), Entry("fedavg")
@@ -60,67 +59,41 @@ def test_pairs_are_of_one_seed_and_one_client() -> None:
     assert [(a.tolist(), b.tolist()) for a, b in found] == [([0.1, 0.2], [0.6, 0.7]), ([0.4, 0.5], [0.6, 0.7])]
 
 
-def test_worst_ten_percent_are_those_of_each_method_itself() -> None:
-    ours, theirs = np.linspace(0.5, 0.88, 20), np.linspace(0.88, 0.5, 20)  # two clients are 10 % of 20
-    assert worst10_difference(ours, theirs) == pytest.approx(0.0)
-    assert worst10_difference(ours + 0.1, theirs) == pytest.approx(0.1)
-    assert worst10_difference(np.array([0.2, 0.9]), np.array([0.5, 0.4])) == pytest.approx(-0.2)
+def test_interval_over_seeds_is_the_paired_t_interval(rng: np.random.Generator) -> None:
+    values = rng.normal(0.02, 0.03, size=5)
+    plain = stats.ttest_1samp(values, 0.0).confidence_interval(0.95)
+    assert interval(values.tolist()) == pytest.approx((plain.low, values.mean(), plain.high), rel=1e-12)
+    # Two seeds, differences 1 and 3: 2 -+ 12.706 * sqrt(2) / sqrt(2), the table's quantile for one degree of freedom.
+    assert interval([1.0, math.nan, 3.0]) == pytest.approx((2 - 12.7062, 2.0, 2 + 12.7062), abs=1e-4)
 
 
-def test_bootstrap_of_a_constant_difference_is_that_difference() -> None:
-    base = np.array([0.1, 0.5, 0.6])
-    pairs = [(base + 0.25, base), (base[:2] + 0.25, base[:2])]
-    for difference in (mean_difference, worst10_difference):
-        assert hierarchical_bootstrap(pairs, difference) == pytest.approx((0.25, 0.25, 0.25))
-    assert hierarchical_bootstrap(pairs, mean_difference).excludes_zero
+def test_one_seed_has_no_bounds_and_none_no_interval() -> None:
+    one = interval([0.5])
+    assert one is not None
+    assert one.estimate == 0.5
+    assert math.isnan(one.low)
+    assert math.isnan(one.high)
+    assert not one.excludes_zero
+    assert interval([math.nan]) is None
 
 
-def test_bootstrap_by_hand() -> None:
-    # Clients alike within a seed, differences -0.5, 0, 0.5: all three seeds drawn are the lowest with
-    # probability 1/27 = 0.037, above the 0.025 that is cut off at either side.
-    pairs = [(np.full(4, value), np.full(4, 0.5)) for value in (0.0, 0.5, 1.0)]
-    assert hierarchical_bootstrap(pairs, mean_difference, draws=20_000) == pytest.approx((-0.5, 0.0, 0.5))
-    # Four seeds, one of them different: sums of 4 draws from (0, 0, 0, 1) are binomial; P(sum = 0) = 0.32,
-    # P(sum <= 2) = 0.949, P(sum <= 3) = 0.996: the quantiles are 0 and 3 of 4.
-    pairs = [(np.array([value]), np.array([0.0])) for value in (0.0, 0.0, 0.0, 1.0)]
-    assert hierarchical_bootstrap(pairs, mean_difference, draws=20_000) == pytest.approx((0.0, 0.25, 0.75))
+@pytest.mark.parametrize("seeds", [2, 3, 5])
+def test_interval_covers_the_truth_as_often_as_it_says(seeds: int) -> None:
+    rng = np.random.default_rng(seeds)
+    found = [interval(rng.normal(0.02, 0.03, size=seeds).tolist()) for _ in range(2000)]
+    hits = sum(each is not None and each.low <= 0.02 <= each.high for each in found)
+    assert hits / 2000 == pytest.approx(0.95, abs=0.015)  # three standard deviations of a binomial share
 
 
-def test_bootstrap_with_one_seed_is_the_plain_paired_one(rng: np.random.Generator) -> None:
-    ours, theirs = rng.uniform(size=(2, 60))
-    found = hierarchical_bootstrap([(ours, theirs)], mean_difference, draws=20_000)
-    plain = stats.bootstrap((ours - theirs,), np.mean, n_resamples=20_000, method="percentile", rng=rng)
-    assert found.low == pytest.approx(plain.confidence_interval.low, abs=0.005)
-    assert found.high == pytest.approx(plain.confidence_interval.high, abs=0.005)
-    assert found.estimate == pytest.approx(np.mean(ours - theirs))
-
-
-def test_bootstrap_gives_the_same_interval_twice_in_blocks_or_not(
-    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pairs = [(rng.uniform(size=15), rng.uniform(size=15)) for _ in range(3)]
-    first = hierarchical_bootstrap(pairs, worst10_difference)
-    assert hierarchical_bootstrap(pairs, worst10_difference) == first
-    assert hierarchical_bootstrap(pairs, worst10_difference, seed=1) != first
-    monkeypatch.setattr("dqnfed_flwr.compare.figures.BLOCK", 100)
-    assert hierarchical_bootstrap(pairs, worst10_difference) == first
-
-
-def test_bootstrap_covers_the_truth_about_as_often_as_it_says() -> None:
-    # Differences 0.02 + seed effect + client effect, 12 seeds of 10 clients.
-    rng = np.random.default_rng(1)
-    hits = 0
-    for trial in range(200):
-        seeds = 0.02 + 0.03 * rng.standard_normal(12)
-        pairs = [(each + 0.05 * rng.standard_normal(10), np.zeros(10)) for each in seeds]
-        found = hierarchical_bootstrap(pairs, mean_difference, draws=300, seed=trial)
-        hits += found.low <= 0.02 <= found.high
-    assert 0.88 <= hits / 200 <= 0.995
-
-
-def test_bootstrap_needs_a_pair() -> None:
-    with pytest.raises(DataError, match="no seed that both methods finished"):
-        hierarchical_bootstrap([], mean_difference)
+def test_differences_are_of_runs_with_the_same_seed() -> None:
+    ours = [make_record(OURS, 0, (0.1, 0.3)), make_record(OURS, 1, (0.4, 0.8)), make_record(OURS, 2, reason="lost")]
+    theirs = [make_record(THEIRS, seed, (0.1 * seed, 0.1 * seed)) for seed in (2, 1, 0)]
+    # Seed 0: 0.2 - 0; seed 1: 0.6 - 0.1.
+    found = over_seeds(ours, theirs, difference_of("mean"))
+    assert found is not None
+    assert found.estimate == pytest.approx(0.35)
+    assert over_seeds(ours[2:], theirs, difference_of("mean")) is None
+    assert over_seeds(ours[:1], theirs[:1], difference_of("mean")) is None
 
 
 def test_zero_is_excluded_on_either_side_only() -> None:

@@ -8,19 +8,25 @@ from dqnfed_flwr.compare.entries import Entry
 from dqnfed_flwr.compare.plan import Job
 from dqnfed_flwr.compare.record import read_record
 from dqnfed_flwr.config import Settings
+from dqnfed_flwr.telemetry.events import RoundEvent
 from dqnfed_flwr.telemetry.log import EventLog
 from tests.helpers.runs import make_event, make_result
 
 EVENTS = [make_event(1, (0.2, 0.4)), make_event(2, None, rho=0.5), make_event(3, (0.4, 0.8))]
 
 
+def written(folder: Path, events: list[RoundEvent]) -> Job:
+    """A run whose final model has accuracies of 0.5 and 0.7."""
+    make_result(events, (0.5, 0.7)).write(folder)
+    log = EventLog(folder)
+    log.on_start(len(events), events)
+    log.on_end()
+    return Job(Entry("fedavg"), {}, 0, Settings(), folder)
+
+
 @pytest.fixture
 def job(tmp_path: Path) -> Job:
-    make_result(EVENTS, (0.5, 0.7)).write(tmp_path)
-    log = EventLog(tmp_path)
-    log.on_start(3, EVENTS)
-    log.on_end()
-    return Job(Entry("fedavg"), {}, 0, Settings(), tmp_path)
+    return written(tmp_path, EVENTS)
 
 
 def test_a_run_is_read_back_with_its_figures(job: Job) -> None:
@@ -31,9 +37,24 @@ def test_a_run_is_read_back_with_its_figures(job: Job) -> None:
     assert (record.figures["rounds"], record.figures["exchanges"], record.figures["bytes_up"]) == (3, 3, 3_000_000)
 
 
-def test_accuracies_may_be_means_over_the_last_evaluations(job: Job) -> None:
-    assert read_record(job, last=2).accuracies == pytest.approx({0: 0.3, 1: 0.6})
-    assert read_record(job, last=9).accuracies == read_record(job, last=2).accuracies
+def test_figures_are_those_of_each_of_the_last_evaluations_averaged(tmp_path: Path) -> None:
+    # (0.2, 0.8), then (0.8, 0.2): each has sigma 0.3 and its worst client at 0.2. Clients averaged first would have a
+    # sigma of 0 and nobody below 0.5.
+    events = [make_event(1, (0.9, 0.9)), make_event(2, (0.2, 0.8)), make_event(3, None), make_event(4, (0.8, 0.2))]
+    record = read_record(written(tmp_path, events), last=2)
+    assert record.evaluations == ({0: 0.2, 1: 0.8}, {0: 0.8, 1: 0.2})
+    assert record.accuracies == pytest.approx({0: 0.5, 1: 0.5})
+    found = [record.figures[key] for key in ("mean", "std", "worst", "worst10", "best10")]
+    assert found == pytest.approx([0.5, 0.3, 0.2, 0.2, 0.8])
+
+
+def test_evaluations_that_there_are_count_where_more_are_asked_for(job: Job) -> None:
+    assert read_record(job, last=9).evaluations == ({0: 0.2, 1: 0.4}, {0: 0.4, 1: 0.8})
+    assert read_record(job, last=9).accuracies == pytest.approx({0: 0.3, 1: 0.6})
+
+
+def test_the_final_model_counts_where_no_round_was_evaluated(tmp_path: Path) -> None:
+    assert read_record(written(tmp_path, [make_event(1, None)]), last=5).evaluations == ({0: 0.5, 1: 0.7},)
 
 
 def test_a_failed_run_has_a_reason_and_no_figures(job: Job) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -65,6 +66,17 @@ def test_notes_tell_the_whole_reason_of_a_failure(comparison: Comparison) -> Non
     assert "log.txt" in text
 
 
+def test_personal_models_are_shown_and_not_ranked() -> None:
+    found = tables(make_comparison({"dqn-fed": [(0.5, 0.6)], "fedavg": [(0.4, 0.5)], "ditto": [(0.9, 0.9)]}))[0]
+    means = {row[0].text: row[2] for row in found.rows}
+    assert {name: (cell.text, cell.rank) for name, cell in means.items()} == {
+        "DQN-Fed": ("55.00", 1),
+        "FedAvg": ("45.00", 2),
+        "Ditto": ("90.00", 0),
+    }
+    assert any(note.startswith("Ditto: accuracies of a personal model on every client") for note in found.notes)
+
+
 def test_cost_has_no_best_where_all_are_equal(comparison: Comparison) -> None:
     cost = tables(comparison)[1]
     assert [cell.text for cell in cost.rows[0]][1:] == [
@@ -77,11 +89,14 @@ def test_differences_are_to_the_first_dqn_fed(comparison: Comparison) -> None:
     table = tables(comparison)[2]
     assert table.title.startswith("Difference to DQN-Fed")
     assert [row[0].text for row in table.rows] == ["FedAvg", "MGDA", "krum"]
-    assert table.rows[1][1].text == "-25.00 [-30.00, -20.00] ▼"
+    # -20 and -30 points: -25 -+ 12.7062 * 5, Student's quantile of one degree of freedom times the standard error.
+    assert table.rows[1][1].text == "-25.00 [-88.53, +38.53]"
     assert table.rows[2][1].text == "–"
 
 
 def test_interval_text_marks_what_excludes_zero() -> None:
+    assert interval_text(Interval(-0.03, -0.02, -0.01)) == "-2.00 [-3.00, -1.00] ▼"
+    assert interval_text(Interval(math.nan, -0.02, math.nan)) == "-2.00"
     assert interval_text(Interval(0.01, 0.02, 0.03)) == "+2.00 [+1.00, +3.00] ▲"
     assert interval_text(Interval(-0.01, 0.02, 0.03)) == "+2.00 [-1.00, +3.00]"
 
@@ -105,7 +120,7 @@ def test_grid_shows_every_point_and_the_choice(comparison: Comparison) -> None:
         ["DQN-Fed", "local.lr=1", "–", "–", "failed: diverged"],
     ]
     assert "DQN-Fed (local.lr=0.1)" in markdown(tables(with_grid(comparison)))
-    assert "mean over its last 2 evaluations" in markdown(tables(with_grid(comparison)))
+    assert "those of each of the last 2 evaluations of a run, averaged" in markdown(tables(with_grid(comparison)))
 
 
 @pytest.mark.parametrize("width", [70, 250])
