@@ -49,7 +49,7 @@ class Published:
         DataError
             If it is another, or was cut short.
         """
-        found = _md5(file)
+        found = md5_of(file)
         if found != self.md5:
             raise DataError(
                 f"data: {file} is not the published file: MD5 {found}, published {self.md5}, {file.stat().st_size:,} "
@@ -101,7 +101,7 @@ def _fetched(url: str, part: Path, md5: str) -> str:
         except (OSError, HTTPException) as error:
             failure = str(error) or type(error).__name__
             continue
-        found = _md5(part)
+        found = md5_of(part)
         if found == md5:
             return ""
         part.unlink()
@@ -157,6 +157,7 @@ def _copy(response: HTTPResponse, file: BinaryIO, name: str, start: int, total: 
             progress.advance(task, len(block))
 
 
-def _md5(file: Path) -> str:
+def md5_of(file: Path) -> str:
+    """MD5 sum in hexadecimal, as publishers name it."""
     with file.open("rb") as content:
         return hashlib.file_digest(content, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()

@@ -44,6 +44,20 @@ def map_npz(path: str | Path) -> dict[str, NDArray[Any]]:
         ) from error
 
 
+def map_kept(path: Path) -> dict[str, NDArray[Any]]:
+    """Arrays of an .npz file that this package wrote, see `map_npz`.
+
+    Raises
+    ------
+    DataError
+        As `map_npz`; the text says that the file can be deleted.
+    """
+    try:
+        return map_npz(path)
+    except DataError as error:
+        raise DataError(f"{error}; this file was made here: delete it, and it is made anew") from error
+
+
 def _member(path: Path, archive: zipfile.ZipFile, raw: IO[bytes], info: zipfile.ZipInfo) -> NDArray[Any]:
     mapped = _map(path, raw, info) if info.compress_type == zipfile.ZIP_STORED else None
     if mapped is not None:

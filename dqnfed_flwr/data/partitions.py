@@ -1,7 +1,7 @@
 """The rules by which samples are dealt out: each returns one array of rising sample numbers a client.
 
-All are pure in their arguments and the generator. The parts are disjoint; they cover all samples where the rule uses
-every class.
+All are pure in their arguments and the generator. The parts are disjoint; they cover all samples, save that
+`pathological` may leave out classes.
 """
 
 from __future__ import annotations
@@ -107,12 +107,12 @@ def one_class(labels: IntArray, clients: int, merge: Sequence[int] = ()) -> list
     """Give client k all samples of class k, or of the next `merge[k]` classes.
 
     One class each is the mutex setting of Pan et al., "FedMDFG" (2023); merged as 1, 2, 2, 2, 3 it is their unbalanced
-    one.
+    one. Every class is held by one client.
 
     Raises
     ------
     DataError
-        If `merge` is not of one number above 0 a client, the classes do not suffice, or one has no sample.
+        If `merge` is not of one number above 0 a client, classes are too few or left over, or one has no sample.
     """
     totals = np.bincount(labels)
     held = list(merge) or [1] * clients
@@ -121,12 +121,13 @@ def one_class(labels: IntArray, clients: int, merge: Sequence[int] = ()) -> list
             f"partition: split.merge: found {','.join(map(str, held))} for {clients} clients; give one number above 0 "
             f"a client, or set clients to {len(held)}"
         )
-    if sum(held) > len(totals):
+    if sum(held) != len(totals):
         raise DataError(
-            f"partition: one-class gives each client classes of its own; found {clients} clients and {len(totals)} "
-            f"classes, of which {sum(held)} are asked for; lower clients or split.merge to {len(totals)} or fewer"
+            f"partition: one-class gives every class to one client; found {clients} clients and {len(totals)} classes, "
+            f"of which {sum(held)} are asked for; set clients to {len(totals)}, choose as many classes as clients with "
+            f"split.only-classes, or give a client several with split.merge, numbers that add up to {len(totals)}"
         )
-    empty = np.flatnonzero(totals[: sum(held)] == 0)
+    empty = np.flatnonzero(totals == 0)
     if len(empty):
         raise DataError(
             f"partition: one-class: classes {empty[:10].tolist()} have no sample; raise split.samples or relabel"

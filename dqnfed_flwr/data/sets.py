@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dqnfed_flwr.data.inputs import sample_shape
-from dqnfed_flwr.data.npz import map_npz
+from dqnfed_flwr.data.npz import map_kept, map_npz
 from dqnfed_flwr.data.sources import FORMS, NAMED, is_source, source_npz
 from dqnfed_flwr.data.torchvision_sets import TORCHVISION_SETS, numbered_from_zero, torchvision_npz
 from dqnfed_flwr.errors import DataError
@@ -102,25 +101,18 @@ def read_arrays(name: str) -> Mapping[str, Array]:
     if name == "digits":
         return _digits()
     if is_source(name):
-        return _kept(source_npz(name))
+        return map_kept(source_npz(name))
     if name.endswith(".npz"):
         return map_npz(name)
     if name.startswith(TORCHVISION) or name in TORCHVISION_SETS:
         name = name.removeprefix(TORCHVISION)
-        return numbered_from_zero(name, _kept(torchvision_npz(name)))
+        return numbered_from_zero(name, map_kept(torchvision_npz(name)))
     if is_function(name):
         raise DataError(f"data: {name!r} is a function, which gives the part of one client; use load_client")
     raise DataError(
         f"data: unknown set {name!r}; allowed: digits, {', '.join(sorted(TORCHVISION_SETS))}, {', '.join(NAMED)}, a "
         f"path ending in .npz, FORM:PATH with one of the forms {', '.join(FORMS)}, or module:function"
     )
-
-
-def _kept(path: Path) -> dict[str, Array]:
-    try:
-        return map_npz(path)
-    except DataError as error:
-        raise DataError(f"{error}; this file was made here: delete it, and it is made anew") from error
 
 
 def _digits() -> dict[str, Array]:

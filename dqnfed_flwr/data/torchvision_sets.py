@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from dqnfed_flwr.data._torchvision import torchvision_datasets
 from dqnfed_flwr.data.download import Published, fetch
+from dqnfed_flwr.data.npz import map_kept
+from dqnfed_flwr.data.published_images import Size, check_unpacked, unpacked_place
 from dqnfed_flwr.data.store import console, data_root, kept
 from dqnfed_flwr.errors import DataError
 
@@ -22,20 +24,33 @@ DOWNLOADS = "downloads"
 
 @dataclass(frozen=True)
 class _Source:
-    """A torchvision class, its arguments, and what turns its arrays into upright images and labels from 0."""
+    """A torchvision class, its arguments, and what turns its arrays into upright images and labels from 0.
+
+    `size` is how much was published, `prefixes` are those of its files where they are of MNIST's form.
+    """
 
     class_name: str
+    size: Size
+    prefixes: tuple[str, str] | None = None
     arguments: tuple[tuple[str, str], ...] = ()
     transposed: bool = False
     first_label: int = 0
 
 
+_MNIST = Size(60_000, 10_000, (28, 28), 10)
 TORCHVISION_SETS = {
-    "cifar10": _Source("CIFAR10"),
-    "cifar100": _Source("CIFAR100"),
-    "mnist": _Source("MNIST"),
-    "fashion-mnist": _Source("FashionMNIST"),
-    "emnist-letters": _Source("EMNIST", (("split", "letters"),), transposed=True, first_label=1),
+    "cifar10": _Source("CIFAR10", Size(50_000, 10_000, (32, 32, 3), 10)),
+    "cifar100": _Source("CIFAR100", Size(50_000, 10_000, (32, 32, 3), 100)),
+    "mnist": _Source("MNIST", _MNIST, ("train", "t10k")),
+    "fashion-mnist": _Source("FashionMNIST", _MNIST, ("train", "t10k")),
+    "emnist-letters": _Source(
+        "EMNIST",
+        Size(124_800, 20_800, (28, 28), 26),
+        ("emnist-letters-train", "emnist-letters-test"),
+        (("split", "letters"),),
+        transposed=True,
+        first_label=1,
+    ),
 }
 
 
@@ -44,18 +59,20 @@ def torchvision_npz(name: str) -> Path:
 
     torchvision is imported only for that first use: from its files under `data_root()` if they lie there, otherwise
     from its archives, which are fetched unless they lie there. The file appears whole or not at all, and one of several
-    processes makes it.
+    processes makes it. It is the published set: what differs in size or labels is not kept, and not used where it lies.
 
     Raises
     ------
     DataError
-        If the set is unknown, torchvision is missing, files are corrupt, or the set cannot be fetched.
+        If the set is unknown, torchvision is missing, files are corrupt or others, or the set cannot be fetched.
     """
     source = TORCHVISION_SETS.get(name)
     if source is None:
         raise DataError(f"data: unknown torchvision set {name!r}; allowed: {', '.join(sorted(TORCHVISION_SETS))}")
     target = data_root() / f"{name}.npz"
-    if not target.exists():
+    if target.exists():
+        _check_kept(name, target)
+    else:
         kept(target, lambda scratch: _unpacked(name, source, scratch))
         shutil.rmtree(data_root() / DOWNLOADS / name, ignore_errors=True)
         console().print(f"{name}: kept in {target}", markup=False, soft_wrap=True)
@@ -68,6 +85,15 @@ def numbered_from_zero(name: str, arrays: Mapping[str, NDArray[Any]]) -> dict[st
     if not first or "y_train" not in arrays or arrays["y_train"].min(initial=first) < first:
         return dict(arrays)
     return {key: values - first if key in ("y_train", "y_test") else values for key, values in arrays.items()}
+
+
+def _check_kept(name: str, target: Path) -> None:
+    fault = TORCHVISION_SETS[name].size.fault(numbered_from_zero(name, map_kept(target)))
+    if fault:
+        raise DataError(
+            f"data: {target} is not {name} as published: {fault}; delete this file, and it is made anew; a set of your "
+            f"own goes by its path, data={target}"
+        )
 
 
 def archives(make: Any) -> Iterator[tuple[str, Published]]:
@@ -85,21 +111,39 @@ def _unpacked(name: str, source: _Source, scratch: Path) -> dict[str, NDArray[An
     """Arrays from torchvision's files; where there are none, from its archives, by way of an empty folder."""
     make: Callable[..., Any] = getattr(torchvision_datasets(), source.class_name)
     root = data_root()
+    check_unpacked(name, make, source.prefixes, source.size, root)
     try:
-        return _arrays(make, source, root, download=False)
+        arrays = _arrays(make, source, root, download=False)
+        fault = source.size.fault(arrays)
     except RuntimeError:  # not there
-        _place_archives(make, name, root, scratch)
-    except (ValueError, EOFError, AssertionError) as error:
+        return _from_archives(make, name, source, scratch)
+    except (ValueError, TypeError, EOFError, AssertionError) as error:
+        fault = str(error) or type(error).__name__
+    if fault:
         raise DataError(
-            f"data: torchvision's files of {name} in {root} are corrupt ({error}); delete them and try again"
-        ) from error
+            f"data: torchvision's files of {name} in {root / unpacked_place(make)} are not the published ones ({fault})"
+            "; delete them and try again, and the set is fetched anew, or put whole ones in their place"
+        )
+    return arrays
+
+
+def _from_archives(make: Callable[..., Any], name: str, source: _Source, scratch: Path) -> dict[str, NDArray[Any]]:
+    root = data_root()
+    _place_archives(make, name, root, scratch)
     try:
-        return _arrays(make, source, scratch, download=True)
+        arrays = _arrays(make, source, scratch, download=True)
     except (OSError, RuntimeError) as error:
         raise DataError(
             f"data: {name} is not in {root} and cannot be downloaded ({error}); connect to the internet once, put "
             f"{name}.npz or torchvision's own files there, or set DQNFED_DATA to a folder that has them"
         ) from error
+    fault = source.size.fault(arrays)
+    if fault:
+        raise DataError(
+            f"data: what torchvision unpacked is not {name} as published ({fault}); install another release of "
+            f"torchvision, or put a whole {name}.npz into {root}"
+        )
+    return arrays
 
 
 def _place_archives(make: Any, name: str, root: Path, scratch: Path) -> None:

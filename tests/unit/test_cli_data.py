@@ -12,9 +12,11 @@ from typer.testing import CliRunner
 from dqnfed_flwr.cli.app import app
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.data.describe import ClientSummary, summarise
+from dqnfed_flwr.data.published_images import Size
 from dqnfed_flwr.errors import RunError
 from dqnfed_flwr.experiments import load_config
 from dqnfed_flwr.report.histograms import LONGEST, histogram_table, notes, plot_histograms, write_csv
+from tests.helpers.small_sets import shrink
 
 
 @pytest.fixture(autouse=True)
@@ -135,9 +137,11 @@ def test_a_csv_that_cannot_be_written_says_so(tmp_path: Path) -> None:
         write_csv(summarise(Settings()), tmp_path / "no" / "classes.csv")
 
 
-def test_list_and_fetch_say_where_sets_lie(root: Path) -> None:
+def test_list_and_fetch_say_where_sets_lie(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root.mkdir()
-    np.savez(root / "mnist.npz", x_train=np.ones(1))
+    images, labels = np.zeros((2, 3, 3), np.uint8), np.arange(2)
+    np.savez(root / "mnist.npz", x_train=images, y_train=labels, x_test=images, y_test=labels)
+    shrink(monkeypatch, "mnist", Size(2, 2, (3, 3), 2))
 
     listed, fetched = dqnfed("data", "list"), dqnfed("data", "fetch", "mnist")
 

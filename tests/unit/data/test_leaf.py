@@ -113,3 +113,65 @@ def test_what_is_missing_or_cut_short_is_named(root: Path) -> None:
     file.write_text(json.dumps({"users": ["a"], "user_data": {}}))
     with pytest.raises(DataError, match=r"KeyError\('a'\)"):
         load_dataset(f"leaf:{root / 'set'}")
+
+
+def test_a_file_with_another_number_of_samples_than_it_says_is_refused(root: Path) -> None:
+    for part in ("train", "test"):
+        write_leaf(root / "set", part, {"a": ([[0.5], [1.0]], [0, 1]), "b": ([[0.5]], [0])})
+    file = root / "set" / "train" / "all_data_0.json"
+    content = json.loads(file.read_text())
+    for counts, message in (
+        ([3, 1], "user 'a' has 2 samples, num_samples says 3"),
+        ([2], r"2 users, and num_samples of 1"),
+    ):
+        file.write_text(json.dumps({**content, "num_samples": counts}))
+        with pytest.raises(DataError, match=rf"train/all_data_0\.json is not of LEAF's form.*{message}"):
+            load_dataset(f"leaf:{root / 'set'}")
+
+
+def test_a_file_that_counts_no_samples_is_taken(root: Path) -> None:
+    for part in ("train", "test"):
+        file = write_leaf(root / "set", part, {"a": ([[0.5], [1.0]], [0, 1])})
+        content = json.loads(file.read_text())
+        del content["num_samples"]
+        file.write_text(json.dumps(content))
+
+    assert len(load_dataset(f"leaf:{root / 'set'}").y_train) == 2
+
+
+@pytest.mark.parametrize(("part", "count", "taken"), [("test", 80, True), ("test", 81, False), ("train", 80, False)])
+def test_windows_between_the_parts_of_shakespeare_may_be_counted(
+    root: Path, part: str, count: int, taken: bool
+) -> None:
+    files = {each: write_leaf(root / "set", each, {"ROMEO": ([TEXT], ["!"])}) for each in ("train", "test")}
+    content = json.loads(files[part].read_text())
+    files[part].write_text(json.dumps({**content, "num_samples": [count]}))
+
+    if taken:
+        assert len(load_dataset(f"leaf:{root / 'set'}").y_train) == 1
+    else:
+        with pytest.raises(DataError, match=f"has 1 samples, num_samples says {count}"):
+            load_dataset(f"leaf:{root / 'set'}")
+
+
+def test_a_user_who_is_twice_in_a_part_is_refused(root: Path) -> None:
+    for part in ("train", "test"):
+        write_leaf(root / "set", part, {"a": ([[0.5]], [0]), "b": ([[1.0]], [1])})
+    copy = write_leaf(root / "set", "train", {"b": ([[1.0]], [1])}, "all_data_0 (copy).json")
+
+    with pytest.raises(DataError, match=r"user 'b' is twice in .*: in .*\(copy\)\.json and in .*all_data_0\.json;"):
+        load_dataset(f"leaf:{root / 'set'}")
+
+    copy.unlink()
+    assert load_dataset(f"leaf:{root / 'set'}").y_train.tolist() == [0, 1]
+
+
+def test_what_was_decoded_is_said(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_leaf(root / "set", "train", {"a": ([[0.5], [1.0]], [0, 1]), "b": ([[0.5]], [0]), "none": ([], [])})
+    write_leaf(root / "set", "test", {"a": ([[0.5]], [0])})
+
+    load_dataset(f"leaf:{root / 'set'}")
+
+    said = capsys.readouterr().err
+    assert "set/train: users: 2, samples: 3" in said
+    assert "set/test: users: 1, samples: 1" in said

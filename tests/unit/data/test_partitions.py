@@ -124,9 +124,17 @@ def test_pathological_clients_hold_as_many_classes_as_asked(clients: int, classe
 def test_one_class_clients_hold_the_class_of_their_number() -> None:
     labels = make_labels(200, 0)
 
-    counts = class_counts(labels, partitions.one_class(labels, 4))
+    counts = class_counts(labels, partitions.one_class(labels, CLASSES))
 
-    np.testing.assert_array_equal(counts, 20 * np.eye(CLASSES, dtype=np.int64)[:4])
+    np.testing.assert_array_equal(counts, 20 * np.eye(CLASSES, dtype=np.int64))
+
+
+@pytest.mark.parametrize(("clients", "merge", "held"), [(3, (), 3), (9, (), 9), (4, (1, 2, 2, 2), 7)])
+def test_classes_that_nobody_would_hold_are_refused(clients: int, merge: tuple[int, ...], held: int) -> None:
+    message = rf"found {clients} clients and 10 classes, of which {held} are asked for; set clients to 10, .*"
+
+    with pytest.raises(DataError, match=message + r"split\.only-classes, .*split\.merge, numbers that add up to 10"):
+        partitions.one_class(make_labels(100, 0), clients, merge)
 
 
 @pytest.mark.parametrize(("clients", "expected"), [(3, [[2, 3], [5, 8], [9]]), (5, [[2], [3], [5], [8], [9]])])

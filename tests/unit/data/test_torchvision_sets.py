@@ -15,8 +15,12 @@ import numpy as np
 import pytest
 
 from dqnfed_flwr.data import _torchvision, load_dataset, torchvision_sets
+from dqnfed_flwr.data.published_images import Size
 from dqnfed_flwr.errors import DataError
 from tests.helpers.file_server import FileServer, file_server
+from tests.helpers.small_sets import shrink
+
+TEN = Size(10, 10, (28, 28), 10)
 
 
 class FakeSet:
@@ -35,7 +39,8 @@ class FakeSet:
         if download and not self.online:
             raise OSError("Name or service not known")
         self.data = np.arange(24 if train else 12, dtype=np.uint8).reshape(-1, 2, 3)
-        self.targets = [1, 2, 1, 2] if train else [2, 1]
+        first = 1 if arguments else 0
+        self.targets = [first, first + 1, first, first + 1] if train else [first + 1, first]
 
 
 @pytest.fixture
@@ -44,26 +49,28 @@ def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> type[FakeSet]:
         pass
 
     monkeypatch.setenv("DQNFED_DATA", str(tmp_path))
+    shrink(monkeypatch, "cifar10", Size(4, 2, (2, 3), 2))
+    shrink(monkeypatch, "emnist-letters", Size(4, 2, (3, 2), 2))
     names = dict.fromkeys(("CIFAR10", "EMNIST"), Fresh)
     monkeypatch.setattr(torchvision_sets, "torchvision_datasets", lambda: SimpleNamespace(**names))
     return Fresh
 
 
 def test_downloads_once_and_maps_from_then_on(fake: type[FakeSet], tmp_path: Path) -> None:
-    first = load_dataset("cifar10", 3)
-    again = load_dataset("torchvision:cifar10", 3)
+    first = load_dataset("cifar10")
+    again = load_dataset("torchvision:cifar10")
 
     assert fake.made == 1 + 2  # not there, then both parts
     assert [path.name for path in tmp_path.iterdir()] == ["cifar10.npz"]
     assert isinstance(again.x_train, np.memmap)
     np.testing.assert_array_equal(first.x_train, np.arange(24).reshape(4, 2, 3))
-    np.testing.assert_array_equal(again.y_train, [1, 2, 1, 2])
+    np.testing.assert_array_equal(again.y_train, [0, 1, 0, 1])
 
 
 def test_files_that_lie_there_are_not_downloaded(fake: type[FakeSet], tmp_path: Path) -> None:
     fake.present, fake.online = str(tmp_path), False
 
-    assert load_dataset("cifar10", 3).input_shape == (1, 2, 3)
+    assert load_dataset("cifar10").input_shape == (1, 2, 3)
 
 
 def test_emnist_is_turned_upright_and_numbered_from_zero(fake: type[FakeSet], tmp_path: Path) -> None:
@@ -81,6 +88,7 @@ def test_a_file_numbered_as_published_is_numbered_from_zero(
     first: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("DQNFED_DATA", str(tmp_path))
+    shrink(monkeypatch, "emnist-letters", Size(26, 26, (4, 4), 26))
     labels = np.arange(26) + first
     images = np.zeros((26, 4, 4), np.uint8)
     np.savez(tmp_path / "emnist-letters.npz", x_train=images, y_train=labels, x_test=images, y_test=labels[::-1])
@@ -168,6 +176,7 @@ def archived(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[tuple[
             url = f"{server.url}/set.tar.gz"
 
         server.files["/set.tar.gz"] = b"archive"
+        shrink(monkeypatch, "cifar10", Size(4, 2, (2, 3), 2))
         monkeypatch.setattr(torchvision_sets, "torchvision_datasets", lambda: SimpleNamespace(CIFAR10=Fresh))
         yield server, Fresh
 
@@ -177,7 +186,7 @@ def test_archives_are_fetched_by_our_own_means(
 ) -> None:
     archived[0].cuts = [3]
 
-    load_dataset("cifar10", 3)
+    load_dataset("cifar10")
 
     assert [wanted for _, wanted in archived[0].asked] == ["", "bytes=3-"]
     assert f"cifar10: kept in {tmp_path / 'cifar10.npz'}" in capsys.readouterr().err
@@ -187,7 +196,7 @@ def test_archives_are_fetched_by_our_own_means(
 def test_an_archive_that_lies_there_is_used(archived: tuple[FileServer, type[FakeSet]], tmp_path: Path) -> None:
     (tmp_path / "set.tar.gz").write_bytes(b"archive")
 
-    load_dataset("cifar10", 3)
+    load_dataset("cifar10")
 
     assert archived[0].asked == []
     assert (tmp_path / "set.tar.gz").exists()
@@ -199,7 +208,7 @@ def test_an_archive_that_is_cut_short_says_what_to_do(
     (tmp_path / "set.tar.gz").write_bytes(b"arch")
 
     with pytest.raises(DataError, match=r"set\.tar\.gz is not the published file: .*delete it and try again, or fetch"):
-        load_dataset("cifar10", 3)
+        load_dataset("cifar10")
 
 
 @pytest.mark.skipif(find_spec("torchvision") is None, reason="needs torchvision")
@@ -225,6 +234,7 @@ def test_reads_the_published_file_format(monkeypatch: pytest.MonkeyPatch, tmp_pa
         (raw / f"{part}-images-idx3-ubyte").write_bytes(struct.pack(">4i", 0x803, 10, 28, 28) + images.tobytes())
         (raw / f"{part}-labels-idx1-ubyte").write_bytes(struct.pack(">2i", 0x801, 10) + bytes(range(10)))
     monkeypatch.setenv("DQNFED_DATA", str(tmp_path))
+    shrink(monkeypatch, "mnist", TEN)
 
     data = load_dataset("mnist")
 
@@ -248,6 +258,7 @@ def test_torchvision_unpacks_what_was_fetched(monkeypatch: pytest.MonkeyPatch, t
     }
     sums = [(name, hashlib.md5(content, usedforsecurity=False).hexdigest()) for name, content in packed.items()]
     monkeypatch.setenv("DQNFED_DATA", str(tmp_path))
+    shrink(monkeypatch, "mnist", TEN)
     with file_server() as server:
         server.files = {f"/there/{name}": content for name, content in packed.items()}
         server.cuts = [10]
