@@ -22,6 +22,9 @@ from dqnfed_flwr.reproduce.parts import Wish, config_of, plan_part
 from dqnfed_flwr.reproduce.record import Reproduction, write_reproduction
 from dqnfed_flwr.reproduce.schema import Manifest, Part
 
+RECORD_SECONDS = 10.0
+"""How long to wait for another part that is written into the record just now."""
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -108,7 +111,8 @@ def _run_part(
     since = time.perf_counter()
     command = _command(options, key, directory)
     with alone_in(plan.directory):
-        write_reproduction(directory, Reproduction(options.name, manifest, {key: command}))
+        with alone_in(directory, RECORD_SECONDS):
+            write_reproduction(directory, Reproduction(options.name, manifest, {key: command}))
         try:
             with CompareProgress(console, number_of_runs(plan)) as progress:
                 rows = conduct(
@@ -149,7 +153,7 @@ def _show_plans(
         finals = len(plan.entries) * len(plan.seeds)
         rounds = config_of(parts[key], wish).get("rounds", "?")
         lines = {
-            "scale": plan.note or "as published",
+            "scale": plan.note or "as in the manifest",
             "methods": ", ".join(entry.title for entry in plan.entries),
             "seeds": ", ".join(map(str, plan.seeds)),
             "rounds": f"{rounds}" + (f", {plan.grid_rounds or rounds} in the search" if searches else ""),

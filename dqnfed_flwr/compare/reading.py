@@ -80,7 +80,7 @@ def read_single(directory: Path) -> Written:
 
 
 def _row(item: Mapping[str, Any], directory: Path, last: int) -> Row:
-    axes = dict.fromkeys(item["chosen"], ())
+    axes = dict.fromkeys([*item["chosen"], *(key for trial in item["grid"] for key in trial["point"])], ())
     entry = Entry(item["method"], item["own"], axes, item["title"])
     records = []
     for run in item["runs"]:

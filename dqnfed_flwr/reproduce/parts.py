@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from dqnfed_flwr.compare.entries import ALL, Entry, parse_methods, parse_seeds
+from dqnfed_flwr.compare.entries import ALL, Entry, parse_seeds
 from dqnfed_flwr.compare.plan import VALIDATION, VALIDATION_SHARE, Plan, Request, plan_rows
 from dqnfed_flwr.config import Scalar
-from dqnfed_flwr.reproduce.scale import deviations
+from dqnfed_flwr.reproduce.asked import rows_asked
+from dqnfed_flwr.reproduce.scale import EVALUATIONS, QUIET, deviations
 from dqnfed_flwr.reproduce.schema import Part, Row
 
 
@@ -48,9 +49,12 @@ def seeds_of(part: Part, seeds: Sequence[int], wish: Wish) -> tuple[int, ...]:
     return tuple(part.reduced.seeds if wish.reduced else seeds)
 
 
-def label_of(part: Part, seeds: Sequence[int], wish: Wish) -> str:
-    """How what is asked for differs from the part; empty if it does not."""
-    return deviations(part.own, config_of(part, wish), seeds_of(part, seeds, wish), seeds)
+def label_of(part: Part, seeds: Sequence[int], plan: Plan) -> str:
+    """How a plan, or one that was carried out, differs from the part with its seeds; empty if it does not."""
+    quiet = [key for key in QUIET if part.last == 1 or key != EVALUATIONS]
+    scale = deviations(part.own, plan.config, plan.seeds, seeds, quiet)
+    omitted = [text for text in (_grids_omitted(part, plan), _samples_omitted(part, plan)) if text]
+    return "; ".join([scale or "as in the manifest", *omitted]) if scale or omitted else ""
 
 
 def plan_part(part: Part, seeds: Sequence[int], wish: Wish, directory: Path) -> Plan:
@@ -67,13 +71,13 @@ def plan_part(part: Part, seeds: Sequence[int], wish: Wish, directory: Path) -> 
     if rounds is not None and isinstance(length, int):
         rounds = min(rounds, length)
     request = Request(config, "", "", directory, (), rounds, part.search.seed)
-    return plan_rows(
+    plan = plan_rows(
         request,
         _chosen(part, wish),
         seeds_of(part, seeds, wish),
         skip=wish.methods.strip() == ALL,
-        note=label_of(part, seeds, wish),
     )
+    return replace(plan, note=label_of(part, seeds, plan))
 
 
 class Printed(NamedTuple):
@@ -88,33 +92,41 @@ def paper_names(part: Part, entries: Sequence[Entry]) -> list[Printed]:
 
     A row with other settings has the name of the only one that the paper has of its method, if there is only one.
     """
-    exact = {_key(row.method, row.own): row.paper for row in part.rows}
+    exact = {_key(row): row.paper for row in part.rows}
     alone = {method: names[0] for method, names in _by_method(part).items() if len(names) == 1}
-    keys = [_key(entry.method, entry.own) for entry in entries]
+    keys = [_key(entry) for entry in entries]
     return [
         Printed(exact[key], same=True) if key in exact else Printed(alone.get(entry.method, ""), same=False)
         for key, entry in zip(keys, entries, strict=True)
     ]
 
 
+def _grids_omitted(part: Part, plan: Plan) -> str:
+    gridded = {row.method for row in part.rows if row.grid}
+    having = [entry for entry in plan.entries if entry.method in gridded]
+    return "no grids searched" if having and not any(entry.axes for entry in having) else ""
+
+
+def _samples_omitted(part: Part, plan: Plan) -> str:
+    then, now = (float(config.get(VALIDATION, 0)) for config in (part.own, plan.config))
+    if now <= then:
+        return ""
+    rest = ""
+    if any(row.grid for row in part.rows):
+        searched = any(entry.axes for entry in plan.entries)
+        rest = ": the rest chose the settings" if searched else ": the rest is kept for choosing settings"
+    return f"training samples {100 * (1 - now):g} %{rest}"
+
+
 def _chosen(part: Part, wish: Wish) -> list[Entry]:
     """Rows of the part, or those that the command line names; a method that no row has comes as it is given."""
-    rows = [_entry(row, grids=_searched(part, wish)) for row in part.rows]
-    if not wish.methods:
-        return rows
-    chosen: list[Entry] = []
-    for asked in parse_methods(_by_paper_name(wish.methods, part)):
-        chosen += [row for row in rows if row.method == asked.method and not asked.own] or [asked]
-    return chosen
+    chosen = rows_asked(part, wish.methods) if wish.methods else part.rows
+    grids = _searched(part, wish)
+    return [_entry(row, grids=grids) if isinstance(row, Row) else row for row in chosen]
 
 
 def _searched(part: Part, wish: Wish) -> bool:
     return part.reduced.grids or not wish.reduced
-
-
-def _by_paper_name(methods: str, part: Part) -> str:
-    names = {row.paper.lower(): row.method for row in part.rows if row.paper}
-    return ",".join(dict.fromkeys(names.get(word.strip().lower(), word.strip()) for word in methods.split(",")))
 
 
 def _by_method(part: Part) -> dict[str, list[str]]:
@@ -130,5 +142,5 @@ def _entry(row: Row, *, grids: bool) -> Entry:
     return Entry(row.method, row.own, axes, row.title)
 
 
-def _key(method: str, own: Mapping[str, Scalar]) -> tuple[str, tuple[tuple[str, Scalar], ...]]:
-    return method, tuple(sorted(own.items()))
+def _key(row: Row | Entry) -> tuple[str, tuple[tuple[str, Scalar], ...]]:
+    return row.method, tuple(sorted(row.own.items()))

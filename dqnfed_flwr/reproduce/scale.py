@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from dqnfed_flwr.compare.entries import show
 from dqnfed_flwr.config import Scalar, Settings
 
-SMALLER = ("rounds", "clients", "participation", "split.samples")
+SMALLER = ("rounds", "clients", "participation", "split.samples", "split.groups")
+ALL = ("split.samples", "split.groups")
+"""Of these 0 stands for all."""
+EVALUATIONS = "evaluate-every"
+"""Decides which rounds enter, once accuracies are averaged over several evaluations."""
 QUIET = (
     "split.validation-fraction",
     "device",
-    "evaluate-every",
+    EVALUATIONS,
     "checkpoint-every",
     "deadline",
     "retries",
     "local.threads",
     "local.chunk",
 )
-"""Settings that leave the experiment what it is."""
-NAMES = {"split.samples": "training samples"}
+"""Settings that leave the experiment what it is, or of which the label speaks in its own words."""
+AS_IN_MANIFEST = "As in the manifest: what the paper leaves open was chosen, as it is listed at the end of the report"
+NAMES = {"split.samples": "training samples", "split.groups": "natural groups"}
 
 
 def deviations(
@@ -27,6 +32,7 @@ def deviations(
     here: Mapping[str, Scalar],
     seeds: Sequence[int] = (),
     full_seeds: Sequence[int] = (),
+    quiet: Collection[str] = QUIET,
 ) -> str:
     """What is smaller, and what is different: `reduced: rounds 200 of 2000; changed: model mlp for resnet18-gn`.
 
@@ -36,10 +42,12 @@ def deviations(
         Dotted keys of the experiment and of the run; absent ones take their defaults.
     seeds, full_seeds : Sequence[int]
         Of the run and of the experiment.
+    quiet : Collection[str]
+        Keys that are not looked at.
     """
     defaults = Settings().flat()
     reduced, changed = [], []
-    for key in [*SMALLER, *sorted((full.keys() | here.keys()) - {*SMALLER, *QUIET})]:
+    for key in [*SMALLER, *sorted((full.keys() | here.keys()) - {*SMALLER, *quiet})]:
         then, now = full.get(key, defaults.get(key, "")), here.get(key, defaults.get(key, ""))
         if now == then:
             continue
@@ -54,6 +62,6 @@ def deviations(
 
 
 def _size(key: str, value: Scalar) -> float:
-    if key == "split.samples" and not value:
+    if key in ALL and not value:
         return float("inf")
     return float(value)

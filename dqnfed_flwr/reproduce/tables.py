@@ -11,10 +11,10 @@ from dqnfed_flwr.compare.tables import UNKNOWN, Cell, Table
 from dqnfed_flwr.reproduce.measures import Measure, measure
 from dqnfed_flwr.reproduce.parts import paper_names
 from dqnfed_flwr.reproduce.published import impossible, published_figures
+from dqnfed_flwr.reproduce.scale import AS_IN_MANIFEST
 from dqnfed_flwr.reproduce.schema import Part
 
 OTHERWISE = "*"
-AS_PUBLISHED = "As published: rounds, clients, participation and model are those of the manifest"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,27 +84,35 @@ def paper_table(part: Part, comparison: Comparison) -> Table:
 
 def notes_of(part: Part, comparison: Comparison) -> tuple[str, ...]:
     """What must be known to read the table: scale first."""
-    notes = [comparison.plan.note if comparison.plan.note else AS_PUBLISHED]
+    notes = [comparison.plan.note or AS_IN_MANIFEST]
     notes.append(
         "Ours: mean ± standard deviation over seeds; accuracies in per cent. Bold: best; slanted: second best."
     )
     if any(row.name and not row.same for row in paper_names(part, comparison.plan.entries)):
         notes.append(f"{OTHERWISE} the paper's figure of the method, which was run with other settings here.")
-    notes += [*comparison.remarks, *_doubts(part), *part.remarks]
+    notes += [*comparison.remarks, *published_doubts(part), *part.remarks]
     notes += [f"{row.label}: {text}" for row in comparison.rows for text in row.failures or [row.reason] if text]
     notes += [f"{method} was left out: {reason}" for method, reason in comparison.plan.skipped.items()]
     return tuple(notes)
 
 
-def _doubts(part: Part) -> list[str]:
+def published_doubts(part: Part) -> list[str]:
     """What cannot be true of the published figures."""
     clients = int(part.own.get("clients", 10))
-    faults = {name: impossible(figures, clients) for name, figures in published_figures(part).items()}
-    found = [f"{name}: {fault}" for name, fault in faults.items() if fault]
-    if not found:
+    kinds: dict[str, list[str]] = {}
+    for name, figures in published_figures(part).items():
+        for kind, fault in impossible(figures, clients).items():
+            kinds.setdefault(kind, []).append(f"{name}: {fault}")
+    if not kinds:
         return []
-    more = f"; the same of {len(found) - 1} more rows" if len(found) > 1 else ""
-    return [f"The paper's figures contradict each other. {found[0]}{more}. Compare σ inside our own runs."]
+    told = " ".join(_first(faults) for faults in kinds.values())
+    return [f"The paper's figures contradict each other. {told} Compare such figures inside our own runs."]
+
+
+def _first(faults: list[str]) -> str:
+    """The first of several faults of a kind, and how many more there are."""
+    rest = len(faults) - 1
+    return faults[0] + (f"; the same of {rest} more row{'s' * (rest > 1)}" if rest else "") + "."
 
 
 def _printed(column: Beside) -> bool:

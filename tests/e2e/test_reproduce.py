@@ -145,6 +145,29 @@ def test_a_table_from_manifest_to_page_twice_with_the_same_figures(manifest: str
     assert "dqnfed reproduce" in markdown
 
 
+def test_a_figure_in_the_folder_of_its_table_leaves_the_table(manifest: str, tmp_path: Path) -> None:
+    figure, folder = tmp_path / "curves.yaml", tmp_path / "both"
+    text = TINY.replace("Two methods <on digits>", "Their curves").replace("mean, std, worst10", "mean, rho")
+    figure.write_text(text[: text.index("  never:")], "utf-8")
+    called("reproduce", manifest, "--reduced", "--output", str(folder))
+    written = (folder / "report.md").read_text("utf-8")
+    table = written[written.index("## Five clients") : written.index("### How it was run")]
+    called("reproduce", str(figure), "--reduced", "--output", str(folder))
+    written = (folder / "report.md").read_text("utf-8")
+    assert written.startswith("# both: mine.yaml, curves.yaml\n\n## Two methods <on digits>\n\nnobody\n\n### Five")
+    assert re.sub("(?m)^#", "##", table) in written
+    assert "clients that lie" in written
+    curves = written[written.index("\n## Their curves\n") :]
+    assert "| method | mean | paper | ρ mean |" in curves
+    commands = re.findall(r"- command: dqnfed reproduce (\S+)", written)
+    assert [Path(word).name for word in commands] == ["mine.yaml", "curves.yaml"]
+    page = (folder / "report.html").read_text("utf-8")
+    assert re.findall(r'<section class="part" id="([^"]*)"', page) == ["mine.yaml-small", "curves.yaml-small"]
+    page_of(folder / "report.html")
+    called("report", str(folder))
+    assert (folder / "report.md").read_text("utf-8") == written
+
+
 def test_what_would_run_is_said_without_running(manifest: str, tmp_path: Path) -> None:
     shown = called("reproduce", manifest, "--dry-run", "--rounds", "3", "--output", str(tmp_path / "none"))
     assert "4 final and 2 of the search" in shown

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ from dqnfed_flwr.compare.reading import Written, read_comparison, read_single
 from dqnfed_flwr.compare.results import BASELINE, Comparison, Row
 from dqnfed_flwr.compare.tables import Table, grid_table, shift_table, tables
 from dqnfed_flwr.errors import ConfigError
-from dqnfed_flwr.reproduce.record import REPRODUCTION, read_reproduction
+from dqnfed_flwr.reproduce.parts import label_of
+from dqnfed_flwr.reproduce.record import REPRODUCTION, Reproduction, read_reproductions
+from dqnfed_flwr.reproduce.scale import AS_IN_MANIFEST
 from dqnfed_flwr.reproduce.schema import Part
-from dqnfed_flwr.reproduce.tables import AS_PUBLISHED, paper_table
+from dqnfed_flwr.reproduce.tables import paper_table
 
 BRIGHT = 6
 """Methods that stand out: the reference, FedAvg, and the best of the others."""
@@ -29,9 +32,9 @@ class Section:
     Attributes
     ----------
     key, title : str
-        Its name, and what it is.
+        Its name, which no other section of the document has, and what it is.
     label : str
-        How it differs from what it stands for; `AS_PUBLISHED`, or empty where it stands for nothing.
+        How it differs from what it stands for; `AS_IN_MANIFEST`, or empty where it stands for nothing.
     comparison : Comparison
         Its rows.
     tables : list[Table]
@@ -52,8 +55,8 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Document:
-    """A report's contents.
+class Chapter:
+    """What belongs to one manifest, or to none.
 
     Attributes
     ----------
@@ -61,8 +64,6 @@ class Document:
         What it is about.
     sections : list[Section]
         One a comparison.
-    bright : list[str]
-        Names of the rows that stand out, the same ones in every section, in the order of their colours.
     open, chosen, absent : list[str]
         What the paper leaves open, what was chosen, and which parts have no results.
     """
@@ -70,10 +71,38 @@ class Document:
     title: str
     source: str
     sections: list[Section]
-    bright: list[str]
     open: list[str] = field(default_factory=list)
     chosen: list[str] = field(default_factory=list)
     absent: list[str] = field(default_factory=list)
+
+    @property
+    def lists(self) -> list[tuple[str, list[str]]]:
+        """What stands at its end: headings and texts, without the empty ones."""
+        found = [
+            ("What the paper leaves open", self.open),
+            ("What was chosen here", self.chosen),
+            ("Parts without results", self.absent),
+        ]
+        return [(heading, texts) for heading, texts in found if texts]
+
+
+@dataclass(frozen=True)
+class Document:
+    """A report's contents.
+
+    Attributes
+    ----------
+    title : str
+        What it is about; that of the chapter where there is one.
+    chapters : list[Chapter]
+        One a manifest.
+    bright : list[str]
+        Names of the rows that stand out, the same ones in every section, in the order of their colours.
+    """
+
+    title: str
+    chapters: list[Chapter]
+    bright: list[str]
 
 
 def read_document(directory: Path) -> Document:
@@ -88,10 +117,10 @@ def read_document(directory: Path) -> Document:
         return _reproduction(directory)
     if (directory / JSON).exists():
         section = _section("comparison", _named(directory), None, read_comparison(directory))
-        return Document(section.title, "", [section], _bright([section]))
+        return _document([Chapter(section.title, "", [section])])
     if (directory / RUN).exists():
         section = _section("run", _named(directory), None, read_single(directory))
-        return Document(section.title, "", [section], _bright([section]))
+        return _document([Chapter(section.title, "", [section])])
     raise ConfigError(
         f"{directory}: no {REPRODUCTION}, {JSON} or {RUN}; give the folder that dqnfed reproduce, compare or run wrote"
     )
@@ -103,19 +132,38 @@ def name_of(row: Row) -> str:
 
 
 def _reproduction(directory: Path) -> Document:
-    found = read_reproduction(directory)
+    found = read_reproductions(directory)
+    chapters = [_chapter(directory, each, f"{each.key}-" if len(found) > 1 else "") for each in found]
+    if not any(chapter.sections for chapter in chapters):
+        names = ", ".join(each.name for each in found)
+        raise ConfigError(f"{directory}: no part has results yet; run dqnfed reproduce {names} to its end")
+    return _document(chapters, f"{directory.name}: {', '.join(each.key for each in found)}")
+
+
+def _document(chapters: list[Chapter], title: str = "") -> Document:
+    bright = _bright(list(chain.from_iterable(chapter.sections for chapter in chapters)))
+    return Document(chapters[0].title if len(chapters) == 1 else title, chapters, bright)
+
+
+def _chapter(directory: Path, found: Reproduction, prefix: str) -> Chapter:
     manifest = found.manifest
     sections, absent = [], []
     for key, part in manifest.parts.items():
         if (directory / key / JSON).exists():
-            sections.append(_section(key, part.title, part, read_comparison(directory / key)))
+            written = _seen_by(found, key, read_comparison(directory / key))
+            sections.append(_section(prefix + key, part.title, part, written))
         else:
             needs = f"; it needs {', '.join(part.needs)}" if part.needs else ""
             absent.append(f"{part.title}: {'not run' if part.runs else 'cannot be run here'}{needs}.")
-    if not sections:
-        raise ConfigError(f"{directory}: no part has results yet; run dqnfed reproduce {found.name} to its end")
-    source = manifest.source
-    return Document(manifest.title, source, sections, _bright(sections), manifest.open, manifest.chosen, absent)
+    return Chapter(manifest.title, manifest.source, sections, manifest.open, manifest.chosen, absent)
+
+
+def _seen_by(found: Reproduction, key: str, written: Written) -> Written:
+    """A comparison with the label and the command of one manifest, whichever manifest ran it last."""
+    comparison = written.comparison
+    note = label_of(found.manifest.parts[key], found.manifest.seeds, comparison.plan)
+    about = {**written.about, "command": found.commands.get(key, written.about.get("command", ""))}
+    return Written(replace(comparison, plan=replace(comparison.plan, note=note)), about)
 
 
 def _section(key: str, title: str, part: Part | None, written: Written) -> Section:
@@ -124,7 +172,7 @@ def _section(key: str, title: str, part: Part | None, written: Written) -> Secti
     if part:
         shown[0] = paper_table(part, comparison)
     shown += [table for table in (shift_table(comparison), grid_table(comparison)) if table]
-    label = comparison.plan.note or (AS_PUBLISHED if part else "")
+    label = comparison.plan.note or (AS_IN_MANIFEST if part else "")
     return Section(key, title, label, comparison, shown, findings(comparison), written.about)
 
 

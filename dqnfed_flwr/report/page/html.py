@@ -6,14 +6,15 @@ from html import escape
 from importlib import resources
 
 from dqnfed_flwr.report.page import blocks, charts
-from dqnfed_flwr.report.page.document import Document, Section
-from dqnfed_flwr.reproduce.tables import AS_PUBLISHED
+from dqnfed_flwr.report.page.document import Chapter, Document, Section
+from dqnfed_flwr.reproduce.scale import AS_IN_MANIFEST
 
 
 def html(document: Document) -> str:
     """The whole page."""
-    parts = "".join(_part(section, document) for section in document.sections)
-    source = f'<p class="source">{escape(document.source)}</p>' if document.source else ""
+    alone = len(document.chapters) == 1
+    chapters = "".join(_chapter(chapter, document, "" if alone else _heading(chapter)) for chapter in document.chapters)
+    source = _source(document.chapters[0]) if alone else ""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -22,10 +23,22 @@ def html(document: Document) -> str:
         f"<style>{_file('page.css')}</style></head><body>"
         '<button id="theme" type="button">Dark</button>'
         f"<header><h1>{escape(document.title)}</h1>{source}</header>"
-        f"<main>{parts}{_remarks(document)}</main>"
+        f"<main>{chapters}</main>"
         "<footer>Written by dqnfed report.</footer>"
         f"<script>{_file('page.js')}</script></body></html>\n"
     )
+
+
+def _chapter(chapter: Chapter, document: Document, heading: str) -> str:
+    return heading + "".join(_part(section, document) for section in chapter.sections) + _remarks(chapter)
+
+
+def _heading(chapter: Chapter) -> str:
+    return f'<div class="chapter"><h2>{escape(chapter.title)}</h2>{_source(chapter)}</div>'
+
+
+def _source(chapter: Chapter) -> str:
+    return f'<p class="source">{escape(chapter.source)}</p>' if chapter.source else ""
 
 
 def _part(section: Section, document: Document) -> str:
@@ -50,7 +63,7 @@ def _part(section: Section, document: Document) -> str:
 def _charts(section: Section, look: dict[int, charts.Style]) -> list[str]:
     comparison = section.comparison
     reduced = (
-        f" {section.label[:1].upper()}{section.label[1:]}." if section.label != AS_PUBLISHED and section.label else ""
+        f" {section.label[:1].upper()}{section.label[1:]}." if section.label != AS_IN_MANIFEST and section.label else ""
     )
     bands = f"Mean over clients; band: standard deviation over seeds. Grey: the other methods.{reduced}"
     window = "Share of the participants whose training loss did not rise, running mean over a twentieth of the rounds."
@@ -97,17 +110,12 @@ def _card(title: str, caption: str, body: str) -> str:
 def _scale(section: Section) -> str:
     if not section.label:
         return ""
-    kind = "scale" if section.label == AS_PUBLISHED else "scale less"
+    kind = "scale" if section.label == AS_IN_MANIFEST else "scale less"
     return f'<p class="{kind}">{escape(section.label[:1].upper() + section.label[1:])}</p>'
 
 
-def _remarks(document: Document) -> str:
-    lists = (
-        ("What the paper leaves open", document.open),
-        ("What was chosen here", document.chosen),
-        ("Parts without results", document.absent),
-    )
-    shown = "".join(f'<div class="card"><h3>{head}</h3>{blocks.notes(texts)}</div>' for head, texts in lists if texts)
+def _remarks(chapter: Chapter) -> str:
+    shown = "".join(f'<div class="card"><h3>{head}</h3>{blocks.notes(texts)}</div>' for head, texts in chapter.lists)
     return f'<section class="part">{shown}</section>' if shown else ""
 
 

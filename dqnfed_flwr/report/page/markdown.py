@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from dqnfed_flwr.compare.claims import CLAIMS, near_one
 from dqnfed_flwr.compare.tables import Cell, Table, markdown
 from dqnfed_flwr.report.page.blocks import CLAIM_NOTES, TONES, about
-from dqnfed_flwr.report.page.document import Document, Section
+from dqnfed_flwr.report.page.document import Chapter, Document, Section
 
 
 def report_markdown(document: Document) -> str:
-    """The whole report."""
-    parts = [f"# {document.title}", *([document.source] if document.source else [])]
-    for section in document.sections:
+    """The whole report; with several chapters, each is a level lower."""
+    if len(document.chapters) == 1:
+        parts = _chapter(document.chapters[0], "#")
+    else:
+        parts = [f"# {document.title}", *(part for chapter in document.chapters for part in _chapter(chapter, "##"))]
+    return "\n\n".join(parts) + "\n"
+
+
+def _chapter(chapter: Chapter, mark: str) -> list[str]:
+    """Its paragraphs, below a heading of so many marks."""
+    parts = [f"{mark} {chapter.title}", *([chapter.source] if chapter.source else [])]
+    for section in chapter.sections:
         label = f"**{section.label[:1].upper()}{section.label[1:]}.**" if section.label else ""
         found = [*section.tables, *_claims(section)]
-        parts += [f"## {section.title}", *([label] if label else [])]
-        parts.append(markdown(found, "").strip().replace("\n## ", "\n### ").replace("## ", "### ", 1))
-        parts.append(_listed("### How it was run", [f"{name}: {text}" for name, text in about(section) if text]))
-    parts += [
-        _listed(f"## {head}", texts)
-        for head, texts in (
-            ("What the paper leaves open", document.open),
-            ("What was chosen here", document.chosen),
-            ("Parts without results", document.absent),
-        )
-        if texts
-    ]
-    return "\n\n".join(parts) + "\n"
+        parts += [f"{mark}# {section.title}", *([label] if label else [])]
+        parts.append(re.sub("^## ", f"{mark}## ", markdown(found, "").strip(), flags=re.MULTILINE))
+        parts.append(_listed(f"{mark}## How it was run", [f"{name}: {text}" for name, text in about(section) if text]))
+    return parts + [_listed(f"{mark}# {head}", texts) for head, texts in chapter.lists]
 
 
 def _claims(section: Section) -> list[Table]:

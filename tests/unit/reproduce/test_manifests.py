@@ -4,13 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from dqnfed_flwr.config import Scalar, Settings
+from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.reproduce.manifests import load_manifest, manifest_names
 from dqnfed_flwr.reproduce.measures import measure
 from dqnfed_flwr.reproduce.parts import Wish, config_of, plan_part, seeds_of
-from dqnfed_flwr.reproduce.published import impossible, published_figures
-from dqnfed_flwr.reproduce.scale import deviations
+from dqnfed_flwr.reproduce.published import published_figures
 from dqnfed_flwr.reproduce.schema import check_manifest
 
 UNPUBLISHED_ROWS = {("semi-vred-table1", "cifar100", "FedAvg"), ("semi-vred-table6", "cifar10", "AFL")}
@@ -53,7 +52,8 @@ def test_settings_of_every_row_are_accepted(name: str, key: str, tmp_path: Path)
             for point in entry.points:
                 flat = {**config_of(part, wish), **entry.own, **point, "method": entry.method}
                 assert Settings.from_mapping(flat).method == entry.method
-        assert bool(plan.note) == reduced
+        searched = any(row.grid for row in part.rows)
+        assert bool(plan.note) == (reduced or searched)
 
 
 @pytest.mark.parametrize(("name", "key"), PARTS)
@@ -75,6 +75,29 @@ def test_every_manifest_says_what_is_open_and_what_was_chosen(name: str) -> None
     assert manifest.open
     assert manifest.chosen
     assert all(part.needs for part in manifest.parts.values() if not part.runs)
+
+
+@pytest.mark.parametrize("name", manifest_names())
+def test_the_least_size_of_a_dirichlet_client_is_said(name: str) -> None:
+    manifest = load_manifest(name)
+    if any(part.own.get("partition") == "dirichlet" for part in manifest.parts.values()):
+        assert Settings().split.min_samples == 10
+        assert any("At least ten training samples a client" in text for text in manifest.chosen)
+        assert any("test part can be as small as" in text for text in manifest.chosen)
+
+
+@pytest.mark.parametrize(("name", "key"), [("table5", "original"), ("table6", "setup1"), ("table6", "setup2")])
+def test_clients_are_natural_groups_one_each(name: str, key: str) -> None:
+    part = load_manifest(name).parts[key]
+    for config in (part.own, {**part.own, **part.reduced.own}):
+        assert config["partition"] == "groups"
+        assert config["split.groups"] == config["clients"]
+
+
+def test_femnist_has_five_hundred_of_its_writers() -> None:
+    part = load_manifest("table5").parts["original"]
+    assert part.own["split.groups"] == 500
+    assert "split.groups" not in load_manifest("table5").parts["skewed"].own
 
 
 def test_one_published_figure_to_the_digit() -> None:
@@ -123,19 +146,6 @@ def test_a_part_like_another_takes_what_it_does_not_give(tmp_path: Path) -> None
         ablation.part("setup2")
 
 
-def test_what_is_smaller_and_what_is_different_is_said() -> None:
-    full: dict[str, Scalar] = {"rounds": 2000, "clients": 100, "model": "resnet18-gn", "evaluate-every": 20}
-    assert deviations(full, full, (0, 1), (0, 1)) == ""
-    assert deviations(full, {**full, "rounds": 200}) == "reduced: rounds 200 of 2000"
-    assert deviations(full, {**full, "evaluate-every": 1, "device": "cpu"}) == ""
-    here: dict[str, Scalar] = {**full, "rounds": 3000, "clients": 10, "split.samples": 500, "model": "mlp"}
-    said = deviations(full, here, (0,), (0, 1))
-    assert said == (
-        "reduced: clients 10 of 100, training samples 500 of all, seeds 1 of 2; "
-        "changed: rounds 3000 for 2000, model mlp for resnet18-gn"
-    )
-
-
 def test_rows_are_chosen_by_either_name_and_others_are_added(tmp_path: Path) -> None:
     manifest = load_manifest(written(tmp_path))
     part = manifest.parts["one"]
@@ -146,16 +156,6 @@ def test_rows_are_chosen_by_either_name_and_others_are_added(tmp_path: Path) -> 
     assert full.entries[0].axes == {"local.lr": (0.1, 0.5)}
     assert full.config == plan.config  # whichever rows are asked for, the others may be added later
     assert seeds_of(part, manifest.seeds, Wish()) == (0, 1, 2, 3, 4)
-
-
-def test_spreads_that_the_tails_forbid_are_found() -> None:
-    # 100 clients, 5 at 0 and 5 at 100, the others at 50: variance 0.1 x 2500, so 15.81
-    tails = {"mean": 50.0, "worst5": 0.0, "best5": 100.0}
-    assert "alone force 15.8" in impossible({**tails, "std": 15.7}, 100)
-    assert impossible({**tails, "std": 15.82}, 100) == ""
-    assert impossible({"mean": 50.0, "std": 0.0}, 100) == ""
-    # 3 clients, a tail is one client: 0, 50 and 100 have variance 5000 / 3
-    assert "alone force 40.8" in impossible({"mean": 50.0, "std": 40.0, "worst10": 0.0, "best10": 100.0}, 3)
 
 
 def test_a_manifest_survives_its_own_record() -> None:

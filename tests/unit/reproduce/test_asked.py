@@ -1,0 +1,61 @@
+"""Rows that `--methods` names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dqnfed_flwr.compare.entries import Entry
+from dqnfed_flwr.errors import ConfigError
+from dqnfed_flwr.reproduce.manifests import load_manifest
+from dqnfed_flwr.reproduce.parts import Wish, paper_names, plan_part
+
+MUTEX = load_manifest("fedmdfg-table2").parts["mutex"]
+
+
+def rows(methods: str, name: str = "fedmdfg-table2", key: str = "mutex") -> list[str]:
+    manifest = load_manifest(name)
+    part = manifest.parts[key]
+    entries = plan_part(part, manifest.seeds, Wish(reduced=True, methods=methods), Path("nowhere")).entries
+    return [row.name or entry.title for row, entry in zip(paper_names(part, entries), entries, strict=True)]
+
+
+@pytest.mark.parametrize("name", [row.paper for row in MUTEX.rows if row.paper])
+def test_every_name_of_the_paper_takes_its_row_alone(name: str) -> None:
+    assert rows(name) == [name]
+    assert rows(f" {name.upper()} , fedavg") == list(dict.fromkeys([name, "FedAvg"]))
+
+
+def test_names_with_commas_stand_beside_others() -> None:
+    assert rows("FedFV(0.1,2),FedMDFG(pi/32,5),TERM(5),ditto") == [
+        "FedFV(0.1,2)",
+        "FedMDFG(pi/32,5)",
+        "TERM(5)",
+        "Ditto(0.1)",
+        "Ditto(0.5)",
+    ]
+
+
+def test_our_name_takes_all_rows_of_the_method_and_theirs_one() -> None:
+    assert rows("term") == ["TERM(1)", "TERM(5)"]
+    assert rows("dqn-fed", "table1", "setup1") == ["DQN-Fed", "DQN-Fed (one-sided)"]
+    assert rows("DQN-Fed", "table1", "setup1") == ["DQN-Fed"]
+    assert rows("dqn-fed (one-sided)", "table1", "setup1") == ["DQN-Fed (one-sided)"]
+    assert rows("DQN-Fed, bounded,TERM", "table3", "participation10") == ["DQN-Fed, bounded", "TERM"]
+
+
+def test_a_row_that_is_named_twice_comes_once() -> None:
+    assert rows("TERM(5),term,TERM(5)") == ["TERM(5)", "TERM(1)"]
+
+
+def test_what_no_row_is_called_is_a_method_with_settings_or_refused() -> None:
+    manifest = load_manifest("table9")
+    wish = Wish(reduced=True, methods="term@term.t=2,FedAvg")
+    plan = plan_part(manifest.parts["fashion-mnist"], manifest.seeds, wish, Path("nowhere"))
+    assert [(entry.method, dict(entry.own)) for entry in plan.entries] == [("term", {"term.t": 2}), ("fedavg", {})]
+    assert isinstance(plan.entries[0], Entry)
+    with pytest.raises(ConfigError, match=r"found 'FedMDFG\(pi/64'"):
+        rows("FedMDFG(pi/64,5)")
+    with pytest.raises(ConfigError, match="found ''"):
+        rows("fedavg,,term")

@@ -1,0 +1,69 @@
+"""What stands over the figures of a run that is not the published one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dqnfed_flwr.config import Scalar
+from dqnfed_flwr.reproduce.manifests import load_manifest
+from dqnfed_flwr.reproduce.parts import Wish, plan_part
+from dqnfed_flwr.reproduce.scale import AS_IN_MANIFEST, deviations
+
+NOT_ALL = "training samples 90 %: the rest chose the settings"
+
+
+def label(name: str, key: str, wish: Wish) -> str:
+    manifest = load_manifest(name)
+    return plan_part(manifest.parts[key], manifest.seeds, wish, Path("nowhere")).note
+
+
+def test_what_is_smaller_and_what_is_different_is_said() -> None:
+    full: dict[str, Scalar] = {"rounds": 2000, "clients": 100, "model": "resnet18-gn", "evaluate-every": 20}
+    assert deviations(full, full, (0, 1), (0, 1)) == ""
+    assert deviations(full, {**full, "rounds": 200}) == "reduced: rounds 200 of 2000"
+    assert deviations(full, {**full, "evaluate-every": 1, "device": "cpu"}) == ""
+    here: dict[str, Scalar] = {**full, "rounds": 3000, "clients": 10, "split.samples": 500, "model": "mlp"}
+    said = deviations(full, here, (0,), (0, 1))
+    assert said == (
+        "reduced: clients 10 of 100, training samples 500 of all, seeds 1 of 2; "
+        "changed: rounds 3000 for 2000, model mlp for resnet18-gn"
+    )
+
+
+def test_grids_that_are_not_searched_are_said() -> None:
+    assert label("table1", "setup1", Wish(reduced=True)).endswith("; no grids searched")
+    assert "grids" not in label("table1", "setup1", Wish())
+    assert "grids" not in label("table3", "participation50", Wish(reduced=True))  # it has none
+    assert "grids" not in label("table1", "setup1", Wish(reduced=True, methods="DQN-Fed,FedAvg"))  # nor have these
+    assert "no grids searched" in label("table1", "setup1", Wish(methods="DQN-Fed,term@term.t=2"))
+
+
+def test_samples_that_chose_the_settings_are_said() -> None:
+    assert label("table1", "setup1", Wish()) == f"as in the manifest; {NOT_ALL}"
+    assert label("table1", "setup1", Wish(overrides={"rounds": 9})) == f"reduced: rounds 9 of 2000; {NOT_ALL}"
+    assert NOT_ALL not in label("table1", "setup1", Wish(reduced=True))
+    assert label("table3", "participation50", Wish()) == ""
+    kept = label("table1", "setup1", Wish(methods="DQN-Fed"))
+    assert kept == "as in the manifest; training samples 90 %: the rest is kept for choosing settings"
+    kept = label("table3", "participation50", Wish(overrides={"split.validation-fraction": 0.25}))
+    assert kept == "as in the manifest; training samples 75 %"
+
+
+@pytest.mark.parametrize(("name", "key", "said"), [("table3", "participation10", True), ("table1", "setup2", False)])
+def test_other_evaluations_are_said_where_accuracies_are_means_over_them(name: str, key: str, said: bool) -> None:
+    assert (load_manifest(name).parts[key].last > 1) == said
+    shown = label(name, key, Wish(overrides={"evaluate-every": 1}))
+    assert ("changed: evaluate-every 1 for 5" in shown) == said
+
+
+def test_fewer_natural_groups_are_fewer() -> None:
+    assert "reduced: rounds 60 of 200, clients 100 of 500, natural groups 100 of 500, seeds 3 of 5;" in label(
+        "table5", "original", Wish(reduced=True)
+    )
+
+
+def test_the_full_form_is_not_called_published() -> None:
+    assert "what the paper leaves open was chosen" in AS_IN_MANIFEST
+    assert "published" not in AS_IN_MANIFEST

@@ -1,0 +1,48 @@
+"""Which manifests a folder holds runs of."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dqnfed_flwr.errors import ConfigError
+from dqnfed_flwr.reproduce.manifests import load_manifest
+from dqnfed_flwr.reproduce.record import REPRODUCTION, Reproduction, read_reproductions, write_reproduction
+
+TABLE, FIGURE = load_manifest("semi-vred-table6"), load_manifest("semi-vred-table1")
+
+
+def test_a_second_manifest_leaves_the_first_in_the_record(tmp_path: Path) -> None:
+    write_reproduction(tmp_path, Reproduction("semi-vred-table6", TABLE, {"cifar10": "one"}))
+    write_reproduction(tmp_path, Reproduction("semi-vred-table1", FIGURE, {"cifar100": "two"}))
+    write_reproduction(tmp_path, Reproduction("semi-vred-table6", TABLE, {"cifar100": "three"}))
+    table, figure = read_reproductions(tmp_path)
+    assert table == Reproduction("semi-vred-table6", TABLE, {"cifar10": "one", "cifar100": "three"})
+    assert figure == Reproduction("semi-vred-table1", FIGURE, {"cifar100": "two"})
+    assert [path.name for path in tmp_path.iterdir()] == [REPRODUCTION]
+
+
+def test_a_record_of_the_first_form_is_read_and_kept(tmp_path: Path) -> None:
+    old = {"schema": 1, "name": "table9", "manifest": load_manifest("table9").model_dump(by_alias=True)}
+    (tmp_path / REPRODUCTION).write_text(json.dumps({**old, "commands": {"fashion-mnist": "run"}}), "utf-8")
+    (before,) = read_reproductions(tmp_path)
+    assert (before.name, before.commands) == ("table9", {"fashion-mnist": "run"})
+    write_reproduction(tmp_path, Reproduction("semi-vred-table1", FIGURE, {}))
+    assert [each.name for each in read_reproductions(tmp_path)] == ["table9", "semi-vred-table1"]
+
+
+def test_a_file_is_known_by_its_name_wherever_it_lies(tmp_path: Path) -> None:
+    write_reproduction(tmp_path, Reproduction("mine.yaml", FIGURE, {"a": "one"}))
+    write_reproduction(tmp_path, Reproduction("elsewhere/mine.yaml", FIGURE, {"b": "two"}))
+    (found,) = read_reproductions(tmp_path)
+    assert found.commands == {"a": "one", "b": "two"}
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"manifests": [{}]}', '{"manifests": 3}'])
+def test_a_damaged_record_is_named_and_not_written_over(text: str, tmp_path: Path) -> None:
+    (tmp_path / REPRODUCTION).write_text(text, "utf-8")
+    with pytest.raises(ConfigError, match="cannot be read as a reproduction"):
+        write_reproduction(tmp_path, Reproduction("table9", FIGURE, {}))
+    assert (tmp_path / REPRODUCTION).read_text("utf-8") == text
