@@ -11,6 +11,7 @@ from typing import Any
 
 from dqnfed_flwr.compare.entries import Point, show
 from dqnfed_flwr.compare.environment import environment
+from dqnfed_flwr.compare.provenance import commits_of, seconds_of
 from dqnfed_flwr.compare.record import Record
 from dqnfed_flwr.compare.results import Comparison, Row
 from dqnfed_flwr.compare.tables import Table, markdown
@@ -27,7 +28,9 @@ def as_json(comparison: Comparison, command: str, seconds: float) -> dict[str, A
         "schema": SCHEMA,
         "command": command,
         "seconds": seconds,
+        "runs_seconds": seconds_of(comparison),
         **environment(),
+        "commits": commits_of(comparison),
         "note": plan.note,
         "settings": dict(plan.config),
         "seeds": list(plan.seeds),

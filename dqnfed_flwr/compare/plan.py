@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
+from dqnfed_flwr.compare.earlier import foreign
 from dqnfed_flwr.compare.entries import ALL, Entry, Point, parse_methods, parse_seeds, short, show, with_grids
 from dqnfed_flwr.config import Scalar, Settings
-from dqnfed_flwr.errors import CheckpointError, ConfigError, DQNFedError
+from dqnfed_flwr.errors import ConfigError, DQNFedError
 
 RUNS, GRID = "runs", "grid"
 RUN, CHECKPOINT, LOG = "run.json", "checkpoint.npz", "log.txt"
 VALIDATION = "split.validation-fraction"
 VALIDATION_SHARE = 0.1
-MAY_DIFFER = ("output", "resume", "deadline", "retries", "checkpoint-every")
-"""Settings that leave the figures of a run as they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +63,17 @@ class Job:
     @property
     def finished(self) -> bool:
         """Whether its result is there."""
-        return (self.folder / RUN).exists()
+        return self.record.exists()
+
+    @property
+    def record(self) -> Path:
+        """Of its result."""
+        return self.folder / RUN
+
+    @property
+    def checkpoint(self) -> Path:
+        """From which it goes on, if it was interrupted."""
+        return self.folder / CHECKPOINT
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +155,8 @@ def make_plan(request: Request) -> Plan:
     Raises
     ------
     ConfigError
-        Naming every fault, with the methods that have it, or every folder that holds a run of other settings.
+        Naming every fault, with the methods that have it, or every folder that holds a run of other settings or on
+        other data.
     """
     return plan_rows(
         request,
@@ -190,9 +198,9 @@ def plan_rows(
     faults = {entry: found for entry in entries if (found := _faults(plan, entry))}
     plan = _without(plan, faults, skip=skip)
     plan = replace(plan, entries=_titled(plan))
-    if foreign := [text for job in plan.possible() if (text := _foreign(job))]:
+    if others := foreign(plan.possible()):
         raise ConfigError(
-            "\n".join(foreign) + f"\n{plan.directory} holds another comparison; name another folder by --output"
+            "\n".join(others) + f"\n{plan.directory} holds another comparison; name another folder by --output"
         )
     return plan
 
@@ -238,34 +246,3 @@ def _titled(plan: Plan) -> tuple[Entry, ...]:
         )
         for entry, title in zip(plan.entries, titles, strict=True)
     )
-
-
-def _foreign(job: Job) -> str:
-    """Which settings of the run found in a job's folder are others; empty if none, or no run is there."""
-    found = _settings_in(job.folder)
-    if found is None:
-        return ""
-    then, now = {**Settings().flat(), **found}, job.settings.flat()
-    changed = [
-        f"{key}: {then.get(key)!r} there, {now.get(key)!r} now"
-        for key in sorted(then.keys() | now.keys())
-        if then.get(key) != now.get(key) and key not in MAY_DIFFER
-    ]
-    return f"{job.folder} holds a run of other settings; {'; '.join(changed)}" if changed else ""
-
-
-def _settings_in(folder: Path) -> dict[str, Any] | None:
-    """Settings of the finished or unfinished run in a folder; None if there is none that can be read."""
-    from dqnfed_flwr.strategy.checkpoint import read_record
-
-    if (folder / RUN).exists():
-        try:
-            return dict(json.loads((folder / RUN).read_text())["settings"])
-        except (OSError, ValueError, LookupError, TypeError) as error:
-            raise ConfigError(
-                f"{folder / RUN}: cannot be read ({error}); remove it, and the run is made anew"
-            ) from None
-    try:
-        return dict(read_record(folder / CHECKPOINT).get("settings", {}))
-    except CheckpointError:
-        return None

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -34,6 +35,8 @@ class Record:
         Test accuracy of every client, once for each of the last evaluations that count; empty if it failed.
     events : tuple[RoundEvent, ...]
         One a round; empty if it failed.
+    noted : Mapping[str, Any]
+        All of its `run.json`; empty if it failed.
     """
 
     job: Job
@@ -41,6 +44,7 @@ class Record:
     reason: str = ""
     evaluations: tuple[Accuracies, ...] = ()
     events: tuple[RoundEvent, ...] = ()
+    noted: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def good(self) -> bool:
@@ -107,7 +111,7 @@ def read_record(job: Job, failure: str = "", last: int = 1) -> Record:
     evaluations = tuple(known[-last:] or [final])
     if not evaluations[-1]:
         return Record(job, "failed", "no client was evaluated")
-    return Record(job, status, "", evaluations, events)
+    return Record(job, status, "", evaluations, events, found)
 
 
 def _mean_report(reports: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -14,6 +14,7 @@ from rich.text import Text
 from dqnfed_flwr.compare.entries import show
 from dqnfed_flwr.compare.figures import Interval, Summary, ranks, value_of
 from dqnfed_flwr.compare.plan import LOG
+from dqnfed_flwr.compare.provenance import mixture_notes
 from dqnfed_flwr.compare.results import COMPARED, Comparison, Row
 
 UNKNOWN = "–"
@@ -224,7 +225,7 @@ def _main_notes(comparison: Comparison) -> tuple[str, ...]:
     if any(row.failures for row in comparison.rows):
         notes.append(f"{LOG} in the folder of a run that failed has more about it.")
     notes += [f"{method} was left out: {reason}" for method, reason in comparison.plan.skipped.items()]
-    return tuple(notes)
+    return (*notes, *mixture_notes(comparison))
 
 
 def _line(cells: Sequence[str]) -> str:

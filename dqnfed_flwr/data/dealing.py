@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +12,7 @@ from dqnfed_flwr.config import PartitionName, Settings, SplitSettings
 from dqnfed_flwr.data import partitions
 from dqnfed_flwr.data.apportion import IntArray
 from dqnfed_flwr.data.classes import numbers, only_classes, present
-from dqnfed_flwr.data.sets import DataSet, load_dataset
-from dqnfed_flwr.data.sources import is_source, source_npz
+from dqnfed_flwr.data.sets import DataSet, load_dataset, npz_file
 from dqnfed_flwr.data.splits import like_train
 from dqnfed_flwr.errors import DataError
 
@@ -65,8 +63,8 @@ def deal_out(settings: Settings, source: str) -> Dealt:
 
 def _stamp(source: str) -> tuple[str, int, int]:
     """Tell a file that was written anew from the one before: path, time of its last change, and size."""
-    path = source_npz(source) if is_source(source) else Path(source)
-    if not path.is_file():
+    path = npz_file(source)
+    if path is None or not path.is_file():
         return (source, 0, 0)
     status = path.stat()
     return (str(path), status.st_mtime_ns, status.st_size)

@@ -6,6 +6,8 @@ A client process lives for one message and needs only its own samples, so the pa
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -31,12 +33,29 @@ def map_npz(path: str | Path) -> dict[str, NDArray[Any]]:
         If the file is missing, is no .npz archive, is cut short, or holds Python objects.
     """
     path = Path(path)
+    with _archive(path) as archive, path.open("rb") as raw:
+        return {_name(info): _member(path, archive, raw, info) for info in _members(archive)}
+
+
+def checksums(path: str | Path) -> dict[str, tuple[int, int]]:
+    """Bytes and CRC-32 of the arrays of an .npz archive by name, as its directory lists them: none of them is read.
+
+    Raises
+    ------
+    DataError
+        If the file is missing or is no .npz archive.
+    """
+    with _archive(Path(path)) as archive:
+        return {_name(info): (info.file_size, info.CRC) for info in _members(archive)}
+
+
+@contextmanager
+def _archive(path: Path) -> Iterator[zipfile.ZipFile]:
     if not path.is_file():
         raise DataError(f"data: no file {str(path)!r} (looked at {path.absolute()}); give an absolute path to an .npz")
     try:
-        with zipfile.ZipFile(path) as archive, path.open("rb") as raw:
-            members = [info for info in archive.infolist() if info.filename.endswith(".npy")]
-            return {info.filename.removesuffix(".npy"): _member(path, archive, raw, info) for info in members}
+        with zipfile.ZipFile(path) as archive:
+            yield archive
     except (zipfile.BadZipFile, ValueError, EOFError, OSError, NotImplementedError) as error:
         raise DataError(
             f"data: {str(path)!r} cannot be read as an .npz archive ({error}); write it with numpy.savez, without "
@@ -56,6 +75,14 @@ def map_kept(path: Path) -> dict[str, NDArray[Any]]:
         return map_npz(path)
     except DataError as error:
         raise DataError(f"{error}; this file was made here: delete it, and it is made anew") from error
+
+
+def _members(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
+    return [info for info in archive.infolist() if info.filename.endswith(".npy")]
+
+
+def _name(info: zipfile.ZipInfo) -> str:
+    return info.filename.removesuffix(".npy")
 
 
 def _member(path: Path, archive: zipfile.ZipFile, raw: IO[bytes], info: zipfile.ZipInfo) -> NDArray[Any]:

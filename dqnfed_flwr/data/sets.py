@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -85,6 +86,23 @@ def load_dataset(name: str, num_classes: int = 0) -> DataSet:
 def is_function(name: str) -> bool:
     """Tell whether `name` is a `module:function` of the user's."""
     return ":" in name and not name.endswith(".npz") and not name.startswith(TORCHVISION) and not is_source(name)
+
+
+def npz_file(name: str) -> Path | None:
+    """The .npz file that the set `name` is read from, made where it is kept here; None if it is read from none.
+
+    Raises
+    ------
+    DataError
+        If it cannot be made.
+    """
+    if is_source(name):
+        return source_npz(name)
+    if name.endswith(".npz"):
+        return Path(name)
+    if name.startswith(TORCHVISION) or name in TORCHVISION_SETS:
+        return torchvision_npz(name.removeprefix(TORCHVISION))
+    return None
 
 
 def read_arrays(name: str) -> Mapping[str, Array]:

@@ -16,6 +16,7 @@ import numpy as np
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import RunError
 from dqnfed_flwr.fairness import fairness_report
+from dqnfed_flwr.strategy.origin import Origin
 from dqnfed_flwr.strategy.preflight import Form
 from dqnfed_flwr.telemetry.events import RoundEvent
 from dqnfed_flwr.telemetry.log import EVENTS, read_events
@@ -60,6 +61,8 @@ class RunResult:
         Of the data, which with `settings.model` makes the module; None where it is not known.
     versions : Mapping[str, str]
         Of Python and the packages it ran with.
+    origin : Origin
+        Its data and the commits of its code, as far as they are known.
     """
 
     settings: Settings
@@ -71,6 +74,7 @@ class RunResult:
     buffers: Buffers = field(default_factory=dict)
     form: Form | None = None
     versions: Mapping[str, str] = field(default_factory=versions_here)
+    origin: Origin = field(default_factory=Origin)
 
     @property
     def final(self) -> dict[str, float]:
@@ -112,6 +116,7 @@ class RunResult:
             "seconds": self.seconds,
             "form": asdict(self.form) if self.form else None,
             "versions": dict(self.versions),
+            **self.origin.as_record(),
         }
 
     def write(self, directory: Path) -> None:
@@ -148,6 +153,7 @@ def read_result(directory: Path) -> RunResult:
         buffers={name.removeprefix("buffer."): value for name, value in arrays.items()},
         form=_form(record.get("form")),
         versions=record.get("versions", {}),
+        origin=Origin(record.get("fingerprint"), tuple(record.get("commits", ()))),
     )
 
 

@@ -67,6 +67,8 @@ def as_settings(config: Settings | Mapping[str, Any] | str | Path) -> Settings:
 def run_in_process(settings: Settings, *, jobs: int = 0, listeners: Sequence[Listener] = ()) -> RunResult:
     """Run with the in-process grid."""
     from client_app.app import app, together
+    from dqnfed_flwr.client.handlers import forget_clients
+    from dqnfed_flwr.data.fingerprint import fingerprint
     from dqnfed_flwr.engine.alone import TAKEOVER_SECONDS, alone_in
     from dqnfed_flwr.engine.grid import Groups, InProcessGrid
     from dqnfed_flwr.engine.hostile import with_hostile
@@ -74,6 +76,7 @@ def run_in_process(settings: Settings, *, jobs: int = 0, listeners: Sequence[Lis
     from dqnfed_flwr.strategy.checkpoint import output_directory
 
     with alone_in(output_directory(settings), TAKEOVER_SECONDS):
+        forget_clients()  # their data may have been replaced since
         grid = InProcessGrid(
             with_hostile(app, settings),
             settings.clients,
@@ -81,7 +84,7 @@ def run_in_process(settings: Settings, *, jobs: int = 0, listeners: Sequence[Lis
             jobs=jobs or choose_jobs(settings, usable_cores()),
             groups=Groups(settings.local.together, together) if settings.local.together > 1 else None,
         )
-        return serve(grid, settings, listeners=listeners)
+        return serve(grid, settings, listeners=listeners, fingerprint=fingerprint(settings.data))
 
 
 def choose_jobs(settings: Settings, cores: int) -> int:

@@ -17,13 +17,17 @@ from dqnfed_flwr.engine.start import initial_model
 from dqnfed_flwr.errors import ConfigError, RunError
 from dqnfed_flwr.strategy.checkpoint import output_directory
 from dqnfed_flwr.strategy.dqnfed import DQNFed
+from dqnfed_flwr.strategy.origin import Origin
 from dqnfed_flwr.telemetry.events import Listener, RoundEvent
 from dqnfed_flwr.telemetry.log import EventLog
 from dqnfed_flwr.telemetry.patience import Patience
 from dqnfed_flwr.telemetry.prometheus import RunMetrics
+from dqnfed_flwr.version import package_commit
 
 
-def serve(grid: Grid, settings: Settings, *, listeners: Sequence[Listener] = ()) -> RunResult:
+def serve(
+    grid: Grid, settings: Settings, *, listeners: Sequence[Listener] = (), fingerprint: str | None = None
+) -> RunResult:
     """Wait for the clients, build the model, train, write the results.
 
     Parameters
@@ -34,6 +38,8 @@ def serve(grid: Grid, settings: Settings, *, listeners: Sequence[Listener] = ())
         Of the run. Results go to `settings.output`, if it names a directory.
     listeners : Sequence[Listener]
         Told of every round, beside the event log.
+    fingerprint : str | None
+        Of the data that all clients get their samples from; None where that is not known here.
 
     Raises
     ------
@@ -42,8 +48,9 @@ def serve(grid: Grid, settings: Settings, *, listeners: Sequence[Listener] = ())
     """
     output = prepare_output(settings)
     metrics = metrics_of(settings)
+    origin = Origin(fingerprint, (package_commit(),))
     try:
-        result = _train(grid, settings, output, metrics, listeners)
+        result = _train(grid, settings, origin, output, metrics, listeners)
     except BaseException:
         if metrics:
             metrics.conclude("failed")
@@ -76,14 +83,19 @@ def prepare_output(settings: Settings) -> Path | None:
 
 
 def _train(
-    grid: Grid, settings: Settings, output: Path | None, metrics: RunMetrics | None, listeners: Sequence[Listener]
+    grid: Grid,
+    settings: Settings,
+    origin: Origin,
+    output: Path | None,
+    metrics: RunMetrics | None,
+    listeners: Sequence[Listener],
 ) -> RunResult:
     """The run itself, and its results written to `output`."""
     since = time.perf_counter()
     told: list[Listener] = [*([metrics] if metrics else []), *listeners]
     patience = Patience(told)
     log: list[Listener] = [_Begun(output / RUN), EventLog(output, patience)] if output else []
-    strategy = DQNFed(settings, listeners=[*log, *told])
+    strategy = DQNFed(settings, listeners=[*log, *told], origin=origin)
     strategy.roster.wait(grid)
     strategy.start(grid, initial_model(settings, strategy.roster))
     outcome = strategy.outcome
@@ -98,6 +110,7 @@ def _train(
         seconds=time.perf_counter() - since,
         buffers=outcome.buffers,
         form=strategy.roster.form,
+        origin=strategy.origin,
     )
     if output:
         patience.write(output / RUN, lambda: result.write(output))

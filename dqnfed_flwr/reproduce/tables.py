@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from dqnfed_flwr.compare.figures import Summary, ranks
+from dqnfed_flwr.compare.provenance import mixture_notes
 from dqnfed_flwr.compare.results import Comparison
 from dqnfed_flwr.compare.tables import UNKNOWN, Cell, Table
 from dqnfed_flwr.reproduce.measures import Measure, measure
@@ -93,7 +94,7 @@ def notes_of(part: Part, comparison: Comparison) -> tuple[str, ...]:
     notes += [*comparison.remarks, *published_doubts(part), *part.remarks]
     notes += [f"{row.label}: {text}" for row in comparison.rows for text in row.failures or [row.reason] if text]
     notes += [f"{method} was left out: {reason}" for method, reason in comparison.plan.skipped.items()]
-    return tuple(notes)
+    return (*notes, *mixture_notes(comparison))
 
 
 def published_doubts(part: Part) -> list[str]:

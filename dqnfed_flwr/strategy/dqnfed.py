@@ -24,6 +24,7 @@ from dqnfed_flwr.strategy.checkpoint import CheckpointStore, check_settings, gro
 from dqnfed_flwr.strategy.inherited import InheritedRound
 from dqnfed_flwr.strategy.layers import tell_layers
 from dqnfed_flwr.strategy.loop import RoundLoop
+from dqnfed_flwr.strategy.origin import Origin
 from dqnfed_flwr.strategy.outcome import Outcome, final_outcome, note_round
 from dqnfed_flwr.strategy.roster import Roster
 from dqnfed_flwr.strategy.snapshot import pack_state, unpack_state
@@ -34,6 +35,7 @@ from dqnfed_flwr.telemetry.patience import Patience
 from dqnfed_flwr.version import package_version
 
 CHECKPOINT = "checkpoint.npz"
+NOT_KNOWN = Origin()
 
 
 @runtime_checkable
@@ -59,6 +61,8 @@ class DQNFed(Strategy):
         Of the run.
     listeners : Sequence[Listener]
         Told of every round.
+    origin : Origin
+        Data and code of the run, for its checkpoints.
 
     Examples
     --------
@@ -68,8 +72,9 @@ class DQNFed(Strategy):
     'clipped'
     """
 
-    def __init__(self, settings: Settings, *, listeners: Sequence[Listener] = ()) -> None:
+    def __init__(self, settings: Settings, *, listeners: Sequence[Listener] = (), origin: Origin = NOT_KNOWN) -> None:
         self.settings = settings
+        self.origin = origin
         self.outcome: Outcome | None = None
         self._listeners = tuple(listeners)
         self._method = make_method(settings)
@@ -240,6 +245,7 @@ class DQNFed(Strategy):
             raise ConfigError("resume: needs output, the directory of the run to continue")
         record, arrays = store.read()
         check_settings(record["settings"], self.settings.flat())
+        self.origin = self.origin.continuing(record)
         self._method.restore_state(ungroup("method", arrays))
         self._rule.restore_state(record["rule"])
         if isinstance(grid, KeepsClientState):
@@ -261,6 +267,7 @@ class DQNFed(Strategy):
         record |= {
             "version": package_version(),
             "settings": self.settings.flat(),
+            **self.origin.as_record(),
             "rule": self._rule.export_state(),
         }
         arrays |= group("method", self._method.export_state())

@@ -8,16 +8,21 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 DQNFED = [sys.executable, "-c", "from dqnfed_flwr.cli import main; main()"]
 
 
-def compare(folder: Path, *options: str) -> str:
+def called(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     command = [*DQNFED, "compare", "digits", "--seeds", "0,1", "--jobs", "2", "--set", "rounds=3", *options]
-    done = subprocess.run(
+    return subprocess.run(
         [*command, "--output", str(folder)], env=os.environ, capture_output=True, text=True, timeout=300, check=False
     )
+
+
+def compare(folder: Path, *options: str) -> str:
+    done = called(folder, *options)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -58,3 +63,18 @@ def test_a_grid_goes_on_in_a_folder_of_its_own(tmp_path: Path) -> None:
     assert (tmp_path / "grid" / "fedavg,local.lr=0.001" / "seed-0" / "run.json").exists()
     assert not (tmp_path / "runs" / "fedavg,local.lr=0.001").exists()
     assert json.loads((tmp_path / "comparison.json").read_text())["methods"][0]["chosen"] == {"local.lr": 0.5}
+
+
+def test_runs_on_data_that_were_replaced_are_neither_read_nor_mixed(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    labels, samples = draw.integers(0, 2, 300), draw.standard_normal((300, 3)).astype(np.float32)
+    options = ["--methods", "fedavg", "--set", f"data={tmp_path / 'd.npz'}", "--set", "clients=3", "--seeds"]
+    np.savez(tmp_path / "d.npz", x_train=samples, y_train=labels)
+    compare(tmp_path / "results", *options, "0")
+    assert "1 of 1 runs are there already" in compare(tmp_path / "results", *options, "0")
+    np.savez(tmp_path / "d.npz", x_train=samples, y_train=draw.permutation(labels))
+    for seeds in ("0", "0,1"):
+        done = called(tmp_path / "results", *options, seeds)
+        assert done.returncode == 2
+        assert "seed-0 holds a run on other data; fingerprint of" in done.stderr
+    assert not (tmp_path / "results" / "runs" / "fedavg" / "seed-1").exists()

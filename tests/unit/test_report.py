@@ -4,6 +4,8 @@ import io
 import math
 import re
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +17,13 @@ from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.errors import ConfigError, RunError
 from dqnfed_flwr.report import progress
 from dqnfed_flwr.report.page import write_report
+from dqnfed_flwr.report.page.blocks import about
+from dqnfed_flwr.report.page.document import Section
 from dqnfed_flwr.report.plots import COLOURS, plot_runs
 from dqnfed_flwr.report.progress import LineProgress, LiveProgress, progress_listener
 from dqnfed_flwr.report.table import human_bytes, summary_table
 from dqnfed_flwr.telemetry.events import Listener, RoundEvent
+from tests.helpers.comparisons import make_comparison
 from tests.helpers.runs import make_event, make_result
 
 
@@ -170,3 +175,23 @@ def test_a_page_in_the_place_of_its_markdown_is_refused(tmp_path: Path, name: st
     with pytest.raises(ConfigError, match=r"where the Markdown goes; name the page, such as .*talk\.html"):
         write_report(tmp_path, tmp_path / name)
     assert list(tmp_path.iterdir()) == []
+
+
+def how_it_was_run(commits: Sequence[Sequence[str | None]]) -> dict[str, str]:
+    """Of a comparison whose runs noted these commits, and whose tables were written at `c3d4e5`."""
+    made = make_comparison({"fedavg": [(0.5, 0.7)] * len(commits)})
+    (row,) = made.rows
+    records = (replace(x, noted={"commits": list(of)}) for x, of in zip(row.records, commits, strict=True))
+    made = replace(made, rows=(replace(row, records=tuple(records)),))
+    return dict(about(Section("", "", "", made, [], {}, {"commit": "c3d4e5", "seconds": 0.4})))
+
+
+def test_commits_are_those_of_the_runs() -> None:
+    assert how_it_was_run([["a1b2c3"], ["d4e5f6+"], ["a1b2c3"]])["commit"] == "a1b2c3 (2 runs), d4e5f6+ (1 run)"
+    assert how_it_was_run([[], [None]])["commit"] == "c3d4e5"  # runs of an earlier version: all that is known
+
+
+def test_seconds_of_runs_that_were_there_already_are_in_their_sum() -> None:
+    found = how_it_was_run([["a1b2c3"]] * 4)
+    assert found["wall clock"] == "0 s for what was still to be done"
+    assert found["sum of the runs"] == "6 s"

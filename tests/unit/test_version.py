@@ -1,8 +1,11 @@
-"""The package knows its version, installed or not."""
+"""The package knows its version, installed or not, and its commit in a checkout."""
 
 from __future__ import annotations
 
+import re
+import subprocess
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 
@@ -16,3 +19,29 @@ def test_installed_it_is_that_of_the_distribution() -> None:
 def test_from_a_folder_on_the_path_it_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(version, "DISTRIBUTION", "no-such-distribution")
     assert version.package_version.__wrapped__() == version.UNKNOWN
+
+
+def git(root: Path, *words: str) -> None:
+    identity = ["-c", "user.name=n", "-c", "user.email=n@example.org", "-c", "commit.gpgsign=false"]
+    subprocess.run(["git", "-C", str(root), *identity, *words], check=True, capture_output=True)
+
+
+def test_the_commit_of_a_checkout_has_a_mark_for_changes(tmp_path: Path) -> None:
+    look = version.package_commit.__wrapped__
+    assert look(tmp_path) is None
+    git(tmp_path, "init")
+    assert look(tmp_path) is None  # no commit yet
+    (tmp_path / "file").write_text("1")
+    git(tmp_path, "add", "file")
+    git(tmp_path, "commit", "-m", "first")
+    found = look(tmp_path)
+    assert found is not None
+    assert re.fullmatch("[0-9a-f]{12}", found)
+    (tmp_path / "file").write_text("2")
+    assert look(tmp_path) == f"{found}+"
+
+
+def test_git_is_asked_once_in_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = version.package_commit()
+    monkeypatch.setattr(version, "_git", lambda *_: "other")
+    assert version.package_commit() == first

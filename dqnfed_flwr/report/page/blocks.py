@@ -8,6 +8,7 @@ from html import escape
 
 from dqnfed_flwr.compare.claims import CLAIMS, NEAR_ONE, Finding, Verdict, near_one
 from dqnfed_flwr.compare.figures import summarise
+from dqnfed_flwr.compare.provenance import commits_text, seconds_of
 from dqnfed_flwr.compare.tables import Cell, Table
 from dqnfed_flwr.report.page.charts import GREY, Style, interval_chart, reach_of
 from dqnfed_flwr.report.page.document import Section
@@ -154,12 +155,13 @@ def about(section: Section) -> list[tuple[str, str]]:
     seconds = found.get("seconds")
     return [
         ("command", str(found.get("command", ""))),
-        ("commit", str(found.get("commit") or "") or "not recorded"),
+        ("commit", commits_text(section.comparison) or str(found.get("commit") or "") or "not recorded"),
         ("versions", ", ".join(f"{name} {number}" for name, number in versions.items())),
         ("machine", ", ".join(str(x) for x in (found.get("processor"), cores and f"{cores} cores") if x)),
         ("accelerator", str(found.get("accelerator") or "none used or recorded")),
         ("platform", str(found.get("platform", ""))),
         ("wall clock", f"{seconds:.0f} s for what was still to be done" if isinstance(seconds, int | float) else ""),
+        ("sum of the runs", f"{seconds_of(section.comparison):.0f} s"),
         ("seeds", ", ".join(map(str, section.comparison.plan.seeds))),
         (
             "settings",

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dqnfed_flwr.compare.plan import Plan, Request, make_plan
@@ -154,6 +156,65 @@ def test_unfinished_runs_of_other_settings_are_refused_too(tmp_path: Path) -> No
     plan(tmp_path, "fedavg", "0", **TINY_KEYS)
     with pytest.raises(ConfigError, match="model: 'logistic' there, 'mlp' now"):
         plan(tmp_path, "fedavg", "0", **{**TINY_KEYS, "model": "mlp"})
+
+
+def own_data(path: Path, shift: int = 0) -> dict[str, Any]:
+    """Keys of a tiny run on a file of our own, its labels rotated by `shift`."""
+    x = np.random.default_rng(0).standard_normal((90, 3)).astype(np.float32)
+    np.savez(path, x_train=x, y_train=((x[:, 0] > 0) + shift) % 2)
+    return {**TINY_KEYS, "split__samples": 0, "data": str(path)}
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_runs_on_other_data_are_refused(tmp_path: Path, finished: bool) -> None:
+    keys = own_data(tmp_path / "d.npz")
+    job = plan(tmp_path, "fedavg", "0", **keys).possible()[0]
+    run(job.settings)
+    if not finished:
+        (job.folder / "run.json").unlink()
+    own_data(tmp_path / "d.npz")
+    plan(tmp_path, "fedavg", "0,1", **keys)  # written anew, with the same contents
+    own_data(tmp_path / "d.npz", 1)
+    for seeds in ("0", "0,1"):
+        with pytest.raises(ConfigError) as caught:
+            plan(tmp_path, "fedavg", seeds, **keys)
+        first, last = str(caught.value).splitlines()
+        assert re.fullmatch(
+            f"{re.escape(str(job.folder))} holds a run on other data; "
+            rf"fingerprint of {re.escape(keys['data'])}: \w{{16}} there, \w{{16}} now",
+            first,
+        )
+        assert last.endswith("holds another comparison; name another folder by --output")
+
+
+def test_runs_that_noted_no_fingerprint_and_data_that_are_gone_are_accepted(tmp_path: Path) -> None:
+    keys = own_data(tmp_path / "d.npz")
+    job = plan(tmp_path, "fedavg", "0", **keys).possible()[0]
+    run(job.settings)
+    (tmp_path / "d.npz").unlink()
+    assert plan(tmp_path, "fedavg", "0", **keys).possible()[0].finished
+    own_data(tmp_path / "d.npz", 1)
+    for change in ({"fingerprint": None}, {}):  # data of a function, an earlier version
+        found = json.loads((job.folder / "run.json").read_text())
+        del found["fingerprint"]
+        (job.folder / "run.json").write_text(json.dumps({**found, **change}))
+        assert plan(tmp_path, "fedavg", "0", **keys).possible()[0].finished
+        (job.folder / "run.json").write_text(json.dumps({**found, "fingerprint": "0" * 16}))
+
+
+def test_data_are_looked_at_once_and_only_for_runs_that_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr("dqnfed_flwr.data.fingerprint.fingerprint", asked.append)
+    jobs = plan(tmp_path).possible()
+    assert asked == []
+    for job in jobs:
+        finish(job.folder, job.settings)
+        found = json.loads((job.folder / "run.json").read_text())
+        (job.folder / "run.json").write_text(json.dumps({**found, "fingerprint": "0" * 16}))
+    plan(tmp_path)
+    assert asked == ["digits"]
 
 
 def test_a_result_that_cannot_be_read_is_named(tmp_path: Path) -> None:

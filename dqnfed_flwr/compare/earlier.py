@@ -1,0 +1,83 @@
+"""Runs that lie in the folders of a comparison already: whether they are those that are asked for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dqnfed_flwr.config import Settings
+from dqnfed_flwr.errors import CheckpointError, ConfigError, DataError
+
+if TYPE_CHECKING:
+    from dqnfed_flwr.compare.plan import Job
+
+MAY_DIFFER = ("output", "resume", "deadline", "retries", "checkpoint-every")
+"""Settings that leave the figures of a run as they are."""
+
+
+def foreign(jobs: Sequence[Job]) -> list[str]:
+    """Tell which folders hold a finished or unfinished run of other settings or on other data, and how it differs.
+
+    Data are looked at only if a run is there that noted their fingerprint.
+
+    Parameters
+    ----------
+    jobs : Sequence[Job]
+        What is to be run.
+
+    Raises
+    ------
+    ConfigError
+        If a result is there that cannot be read.
+    """
+    there = [(job, found) for job in jobs if (found := _found(job)) is not None]
+    data = dict.fromkeys(job.settings.data for job, found in there if found.get("fingerprint"))
+    now = {name: _fingerprint(name) for name in data}
+    texts = [_other_settings(job, found) or _other_data(job, found, now) for job, found in there]
+    return [text for text in texts if text]
+
+
+def _other_settings(job: Job, found: Mapping[str, Any]) -> str:
+    then, now = {**Settings().flat(), **found.get("settings", {})}, job.settings.flat()
+    changed = [
+        f"{key}: {then.get(key)!r} there, {now.get(key)!r} now"
+        for key in sorted(then.keys() | now.keys())
+        if then.get(key) != now.get(key) and key not in MAY_DIFFER
+    ]
+    return f"{job.folder} holds a run of other settings; {'; '.join(changed)}" if changed else ""
+
+
+def _other_data(job: Job, found: Mapping[str, Any], fingerprints: Mapping[str, str | None]) -> str:
+    from dqnfed_flwr.strategy.origin import differ
+
+    then, now = found.get("fingerprint"), fingerprints.get(job.settings.data)
+    if not differ(then, now):
+        return ""
+    return f"{job.folder} holds a run on other data; fingerprint of {job.settings.data}: {then} there, {now} now"
+
+
+def _fingerprint(data: str) -> str | None:
+    """Of the data as they are now; None where they cannot be read, so that no run on them can come to be."""
+    from dqnfed_flwr.data.fingerprint import fingerprint
+
+    try:
+        return fingerprint(data)
+    except DataError:
+        return None
+
+
+def _found(job: Job) -> Mapping[str, Any] | None:
+    """The record of the finished or unfinished run in a job's folder; None if there is none that can be read."""
+    from dqnfed_flwr.strategy.checkpoint import read_record
+
+    if job.finished:
+        try:
+            record = json.loads(job.record.read_text())
+            return {**record, "settings": dict(record["settings"])}
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise ConfigError(f"{job.record}: cannot be read ({error}); remove it, and the run is made anew") from None
+    try:
+        return read_record(job.checkpoint)
+    except CheckpointError:
+        return None
