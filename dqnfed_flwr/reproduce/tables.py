@@ -87,7 +87,8 @@ def notes_of(part: Part, comparison: Comparison) -> tuple[str, ...]:
     """What must be known to read the table: scale first."""
     notes = [comparison.plan.note or AS_IN_MANIFEST]
     notes.append(
-        "Ours: mean ± standard deviation over seeds; accuracies in per cent. Bold: best; slanted: second best."
+        "Ours: mean ± standard deviation over seeds; accuracies in per cent. Bold: best; underlined or slanted: second "
+        "best."
     )
     if any(row.name and not row.same for row in paper_names(part, comparison.plan.entries)):
         notes.append(f"{OTHERWISE} the paper's figure of the method, which was run with other settings here.")
