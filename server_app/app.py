@@ -23,4 +23,5 @@ def main(grid: Grid, context: Context) -> None:
     settings = with_folders(Settings.from_mapping(context.run_config), context.run_id)
     with alone_in(output_directory(settings), TAKEOVER_SECONDS):
         settings = settings_of_run(settings, context.run_id)
-        serve(steadied(grid), settings, listeners=[LineProgress(Console(force_terminal=False, width=120))])
+        progress = LineProgress(Console(force_terminal=False, width=120))
+        serve(steadied(grid), settings, listeners=[progress], run_id=str(context.run_id))

@@ -64,7 +64,8 @@ def init(
 
     place = directory.expanduser().absolute()
     members = tuple(Node(f"node-{k}", k, node_port + k, data) for k in range(nodes))
-    create(place, Federation(host, tuple(address or ()), fleet_port, control_port, days, members))
+    federation = Federation(host, tuple(address or ()), fleet_port, control_port, days, members)
+    create(place, federation)
     for line in (
         f"{place} holds a federation of {nodes} nodes.",
         f"  commands/          what to start where; begin with {place / 'commands' / 'superlink.txt'}",
@@ -73,6 +74,11 @@ def init(
         f"next: start the SuperLink, then: dqnfed deploy register {directory}",
     ):
         typer.echo(line)
+    if shared := federation.shared_ports():
+        typer.echo(
+            f"dqnfed: {', '.join(shared)}; if they run on the server's machine, make DIR anew with another --node-port",
+            err=True,
+        )
 
 
 @app.command(name="add-node")
@@ -138,13 +144,18 @@ def rotate(
     directory: Directory,
     ca: Annotated[bool, typer.Option("--ca", help="A new authority as well; nodes need the new ca.crt first.")] = False,
     days: Annotated[int, typer.Option(help="How long it is valid; as before by default.", show_default=False)] = 0,
+    address: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A name or address of the server to add; may be given again."),
+    ] = None,
 ) -> None:
-    """Make a new server certificate, before the old one expires."""
+    """Make a new server certificate, before the old one expires or for further names of the server."""
     from dqnfed_flwr.deploy.renew import rotate
 
     place = directory.expanduser().absolute()
-    federation = rotate(place, authority=ca, days=days)
-    typer.echo(f"a new server certificate for {federation.host} is valid for {federation.days} days")
+    federation = rotate(place, authority=ca, days=days, others=address or ())
+    names = ", ".join((federation.host, *federation.others))
+    typer.echo(f"a new server certificate for {names} is valid for {federation.days} days")
     if ca:
         typer.echo("and a new authority: 1. copy ca.crt from each nodes/NAME to its device and restart the node;")
         typer.echo("2. only then restart the SuperLink and its SuperExec. ca.crt holds the old authority as well.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 import os
+import shutil
 import signal
 import threading
 from collections.abc import Sequence
@@ -39,6 +40,7 @@ def serve_metrics(
     web = read_web_config(web_config) if web_config else WebConfig()
     prepare(options.directory)
     _check_files(options.certificates)
+    _check_disks(options.disks)
     exporter = Exporter(options, Poll(connection) if connection else None)
     with Server(exporter, address, port, web) as server:
         typer.echo(f"dqnfed: {'the page is at ' if page else 'metrics are at '}{server.url}{'' if page else 'metrics'}")
@@ -71,6 +73,14 @@ def _check_files(files: Sequence[Path]) -> None:
     for file in files:
         if not file.is_file():
             raise ConfigError(f"--certificate {file}: no such file; give certificates in PEM form")
+
+
+def _check_disks(paths: Sequence[Path]) -> None:
+    for path in paths:
+        try:
+            shutil.disk_usage(path)
+        except OSError as error:
+            raise ConfigError(f"--disk {path}: {error.strerror}; name a folder on the disk to be watched") from None
 
 
 def _is_loopback(address: str) -> bool:

@@ -248,8 +248,11 @@ def _explain(item: Any) -> str:
         group = key.rsplit(".", 1)[0] + "." if "." in key else ""
         known = sorted(name[len(group) :] for name, _, _ in describe() if name.startswith(group))
         near = get_close_matches(key[len(group) :], known, n=1)
-        hint = f"; did you mean {group}{near[0]}?" if near else ""
-        return f"{key}: unknown key{hint}; allowed{' in ' + group[:-1] if group else ''}: {', '.join(known)}"
+        if near:
+            return f"{key}: unknown key; did you mean {group}{near[0]}? `dqnfed settings` lists all"
+        if group:
+            return f"{key}: unknown key; allowed in {group[:-1]}: {', '.join(known)}"
+        return f"{key}: unknown key; `dqnfed settings` lists all"
     message = item["msg"].removeprefix("Value error, ")
     if item["type"] == "value_error":
         return f"{key}: {message}" if key else message

@@ -6,6 +6,7 @@ import secrets
 import shutil
 import tempfile
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import tomli_w
@@ -39,6 +40,8 @@ def create(directory: Path, federation: Federation) -> None:
         If the directory holds anything already, cannot be written, or the plan is unfit.
     """
     federation.check()
+    if federation.local and (shared := federation.shared_ports()):
+        raise ConfigError(f"one port, two programs on this machine: {', '.join(shared)}; give another --node-port")
     if is_there(directory / PLAN):
         raise ConfigError(
             f"{directory} holds a federation already, and its keys are not replaced. Name another folder, or change "
@@ -71,7 +74,9 @@ def add_node(directory: Path, name: str = "", data: str = "") -> Node:
     taken = {node.partition for node in federation.nodes}
     partition = next(number for number in range(len(taken) + 1) if number not in taken)
     first = min((one.port - one.partition for one in federation.nodes), default=NODE_PORT)
-    node = Node(name or f"node-{partition}", partition, first + partition, data)
+    taken_ports = {federation.fleet_port, federation.control_port, *(one.port for one in federation.nodes)}
+    port = next(port for port in count(first + partition) if port not in taken_ports)
+    node = Node(name or f"node-{partition}", partition, port, data)
     if any(node.name == other.name for other in federation.nodes):
         raise ConfigError(f"there is a node {node.name!r} already; give another --name, or remove that one first")
     federation = replace(federation, nodes=tuple(sorted((*federation.nodes, node), key=lambda one: one.partition)))

@@ -20,12 +20,17 @@ from dqnfed_flwr.deploy.check_files import (
     server_certificate,
 )
 from dqnfed_flwr.deploy.check_machine import clock, disk, flower, programs
-from dqnfed_flwr.deploy.check_network import reach, registered, server_ports, skew
+from dqnfed_flwr.deploy.check_network import node_port, reach, registered, server_ports, skew
 from dqnfed_flwr.deploy.files import as_owner, is_there
 from dqnfed_flwr.deploy.findings import Finding, Findings, Level
 from dqnfed_flwr.deploy.plan import BUNDLE, HTTP_SINCE, Federation, minor, read_bundle, read_plan
 from dqnfed_flwr.deploy.probe import Port
+from dqnfed_flwr.deploy.registry import known
 from dqnfed_flwr.version import package_version
+
+SERVICES = Path("/var/lib/dqnfed")
+"""Where the systemd units keep the database, runs and data."""
+DISK_PAGE = "see docs/operations.md, disk space"
 
 
 def check(directory: Path, *, now: dt.datetime | None = None) -> list[Finding]:
@@ -69,12 +74,21 @@ def _check_federation(directory: Path, federation: Federation, now: dt.datetime)
     yield from guarded(lambda: server_certificate(directory, federation, now), f"`dqnfed deploy rotate {place}`")
     yield from programs("server")
     yield from flower(federation.flwr)
-    yield from disk(server / "state")
+    yield from disk(server / "state", f"delete old runs in {server / 'state' / 'runs'}; {DISK_PAGE}")
+    if SERVICES.is_dir():
+        yield from disk(SERVICES, f"delete old runs in {SERVICES / 'server' / 'runs'}; {DISK_PAGE}")
     yield from clock()
     yield from server_ports(federation, server / "ca.crt", place)
-    if probe.look("127.0.0.1", federation.control_port, server / "ca.crt")[0] is Port.OURS:
+    found = probe.look("127.0.0.1", federation.control_port, server / "ca.crt")[0]
+    if found is Port.OURS:
         yield from skew(probe.clock_ahead("127.0.0.1", federation.control_port, server / "ca.crt"))
         yield from registered(directory, federation, place)
+    elif found is Port.FREE and (waiting := known(directory)):
+        yield Finding(
+            Level.WARNING,
+            f"no SuperLink runs here, and {len(waiting)} nodes are registered",
+            "start it, or look at its log for why it ended",
+        )
 
 
 def _node(place: Path, mend: str) -> Findings:
@@ -99,8 +113,11 @@ def _check_node(directory: Path, now: dt.datetime) -> Findings:
         )
     if data := str(about["data"]):
         yield from guarded(lambda: data_file(data), again)
-    yield from disk(directory)
+    for state in (directory, SERVICES):
+        if state.is_dir():
+            yield from disk(state, f"remove what is old in it; {DISK_PAGE}")
     yield from clock()
+    yield from node_port(int(about["port"]))
     host, _, port = str(about["superlink"]).rpartition(":")
     there = (host.strip("[]"), int(port), directory / "ca.crt")
     yield from reach(*there)

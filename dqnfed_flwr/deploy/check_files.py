@@ -62,11 +62,15 @@ def owned(folder: Path, *, with_folders: bool = False) -> Findings:
 
 
 def node_files(place: Path, mend: str, *, at_home: bool = False) -> Findings:
-    """Of a node's folder; at home, that is at the server, its key may have been deleted."""
-    secret, known = [place / "superexec.secret"], [place / "node.pub", place / "ca.crt"]
+    """Of a node's folder; at home, that is at the server, its key and its secret may have been deleted."""
+    key, secret, known = place / "node.key", place / "superexec.secret", [place / "node.pub", place / "ca.crt"]
     if at_home:
-        yield from kept(place / "node.key", f"the key of {place.name}")
-    yield from files(secret if at_home else [place / "node.key", *secret], known, mend)
+        yield from kept(key, f"the key of {place.name}")
+        yield from kept(secret, f"the secret of {place.name}")
+        yield from files([], known, mend)
+    else:
+        yield from files([key], known, mend)
+        yield from files([secret], [], "put any random text there, with mode 600, and restart SuperNode and SuperExec")
     yield from private([place], "directory")
     if (place / "node.key").is_file() and (place / "node.pub").is_file():
         together = pki.same_node_key((place / "node.key").read_bytes(), (place / "node.pub").read_bytes())

@@ -50,17 +50,17 @@ def flower(wanted: str) -> Findings:
         yield Finding(Level.OK, f"flwr is {found}")
 
 
-def disk(path: Path) -> Findings:
-    """Space left."""
+def disk(path: Path, mend: str) -> Findings:
+    """Space left where `path` lies; `mend` says how to make room."""
     if not path.is_dir():
         yield Finding(Level.FAILURE, f"{path} is missing", "restore it from your backup, or make it anew with mode 700")
         return
     free = probe.free_bytes(path)
     if free < DISK_WARN:
         level = Level.FAILURE if free < DISK_LIMIT else Level.WARNING
-        yield Finding(level, f"{free / 1e9:.1f} GB are free in {path}", "delete old runs in state/runs, or move it")
+        yield Finding(level, f"{free / 1e9:.1f} GB are free in {path}", mend)
     else:
-        yield Finding(Level.OK, f"{free / 1e9:.0f} GB are free")
+        yield Finding(Level.OK, f"{free / 1e9:.0f} GB are free in {path}")
 
 
 def clock() -> Findings:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dqnfed_flwr.deploy import probe, stamps
 from dqnfed_flwr.deploy.findings import Finding, Findings, Level
-from dqnfed_flwr.deploy.plan import Federation
+from dqnfed_flwr.deploy.plan import CONNECTION, Federation
 from dqnfed_flwr.deploy.probe import Port
 from dqnfed_flwr.deploy.registry import known_now, listed, operator_command
 from dqnfed_flwr.errors import RunError
@@ -55,10 +55,25 @@ def reach(host: str, port: int, ca: Path) -> Findings:
         yield Finding(Level.OK, f"{host}:{port} answers with our certificate")
         return
     mend = f"start the SuperLink, open port {port} in its firewall, and see that {host} leads to it"
-    yield _trouble(Port.UNREACHABLE if found is Port.FREE else found, f"{host}:{port}", why, mend)
+    yield _trouble(Port.UNREACHABLE if found is Port.FREE else found, f"{host}:{port}", why, mend, name=host)
 
 
-def _trouble(found: Port, where: str, why: str, mend: str) -> Finding:
+def node_port(port: int) -> Findings:
+    """The Runtime port of a device's SuperNode: free, or a SuperNode's."""
+    title = probe.title_of(port)
+    if title is None:
+        yield Finding(Level.OK, f"Runtime port {port} is free: the SuperNode is not running")
+    elif title.startswith("SuperNode"):
+        yield Finding(Level.OK, f"Runtime port {port} is a SuperNode's")
+    else:
+        yield Finding(
+            Level.FAILURE,
+            f"Runtime port {port} is taken by another program{f', {title}' if title else ''}",
+            "end it; or change the port in node.toml, environment and commands.txt here, and restart both programs",
+        )
+
+
+def _trouble(found: Port, where: str, why: str, mend: str, name: str = "127.0.0.1") -> Finding:
     """What is wrong with who answers, in words."""
     words = {
         Port.PLAIN: ("answers without TLS", mend),
@@ -69,7 +84,7 @@ def _trouble(found: Port, where: str, why: str, mend: str) -> Finding:
         ),
         Port.NAME: (
             "has a certificate for other names",
-            "use a name it has, or init with --host and --address for this one",
+            f"use a name it has, or at the server `dqnfed deploy rotate DIR --address {name}`; restart the SuperLink",
         ),
         Port.UNREACHABLE: (f"cannot be reached ({why})", mend),
     }[found]
@@ -97,7 +112,7 @@ def registered(directory: Path, federation: Federation, place: str) -> Findings:
         yield Finding(
             Level.WARNING,
             f"registered, but as no node of this folder: {', '.join(strangers)}",
-            f"if they should not take part: `flwr supernode unregister ID` with FLWR_HOME={place}/operator",
+            f"if they should not take part: `FLWR_HOME={place}/operator flwr supernode unregister ID {CONNECTION}`",
         )
     if not absent:
         yield Finding(

@@ -106,6 +106,19 @@ class Federation:
                 return node
         raise ConfigError(f"no node {name!r}; there are {', '.join(node.name for node in self.nodes) or 'none'}")
 
+    @property
+    def local(self) -> bool:
+        """Whether nodes reach the server over loopback, so that all of them run on its machine."""
+        try:
+            return self.host == "localhost" or ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    def shared_ports(self) -> list[str]:
+        """Nodes whose port is one of the server's, in words; harmless on machines of their own."""
+        server = {self.fleet_port: "--fleet-port", self.control_port: "--control-port"}
+        return [f"{node.name} and {server[node.port]} have {node.port}" for node in self.nodes if node.port in server]
+
     def check(self) -> None:
         """Refuse what cannot work.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import email.utils
 import http.client
+import json
 import shutil
 import socket
 import ssl
@@ -70,6 +71,20 @@ def clock_ahead(host: str, port: int, ca: Path) -> float | None:
     except (OSError, ValueError, http.client.HTTPException):
         return None
     return None if server is None else (dt.datetime.now(dt.UTC) - server).total_seconds()
+
+
+def title_of(port: int) -> str | None:
+    """What a program on this machine calls its HTTP interface; empty where it has none, None where nobody listens."""
+    try:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=SECONDS)
+        connection.request("GET", "/openapi.json")
+        return str(json.loads(connection.getresponse().read())["info"]["title"])
+    except ConnectionRefusedError:
+        return None
+    except (OSError, ValueError, LookupError, TypeError, http.client.HTTPException):
+        return ""
+    finally:
+        connection.close()
 
 
 def clock_synchronised() -> bool | None:

@@ -11,6 +11,7 @@ from typing import Any
 from dqnfed_flwr.deploy.files import changing, write_public
 from dqnfed_flwr.deploy.pki import fingerprint
 from dqnfed_flwr.deploy.plan import CONNECTION, Federation
+from dqnfed_flwr.deploy.superlink import SuperLink, ask
 from dqnfed_flwr.engine.flwr_command import FlwrCommand, flwr_environment
 from dqnfed_flwr.errors import RunError
 
@@ -123,10 +124,7 @@ def listed(flwr: FlwrCommand) -> dict[str, str]:
     RunError
         If no SuperLink answers.
     """
-    answer = flwr.json("supernode", "list", CONNECTION)
-    if not answer.get("success"):
-        raise RunError(f"the SuperLink does not answer: {answer.get('error-message', answer)}")
-    nodes: list[Mapping[str, Any]] = answer.get("nodes", [])
+    nodes: list[Mapping[str, Any]] = ask(SuperLink(flwr, CONNECTION), "supernode", "list", CONNECTION).get("nodes", [])
     return {str(node["node-id"]): str(node["status"]) for node in nodes if node["status"] != "unregistered"}
 
 

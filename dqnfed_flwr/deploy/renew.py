@@ -13,21 +13,34 @@ from dqnfed_flwr.deploy.plan import Federation, read_plan, write_plan
 from dqnfed_flwr.errors import ConfigError
 
 
-def rotate(directory: Path, *, authority: bool = False, days: int = 0) -> Federation:
+def rotate(directory: Path, *, authority: bool = False, days: int = 0, others: Sequence[str] = ()) -> Federation:
     """Make a new server certificate and key, signed by the same authority, or by a new one.
 
     With a new authority, the `ca.crt` of every folder holds the new and the old one, so that nodes which have the new
     file trust the server before and after it changes over.
 
+    Parameters
+    ----------
+    directory : Path
+        Of the federation.
+    authority : bool
+        Whether the authority is new too.
+    days : int
+        How long the certificate is valid; 0 for as long as the one before.
+    others : Sequence[str]
+        Names and addresses of the server that the certificate gets beside those it has; kept in the plan.
+
     Raises
     ------
     ConfigError
-        If the authority's key or a folder is missing, or the folder is another user's; nothing was changed.
+        If a name is unfit, the authority's key or a folder is missing, or the folder is another user's; nothing was
+        changed.
     RunError
         If the machine fails half way.
     """
     federation = read_plan(directory)
-    federation = replace(federation, days=days or federation.days)
+    names = tuple(name for name in dict.fromkeys((*federation.others, *others)) if name != federation.host)
+    federation = replace(federation, days=days or federation.days, others=names)
     federation.check()
     with changing(directory):
         demand([directory, *(_trusting(directory, federation) if authority else [directory / "server"])])

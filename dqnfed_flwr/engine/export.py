@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import warnings
 from importlib.util import find_spec
 from pathlib import Path
@@ -58,6 +59,7 @@ def export_run(run: Path, target: Path) -> list[Path]:
         _write_weights(module, result, paths[0])
         torch.export.save(_program(module, result.form), paths[1])
         paths[2].write_text(card_of(result, sum(p.numel() for p in module.parameters())), "utf-8")
+        shutil.copymode(paths[2], paths[0])  # safetensors lets nobody else read what it writes
     except OSError as error:
         raise RunError(f"{target}: cannot be written ({error.strerror or error}); name another folder") from None
     return paths

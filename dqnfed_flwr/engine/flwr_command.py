@@ -51,7 +51,7 @@ class FlwrCommand:
         except OSError as error:
             raise RunError(f"flwr {arguments[0]} failed: {error}") from None
         if done.returncode:
-            raise RunError(f"flwr {arguments[0]} failed: {(done.stderr or done.stdout).strip()[-2000:]}")
+            raise RunError(f"flwr {arguments[0]} failed: {_complaint(done.stderr or done.stdout)}")
         return done.stdout
 
     def json(self, *arguments: str) -> dict[str, Any]:
@@ -62,6 +62,13 @@ class FlwrCommand:
         except ValueError:
             raise RunError(f"flwr {arguments[0]} gave no JSON: {answer.strip()[-2000:]}") from None
         return found
+
+
+def _complaint(text: str) -> str:
+    """What Flower puts into a box, as one line; all it said where there is no box."""
+    _, box, rest = text.partition("╭─ Error")
+    inside = [line.strip("│ ") for line in rest.splitlines() if line.startswith("│")]
+    return " ".join(inside) if box and inside else text.strip()[-2000:]
 
 
 def program(name: str) -> str:

@@ -15,8 +15,15 @@ from dqnfed_flwr.telemetry.textfile import run_name
 from dqnfed_flwr.version import package_version
 
 
-def metrics_of(settings: Settings) -> RunMetrics | None:
+def metrics_of(settings: Settings, run_id: str = "") -> RunMetrics | None:
     """The listener that writes the run's metrics; None where `settings.metrics` names no directory.
+
+    Parameters
+    ----------
+    settings : Settings
+        Of the run.
+    run_id : str
+        The SuperLink's number for it; empty without a SuperLink.
 
     Raises
     ------
@@ -36,5 +43,6 @@ def metrics_of(settings: Settings) -> RunMetrics | None:
         method=settings.method,
         step_rule=settings.rule,
         version=package_version(),
+        run_id=run_id,
     )
     return RunMetrics(directory, card, settings.metrics_clients)

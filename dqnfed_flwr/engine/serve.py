@@ -26,7 +26,12 @@ from dqnfed_flwr.version import package_commit
 
 
 def serve(
-    grid: Grid, settings: Settings, *, listeners: Sequence[Listener] = (), fingerprint: str | None = None
+    grid: Grid,
+    settings: Settings,
+    *,
+    listeners: Sequence[Listener] = (),
+    fingerprint: str | None = None,
+    run_id: str = "",
 ) -> RunResult:
     """Wait for the clients, build the model, train, write the results.
 
@@ -40,6 +45,8 @@ def serve(
         Told of every round, beside the event log.
     fingerprint : str | None
         Of the data that all clients get their samples from; None where that is not known here.
+    run_id : str
+        The SuperLink's number for the run, for its metrics; empty without a SuperLink.
 
     Raises
     ------
@@ -47,7 +54,7 @@ def serve(
         If the run cannot begin or go on; what was reached is in the checkpoint.
     """
     output = prepare_output(settings)
-    metrics = metrics_of(settings)
+    metrics = metrics_of(settings, run_id)
     origin = Origin(fingerprint, (package_commit(),))
     try:
         result = _train(grid, settings, origin, output, metrics, listeners)

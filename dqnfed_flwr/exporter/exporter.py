@@ -13,6 +13,7 @@ from dqnfed_flwr.exporter.files import RunFile, RunFiles, join
 from dqnfed_flwr.exporter.host import measure_certificates, measure_disks
 from dqnfed_flwr.exporter.metrics import EXPORTER_METRICS, NODE_STATES, RUN_STATES
 from dqnfed_flwr.exporter.poll import Poll, Standing
+from dqnfed_flwr.exporter.told import Told
 from dqnfed_flwr.telemetry.rounds import KEPT, read_rounds
 from dqnfed_flwr.telemetry.samples import Samples
 from dqnfed_flwr.telemetry.textfile import ROUNDS_SUFFIX
@@ -73,7 +74,7 @@ class Exporter:
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="dqnfed-exporter", daemon=True)
-        self._told: set[tuple[str, str]] = set()
+        self._told_files, self._told_polls = Told(), Told()
 
     def start(self) -> None:
         """Begin to watch in the background."""
@@ -95,7 +96,7 @@ class Exporter:
         runs = self.files.current()
         text = join(runs)
         damaged = [run for run in runs if run.fault]
-        self._tell(damaged)
+        self._told_files.now({run.name: run.fault for run in damaged})
         with self._lock:
             samples = self._samples
             samples.set("dqnfed_exporter_runs", len(runs) - len(damaged))
@@ -159,8 +160,8 @@ class Exporter:
         samples.add("dqnfed_superlink_polls_total", poll.failed, "failed")
         for name in ("dqnfed_nodes", "dqnfed_node_online", "dqnfed_flower_runs"):
             samples.forget(name)
+        self._told_polls.now({} if standing.up else {"superlink": standing.error})
         if not standing.up:
-            self._tell_once("superlink", standing.error)
             return
         nodes, runs = standing.node_counts(), standing.run_counts()
         for state in NODE_STATES:
@@ -177,17 +178,6 @@ class Exporter:
             except Exception:
                 logger.exception("the look around failed; it is tried again in %g s", self.options.interval)
             self._ended.wait(self.options.interval)
-
-    def _tell(self, damaged: list[RunFile]) -> None:
-        for run in damaged:
-            self._tell_once(run.name, run.fault)
-
-    def _tell_once(self, what: str, fault: str) -> None:
-        if len(self._told) > 1000:
-            self._told.clear()
-        if (what, fault) not in self._told:
-            self._told.add((what, fault))
-            logger.warning("%s: %s", what, fault)
 
 
 def _summary(run: RunFile) -> dict[str, Any]:

@@ -68,12 +68,17 @@ UNKNOWN_AT_FIRST = (
 
 @dataclass(frozen=True, slots=True)
 class RunCard:
-    """What is known of a run before it begins: its name, and the labels of `dqnfed_run_info`."""
+    """What is known of a run before it begins: its name, and the labels of `dqnfed_run_info`.
+
+    `run_id` is the SuperLink's number for it, empty without a SuperLink. A run that is resumed keeps its name and has a
+    new number.
+    """
 
     name: str
     method: str
     step_rule: str
     version: str
+    run_id: str = ""
 
 
 class RunSamples(Samples):
@@ -94,7 +99,7 @@ class RunSamples(Samples):
     def __init__(self, card: RunCard, rounds: int, at: float, clients: int = 0) -> None:
         super().__init__(RUN_METRICS + CLIENT_METRICS)
         self._clients = clients
-        self.set("dqnfed_run_info", 1, card.method, card.step_rule, card.version)
+        self.set("dqnfed_run_info", 1, card.method, card.step_rule, card.version, card.run_id)
         self.set("dqnfed_run_start_timestamp_seconds", at)
         _make_series(self)
         self.set("dqnfed_round", 0)

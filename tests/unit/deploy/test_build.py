@@ -106,6 +106,32 @@ def test_what_cannot_work_is_refused_before_anything_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.5", "::1"])
+def test_ports_of_nodes_beside_the_server_are_not_its_own(tmp_path: Path, host: str) -> None:
+    plan = replace(PLAN, host=host, fleet_port=9095)
+    with pytest.raises(ConfigError, match=r"node-1 and --fleet-port have 9095; give another --node-port"):
+        build.create(tmp_path / "federation", plan)
+    assert list(tmp_path.iterdir()) == []
+    build.create(tmp_path / "federation", replace(plan, host="fl.example.org"))
+
+
+def test_a_node_that_is_added_has_no_port_of_the_server(tmp_path: Path) -> None:
+    build.create(tmp_path / "federation", replace(PLAN, host="localhost", fleet_port=9096, control_port=9097))
+    assert [build.add_node(tmp_path / "federation").port for _ in range(2)] == [9098, 9099]
+
+
+def test_a_further_name_gets_into_the_certificate(place: Path) -> None:
+    renew.rotate(place, others=["fl2.example.org", "192.0.2.7", "fl.example.org"])
+    certificate = pki.first_certificate((place / "server" / "server.crt").read_bytes())
+    names = ["fl.example.org", "fl2.example.org", "localhost", "192.0.2.7", "127.0.0.1"]
+    assert sorted(pki.names_of(certificate)) == sorted(names)
+    assert read_plan(place).others == ("192.0.2.7", "fl2.example.org")
+    before = (place / "server" / "server.crt").read_bytes()
+    with pytest.raises(ConfigError, match="'a b'"):
+        renew.rotate(place, others=["a b"])
+    assert (place / "server" / "server.crt").read_bytes() == before
+
+
 def test_the_plan_is_read_back(place: Path) -> None:
     assert read_plan(place) == PLAN
 

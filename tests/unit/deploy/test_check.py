@@ -13,12 +13,13 @@ from collections import namedtuple
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 
 from dqnfed_flwr.deploy import build, check, pki, probe, registry
-from dqnfed_flwr.deploy.check_network import reach, registered, skew
+from dqnfed_flwr.deploy.check_network import node_port, reach, registered, skew
 from dqnfed_flwr.deploy.findings import Finding, Level, failed
 from dqnfed_flwr.deploy.plan import Federation, Node, bundle_text, read_plan, write_plan
 from dqnfed_flwr.deploy.probe import Port
@@ -36,6 +37,8 @@ def free_port() -> int:
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(probe, "clock_synchronised", lambda: True)
+    monkeypatch.setattr(probe, "title_of", lambda port: None)
+    monkeypatch.setattr(check, "SERVICES", tmp_path / "services")
     nodes = (Node("node-0", 0, 9094), Node("node-1", 1, 9095))
     build.create(tmp_path / "fl", Federation("localhost", (), free_port(), free_port(), nodes=nodes))
     return tmp_path / "fl"
@@ -85,12 +88,15 @@ def test_a_file_that_is_missing(place: Path, name: str) -> None:
 def test_keys_may_be_kept_elsewhere_but_not_on_the_device(place: Path) -> None:
     (place / "ca" / "ca.key").unlink()
     (place / "nodes" / "node-0" / "node.key").unlink()
+    (place / "nodes" / "node-0" / "superexec.secret").unlink()
     findings = check.check(place)
     assert troubles(findings) == {}
-    assert {"the authority's key is kept elsewhere", "the key of node-0 is kept elsewhere"} <= {
+    assert {f"the {what} is kept elsewhere" for what in ("key of node-0", "secret of node-0")} <= {
         finding.what for finding in findings
     }
-    assert f"{place / 'nodes/node-0/node.key'} is missing" in troubles(check.check(place / "nodes" / "node-0"))
+    on_device = troubles(check.check(place / "nodes" / "node-0"))
+    assert "copy the node's folder again" in on_device[f"{place / 'nodes/node-0/node.key'} is missing"]
+    assert "put any random text there" in on_device[f"{place / 'nodes/node-0/superexec.secret'} is missing"]
 
 
 def test_a_missing_certificate(place: Path) -> None:
@@ -152,6 +158,28 @@ def test_little_space(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not failed(check.check(place))
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10**12, 0, int(1e8)))
     assert failed(check.check(place))
+
+
+def test_little_space_where_the_services_write(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    services = place.parent / "services"
+    services.mkdir()
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**12, 0, int(1e9 if path == services else 1e11)))
+    findings = check.check(place)
+    what, mend = only(findings)
+    assert what == f"1.0 GB are free in {services}"
+    assert str(services / "server" / "runs") in mend
+    assert f"100 GB are free in {place / 'server' / 'state'}" in [finding.what for finding in findings]
+    assert f"1.0 GB are free in {services}" in troubles(check.check(place / "nodes" / "node-0"))
+
+
+def test_a_superlink_that_is_gone_from_a_registered_federation(place: Path) -> None:
+    (place / registry.REGISTERED).write_text(json.dumps({"node-0": "11", "node-1": "12"}))
+    findings = check.check(place)
+    what, mend = only(findings)
+    assert what == "no SuperLink runs here, and 2 nodes are registered"
+    assert "start it" in mend
+    assert not failed(findings)
 
 
 def test_another_version_of_flower(place: Path) -> None:
@@ -264,6 +292,7 @@ def test_a_name_that_the_certificate_lacks(place: Path, tmp_path: Path, monkeypa
     with server(pki.make_server(authority, "localhost", [], 1), tmp_path) as port:
         (finding,) = reach("elsewhere.example.org", port, place / "server" / "ca.crt")
     assert finding.what.endswith("has a certificate for other names")
+    assert "`dqnfed deploy rotate DIR --address elsewhere.example.org`" in finding.mend
 
 
 def test_the_clock_of_a_server(place: Path, tmp_path: Path) -> None:
@@ -282,6 +311,43 @@ def test_a_port_that_somebody_else_has(place: Path, tmp_path: Path) -> None:
         what, mend = only(check.check(place))
     assert what == f"Fleet port {port} answers without TLS"
     assert "change the port" in mend
+
+
+@pytest.mark.parametrize(
+    ("answer", "level", "words"),
+    [
+        ('{"info": {"title": "SuperNode API"}}', Level.OK, "is a SuperNode's"),
+        ('{"info": {"title": "Shop"}}', Level.FAILURE, "is taken by another program, Shop"),
+        ("[]", Level.FAILURE, "is taken by another program"),
+        (None, Level.OK, "is free"),
+    ],
+)
+def test_who_has_the_port_of_a_node(answer: str | None, level: Level, words: str) -> None:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(str(answer).encode())
+
+        def log_message(self, *_: object) -> None:
+            """Nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Handler, bind_and_activate=answer is not None) as listener:
+        thread = threading.Thread(target=listener.handle_request)
+        if answer is not None:
+            thread.start()
+        (finding,) = node_port(listener.server_port if answer is not None else free_port())
+        if answer is not None:
+            thread.join(10)
+    assert finding.level is level
+    assert finding.what.endswith(words) or words in finding.what
+    assert bool(finding.mend) is (level is Level.FAILURE)
+
+
+def test_the_port_of_a_node_where_no_http_is_spoken(tmp_path: Path) -> None:
+    with server(pki.make_server(pki.make_authority(), "localhost", [], 1), tmp_path) as port:
+        (finding,) = node_port(port)
+    assert finding.level is Level.FAILURE
 
 
 def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **answers: object) -> None:
@@ -391,15 +457,17 @@ def test_unregister(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_no_superlink(place: Path) -> None:
-    with pytest.raises(RunError, match="does not answer: gone"):
+    with pytest.raises(RunError) as caught:
         registry.listed(Gone({}))
+    assert str(caught.value) == "flwr supernode list dqnfed: Connection to the SuperLink is unavailable."
 
 
 class Gone(FlwrCommand):
     """A `flwr` without a SuperLink."""
 
     def json(self, *arguments: str) -> dict[str, object]:
-        return {"success": False, "error-message": "gone"}
+        words = "Using SuperLink: dqnfed\n Listing all nodes...\n\nConnection to the SuperLink is unavailable.\n"
+        return {"success": False, "error-message": words}
 
 
 def test_a_device_checks_its_own_folder(place: Path) -> None:

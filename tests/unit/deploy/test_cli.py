@@ -58,6 +58,22 @@ def test_init_says_what_to_do_next(tmp_path: Path) -> None:
     assert [node.data for node in read_plan(tmp_path / "fl").nodes] == ["/data/site.npz"] * 3
 
 
+def test_init_warns_of_ports_that_meet_on_one_machine(tmp_path: Path) -> None:
+    ports = ("--nodes", "1", "--fleet-port", "21051", "--node-port", "21051")
+    assert call("init", str(tmp_path / "a"), "--host", "localhost", *ports).exit_code == 2
+    result = call("init", str(tmp_path / "b"), "--host", "fl.example.org", *ports)
+    assert result.exit_code == 0
+    assert "node-0 and --fleet-port have 21051; if they run on the server's machine" in result.stderr
+
+
+def test_rotate_adds_names(tmp_path: Path) -> None:
+    assert call("init", str(tmp_path / "fl"), "--nodes", "1", "--host", "localhost").exit_code == 0
+    result = call("rotate", str(tmp_path / "fl"), "--address", "fl.example.org", "--address", "192.0.2.1")
+    assert result.exit_code == 0
+    assert "for localhost, fl.example.org, 192.0.2.1 is valid" in result.stdout
+    assert read_plan(tmp_path / "fl").others == ("fl.example.org", "192.0.2.1")
+
+
 def test_check_tells_by_its_status(tmp_path: Path) -> None:
     assert (
         call("init", str(tmp_path / "fl"), "--nodes", "1", "--host", "localhost", "--fleet-port", "40913").exit_code

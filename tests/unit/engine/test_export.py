@@ -74,6 +74,10 @@ def test_the_program_runs_where_this_package_is_not_imported(
     np.testing.assert_allclose(np.load(tmp_path / "y.npy"), outputs(result, x).numpy(), rtol=1e-6, atol=1e-6)
 
 
+def test_all_files_have_one_mode(exported: Path) -> None:
+    assert len({(exported / name).stat().st_mode & 0o777 for name in (WEIGHTS, PROGRAM, CARD)}) == 1
+
+
 def test_the_card_says_where_the_model_comes_from(trained: tuple[RunResult, Path], exported: Path) -> None:
     result, _ = trained
     card = (exported / CARD).read_text()

@@ -56,6 +56,14 @@ def test_a_command_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.Monke
         flwr("run", ".")
 
 
+def test_what_stands_in_a_box_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = ["Printing logstream", "╭─ Error ───╮", "│ Connection is    │", "│ unavailable.  │", "╰───────╯"]
+    flwr = scripted(tmp_path, monkeypatch, "".join(f"echo '{line}' >&2;" for line in lines) + "exit 1")
+    with pytest.raises(RunError) as caught:
+        flwr("log", "1")
+    assert str(caught.value) == "flwr log failed: Connection is unavailable."
+
+
 def test_a_command_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flwr_command, "CALL_SECONDS", 0.2)
     with pytest.raises(RunError, match=r"flwr list failed: .*timed out"):

@@ -5,11 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from flwr.app import Context, RecordDict
 
+from client_app.app import app as client
 from dqnfed_flwr.config import Settings
+from dqnfed_flwr.engine.grid import InProcessGrid
 from dqnfed_flwr.engine.restart import METRICS, OUTPUT, RUN_ID, settings_of_run, with_folders
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.strategy.dqnfed import CHECKPOINT
+from server_app.app import main
+from tests.helpers.runs import TINY
 
 
 def settings(output: Path, **others: bool) -> Settings:
@@ -55,3 +60,13 @@ def test_the_server_says_where_metrics_go(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_place_that_cannot_be_written() -> None:
     with pytest.raises(ConfigError, match="cannot write"):
         settings_of_run(settings(Path("/dev/null/here")), 7)
+
+
+def test_the_metrics_have_the_number_of_the_run_that_writes_them(tmp_path: Path) -> None:
+    for run_id, resume in ((6, False), (7, True)):
+        mine = {**TINY, "output": str(tmp_path / "o"), "metrics": str(tmp_path / "m"), "resume": resume}
+        flat = Settings.from_mapping(mine).flat()
+        context = Context(run_id=run_id, node_id=1, node_config={}, state=RecordDict(), run_config=flat)
+        main(InProcessGrid(client, Settings.from_mapping(mine).clients, flat), context)
+        (file,) = (tmp_path / "m").glob("*.prom")
+        assert f'run_id="{run_id}"' in file.read_text()

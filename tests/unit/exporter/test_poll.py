@@ -81,6 +81,17 @@ def test_a_failed_poll_is_counted_and_old_states_are_withdrawn(tmp_path: Path, c
     assert poll.standing.error
 
 
+def test_a_superlink_that_goes_away_twice_is_told_twice(
+    tmp_path: Path, command: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    exporter = Exporter(Options(tmp_path), Poll("there", flwr=[str(command)]))
+    away, well = '{"success": false, "error-message": "gone"}', json.dumps(NODES)
+    for answer in (away, away, well, away):
+        (tmp_path / "nodes.txt").write_text(answer)
+        exporter.look()
+    assert [record.getMessage() for record in caplog.records] == ["superlink: supernode list: gone"] * 2
+
+
 def test_the_reason_of_a_failure_is_kept(tmp_path: Path, command: Path) -> None:
     (tmp_path / "nodes.txt").write_text('{"success": false, "error-message": "connection refused"}')
     assert "connection refused" in Poll("there", flwr=[str(command)]).poll().error

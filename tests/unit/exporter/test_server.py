@@ -88,6 +88,16 @@ def test_a_damaged_file_breaks_no_scrape(tmp_path: Path) -> None:
         assert json.loads(get(server, "/api/state.json")[2])["damaged"][0]["name"] == "b"
 
 
+def test_a_damage_that_comes_back_is_told_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    exporter = Exporter(Options(tmp_path))
+    whole = write_run(tmp_path, "a").read_bytes()
+    for content in (b"half", b"half", whole, b"half"):
+        (tmp_path / "a.prom").write_bytes(content)
+        exporter.exposition()
+        exporter.exposition()
+    assert [record.getMessage() for record in caplog.records] == ["a: not a metrics file of dqnfed-flwr"] * 2
+
+
 def test_a_name_that_is_no_text_breaks_no_scrape_and_no_page(tmp_path: Path) -> None:
     content = write_run(tmp_path, "a").read_bytes()
     (tmp_path / os.fsdecode(b"b\xff.prom")).write_bytes(content)
@@ -264,6 +274,7 @@ def test_commands_serve_until_they_are_ended(tmp_path: Path, command: str) -> No
     [
         (["{dir}/file"], "cannot be read"),
         (["{dir}", "--certificate", "{dir}/none.pem"], "no such file"),
+        (["{dir}", "--disk", "{dir}/none"], "name a folder on the disk"),
         (["{dir}", "--web-config", "{dir}/none.yml"], "cannot read"),
         (["{dir}", "--bind", "256.1.1.1"], "cannot listen there"),
     ],

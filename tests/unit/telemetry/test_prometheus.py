@@ -36,7 +36,7 @@ from dqnfed_flwr.telemetry.run_samples import RunCard
 from dqnfed_flwr.telemetry.textfile import replace_file, run_name
 from tests.helpers.runs import TINY, make_event
 
-CARD = RunCard("r1", "dqn-fed", "probed", "0.1.0")
+CARD = RunCard("r1", "dqn-fed", "probed", "0.1.0", "15301656437637344697")
 PACKAGE = Path(__file__).parents[3] / "dqnfed_flwr"
 
 
@@ -88,7 +88,7 @@ def test_a_file_says_what_the_round_said(tmp_path: Path) -> None:
     )
     found = metrics_after(tmp_path, [event, replace(event, round=2)])
     expected: dict[tuple[str, ...], float] = {
-        ("dqnfed_run_info", "dqn-fed", "probed", "0.1.0"): 1,
+        ("dqnfed_run_info", "dqn-fed", "15301656437637344697", "probed", "0.1.0"): 1,
         ("dqnfed_run_state", "running"): 1,
         ("dqnfed_run_state", "failed"): 0,
         ("dqnfed_round",): 2,
