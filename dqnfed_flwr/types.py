@@ -118,10 +118,13 @@ class Extras:
         Shapes of arrays, by name; they come in the dtype of the model.
     figures : tuple[str, ...]
         Names of figures.
+    limits : Mapping[str, tuple[float, float]]
+        Least and largest value of those figures that have limits; what lies outside is turned away.
     """
 
     vectors: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     figures: tuple[str, ...] = ()
+    limits: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +145,8 @@ class Probe:
         The loss at `back_factor`.
     losses : tuple[float, ...]
         At the rungs asked for, see `ClientTask.rungs`; infinite where the model diverges.
+    behind_loss : float | None
+        Where no halved factor suits, or only the last one h: the loss at theta^{t-1} + h * step, as far the other way.
     """
 
     loss: float
@@ -150,6 +155,7 @@ class Probe:
     back_factor: float | None = None
     back_loss: float | None = None
     losses: tuple[float, ...] = ()
+    behind_loss: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +180,7 @@ class ClientReply:
     figures : Mapping[str, float]
         Further figures that it asks for.
     buffers : Mapping[str, NDArray]
-        Buffers of the model after the local work (BatchNorm statistics and the like).
+        Buffers of the model (BatchNorm statistics and the like) after local work that changes them.
     loss : float
         f_k at the received model, before any local step; NaN unless trained.
     rate : float
@@ -218,6 +224,8 @@ class RoundBatch:
         From 1.
     figures : Mapping[str, Float64Array]
         Further figures of the clients that the method asked for, each [K].
+    examples : Float64Array
+        Samples of each client, as checked [K]; empty where nobody asks for them.
     """
 
     gram: Float64Array
@@ -227,6 +235,7 @@ class RoundBatch:
     clients: tuple[int, ...]
     round: int
     figures: Mapping[str, Float64Array] = field(default_factory=dict)
+    examples: Float64Array = field(default_factory=lambda: np.zeros(0))
 
 
 @dataclass(frozen=True, slots=True)

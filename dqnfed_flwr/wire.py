@@ -30,6 +30,8 @@ from dqnfed_flwr.types import ClientReply, ClientTask, Evaluation, Extras, Float
 MODEL, TASK, VECTORS, FIGURES, PROPERTIES = "model", "task", "vectors", "figures", "properties"
 MEMORY = "memory"
 BUFFER, EXTRA, DIRECTIVE = "buffer.", "extra.", "directive."
+VARIANCE = "running_var"
+"""Ends the name of torch's buffer of variances."""
 FLOATS = ("float32", "float64")
 MAX_EXAMPLES = 10**9
 Buffers = Mapping[str, NDArray[np.generic]]
@@ -46,7 +48,7 @@ class ReplyForm:
     dim : int
         D.
     buffers : Mapping[str, NDArray]
-        The model's buffers: names, shapes and dtypes.
+        The model's buffers: names, shapes and dtypes; empty where local work does not change them.
     extras : Extras
         What comes beside the gradient.
     """
@@ -147,7 +149,8 @@ def decode_reply(content: RecordDict, task: ClientTask, form: ReplyForm) -> Clie
     ------
     WireError
         With the reason under which the reply is counted: `missing-key`, `extra-key`, `bad-dtype`, `bad-shape`,
-        `bad-array`, `not-finite`, `bad-rate`, `bad-count`, `bad-probe`.
+        `bad-array`, `not-finite`, `bad-buffer`, `bad-loss`,
+        `bad-rate`, `bad-count`, `bad-figure`, `bad-probe`.
 
     Notes
     -----
@@ -175,9 +178,9 @@ def decode_reply(content: RecordDict, task: ClientTask, form: ReplyForm) -> Clie
         num_examples=num_examples,
         gradient=_floats(view(vectors["gradient"], (form.dim,), FLOATS)),
         vectors={name: _floats(view(vectors[EXTRA + name], shape, FLOATS)) for name, shape in wanted.vectors.items()},
-        figures={name: figures.number(EXTRA + name) for name in wanted.figures},
-        buffers={name: _read_buffer(vectors[BUFFER + name], value) for name, value in form.buffers.items()},
-        loss=figures.number("loss"),
+        figures={name: figures.within(EXTRA + name, wanted.limits.get(name)) for name in wanted.figures},
+        buffers={name: _read_buffer(name, vectors[BUFFER + name], value) for name, value in form.buffers.items()},
+        loss=figures.loss("loss"),
         rate=rate,
         probe=probe,
         test=test,
@@ -252,11 +255,27 @@ class _Figures:
             raise WireError("not-finite", f"{key} is {value}")
         return value
 
-    def numbers(self, key: str) -> list[float]:
+    def within(self, key: str, limits: tuple[float, float] | None) -> float:
+        value = self.number(key)
+        if limits is not None and not limits[0] <= value <= limits[1]:
+            raise WireError("bad-figure", f"{key} is {value}; need {limits[0]:g} to {limits[1]:g}")
+        return value
+
+    def loss(self, key: str) -> float:
+        return _not_negative(key, self.number(key))
+
+    def any_loss(self, key: str) -> float:
+        """Infinite where the model diverges."""
+        value = self.scalar(key)
+        return _not_negative(key, value) if math.isfinite(value) else math.inf
+
+    def losses(self, key: str) -> list[float]:
+        """Infinite where the model diverges."""
         if key not in self._record:
             raise WireError("missing-key", f"figures {sorted(self._record)[:20]}; need {key!r}")
         value = self._record[key]
-        return [float(number) for number in value] if isinstance(value, list) else [float(value)]
+        found = [float(number) for number in value] if isinstance(value, list) else [float(value)]
+        return [_not_negative(key, number) if math.isfinite(number) else math.inf for number in found]
 
     def count(self, key: str, least: int = 0) -> int:
         value = self.number(key)
@@ -269,6 +288,12 @@ class _Figures:
         if value not in (0, 1):
             raise WireError("bad-count", f"{key} is {value}; need 0 or 1")
         return value == 1
+
+
+def _not_negative(key: str, loss: float) -> float:
+    if loss < 0:
+        raise WireError("bad-loss", f"{key} is {loss}; cross-entropy and ridge are not negative")
+    return loss
 
 
 def _figures_of(content: RecordDict) -> _Figures:
@@ -298,6 +323,8 @@ def _reply_figures(reply: ClientReply) -> dict[str, int | float | list[int] | li
             figures["probe-grown-holds"] = int(reply.probe.grown_holds)
         if reply.probe.back_factor is not None and reply.probe.back_loss is not None:
             figures |= {"probe-back-factor": reply.probe.back_factor, "probe-back-loss": reply.probe.back_loss}
+        if reply.probe.behind_loss is not None:
+            figures["probe-behind-loss"] = reply.probe.behind_loss
         if reply.probe.losses:
             figures["probe-losses"] = list(reply.probe.losses)
     for part, counts in (("test", reply.test), ("validation", reply.validation)):
@@ -312,24 +339,25 @@ def _read_probe(figures: _Figures, task: ClientTask) -> Probe:
     wanted = len(task.rungs)
     if not wanted:
         return probe
-    losses = figures.numbers("probe-losses")
+    losses = figures.losses("probe-losses")
     if len(losses) != wanted:
         raise WireError("bad-probe", f"probe-losses are {len(losses)}; the task asks for {wanted} rungs")
-    return replace(probe, losses=tuple(loss if math.isfinite(loss) else math.inf for loss in losses))
+    return replace(probe, losses=tuple(losses))
 
 
 def _read_test(figures: _Figures, task: ClientTask) -> Probe:
     if figures.flag("probe-holds"):
         grown = figures.flag("probe-grown-holds") if "probe-grown-holds" in figures else None
-        return Probe(figures.number("probe-loss"), True, grown)
-    loss = figures.scalar("probe-loss")
-    loss = loss if math.isfinite(loss) else math.inf  # the candidate is where this model diverges
+        return Probe(figures.loss("probe-loss"), True, grown)
+    loss = figures.any_loss("probe-loss")
+    behind = figures.any_loss("probe-behind-loss") if "probe-behind-loss" in figures else None
     if "probe-back-factor" not in figures:
-        return Probe(loss, False)
+        return Probe(loss, False, behind_loss=behind)
     back = figures.number("probe-back-factor")
     if back not in [task.factor * 0.5**rung for rung in range(1, task.halvings + 1)]:
         raise WireError("bad-probe", f"probe-back-factor {back} is none of {task.halvings} halvings of {task.factor}")
-    return Probe(loss, False, back_factor=back, back_loss=figures.number("probe-back-loss"))
+    back_loss = figures.loss("probe-back-loss")
+    return Probe(loss, False, back_factor=back, back_loss=back_loss, behind_loss=behind)
 
 
 def _read_evaluation(figures: _Figures, part: str) -> Evaluation:
@@ -337,13 +365,15 @@ def _read_evaluation(figures: _Figures, part: str) -> Evaluation:
     correct = figures.count(f"{part}-correct")
     if correct > examples:
         raise WireError("bad-count", f"{part}: {correct} right of {examples}")
-    return Evaluation(correct, examples, figures.number(f"{part}-loss"))
+    return Evaluation(correct, examples, figures.loss(f"{part}-loss"))
 
 
-def _read_buffer(array: FlowerArray, current: NDArray[np.generic]) -> NDArray[np.generic]:
+def _read_buffer(name: str, array: FlowerArray, current: NDArray[np.generic]) -> NDArray[np.generic]:
     values = view(array, current.shape, (str(current.dtype),))
     if not np.isfinite(values).all():
         raise WireError("not-finite", "a buffer of the model holds NaN or Inf")
+    if name.endswith(VARIANCE) and (np.minimum(values, 0) != 0).any():
+        raise WireError("bad-buffer", f"{name} holds {np.min(values):.3g}; a variance is not negative")
     return values
 
 

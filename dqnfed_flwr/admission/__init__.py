@@ -2,6 +2,17 @@
 
 from dqnfed_flwr.admission.examine import REASONS, Figures, Refusal, examine
 from dqnfed_flwr.admission.ledger import SUSPENDED, Ledger
-from dqnfed_flwr.admission.votes import VETO, stubborn
+from dqnfed_flwr.admission.votes import VETO, fall_behind, promise_breakers, stubborn
 
-__all__ = ["REASONS", "SUSPENDED", "VETO", "Figures", "Ledger", "Refusal", "examine", "stubborn"]
+__all__ = [
+    "REASONS",
+    "SUSPENDED",
+    "VETO",
+    "Figures",
+    "Ledger",
+    "Refusal",
+    "examine",
+    "fall_behind",
+    "promise_breakers",
+    "stubborn",
+]

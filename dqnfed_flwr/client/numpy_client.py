@@ -147,6 +147,8 @@ class DQNFedClient(NumPyClient):
     def fit(self, parameters: Arrays, config: Mapping[str, Any]) -> tuple[Arrays, int, dict[str, Metric]]:
         """Train, and whatever else the task asks: (gradient, the method's further arrays, buffers; n; metrics).
 
+        Buffers come back from local work that changes them.
+
         Raises
         ------
         ConfigError

@@ -42,7 +42,9 @@ def holds(loss: float, factor: float, task: ClientTask, armijo: float, unit: flo
 def probe(loss_at: Callable[[float], float], task: ClientTask, armijo: float, unit: float) -> Probe:
     """Test the candidate, then twice its factor if asked to and it holds, or its halves if it does not.
 
-    Where the task asks for the rungs of a ladder, the losses there come along, whatever the test says.
+    Where the task asks for the rungs of a ladder, the losses there come along, whatever the test says. A client that no
+    half suits, or only the last, also says what its loss is as far the other way: the loss of one whose gradient is
+    true rises there as well, see `admission.votes`.
 
     Parameters
     ----------
@@ -68,10 +70,10 @@ def _test(loss_at: Callable[[float], float], task: ClientTask, armijo: float, un
     if holds(loss, task.factor, task, armijo, unit):
         twice = 2 * task.factor
         return Probe(loss, True, holds(loss_at(twice), twice, task, armijo, unit) if task.grow else None)
-    factor = task.factor
-    for _ in range(task.halvings):
-        factor /= 2
+    rungs = [task.factor * 0.5**rung for rung in range(1, task.halvings + 1)]
+    for factor in rungs:
         back_loss = loss_at(factor)
         if holds(back_loss, factor, task, armijo, unit):
-            return Probe(loss, False, back_factor=factor, back_loss=back_loss)
-    return Probe(loss, False)
+            behind = loss_at(-factor) if factor == rungs[-1] else None
+            return Probe(loss, False, back_factor=factor, back_loss=back_loss, behind_loss=behind)
+    return Probe(loss, False, behind_loss=loss_at(-rungs[-1]) if rungs else None)

@@ -112,7 +112,7 @@ class Worker:
             gradient=None if product is None else _shared(product.row),
             vectors={} if product is None else {name: _shared(value) for name, value in product.vectors.items()},
             figures={} if product is None else product.figures,
-            buffers=self._buffers() if task.train else {},
+            buffers=self._buffers() if task.train and self._settings.trains_buffers else {},
             loss=float("nan") if point is None else point.loss,
             rate=float("nan") if product is None else product.rate.value,
             probe=probed,

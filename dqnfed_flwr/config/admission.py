@@ -31,7 +31,7 @@ class AdmissionSettings(Group):
     veto_limit: int = Field(
         2,
         ge=0,
-        description="exchanges of one step after which a minority that no factor suits has no vote on it; 0 never",
+        description="exchanges of one step after which a minority that contradicts itself has no vote on it; 0 never",
     )
     suspend_after: int = Field(3, ge=0, description="refusals in a row that suspend a client; 0 never")
     suspend_rounds: int = Field(20, ge=1, description="rounds for which a suspended client is not asked")

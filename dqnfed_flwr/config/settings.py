@@ -198,6 +198,11 @@ class Settings(Group):
         method = self.stage_settings.method
         return method == "dqn-fed" and self.dqn_fed.form == "anchored" and self.dqn_fed.reference == "update"
 
+    @property
+    def trains_buffers(self) -> bool:
+        """Whether local work changes the model's buffers, so that clients send them."""
+        return self.wants_update or self.local_work in ("sgd", "ditto", "propfair", "fedcorr")
+
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> Settings:
         """Check nested or dotted keys and build the settings.

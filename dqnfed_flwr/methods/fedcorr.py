@@ -35,6 +35,8 @@ from dqnfed_flwr.types import Combination, Extras, RoundBatch
 
 _ORDER, _SAMPLE = 21, 22  # streams of the seed
 _LAST = "last/"
+MOST_DIMENSIONS = 1e6
+"""Largest mean local intrinsic dimension of predictions that is believed; they have as many as there are classes."""
 
 
 class FedCorr(Method):
@@ -71,7 +73,10 @@ class FedCorr(Method):
         stage = self._stages.stage(round_number)
         if stage == 3:
             return self.extras(dim)
-        return Extras(figures=(LID, LEVEL, RELABELLED, UNMEASURED, FALLBACKS) if stage == 1 else (RELABELLED,))
+        if stage == 2:
+            return Extras(figures=(RELABELLED,))
+        limits = {LID: (0.0, MOST_DIMENSIONS), LEVEL: (0.0, 1.0)}
+        return Extras({}, (LID, LEVEL, RELABELLED, UNMEASURED, FALLBACKS), limits)
 
     def offered(self, round_number: int, sampled: int) -> int:
         """Everybody in stages 1 and 2."""

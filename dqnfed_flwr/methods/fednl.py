@@ -6,6 +6,7 @@ Algorithm 1 (FedNL) and the variant for partial participation (FedNL-PP).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -96,7 +97,7 @@ class FedNl(VectorMethod):
         shapes["errors"] = (1 if self._diagonal else blocks,)
         if self._continues:
             shapes["expected"] = (dim,)
-        return Extras(shapes, ("anew", "start", "samples"))
+        return Extras(shapes, ("anew", "start"), {"anew": (0.0, 1.0), "start": (0.0, math.inf)})
 
     def directives(self, round_number: int, client: int) -> Mapping[str, float]:
         """Which reply of the client counted last."""
@@ -111,6 +112,7 @@ class FedNl(VectorMethod):
             "hessian_clients": float(self._ledger.clients),
             "new_clients": float(sum(one.start is not None for one in counted)),
             "bad_corrections": float(len(batch.clients) - len(given)),
+            "left_out": float(len(given) - len(counted)),
             "restarts": float(forgot),
         }
         self._system = None
@@ -162,15 +164,15 @@ class FedNl(VectorMethod):
         gradients = rows.columns(slice(0, rows.basis.dim)) if self._continues else None
         names, given = self._compressor.shapes(*columns.shape), []
         for k, client in enumerate(batch.clients):
-            anew, start, samples = (float(batch.figures[name][k]) for name in ("anew", "start", "samples"))
+            anew, start = (float(batch.figures[name][k]) for name in ("anew", "start"))
             message = {name: rows.vectors[name][k] for name in names}
-            if samples < 1 or start < 0 or not self._compressor.valid(message, columns.shape[1]):
+            if not self._compressor.valid(message, columns.shape[1]):
                 continue
             error = rows.vectors["errors"][k]
             news = None
             if gradients is not None:
                 news = torch.from_numpy(gradients[k] - rows.vectors["expected"][k])[None]
-            given.append(Contribution(client, samples, start if anew else None, message, error, news))
+            given.append(Contribution(client, float(batch.examples[k]), start if anew else None, message, error, news))
         return given
 
 

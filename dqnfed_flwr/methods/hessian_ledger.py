@@ -14,6 +14,8 @@ from dqnfed_flwr.linalg.hessian_blocks import Compressor
 from dqnfed_flwr.methods._taken import Taken
 from dqnfed_flwr.types import FloatArray
 
+MOST_RESTARTS = 3
+"""How often a client may lose its Hessian, and with it everybody's; one that always does would keep them at 0."""
 State = Mapping[str, NDArray[np.generic]]
 
 
@@ -64,6 +66,7 @@ class HessianLedger:
         self._continues = continues
         self._samples: dict[int, float] = {}
         self._errors: dict[int, Tensor] = {}
+        self._restarts: dict[int, int] = {}
         self._total = self._gradients = torch.zeros(0, dtype=torch.float64)
 
     @property
@@ -75,9 +78,15 @@ class HessianLedger:
         """Take new clients up, for blocks of a shape (B, m): who counts in this round, and whether all was forgotten.
 
         A known client that begins anew has lost its H_k, which cannot be taken out of the sum: everybody begins anew
-        then, the others from their next reply on.
+        then, the others from their next reply on. It may do so `MOST_RESTARTS` times in a run. After that its H_k
+        stays as it was, and what it sends is left out.
         """
-        lost = any(one.start is not None and one.client in self._samples for one in given)
+        again = {one.client for one in given if one.start is not None and one.client in self._samples}
+        worn_out = {client for client in again if self._restarts.get(client, 0) >= MOST_RESTARTS}
+        given = [one for one in given if one.client not in worn_out]
+        lost = bool(again - worn_out)
+        for client in again - worn_out:
+            self._restarts[client] = self._restarts.get(client, 0) + 1
         if lost:
             self._samples.clear()
             self.taken.forget()
@@ -133,6 +142,7 @@ class HessianLedger:
             "clients": np.array(clients, np.int64),
             "samples": np.array([self._samples[client] for client in clients]),
             "errors": np.array(errors, np.float64),
+            "restarts": np.array(sorted(self._restarts.items()), np.int64).reshape(-1, 2),
             "hessians": self._total.numpy().copy(),
             "gradients": self._gradients.numpy().copy(),
         }
@@ -140,6 +150,8 @@ class HessianLedger:
     def restore(self, state: State) -> None:
         """Inverse of `export`."""
         self.taken.restore(state["taken"])
+        restarts = np.asarray(state.get("restarts", np.zeros((0, 2))), np.int64)
+        self._restarts = {int(client): int(count) for client, count in restarts}
         clients = [int(client) for client in np.asarray(state["clients"], np.int64)]
         self._samples = dict(zip(clients, map(float, np.asarray(state["samples"], np.float64)), strict=True))
         errors = torch.tensor(np.asarray(state["errors"], np.float64))

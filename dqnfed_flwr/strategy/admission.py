@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from logging import WARNING
@@ -10,18 +11,33 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from flwr.common.logger import log
+from numpy.typing import NDArray
 
-from dqnfed_flwr.admission import SUSPENDED, VETO, Figures, Ledger, Refusal, examine, stubborn
+from dqnfed_flwr.admission import (
+    SUSPENDED,
+    VETO,
+    Figures,
+    Ledger,
+    Refusal,
+    examine,
+    fall_behind,
+    promise_breakers,
+    stubborn,
+)
 from dqnfed_flwr.admission.examine import VECTOR, cosines_with_others, figures_of
 from dqnfed_flwr.config import AdmissionSettings, Settings
 from dqnfed_flwr.linalg.gram import Basis
 from dqnfed_flwr.strategy.orders import Orders
 from dqnfed_flwr.strategy.state import PendingStep, RunState
 from dqnfed_flwr.telemetry.events import DroppedClient
-from dqnfed_flwr.types import ClientReply, FloatArray, Probe
+from dqnfed_flwr.types import ClientReply, Probe
 
 if TYPE_CHECKING:
     from dqnfed_flwr.strategy.intake import Collected
+
+
+BUFFER = "buffer "
+"""Begins the name of a buffer's norm, among those of vectors."""
 
 
 @dataclass(slots=True)
@@ -96,13 +112,22 @@ def _cosines(basis: Basis, slots: Mapping[int, int]) -> dict[int, float]:
 
 
 def book(ledger: Ledger, collected: Collected, orders: Orders, settings: AdmissionSettings) -> None:
-    """Remember an exchange whose rows count: figures of those believed, refusals of the others."""
+    """Remember an exchange whose rows count: figures of those believed, refusals of the others.
+
+    What most of those asked fail at is no fault of theirs, but of the model or of what they were asked.
+    """
     if settings.mode == "off":
         return
     for client, logs in collected.logs.items():
         ledger.believe(client, logs)
-    for client, drop in collected.dropped.items():
-        if client in orders.train and ledger.strike(client, drop.reason, orders.round, settings):
+    refused = {client: drop for client, drop in collected.dropped.items() if client in orders.train}
+    shared = {
+        reason
+        for reason, count in Counter(drop.reason for drop in refused.values()).items()
+        if 2 * count > len(orders.train)
+    }
+    for client, drop in refused.items():
+        if drop.reason not in shared and ledger.strike(client, drop.reason, orders.round, settings):
             log(WARNING, "Client %d is suspended until round %d", client, ledger.until[client])
 
 
@@ -136,16 +161,12 @@ def silence(
     settings : AdmissionSettings
         The limits.
     last_chance : bool
-        No factor is left to try: one such ladder is enough.
+        No factor is left to try: the least does not suit those that refuse it either, and one such ladder is enough.
     """
     ladder = pending.ladder
     if settings.mode == "off" or not settings.veto_limit or not ladder.halvings or pending.relaxed:
         return False
-    last_rung = ladder.factor * 0.5**ladder.halvings
-    broken = [client for client, factor in pending.promised.items() if factor == ladder.factor]
-    found = stubborn(probes, pending.losses, pending.slopes, last_rung, broken) - set(pending.silenced)
-    pending.promised = {client: p.back_factor for client, p in probes.items() if p.back_factor is not None}
-    pending.blocked = {client: pending.blocked.get(client, 0) + 1 for client in sorted(found)}
+    _count_contradictions(pending, probes, last_chance=last_chance)
     least = 1 if last_chance else settings.veto_limit
     out = [client for client, count in pending.blocked.items() if count >= least]
     if not out or 2 * (len(out) + len(pending.silenced)) >= len(probes):
@@ -153,7 +174,8 @@ def silence(
     for client in out:
         detail = (
             f"its loss rose from {pending.losses[client]:.6g} to {probes[client].loss:.6g} where its gradient has it "
-            f"fall by {ladder.factor * pending.slopes[client]:.3g}; no smaller factor suits it, or not when it is tried"
+            f"fall by {ladder.factor * pending.slopes[client]:.3g}; no smaller factor suits it, or not when it is "
+            "tried, or its loss falls the other way"
         )
         log(WARNING, "Client %d has no vote on round %d: %s", client, pending.round, detail)
         pending.dropped.append(DroppedClient(client, VETO, detail))
@@ -163,21 +185,46 @@ def silence(
     return True
 
 
+def _count_contradictions(pending: PendingStep, probes: Mapping[int, Probe], *, last_chance: bool) -> None:
+    """Note in `pending` in how many exchanges each participant contradicted itself, and what factors they name now.
+
+    Who refuses a whole ladder, as an honest client with a sharply curved loss does, keeps its count.
+    """
+    losses, slopes, ladder = pending.losses, pending.slopes, pending.ladder
+    refusing = stubborn(probes, losses, slopes, ladder.factor * 0.5**ladder.halvings)
+    promised = [client for client, factor in pending.promised.items() if factor == ladder.factor]
+    broken = promise_breakers(probes, losses, slopes, promised)
+    found = broken | (refusing if last_chance else refusing & fall_behind(probes, losses))
+    counts = {client: pending.blocked.get(client, 0) + (client in found) for client in sorted(refusing | broken)}
+    pending.blocked = {c: count for c, count in counts.items() if count and c not in pending.silenced}
+    pending.promised = {client: p.back_factor for client, p in probes.items() if p.back_factor is not None}
+
+
 def _lengths(reply: ClientReply, dim: int) -> dict[str, float]:
-    """Norms of the vectors that are as long as the model."""
-    return {name: _norm(vector) for name, vector in reply.vectors.items() if vector.shape == (dim,)}
+    """Norms of the vectors that are as long as the model, and of the buffers that are no counters."""
+    vectors = {name: _norm(vector) for name, vector in reply.vectors.items() if vector.shape == (dim,)}
+    buffers = {
+        BUFFER + name: _norm(values.ravel()) for name, values in reply.buffers.items() if values.dtype.kind == "f"
+    }
+    return vectors | buffers
 
 
-def _norm(vector: FloatArray) -> float:
+def _norm(vector: NDArray[np.generic]) -> float:
     return float(np.sqrt(np.vecdot(vector, vector, dtype=np.float64)))
 
 
 def _cut(reply: ClientReply, refusal: Refusal, basis: Basis, slot: int) -> ClientReply:
-    """Scale the row and the vectors to the limit; the rate, quadratic in the row, keeps its curvature."""
+    """Scale the row, the vectors and the buffers to the limit; the rate, quadratic in the row, keeps its curvature."""
     factor = refusal.cut.get("norm", 1.0)
     if factor < 1.0:
         basis.scale(slot, factor)
     vectors = {
         name: vector * vector.dtype.type(refusal.cut.get(VECTOR + name, 1.0)) for name, vector in reply.vectors.items()
     }
-    return replace(reply, rate=reply.rate * factor**2, vectors=vectors)
+    buffers = {
+        name: np.multiply(values, by).astype(values.dtype)
+        if (by := refusal.cut.get(VECTOR + BUFFER + name))
+        else values
+        for name, values in reply.buffers.items()
+    }
+    return replace(reply, rate=reply.rate * factor**2, vectors=vectors, buffers=buffers)

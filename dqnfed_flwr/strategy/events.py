@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -41,7 +41,7 @@ def round_event(
     dropped : list[DroppedClient]
         Left out while it was settled, beside those of its solve.
     tally : Tally
-        What it cost.
+        What it cost, and who was left out in exchanges that settled nothing.
     """
     before = [pending.losses[client] for client in pending.clients]
     after = [losses_after.get(client, math.nan) for client in pending.clients]
@@ -65,7 +65,7 @@ def round_event(
         exchanges=tally.exchanges,
         pairs_kept=pending.pairs_kept,
         pairs_rejected=pending.pairs_rejected,
-        dropped=[*pending.dropped, *dropped],
+        dropped=_each_once([*pending.dropped, *dropped, *tally.dropped]),
         bytes_up=tally.bytes_up,
         bytes_down=tally.bytes_down,
         repeated_calls=tally.repeated_calls,
@@ -75,6 +75,14 @@ def round_event(
         test_loss=test_loss,
         notes=dict(combination.notes),
     )
+
+
+def _each_once(dropped: Iterable[DroppedClient]) -> list[DroppedClient]:
+    """The first for each client and reason: a client may fail at the same in several exchanges of a round."""
+    found: dict[tuple[int, str], DroppedClient] = {}
+    for drop in dropped:
+        found.setdefault((drop.client, drop.reason), drop)
+    return list(found.values())
 
 
 def most_frequent_reason(dropped: Mapping[int, DroppedClient]) -> str:

@@ -91,11 +91,11 @@ class InheritedRound:
     def step(self, replies: Iterable[Message]) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """The model after the round and figures of it, or (None, None) when too few replies are usable."""
         collected = self._receive(replies)
-        if self._orders is not None:
-            book(self._state.ledger, collected, self._orders, self._settings.admission)
         if len(collected.trained) < self._settings.min_clients:
             log(WARNING, "%d usable replies: the round changes nothing", len(collected.trained))
             return None, None
+        if self._orders is not None:
+            book(self._state.ledger, collected, self._orders, self._settings.admission)
         batch = make_batch(collected.trained, collected.rows, self._state.round + 1)
         solved = solve(self._method, batch, collected.rows)
         theta = self._state.theta

@@ -76,7 +76,8 @@ class Intake:
 
     def __init__(self, settings: Settings, theta: torch.Tensor, buffers: Buffers, method: Method) -> None:
         self._settings = settings
-        self._method, self._dim, self._buffers = method, theta.numel(), buffers
+        self._method, self._dim = method, theta.numel()
+        self._buffers = buffers if settings.trains_buffers else {}
         method.extras(self._dim)  # a method that this model does not suit says so before anything is sent
         self._basis = Basis(
             settings.sampled + method.reference_rows, self._dim, theta.dtype, references=method.reference_rows
@@ -205,11 +206,11 @@ def mean_buffers(replies: Mapping[int, ClientReply], buffers: Buffers) -> Buffer
     Parameters
     ----------
     replies : Mapping[int, ClientReply]
-        Of the clients that trained.
+        Of the clients that trained; at least one. They bring no buffers where local work leaves them alone.
     buffers : Buffers
-        The names.
+        The names, and what stays where none are brought.
     """
-    if not buffers:
+    if not next(iter(replies.values())).buffers:
         return buffers
     total = sum(reply.num_examples for reply in replies.values())
     averaged = {}

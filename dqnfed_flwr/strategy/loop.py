@@ -122,20 +122,29 @@ class RoundLoop:
         return len(free) >= self._settings.min_clients and judged
 
     def _absorb(self, orders: Orders, collected: Collected, not_asked: list[DroppedClient]) -> None:
-        if self._state.pending is not None and not self._settle(self._state.pending, orders, collected):
+        pending = self._state.pending
+        if pending is not None and not self._settle(pending, orders, collected):
+            return
+        if pending is None and not orders.train:
+            clients = list(self._roster.members)
+            self._short_of(
+                f"the method trains none of clients {clients[:12]} in round {orders.round}; fedcorr trains those whose "
+                f"partition-id is below clients ({self._settings.clients})"
+            )
             return
         if self._state.status != "running" or not orders.train:
             return
-        book(self._state.ledger, collected, orders, self._settings.admission)
+        dropped = [drop for client, drop in collected.dropped.items() if client in orders.train]
         if len(collected.trained) < self._settings.min_clients:
+            self._state.tally.leave_out(dropped)
             self._short_of(f"{len(collected.trained)} usable replies in round {orders.round}", collected.dropped)
             return
         self._state.failures = 0
+        book(self._state.ledger, collected, orders, self._settings.admission)
         since = time.perf_counter()
         batch = make_batch(collected.trained, collected.rows, orders.round)
         solved = solve(self._method, batch, collected.rows)
         self._state.tally.spend("solve", since)
-        dropped = [drop for client, drop in collected.dropped.items() if client in orders.train]
         self._prepare(batch, solved, collected, [*dropped, *not_asked])
 
     def _prepare(self, batch: RoundBatch, solved: Solved, collected: Collected, dropped: list[DroppedClient]) -> None:
@@ -167,7 +176,8 @@ class RoundLoop:
         """Judge the candidate; True if the round is over, one way or the other."""
         probes = collected.probes
         if not probes:
-            if not self._gave_up(collected.dropped):
+            self._state.tally.leave_out(collected.dropped.values())
+            if not self._gave_up():
                 self._short_of(f"no participant of round {pending.round} answered again", collected.dropped)
             return False
         verdict = self._judge(pending, probes)
@@ -182,6 +192,7 @@ class RoundLoop:
             self._finish_round(pending, verdict.factor, losses, status, collected.answered, late)
             return True
         pending.misses += 1
+        self._state.tally.leave_out(collected.dropped.values())
         if silence(pending, probes, self._state.ledger, self._settings.admission, last_chance=verdict.stationary):
             self._offer(pending, self._rule.retry(pending.first))
             return False
@@ -204,7 +215,7 @@ class RoundLoop:
             return Verdict(accepted=False, factor=0.0, stationary=True)
         return Verdict(accepted=False, factor=smaller)
 
-    def _gave_up(self, dropped: Mapping[int, DroppedClient] | None = None) -> bool:
+    def _gave_up(self) -> bool:
         """Drop a step that nobody is left to judge, where there are others to go on with; whether that was done."""
         pending, failures = self._state.pending, self._state.failures
         if pending is None or failures < min(UNJUDGED_ATTEMPTS, self._settings.retries):
@@ -214,14 +225,14 @@ class RoundLoop:
         log(WARNING, "No participant of round %d came back; its step is dropped, the model stays", pending.round)
         self._state.failures, self._state.candidate = 0, self._state.theta
         self._method.settle(pending.step, 0.0)
-        absent = [drop for client, drop in (dropped or {}).items() if client in pending.clients]
-        self._finish_round(pending, 0.0, pending.losses, UNJUDGED, {}, absent)
+        self._finish_round(pending, 0.0, pending.losses, UNJUDGED, {}, [])
         return True
 
     def _no_common_step(self, pending: PendingStep) -> None:
         """No step lowers every participant's loss: relax, or leave the model as it is."""
         if pending.misses and not pending.relaxed and self._method.retreat():
             self._state.tally.misses += pending.misses
+            self._state.tally.leave_out(pending.dropped)
             self._state.pending = None
             return
         choice = self._settings.step.on_stationary

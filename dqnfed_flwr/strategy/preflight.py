@@ -75,12 +75,12 @@ def common_form(members: Collection[Member], num_classes: int) -> Form:
     members : Collection[Member]
         At least one.
     num_classes : int
-        The operator's word; 0 takes the count that most members name, of equally frequent ones the largest.
+        The operator's word; 0 takes the count that more than half of the members with that form name.
 
     Raises
     ------
     DataError
-        If no form of a sample has a majority over the next.
+        If no form of a sample has a majority over the next, or no count of classes one over all others.
     """
     samples = Counter((member.input_shape, member.input_kind) for member in members).most_common()
     if len(samples) > 1 and samples[0][1] == samples[1][1]:
@@ -90,7 +90,7 @@ def common_form(members: Collection[Member], num_classes: int) -> Form:
         )
     shape, kind = samples[0][0]
     alike = [member for member in members if (member.input_shape, member.input_kind) == (shape, kind)]
-    classes = num_classes or _most_frequent([member.num_classes for member in alike])
+    classes = num_classes or _majority([member.num_classes for member in alike])
     dims = [member.dim for member in alike if member.dim and member.num_classes == classes]
     return Form(shape, kind, classes, _most_frequent(dims) if dims else 0)
 
@@ -125,6 +125,17 @@ def objection(member: Member, form: Form | None) -> tuple[str, str] | None:
             f"its model has {member.dim} values, that of the federation {form.dim}; install the same model on all nodes"
         )
     return None
+
+
+def _majority(counts: Collection[int]) -> int:
+    """The number of classes that more than half name: it is the size of everybody's model, and no matter of a few."""
+    count, named = Counter(counts).most_common(1)[0]
+    if 2 * named <= len(counts):
+        raise DataError(
+            f"clients disagree on the number of classes: {dict(sorted(Counter(counts).items()))}, each with its number "
+            "of clients, and none is named by more than half. Set num-classes to that of the model"
+        )
+    return count
 
 
 def _most_frequent(counts: Collection[int]) -> int:

@@ -24,6 +24,7 @@ ASK_AGAIN_SECONDS, LONGEST_SILENCE = 60.0, 3600.0
 """A node whose answer was of no use is queried again after so long; one that gave none, whose process may have been
 killed over the query, too, and then ever more rarely."""
 LARGEST_NUMBER, LARGEST_DIM, LONGEST_WORD = 2**31 - 1, 2**53, 100
+MOST_CLASSES = 1_000_000
 """What a node may say of itself."""
 
 
@@ -242,7 +243,7 @@ def _member(node: int, properties: Mapping[str, object]) -> Member:
             node_id=node,
             client=whole("partition", 0, LARGEST_NUMBER),
             num_examples=whole("num-examples", 1, wire.MAX_EXAMPLES),
-            num_classes=whole("num-classes", 1, LARGEST_NUMBER),
+            num_classes=whole("num-classes", 1, MOST_CLASSES),
             input_shape=tuple(int(side) for side in str(properties["input-shape"])[:LONGEST_WORD].split(",")),
             input_kind=str(properties.get("input-kind", ""))[:LONGEST_WORD],
             dim=whole("dim", 0, LARGEST_DIM) if "dim" in properties else 0,

@@ -12,7 +12,7 @@ from torch import Tensor
 from dqnfed_flwr.admission import Ledger
 from dqnfed_flwr.steps import Ladder, StepScale
 from dqnfed_flwr.strategy.checkpoint import group, ungroup
-from dqnfed_flwr.strategy.state import BestModel, PendingStep, RunState
+from dqnfed_flwr.strategy.state import BestModel, PendingStep, RunState, Tally
 from dqnfed_flwr.strategy.vectors import Arrays
 from dqnfed_flwr.telemetry.events import DroppedClient
 from dqnfed_flwr.types import Combination, SearchHints
@@ -21,9 +21,10 @@ _BY_CLIENT = ("losses", "slopes", "rates", "shares", "weights")
 
 
 def pack_state(state: RunState) -> tuple[dict[str, Any], Arrays]:
-    """Everything in `state` but the running tally."""
+    """Everything in `state` but what the running tally counts and times."""
     record: dict[str, Any] = {"round": state.round, "exchange": state.exchange, "status": state.status}
     record["admission"] = state.ledger.export_state()
+    record["dropped"] = [asdict(drop) for drop in state.tally.dropped]
     arrays: Arrays = {"theta": state.theta.numpy(), "candidate": state.candidate.numpy()}
     arrays |= group("buffer", state.buffers)
     if state.pending is not None:
@@ -37,7 +38,7 @@ def pack_state(state: RunState) -> tuple[dict[str, Any], Arrays]:
 
 
 def unpack_state(record: dict[str, Any], arrays: Arrays) -> RunState:
-    """Inverse of `pack_state`, with an empty tally."""
+    """Inverse of `pack_state`; the tally holds nothing else."""
     best = record.get("best")
     return RunState(
         theta=_tensor(arrays["theta"]),
@@ -49,6 +50,7 @@ def unpack_state(record: dict[str, Any], arrays: Arrays) -> RunState:
         pending=_unpack_pending(record["pending"], ungroup("pending", arrays)) if "pending" in record else None,
         best=_unpack_best(best, arrays) if best else None,
         ledger=Ledger.of(record.get("admission", {})),
+        tally=Tally(dropped=[DroppedClient(**item) for item in record.get("dropped", [])]),
     )
 
 

@@ -53,6 +53,7 @@ def make_batch(replies: dict[int, ClientReply], rows: RoundRows, round_number: i
         clients=tuple(replies),
         round=round_number,
         figures=_figures(replies),
+        examples=examples,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -74,7 +75,7 @@ class PendingStep:
 
 @dataclass(slots=True)
 class Tally:
-    """What the exchanges since the last settled round cost."""
+    """What the exchanges since the last settled round cost, and who was left out in those that settled nothing."""
 
     exchanges: int = 0
     misses: int = 0
@@ -82,11 +83,17 @@ class Tally:
     bytes_down: int = 0
     repeated_calls: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
+    dropped: list[DroppedClient] = field(default_factory=list)
     since: float = field(default_factory=time.perf_counter)
 
     def spend(self, phase: str, since: float) -> None:
         """Book the time since `since` (perf_counter) to `phase`."""
         self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - since
+
+    def leave_out(self, dropped: Iterable[DroppedClient]) -> None:
+        """Keep `dropped` for the event of the round, each client once for each reason."""
+        known = {(drop.client, drop.reason) for drop in self.dropped}
+        self.dropped += [drop for drop in dropped if (drop.client, drop.reason) not in known]
 
 
 @dataclass(slots=True)

@@ -49,6 +49,7 @@ def decide(
         clients=tuple(clients or range(count)),
         round=number,
         figures={**{name: np.zeros(count) for name in asked.figures}, **(figures or {})},
+        examples=weights,
     )
     given = {**blank, "update": tuple(0.1 * grads), **(vectors or {})}
     return solve(method, batch, RoundRows(basis, tuple(range(count)), given))

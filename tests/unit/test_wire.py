@@ -30,6 +30,7 @@ TRANSPORTS: dict[str, Callable[[RecordDict], RecordDict]] = {
 every_transport = pytest.mark.parametrize("transport", TRANSPORTS)
 
 numbers = st.floats(allow_nan=False, allow_infinity=False)
+positive = st.floats(min_value=0, allow_infinity=False)
 counts = st.integers(0, 10**9)
 tasks = st.builds(
     ClientTask,
@@ -49,7 +50,7 @@ tasks = st.builds(
     directives=st.dictionaries(st.sampled_from(["stage", "noise"]), numbers),
 )
 evaluations = st.builds(
-    lambda right, wrong, loss: Evaluation(right, right + wrong, loss), *(st.integers(0, 99),) * 2, numbers
+    lambda right, wrong, loss: Evaluation(right, right + wrong, loss), *(st.integers(0, 99),) * 2, positive
 )
 
 
@@ -67,17 +68,18 @@ def same(found: Any, expected: Any) -> bool:
 
 
 def probe_of(draw: st.DrawFn, task: ClientTask) -> Probe:
-    losses = tuple(draw(numbers | st.just(math.inf)) for _ in task.rungs)
+    losses = tuple(draw(positive | st.just(math.inf)) for _ in task.rungs)
     return replace(outcome_of(draw, task), losses=losses)
 
 
 def outcome_of(draw: st.DrawFn, task: ClientTask) -> Probe:
     if draw(st.booleans()):
-        return Probe(draw(numbers), True, draw(st.none() | st.booleans()))
+        return Probe(draw(positive), True, draw(st.none() | st.booleans()))
+    told = Probe(draw(positive | st.just(math.inf)), False, behind_loss=draw(st.none() | positive | st.just(math.inf)))
     if not task.halvings or draw(st.booleans()):
-        return Probe(draw(numbers | st.just(math.inf)), False)
+        return told
     back = task.factor * 0.5 ** draw(st.integers(1, task.halvings))
-    return Probe(draw(numbers | st.just(math.inf)), False, back_factor=back, back_loss=draw(numbers))
+    return replace(told, back_factor=back, back_loss=draw(positive))
 
 
 @st.composite
@@ -106,7 +108,7 @@ def exchanges(draw: st.DrawFn) -> tuple[ClientTask, ReplyForm, ClientReply]:
             vectors={name: np.full(shape, 3, vector.dtype) for name, shape in extras.vectors.items()},
             figures={name: draw(numbers) for name in extras.figures},
             buffers=form.buffers,
-            loss=draw(numbers),
+            loss=draw(positive),
             rate=draw(st.floats(0, 1e300)),
             pairs_kept=draw(counts),
             pairs_rejected=draw(counts),
@@ -165,6 +167,25 @@ def test_a_task_that_is_none_is_refused_with_its_keys() -> None:
         wire.decode_task(RecordDict())
     with pytest.raises(WireError, match=r"missing-key: records .* need 'properties'"):
         wire.decode_properties(RecordDict())
+
+
+@pytest.mark.parametrize("level", [-0.1, 1.1, 1e308])
+def test_a_figure_outside_its_limits_is_turned_away(level: float) -> None:
+    form = ReplyForm(3, {}, Extras({}, ("level",), {"level": (0.0, 1.0)}))
+    reply = ClientReply(10, gradient=np.ones(3), figures={"level": level}, loss=1.0, rate=1.0)
+    with pytest.raises(WireError, match="bad-figure"):
+        wire.decode_reply(wire.encode_reply(reply), ClientTask(1, 1), form)
+    fit = replace(reply, figures={"level": 1.0})
+    assert wire.decode_reply(wire.encode_reply(fit), ClientTask(1, 1), form).figures == {"level": 1.0}
+
+
+def test_a_variance_is_not_negative() -> None:
+    form = ReplyForm(3, {"norm.running_var": np.ones(2)})
+    reply = ClientReply(
+        10, gradient=np.ones(3), buffers={"norm.running_var": np.array([1.0, -5.0])}, loss=1.0, rate=1.0
+    )
+    with pytest.raises(WireError, match="bad-buffer"):
+        wire.decode_reply(wire.encode_reply(reply), ClientTask(1, 1), form)
 
 
 LADDER = ClientTask(2, 2, train=False, probe=True, factor=0.5, rungs_above=1, rungs_below=2)

@@ -63,7 +63,7 @@ class FedNlWork(LocalWork):
         last = {"error": error, "theta": point.theta, "gradient": point.gradient} if expected else {}
         self._memory.keep(number, self._tensors(learned, number, message, last))
         vectors = message | expected | {"errors": error}
-        figures = {"anew": float(not learned.round), "start": start, "samples": float(self._loss.num_examples)}
+        figures = {"anew": float(not learned.round), "start": start}
         return Product(point.gradient, self.plain_rate(point.gradient), vectors, figures)
 
     def _hessian(self, occasion: Occasion, point: Point) -> Tensor:

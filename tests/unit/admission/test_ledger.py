@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from dqnfed_flwr.admission import VETO, Ledger, stubborn
+from dqnfed_flwr.admission import VETO, Ledger, fall_behind, promise_breakers, stubborn
 from dqnfed_flwr.config import AdmissionSettings
 from dqnfed_flwr.types import Probe
 
@@ -80,3 +80,15 @@ def test_stubborn_is_who_contradicts_its_own_gradient() -> None:
     }
     slopes = dict.fromkeys(range(7), 1.0) | {5: -1.0}
     assert stubborn(probes, dict.fromkeys(range(7), 1.0), slopes, last_rung=0.25) == {2, 4, 6}
+    assert promise_breakers(probes, dict.fromkeys(range(7), 1.0), slopes, [0, 1, 3, 5]) == {1}
+
+
+def test_a_sharp_loss_rises_on_both_sides() -> None:
+    probes = {
+        0: Probe(1.1, False, behind_loss=1.2),
+        1: Probe(1.1, False, behind_loss=0.9),
+        2: Probe(1.1, False, behind_loss=1.0 - 1e-8),  # rounding
+        3: Probe(1.1, False, behind_loss=float("inf")),
+        4: Probe(1.1, False),  # does not say
+    }
+    assert fall_behind(probes, dict.fromkeys(range(5), 1.0)) == {1, 4}

@@ -60,10 +60,17 @@ def test_a_ladder_is_one_pass_a_rung(holding: float) -> None:
 
 
 def test_halvings_are_limited() -> None:
-    losses = Losses({1.0: 2.0, 0.5: 2.0, 0.25: 2.0})
-    assert probe(losses, task(1.0, halvings=2), 0.1, UNIT) == Probe(2.0, False)
-    assert losses.asked == [1.0, 0.5, 0.25]
+    losses = Losses({1.0: 2.0, 0.5: 2.0, 0.25: 2.0, -0.25: 1.5})
+    assert probe(losses, task(1.0, halvings=2), 0.1, UNIT) == Probe(2.0, False, behind_loss=1.5)
+    assert losses.asked == [1.0, 0.5, 0.25, -0.25]
     assert probe(Losses({1.0: 2.0}), task(1.0), 0.1, UNIT) == Probe(2.0, False)
+
+
+def test_where_only_the_last_half_suits_the_loss_behind_is_told() -> None:
+    losses = Losses({1.0: 2.0, 0.5: 2.0, 0.25: 0.9, -0.25: 1.2})
+    asked = task(1.0, halvings=2)
+    assert probe(losses, asked, 0.1, UNIT) == Probe(2.0, False, back_factor=0.25, back_loss=0.9, behind_loss=1.2)
+    assert losses.asked == [1.0, 0.5, 0.25, -0.25]
 
 
 def test_a_decrease_below_rounding_is_enough_but_a_rise_never_is() -> None:

@@ -199,6 +199,8 @@ def test_what_clients_send_follows_the_stage() -> None:
     first, second, third = (method.round_extras(number, 7) for number in (1, 13, 16))
     assert {LID, LEVEL, RELABELLED} <= set(first.figures)
     assert not first.vectors
+    assert first.limits[LEVEL] == (0.0, 1.0)
+    assert first.limits[LID][1] < 1e100
     assert second == Extras(figures=(RELABELLED,))
     assert third == method.extras(7) == Extras({"update": (7,)}, (RELABELLED,))
 

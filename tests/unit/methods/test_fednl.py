@@ -14,6 +14,7 @@ from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.engine.serve import serve
 from dqnfed_flwr.errors import ConfigError
+from dqnfed_flwr.methods.hessian_ledger import MOST_RESTARTS
 from dqnfed_flwr.methods.registry import make_method
 from dqnfed_flwr.types import Float64Array
 from tests.helpers.rounds import decide
@@ -109,7 +110,6 @@ def test_two_clients_by_hand() -> None:
     # H_1 = (2), H_2 = (4), g = 6 and 0, n = 10 and 30, from H_k = 0. Round 1: l = (2 + 3 * 4) / 4 = 3.5, g = 1.5, so
     # the step is 1.5 / 3.5. Round 2: H = (2 + 3 * 4) / 4 = 3.5 and l = 0, with g = 3 and 1: 1.5 / 3.5 again.
     method = make_method(Settings.from_mapping({"method": "fednl", "fednl.form": "exact", "clients": 2}))
-    samples = np.array([10.0, 30.0])
     for number, corrections, errors, slopes in (
         (1, (2.0, 4.0), (2.0, 4.0), (6.0, 0.0)),
         (2, (0.0, 0.0), (0.0, 0.0), (3.0, 1.0)),
@@ -124,9 +124,32 @@ def test_two_clients_by_hand() -> None:
                 "vectors": tuple(np.ones((1, 1, 1)) for _ in corrections),
                 "errors": tuple(np.array([error]) for error in errors),
             },
-            figures={"anew": np.full(2, float(number == 1)), "samples": samples},
+            figures={"anew": np.full(2, float(number == 1))},
         )
         np.testing.assert_allclose(solved.step, [1.5 / 3.5], rtol=1e-14)
+
+
+def test_one_that_always_begins_anew_ends_the_hessians_of_the_others_a_few_times() -> None:
+    method = make_method(Settings.from_mapping({"method": "fednl", "fednl.form": "exact", "clients": 2}))
+    one = {"values": np.ones((1, 1)), "vectors": np.ones((1, 1, 1)), "errors": np.ones(1)}
+    restarts = []
+    for number in range(1, 12):
+        solved = decide(
+            method,
+            np.ones((2, 1)),
+            number=number,
+            vectors={name: (values, values) for name, values in one.items()},
+            figures={"anew": np.array([1.0, float(method.directives(number, 1)["taken"] == 0)])},
+        )
+        notes = solved.combination.notes
+        restarts.append((notes["restarts"], notes["left_out"]))
+        method.restore_state({name: np.array(value) for name, value in method.export_state().items()})
+    assert restarts.count((1.0, 0.0)) + restarts.count((1.0, 1.0)) == MOST_RESTARTS
+    assert restarts[-1] == (0.0, 1.0)
+
+
+def test_the_weight_of_a_hessian_is_the_sample_count_that_was_checked() -> None:
+    assert "samples" not in make_method(settings_of(2, FEDNL)).extras(DIM).figures
 
 
 def test_the_error_is_the_frobenius_norm() -> None:
@@ -247,7 +270,7 @@ def test_a_step_of_the_other_layers_is_a_gradient_step() -> None:
         method,
         grads,
         vectors={name: (values, values) for name, values in blank.items()},
-        figures={"anew": np.ones(2), "samples": np.ones(2)},
+        figures={"anew": np.ones(2)},
     )
     mean = grads.mean(axis=0)  # columns 2 to 5 are divided by l + damping = 1.5 + 0.5
     np.testing.assert_allclose(solved.step, np.concatenate([0.2 * mean[:2], mean[2:] / 2]), rtol=1e-12)

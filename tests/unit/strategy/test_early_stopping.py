@@ -44,9 +44,9 @@ def started(right: tuple[int, ...], patience: int, rounds: int, more: Mapping[st
         "rounds": rounds,
         "early-stopping": patience,
         "split.validation-fraction": 0.2,
+        "method": "fedavg",
         "step-rule": "clipped",
         "dtype": "float64",
-        "dqn-fed.form": "one-sided",
         **(more or {}),
     }
     server = DQNFed(Settings.from_mapping(settings))

@@ -60,10 +60,18 @@ def test_the_majority_makes_the_form() -> None:
     assert common_form(members, 12).num_classes == 12
 
 
-@pytest.mark.parametrize(("counts", "classes"), [([10, 10, 100], 10), ([9, 10], 10), ([3, 7, 7, 2], 7), ([2, 3, 4], 4)])
-def test_the_class_count_most_name_counts_and_of_equals_the_largest(counts: list[int], classes: int) -> None:
+@pytest.mark.parametrize(("counts", "classes"), [([10, 10, 100], 10), ([7, 7, 7, 2], 7), ([4], 4)])
+def test_the_class_count_that_more_than_half_name_counts(counts: list[int], classes: int) -> None:
     members = [replace(IMAGES, client=client, num_classes=count) for client, count in enumerate(counts)]
     assert common_form(members, 0).num_classes == classes
+
+
+@pytest.mark.parametrize("counts", [[9, 10], [3, 7, 7, 2], [3, 4, 5, 6, 7, 2**31 - 1]])
+def test_no_node_chooses_the_size_of_the_model_alone(counts: list[int]) -> None:
+    members = [replace(IMAGES, client=client, num_classes=count) for client, count in enumerate(counts)]
+    with pytest.raises(DataError, match=rf"number of classes: .*{counts[-1]}: 1.*Set num-classes"):
+        common_form(members, 0)
+    assert common_form(members, 10).num_classes == 10
 
 
 def test_without_a_majority_nobody_is_guessed_to_be_right() -> None:

@@ -74,11 +74,13 @@ def state(dtype: torch.dtype, *, waiting: PendingStep | None, best: bool) -> Run
         best=BestModel(5, 2 / 3, theta - 1, {"norm.mean": np.zeros(1, np.float32), "norm.count": np.array(3)}, 1)
         if best
         else None,
+        tally=Tally(dropped=[DroppedClient(4, "not-finite", "one value is NaN")]),
     )
 
 
 def assert_same(found: Any, expected: Any) -> None:
     if isinstance(expected, Tally):
+        assert found.dropped == expected.dropped
         return
     if isinstance(expected, torch.Tensor | np.ndarray):
         assert found.dtype == expected.dtype
