@@ -1,14 +1,19 @@
 """MGDA: along the minimum-norm point of the convex hull of the gradients.
 
 Desideri, "Multiple-gradient descent algorithm (MGDA) for multiobjective optimization", Comptes Rendus Mathematique
-350, 2012; in federated learning, Hu et al. 2022 with their epsilon = 1. No deviations; the gradients are not
-normalised.
+350, 2012; in federated learning, Hu et al. 2022 with their epsilon = 1. The gradients are not normalised.
+
+Deviation from the paper: a client with a zero gradient, for whom the hull's nearest point is 0, is left out and
+counted; the paper's iteration ends there.
 """
 
 from __future__ import annotations
 
+import numpy as np
+
 from dqnfed_flwr.linalg.min_norm import hull_weights
 from dqnfed_flwr.methods._base import GramMethod
+from dqnfed_flwr.methods.rates import ZERO_GRADIENT
 from dqnfed_flwr.types import Combination, RoundBatch
 
 
@@ -27,10 +32,12 @@ class Mgda(GramMethod):
     def weights(self, batch: RoundBatch) -> Combination:
         """eta * lambda_k; zero at a Pareto-stationary model."""
         point = hull_weights(batch.gram)
+        moving = np.diag(batch.gram) > 0
         return Combination(
             self._unit * point.weights,
             rank=point.rank,
             condition=point.condition,
             residual=point.residual,
             status=point.status,
+            excluded={client: ZERO_GRADIENT for client, moves in zip(batch.clients, moving, strict=True) if not moves},
         )

@@ -116,6 +116,11 @@ def hardly_moves(factor: float, scale: StepScale, min_move: float) -> bool:
     return factor < SMALLEST_FACTOR or factor * scale.norm <= min_move * scale.theta_norm
 
 
+def smallest_factor(scale: StepScale, min_move: float) -> float:
+    """The factor of a step (not 0) below which it hardly moves the model."""
+    return max(SMALLEST_FACTOR, min_move * scale.theta_norm / scale.norm)
+
+
 def mean_loss_falls(probes: Mapping[int, Probe], references: Mapping[int, float], shares: Mapping[int, float]) -> bool:
     """Whether the mean loss by shares over the clients in `probes` is below that of `references`."""
     clients = list(probes)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 from dqnfed_flwr.config import StepSettings
-from dqnfed_flwr.steps._base import Ladder, StepRule, StepScale, Verdict, hardly_moves
+from dqnfed_flwr.steps._base import Ladder, StepRule, StepScale, Verdict, hardly_moves, smallest_factor
 from dqnfed_flwr.types import Probe
 
 LARGE = 2_000_000
@@ -21,7 +21,8 @@ class Probed(StepRule):
 
     With `max_fall` c above 0 no candidate is larger than min_k c f_k / (g_k . step): to first order, no participant's
     loss falls by more than the share c. Where few take part the test says nothing about the others, and without a
-    bound the step goes as far as those few losses fall.
+    bound the step goes as far as those few losses fall. The bound holds for its round alone: a factor that nothing
+    else held back is the next round's candidate again. It is never below the smallest move worth trying, `min_move`.
 
     With the ladder `after-miss`, and with `auto` after round 1 where the model has `LARGE` parameters or more, the
     first candidate goes out by itself, and a miss halves it unseen. From then on its rungs are asked for, so that a
@@ -35,7 +36,7 @@ class Probed(StepRule):
     def propose(self, scale: StepScale) -> Ladder:
         """The factor accepted last, or the largest allowed, with the rungs around it."""
         every = self._settings.grow_every
-        most = min(self._settings.max_factor, _most(scale, self._settings.max_fall))
+        most = min(self._settings.max_factor, self._bound(scale))
         factor = min(self._factor, most)
         grow = bool(every) and scale.round % every == 0 and 2 * factor <= most
         return Ladder(factor, grow, self._settings.halvings if self._at_once(scale) else 0)
@@ -45,7 +46,8 @@ class Probed(StepRule):
         needed = math.ceil(self._settings.acceptance * len(probes) - 1e-9)
         if sum(probe.holds for probe in probes.values()) >= needed:
             grown = sum(bool(probe.grown_holds) for probe in probes.values())
-            self._factor = 2 * ladder.factor if ladder.grow and grown >= needed else ladder.factor
+            reached = 2 * ladder.factor if ladder.grow and grown >= needed else ladder.factor
+            self._factor = max(self._factor, reached)  # a miss lowers it, so only the bound keeps them apart
             return Verdict(accepted=True, factor=ladder.factor)
         lowest = ladder.factor * 0.5 ** (ladder.halvings + 1)
         reach = sorted((_reach(probe, ladder.factor, lowest) for probe in probes.values()), reverse=True)
@@ -59,6 +61,11 @@ class Probed(StepRule):
     def retry(self, factor: float) -> Ladder:
         """A smaller factor, with the rungs below it."""
         return Ladder(factor, halvings=self._settings.halvings)
+
+    def _bound(self, scale: StepScale) -> float:
+        """The largest factor that `max_fall` allows this step; infinite where it allows any."""
+        most = _most(scale, self._settings.max_fall)
+        return most if math.isinf(most) else max(most, smallest_factor(scale, self._settings.min_move))
 
     def _at_once(self, scale: StepScale) -> bool:
         """Whether the rungs are asked for with the first candidate; in round 1 nobody knows what factor will do."""

@@ -55,10 +55,15 @@ class Debts:
     ----------
     deadline : float
         Of its exchanges, in seconds.
+
+    Attributes
+    ----------
+    deadline : float
+        As given; may be set anew.
     """
 
     def __init__(self, deadline: float) -> None:
-        self._deadline = deadline
+        self.deadline = deadline
         self._asked = 0.0
         self._debts: dict[str, Debt] = {}
         self._answered: dict[int, float] = {}
@@ -112,7 +117,7 @@ class Debts:
         now = time.monotonic()
         for debt in self._debts.values():
             patience = self._patience.get(debt.node, FORGIVEN_AFTER)
-            if not debt.forgiven and now - debt.asked > patience * self._deadline:
+            if not debt.forgiven and now - debt.asked > patience * self.deadline:
                 debt.forgiven = True
                 self._patience[debt.node] = min(2 * patience, LONGEST_PATIENCE)
                 log(WARNING, "Client %d has owed a reply for %.0f s; it is asked again", debt.client, now - debt.asked)

@@ -24,6 +24,7 @@ from dqnfed_flwr.strategy.checkpoint import CheckpointStore, check_settings, gro
 from dqnfed_flwr.strategy.inherited import InheritedRound
 from dqnfed_flwr.strategy.layers import tell_layers
 from dqnfed_flwr.strategy.loop import RoundLoop
+from dqnfed_flwr.strategy.orders import trains_on_the_line
 from dqnfed_flwr.strategy.origin import Origin
 from dqnfed_flwr.strategy.outcome import Outcome, final_outcome, note_round
 from dqnfed_flwr.strategy.roster import Roster
@@ -36,6 +37,7 @@ from dqnfed_flwr.version import package_version
 
 CHECKPOINT = "checkpoint.npz"
 NOT_KNOWN = Origin()
+EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
 @runtime_checkable
@@ -107,7 +109,7 @@ class DQNFed(Strategy):
         timeout: float = 3600,
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
-        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+        evaluate_fn: EvaluateFn | None = None,
     ) -> Result:
         """Run the federation.
 
@@ -118,9 +120,9 @@ class DQNFed(Strategy):
         initial_arrays : ArrayRecord
             The model to start from, from `dqnfed_flwr.wire.encode_model`.
         num_rounds : int | None
-            Rounds; None takes `settings.rounds`.
+            Rounds; None takes `settings.rounds`. With 0 nobody is asked, and the model stays `initial_arrays`.
         timeout : float
-            Seconds until an exchange closes, if shorter than `settings.deadline`.
+            Seconds that stand in for `settings.deadline`, if shorter.
         train_config, evaluate_config : ConfigRecord | None
             Not used: clients read the run config. Must be empty.
         evaluate_fn : Callable | None
@@ -142,11 +144,15 @@ class DQNFed(Strategy):
         """
         if train_config or evaluate_config:
             raise ConfigError("train_config and evaluate_config are not sent to clients; use the run config")
+        result = Result()
+        if num_rounds is not None and num_rounds < 1:
+            result.arrays = initial_arrays
+            _evaluate_first(result, initial_arrays, evaluate_fn)
+            return result
         self._apply(num_rounds, timeout)
         self._roster.wait(grid)
         state, events = self._begin(grid, initial_arrays)
         tell_layers(self._method, self.settings, self._roster, state.theta.numel())
-        result = Result()
 
         def on_round(event: RoundEvent) -> None:
             events.append(event)
@@ -156,8 +162,8 @@ class DQNFed(Strategy):
             if evaluate_fn and (figures := evaluate_fn(event.round, wire.encode_model(*_arrays(state)))):
                 result.evaluate_metrics_serverapp[event.round] = figures
 
-        if evaluate_fn and state.round == 0 and (figures := evaluate_fn(0, initial_arrays)):
-            result.evaluate_metrics_serverapp[0] = figures
+        if state.round == 0:
+            _evaluate_first(result, initial_arrays, evaluate_fn)
         for listener in self._listeners:
             listener.on_start(self.settings.rounds, list(events))
         loop = RoundLoop(
@@ -219,6 +225,7 @@ class DQNFed(Strategy):
             server_round=server_round,
             arrays=arrays,
             ledger=self._ledger,
+            last=self._inherited.last if self._inherited else None,
         )
         return self._inherited
 
@@ -228,8 +235,10 @@ class DQNFed(Strategy):
         return self._inherited
 
     def _apply(self, num_rounds: int | None, timeout: float) -> None:
-        changes = {"rounds": num_rounds or self.settings.rounds, "deadline": min(timeout, self.settings.deadline)}
+        rounds = self.settings.rounds if num_rounds is None else num_rounds
+        changes = {"rounds": rounds, "deadline": min(timeout, self.settings.deadline)}
         self.settings = Settings.from_mapping({**self.settings.flat(), **changes})
+        self._roster.set_deadline(self.settings.deadline)
 
     def _begin(self, grid: Grid, initial_arrays: ArrayRecord) -> tuple[RunState, list[RoundEvent]]:
         output = output_directory(self.settings)
@@ -251,8 +260,11 @@ class DQNFed(Strategy):
         if isinstance(grid, KeepsClientState):
             grid.restore_client_states(ungroup("clients", arrays))
         state = unpack_state(record, arrays)
-        reopen(state, self.settings)
+        if dropped := reopen(state, self.settings):
+            self._method.settle(dropped.step, 0.0)
         log(INFO, "Resumed after round %d", state.round)
+        if "last" not in record and not state.pending and state.round and trains_on_the_line(self.settings):
+            log(WARNING, "The checkpoint is of an earlier version, without the last step: the next round has none")
         log_file = store.path.with_name(EVENTS)
         events = read_events(log_file, state.round) if log_file.exists() else []
         if len(events) < state.round:
@@ -274,6 +286,11 @@ class DQNFed(Strategy):
         if isinstance(grid, KeepsClientState):
             arrays |= group("clients", grid.export_client_states())
         self._patience.write(store.path, lambda: store.write(record, arrays))
+
+
+def _evaluate_first(result: Result, arrays: ArrayRecord, evaluate_fn: EvaluateFn | None) -> None:
+    if evaluate_fn and (figures := evaluate_fn(0, arrays)):
+        result.evaluate_metrics_serverapp[0] = figures
 
 
 def _arrays(state: RunState) -> tuple[NDArray[np.floating], wire.Buffers]:

@@ -22,10 +22,10 @@ from dqnfed_flwr.steps import StepRule, StepScale
 from dqnfed_flwr.strategy.admission import book, present
 from dqnfed_flwr.strategy.exchange import Answer
 from dqnfed_flwr.strategy.intake import Collected, Intake, mean_buffers, message_type
-from dqnfed_flwr.strategy.orders import Orders, final_evaluation, next_orders
+from dqnfed_flwr.strategy.orders import Orders, final_evaluation, next_orders, trains_on_the_line
 from dqnfed_flwr.strategy.roster import Roster
 from dqnfed_flwr.strategy.solve import make_batch, solve
-from dqnfed_flwr.strategy.state import RunState
+from dqnfed_flwr.strategy.state import Move, RunState
 
 
 def metrics(figures: Mapping[str, float]) -> MetricRecord:
@@ -46,6 +46,13 @@ class InheritedRound:
         The model, as `wire.encode_model` made it.
     ledger : Ledger
         What admission remembers of clients; changed in place.
+    last : Move | None
+        The step that led to the model, where it is known.
+
+    Attributes
+    ----------
+    last : Move | None
+        As given, until this round takes a step.
 
     Raises
     ------
@@ -63,6 +70,7 @@ class InheritedRound:
         server_round: int,
         arrays: ArrayRecord,
         ledger: Ledger,
+        last: Move | None = None,
     ) -> None:
         if settings.rule in ("probed", "search"):
             raise ConfigError(
@@ -75,15 +83,19 @@ class InheritedRound:
         done = server_round - 1
         self._state = RunState(theta=model, candidate=model, buffers=buffers, round=done, exchange=done)
         self._state.ledger = ledger
+        self.last = last
+        self._state.last = last if trains_on_the_line(settings) else None
         self._intake = Intake(settings, model, buffers, method)
         self._orders: Orders | None = None
+        self._sent: dict[int, Message] = {}
+        self._discarded = 0
 
-    def train_messages(self) -> Iterator[Message]:
+    def train_messages(self) -> list[Message]:
         """To this round's sample."""
         clients, _ = present(self._state, self._roster.members, self._settings)
         return self._send(next_orders(self._state, self._settings, clients, self._num_classes, self._method))
 
-    def evaluate_messages(self) -> Iterator[Message]:
+    def evaluate_messages(self) -> list[Message]:
         """To all members, after the round."""
         after = replace(self._state, round=self._state.round + 1)
         return self._send(final_evaluation(after, list(self._roster.members), self._num_classes))
@@ -102,8 +114,10 @@ class InheritedRound:
         scale = StepScale(solved.norm, solved.combination.length, float(theta.norm()), batch.round)
         factor = self._rule.propose(scale).factor
         self._method.settle(solved.step, factor)
+        self.last = Move(solved.step, factor) if factor else None
         model = line_point(theta, solved.step, 0.0, factor)
-        figures = {"loss": float(batch.shares @ batch.losses), "factor": factor}
+        loss = float(batch.shares @ batch.losses)
+        figures = {"loss": loss, "factor": factor, "discarded": float(self._discarded)}
         buffers = mean_buffers(collected.trained, self._state.buffers)
         return wire.encode_model(model.numpy(), buffers), metrics(figures)
 
@@ -117,21 +131,32 @@ class InheritedRound:
     def _num_classes(self) -> int:
         return self._roster.form.num_classes
 
-    def _send(self, orders: Orders) -> Iterator[Message]:
+    def _send(self, orders: Orders) -> list[Message]:
+        """A list, because grids go through their messages more than once."""
         self._orders = orders
-        members = self._roster.members
-        for client, content in self._intake.contents(orders, self._state).items():
-            kind = message_type(orders.tasks[client])
-            yield Message(content, members[client].node_id, kind, group_id=str(orders.round))
+        members, group = self._roster.members, str(orders.round)
+        self._sent = {
+            client: Message(content, members[client].node_id, message_type(orders.tasks[client]), group_id=group)
+            for client, content in self._intake.contents(orders, self._state).items()
+        }
+        return list(self._sent.values())
 
     def _receive(self, replies: Iterable[Message]) -> Collected:
         if self._orders is None:
             raise ConfigError("replies were handed over before messages were asked for")
-        clients = {member.node_id: client for client, member in self._roster.members.items()}
-        known = (
-            (clients[reply.metadata.src_node_id], Answer(reply.metadata.src_node_id, reply))
-            for reply in replies
-            if clients.get(reply.metadata.src_node_id) in self._orders.tasks
-        )
         registered = {client: member.num_examples for client, member in self._roster.members.items()}
-        return self._intake.receive(known, self._orders, self._state, registered)
+        return self._intake.receive(self._matched(replies), self._orders, self._state, registered)
+
+    def _matched(self, replies: Iterable[Message]) -> Iterator[tuple[int, Answer]]:
+        """The replies with their clients, by the message that each answers, or by its node where grids number none."""
+        sent = {client: message.metadata for client, message in self._sent.items()}
+        numbers = {told.message_id: client for client, told in sent.items() if told.message_id}
+        nodes = {told.dst_node_id: client for client, told in sent.items()}
+        for reply in replies:
+            told = reply.metadata
+            client = numbers.get(told.reply_to_message_id) if numbers else nodes.get(told.src_node_id)
+            if client is None:
+                log(WARNING, "A reply of node %d answers no message of this round; discarded", told.src_node_id)
+                self._discarded += 1
+                continue
+            yield client, Answer(told.src_node_id, reply)

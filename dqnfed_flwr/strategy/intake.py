@@ -122,8 +122,8 @@ class Intake:
         theta = state.candidate.numpy()
         plain = wire.encode_model(theta, state.buffers)
         line = plain
-        if state.pending is not None:
-            line = wire.encode_model(theta, state.buffers, state.pending.step.numpy())
+        if (move := state.move) is not None:
+            line = wire.encode_model(theta, state.buffers, move.step.numpy())
         return {
             client: wire.encode_task(task, line if needs_step(task, self._settings) else plain)
             for client, task in orders.tasks.items()

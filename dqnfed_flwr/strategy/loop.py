@@ -27,7 +27,7 @@ from dqnfed_flwr.strategy.admission import book, present, silence
 from dqnfed_flwr.strategy.events import most_frequent_reason, round_event
 from dqnfed_flwr.strategy.exchange import Repeats
 from dqnfed_flwr.strategy.intake import Collected, Intake, mean_buffers
-from dqnfed_flwr.strategy.orders import Orders, final_evaluation, next_orders
+from dqnfed_flwr.strategy.orders import Orders, final_evaluation, next_orders, trains_on_the_line
 from dqnfed_flwr.strategy.pending import pending_step
 from dqnfed_flwr.strategy.roster import Roster
 from dqnfed_flwr.strategy.solve import NOT_FINITE, Solved, make_batch, solve
@@ -153,7 +153,7 @@ class RoundLoop:
         self._state.buffers = mean_buffers(collected.trained, self._state.buffers)
         if self._settings.step.on_stationary == "relax":
             pending.fallback = collected.rows.combine(batch.shares)
-        self._state.pending = pending
+        self._state.pending, self._state.last = pending, None
         if solved.norm > 0:
             ladder = self._rule.propose(_told(pending))
             pending.first = ladder.factor
@@ -183,6 +183,7 @@ class RoundLoop:
         verdict = self._judge(pending, probes)
         if verdict.accepted:
             self._state.theta = self._state.candidate
+            self._state.last = self._state.move if trains_on_the_line(self._settings) else None
             self._method.settle(pending.step, verdict.factor)
             for client in set(probes) - set(pending.silenced):
                 self._state.ledger.voted(client)

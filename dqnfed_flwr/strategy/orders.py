@@ -81,9 +81,13 @@ def final_evaluation(state: RunState, clients: list[int], num_classes: int) -> O
 def needs_step(task: ClientTask, settings: Settings) -> bool:
     """Whether the client needs the step beside the candidate: for other rungs, or to get back to theta^{t-1}."""
     rungs = task.probe and (task.grow or task.halvings > 0 or len(task.rungs) > 0)
+    return task.factor > 0 and (rungs or (task.train and trains_on_the_line(settings)))
+
+
+def trains_on_the_line(settings: Settings) -> bool:
+    """Whether clients that train need the step that led to the model, whoever took it."""
     curvature = settings.curvature
-    previous = task.train and curvature.kind == "secant" and curvature.previous == "recomputed"
-    return task.factor > 0 and (rungs or previous or (task.train and settings.wants_step))
+    return settings.wants_step or (curvature.kind == "secant" and curvature.previous == "recomputed")
 
 
 def _due(round_number: int, settings: Settings) -> bool:
@@ -104,7 +108,7 @@ def _task(
         num_classes=num_classes,
     )
     if state.pending is None:
-        return task
+        return replace(task, factor=state.last.factor) if train and state.last else task
     ladder = state.pending.ladder
     if not probe:
         return replace(task, factor=ladder.factor)

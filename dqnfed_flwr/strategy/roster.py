@@ -63,6 +63,10 @@ class Roster:
         self._refusals: dict[int, str] = {}
         self._misfits: dict[int, DroppedClient] = {}
 
+    def set_deadline(self, seconds: float) -> None:
+        """Wait so long from now on, for members and for what they owe."""
+        self._deadline = self.debts.deadline = seconds
+
     @property
     def members(self) -> Mapping[int, Member]:
         """Members by client, rising."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from dqnfed_flwr.admission import Ledger
 from dqnfed_flwr.steps import Ladder, StepScale
 from dqnfed_flwr.strategy.checkpoint import group, ungroup
-from dqnfed_flwr.strategy.state import BestModel, PendingStep, RunState, Tally
+from dqnfed_flwr.strategy.state import BestModel, Move, PendingStep, RunState, Tally
 from dqnfed_flwr.strategy.vectors import Arrays
 from dqnfed_flwr.telemetry.events import DroppedClient
 from dqnfed_flwr.types import Combination, SearchHints
@@ -30,6 +30,9 @@ def pack_state(state: RunState) -> tuple[dict[str, Any], Arrays]:
     if state.pending is not None:
         record["pending"], pending = _pack_pending(state.pending)
         arrays |= group("pending", pending)
+    record["last"] = None
+    if state.last is not None:
+        record["last"], arrays["last"] = {"factor": state.last.factor}, state.last.step.numpy()
     if state.best is not None:
         record["best"] = {"round": state.best.round, "accuracy": state.best.accuracy, "since": state.best.since}
         arrays["best"] = state.best.theta.numpy()
@@ -39,7 +42,7 @@ def pack_state(state: RunState) -> tuple[dict[str, Any], Arrays]:
 
 def unpack_state(record: dict[str, Any], arrays: Arrays) -> RunState:
     """Inverse of `pack_state`; the tally holds nothing else."""
-    best = record.get("best")
+    best, last = record.get("best"), record.get("last")
     return RunState(
         theta=_tensor(arrays["theta"]),
         candidate=_tensor(arrays["candidate"]),
@@ -49,6 +52,7 @@ def unpack_state(record: dict[str, Any], arrays: Arrays) -> RunState:
         status=record["status"],
         pending=_unpack_pending(record["pending"], ungroup("pending", arrays)) if "pending" in record else None,
         best=_unpack_best(best, arrays) if best else None,
+        last=Move(_tensor(arrays["last"]), **last) if last else None,
         ledger=Ledger.of(record.get("admission", {})),
         tally=Tally(dropped=[DroppedClient(**item) for item in record.get("dropped", [])]),
     )

@@ -107,6 +107,14 @@ class BestModel:
     since: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A step [D] and the factor it is tried or was taken at: the line through a model."""
+
+    step: Tensor
+    factor: float
+
+
 @dataclass(slots=True)
 class RunState:
     """Where a run stands.
@@ -125,6 +133,8 @@ class RunState:
         The model's buffers.
     status : str
         `running`, `finished`, `pareto-stationary`, `early-stopped`.
+    last : Move | None
+        The step that led to `theta`, from the end of its round to the next solve, where clients need to hear of it.
     ledger : Ledger
         What admission remembers of clients.
     """
@@ -138,15 +148,33 @@ class RunState:
     status: str = "running"
     pending: PendingStep | None = None
     best: BestModel | None = None
+    last: Move | None = None
     ledger: Ledger = field(default_factory=Ledger)
     tally: Tally = field(default_factory=Tally)
 
+    @property
+    def move(self) -> Move | None:
+        """The step that leads to `candidate`, where one does that clients are told of."""
+        return self.last if self.pending is None else Move(self.pending.step, self.pending.ladder.factor)
 
-def reopen(state: RunState, settings: Settings) -> None:
-    """Let a run that is over go on where `settings` now give it more rounds, or more patience; end it at fewer."""
-    best = state.best
-    patient = not settings.early_stopping or best is None or best.since < settings.early_stopping
-    if state.round < settings.rounds and (state.status == "finished" or (state.status == "early-stopped" and patient)):
+
+def reopen(state: RunState, settings: Settings) -> PendingStep | None:
+    """Let a run that is over go on where `settings` now give it more rounds, or more patience; end it at fewer.
+
+    Without early stopping no model but the last counts, so the best one is forgotten.
+
+    Returns
+    -------
+    PendingStep | None
+        The step that is not tried any more, because its round is beyond the last.
+    """
+    if not settings.early_stopping:
+        state.best = None
+    patient = state.best is None or state.best.since < settings.early_stopping
+    if state.status == "finished" or (state.status == "early-stopped" and patient):
         state.status = "running"
-    if state.status == "running" and state.pending is None and state.round >= settings.rounds:
-        state.status = "finished"
+    if state.status != "running" or state.round < settings.rounds:
+        return None
+    dropped, state.pending = state.pending, None
+    state.candidate, state.status = state.theta, "finished"
+    return dropped

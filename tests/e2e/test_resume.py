@@ -16,6 +16,7 @@ import pytest
 from dqnfed_flwr.engine.result import MODEL, RUN, RunResult, read_result
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.errors import CheckpointError
+from dqnfed_flwr.strategy.checkpoint import CheckpointStore
 from dqnfed_flwr.strategy.dqnfed import CHECKPOINT
 from dqnfed_flwr.telemetry.log import EVENTS
 from tests.helpers.runs import TINY, Stop, StopAfter
@@ -48,6 +49,23 @@ RUNS: dict[str, dict[str, Any]] = {
         "early-stopping": 15,
     },
 }
+
+LONGER: dict[str, dict[str, Any]] = {
+    "L-BFGS anchor": {"dqn-fed.reference": "lbfgs"},
+    "momentum anchor and samples": {"clients": 6, "participation": 0.5, "dqn-fed.reference": "momentum"},
+    "secant pairs, recomputed": {"curvature.kind": "secant", "curvature.previous": "recomputed"},
+    "secant pairs, cached": {"curvature.kind": "secant", "curvature.memory": 2, "step-rule": "clipped"},
+    "Hessian pairs": {"curvature.kind": "hvp", "curvature.memory": 2, "step-rule": "clipped"},
+    "FedNew": {"method": "fednew"},
+    "FedNew, samples": {"method": "fednew", "clients": 6, "participation": 0.5},
+    "Q-FedNew": {"method": "fednew", "fednew.bits": 3, "fednew.form": "cg"},
+    "FedNL": {"method": "fednl"},
+    "FedNL-PP": {"method": "fednl", "clients": 6, "participation": 0.5},
+    "Ditto": {"method": "ditto"},
+    "FedMDFG": {"method": "fedmdfg"},
+    "FedAvgM with buffers": {"method": "fedavgm", "model": "tests.helpers.models:norm_mlp"},
+}
+"""Clipped steps where a client remembers exchanges: see `docs/architecture.md` on a last round with a miss."""
 
 
 def figures(result: RunResult) -> list[str]:
@@ -96,15 +114,47 @@ def test_stopping_after_a_round_and_resuming_gives_the_same_bits(tmp_path: Path,
     assert_same(tmp_path / "stopped", tmp_path / "whole")
 
 
-def test_a_finished_run_can_be_given_more_rounds(tmp_path: Path) -> None:
-    settings: dict[str, Any] = {**TINY, "dqn-fed.reference": "lbfgs"}
-    run({**settings, "rounds": 6, "output": str(tmp_path / "whole")})
+@pytest.mark.parametrize("name", LONGER)
+def test_a_finished_run_can_be_given_more_rounds(tmp_path: Path, name: str) -> None:
+    settings: dict[str, Any] = {**TINY, **LONGER[name]}
+    whole = run({**settings, "rounds": 6})
     longer = {**settings, "output": str(tmp_path / "longer")}
     run({**longer, "rounds": 3})
     result = run({**longer, "rounds": 6}, resume=True)
-    whole = read_result(tmp_path / "whole")
     assert [event.round for event in result.events] == [1, 2, 3, 4, 5, 6]
     assert np.array_equal(result.theta, whole.theta)
+
+
+def test_a_checkpoint_without_the_last_step_is_read_and_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {**TINY, "method": "fednew", "output": str(tmp_path)}
+    write = CheckpointStore.write
+
+    def as_before(store: CheckpointStore, record: dict[str, Any], arrays: dict[str, Any]) -> None:
+        del record["last"]
+        write(store, record, {key: values for key, values in arrays.items() if key != "last"})
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CheckpointStore, "write", as_before)
+        run({**settings, "rounds": 2})
+    told: list[str] = []
+    monkeypatch.setattr("dqnfed_flwr.strategy.dqnfed.log", lambda level, text, *_: told.append(text))
+    result = run({**settings, "rounds": 4}, resume=True)
+    assert [event.round for event in result.events] == [1, 2, 3, 4]
+    assert any("without the last step" in text for text in told)
+
+
+def test_a_run_that_was_cut_short_ends_at_the_round_that_it_had_done(tmp_path: Path) -> None:
+    settings = {**TINY, "method": "fedavgm", "output": str(tmp_path / "cut")}
+    with pytest.raises(Stop):
+        run({**settings, "rounds": 6}, listeners=[StopAfter(4)])  # the checkpoint: round 3, and a step to try
+    whole = run({**TINY, "method": "fedavgm", "rounds": 3})
+    for rounds in (3, 2):
+        result = run({**settings, "rounds": rounds}, resume=True)
+        assert [event.round for event in result.events] == [1, 2, 3]
+        assert (result.status, result.accuracies) == ("finished", whole.accuracies)
+        assert np.array_equal(result.theta, whole.theta)
 
 
 def test_resuming_a_finished_run_changes_nothing(tmp_path: Path) -> None:

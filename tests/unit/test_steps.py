@@ -84,7 +84,28 @@ def test_probed_promises_no_participant_a_fall_beyond_its_bound() -> None:
     assert probed().propose(told).factor == 1
     assert probed(max_fall=0.1).propose(scale()).factor == 1
     rule.judge(Ladder(0.05), {0: HOLDS}, told)
-    assert rule.export_state() == {"factor": 0.05}
+    assert rule.propose(scale()).factor == 1  # the bound was that of one round
+
+
+def test_one_small_loss_bounds_one_round_alone() -> None:
+    rule = probed(max_fall=0.1)
+
+    def factor(number: int, loss: float, probe: Probe = HOLDS) -> float:
+        told = StepScale(1.0, 1.0, 10.0, number, losses={0: loss, 1: 1.0}, slopes={0: 0.1, 1: 0.1})
+        ladder = rule.propose(told)
+        while not (verdict := rule.judge(ladder, {0: probe, 1: HOLDS}, told)).accepted:
+            ladder, probe = rule.retry(verdict.factor), HOLDS
+        return verdict.factor
+
+    assert [factor(number, loss) for number, loss in enumerate((1.0, 0.01, 1.0), start=1)] == [1.0, 0.01, 1.0]
+    assert factor(4, 0.01, back(0.005)) == 0.005  # here it was the test that held the step back
+    assert factor(5, 1.0) == 0.005
+
+
+def test_the_bound_is_no_smaller_than_a_step_worth_trying() -> None:
+    told = StepScale(2.0, 1.0, 10.0, 3, losses={0: 1e-12}, slopes={0: 1.0})
+    assert probed(max_fall=0.1, min_move=1e-3).propose(told).factor == pytest.approx(5e-3)  # 2 a = 1e-3 * 10
+    assert probed(max_fall=0.1, min_move=1e-3, start=1e-4).propose(told).factor == 1e-4
 
 
 def test_probed_asks_for_twice_the_factor_every_so_many_rounds() -> None:

@@ -47,6 +47,14 @@ def test_mgda_stands_still_between_opposite_gradients() -> None:
     assert solved.norm == pytest.approx(0, abs=1e-12)
 
 
+def test_mgda_leaves_out_and_counts_who_has_no_gradient() -> None:
+    solved = decide(method("mgda", lr=1.0), np.array([[1.0, 0.0], [0.0, 0.0], [0.0, 1.0]]))
+    np.testing.assert_allclose(solved.combination.weights, [0.5, 0, 0.5], atol=1e-12)
+    assert solved.combination.excluded == {1: "zero-gradient"}
+    nobody = decide(method("mgda"), np.zeros((2, 3))).combination
+    assert (nobody.status, nobody.excluded) == ("stationary", {0: "zero-gradient", 1: "zero-gradient"})
+
+
 def test_rates_and_losses_do_not_bear_on_the_baselines() -> None:
     for name in ("fedavg", "fedsgd", "mgda"):
         expected = decide(method(name), ROWS).step

@@ -93,6 +93,23 @@ def test_a_run_that_stopped_early_goes_on_with_more_patience(tmp_path: Path) -> 
     assert server.outcome.buffers == whole.outcome.buffers
 
 
+@pytest.mark.parametrize("rounds", [6, 5])
+def test_a_run_that_stopped_early_goes_on_without_patience_to_its_last_model(tmp_path: Path, rounds: int) -> None:
+    right = (3, 6, 6, 5, 4, 5)
+    stopped = started(right, 3, 6, {"output": str(tmp_path)}).outcome
+    again = started(right, 0, rounds, {"output": str(tmp_path), "resume": True}).outcome
+    whole = started(right, 0, rounds).outcome
+    assert stopped is not None
+    assert again is not None
+    assert whole is not None
+    assert (stopped.status, len(stopped.events)) == ("early-stopped", 5)
+    assert again.status == "finished"
+    assert np.array_equal(again.theta, whole.theta)
+    assert not np.array_equal(again.theta, stopped.theta)
+    assert again.accuracy == whole.accuracy
+    assert again.buffers == whole.buffers
+
+
 def test_the_best_model_is_evaluated_where_its_accuracies_are_lost(tmp_path: Path) -> None:
     right = (3, 6, 6, 5, 4, 9)
     stopped = started(right, 3, 6, {"output": str(tmp_path)}).outcome

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import MetricRecord
+from flwr.app import Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import Result, Strategy
 
 from dqnfed_flwr import wire
@@ -113,6 +114,53 @@ def test_a_lost_node_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None
     assert clock.slept < 21
     with pytest.raises(QuorumError):
         inherited(InProcessGrid(Federation(spread_out(4)).app(), 3, {}), CLIPPED | {"min-clients": 4})
+
+
+class Straying(InProcessGrid):
+    """Goes through its messages twice, as Flower's own grid does, and adds a reply that nobody asked for."""
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        """The replies, and another's."""
+        for message in messages:
+            assert message.has_content()
+        replies = super().send_and_receive(messages, timeout=timeout)
+        if replies:
+            other = Message(RecordDict(), 99, "train")
+            other.metadata.__dict__["_message_id"] = "999"
+            replies.append(Message(RecordDict(), reply_to=other))
+        return replies
+
+
+def test_a_reply_to_no_message_is_counted_and_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr("dqnfed_flwr.strategy.inherited.log", lambda level, text, *given: told.append(text % given))
+    result = inherited(Straying(Federation(spread_out(4)).app(), 4, {}), CLIPPED)
+    assert set(told) == {"A reply of node 99 answers no message of this round; discarded"}
+    assert [result.train_metrics_clientapp[number]["discarded"] for number in (1, 2, 3)] == [1, 1, 1]
+    assert np.array_equal(theta(result), theta(inherited(grid(), CLIPPED)))
+
+
+def test_a_reply_is_known_by_the_message_that_it_answers() -> None:
+    class Renamed(InProcessGrid):
+        def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+            replies = super().pull_messages(message_ids)
+            for reply in replies:
+                if reply.metadata.message_type == "train":
+                    reply.metadata.__dict__["_src_node_id"] = 99
+            return replies
+
+    renamed = Renamed(Federation(spread_out(4)).app(), 4, {})
+    assert np.array_equal(theta(inherited(renamed, CLIPPED)), theta(inherited(grid(), CLIPPED)))
+
+
+def test_clients_hear_of_the_step_before_where_they_need_it() -> None:
+    federation = Federation(spread_out(4))
+    inherited(grid(federation), CLIPPED | {"curvature.kind": "secant", "curvature.previous": "recomputed"})
+    given = [given for client, given in federation.asked if client == 0 and given.task.train]
+    assert given[0].step is None
+    for before, now in pairwise(given):
+        assert now.step is not None
+        np.testing.assert_allclose(now.theta + now.task.factor * now.step, before.theta, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("rule", [{"step-rule": "probed"}, {"method": "fedmdfg", "step-rule": "search"}])

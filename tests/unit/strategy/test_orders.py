@@ -6,10 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.grid import InProcessGrid
-from dqnfed_flwr.strategy.orders import needs_step
+from dqnfed_flwr.methods.registry import make_method
+from dqnfed_flwr.strategy.orders import final_evaluation, needs_step, next_orders
+from dqnfed_flwr.strategy.state import Move, RunState
 from dqnfed_flwr.types import ClientTask
 from tests.helpers.quadratics import Federation, Quadratic, spread_out, start_at, strategy
 
@@ -46,6 +49,18 @@ def test_clients_are_asked_for_what_is_due_and_no_more() -> None:
 )
 def test_what_a_task_needs_the_line_for(task: ClientTask, curvature: dict[str, str], needed: bool) -> None:
     assert needs_step(task, Settings.from_mapping({"curvature": curvature})) is needed
+
+
+def test_the_step_that_led_to_the_model_goes_to_those_who_train_on_it() -> None:
+    settings = Settings.from_mapping({"method": "fednew", "clients": 2, "rounds": 9})
+    model = torch.ones(3)
+    state = RunState(model, model, {}, round=4, last=Move(torch.arange(3.0), 0.5))
+    tasks = next_orders(state, settings, [0, 1], 2, make_method(settings)).tasks
+    assert [(task.round, task.train, task.factor, needs_step(task, settings)) for task in tasks.values()] == [
+        (5, True, 0.5, True)
+    ] * 2
+    asked = final_evaluation(state, [0, 1], 2).tasks
+    assert [(task.evaluate, task.factor) for task in asked.values()] == [(True, 0.0)] * 2
 
 
 @pytest.mark.parametrize(("rule", "lines"), [("probed", [False, True, True]), ("clipped", [False, False, False])])

@@ -14,7 +14,7 @@ from dqnfed_flwr.linalg.min_norm import Status
 from dqnfed_flwr.steps import Ladder, StepScale
 from dqnfed_flwr.strategy.checkpoint import CheckpointStore
 from dqnfed_flwr.strategy.snapshot import pack_state, unpack_state
-from dqnfed_flwr.strategy.state import BestModel, PendingStep, RunState, Tally
+from dqnfed_flwr.strategy.state import BestModel, Move, PendingStep, RunState, Tally
 from dqnfed_flwr.telemetry.events import DroppedClient
 from dqnfed_flwr.types import Combination, SearchHints
 
@@ -71,6 +71,7 @@ def state(dtype: torch.dtype, *, waiting: PendingStep | None, best: bool) -> Run
         exchange=19,
         status="running",
         pending=waiting,
+        last=None if waiting else Move(theta / 3, 1 / 7),
         best=BestModel(5, 2 / 3, theta - 1, {"norm.mean": np.zeros(1, np.float32), "norm.count": np.array(3)}, 1)
         if best
         else None,
@@ -110,6 +111,14 @@ def test_a_state_read_back_is_the_state_written(
     store = CheckpointStore(tmp_path / "checkpoint.npz")
     store.write(*pack_state(original))
     assert_same(unpack_state(*store.read()), original)
+
+
+def test_a_state_of_an_earlier_version_has_no_last_step() -> None:
+    record, arrays = pack_state(state(torch.float32, waiting=None, best=True))
+    del record["last"], arrays["last"]
+    restored = unpack_state(record, arrays)
+    assert restored.last is None
+    assert restored.best is not None
 
 
 def test_a_state_read_back_shares_no_memory(tmp_path: Path) -> None:

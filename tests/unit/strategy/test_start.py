@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord
+from flwr.app import ConfigRecord, MetricRecord
 
 from dqnfed_flwr.engine.grid import InProcessGrid
 from dqnfed_flwr.errors import ConfigError
+from dqnfed_flwr.strategy import roster
 from dqnfed_flwr.strategy.dqnfed import DQNFed
 from dqnfed_flwr.telemetry.events import RoundEvent
+from tests.helpers.clock import Clock
 from tests.helpers.quadratics import Federation, spread_out, start_at, strategy
 
 
@@ -19,6 +21,29 @@ def test_num_rounds_and_timeout_of_the_call_take_precedence() -> None:
     server.start(InProcessGrid(federation.app(), 2, {}), start_at(np.zeros(6)), num_rounds=2, timeout=7)
     assert server.settings.rounds == 2
     assert server.settings.deadline == 7
+
+
+def test_the_timeout_holds_for_members_and_for_what_they_owe(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(roster, "time", clock)
+    server = strategy(3, {"deadline": 600})
+    server.start(InProcessGrid(Federation(spread_out(2)).app(), 2, {}), start_at(np.zeros(6)), timeout=7)
+    assert 7 <= clock.slept < 8  # for the third client, which never comes
+    assert server.roster.debts.deadline == 7
+
+
+def test_no_round_asks_nobody() -> None:
+    federation = Federation(spread_out(2))
+    first = start_at(np.arange(6.0))
+    result = strategy(2).start(
+        InProcessGrid(federation.app(), 2, {}),
+        first,
+        num_rounds=0,
+        evaluate_fn=lambda number, arrays: MetricRecord({"round": number}),
+    )
+    assert not federation.asked
+    assert result.arrays is first
+    assert result.evaluate_metrics_serverapp == {0: MetricRecord({"round": 0})}
 
 
 def test_configs_that_clients_would_never_see_are_refused() -> None:
