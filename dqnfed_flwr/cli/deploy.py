@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dqnfed_flwr.cli.failures import FAILED, reported
+from dqnfed_flwr.errors import RunError
 
 if TYPE_CHECKING:
     from dqnfed_flwr.deploy.findings import Finding
@@ -106,13 +107,23 @@ def remove_node(
         bool, typer.Option("--offline", help="Do not ask the SuperLink: the key stays registered there.")
     ] = False,
 ) -> None:
-    """Turn a node's key away from now on, and delete its folder here."""
+    """Turn a node's key away from now on, and delete its folder here.
+
+    Exit status: 0 removed, 1 its key is or may still be registered, and nothing was removed, 2 no such node.
+    """
     from dqnfed_flwr.deploy import build, registry
     from dqnfed_flwr.deploy.plan import read_plan
 
     place = directory.expanduser().absolute()
     read_plan(place).node(name)
     was = False if offline else registry.unregister(place, name)
+    if not (offline or was) and (unknown := registry.strangers(place)):
+        raise RunError(
+            f"{name} is not removed: {registry.REGISTERED} does not say as which node its key was registered, and the "
+            f"SuperLink lists nodes that this folder does not know: {', '.join(unknown)}. If one of them is {name}: "
+            f"FLWR_HOME={place / 'operator'} flwr supernode unregister ID dqnfed, then do this once more; if none is: "
+            "--offline"
+        )
     build.remove_node(place, name)
     typer.echo(f"{name} is removed" + (" and unregistered" if was else ""))
     if offline and name in registry.known(place):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import typer
 
+from dqnfed_flwr.deploy.superlink import connect
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.exporter.exporter import Exporter, Options
 from dqnfed_flwr.exporter.poll import Poll
@@ -41,7 +42,7 @@ def serve_metrics(
     prepare(options.directory)
     _check_files(options.certificates)
     _check_disks(options.disks)
-    exporter = Exporter(options, Poll(connection) if connection else None)
+    exporter = Exporter(options, _poll(connection) if connection else None)
     with Server(exporter, address, port, web) as server:
         typer.echo(f"dqnfed: {'the page is at ' if page else 'metrics are at '}{server.url}{'' if page else 'metrics'}")
         if not (web.users or web.tls or _is_loopback(address)):
@@ -52,6 +53,20 @@ def serve_metrics(
             server.serve_forever()
         finally:
             exporter.stop()
+
+
+def _poll(place: str) -> Poll:
+    """Ask the SuperLink that `place` means: the folder of a federation, or a connection of Flower's.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such folder or connection.
+    """
+    link = connect(place)
+    poll = Poll(link.connection, environment=link.flwr.environment)
+    poll.demand_connection()
+    return poll
 
 
 def prepare(directory: Path) -> None:

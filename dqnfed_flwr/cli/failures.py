@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from functools import wraps
-from typing import ParamSpec
+from types import FrameType
+from typing import NoReturn, ParamSpec
 
 import typer
 
@@ -34,3 +36,27 @@ def reported(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
             raise typer.Exit(INTERRUPTED) from None
 
     return wrapper
+
+
+def ended_whole(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
+    """Wrap a command so that SIGTERM and SIGHUP end the program that it waits for, too, with a status of 128 and more.
+
+    A signal that is ignored, as SIGHUP is below `nohup`, stays so.
+    """
+
+    @wraps(command)
+    def wrapper(*args: Parameters.args, **kwargs: Parameters.kwargs) -> None:
+        taken = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is signal.SIG_DFL]
+        for number in taken:
+            signal.signal(number, _leave)
+        try:
+            command(*args, **kwargs)
+        finally:
+            for number in taken:
+                signal.signal(number, signal.SIG_DFL)
+
+    return wrapper
+
+
+def _leave(number: int, frame: FrameType | None) -> NoReturn:
+    raise SystemExit(128 + number)

@@ -60,13 +60,13 @@ def exporter(
 ) -> None:
     """Serve the metrics of all runs to Prometheus, and a page of them to browsers.
 
-    DIR is the directory that the runs' setting `metrics` names. With CONNECTION, a SuperLink connection as `flwr list`
-    takes it, the state of nodes and runs is added.
+    DIR is the directory that the runs' setting `metrics` names. With CONNECTION, the folder of `dqnfed deploy init` or
+    a SuperLink connection as `flwr list` takes it, the state of nodes and runs is added.
 
     \b
     Examples:
       dqnfed exporter /var/lib/dqnfed/metrics
-      dqnfed exporter metrics my-federation --bind 0.0.0.0 --web-config web.yml
+      dqnfed exporter metrics /srv/federation --bind 0.0.0.0 --web-config web.yml
       dqnfed exporter metrics my-federation --certificate server.pem --disk /var/lib/dqnfed
 
     \b

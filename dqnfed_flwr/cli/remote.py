@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dqnfed_flwr.cli.failures import Interrupted, reported
+from dqnfed_flwr.cli.failures import Interrupted, ended_whole, reported
 from dqnfed_flwr.errors import RunError
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ Where = Annotated[
 Which = Annotated[str, typer.Argument(metavar="RUN", help="Number of the run; `dqnfed runs` lists them.")]
 
 
+@ended_whole
 @reported
 def submit(
     config: Annotated[str, typer.Argument(help="A shipped experiment or a YAML file, as for dqnfed run.")],
@@ -52,7 +53,8 @@ def submit(
       dqnfed submit mine.yaml hospital --output /srv/runs/mine --detach
       dqnfed submit mine.yaml hospital --output /srv/runs/mine --resume
 
-    Exit status: 0 completed, 1 failed or stopped, 2 misuse, 130 interrupted (the run itself goes on).
+    Exit status: 0 completed, 1 failed or stopped, 2 misuse, 130 interrupted, 143 ended by SIGTERM (the run
+    itself goes on).
     """  # noqa: D301  # \b keeps the lines of a help text apart
     from dqnfed_flwr.cli.single import flat_config
     from dqnfed_flwr.deploy import runs as remote
@@ -74,6 +76,7 @@ def submit(
         raise RunError(failure.words)
 
 
+@ended_whole
 @reported
 def runs(connection: Where) -> None:
     """List the runs of a SuperLink: number, state, since when, and why one failed."""
@@ -88,6 +91,7 @@ def runs(connection: Where) -> None:
         typer.echo("no runs yet", err=True)
 
 
+@ended_whole
 @reported
 def logs(
     run: Which,
@@ -107,6 +111,7 @@ def logs(
         typer.echo(remote.log_of(link, run))
 
 
+@ended_whole
 @reported
 def stop(run: Which, connection: Where) -> None:
     """Stop a run; its checkpoint stays, and `dqnfed submit --resume` goes on from it."""

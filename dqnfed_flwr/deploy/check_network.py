@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+
 from dqnfed_flwr.deploy import probe, stamps
 from dqnfed_flwr.deploy.findings import Finding, Findings, Level
 from dqnfed_flwr.deploy.plan import CONNECTION, Federation
@@ -36,21 +39,37 @@ def server_ports(federation: Federation, ca: Path, place: str) -> Findings:
         ("Fleet", federation.host, federation.fleet_port),
         ("Control", "127.0.0.1", federation.control_port),
     ):
-        found, why = probe.look("127.0.0.1", port, ca)
+        found, why, served = probe.look("127.0.0.1", port, ca)
         if found is Port.FREE:
             yield Finding(Level.OK, f"{what} port {port} is free: the SuperLink is not running")
             continue
         if found is not Port.OURS:
             yield _trouble(found, f"{what} port {port}", why, f"change the port in {place}, or end what listens there")
             continue
-        yield Finding(Level.OK, f"{what} port {port} answers with our certificate")
+        yield _served(served, ca.with_name("server.crt"), f"{what} port {port}")
         if host != "127.0.0.1":
             yield from reach(host, port, ca)
 
 
+def _served(served: bytes, file: Path, where: str) -> Finding:
+    """Whether the certificate that is served is that of the folder; a SuperLink reads it at its start alone."""
+    try:
+        mine = x509.load_pem_x509_certificate(file.read_bytes()).public_bytes(Encoding.DER)
+    except (OSError, ValueError):  # told by the checks of files
+        mine = served
+    if mine == served:
+        return Finding(Level.OK, f"{where} answers with our certificate")
+    end = x509.load_der_x509_certificate(served).not_valid_after_utc
+    return Finding(
+        Level.WARNING,
+        f"{where} still serves an older certificate than server.crt: the one that ends on {end:%Y-%m-%d}",
+        "restart the SuperLink; after `rotate --ca` only when every device has the new ca.crt",
+    )
+
+
 def reach(host: str, port: int, ca: Path) -> Findings:
     """Whether the SuperLink answers there, with a certificate of ours."""
-    found, why = probe.look(host, port, ca)
+    found, why, _ = probe.look(host, port, ca)
     if found is Port.OURS:
         yield Finding(Level.OK, f"{host}:{port} answers with our certificate")
         return

@@ -12,6 +12,7 @@ import ssl
 import subprocess
 from enum import StrEnum
 from pathlib import Path
+from typing import NamedTuple
 
 SECONDS = 5.0
 
@@ -28,34 +29,42 @@ class Port(StrEnum):
     UNREACHABLE = "unreachable"
 
 
-def look(host: str, port: int, ca: Path) -> tuple[Port, str]:
-    """Connect with TLS, trusting `ca` alone; what was found, and the reason where it is not `OURS`."""
+class Seen(NamedTuple):
+    """What was found behind a port, the reason where it is not `OURS`, and the certificate where it is, as DER."""
+
+    port: Port
+    why: str = ""
+    certificate: bytes = b""
+
+
+def look(host: str, port: int, ca: Path) -> Seen:
+    """Connect with TLS, trusting `ca` alone."""
     try:
         context = ssl.create_default_context(cafile=str(ca))
     except (OSError, ssl.SSLError) as error:
-        return Port.UNREACHABLE, f"{ca}: {error}"
+        return Seen(Port.UNREACHABLE, f"{ca}: {error}")
     context.set_alpn_protocols(["h2", "http/1.1"])
     try:
         with (
             socket.create_connection((host, port), SECONDS) as plain,
-            context.wrap_socket(plain, server_hostname=host),
+            context.wrap_socket(plain, server_hostname=host) as secure,
         ):
-            return Port.OURS, ""
+            return Seen(Port.OURS, certificate=secure.getpeercert(binary_form=True) or b"")
     except ssl.SSLCertVerificationError as error:
         return _unverified(error)
     except (ssl.SSLError, ConnectionResetError, TimeoutError) as error:
-        return (Port.UNREACHABLE if isinstance(error, TimeoutError) else Port.PLAIN), str(error)
+        return Seen(Port.UNREACHABLE if isinstance(error, TimeoutError) else Port.PLAIN, str(error))
     except ConnectionRefusedError as error:
-        return Port.FREE, str(error)
+        return Seen(Port.FREE, str(error))
     except OSError as error:
-        return Port.UNREACHABLE, str(error)
+        return Seen(Port.UNREACHABLE, str(error))
 
 
-def _unverified(error: ssl.SSLCertVerificationError) -> tuple[Port, str]:
+def _unverified(error: ssl.SSLCertVerificationError) -> Seen:
     text = error.verify_message or str(error)
     if "expired" in text or "not yet valid" in text:
-        return Port.EXPIRED, text
-    return (Port.NAME if "match" in text else Port.FOREIGN), text
+        return Seen(Port.EXPIRED, text)
+    return Seen(Port.NAME if "match" in text else Port.FOREIGN, text)
 
 
 def clock_ahead(host: str, port: int, ca: Path) -> float | None:

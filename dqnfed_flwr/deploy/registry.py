@@ -106,6 +106,17 @@ def unregister(directory: Path, name: str, flwr: FlwrCommand | None = None) -> b
     return True
 
 
+def strangers(directory: Path, flwr: FlwrCommand | None = None) -> list[str]:
+    """Flower's ids of registered nodes of which this folder does not know which they are.
+
+    Raises
+    ------
+    RunError
+        If no SuperLink answers.
+    """
+    return sorted(set(listed(flwr or operator_command(directory))) - set(known(directory).values()))
+
+
 def _refusal(answer: Mapping[str, Any]) -> str:
     told = " ".join(str(answer.get("error-message") or answer).split())
     if IN_USE not in told:

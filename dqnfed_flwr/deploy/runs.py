@@ -6,10 +6,9 @@ state, and what a log says of clients that failed is shown once more at the end.
 
 from __future__ import annotations
 
-import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,12 +16,15 @@ from dqnfed_flwr.config import Scalar, Settings, check_for_nodes
 from dqnfed_flwr.data.sources import paths_in
 from dqnfed_flwr.deploy.superlink import AwayError, SuperLink, UnsureError, ask, kind_of
 from dqnfed_flwr.engine.flower import write_app
-from dqnfed_flwr.engine.flwr_command import program
 from dqnfed_flwr.errors import ConfigError, RunError
 
 COMPLETED, STOPPED = "finished:completed", "finished:stopped"
 PATHS = ("output", "metrics", "start.model")
+NO_LOG_YET = ("pending", "starting")
+"""States in which Flower would keep a call for the log until there is one."""
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 15.0
+NEWS_PAUSE, QUIET_PAUSE = 4.0, 10.0
+"""Longest pauses while a run is followed, after new lines and without: each call of `flwr` costs a second of a core."""
 GIVE_UP_SECONDS = 600.0
 """How long a SuperLink may be away while a run is followed; a restart takes seconds."""
 T = TypeVar("T")
@@ -138,44 +140,53 @@ def patiently(ask: Callable[[], T]) -> T:
 def follow(link: SuperLink, run_id: str, show: Callable[[str], None]) -> dict[str, Any]:
     """Show a run's log as it grows, until the run is over; what Flower says of it then.
 
-    The log is read anew where the SuperLink was away in between, and lines that were shown are left out.
+    The log is asked for again and again and lines that were shown are left out: a stream would keep the SuperLink from
+    ending until the run is over.
 
     Raises
     ------
     RunError
         If the SuperLink stays away, or knows no such run.
     """
-    shown, pause, heard = 0, FIRST_PAUSE, time.monotonic()
+    tail, begun, pause, heard = _Tail(show), False, FIRST_PAUSE, time.monotonic()
     while True:
-        number = 0
-        for number, line in enumerate(_stream(link, run_id), start=1):
-            if number > shown:
-                show(line)
-        shown = max(shown, number)
+        news = False
         try:
-            record: dict[str, Any] = ask(link, "list", link.connection, "--run-id", run_id)["runs"][0]
-            if str(record["status"]).startswith("finished"):
-                return record
+            news = begun and tail.take(log_of(link, run_id), whole=False)
+            if not news:
+                record: dict[str, Any] = ask(link, "list", link.connection, "--run-id", run_id)["runs"][0]
+                if str(record["status"]).startswith("finished"):
+                    tail.take(log_of(link, run_id), whole=True)
+                    return record
+                begun = record["status"] not in NO_LOG_YET
             heard = time.monotonic()
         except AwayError as error:
             if time.monotonic() - heard > GIVE_UP_SECONDS:
                 raise RunError(f"the SuperLink is away for {GIVE_UP_SECONDS:.0f} s. {error}") from None
         time.sleep(pause)
-        pause = min(2 * pause, LONGEST_PAUSE)
+        pause = min(2 * pause, NEWS_PAUSE if news else QUIET_PAUSE)
 
 
-def _stream(link: SuperLink, run_id: str) -> Iterator[str]:
-    """Lines of the log until it ends, or the connection does."""
-    command = [program("flwr"), "log", run_id, link.connection, "--stream"]
-    environment = {**link.flwr.environment, "PYTHONUNBUFFERED": "1"}
-    process = subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, errors="replace"
-    )
-    try:
-        for line in process.stdout or ():
-            yield line.rstrip("\n")
-    finally:
-        process.terminate()
-        process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
+class _Tail:
+    """Shows a log that is read from its beginning each time: every line once, and none before it is complete."""
+
+    def __init__(self, show: Callable[[str], None]) -> None:
+        self._show, self._shown = show, 0
+
+    def take(self, text: str, *, whole: bool) -> bool:
+        """Show what is new in what `flwr log --show` printed; whether there was anything.
+
+        Parameters
+        ----------
+        text : str
+            The log, and the end of line that Flower puts after it.
+        whole : bool
+            Nothing comes after it: its last line is complete, too.
+        """
+        *lines, last = text.removesuffix("\n").split("\n")
+        if whole and last:
+            lines.append(last)
+        new, self._shown = lines[self._shown :], max(self._shown, len(lines))
+        for line in new:
+            self._show(line)
+        return bool(new)

@@ -58,13 +58,18 @@ def serve(
     origin = Origin(fingerprint, (package_commit(),))
     try:
         result = _train(grid, settings, origin, output, metrics, listeners)
-    except BaseException:
+    except BaseException as error:
         if metrics:
-            metrics.conclude("failed")
+            metrics.conclude("stopped" if _was_asked_to(error) else "failed")
         raise
     if metrics:
         metrics.conclude(result.status)
     return result
+
+
+def _was_asked_to(error: BaseException) -> bool:
+    """Whether a run ended because somebody wanted it: Ctrl-C, or Flower's exit after SIGTERM, whose status is 0."""
+    return isinstance(error, KeyboardInterrupt) or (isinstance(error, SystemExit) and not error.code)
 
 
 def prepare_output(settings: Settings) -> Path | None:

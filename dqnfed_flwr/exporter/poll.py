@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -72,13 +72,37 @@ class Poll:
         Seconds that each of the two commands may take.
     flwr : Sequence[str]
         The command; by default the one beside this Python, else the one on the path.
+    environment : Mapping[str, str] | None
+        Of the command; None for that of this process.
     """
 
-    def __init__(self, connection: str, timeout: float = 20.0, flwr: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        connection: str,
+        timeout: float = 20.0,
+        flwr: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self._flwr = list(flwr) or [find_flwr()]
         self._connection, self._timeout = connection, timeout
+        self._environment = os.environ if environment is None else environment
         self.standing = Standing()
         self.ok = self.failed = 0
+
+    def demand_connection(self) -> None:
+        """Refuse a connection that Flower does not know; a SuperLink that is away is none of that.
+
+        Raises
+        ------
+        ConfigError
+            If so.
+        """
+        try:
+            self._ask("runs", "list", "--limit", "1")
+        except (RunError, OSError) as error:
+            told = " ".join(str(error).split())
+            if "not found in the Flower configuration file" in told:
+                raise ConfigError(f"{told} CONNECTION may also be the folder of `dqnfed deploy init`") from None
 
     def poll(self) -> Standing:
         """Ask for nodes and runs; never raises, a failure is in the standing."""
@@ -97,7 +121,7 @@ class Poll:
 
     def _ask(self, key: str, *words: str) -> list[dict[str, Any]]:
         command = [*self._flwr, *words, self._connection, "--format", "json"]
-        text = _output(command, self._timeout)
+        text = _output(command, self._timeout, self._environment)
         place = text.find("{")
         try:
             answer = json.loads(text[place:]) if place >= 0 else None
@@ -127,8 +151,8 @@ def find_flwr() -> str:
     return found
 
 
-def _output(command: list[str], timeout: float) -> str:
-    environment = {**os.environ, "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+def _output(command: list[str], timeout: float, given: Mapping[str, str]) -> str:
+    environment = {**given, "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
     with subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,

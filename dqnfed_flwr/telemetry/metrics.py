@@ -12,9 +12,9 @@ from typing import Literal
 
 Kind = Literal["gauge", "counter", "histogram", "info"]
 
-STATES = ("running", "paused", "finished", "pareto-stationary", "early-stopped", "failed")
-"""States of a run; one that waits for room on a disk is `paused`. A run that was killed stays `running`, and its last
-round grows old."""
+STATES = ("running", "paused", "finished", "pareto-stationary", "early-stopped", "stopped", "failed")
+"""States of a run; one that waits for room on a disk is `paused`, one that an operator or a signal ended is `stopped`.
+A run that was killed stays `running`, and its last round grows old."""
 REASONS = (
     "absent",
     "owing",

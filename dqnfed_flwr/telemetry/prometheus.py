@@ -98,15 +98,15 @@ class RunMetrics:
         self._show("running")
 
     def conclude(self, status: str) -> None:
-        """Write down how the run ended; one that never began leaves the file of another as it is.
+        """Write down how the run ended; one that never began leaves the file of the run before it as it is.
 
         Parameters
         ----------
         status : str
-            That of `strategy.outcome.Outcome`, or `failed`.
+            That of `strategy.outcome.Outcome`, `stopped` or `failed`.
         """
         self._stop_timer()
-        if self._began:
+        if self._began or not self._path.exists():
             self._show(status)
 
     def _stop_timer(self) -> None:

@@ -183,7 +183,14 @@ def test_alerts_fire_for_what_happens(monitored: Monitored) -> None:
     assert monitored.wait(lambda: "DqnfedCertificateEnds" in monitored.firing(), 30)
     assert monitored.firing() <= {"DqnfedCertificateEnds", "DqnfedDiskSpaceLow", "DqnfedDiskFull"}  # of this machine
 
+    running, stopped = (f'dqnfed_run_state{{state="{state}"}} == 1' for state in ("running", "stopped"))
+    assert monitored.wait(lambda: bool(monitored.series(running)), 60), logs(monitored.place)
     os.killpg(monitored.processes["run"].pid, signal.SIGINT)
+    assert monitored.wait(lambda: bool(monitored.series(stopped)), 60), logs(monitored.place)
+    time.sleep(3)
+    assert "DqnfedRunFailed" not in monitored.firing()
+    settings = ("--set", f"metrics={monitored.place / 'metrics'}", "--output", monitored.place / "nothing", "--resume")
+    monitored.start("fails", BIN / "dqnfed", "run", "digits", *settings)
     assert monitored.wait(lambda: "DqnfedRunFailed" in monitored.firing(), 60), logs(monitored.place)
     (monitored.place / "metrics" / "half.prom").write_text("half")
     assert monitored.wait(lambda: "DqnfedMetricsDamaged" in monitored.firing(), 60)

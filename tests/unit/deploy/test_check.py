@@ -17,12 +17,14 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 
 from dqnfed_flwr.deploy import build, check, pki, probe, registry
 from dqnfed_flwr.deploy.check_network import node_port, reach, registered, skew
 from dqnfed_flwr.deploy.findings import Finding, Level, failed
 from dqnfed_flwr.deploy.plan import Federation, Node, bundle_text, read_plan, write_plan
 from dqnfed_flwr.deploy.probe import Port
+from dqnfed_flwr.deploy.renew import rotate
 from dqnfed_flwr.engine.flwr_command import FlwrCommand
 from dqnfed_flwr.errors import ConfigError, RunError
 
@@ -283,6 +285,21 @@ def test_who_listens_at_our_port(place: Path, tmp_path: Path, what: str, found: 
     assert words in finding.what
     assert (finding.level is Level.OK) is (what == "ours")
     assert finding.mend or what == "ours"
+
+
+def test_a_certificate_that_was_replaced_and_is_still_served(place: Path, tmp_path: Path) -> None:
+    old = pki.Identity((place / "server/server.crt").read_bytes(), (place / "server/server.key").read_bytes())
+    end = x509.load_pem_x509_certificate(old.certificate).not_valid_after_utc
+    with server(old, tmp_path) as port:
+        write_plan(place, replace(read_plan(place), fleet_port=port))
+        assert troubles(check.check(place)) == {}
+        rotate(place, days=3650)
+        what, mend = only(check.check(place))
+    assert (
+        what
+        == f"Fleet port {port} still serves an older certificate than server.crt: the one that ends on {end:%Y-%m-%d}"
+    )
+    assert mend.startswith("restart the SuperLink")
 
 
 def test_a_name_that_the_certificate_lacks(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

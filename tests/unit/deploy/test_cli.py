@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from dqnfed_flwr.cli.app import app
 from dqnfed_flwr.deploy import registry
 from dqnfed_flwr.deploy.plan import read_plan
+from dqnfed_flwr.engine.flwr_command import FlwrCommand
 
 
 def call(*arguments: str) -> Result:
@@ -105,3 +106,35 @@ def test_a_node_stays_when_it_cannot_be_unregistered(tmp_path: Path, monkeypatch
     monkeypatch.setattr(registry, "unregister", away)
     assert call("remove-node", str(tmp_path / "fl"), "node-0").exit_code == 1
     assert (tmp_path / "fl" / "nodes" / "node-0" / "node.key").exists()
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ({"success": True, "nodes": [{"node-id": "77", "status": "online"}]}, "does not know: 77"),
+        ({"success": False, "error-message": "gone"}, "supernode list dqnfed: gone"),
+    ],
+)
+def test_a_node_stays_when_its_key_may_be_registered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: dict[str, object], words: str
+) -> None:
+    place = tmp_path / "fl"
+    assert call("init", str(place), "--nodes", "1", "--host", "localhost").exit_code == 0
+    monkeypatch.setattr(FlwrCommand, "json", lambda *_: answer)
+    result = call("remove-node", str(place), "node-0")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert words in result.stderr
+    assert (place / "nodes" / "node-0" / "node.pub").exists()
+    assert [node.name for node in read_plan(place).nodes] == ["node-0"]
+
+
+def test_a_node_whose_key_is_nowhere_registered_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "fl"
+    assert call("init", str(place), "--nodes", "2", "--host", "localhost").exit_code == 0
+    (place / registry.REGISTERED).write_text('{"node-1": "12"}')
+    monkeypatch.setattr(
+        FlwrCommand, "json", lambda *_: {"success": True, "nodes": [{"node-id": "12", "status": "online"}]}
+    )
+    result = call("remove-node", str(place), "node-0")
+    assert (result.exit_code, result.stdout) == (0, "node-0 is removed\n")
+    assert [node.name for node in read_plan(place).nodes] == ["node-1"]

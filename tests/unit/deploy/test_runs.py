@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +14,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from dqnfed_flwr.cli.app import app
+from dqnfed_flwr.cli.failures import ended_whole
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.deploy import build, runs
 from dqnfed_flwr.deploy.failure import Failure
@@ -17,6 +22,7 @@ from dqnfed_flwr.deploy.plan import Federation, Node
 from dqnfed_flwr.deploy.superlink import connect
 from dqnfed_flwr.engine import flwr_command
 from dqnfed_flwr.errors import ConfigError, RunError
+from tests.helpers.programs import wait_for
 
 RUN = "17820031"
 LOG = """INFO :      2 of 3 clients are there
@@ -62,9 +68,9 @@ class Flower:
 @pytest.fixture
 def flower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Flower:
     flower = Flower(tmp_path)
-    for module in ("dqnfed_flwr.engine.flwr_command", "dqnfed_flwr.deploy.runs"):
-        monkeypatch.setattr(f"{module}.program", lambda name: str(tmp_path / "flwr"))
-    monkeypatch.setattr(runs, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(flwr_command, "program", lambda name: str(tmp_path / "flwr"))
+    for pause in ("FIRST_PAUSE", "NEWS_PAUSE", "QUIET_PAUSE"):
+        monkeypatch.setattr(runs, pause, 0.01)
     return flower
 
 
@@ -150,6 +156,64 @@ def test_lines_are_shown_once_although_the_log_is_read_again(flower: Flower) -> 
     result = call("logs", RUN, "hospital", "--follow")
     assert result.exit_code == 0
     assert result.stdout.count("round 1/2") == 1
+
+
+def test_a_log_is_shown_as_it_grows_and_no_line_in_two_pieces(flower: Flower) -> None:
+    flower.status(*["running"] * 2, "finished:completed")
+    for number, text in enumerate(["one\ntw", "one\ntwo\n", "one\ntwo\nthree\nfour"], start=1):
+        (flower.place / f"log.{number}").write_text(f"{text}\n")
+    flower.answers["log"] = "@echo >> logs; n=$(wc -l < logs); [ $n -gt 3 ] && n=3; cat log.$((n))"
+    flower.write()
+    shown: list[str] = []
+    seen: list[tuple[str, int]] = []
+
+    def show(line: str) -> None:
+        shown.append(line)
+        seen.append((line, len((flower.place / "logs").read_text())))
+
+    runs.follow(connect("hospital"), RUN, show)
+    assert shown == ["one", "two", "three", "four"]
+    assert dict(seen) == {"one": 1, "two": 2, "three": 3, "four": len((flower.place / "logs").read_text())}
+
+
+def test_a_follower_keeps_no_stream_open(flower: Flower) -> None:
+    flower.status("pending", "starting", "running", "finished:completed")
+    assert call("logs", RUN, "hospital", "--follow").exit_code == 0
+    asked = [line.split(": ")[1].split()[0] for line in flower.calls]
+    assert not any("--stream" in line for line in flower.calls)
+    assert asked[:3] == ["list"] * 3  # Flower would keep a call for a log that is not there yet
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("arguments", [["logs", RUN, "hospital", "--follow"], ["submit", "digits", "hospital"]])
+def test_a_signal_ends_flowers_command_too(flower: Flower, arguments: list[str], number: signal.Signals) -> None:
+    flower.status("running")
+    flower.answers["log"] = "@echo $$ > child; exec sleep 60"
+    flower.write()
+    code = (
+        f"import sys; sys.argv = ['dqnfed', *{arguments}]\n"
+        "from dqnfed_flwr.cli.app import app\nfrom dqnfed_flwr.engine import flwr_command\n"
+        f"flwr_command.program = lambda name: {str(flower.place / 'flwr')!r}\napp()"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL) as follower:
+        child = int(wait_for(lambda: _text(flower.place / "child"), 60))
+        follower.send_signal(number)
+        assert follower.wait(20) == 128 + number
+    with pytest.raises(ProcessLookupError):
+        os.kill(child, 0)
+
+
+def test_a_signal_that_is_ignored_stays_so() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        ended_whole(lambda: os.kill(os.getpid(), signal.SIGHUP))()
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def _text(path: Path) -> str:
+    return path.read_text().strip() if path.exists() else ""
 
 
 def test_detached(flower: Flower) -> None:

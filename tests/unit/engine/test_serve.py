@@ -132,7 +132,7 @@ def met(shapes: list[str], classes: list[int], given: int = 0) -> Roster:
 @pytest.mark.parametrize(("given", "classes"), [(0, 7), (9, 9)])
 def test_the_first_model_is_that_of_the_seed_and_the_data(given: int, classes: int) -> None:
     chosen = settings(**{"model": "logistic", "seed": 3, "num-classes": given})
-    theta, step, buffers = wire.decode_model(initial_model(chosen, met(["1,4,4", "1,4,4"], [3, 7], given)))
+    theta, step, buffers = wire.decode_model(initial_model(chosen, met(["1,4,4"] * 3, [3, 7, 7], given)))
     module = build_model("logistic", (1, 4, 4), classes, seed=3)
     assert np.array_equal(theta, ParamSpec.of(module).flatten(module))
     assert (step, buffers) == (None, {})

@@ -18,7 +18,10 @@ import pytest
 from typer.testing import CliRunner
 
 from dqnfed_flwr.cli.app import app
+from dqnfed_flwr.deploy.build import create
+from dqnfed_flwr.deploy.plan import Federation, Node
 from dqnfed_flwr.errors import ConfigError
+from dqnfed_flwr.exporter import poll
 from dqnfed_flwr.exporter import server as server_module
 from dqnfed_flwr.exporter.exporter import Exporter, Options
 from dqnfed_flwr.exporter.metrics import EXPORTER_METRICS
@@ -267,6 +270,67 @@ def test_commands_serve_until_they_are_ended(tmp_path: Path, command: str) -> No
             assert process.wait(10) == 0
         finally:
             process.kill()
+
+
+@pytest.mark.parametrize("command", ["exporter", "dashboard"])
+@pytest.mark.parametrize("given", ["folder", "name"])
+def test_a_superlink_is_a_folder_or_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, given: str
+) -> None:
+    create(tmp_path / "fl", Federation("localhost", nodes=(Node("a", 0, 1),)))
+    script = tmp_path / "flwr"
+    script.write_text(
+        f'#!/bin/sh\necho "$FLWR_HOME: $@" >> {tmp_path}/calls\necho \'{{"success": true, "runs": []}}\'\n'
+    )
+    script.chmod(0o755)
+    monkeypatch.setattr(poll, "find_flwr", lambda: str(script))
+    monkeypatch.setattr("dqnfed_flwr.cli.exporter.Server", _Nothing)
+    monkeypatch.setattr("dqnfed_flwr.cli.exporter.signal.signal", lambda *_: None)
+    monkeypatch.setenv("FLWR_HOME", "/etc/flwr")
+    place = str(tmp_path / "fl") if given == "folder" else "dqnfed"
+    result = CliRunner().invoke(app, [command, str(tmp_path / "m"), place])
+    assert result.exit_code == 0, result.output
+    home = str(tmp_path / "fl" / "operator") if given == "folder" else "/etc/flwr"
+    assert {line.split(": ")[0] for line in (tmp_path / "calls").read_text().splitlines()} == {home}
+    assert " dqnfed --format json" in (tmp_path / "calls").read_text()
+
+
+class _Nothing:
+    """A server that ends at once."""
+
+    url = ""
+
+    def __init__(self, exporter: Exporter, *_: object) -> None:
+        self._exporter = exporter
+
+    def __enter__(self) -> _Nothing:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def serve_forever(self) -> None:
+        self._exporter.look()
+
+
+@pytest.mark.parametrize("command", ["exporter", "dashboard"])
+def test_a_connection_that_is_not_there_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    words = "SuperLink connection 'nope' not found in the Flower configuration file (/x/config.toml)."
+    script = tmp_path / "flwr"
+    script.write_text(f"#!/bin/sh\ncat {tmp_path}/answer\n")
+    script.chmod(0o755)
+    (tmp_path / "answer").write_text(json.dumps({"success": False, "error-message": words}))
+    monkeypatch.setattr(poll, "find_flwr", lambda: str(script))
+    monkeypatch.setattr("dqnfed_flwr.cli.exporter.Server", _Nothing)
+    monkeypatch.setattr("dqnfed_flwr.cli.exporter.signal.signal", lambda *_: None)
+    result = CliRunner().invoke(app, [command, str(tmp_path / "m"), "nope"])
+    assert result.exit_code == 2
+    assert words in result.stderr
+    assert CliRunner().invoke(app, [command, str(tmp_path / "m"), "./nowhere"]).exit_code == 2
+    (tmp_path / "answer").write_text(json.dumps({"success": False, "error-message": "the SuperLink is unavailable"}))
+    assert CliRunner().invoke(app, [command, str(tmp_path / "m"), "nope"]).exit_code == 0
 
 
 @pytest.mark.parametrize(

@@ -262,6 +262,37 @@ def test_a_run_that_never_began_leaves_the_file_of_the_one_before(tmp_path: Path
     assert file.read_bytes() == before
 
 
+@pytest.mark.parametrize(
+    ("end", "state"),
+    [(KeyboardInterrupt(), "stopped"), (SystemExit(0), "stopped"), (SystemExit(1), "failed"), (OSError(), "failed")],
+)
+def test_a_run_that_is_told_to_end_has_not_failed(
+    tmp_path: Path, states: list[str], end: BaseException, state: str
+) -> None:
+    class Ends:
+        def on_start(self, rounds: int, done: list[RoundEvent]) -> None:
+            pass
+
+        def on_round(self, event: RoundEvent) -> None:
+            raise end
+
+        def on_end(self) -> None:
+            pass
+
+    with pytest.raises(type(end)):
+        run({**TINY, "metrics": str(tmp_path / "m"), "output": str(tmp_path / "o")}, listeners=[Ends()])
+    assert (states[-1], set(states)) == (state, {"running", state})
+
+
+def test_a_run_that_fails_before_its_first_round_leaves_a_file(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="no checkpoint there"):
+        run({**TINY, "metrics": str(tmp_path / "m"), "output": str(tmp_path / "o")}, resume=True)
+    (file,) = (tmp_path / "m").glob("*.prom")
+    found = read(file)
+    assert (found["dqnfed_run_state", "failed"], found["dqnfed_run_state", "running"]) == (1, 0)
+    assert found[("dqnfed_round",)] == 0
+
+
 def test_a_reader_never_sees_half_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     metrics_after(tmp_path, [federation(10)])
     whole = (tmp_path / "r1.prom").read_bytes()
