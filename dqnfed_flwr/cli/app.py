@@ -11,15 +11,9 @@ import typer
 from dqnfed_flwr.cli import data, deploy, monitoring, published, remote
 from dqnfed_flwr.cli.export import export
 from dqnfed_flwr.cli.failures import reported
+from dqnfed_flwr.cli.plain import PlainTyper
 
-app = typer.Typer(
-    name="dqnfed",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-)
+app = PlainTyper("dqnfed")
 
 
 class Engine(StrEnum):
@@ -145,7 +139,9 @@ def compare(
     ] = Select.MEAN,
     reference: Annotated[
         str | None,
-        typer.Option(metavar="METHOD", help="Compare the others with this one; by default the first dqn-fed."),
+        typer.Option(
+            metavar="METHOD", help="Compare the others with this one; by default dqn-fed without settings of its own."
+        ),
     ] = None,
     last: Annotated[int, typer.Option(min=1, metavar="N", help="Average the figures of the last N evaluations.")] = 1,
     output: Annotated[

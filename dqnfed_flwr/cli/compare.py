@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from dqnfed_flwr.cli.effects import set_keys, tell_without_effect
 from dqnfed_flwr.cli.failures import Interrupted
 from dqnfed_flwr.cli.single import EngineName, flat_config, show_files, try_writing, write_json
 from dqnfed_flwr.compare.grid import Select
@@ -63,6 +64,7 @@ def run_comparison(options: Options) -> None:
         reference = reference_of(plan, options.reference)
         for method, reason in plan.skipped.items():
             console.print(f"{method} is left out: {reason}", soft_wrap=True, markup=False, highlight=False)
+        tell_without_effect(set_keys(options.overrides), (job.settings for job in plan.possible()))
         try:
             with CompareProgress(console, number_of_runs(plan)) as progress:
                 rows = conduct(

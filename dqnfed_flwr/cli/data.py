@@ -8,16 +8,11 @@ from typing import Annotated
 import typer
 
 from dqnfed_flwr.cli.failures import reported
+from dqnfed_flwr.cli.plain import PlainTyper
 
 HISTOGRAMS, PICTURE = "classes.csv", "classes.png"
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-)
+app = PlainTyper()
 
 
 @app.callback()

@@ -8,18 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dqnfed_flwr.cli.failures import FAILED, reported
+from dqnfed_flwr.cli.plain import PlainTyper
 from dqnfed_flwr.errors import RunError
 
 if TYPE_CHECKING:
     from dqnfed_flwr.deploy.findings import Finding
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-)
+app = PlainTyper()
 Directory = Annotated[
     Path, typer.Argument(metavar="DIR", help="Folder of the federation.", show_default=False, readable=False)
 ]

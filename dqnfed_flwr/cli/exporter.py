@@ -78,10 +78,24 @@ def prepare(directory: Path) -> None:
         If it cannot be made or read.
     """
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        if not directory.exists():
+            directory.mkdir(parents=True, exist_ok=True)
+            typer.echo(f"dqnfed: made {directory}, which was not there; runs write to it as their `metrics`", err=True)
         os.listdir(directory)
     except OSError as error:
         raise ConfigError(f"{directory}: cannot be read ({error.strerror}); name the directory of `metrics`") from None
+
+
+def check_directory(directory: Path) -> None:
+    """Refuse a metrics directory that is not there: a page of nothing tells nobody that its name is wrong.
+
+    Raises
+    ------
+    ConfigError
+        If it is no directory.
+    """
+    if not directory.is_dir():
+        raise ConfigError(f"{directory}: no such directory; name the one that the runs' setting `metrics` names")
 
 
 def _check_files(files: Sequence[Path]) -> None:

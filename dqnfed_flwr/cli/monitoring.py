@@ -102,7 +102,8 @@ def dashboard(
       dqnfed dashboard metrics
       dqnfed dashboard /var/lib/dqnfed/metrics my-federation --bind 0.0.0.0 --web-config web.yml
     """  # noqa: D301  # \b keeps the lines of a help text apart
-    from dqnfed_flwr.cli.exporter import serve_metrics
+    from dqnfed_flwr.cli.exporter import check_directory, serve_metrics
     from dqnfed_flwr.exporter.exporter import Options
 
+    check_directory(directory)
     serve_metrics(Options(directory), connection, bind, port, web_config, page=True)

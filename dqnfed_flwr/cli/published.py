@@ -79,9 +79,10 @@ def report(
         typer.Option(metavar="FILE", show_default=False, help="The page; report.html in RUNS by default."),
     ] = None,
 ) -> None:
-    """Write one page about a comparison, a reproduction or a single run, and the same as Markdown.
+    """Write one page about a comparison, a reproduction or single runs, and the same as Markdown.
 
-    RUNS is the folder that dqnfed reproduce, dqnfed compare or dqnfed run wrote. The page needs no network.
+    RUNS is the folder that dqnfed reproduce, compare, demo or run wrote, or one that holds several runs of the same
+    clients. The page needs no network.
 
     \b
     Examples:

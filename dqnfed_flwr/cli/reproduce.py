@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import time
 from collections.abc import Sequence
@@ -22,6 +23,8 @@ from dqnfed_flwr.reproduce.parts import Wish, config_of, plan_part
 from dqnfed_flwr.reproduce.record import Reproduction, write_reproduction
 from dqnfed_flwr.reproduce.schema import Manifest, Part
 
+PIPE = 100
+"""Columns of a list where nobody says how many there are."""
 RECORD_SECONDS = 10.0
 """How long to wait for another part that is written into the record just now."""
 
@@ -55,8 +58,7 @@ def list_manifests() -> None:
         methods = dict.fromkeys(row.paper.partition("(")[0] for part in parts for row in part.rows if row.paper)
         table.add_row(*(Text(t) for t in (name, manifest.title, _few(data), _few(needs), _few(methods))))
     console = Console()
-    width = console.measure(table, options=console.options.update(max_width=10_000)).maximum
-    (console if console.is_terminal else Console(width=width)).print(table)
+    (console if console.is_terminal or "COLUMNS" in os.environ else Console(width=PIPE)).print(table)
 
 
 def reproduce(options: Options) -> None:

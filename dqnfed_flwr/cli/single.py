@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 import typer
 from rich.console import Console
 
+from dqnfed_flwr.cli.effects import given_keys, tell_without_effect
 from dqnfed_flwr.cli.failures import Interrupted
 from dqnfed_flwr.config import Scalar, Settings, flatten, nest
 from dqnfed_flwr.errors import ConfigError, RunError
@@ -38,6 +39,7 @@ def run_one(
 ) -> None:
     """Carry out `dqnfed run`."""
     settings = read_settings(config, overrides, output, resume=resume)
+    tell_without_effect(given_keys(config, overrides), [settings])
     if json_path and json_path != "-":
         try_writing(Path(json_path))
     console = Console(stderr=json_path == "-", quiet=quiet)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import product
 
 from dqnfed_flwr.config import PROFILES, TORCHJD, Scalar, Settings
+from dqnfed_flwr.config.effects import METHOD_OF
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.experiments import parse_scalar
 
@@ -15,7 +16,7 @@ FIRST = ("dqn-fed", "fedavg")
 """The first rows where all methods are compared; the others follow in the order of the registry."""
 GENERAL = ("split", "noise", "start", "attack", "local", "curvature", "step", "admission")
 """Groups of settings that every method shares; any other group belongs to methods."""
-GROUPS: dict[str, tuple[str, ...]] = {"fedmgda+": ("fedmgda",)}
+GROUPS: dict[str, tuple[str, ...]] = {method: (group,) for group, method in METHOD_OF.items()}
 """Groups of methods that have another name than their group."""
 COMMON = ("method", "seed", "output", "resume", "data", "partition", "clients", "num-classes")
 """Settings that all rows share: without them the rows could not be compared client by client."""
@@ -167,6 +168,11 @@ def _check_name(method: str) -> None:
     if method not in PROFILES and not (method.startswith(TORCHJD) and len(method) > len(TORCHJD)):
         allowed = ", ".join(sorted(PROFILES))
         raise ConfigError(f"--methods: found {method!r}; allowed: {ALL}, {allowed}, {TORCHJD}<aggregator>")
+
+
+def shared(key: str) -> bool:
+    """Whether rows can only be compared where this setting is the same; their folders, of course, differ."""
+    return key not in ("method", "output", "resume") and bool(_common([key]))
 
 
 def _common(keys: Mapping[str, Scalar] | Sequence[str]) -> list[str]:

@@ -111,6 +111,7 @@ def draw_rho(comparison: Comparison, colours: dict[int, str], figure: Figure) ->
     window = max((_window(found) for found in curves.values()), default=1)
     over = f", running mean over {window} rounds" if window > 1 else ""
     axes.set(title=f"Clients whose training loss did not rise{over}", xlabel="round", ylabel="ρ", ylim=(-0.03, 1.04))
+    axes.locator_params(axis="x", integer=True)
     _label_lines(figure, axes, comparison, smooth, colours)
 
 

@@ -1,22 +1,24 @@
-"""A comparison read back from its folder, or a single run as a comparison of one row."""
+"""A comparison read back from its folder, or runs, each as a row of a comparison."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dqnfed_flwr.compare.entries import Entry
+from dqnfed_flwr.compare.entries import Entry, shared
 from dqnfed_flwr.compare.files import JSON
 from dqnfed_flwr.compare.grid import Trial
 from dqnfed_flwr.compare.plan import RUN, RUNS, Job, Plan
-from dqnfed_flwr.compare.record import read_record
-from dqnfed_flwr.compare.results import Comparison, Row, compare_rows
+from dqnfed_flwr.compare.record import Record, read_record
+from dqnfed_flwr.compare.results import REFERENCE, Comparison, Row, compare_rows
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import ConfigError, DQNFedError
 
+ALONE = ("method", "seed", "output", "resume")
+"""Settings of a run that its place in a report tells already."""
 DEPTH = 3
 """A run's folder is runs/METHOD/seed-S below that of its comparison."""
 
@@ -58,25 +60,55 @@ def read_comparison(directory: Path) -> Written:
         raise ConfigError(f"{directory / JSON}: cannot be read as a comparison ({error})") from None
 
 
-def read_single(directory: Path) -> Written:
-    """Read one run as a comparison of one row.
+def run_folders(directory: Path) -> list[Path]:
+    """The folder itself where a run lies in it, else those of its folders that hold one, by name."""
+    if (directory / RUN).exists():
+        return [directory]
+    return sorted(path.parent for path in directory.glob(f"*/{RUN}"))
+
+
+def read_runs(directory: Path, folders: Sequence[Path]) -> Written:
+    """Read runs of the same clients as a comparison, a row each; the reference is the first of DQN-Fed, else the first.
 
     Raises
     ------
     ConfigError
-        If there is no finished run.
+        If a run is not finished, or clients or seeds differ.
     """
+    versions, found = zip(*(_run(folder) for folder in folders), strict=True)
+    settings = [record.job.settings for record in found]
+    flat = [each.flat() for each in settings]
+    if unlike := [key for key in flat[0] if shared(key) and any(each[key] != flat[0][key] for each in flat)]:
+        raise ConfigError(f"{directory}: its runs differ in {', '.join(unlike)}; give the folder of one run")
+    titles = [each.title for each in settings]
+    names = [title if titles.count(title) == 1 else each.name for title, each in zip(titles, folders, strict=True)]
+    rows = [
+        Row(replace(record.job.entry, title=name), {}, (record,)) for name, record in zip(names, found, strict=True)
+    ]
+    defaults = Settings().flat()
+    told = {
+        key: value
+        for key, value in flat[0].items()
+        if key not in ALONE and value != defaults[key] and all(each[key] == value for each in flat)
+    }
+    entries, seed = tuple(row.entry for row in rows), settings[0].seed
+    reference = next((entry for entry in entries if entry.method == REFERENCE), entries[0])
+    comparison = compare_rows(Plan(told, entries, (seed,), directory, seed), rows, reference, "mean", 1)
+    return Written(comparison, {"versions": versions[0]} if all(each == versions[0] for each in versions) else {})
+
+
+def _run(directory: Path) -> tuple[Mapping[str, str], Record]:
     try:
         found = json.loads((directory / RUN).read_text("utf-8"))
         settings = _settings(found["settings"])
+        versions = dict(found.get("versions", {}))
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise ConfigError(f"{directory / RUN}: cannot be read as a run ({error})") from None
     entry = Entry(settings.method, title=settings.title)
     record = read_record(Job(entry, {}, settings.seed, settings, directory))
     if not record.good:
         raise ConfigError(f"{directory}: {record.reason}")
-    plan = Plan(found["settings"], (entry,), (settings.seed,), directory, settings.seed)
-    return Written(compare_rows(plan, [Row(entry, {}, (record,))], entry, "mean", 1), {})
+    return versions, record
 
 
 def _row(item: Mapping[str, Any], directory: Path, last: int) -> Row:

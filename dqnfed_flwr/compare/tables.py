@@ -16,6 +16,7 @@ from dqnfed_flwr.compare.figures import Interval, Summary, ranks, value_of
 from dqnfed_flwr.compare.plan import LOG
 from dqnfed_flwr.compare.provenance import mixture_notes
 from dqnfed_flwr.compare.results import COMPARED, Comparison, Row
+from dqnfed_flwr.config import one_full_step
 
 UNKNOWN = "–"
 REASON = 40
@@ -219,6 +220,7 @@ def _main_notes(comparison: Comparison) -> tuple[str, ...]:
     notes = [comparison.plan.note] if comparison.plan.note else []
     notes.append("Mean ± standard deviation over seeds. Bold: best; underlined or slanted: second best.")
     notes += comparison.remarks
+    notes += _full_steps(comparison)
     notes += [
         f"{row.label}: {text}" for row in comparison.rows for text in row.failures or row.reason.split("\n") if text
     ]
@@ -226,6 +228,13 @@ def _main_notes(comparison: Comparison) -> tuple[str, ...]:
         notes.append(f"{LOG} in the folder of a run that failed has more about it.")
     notes += [f"{method} was left out: {reason}" for method, reason in comparison.plan.skipped.items()]
     return (*notes, *mixture_notes(comparison))
+
+
+def _full_steps(comparison: Comparison) -> list[str]:
+    """That local SGD is hardly any, with the rows that it concerns."""
+    found = [row.label for row in comparison.rows if any(one_full_step(record.job.settings) for record in row.good)]
+    text = "one full-batch step a round, which is FedSGD; set local.batch-size or local.epochs"
+    return [f"{', '.join(found)}: {text}"] if found else []
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -2,6 +2,7 @@
 
 from dqnfed_flwr.config._group import Scalar
 from dqnfed_flwr.config.admission import AdmissionSettings
+from dqnfed_flwr.config.effects import one_full_step, without_effect
 from dqnfed_flwr.config.groups import (
     CurvatureSettings,
     LocalSettings,
@@ -40,5 +41,7 @@ __all__ = [
     "describe",
     "flatten",
     "nest",
+    "one_full_step",
     "profile_of",
+    "without_effect",
 ]

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 Scalar = str | int | float | bool
+
+
+def _joined(value: Any) -> Any:
+    items = value if isinstance(value, list | tuple) else [value]
+    whole = items and all(isinstance(item, int) and not isinstance(item, bool) for item in items)
+    return ",".join(map(str, items)) if whole else value
+
+
+Numbers = Annotated[str, BeforeValidator(_joined)]
+"""Whole numbers between commas; a single one may come as a number, several as a list of YAML."""
 
 
 def kebab(name: str) -> str:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from dqnfed_flwr.config._group import Group
+from dqnfed_flwr.config._group import Group, Numbers
 
 StepRuleName = Literal["auto", "newton", "fixed", "clipped", "probed", "search"]
 PartitionName = Literal["iid", "shards", "dirichlet", "pathological", "one-class", "groups", "file"]
@@ -20,13 +20,15 @@ class SplitSettings(Group):
     min_samples: int = Field(10, ge=2, description="fewest samples of a client (dirichlet)")
     shards: int = Field(2, ge=1, description="shards a client (shards)")
     classes: int = Field(2, ge=1, description="classes a client (pathological)")
-    merge: str = Field("", description="classes of each client, such as 1,2,2,2,3; empty for one each (one-class)")
+    merge: Numbers = Field("", description="classes of each client, such as 1,2,2,2,3; empty for one each (one-class)")
     groups: int = Field(0, ge=0, description="natural groups used, drawn at random; 0 for every one (groups)")
     min_group_samples: int = Field(
         0, ge=0, description="fewest samples of a natural group that is used, training and test together (groups)"
     )
     samples: int = Field(0, ge=0, description="training samples used in all, 0 for every one")
-    only_classes: str = Field("", description="classes used, such as 0,2,6, numbered anew in this order; empty for all")
+    only_classes: Numbers = Field(
+        "", description="classes used, such as 0,2,6, numbered anew in this order; empty for all"
+    )
     test_fraction: float = Field(
         0.2, gt=0, lt=1, description="share of a client's samples that it tests on, where a set has no test part"
     )

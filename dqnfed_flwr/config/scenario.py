@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
-from dqnfed_flwr.config._group import Group
+from dqnfed_flwr.config._group import Group, Numbers
 from dqnfed_flwr.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -37,14 +37,8 @@ class AttackSettings(Group):
 
     kind: AttackKind = Field("none", description="what hostile clients send for their row, see data.md (in process)")
     share: float = Field(0.2, gt=0, lt=1, description="share of the clients that is hostile, drawn from the seed")
-    clients: str = Field("", description="the hostile clients themselves, such as 2,5,8, in place of a draw")
+    clients: Numbers = Field("", description="the hostile clients themselves, such as 2,5,8, in place of a draw")
     factor: float = Field(100.0, description="by what enlarged multiplies the row; below 0 it is turned round as well")
-
-    @field_validator("clients", mode="before")
-    @classmethod
-    def _accept_one(cls, clients: Any) -> Any:
-        """A single client may come as a number, as `--set attack.clients=3` reads it."""
-        return str(clients) if isinstance(clients, int) and not isinstance(clients, bool) else clients
 
     @property
     def listed(self) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ from dqnfed_flwr.data.apportion import IntArray
 from dqnfed_flwr.data.dealing import deal_out
 from dqnfed_flwr.data.inputs import sample_kind, sample_shape
 from dqnfed_flwr.data.noise import with_noise
+from dqnfed_flwr.data.scale import warn_of_scale
 from dqnfed_flwr.data.sets import DataSet, as_data_set, is_function, read_arrays
 from dqnfed_flwr.data.splits import stratified
 from dqnfed_flwr.data.user import import_function
@@ -86,8 +87,10 @@ def load_client(settings: Settings, partition: int, data_path: str | None = None
     """
     part = find_part(settings, partition, data_path)
     data = part.data
+    x_train = _take(data.x_train, part.train, data.name)
+    warn_of_scale(x_train, data.name)
     return ClientData(
-        x_train=_take(data.x_train, part.train, data.name),
+        x_train=x_train,
         y_train=part.given,
         x_validation=_take(data.x_train, part.validation, data.name),
         y_validation=data.y_train[part.validation],
@@ -174,6 +177,20 @@ def _split(settings: Settings, partition: int, data: DataSet, train: IntArray, t
 
 def _stream(settings: Settings, stream: int, partition: int) -> Generator:
     return np.random.default_rng((settings.seed, stream, partition))
+
+
+def check_features(part: ClientPart) -> None:
+    """Read the features of a client, and refuse what `load_client` would; images and tokens are left alone.
+
+    Raises
+    ------
+    DataError
+        If some are not finite.
+    """
+    data = part.data
+    for x, samples in ((data.x_train, part.train), (data.x_train, part.validation), (part.x_test, part.test)):
+        if np.issubdtype(x.dtype, np.floating):
+            _take(x, samples, data.name)
 
 
 def _take(x: Array, samples: IntArray, name: str) -> Array:

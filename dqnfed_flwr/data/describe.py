@@ -8,7 +8,7 @@ import numpy as np
 
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.data.apportion import IntArray
-from dqnfed_flwr.data.clients import ClientPart, find_part
+from dqnfed_flwr.data.clients import ClientPart, check_features, find_part
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class ClientSummary:
 
 
 def summarise(settings: Settings) -> list[ClientSummary]:
-    """Figures of every client of a run, in their order. No sample is read, but for data by a function of the user's.
+    """Figures of every client of a run, in their order. Of the samples only features are read, to check them.
 
     Raises
     ------
@@ -53,6 +53,8 @@ def summarise(settings: Settings) -> list[ClientSummary]:
         As `load_client`.
     """
     parts = [find_part(settings, partition) for partition in range(settings.clients)]
+    for part in parts:
+        check_features(part)
     classes = max(part.data.num_classes for part in parts)
     return [_summary(part, classes) for part in parts]
 

@@ -20,16 +20,22 @@ if TYPE_CHECKING:
     import torch
 
 
+MOST_COLOURS = 4
+"""Channels of common images; more are taken where the axes leave no doubt, as of satellites."""
+
+
 def sample_shape(x: NDArray[Any]) -> tuple[int, ...]:
     """Shape of one sample as the model sees it, channels first for images.
 
     Raises
     ------
     DataError
-        If dtype and number of axes are those of no kind of sample.
+        If dtype and number of axes are those of no kind of sample, or images seem to have their channels first.
     """
     if x.dtype == np.uint8 and x.ndim in (3, 4):
         height, width, *channels = x.shape[1:]
+        if channels and height <= MOST_COLOURS < min(width, *channels):
+            raise DataError(f"data: found uint8 images of shape {x.shape}: looks like [N, C, H, W]; store [N, H, W, C]")
         return (channels[0] if channels else 1, height, width)
     if np.issubdtype(x.dtype, np.floating) and x.ndim >= 2:
         return x.shape[1:]

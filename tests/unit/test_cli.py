@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from click.testing import Result
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from dqnfed_flwr.cli import exporter
 from dqnfed_flwr.cli.app import app
 from dqnfed_flwr.cli.demo import verdict
 from dqnfed_flwr.config import Settings
@@ -87,6 +88,55 @@ def test_every_option_and_command_has_help() -> None:
     for command in group.commands.values():
         assert command.help
         assert [option.name for option in command.params if isinstance(option, click.Option) and not option.help] == []
+
+
+def commands(group: click.Group, *words: str) -> Iterator[tuple[str, ...]]:
+    yield words
+    for name, command in group.commands.items():
+        yield from commands(command, *words, name) if isinstance(command, click.Group) else [(*words, name)]
+
+
+def test_no_help_escapes_its_brackets() -> None:
+    group = get_command(app)
+    assert isinstance(group, click.Group)
+    found = {words: call(*words, "--help") for words in commands(group)}
+    assert ("deploy", "init") in found
+    assert [words for words, result in found.items() if "\\[" in result.output] == []
+    assert "[default: 0,1,2]" in found["compare",].output
+    assert "\\[" not in call().output + call("data").output
+
+
+def test_a_mistyped_command_gets_one_suggestion() -> None:
+    assert call("rnu").stderr.count("Did you mean 'run'?") == 1
+
+
+def test_settings_without_effect_are_named(fake: FakeRun, tmp_path: Path) -> None:
+    result = call("run", "digits", "--set", "q-ffl.q=5", "--set", "rounds=3", "--set", "step.radius=0.1")
+    assert result.stderr == "dqnfed: no effect with dqn-fed: q-ffl.q, step.radius\n"
+    assert call("run", "digits", "--set", "rounds=3").stderr == ""  # its batch-size is not the user's
+    file = tmp_path / "mine.yaml"
+    file.write_text("local: {batch-size: 16}\n")
+    assert call("run", str(file), "--quiet").stderr == "dqnfed: no effect with dqn-fed: local.batch-size\n"
+    assert call("run", str(file), "--set", "method=fedavg").stderr == ""
+    assert len(fake.settings) == 4
+
+
+@pytest.mark.parametrize(("environment", "width"), [({"COLUMNS": None}, 100), ({"COLUMNS": "120"}, 120)])
+def test_manifests_in_a_pipe_fit_a_page(environment: dict[str, str | None], width: int) -> None:
+    result = CliRunner(env=environment).invoke(app, ["reproduce", "--list"])
+    assert max(map(len, result.output.splitlines())) <= width
+
+
+def test_dashboard_refuses_and_exporter_makes_a_missing_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(exporter, "Server", lambda *_: pytest.fail("served"))
+    result = call("dashboard", str(tmp_path / "typo"))
+    assert (result.exit_code, (tmp_path / "typo").exists()) == (2, False)
+    assert "typo: no such directory; name the one" in result.stderr
+    for _ in range(2):
+        exporter.prepare(tmp_path / "new")
+    assert capsys.readouterr().err.count(f"made {tmp_path / 'new'}, which was not there") == 1
 
 
 def test_no_arguments_show_the_help() -> None:

@@ -131,6 +131,19 @@ def test_faults_are_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert (tmp_path / "out" / "classes.csv").exists()
 
 
+@pytest.mark.parametrize("part", ["train", "test"])
+def test_describe_refuses_what_a_run_refuses(tmp_path: Path, part: str) -> None:
+    good, labels = np.zeros((40, 2), np.float32), np.arange(40) % 2
+    bad = good.copy()
+    bad[7, 1] = np.nan
+    train, test = (bad, good) if part == "train" else (good, bad)
+    np.savez(tmp_path / "nan.npz", x_train=train, y_train=labels, x_test=test, y_test=labels)
+    given = [f"data={tmp_path / 'nan.npz'}", "partition=iid", "clients=2"]
+    result = dqnfed("data", "describe", "digits", *(word for item in given for word in ("--set", item)))
+    assert result.exit_code == 1
+    assert "samples hold NaN or infinite features, first number 7" in result.output
+
+
 def test_a_csv_that_cannot_be_written_says_so(tmp_path: Path) -> None:
 
     with pytest.raises(RunError, match="cannot be written"):

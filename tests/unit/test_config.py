@@ -50,6 +50,18 @@ def test_whole_numbers_pass_for_real_ones() -> None:
     assert Settings.from_mapping({"participation": 1, "local.lr": 1}).participation == 1.0
 
 
+@pytest.mark.parametrize("key", ["split.merge", "split.only-classes", "attack.clients"])
+@pytest.mark.parametrize(("given", "read"), [(2, "2"), ([2, 5], "2,5"), ([3], "3"), ("1,2", "1,2"), ("", "")])
+def test_lists_of_numbers_come_in_any_form(key: str, given: object, read: str) -> None:
+    assert Settings.from_mapping({key: given}).flat()[key] == read
+
+
+@pytest.mark.parametrize("given", [True, 2.5, ["a"], [1, [2]], [], {}])
+def test_what_is_no_list_of_numbers_is_refused(given: object) -> None:
+    with pytest.raises(ConfigError, match=r"^split\.merge"):
+        Settings.from_mapping({"split.merge": given})
+
+
 @pytest.mark.parametrize(
     ("mapping", "words"),
     [

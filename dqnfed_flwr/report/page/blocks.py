@@ -155,10 +155,10 @@ def about(section: Section) -> list[tuple[str, str]]:
     seconds = found.get("seconds")
     return [
         ("command", str(found.get("command", ""))),
-        ("commit", commits_text(section.comparison) or str(found.get("commit") or "") or "not recorded"),
+        ("commit", commits_text(section.comparison) or str(found.get("commit") or "")),
         ("versions", ", ".join(f"{name} {number}" for name, number in versions.items())),
         ("machine", ", ".join(str(x) for x in (found.get("processor"), cores and f"{cores} cores") if x)),
-        ("accelerator", str(found.get("accelerator") or "none used or recorded")),
+        ("accelerator", str(found.get("accelerator") or ("none" if "accelerator" in found else ""))),
         ("platform", str(found.get("platform", ""))),
         ("wall clock", f"{seconds:.0f} s for what was still to be done" if isinstance(seconds, int | float) else ""),
         ("sum of the runs", f"{seconds_of(section.comparison):.0f} s"),

@@ -1,4 +1,4 @@
-"""What a report is about, read from a folder: a reproduction, a comparison, or a single run."""
+"""What a report is about, read from a folder: a reproduction, a comparison, a single run, or a folder of runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from dqnfed_flwr.compare.claims import Finding, findings
 from dqnfed_flwr.compare.files import JSON
 from dqnfed_flwr.compare.plan import RUN
-from dqnfed_flwr.compare.reading import Written, read_comparison, read_single
+from dqnfed_flwr.compare.reading import Written, read_comparison, read_runs, run_folders
 from dqnfed_flwr.compare.results import BASELINE, Comparison, Row
 from dqnfed_flwr.compare.tables import Table, grid_table, shift_table, tables
 from dqnfed_flwr.errors import ConfigError
@@ -118,8 +118,8 @@ def read_document(directory: Path) -> Document:
     if (directory / JSON).exists():
         section = _section("comparison", _named(directory), None, read_comparison(directory))
         return _document([Chapter(section.title, "", [section])])
-    if (directory / RUN).exists():
-        section = _section("run", _named(directory), None, read_single(directory))
+    if folders := run_folders(directory):
+        section = _section("run", _named(directory), None, read_runs(directory, folders))
         return _document([Chapter(section.title, "", [section])])
     raise ConfigError(
         f"{directory}: no {REPRODUCTION}, {JSON} or {RUN}; give the folder that dqnfed reproduce, compare or run wrote"

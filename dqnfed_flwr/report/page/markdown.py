@@ -26,9 +26,11 @@ def _chapter(chapter: Chapter, mark: str) -> list[str]:
     for section in chapter.sections:
         label = f"**{section.label[:1].upper()}{section.label[1:]}.**" if section.label else ""
         found = [*section.tables, *_claims(section)]
-        parts += [f"{mark}# {section.title}", *([label] if label else [])]
-        parts.append(re.sub("^## ", f"{mark}## ", markdown(found, "").strip(), flags=re.MULTILINE))
-        parts.append(_listed(f"{mark}## How it was run", [f"{name}: {text}" for name, text in about(section) if text]))
+        own = section.title != chapter.title
+        parts += [*([f"{mark}# {section.title}"] if own else []), *([label] if label else [])]
+        below = f"{mark}##" if own else f"{mark}#"
+        parts.append(re.sub("^## ", f"{below} ", markdown(found, "").strip(), flags=re.MULTILINE))
+        parts.append(_listed(f"{below} How it was run", [f"{name}: {text}" for name, text in about(section) if text]))
     return parts + [_listed(f"{mark}# {head}", texts) for head, texts in chapter.lists]
 
 

@@ -18,7 +18,7 @@ def write_report(directory: Path, output: Path | None) -> list[Path]:
     Parameters
     ----------
     directory : Path
-        Of a reproduction, a comparison or a single run.
+        Of a reproduction, a comparison, a single run, or runs in folders of their own, such as those of the demo.
     output : Path | None
         The page, the Markdown beside it; None for the folder itself.
 

@@ -95,6 +95,14 @@ def test_a_comparison_leaves_tables_and_pictures(fake: FakeWorkers, tmp_path: Pa
     )
 
 
+def test_settings_that_no_row_reads_are_named(fake: FakeWorkers, tmp_path: Path) -> None:
+    options = ["--seeds", "0", "--output", str(tmp_path)]
+    options += ["--set", "q-ffl.q=5", "--set", "local.epochs=2", "--set", "step.radius=1", "--set", "rounds=3"]
+    result = call("digits", *options)
+    assert (result.exit_code, len(fake.jobs)) == (0, 2)
+    assert result.stderr == "dqnfed: no effect with dqn-fed, fedavg: q-ffl.q, step.radius\n"
+
+
 def test_grid_options_reach_the_runs(fake: FakeWorkers, tmp_path: Path) -> None:
     grid = ["--grid", "local.lr=0.1,0.3", "--grid-rounds", "2", "--grid-seed", "8", "--select", "worst10"]
     result = call("digits", "--methods", "mgda", "--seeds", "4", *grid, "--output", str(tmp_path), "--json", "-")

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from dqnfed_flwr.compare.labels import label_points
-from dqnfed_flwr.compare.plots import GREY, colours_of, plot_comparison
+from dqnfed_flwr.compare.plots import GREY, colours_of, draw_rho, plot_comparison
 from dqnfed_flwr.compare.spreading import spread
 from dqnfed_flwr.errors import RunError
 from dqnfed_flwr.methods.registry import METHODS
@@ -87,3 +87,10 @@ def test_missing_matplotlib_says_how_to_install_it(tmp_path: Path, monkeypatch: 
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(RunError, match=r"dqnfed-flwr\[plots\]"):
         plot_comparison(make_comparison({"fedavg": [(0.5,)]}), tmp_path)
+
+
+def test_rho_is_drawn_over_whole_rounds() -> None:
+    comparison = make_comparison({"dqn-fed": [(0.5, 0.6)], "fedavg": [(0.4, 0.5)]})
+    figure = Figure(figsize=(8, 5))
+    draw_rho(comparison, colours_of(comparison), figure)
+    assert [tick for tick in figure.axes[0].get_xticks() if tick != round(tick)] == []

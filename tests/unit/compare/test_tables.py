@@ -15,6 +15,7 @@ from dqnfed_flwr.compare.files import as_json, write_files
 from dqnfed_flwr.compare.grid import Trial
 from dqnfed_flwr.compare.results import Comparison, compare_rows, reference_of
 from dqnfed_flwr.compare.tables import interval_text, markdown, print_tables, tables
+from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import ConfigError, RunError
 from tests.helpers.comparisons import make_comparison
 from tests.helpers.markdown import rows
@@ -64,6 +65,16 @@ def test_notes_tell_the_whole_reason_of_a_failure(comparison: Comparison) -> Non
     text = markdown(tables(comparison))
     assert "- krum: seed 0 failed: DataError: no file \\| there, and this is a long story to tell\n" in text
     assert "log.txt" in text
+
+
+@pytest.mark.parametrize(("own", "noted"), [({}, True), ({"local.epochs": 2}, False), ({"local.batch-size": 8}, False)])
+def test_one_full_batch_step_is_noted(comparison: Comparison, own: dict[str, int], noted: bool) -> None:
+    row = comparison.rows[1]
+    settings = Settings.from_mapping({"method": "fedavg", **own})
+    records = tuple(replace(record, job=replace(record.job, settings=settings)) for record in row.records)
+    made = [comparison.rows[0], replace(row, records=records)]
+    note = "FedAvg: one full-batch step a round, which is FedSGD; set local.batch-size or local.epochs"
+    assert (note in tables(compare_rows(comparison.plan, made, None, "mean", 1))[0].notes) is noted
 
 
 def test_personal_models_are_shown_and_not_ranked() -> None:

@@ -83,3 +83,14 @@ def test_read_only_samples_are_copied(dtype: type[np.generic]) -> None:
 def test_other_samples_are_refused(x: NDArray[Any]) -> None:
     with pytest.raises(DataError, match=rf"found samples of dtype {x.dtype} and shape .*; allowed are uint8 images"):
         sample_shape(x)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 32, 32), (2, 1, 8, 8), (2, 4, 28, 20)])
+def test_images_with_their_channels_first_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(DataError, match=r"looks like \[N, C, H, W\]; store \[N, H, W, C\]"):
+        sample_shape(np.zeros(shape, np.uint8))
+
+
+@pytest.mark.parametrize("shape", [(2, 64, 64, 13), (2, 3, 3, 13), (2, 3, 32, 3), (2, 1, 100, 1), (2, 32, 32, 4)])
+def test_many_channels_and_narrow_images_are_taken(shape: tuple[int, ...]) -> None:
+    assert sample_shape(np.zeros(shape, np.uint8)) == (shape[3], shape[1], shape[2])

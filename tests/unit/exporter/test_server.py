@@ -255,6 +255,8 @@ def test_a_poll_never_delays_a_scrape(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", ["exporter", "dashboard"])
 def test_commands_serve_until_they_are_ended(tmp_path: Path, command: str) -> None:
+    if command == "dashboard":
+        (tmp_path / "new").mkdir()
     program = [str(Path(sys.executable).with_name("dqnfed")), command, str(tmp_path / "new"), "--port", "0"]
     with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -288,6 +290,7 @@ def test_a_superlink_is_a_folder_or_a_name(
     monkeypatch.setattr("dqnfed_flwr.cli.exporter.signal.signal", lambda *_: None)
     monkeypatch.setenv("FLWR_HOME", "/etc/flwr")
     place = str(tmp_path / "fl") if given == "folder" else "dqnfed"
+    (tmp_path / "m").mkdir()
     result = CliRunner().invoke(app, [command, str(tmp_path / "m"), place])
     assert result.exit_code == 0, result.output
     home = str(tmp_path / "fl" / "operator") if given == "folder" else "/etc/flwr"
@@ -325,6 +328,7 @@ def test_a_connection_that_is_not_there_is_refused(
     monkeypatch.setattr(poll, "find_flwr", lambda: str(script))
     monkeypatch.setattr("dqnfed_flwr.cli.exporter.Server", _Nothing)
     monkeypatch.setattr("dqnfed_flwr.cli.exporter.signal.signal", lambda *_: None)
+    (tmp_path / "m").mkdir()
     result = CliRunner().invoke(app, [command, str(tmp_path / "m"), "nope"])
     assert result.exit_code == 2
     assert words in result.stderr

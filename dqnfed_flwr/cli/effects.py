@@ -1,0 +1,30 @@
+"""A word about settings that were given and change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import typer
+
+from dqnfed_flwr.config import Settings, flatten, nest, without_effect
+from dqnfed_flwr.experiments import load_config, shipped
+
+
+def given_keys(config: str, overrides: Sequence[str]) -> list[str]:
+    """Dotted keys of the user's own: those of `--set`, and of the file where it is no shipped experiment."""
+    own = [] if config in shipped() else flatten(nest(load_config(config)))
+    return list(dict.fromkeys([*own, *set_keys(overrides)]))
+
+
+def set_keys(overrides: Sequence[str]) -> list[str]:
+    """The keys of `--set KEY=VALUE`."""
+    return [override.partition("=")[0].strip() for override in overrides]
+
+
+def tell_without_effect(keys: Sequence[str], runs: Iterable[Settings]) -> None:
+    """Name on stderr the keys that change nothing in any of the runs, with the methods of these."""
+    settings = list(runs) if keys else []
+    unused = [key for key in keys if settings and all(without_effect(each, [key]) for each in settings)]
+    if unused:
+        methods = dict.fromkeys(each.method for each in settings)
+        typer.echo(f"dqnfed: no effect with {', '.join(methods)}: {', '.join(unused)}", err=True)

@@ -1,0 +1,76 @@
+"""Which settings have no effect with a method, its local work and its step rule.
+
+A key that is not named here counts as one with an effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from dqnfed_flwr.config.profiles import PROFILES, Rule, Work
+
+if TYPE_CHECKING:
+    from dqnfed_flwr.config.settings import Settings
+
+PASSES: tuple[Work, ...] = ("sgd", "ditto", "propfair", "fedcorr")
+"""Local work that is passes of SGD."""
+WORKS: Mapping[str, tuple[Work, ...]] = {
+    "local.epochs": (*PASSES, "lbfgs", "newton"),
+    "local.batch-size": PASSES,
+    "local.momentum": PASSES,
+    "local.decay": PASSES,
+    "local.proximal": PASSES,
+    "local.gradient": ("lbfgs",),
+    "local.gradient-batch": ("gradient", "lbfgs", "newton", "fednl", "fednew"),
+    **dict.fromkeys(
+        (f"curvature.{key}" for key in ("kind", "previous", "memory", "filter", "damping")),
+        ("gradient", "lbfgs", "newton"),
+    ),
+}
+"""Keys that only some local work reads."""
+RULES: Mapping[str, tuple[Rule, ...]] = {
+    "step.lr": ("fixed",),
+    "step.decay": ("fixed",),
+    "step.radius": ("clipped",),
+    **dict.fromkeys(
+        (
+            f"step.{key}"
+            for key in ("armijo", "acceptance", "start", "max-factor", "max-fall", "halvings", "ladder", "grow-every")
+        ),
+        ("probed",),
+    ),
+    "fedmdfg.search": ("search",),
+    "fedmdfg.beta": ("search",),
+}
+"""Keys that only some step rules read."""
+METHOD_OF: Mapping[str, str] = {"fedmgda": "fedmgda+"}
+"""Methods of groups of settings that have another name than their method."""
+
+
+def without_effect(settings: Settings, keys: Iterable[str]) -> list[str]:
+    """Those of the dotted `keys` that change nothing in a run with `settings`, in their order."""
+    last = settings.stage_settings
+    methods = {settings.method, last.method}
+    works: set[Work] = {settings.local_work, last.local_work}
+    if settings.wants_update:
+        works.add("sgd")
+    return [
+        key
+        for key in keys
+        if _of_other_methods(key, methods)
+        or (key in WORKS and works.isdisjoint(WORKS[key]))
+        or (key in RULES and settings.rule not in RULES[key])
+    ]
+
+
+def one_full_step(settings: Settings) -> bool:
+    """Whether a client's local SGD is one step on all its samples, as in FedSGD."""
+    local = settings.local
+    return settings.local_work in PASSES and local.epochs == 1 and not local.batch_size
+
+
+def _of_other_methods(key: str, methods: set[str]) -> bool:
+    group, dot, _ = key.partition(".")
+    method = METHOD_OF.get(group, group)
+    return bool(dot) and method in PROFILES and method not in methods
