@@ -102,7 +102,7 @@ def finished(config: Config, output: Path) -> RunResult:
         result = read_result(output)
         if result.settings == settings:
             return result
-    return run(settings)
+    return run(settings, overwrite=True)
 
 
 def summary(result: RunResult) -> dict[str, float]:

@@ -82,6 +82,9 @@ def run(
         typer.Option(metavar="DIR", help="Write results, event log, plot and checkpoint to this folder."),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in the output folder.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the run that the output folder holds.")
+    ] = False,
     json_path: Annotated[
         str | None, typer.Option("--json", metavar="FILE", help="Write settings and figures as JSON; - is stdout.")
     ] = None,
@@ -100,11 +103,22 @@ def run(
       dqnfed run mine.yaml --output runs/mine --resume
       dqnfed run digits --quiet --json - | python -m json.tool
 
-    Exit status: 0 the run ended, 1 it failed, 2 the settings are at fault, 130 interrupted.
+    Exit status: 0 the run ended, 1 it failed, 2 settings, data or model are at fault, 130 interrupted.
     """  # noqa: D301  # \b keeps the lines of a help text apart
-    from dqnfed_flwr.cli.single import run_one
+    from dqnfed_flwr.cli.single import Options, run_one
 
-    run_one(config, overrides or [], engine.value, output, resume=resume, json_path=json_path, quiet=quiet)
+    run_one(
+        Options(
+            config=config,
+            overrides=overrides or [],
+            engine=engine.value,
+            output=output,
+            resume=resume,
+            overwrite=overwrite,
+            json_path=json_path,
+            quiet=quiet,
+        )
+    )
 
 
 @app.command()

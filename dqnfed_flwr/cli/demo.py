@@ -25,7 +25,7 @@ def run_demo(output: Path) -> None:
         "without showing each other their data: once with DQN-Fed, once with FedAvg.\n"
     )
     results = {
-        name: train(read_settings(config, [], folder / config), console, name, "in-process")
+        name: train(read_settings(config, [], folder / config), console, name, "in-process", overwrite=True)
         for name, config in EXPERIMENTS.items()
     }
     console.print(summary_table(results))

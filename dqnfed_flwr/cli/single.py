@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -15,7 +17,7 @@ from rich.console import Console
 from dqnfed_flwr.cli.effects import given_keys, tell_without_effect
 from dqnfed_flwr.cli.failures import Interrupted
 from dqnfed_flwr.config import Scalar, Settings, flatten, nest
-from dqnfed_flwr.errors import ConfigError, RunError
+from dqnfed_flwr.errors import ConfigError, DataError, ModelError, RunError
 from dqnfed_flwr.experiments import load_config, parse_scalar
 from dqnfed_flwr.report.progress import progress_listener
 from dqnfed_flwr.report.table import summary_table
@@ -24,37 +26,48 @@ if TYPE_CHECKING:
     from dqnfed_flwr.engine.result import RunResult
 
 RUN, MODEL, EVENTS, PLOT = "run.json", "model.npz", "events.jsonl", "plot.png"
+CHECKPOINT = "checkpoint.npz"
 EngineName = Literal["in-process", "flower"]
 
 
-def run_one(
-    config: str,
-    overrides: Sequence[str],
-    engine: EngineName,
-    output: Path | None,
-    *,
-    resume: bool,
-    json_path: str | None,
-    quiet: bool,
-) -> None:
+@dataclass(frozen=True)
+class Options:
+    """What `dqnfed run` was told, as the command line has it."""
+
+    config: str
+    overrides: Sequence[str]
+    engine: EngineName
+    output: Path | None
+    resume: bool
+    overwrite: bool
+    json_path: str | None
+    quiet: bool
+
+
+def run_one(options: Options) -> None:
     """Carry out `dqnfed run`."""
-    settings = read_settings(config, overrides, output, resume=resume)
-    tell_without_effect(given_keys(config, overrides), [settings])
-    if json_path and json_path != "-":
-        try_writing(Path(json_path))
-    console = Console(stderr=json_path == "-", quiet=quiet)
+    if options.resume and options.overwrite:
+        raise ConfigError("--resume goes on with the run in the folder, --overwrite replaces it; give one of the two")
+    settings = read_settings(options.config, options.overrides, options.output, resume=options.resume)
+    tell_without_effect(given_keys(options.config, options.overrides), [settings])
+    json_path = options.json_path
+    console = Console(stderr=json_path == "-", quiet=options.quiet)
     name = settings.title
-    try:
-        result = train(settings, console, name, engine)
-    except KeyboardInterrupt:
-        raise Interrupted(_how_to_go_on(config, overrides, engine, settings)) from None
-    console.print(summary_table({name: result}))
-    if settings.output:
-        folder = Path(settings.output)
-        draw({name: result}, folder / PLOT, console)
-        show_files(console, [folder / RUN, folder / MODEL, folder / EVENTS, folder / PLOT])
-    if json_path:
-        write_json(result.to_json(), json_path)
+    folder = Path(settings.output) if settings.output else None
+    before = _checkpoint_of(folder)
+    with tried(Path(json_path) if json_path and json_path != "-" else None):
+        try:
+            result = train(settings, console, name, options.engine, overwrite=options.overwrite)
+        except (DataError, ModelError) as error:  # found before the first round
+            raise ConfigError(str(error)) from error
+        except KeyboardInterrupt:
+            raise Interrupted(_how_to_go_on(options, settings, before)) from None
+        console.print(summary_table({name: result}))
+        if folder:
+            draw({name: result}, folder / PLOT, console)
+            show_files(console, [folder / RUN, folder / MODEL, folder / EVENTS, folder / PLOT])
+        if json_path:
+            write_json(result.to_json(), json_path)
 
 
 def read_settings(config: str, overrides: Sequence[str], output: Path | None, *, resume: bool = False) -> Settings:
@@ -106,7 +119,9 @@ def overridden(flat: Mapping[str, Scalar], overrides: Sequence[str]) -> dict[str
     return found
 
 
-def train(settings: Settings, console: Console, label: str, engine: EngineName) -> RunResult:
+def train(
+    settings: Settings, console: Console, label: str, engine: EngineName, *, overwrite: bool = False
+) -> RunResult:
     """Run `settings` with progress on `console`, after trying the output folder."""
     from dqnfed_flwr.engine.run import run
     from dqnfed_flwr.engine.serve import prepare_output
@@ -114,7 +129,7 @@ def train(settings: Settings, console: Console, label: str, engine: EngineName) 
     prepare_output(settings)
     logging.getLogger("flwr").setLevel(logging.WARNING)  # progress is shown here; what goes wrong still is
     listeners = [] if console.quiet else [progress_listener(console, label)]
-    return run(settings, engine=engine, listeners=listeners)
+    return run(settings, engine=engine, overwrite=overwrite, listeners=listeners)
 
 
 def draw(results: Mapping[str, RunResult], path: Path, console: Console) -> None:
@@ -141,6 +156,21 @@ def try_writing(path: Path) -> None:
         raise ConfigError(f"--json: cannot write to {path} ({error.strerror}); name another file") from None
 
 
+@contextmanager
+def tried(path: Path | None) -> Iterator[None]:
+    """Try a file before the work, as `try_writing`, and take it away again where nothing came to be written."""
+    if path is None:
+        yield
+        return
+    new = not path.exists()
+    try_writing(path)
+    try:
+        yield
+    finally:
+        if new and path.is_file() and not path.stat().st_size:
+            path.unlink()
+
+
 def write_json(figures: Mapping[str, object], path: str) -> None:
     """Write figures as JSON to a file, or to stdout for `-`."""
     text = json.dumps(figures, indent=2)
@@ -160,9 +190,24 @@ def show_files(console: Console, files: Sequence[Path]) -> None:
             console.print(str(file), soft_wrap=True, markup=False, highlight=False)
 
 
-def _how_to_go_on(config: str, overrides: Sequence[str], engine: EngineName, settings: Settings) -> str:
+def _how_to_go_on(options: Options, settings: Settings, before: int | None) -> str:
+    """Advice after an interrupt; `before` is the checkpoint that lay there when the run began."""
     if not settings.output or not settings.checkpoint_every:
         return "nothing was kept; with --output DIR a run can be resumed"
-    command = ["dqnfed", "run", config, *(word for item in overrides for word in ("--set", item))]
-    command += [*(["--engine", engine] if engine != "in-process" else []), "--output", settings.output, "--resume"]
+    left = _checkpoint_of(Path(settings.output))
+    if left is None or (left == before and not settings.resume):
+        return "no checkpoint was written yet; the same command begins anew"
+    command = ["dqnfed", "run", options.config, *(word for item in options.overrides for word in ("--set", item))]
+    command += ["--engine", options.engine] if options.engine != "in-process" else []
+    command += ["--output", settings.output, "--resume"]
+    command += ["--json", options.json_path] if options.json_path else []
+    command += ["--quiet"] if options.quiet else []
     return f"go on with: {shlex.join(command)}"
+
+
+def _checkpoint_of(folder: Path | None) -> int | None:
+    """When the checkpoint of a folder was written, in nanoseconds; None where there is none."""
+    try:
+        return None if folder is None else (folder / CHECKPOINT).stat().st_mtime_ns
+    except OSError:
+        return None

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from dqnfed_flwr.client.flat_model import FlatModel
-from dqnfed_flwr.errors import DataError
+from dqnfed_flwr.errors import DataError, ModelError
+from dqnfed_flwr.randomness import seeded
 from dqnfed_flwr.types import Evaluation, Float64Array
 
 Samples = tuple[Tensor, Tensor]
@@ -40,6 +41,8 @@ class LocalLoss:
         Weight of the quadratic term.
     chunk : int
         Samples a pass; 0 takes as many as keep the saved activations within the bytes of `CHUNK_BYTES`.
+    outputs : int
+        Logits that the model must give for a sample; 0 takes any number of them.
 
     Notes
     -----
@@ -51,14 +54,19 @@ class LocalLoss:
     ------
     DataError
         If the training part is empty.
+    ModelError
+        If the model does not take the samples, or gives another number of logits.
     """
 
-    def __init__(self, model: FlatModel, samples: Samples, *, ridge: float = 0.0, chunk: int = 0) -> None:
+    def __init__(
+        self, model: FlatModel, samples: Samples, *, ridge: float = 0.0, chunk: int = 0, outputs: int = 0
+    ) -> None:
         if not len(samples[1]):
             raise DataError("the client has no training sample; give it at least one")
         self.model = model
         self.samples = samples
         self.ridge = ridge
+        check_fit(model, samples[0], outputs)
         self.chunk = chunk or choose_chunk(model, *samples)
         self._foreseen: tuple[Tensor, float, Callable[[], Tensor]] | None = None
 
@@ -220,22 +228,57 @@ def _differentiate_twice(loss: Tensor, parameters: Sequence[Tensor], directions:
     return torch.autograd.grad(along, parameters, allow_unused=True, materialize_grads=True)
 
 
+def check_fit(model: FlatModel, inputs: Tensor, outputs: int) -> None:
+    """Pass one sample through the model.
+
+    Parameters
+    ----------
+    model : FlatModel
+        Of whoever.
+    inputs : Tensor
+        [n, ...], n at least 1.
+    outputs : int
+        Logits that it must give; 0 takes any number of them.
+
+    Raises
+    ------
+    ModelError
+        If it raises anything, or gives something else.
+    """
+    sample = f"shape {list(inputs.shape[1:])}, {str(inputs.dtype).removeprefix('torch.')}"
+    what = f"{type(model.module).__name__} on a sample of {sample}"
+    try:
+        with seeded(0) if model.draws else nullcontext(), torch.no_grad():
+            logits = model.module(inputs[:1].clone())
+    except Exception as cause:  # whatever layers of the user's own do
+        whole = "" if inputs.is_floating_point() else "; whole numbers count as tokens: store x_train as float"
+        words = " ".join(f"{type(cause).__name__}: {cause}".split())
+        raise ModelError(f"model: {what} raised {words}{whole}") from cause
+    shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+    if not isinstance(logits, Tensor) or logits.ndim != 2 or (outputs and logits.shape[1] != outputs):
+        raise ModelError(
+            f"model: {what} gave {shape}; need one logit a class, [1, {outputs or 'classes'}]: build the last layer "
+            "for num_classes outputs"
+        )
+
+
 def choose_chunk(model: FlatModel, inputs: Tensor, labels: Tensor) -> int:
     """Samples whose saved activations fill at most the bytes of the device: a power of two, at most `MAX_CHUNK`.
 
     Counts what one sample leaves behind for its backward pass; the parameters, which all share, do not count.
     """
     shared = {tensor.untyped_storage().data_ptr() for tensor in model.module.state_dict().values()}
-    saved: dict[int, int] = {}
+    saved: dict[int, torch.UntypedStorage] = {}  # held, so that no other takes its place, and the count is the same
 
     def count(tensor: Tensor) -> None:  # a hook that gave the tensor back would tie a knot that is never freed
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in shared:
-            saved[storage.data_ptr()] = storage.nbytes()
+            saved[storage.data_ptr()] = storage
 
     with torch.autograd.graph.saved_tensors_hooks(count, lambda nothing: nothing):
         cross_entropy(model.module(inputs[:1].clone()), labels[:1].clone(), 1)
+    size = sum(storage.nbytes() for storage in saved.values())
     chunk, most = MAX_CHUNK, CHUNK_BYTES.get(model.theta.device.type, MOST_CHUNK_BYTES)
-    while chunk > 1 and chunk * sum(saved.values()) > most:
+    while chunk > 1 and chunk * size > most:
         chunk //= 2
     return chunk

@@ -55,6 +55,8 @@ class Worker:
         If the device is absent.
     DataError
         If there is no training sample, or a label does not fit the classes.
+    ModelError
+        If the model does not take the samples.
     ShapeError
         If the state is that of another model.
     """
@@ -72,7 +74,8 @@ class Worker:
         module = build_model(settings.model, data.input_shape, num_classes, seed=settings.seed, dtype=self._dtype)
         self._model = FlatModel(module, self._device)
         train = self._samples(data.x_train, data.y_train)
-        self._loss = LocalLoss(self._model, train, ridge=settings.ridge, chunk=settings.local.chunk)
+        local = settings.local
+        self._loss = LocalLoss(self._model, train, ridge=settings.ridge, chunk=local.chunk, outputs=num_classes)
         curvature_state = CurvatureState(self.spec.dim, self._dtype, self._device)
         curvature = Curvature(settings.curvature, settings.local.lr, self._loss, curvature_state)
         self._work = make_work(Bench(settings, self._loss, curvature, RoundMemory(self._dtype, self._device)))

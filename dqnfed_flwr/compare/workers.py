@@ -178,12 +178,14 @@ def brief(reason: str) -> str:
 
 def _run(folder: Path, flat: Mapping[str, Scalar], engine: Engine, line: Connection) -> None:
     from dqnfed_flwr.client.handlers import forget_clients
+    from dqnfed_flwr.engine.alone import TAKEOVER_SECONDS, alone_in
     from dqnfed_flwr.engine.run import run
 
     logging.getLogger("flwr").setLevel(logging.WARNING)
-    settings = Settings.from_mapping({**flat, "resume": (folder / CHECKPOINT).exists()})
+    with alone_in(folder, TAKEOVER_SECONDS):  # the worker of a comparison that was killed ends with its round
+        settings = Settings.from_mapping({**flat, "resume": (folder / CHECKPOINT).exists()})
     try:
-        run(settings, engine=engine, jobs=1, listeners=[_Reporter(line)])
+        run(settings, engine=engine, overwrite=not settings.resume, jobs=1, listeners=[_Reporter(line)])
     finally:
         forget_clients()
 
@@ -195,10 +197,11 @@ class _Reporter:
         self._line = line
 
     def on_start(self, rounds: int, done: list[RoundEvent]) -> None:
-        """Tell where a resumed run goes on."""
+        """Tell where a resumed run goes on, after the last accuracies that are known."""
         del rounds
-        if done:
-            self._line.send(("round", done[-1]))
+        known = [event for event in done if event.accuracy][-1:]
+        for event in [*known, *(event for event in done[-1:] if not event.accuracy)]:
+            self._line.send(("round", event))
 
     def on_round(self, event: RoundEvent) -> None:
         """Tell of a round."""

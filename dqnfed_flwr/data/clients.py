@@ -18,7 +18,7 @@ from dqnfed_flwr.data.noise import with_noise
 from dqnfed_flwr.data.scale import warn_of_scale
 from dqnfed_flwr.data.sets import DataSet, as_data_set, is_function, read_arrays
 from dqnfed_flwr.data.splits import stratified
-from dqnfed_flwr.data.user import import_function
+from dqnfed_flwr.data.user import call_function
 from dqnfed_flwr.errors import DataError
 
 Array = NDArray[Any]
@@ -155,7 +155,7 @@ def find_part(settings: Settings, partition: int, data_path: str | None = None) 
 def _own_arrays(settings: Settings, source: str, partition: int) -> Mapping[str, Array]:
     if not is_function(source):
         return read_arrays(source)
-    arrays = import_function(source, "data", DataError)(settings.flat(), partition, settings.clients)
+    arrays = call_function(source, "data", DataError, settings.flat(), partition, settings.clients)
     if not isinstance(arrays, Mapping):
         raise DataError(f"data: {source} returned {type(arrays).__name__}; it must return a mapping of arrays by name")
     return {str(key): np.asarray(value) for key, value in arrays.items()}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
+from traceback import extract_tb
 
 from dqnfed_flwr.errors import DQNFedError
 
@@ -28,12 +30,50 @@ def import_function(name: str, key: str, error: type[DQNFedError]) -> Callable[.
     module_name, _, function_name = name.partition(":")
     try:
         module = import_module(module_name)
-    except (ImportError, ValueError) as cause:
+    except Exception as cause:  # whatever the module does when it is imported
         raise error(
-            f"{key}: {name!r} names a function, but module {module_name!r} cannot be imported ({cause}); install it "
-            "on every node, or put its folder on PYTHONPATH"
+            f"{key}: {name!r} names a function, but module {module_name!r} cannot be imported ({_words(cause)}); "
+            "install it on every node, or put its folder on PYTHONPATH"
         ) from cause
     function = getattr(module, function_name, None)
     if not callable(function):
         raise error(f"{key}: module {module_name!r} has no function {function_name!r}; write module:function")
     return function  # type: ignore[no-any-return]
+
+
+def call_function(name: str, key: str, error: type[DQNFedError], *arguments: object) -> object:
+    """Import the function called `name` and call it.
+
+    Parameters
+    ----------
+    name, key, error
+        As for `import_function`.
+    arguments
+        Of the call.
+
+    Raises
+    ------
+    DQNFedError
+        Of the type `error`, in one line: what the function raised, and where. Errors of this package stay as they are.
+    """
+    function = import_function(name, key, error)
+    try:
+        return function(*arguments)
+    except DQNFedError:
+        raise
+    except Exception as cause:  # whatever a user's function does
+        raise error(f"{key}: {name} raised {_words(cause)}{_place(function, cause)}") from cause
+
+
+def _words(cause: Exception) -> str:
+    """Type and text of an error, in one line."""
+    return " ".join(f"{type(cause).__name__}: {cause}".split())
+
+
+def _place(function: Callable[..., object], cause: Exception) -> str:
+    """The line of the user's file in which the call went wrong; for a call that does not fit, the function itself."""
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return ""
+    lines = [frame.lineno for frame in extract_tb(cause.__traceback__) if frame.filename == code.co_filename]
+    return f" ({Path(code.co_filename).name}, line {lines[-1] if lines else code.co_firstlineno})"

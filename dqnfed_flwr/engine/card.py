@@ -92,7 +92,10 @@ def _clients(result: RunResult) -> str:
         clients = sorted(client for found, client in drops if found == reason)
         times = sum(count for (found, _), count in drops.items() if found == reason)
         lines.append(f"- left out, `{reason}`: {times} times, clients {_named(clients)}")
-    if not drops:
+    if missing := result.settings.clients - len(result.joined):
+        lines.append(f"- gave neither a gradient nor an accuracy: {missing} of {result.settings.clients}")
+    lines += [f"- left out at the end, {who}: {why}" for who, why in list(result.left_out.items())[:NAMED]]
+    if not drops and not missing and not result.left_out:
         lines.append("- nobody was left out of a round")
     return "\n".join(lines)
 

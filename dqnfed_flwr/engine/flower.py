@@ -26,9 +26,13 @@ from pathlib import Path
 import tomli_w
 
 from dqnfed_flwr.config import Settings, check_for_nodes
+from dqnfed_flwr.engine.alone import TAKEOVER_SECONDS, alone_in
 from dqnfed_flwr.engine.flwr_command import CONNECTION, FlwrCommand, flwr_environment, program, run_status
+from dqnfed_flwr.engine.occupied import check_free
 from dqnfed_flwr.engine.result import RUN, RunResult, read_result
 from dqnfed_flwr.errors import RunError
+from dqnfed_flwr.strategy.checkpoint import CheckpointStore
+from dqnfed_flwr.strategy.dqnfed import CHECKPOINT
 from dqnfed_flwr.telemetry.events import Listener
 from dqnfed_flwr.telemetry.log import EVENTS, read_events
 from dqnfed_flwr.version import package_version
@@ -40,13 +44,15 @@ POLL_SECONDS, STATUS_SECONDS = 0.3, 10.0
 """A look at the log costs nothing; asking `flwr` costs two seconds of a core that the run could use."""
 
 
-def run_flower(settings: Settings, *, listeners: Sequence[Listener] = ()) -> RunResult:
+def run_flower(settings: Settings, *, overwrite: bool = False, listeners: Sequence[Listener] = ()) -> RunResult:
     """Run `settings` under Flower's simulation engine and wait for the end.
 
     Parameters
     ----------
     settings : Settings
         Of the run; results go to its `output`, or to a temporary directory and into memory only.
+    overwrite : bool
+        Remove the run that `output` holds, if any.
     listeners : Sequence[Listener]
         Told of every round, read from the event log as it grows.
 
@@ -55,7 +61,7 @@ def run_flower(settings: Settings, *, listeners: Sequence[Listener] = ()) -> Run
     RunError
         If the extra `simulation` is missing, Flower could not be started, or the run failed.
     ConfigError
-        If the settings ask for what only the in-process engine does.
+        If the settings ask for what only the in-process engine does, or `output` holds a run or somebody at work.
     """
     check_for_nodes(settings)
     if find_spec("ray") is None:
@@ -65,14 +71,23 @@ def run_flower(settings: Settings, *, listeners: Sequence[Listener] = ()) -> Run
         output = Path(settings.output or home / "output").expanduser().absolute()
         start = str(Path(settings.start.model).expanduser().absolute()) if settings.start.model else ""
         settings = Settings.from_mapping({**settings.flat(), "output": str(output), "start.model": start})
-        (output / RUN).unlink(missing_ok=True)  # its coming tells that the run is over
-        if not settings.resume:
-            (output / EVENTS).unlink(missing_ok=True)
+        with alone_in(output, TAKEOVER_SECONDS if settings.resume else 0.0):
+            _make_way(output, settings, overwrite=overwrite)
         write_app(home / "app", settings)
         with superlink(home) as flwr:
             run_id = _submit(flwr, home / "app", settings)
             _follow(flwr, run_id, output, settings, listeners)
         return read_result(output)
+
+
+def _make_way(output: Path, settings: Settings, *, overwrite: bool) -> None:
+    """Take away what the run before left, as far as this one does not go on with it."""
+    if not settings.resume:
+        if not overwrite:
+            check_free(output)
+        CheckpointStore(output / CHECKPOINT).discard()
+        (output / EVENTS).unlink(missing_ok=True)
+    (output / RUN).unlink(missing_ok=True)  # its coming tells that the run is over
 
 
 def write_app(directory: Path, settings: Settings) -> None:

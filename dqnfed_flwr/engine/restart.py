@@ -13,8 +13,9 @@ from pathlib import Path
 from flwr.common.logger import log
 
 from dqnfed_flwr.config import Settings, check_for_nodes
+from dqnfed_flwr.engine.occupied import held_by
 from dqnfed_flwr.engine.serve import prepare_output
-from dqnfed_flwr.strategy.checkpoint import CheckpointStore
+from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.strategy.dqnfed import CHECKPOINT
 
 RUN_ID = "run-id"
@@ -33,7 +34,7 @@ def with_folders(settings: Settings, run_id: int) -> Settings:
 
 
 def settings_of_run(settings: Settings, run_id: int) -> Settings:
-    """`settings` with `resume` where this very run left a checkpoint before; else the output folder is made its own.
+    """`settings` with `resume` where this very run left a checkpoint before; else a free output folder is made its own.
 
     Parameters
     ----------
@@ -46,7 +47,7 @@ def settings_of_run(settings: Settings, run_id: int) -> Settings:
     ------
     ConfigError
         If the output folder cannot be written, a run is to be resumed without one, or the settings ask for what only
-        the in-process engine does.
+        the in-process engine does; or if another run's results or checkpoint lie there, and it is not to be resumed.
     """
     check_for_nodes(settings)
     output = prepare_output(settings)
@@ -54,17 +55,19 @@ def settings_of_run(settings: Settings, run_id: int) -> Settings:
         log(WARNING, "No output folder: a run that is interrupted begins anew. Set output, or %s on the server", OUTPUT)
         return settings
     if _last_run(output) != str(run_id):
-        _claim(output, run_id, keep=settings.resume)
+        if not settings.resume and (run := held_by(output)):
+            raise ConfigError(
+                f"output: {output} holds {run}; resume goes on with it; name another folder, or move that one away"
+            )
+        _claim(output, run_id)
     elif not settings.resume and (output / CHECKPOINT).exists():
         log(INFO, "This run was here before; it goes on from %s", output / CHECKPOINT)
         return _with(settings, resume=True)
     return settings
 
 
-def _claim(output: Path, run_id: int, *, keep: bool) -> None:
-    """Note that `run_id` writes to `output`, once another's checkpoint is gone, lest it be taken for this run's."""
-    if not keep:
-        CheckpointStore(output / CHECKPOINT).discard()
+def _claim(output: Path, run_id: int) -> None:
+    """Note that `run_id` writes to `output`."""
     temporary = output / f".{RUN_ID}"
     temporary.write_text(f"{run_id}\n")
     temporary.replace(output / RUN_ID)

@@ -56,7 +56,9 @@ class RunResult:
     accuracies : dict[int, float]
         Test accuracy of every client at `theta`, in [0, 1].
     seconds : float
-        Wall clock.
+        Wall clock; of a resumed run also that of its earlier rounds.
+    left_out : Mapping[str, str]
+        Nodes that were there at the end and could not take part, `client 3` or `node 17`, with their reasons.
     form : Form | None
         Of the data, which with `settings.model` makes the module; None where it is not known.
     versions : Mapping[str, str]
@@ -75,6 +77,12 @@ class RunResult:
     form: Form | None = None
     versions: Mapping[str, str] = field(default_factory=versions_here)
     origin: Origin = field(default_factory=Origin)
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def joined(self) -> list[int]:
+        """Clients that gave the run anything: a part in a round, or an accuracy."""
+        return sorted({client for event in self.events for client in event.participants} | set(self.accuracies))
 
     @property
     def final(self) -> dict[str, float]:
@@ -114,6 +122,7 @@ class RunResult:
             "bytes_up": self.bytes_up,
             "bytes_down": self.bytes_down,
             "seconds": self.seconds,
+            "left_out": dict(self.left_out),
             "form": asdict(self.form) if self.form else None,
             "versions": dict(self.versions),
             **self.origin.as_record(),
@@ -154,6 +163,7 @@ def read_result(directory: Path) -> RunResult:
         form=_form(record.get("form")),
         versions=record.get("versions", {}),
         origin=Origin(record.get("fingerprint"), tuple(record.get("commits", ()))),
+        left_out=record.get("left_out", {}),
     )
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.flower import run_flower
+from dqnfed_flwr.engine.occupied import check_free
 from dqnfed_flwr.engine.result import RunResult
+from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.experiments import load_config
+from dqnfed_flwr.strategy.checkpoint import output_directory
 from dqnfed_flwr.telemetry.events import Listener
 
 Engine = Literal["in-process", "flower"]
@@ -21,6 +24,7 @@ def run(
     *,
     engine: Engine = "in-process",
     resume: bool = False,
+    overwrite: bool = False,
     jobs: int = 0,
     listeners: Sequence[Listener] = (),
 ) -> RunResult:
@@ -34,6 +38,8 @@ def run(
         All clients in this process, or Flower's simulation engine (needs the extra `simulation`).
     resume : bool
         Continue from the checkpoint in the output directory.
+    overwrite : bool
+        Replace the run that the output directory holds; without it and `resume`, such a directory is refused.
     jobs : int
         Clients that compute at the same time in this process; 0 chooses. Bits do not depend on it.
     listeners : Sequence[Listener]
@@ -49,12 +55,14 @@ def run(
     DQNFedError
         If the configuration is at fault, or the run does not finish.
     """
+    if engine not in get_args(Engine):
+        raise ConfigError(f"engine: found {engine!r}; allowed: {', '.join(get_args(Engine))}")
     settings = as_settings(config)
     if resume and not settings.resume:
         settings = Settings.from_mapping({**settings.flat(), "resume": True})
     if engine == "flower":
-        return run_flower(settings, listeners=listeners)
-    return run_in_process(settings, jobs=jobs, listeners=listeners)
+        return run_flower(settings, overwrite=overwrite, listeners=listeners)
+    return run_in_process(settings, overwrite=overwrite, jobs=jobs, listeners=listeners)
 
 
 def as_settings(config: Settings | Mapping[str, Any] | str | Path) -> Settings:
@@ -64,20 +72,25 @@ def as_settings(config: Settings | Mapping[str, Any] | str | Path) -> Settings:
     return Settings.from_mapping(config if isinstance(config, Mapping) else load_config(str(config)))
 
 
-def run_in_process(settings: Settings, *, jobs: int = 0, listeners: Sequence[Listener] = ()) -> RunResult:
-    """Run with the in-process grid."""
+def run_in_process(
+    settings: Settings, *, overwrite: bool = False, jobs: int = 0, listeners: Sequence[Listener] = ()
+) -> RunResult:
+    """Run with the in-process grid. Whoever is at work in the output directory is waited for only to resume its run."""
     from client_app.app import app, together
     from dqnfed_flwr.client.handlers import forget_clients
     from dqnfed_flwr.data.fingerprint import fingerprint
     from dqnfed_flwr.engine.alone import TAKEOVER_SECONDS, alone_in
-    from dqnfed_flwr.engine.grid import Groups, InProcessGrid
+    from dqnfed_flwr.engine.grid import Groups
     from dqnfed_flwr.engine.hostile import with_hostile
+    from dqnfed_flwr.engine.one_source import OneSourceGrid
     from dqnfed_flwr.engine.serve import serve
-    from dqnfed_flwr.strategy.checkpoint import output_directory
 
-    with alone_in(output_directory(settings), TAKEOVER_SECONDS):
+    output = output_directory(settings)
+    with alone_in(output, TAKEOVER_SECONDS if settings.resume else 0.0):
+        if not settings.resume and not overwrite:
+            check_free(output)
         forget_clients()  # their data may have been replaced since
-        grid = InProcessGrid(
+        grid = OneSourceGrid(
             with_hostile(app, settings),
             settings.clients,
             settings.flat(),

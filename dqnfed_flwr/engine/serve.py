@@ -107,7 +107,8 @@ def _train(
     told: list[Listener] = [*([metrics] if metrics else []), *listeners]
     patience = Patience(told)
     log: list[Listener] = [_Begun(output / RUN), EventLog(output, patience)] if output else []
-    strategy = DQNFed(settings, listeners=[*log, *told], origin=origin)
+    earlier = _Earlier()
+    strategy = DQNFed(settings, listeners=[*log, earlier, *told], origin=origin)
     strategy.roster.wait(grid)
     strategy.start(grid, initial_model(settings, strategy.roster))
     outcome = strategy.outcome
@@ -119,10 +120,11 @@ def _train(
         theta=outcome.theta.numpy(),
         events=outcome.events,
         accuracies=dict(sorted(outcome.accuracy.items())),
-        seconds=time.perf_counter() - since,
+        seconds=earlier.seconds + time.perf_counter() - since,
         buffers=outcome.buffers,
         form=strategy.roster.form,
         origin=strategy.origin,
+        left_out=strategy.roster.refused,
     )
     if output:
         patience.write(output / RUN, lambda: result.write(output))
@@ -141,6 +143,23 @@ class _Begun:
 
     def on_round(self, event: RoundEvent) -> None:
         """Nothing."""
+
+    def on_end(self) -> None:
+        """Nothing."""
+
+
+class _Earlier:
+    """A listener that adds up what the rounds before a resumption took."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def on_start(self, rounds: int, done: list[RoundEvent]) -> None:
+        """The rounds that the checkpoint has."""
+        self.seconds = sum(event.seconds.get("total", 0.0) for event in done)
+
+    def on_round(self, event: RoundEvent) -> None:
+        """Nothing: this session's clock runs."""
 
     def on_end(self) -> None:
         """Nothing."""

@@ -5,10 +5,11 @@ Importing this package does not import torch; `build_model` does.
 
 from __future__ import annotations
 
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from dqnfed_flwr.data.user import import_function
+from dqnfed_flwr.data.user import call_function
 from dqnfed_flwr.errors import ModelError
 from dqnfed_flwr.randomness import seeded
 
@@ -68,6 +69,8 @@ def build_model(
         model = builder(tuple(input_shape), num_classes)
     if not isinstance(model, torch.nn.Module):
         raise ModelError(f"model: {name} returned {type(model).__name__}; it must return a torch.nn.Module")
+    if any(map(torch.nn.parameter.is_lazy, [*model.parameters(), *model.buffers()])):
+        raise ModelError(f"model: {name} has lazy layers, whose shapes are not known; give them their sizes")
     return model.to(dtype or torch.float32)
 
 
@@ -76,5 +79,5 @@ def _builder(name: str) -> Callable[..., object]:
         builder: Callable[..., object] = getattr(import_module(_BUILDERS[name]), name.replace("-", "_"))
         return builder
     if ":" in name:
-        return import_function(name, "model", ModelError)
+        return partial(call_function, name, "model", ModelError)
     raise ModelError(f"model: unknown name {name!r}; allowed: {', '.join(MODELS)}, or module:function")

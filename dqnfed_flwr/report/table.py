@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
     from dqnfed_flwr.engine.result import RunResult
 
 UNKNOWN = "–"
+NAMED, REASON_WIDTH = 3, 80
+"""Nodes left out whose reasons stand in the table, and how much of each."""
 
 
 def summary_table(results: Mapping[str, RunResult]) -> Table:
@@ -69,6 +73,18 @@ def _per_round(result: RunResult) -> str:
     return f"{result.exchanges / len(result.events):.2f}" if result.events else UNKNOWN
 
 
+def _clients(result: RunResult) -> str:
+    found = f"{len(result.joined)} of {result.settings.clients}"
+    if not result.left_out:
+        return found
+    reasons = [
+        f"{who.removeprefix('client ')} ({textwrap.shorten(why, REASON_WIDTH, placeholder=' ...')})"
+        for who, why in list(result.left_out.items())[:NAMED]
+    ]
+    more = f" and {len(result.left_out) - NAMED} more" if len(result.left_out) > NAMED else ""
+    return escape(f"{found}; left out: {', '.join(reasons)}{more}")
+
+
 ROWS: tuple[tuple[str, Callable[[RunResult], str]], ...] = (
     ("mean", _final("mean", "{:.2f} %", 100)),
     ("σ (spread over clients)", _final("std", "{:.2f} %", 100)),
@@ -79,6 +95,7 @@ ROWS: tuple[tuple[str, Callable[[RunResult], str]], ...] = (
     ("KL to equal accuracies", _final("kl_uniform", "{:.5f}")),
     ("ρ mean (clients whose loss did not rise)", _rho(_mean)),
     ("ρ minimum", _rho(min)),
+    ("clients", _clients),
     ("rounds", lambda result: str(len(result.events))),
     ("ended", lambda result: result.status),
     ("exchanges a round", _per_round),

@@ -85,6 +85,13 @@ class Roster:
         return sorted(found, key=lambda drop: drop.client)
 
     @property
+    def refused(self) -> dict[str, str]:
+        """Why nodes that are there cannot take part, by what is known of them: `client 3`, or else `node 17`."""
+        misfits = {f"client {drop.client}": f"{drop.reason}: {drop.detail}" for drop in self.left_out}
+        others = {f"node {node}": why for node, why in self._refusals.items() if node not in self._misfits}
+        return {**misfits, **others}
+
+    @property
     def form(self) -> Form:
         """What the members have in common, settled by `wait` and held against whoever comes later.
 
@@ -129,6 +136,9 @@ class Roster:
             waits += 1
         self._preflight()
         if len(self._members) < self._min_clients:
+            reasons = set(self._refusals.values())
+            if len(reasons) == 1 and len(self._refusals) >= self._clients:
+                raise QuorumError(f"none of {self._clients} clients can take part: {reasons.pop()}")
             refused = f". {len(self._refusals)} could not take part: " if self._refusals else ""
             raise QuorumError(
                 f"{len(self._members)} of {self._clients} clients came within {waits * self._deadline:.0f} s; at least "
@@ -161,9 +171,14 @@ class Roster:
         self._unanswered = Counter({node: times for node, times in self._unanswered.items() if node in present})
         if new := sorted(present - self._met()):
             self._query(grid, new)
+        refusals: dict[str, list[int]] = {}
         for answer in pull(grid, self._asked):
-            self._take_in(answer)
+            if why := self._take_in(answer):
+                refusals.setdefault(why, []).append(answer.node)
             del self._unanswered[answer.node]
+        for why, (first, *others) in refusals.items():
+            more = f" (and {len(others)} more)" if others else ""
+            log(WARNING, "Node %d%s does not take part: %s", first, more, why)
         self._asked = {number: node for number, node in self._asked.items() if self._unanswered[node]}
         self._fill_vacancies()
         if len(self._members) != known:
@@ -210,22 +225,24 @@ class Roster:
         asked = {node for node, when in self._ask_again.items() if when > now}
         return {member.node_id for member in self._members.values()} | {*self._spare} | asked
 
-    def _take_in(self, answer: Answer) -> None:
+    def _take_in(self, answer: Answer) -> str:
+        """Take in what a node says of itself; if it cannot take part, why, unless it said so before."""
         try:
             member = _member(answer.node, wire.decode_properties(answer.content()))
             if found := objection(member, self._form):
                 self._turn_away(member, *found)
-                return
+                return ""
             self._spare[answer.node] = member
             self._refusals.pop(answer.node, None)
             self._misfits.pop(answer.node, None)
             if member.client in self._members:
                 log(WARNING, "Node %d stands by: partition %d is taken", answer.node, member.client)
         except WireError as error:
-            if self._refusals.get(answer.node) != str(error):
-                log(WARNING, "Node %d does not take part: %s", answer.node, error)
+            known = self._refusals.get(answer.node)
             self._refusals[answer.node] = str(error)
             self._ask_again[answer.node] = time.monotonic() + ASK_AGAIN_SECONDS
+            return str(error) if known != str(error) else ""
+        return ""
 
     def _fill_vacancies(self) -> None:
         """Give each vacant partition to the node of lowest id that claims it; the others stand by."""

@@ -21,7 +21,7 @@ from dqnfed_flwr.cli.demo import verdict
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine import run as engine_run
 from dqnfed_flwr.engine.result import RunResult
-from dqnfed_flwr.errors import QuorumError
+from dqnfed_flwr.errors import DataError, ModelError, QuorumError
 from dqnfed_flwr.telemetry.events import Listener
 from dqnfed_flwr.telemetry.log import EventLog
 from tests.helpers.runs import make_event, make_result
@@ -35,9 +35,14 @@ class FakeRun:
     def __init__(self) -> None:
         self.settings: list[Settings] = []
         self.engines: list[str] = []
+        self.overwrites: list[bool] = []
         self.error: BaseException | None = None
+        self.saves = True
 
-    def __call__(self, settings: Settings, *, engine: str, listeners: Sequence[Listener] = ()) -> RunResult:
+    def __call__(
+        self, settings: Settings, *, engine: str, overwrite: bool = False, listeners: Sequence[Listener] = ()
+    ) -> RunResult:
+        self.overwrites.append(overwrite)
         self.settings.append(settings)
         self.engines.append(engine)
         result = make_result(EVENTS, settings=settings)
@@ -47,6 +52,8 @@ class FakeRun:
             for event in EVENTS:
                 listener.on_round(event)
             listener.on_end()
+        if settings.output and self.saves:
+            (Path(settings.output) / "checkpoint.npz").touch()
         if self.error:
             raise self.error
         if settings.output:
@@ -237,6 +244,7 @@ def test_json_to_a_file_and_quiet(tmp_path: Path) -> None:
         (["digits", "--set", "rounds=many"], "'many'"),
         (["digits", "--engine", "docker"], "'docker'"),
         (["digits", "--resume"], "resume: needs output"),
+        (["digits", "--resume", "--overwrite", "--output", "x"], "give one of the two"),
         (["digits", "--output", "/dev/null/here"], "output: cannot write to /dev/null/here"),
         (["digits", "--json", "/dev/null/here"], "--json: cannot write to /dev/null/here"),
         ([], "Missing argument 'CONFIG'"),
@@ -272,6 +280,42 @@ def test_interrupt_says_how_to_go_on(fake: FakeRun, tmp_path: Path) -> None:
     fake.error = None
     assert call("run", "digits", "--set", "rounds=9", "--output", str(folder), "--resume").exit_code == 0
     assert fake.settings[1].resume
+
+
+def test_interrupt_carries_every_option_on(fake: FakeRun, tmp_path: Path) -> None:
+    fake.error = KeyboardInterrupt()
+    result = call("run", "digits", "-q", "--json", "-", "--output", str(tmp_path), "--overwrite")
+    assert result.stderr.endswith(f"go on with: dqnfed run digits --output {tmp_path} --resume --json - --quiet\n")
+    assert fake.overwrites == [True]
+
+
+@pytest.mark.parametrize("options", [[], ["--overwrite"]])
+def test_interrupt_before_the_first_checkpoint_does_not_advise_to_resume(
+    fake: FakeRun, tmp_path: Path, options: list[str]
+) -> None:
+    fake.error, fake.saves = KeyboardInterrupt(), False
+    if options:
+        (tmp_path / "checkpoint.npz").touch()  # of the run that is to be replaced
+    json_path = tmp_path / "figures.json"
+    result = call("run", "digits", "--output", str(tmp_path), "--json", str(json_path), *options)
+    assert result.exit_code == 130
+    assert "no checkpoint was written yet; the same command begins anew" in result.stderr
+    assert not json_path.exists()
+
+
+def test_what_a_json_file_held_stays_where_a_run_fails(fake: FakeRun, tmp_path: Path) -> None:
+    fake.error = QuorumError("too few")
+    for text in ("{}", ""):
+        (tmp_path / "old.json").write_text(text)
+        assert call("run", "digits", "--json", str(tmp_path / "old.json")).exit_code == 1
+        assert (tmp_path / "old.json").read_text() == text
+
+
+@pytest.mark.parametrize("error", [DataError("data: no file"), ModelError("model: unknown name")])
+def test_data_and_model_at_fault_end_with_status_2(fake: FakeRun, error: Exception) -> None:
+    fake.error = error
+    result = call("run", "digits")
+    assert (result.exit_code, result.stderr) == (2, f"dqnfed: {error}\n")
 
 
 def test_interrupt_without_output_says_that_nothing_is_kept(fake: FakeRun) -> None:

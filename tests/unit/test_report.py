@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
+from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.errors import ConfigError, RunError
 from dqnfed_flwr.report import progress
@@ -72,6 +73,17 @@ def test_table_sets_runs_side_by_side() -> None:
     assert rows["bytes up, from clients"] == ["2 MB", "2 MB"]
     assert rows["bytes down, to clients"] == ["4 MB", "4 MB"]
     assert rows["seconds"] == ["1.2", "1.2"]
+
+
+def test_table_says_who_is_missing_and_why() -> None:
+    result = make_result([make_event(1, None)], settings=Settings.from_mapping({"clients": 4}))
+    assert table_rows({"run": result})["clients"] == ["4 of 4"]
+    lost = replace(result, settings=Settings.from_mapping({"clients": 9}))
+    assert table_rows({"run": lost})["clients"] == ["4 of 9"]
+    out = io.StringIO()
+    named = replace(lost, left_out={"client 0": "other-form: [5]", **{f"node {n}": "x" * 99 for n in range(1, 5)}})
+    Console(file=out, width=300).print(summary_table({"run": named}))
+    assert "4 of 9; left out: 0 (other-form: [5]), node 1 (...), node 2 (...) and 2 more" in out.getvalue()
 
 
 def test_table_marks_what_is_unknown() -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from dqnfed_flwr.client import gradients
 from dqnfed_flwr.client.flat_model import FlatModel
 from dqnfed_flwr.client.gradients import LocalLoss, Samples, choose_chunk
-from dqnfed_flwr.errors import DataError, ShapeError
+from dqnfed_flwr.errors import DataError, ModelError, ShapeError
 from dqnfed_flwr.models import build_model
 
 CPU = torch.device("cpu")
@@ -251,3 +251,36 @@ def test_unfit_vectors_and_empty_data_are_refused() -> None:
     for theta in (model.theta[1:], model.theta.double()):
         with pytest.raises(ShapeError, match="this model needs"):
             loss.loss(theta)
+
+
+@pytest.mark.parametrize(
+    ("module", "inputs", "message"),
+    [
+        (
+            nn.Linear(3, 5),
+            torch.ones(4, 6),
+            r"Linear on a sample of shape \[6\], float32 raised RuntimeError: mat1 .*3x5",
+        ),
+        (nn.Linear(6, 1), torch.ones(4, 6), r"gave \(1, 1\); need one logit a class, \[1, 5\]"),
+        (nn.Sequential(nn.Linear(6, 5), nn.Flatten(0)), torch.ones(4, 6), r"gave \(5,\); need one logit a class"),
+        (nn.Linear(6, 5), torch.ones(4, 6, dtype=torch.int64), r"int64 raised .*: store x_train as float$"),
+    ],
+)
+@pytest.mark.parametrize("chunk", [0, 2])
+def test_a_model_that_does_not_fit_is_told_in_one_line(
+    module: nn.Module, inputs: torch.Tensor, message: str, chunk: int
+) -> None:
+    with pytest.raises(ModelError, match=message) as raised:
+        LocalLoss(FlatModel(module, CPU), (inputs, torch.zeros(4, dtype=torch.int64)), chunk=chunk, outputs=5)
+    assert "\n" not in str(raised.value)
+
+
+def test_the_trial_of_a_model_draws_from_nobodys_random_state() -> None:
+    class Noisy(nn.Linear):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return super().forward(inputs + torch.rand(6))
+
+    model = FlatModel(Noisy(6, 5), CPU)
+    before = torch.random.get_rng_state()
+    LocalLoss(model, (torch.ones(4, 6), torch.zeros(4, dtype=torch.int64)), chunk=2, outputs=5)
+    assert torch.equal(torch.random.get_rng_state(), before)

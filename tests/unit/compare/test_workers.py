@@ -11,11 +11,11 @@ import pytest
 
 from dqnfed_flwr.compare.entries import Entry
 from dqnfed_flwr.compare.plan import Job
-from dqnfed_flwr.compare.workers import brief, carry_out
+from dqnfed_flwr.compare.workers import _Reporter, brief, carry_out
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.telemetry.events import RoundEvent
-from tests.helpers.runs import TINY
+from tests.helpers.runs import TINY, make_event
 
 FAULTS = "tests.helpers.faulty_data"
 """Data that raise with seed 1 and end their process with seed 2."""
@@ -51,7 +51,7 @@ def test_a_run_that_raises_or_dies_stops_no_other(tmp_path: Path) -> None:
     assert notes.begun == [0, 1, 2, 3]
     assert notes.rounds == {0: 2, 3: 2}
     assert failures == {jobs[1].folder: notes.ended[1], jobs[2].folder: notes.ended[2]}
-    assert notes.ended[1].endswith("ValueError: no data with seed 1")
+    assert notes.ended[1].startswith(f"data: {FAULTS}:data raised ValueError: no data with seed 1 (faulty_data.py, ")
     assert notes.ended[2] == "its process was ended by SIGKILL"
     assert (notes.ended[0], notes.ended[3]) == ("", "")
     assert [job.finished for job in jobs] == [True, False, False, True]
@@ -103,3 +103,13 @@ def test_a_long_reason_is_its_first_and_last_line() -> None:
     assert brief("one  line") == "one line"
     assert brief("first\n\n  second\nlast \n") == "first ... last"
     assert brief("") == ""
+
+
+def test_a_resumed_run_tells_the_last_accuracies_that_are_known() -> None:
+    theirs, ours = multiprocessing.Pipe()
+    known, later = make_event(2, (0.5, 0.7)), [make_event(3, None), make_event(4, None)]
+    _Reporter(ours).on_start(9, [make_event(1, (0.1, 0.2)), known, *later])
+    assert [theirs.recv()[1].round, theirs.recv()[1].round] == [2, 4]
+    _Reporter(ours).on_start(9, [known])
+    assert theirs.recv()[1].round == 2
+    assert not theirs.poll()

@@ -109,6 +109,6 @@ def test_a_run_in_the_same_process_takes_the_data_as_they_are(tmp_path: Path) ->
     write_data(tmp_path / "d.npz")
     first = run(settings(tmp_path))
     write_data(tmp_path / "d.npz", 1)
-    second = run(settings(tmp_path))
+    second = run(settings(tmp_path), overwrite=True)
     assert second.origin.fingerprint != first.origin.fingerprint
     assert not np.allclose(second.theta, first.theta)

@@ -11,6 +11,7 @@ from client_app.app import app as client
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.grid import InProcessGrid
 from dqnfed_flwr.engine.restart import METRICS, OUTPUT, RUN_ID, settings_of_run, with_folders
+from dqnfed_flwr.engine.result import RUN
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.strategy.dqnfed import CHECKPOINT
 from server_app.app import main
@@ -29,12 +30,21 @@ def test_a_run_begins_and_goes_on(tmp_path: Path) -> None:
     assert settings_of_run(settings(tmp_path), 7).resume
 
 
-def test_another_runs_checkpoint_is_not_taken_up(tmp_path: Path) -> None:
+@pytest.mark.parametrize("left", [CHECKPOINT, RUN])
+def test_another_run_is_neither_taken_up_nor_lost(tmp_path: Path, left: str) -> None:
     (tmp_path / RUN_ID).write_text("6\n")
-    (tmp_path / CHECKPOINT).touch()
+    (tmp_path / left).touch()
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=r"holds a run that cannot be read; .* name another folder, or move"):
+            settings_of_run(settings(tmp_path), 7)
+    assert (tmp_path / left).exists()
+    assert (tmp_path / RUN_ID).read_text() == "6\n"
+
+
+def test_a_folder_of_a_run_that_got_nowhere_is_free(tmp_path: Path) -> None:
+    (tmp_path / RUN_ID).write_text("6\n")
     assert not settings_of_run(settings(tmp_path), 7).resume
-    assert not (tmp_path / CHECKPOINT).exists()
-    assert not settings_of_run(settings(tmp_path), 7).resume
+    assert (tmp_path / RUN_ID).read_text() == "7\n"
 
 
 def test_a_run_that_resumes_another_keeps_its_checkpoint(tmp_path: Path) -> None:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
+from typing import cast, get_args
 
 import numpy as np
 import pytest
 
 import dqnfed_flwr
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.engine.run import as_settings, choose_jobs, run
-from dqnfed_flwr.errors import ConfigError
+from dqnfed_flwr.engine import alone
+from dqnfed_flwr.engine.result import RUN
+from dqnfed_flwr.engine.run import Engine, as_settings, choose_jobs, run
+from dqnfed_flwr.errors import ConfigError, DataError, ModelError
+from dqnfed_flwr.strategy import roster
+from dqnfed_flwr.strategy.dqnfed import CHECKPOINT
+from tests.helpers.clock import Clock
 from tests.helpers.runs import TINY
 
 
@@ -42,9 +49,9 @@ def test_a_faulty_configuration_is_told_before_anything_runs() -> None:
 @pytest.mark.parametrize("method", ["dqn-fed", "fedavg"])
 def test_clients_at_a_time_make_no_difference(method: str) -> None:
     settings = {**TINY, "method": method, "local.threads": 1}
-    alone, together = (run(settings, jobs=jobs) for jobs in (1, 3))
-    assert np.array_equal(alone.theta, together.theta)
-    assert alone.accuracies == together.accuracies
+    one, three = (run(settings, jobs=jobs) for jobs in (1, 3))
+    assert np.array_equal(one.theta, three.theta)
+    assert one.accuracies == three.accuracies
 
 
 @pytest.mark.parametrize(
@@ -62,3 +69,69 @@ def test_clients_at_a_time_make_no_difference(method: str) -> None:
 def test_cores_are_shared_out(changes: dict[str, int | float | str], expected: int) -> None:
     settings = Settings.from_mapping({"clients": 10, "local.threads": 1, "device": "cpu", **changes})
     assert choose_jobs(settings, cores=4) == expected
+
+
+@pytest.mark.parametrize("engine", ["Flower", "in_process", ""])
+def test_an_unknown_engine_is_refused(engine: str) -> None:
+    with pytest.raises(ConfigError, match=rf"engine: found '{engine}'; allowed: in-process, flower"):
+        run(TINY, engine=cast(Engine, engine))
+
+
+def test_a_folder_that_holds_a_run_is_refused_and_kept(tmp_path: Path) -> None:
+    settings = {**TINY, "output": str(tmp_path)}
+    run(settings)
+    kept = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    for engine in get_args(Engine) if find_spec("ray") else ("in-process",):
+        with pytest.raises(ConfigError, match=r"holds a run of 2 rounds \(finished\); --resume .*--overwrite"):
+            run(settings, engine=engine)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == kept
+    assert run({**settings, "seed": 1}, overwrite=True).settings.seed == 1
+    (tmp_path / RUN).unlink()
+    with pytest.raises(ConfigError, match=r"holds a run of 2 rounds \(finished\); --resume"):  # says the checkpoint
+        run(settings)
+    (tmp_path / CHECKPOINT).unlink()
+    assert run(settings).status == "finished"
+
+
+def test_a_folder_at_work_is_waited_for_only_to_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(alone, "time", clock)
+    settings = {**TINY, "output": str(tmp_path)}
+    with alone.alone_in(tmp_path):
+        for overwrite in (False, True):
+            with pytest.raises(ConfigError, match="is at work there; let it end"):
+                run(settings, overwrite=overwrite)
+        assert clock.slept == 0
+        with pytest.raises(ConfigError, match="has not ended within 60 s"):
+            run(settings, resume=True)
+
+
+BAD_DATA = """
+import numpy as np
+
+def data(settings, partition, clients):
+    x = np.ones((30, 4))
+    if partition == 1:
+        x[3] = np.nan
+    return {"x_train": x, "y_train": np.arange(30) % 3}
+"""
+
+
+def test_a_client_whose_data_cannot_be_used_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bad_data.py").write_text(BAD_DATA)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(DataError, match=r"bad_data:data: 1 of \d+ samples hold NaN"):
+        run({**TINY, "data": "bad_data:data", "split.samples": 0})
+
+
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_the_first_refusal_is_the_error_of_the_run(jobs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(roster, "log", lambda level, text, *values: told.append(text % values))
+    with pytest.raises(DataError, match="unknown set 'nosuch'"):
+        run({**TINY, "data": "nosuch"}, jobs=jobs)
+    with pytest.raises(ModelError, match="unknown name 'mlpp'"):
+        run({**TINY, "model": "mlpp"}, jobs=jobs)
+    with pytest.raises(ConfigError, match="device: found 'tpu'"):
+        run({**TINY, "device": "tpu"}, jobs=jobs)
+    assert told == []

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -9,11 +12,13 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecordValues, Context, Message, MessageType
 from flwr.clientapp import ClientApp
+from rich.console import Console
 
 from client_app.app import app as client
 from dqnfed_flwr import wire
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.alone import LOCK
+from dqnfed_flwr.engine.card import card_of
 from dqnfed_flwr.engine.grid import InProcessGrid
 from dqnfed_flwr.engine.result import MODEL, RUN, read_result
 from dqnfed_flwr.engine.run import run
@@ -64,7 +69,7 @@ def test_a_run_whose_last_model_nobody_evaluates_leaves_it_all_the_same(tmp_path
 def test_a_run_that_fails_is_not_read_as_the_one_before(tmp_path: Path) -> None:
     run(settings(output=str(tmp_path)))
     with pytest.raises(Stop):
-        run(settings(output=str(tmp_path), method="fedavg"), listeners=[StopAfter(1)])
+        run(settings(output=str(tmp_path), method="fedavg"), overwrite=True, listeners=[StopAfter(1)])
     with pytest.raises(RunError, match="no result of a finished run"):
         read_result(tmp_path)
 
@@ -152,7 +157,7 @@ def test_clients_that_cannot_share_a_model_are_told(tmp_path: Path) -> None:
 def test_a_new_run_does_not_leave_another_ones_checkpoint_lying_about(tmp_path: Path) -> None:
     run(settings(output=str(tmp_path)))
     assert (tmp_path / CHECKPOINT).exists()
-    run(settings(output=str(tmp_path), **{"checkpoint-every": 0}))
+    run(settings(output=str(tmp_path), **{"checkpoint-every": 0}), overwrite=True)
     assert not (tmp_path / CHECKPOINT).exists()
 
 
@@ -165,3 +170,46 @@ def test_checkpoints_are_written_as_often_as_asked_and_at_the_end(
     monkeypatch.setattr(CheckpointStore, "write", lambda self, record, arrays: rounds.append(record["round"]))
     run(settings(output=str(tmp_path), rounds=3, **{"checkpoint-every": every}))
     assert rounds == kept
+
+
+def test_seconds_of_a_resumed_run_count_all_its_rounds(tmp_path: Path) -> None:
+    run(settings(output=str(tmp_path)))
+    log = tmp_path / EVENTS
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    for line, seconds in zip(lines, (1000.0, 500.0), strict=True):
+        line["seconds"]["total"] = seconds
+    log.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    result = run(settings(output=str(tmp_path), rounds=3), resume=True)
+    assert 1500 < result.seconds < 1600
+
+
+class Picky(ClientApp):
+    """The client of one partition cannot take part; the others can."""
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        if message.metadata.message_type == MessageType.QUERY and context.node_config["partition-id"] == 1:
+            raise DataError("labels are missing")
+        return client(message, context)
+
+
+def test_nodes_that_cannot_take_part_stand_in_the_figures(tmp_path: Path) -> None:
+    given = settings(output=str(tmp_path))
+    result = serve(InProcessGrid(Picky(), given.clients, given.flat()), given)
+    assert result.joined == [0, 2]
+    assert result.left_out == {"node 3": "client-error: code 2: DataError: labels are missing"}
+    assert json.loads((tmp_path / RUN).read_text())["left_out"] == result.left_out
+    assert read_result(tmp_path).left_out == result.left_out
+    text = card_of(result, 650)
+    assert "gave neither a gradient nor an accuracy: 1 of 3" in text
+    assert "left out at the end, node 3: client-error: code 2: DataError: labels are missing" in text
+    assert "nobody was left out" not in text
+    out = io.StringIO()
+    Console(file=out, width=200).print(summary_table({"run": result}))
+    assert "2 of 3; left out: node 3 (client-error: code 2: DataError: labels are missing)" in out.getvalue()
+
+
+def test_a_card_says_that_nobody_was_left_out_only_where_all_joined() -> None:
+    all_there = run(settings())
+    assert all_there.left_out == {}
+    assert "nobody was left out of a round" in card_of(all_there, 650)
+    assert "nobody was left out" not in card_of(replace(all_there, settings=settings(clients=4)), 650)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -156,3 +157,10 @@ def test_a_function_of_the_users_is_called_with_shape_and_classes(monkeypatch: p
 def test_models_that_do_not_fit_are_refused(name: str, shape: tuple[int, ...], classes: int, message: str) -> None:
     with pytest.raises(ModelError, match=message):
         build_model(name, shape, classes, seed=0)
+
+
+def test_lazy_layers_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lazy_model.py").write_text("from torch import nn\ndef make(shape, n): return nn.LazyLinear(n)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModelError, match="lazy_model:make has lazy layers"):
+        build_model("lazy_model:make", (4,), 3, seed=0)

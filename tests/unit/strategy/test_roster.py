@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import pytest
 from flwr.app import Context, Message, MessageType
@@ -241,3 +241,46 @@ def test_samples_differ_from_round_to_round_and_are_fair() -> None:
     shares = Counter(client for draw in drawn for client in draw)
     # 2000 draws of 5 in 20: 500 times each, with a standard deviation below 20.
     assert max(abs(times - 500) for times in shares.values()) < 100
+
+
+def refusing(reasons: Mapping[int, str]) -> ClientApp:
+    """A federation of which some clients cannot take part."""
+    inner, failing = app(), ClientApp()
+
+    @failing.query()
+    def query(message: Message, context: Context) -> Message:
+        if reason := reasons.get(int(context.node_config["partition-id"])):
+            raise DataError(reason)
+        return inner(message, context)
+
+    return failing
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_reason_that_several_give_is_told_once_and_kept_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(roster_module, "log", lambda level, text, *values: told.append(text % values))
+    roster = Roster(4, 1, 60)
+    grid = ChangingGrid(refusing({0: "no file", 2: "no file", 3: "no labels"}), 4, at_rest)
+    roster.wait(grid)
+    roster.refresh(grid)
+    assert [line for line in told if "does not take part" in line] == [
+        "Node 2 (and 1 more) does not take part: client-error: code 2: DataError: no file",
+        "Node 5 does not take part: client-error: code 2: DataError: no labels",
+    ]
+    assert roster.refused == {
+        "node 2": "client-error: code 2: DataError: no file",
+        "node 4": "client-error: code 2: DataError: no file",
+        "node 5": "client-error: code 2: DataError: no labels",
+    }
+
+
+@pytest.mark.usefixtures("clock")
+def test_the_one_reason_of_all_is_all_that_is_said() -> None:
+    reasons = dict.fromkeys(range(4), "no file")
+    with pytest.raises(
+        QuorumError, match=r"^none of 4 clients can take part: client-error: code 2: DataError: no file$"
+    ):
+        Roster(4, 1, 60).wait(ChangingGrid(refusing(reasons), 4, at_rest))
+    with pytest.raises(QuorumError, match=r"0 of 4 clients came .* 4 could not take part: client-error: .*: no file"):
+        Roster(4, 1, 60).wait(ChangingGrid(refusing({**reasons, 2: "no labels"}), 4, at_rest))

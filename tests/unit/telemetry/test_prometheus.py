@@ -218,7 +218,7 @@ def test_the_file_tells_how_the_run_ended(tmp_path: Path) -> None:
             pass
 
     with pytest.raises(QuorumError):
-        run(settings, listeners=[Fails()])
+        run(settings, overwrite=True, listeners=[Fails()])
     assert read(file)["dqnfed_run_state", "failed"] == 1
 
 

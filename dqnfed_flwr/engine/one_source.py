@@ -1,0 +1,20 @@
+"""The grid of `run`: all clients come from the same settings, so that one which cannot take part ends the run."""
+
+from __future__ import annotations
+
+from flwr.app import Message, MessageType
+
+from dqnfed_flwr.engine.grid import InProcessGrid
+
+
+class OneSourceGrid(InProcessGrid):
+    """An `InProcessGrid` on which what a client raises over the first query is raised by `pull_messages`.
+
+    On real nodes the data of a client are its own, and the others go on without it. Here they come from one file or
+    one function: what is wrong with a client's part is wrong with the run.
+    """
+
+    def _answer(self, message: Message) -> Message:
+        if message.metadata.message_type == MessageType.QUERY:
+            return self._app(message, self._contexts[message.metadata.dst_node_id])
+        return super()._answer(message)
