@@ -13,7 +13,9 @@ LOST = ("No heartbeat received", "Task failed with unknown error")
 """What Flower says of a run whose ServerApp was killed, or was ended because its SuperExec was."""
 NO_CHECKPOINT = "no checkpoint there"
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")
-_COMPLAINT = re.compile(r"is left out: |does not take part: |usable replies|clients came within|Error\b: ")
+_COMPLAINT = re.compile(
+    r"is left out: |does not take part: |usable replies|clients came within|clients can take part|Error\b: "
+)
 
 
 @dataclass(frozen=True, slots=True)
