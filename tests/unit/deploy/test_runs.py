@@ -191,14 +191,18 @@ def test_a_signal_ends_flowers_command_too(flower: Flower, arguments: list[str],
     flower.answers["log"] = "@echo $$ > child; exec sleep 60"
     flower.write()
     code = (
-        f"import sys; sys.argv = ['dqnfed', *{arguments}]\n"
+        f"import signal, sys; signal.signal({int(number)}, signal.SIG_DFL)\n"  # below nohup it would be ignored
+        f"sys.argv = ['dqnfed', *{arguments}]\n"
         "from dqnfed_flwr.cli.app import app\nfrom dqnfed_flwr.engine import flwr_command\n"
         f"flwr_command.program = lambda name: {str(flower.place / 'flwr')!r}\napp()"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL) as follower:
-        child = int(wait_for(lambda: _text(flower.place / "child"), 60))
-        follower.send_signal(number)
-        assert follower.wait(20) == 128 + number
+        try:
+            child = int(wait_for(lambda: _text(flower.place / "child"), 60))
+            follower.send_signal(number)
+            assert follower.wait(20) == 128 + number
+        finally:
+            follower.kill()
     with pytest.raises(ProcessLookupError):
         os.kill(child, 0)
 

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -86,8 +87,15 @@ class Executor:
 
 
 @pytest.fixture
-def executor(tmp_path: Path) -> Iterator[Executor]:
-    one = Executor(tmp_path, keep=600.0)
+def place() -> Iterator[Path]:
+    """A folder whose name is short: a socket's path has room for a hundred letters, which pytest's own may fill."""
+    with tempfile.TemporaryDirectory(prefix="warm-") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def executor(place: Path) -> Iterator[Executor]:
+    one = Executor(place, keep=600.0)
     yield one
     one.end()
 
@@ -110,13 +118,13 @@ def test_a_killed_client_takes_its_fork_along_and_a_signal_reaches_it(executor: 
         wait_for(lambda: not executor.forks(), SECONDS)
 
 
-def test_nothing_outlives_the_executor(executor: Executor, tmp_path: Path) -> None:
+def test_nothing_outlives_the_executor(executor: Executor, place: Path) -> None:
     executor.begin(*NOBODY)
     nursery = executor.nursery
     forked = wait_for(executor.forks, SECONDS)
     executor.end()
     wait_for(lambda: not any(Path(f"/proc/{number}").exists() for number in (nursery, *forked)), SECONDS)
-    assert not list(tmp_path.glob("dqnfed-warm-*"))
+    assert not list(place.glob("dqnfed-warm-*"))
 
 
 def test_without_a_nursery_clients_start_cold_and_say_so(executor: Executor) -> None:
@@ -126,17 +134,17 @@ def test_without_a_nursery_clients_start_cold_and_say_so(executor: Executor) -> 
     assert "starts cold" in helped["err"]
 
 
-def test_what_a_killed_nursery_left_is_removed_by_the_next(tmp_path: Path) -> None:
-    first, killed = Executor(tmp_path, keep=600.0), Executor(tmp_path, keep=600.0)
+def test_what_a_killed_nursery_left_is_removed_by_the_next(place: Path) -> None:
+    first, killed = Executor(place, keep=600.0), Executor(place, keep=600.0)
     try:
         os.kill(killed.nursery, signal.SIGKILL)
         killed.end()
         assert first.nursery
-        folders = list(tmp_path.glob("dqnfed-warm-*"))
+        folders = list(place.glob("dqnfed-warm-*"))
         assert len(folders) == 2
         for folder in folders:
             os.utime(folder, (0, 0))
-        second = Executor(tmp_path, keep=600.0)
+        second = Executor(place, keep=600.0)
         try:
             assert second.nursery
             left = [folder for folder in folders if folder.exists()]
@@ -148,8 +156,8 @@ def test_what_a_killed_nursery_left_is_removed_by_the_next(tmp_path: Path) -> No
         first.end()
 
 
-def test_the_libraries_are_given_up_when_nobody_asks(tmp_path: Path) -> None:
-    executor = Executor(tmp_path, keep=0.0)
+def test_the_libraries_are_given_up_when_nobody_asks(place: Path) -> None:
+    executor = Executor(place, keep=0.0)
     try:
         for _ in range(2):
             assert executor.run("--help")["status"] == 0
