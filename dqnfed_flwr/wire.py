@@ -149,8 +149,7 @@ def decode_reply(content: RecordDict, task: ClientTask, form: ReplyForm) -> Clie
     ------
     WireError
         With the reason under which the reply is counted: `missing-key`, `extra-key`, `bad-dtype`, `bad-shape`,
-        `bad-array`, `not-finite`, `bad-buffer`, `bad-loss`,
-        `bad-rate`, `bad-count`, `bad-figure`, `bad-probe`.
+        `bad-array`, `not-finite`, `bad-buffer`, `bad-loss`, `bad-rate`, `bad-count`, `bad-figure`, `bad-probe`.
 
     Notes
     -----

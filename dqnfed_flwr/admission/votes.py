@@ -11,8 +11,6 @@ VETO = "veto"
 """Reason of a participant that has no vote on a step."""
 MATERIAL = 1e-5
 """Relative rise of a loss that is no rounding of float32 means."""
-
-
 ROUNDING = 1e-7
 """The same for losses that should be nearly equal."""
 

@@ -133,11 +133,12 @@ def speed(ours: Record, rival: Record) -> float:
 def _smoothed(record: Record) -> list[tuple[int, float]]:
     """Rounds, and the mean of the mean accuracies of the last `SMOOTH` evaluations then: of fewer in a short run."""
     known = [(event.round, mean_accuracy(event)) for event in record.events if event.accuracy]
+    if not known:
+        return []
     window = min(SMOOTH, math.ceil(len(known) / 4))
     return [
         (known[end - 1][0], float(np.mean([value for _, value in known[end - window : end]])))
         for end in range(window, len(known) + 1)
-        if window
     ]
 
 

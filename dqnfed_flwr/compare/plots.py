@@ -129,7 +129,7 @@ def draw_clients(comparison: Comparison, colours: dict[int, str], figure: Figure
         hspace=0.35,
         wspace=0.1,
     )
-    values = {place: comparison.rows[place].clients for place in colours}
+    values = {place: comparison.rows[place].client_accuracies for place in colours}
     everything = np.concatenate(list(values.values()))
     low, high = float(everything.min()), float(everything.max())
     edges = np.linspace(*((low, high) if high > low else (low - 5, high + 5)), BINS + 1)

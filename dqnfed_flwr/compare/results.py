@@ -66,7 +66,7 @@ class Row:
         return self.entry.method in PERSONAL
 
     @property
-    def clients(self) -> Float64Array:
+    def client_accuracies(self) -> Float64Array:
         """Accuracy in per cent of every client in every evaluation of every good run."""
         found = [value for record in self.good for each in record.evaluations for value in each.values()]
         return 100 * np.array(found, dtype=np.float64)

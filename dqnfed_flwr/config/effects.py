@@ -8,13 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from dqnfed_flwr.config.profiles import PROFILES, Rule, Work
+from dqnfed_flwr.config.profiles import PASSES, PROFILES, Rule, Work
 
 if TYPE_CHECKING:
     from dqnfed_flwr.config.settings import Settings
 
-PASSES: tuple[Work, ...] = ("sgd", "ditto", "propfair", "fedcorr")
-"""Local work that is passes of SGD."""
 WORKS: Mapping[str, tuple[Work, ...]] = {
     "local.epochs": (*PASSES, "lbfgs", "newton"),
     "local.batch-size": PASSES,

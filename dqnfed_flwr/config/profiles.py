@@ -9,6 +9,8 @@ from dqnfed_flwr.errors import ConfigError
 
 Work = Literal["gradient", "sgd", "lbfgs", "newton", "fednl", "fednew", "ditto", "propfair", "fedcorr"]
 Rule = Literal["newton", "fixed", "clipped", "probed", "search"]
+PASSES: tuple[Work, ...] = ("sgd", "ditto", "propfair", "fedcorr")
+"""Local work that is passes of SGD, and so changes the buffers of a model."""
 TORCHJD = "torchjd:"
 FREE: tuple[Rule, ...] = ("newton", "fixed", "clipped", "probed")
 BLIND: tuple[Rule, ...] = ("newton", "fixed", "clipped")

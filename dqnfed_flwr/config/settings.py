@@ -53,7 +53,7 @@ from dqnfed_flwr.config.methods import (
     TrimmedMeanSettings,
     VRedSettings,
 )
-from dqnfed_flwr.config.profiles import Profile, Rule, Work, profile_of
+from dqnfed_flwr.config.profiles import PASSES, Profile, Rule, Work, profile_of
 from dqnfed_flwr.config.scenario import AttackSettings, StartSettings
 from dqnfed_flwr.errors import ConfigError
 
@@ -201,7 +201,7 @@ class Settings(Group):
     @property
     def trains_buffers(self) -> bool:
         """Whether local work changes the model's buffers, so that clients send them."""
-        return self.wants_update or self.local_work in ("sgd", "ditto", "propfair", "fedcorr")
+        return self.wants_update or self.local_work in PASSES
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> Settings:

@@ -128,8 +128,8 @@ class RoundLoop:
         if pending is None and not orders.train:
             clients = list(self._roster.members)
             self._short_of(
-                f"the method trains none of clients {clients[:12]} in round {orders.round}; fedcorr trains those whose "
-                f"partition-id is below clients ({self._settings.clients})"
+                f"the method trains none of clients {clients[:12]} in round {orders.round}; one that plans by number "
+                f"needs partition-ids below clients ({self._settings.clients})"
             )
             return
         if self._state.status != "running" or not orders.train:

@@ -23,8 +23,7 @@ POLL_SECONDS = 0.5
 ASK_AGAIN_SECONDS, LONGEST_SILENCE = 60.0, 3600.0
 """A node whose answer was of no use is queried again after so long; one that gave none, whose process may have been
 killed over the query, too, and then ever more rarely."""
-LARGEST_NUMBER, LARGEST_DIM, LONGEST_WORD = 2**31 - 1, 2**53, 100
-MOST_CLASSES = 1_000_000
+LARGEST_NUMBER, LARGEST_DIM, LONGEST_WORD, MOST_CLASSES = 2**31 - 1, 2**53, 100, 10**6
 """What a node may say of itself."""
 
 

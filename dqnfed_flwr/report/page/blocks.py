@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from html import escape
 
-from dqnfed_flwr.compare.claims import CLAIMS, NEAR_ONE, Finding, Verdict, near_one
+from dqnfed_flwr.compare.claims import CLAIMS, NEAR_ONE, SMOOTH, Finding, Verdict, near_one
 from dqnfed_flwr.compare.figures import summarise
 from dqnfed_flwr.compare.provenance import commits_text, seconds_of
 from dqnfed_flwr.compare.tables import Cell, Table
@@ -25,8 +25,8 @@ CLAIM_NOTES = (
     "out: all of the interval is on the claim's side of 0; ✗ not borne out: all on the other; ? undecided: 0 lies "
     "inside, or there is one seed.",
     "Intervals are Student's 95 % intervals of the differences of runs with the same seed; they are not corrected for "
-    "the number of rivals. Rounds are counted on means of five evaluations. Other forms of the method itself and "
-    "methods with a model for every client are no rivals.",
+    f"the number of rivals. Rounds are counted on means of up to {SMOOTH} evaluations. Other forms of the method "
+    "itself and methods with a model for every client are no rivals.",
 )
 
 

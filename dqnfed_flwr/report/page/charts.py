@@ -106,18 +106,18 @@ def client_chart(comparison: Comparison, look: dict[int, Style], place: int, edg
     """Histogram of a row's clients, all seeds together, with the reference's outline."""
     frame, style = SMALL, look[place]
     x, y = frame.x(float(edges[0]), float(edges[-1])), frame.y(0, top)
-    shares = _shares(comparison.rows[place].clients, edges)
+    shares = _shares(comparison.rows[place].client_accuracies, edges)
     bars = [
         box(x(low) + 0.7, y(share), x(high) - x(low) - 1.4, y.start - y(share), "area")
         for low, high, share in zip(edges[:-1], edges[1:], shares, strict=True)
         if share
     ]
-    mean = float(comparison.rows[place].clients.mean())
+    mean = float(comparison.rows[place].client_accuracies.mean())
     parts = [line((x.start, y.start), (x.end, y.start), "axis")]
     parts.append(group(bars, style.kind, style.name, place))
     outline = next((p for p in look if comparison.rows[p] is comparison.reference and p != place), None)
     if outline is not None:
-        steps = _shares(comparison.rows[outline].clients, edges)
+        steps = _shares(comparison.rows[outline].client_accuracies, edges)
         points = [(x(float(edges[0])), y.start)]
         for low, high, share in zip(edges[:-1], edges[1:], steps, strict=True):
             points += [(x(float(low)), y(share)), (x(float(high)), y(share))]
@@ -134,7 +134,7 @@ def client_chart(comparison: Comparison, look: dict[int, Style], place: int, edg
 def histogram_limits(comparison: Comparison, look: dict[int, Style]) -> tuple[Float64Array, float]:
     """Edges from 0 to 100 per cent, and the largest share of any row."""
     edges = np.linspace(0.0, 100.0, BINS + 1)
-    return edges, max(float(_shares(comparison.rows[place].clients, edges).max()) for place in look)
+    return edges, max(float(_shares(comparison.rows[place].client_accuracies, edges).max()) for place in look)
 
 
 def interval_chart(finding: Finding, reach: float) -> str:
