@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 SECONDS = 5.0
+HALF_A_SECOND = 0.5
 
 
 class Port(StrEnum):
@@ -67,8 +68,17 @@ def _unverified(error: ssl.SSLCertVerificationError) -> Seen:
     return Seen(Port.NAME if "match" in text else Port.FOREIGN, text)
 
 
+def now() -> dt.datetime:
+    """What this clock says."""
+    return dt.datetime.now(dt.UTC)
+
+
 def clock_ahead(host: str, port: int, ca: Path) -> float | None:
-    """Seconds by which this clock is ahead of the server's; None where the server does not say."""
+    """Seconds by which this clock is ahead of the server's, to about half a second; None where it does not say.
+
+    The date of an answer has its seconds cut off, and is of some moment between question and answer.
+    """
+    asked = now()
     try:
         connection = http.client.HTTPSConnection(
             host, port, timeout=SECONDS, context=ssl.create_default_context(cafile=str(ca))
@@ -79,7 +89,9 @@ def clock_ahead(host: str, port: int, ca: Path) -> float | None:
         server = email.utils.parsedate_to_datetime(told) if told else None
     except (OSError, ValueError, http.client.HTTPException):
         return None
-    return None if server is None else (dt.datetime.now(dt.UTC) - server).total_seconds()
+    if server is None:
+        return None
+    return ((asked - server) + (now() - server)).total_seconds() / 2 - HALF_A_SECOND
 
 
 def title_of(port: int) -> str | None:

@@ -16,6 +16,8 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from dqnfed_flwr.deploy import probe
+
 AHEAD, BEHIND = 5.0, 305.0
 """Seconds: Flower's bounds."""
 CALL = "/flwr.proto.Fleet/PullMessages"
@@ -76,16 +78,11 @@ def _outwards() -> Iterator[float]:
         yield from (turn * STRIDE, -turn * STRIDE)
 
 
-def now() -> dt.datetime:
-    """What this clock says."""
-    return dt.datetime.now(dt.UTC)
-
-
 def _signed(key: ec.EllipticCurvePrivateKey, ahead: float) -> tuple[tuple[str, Any], ...]:
     from flwr.common.constant import PUBLIC_KEY_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER
     from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
 
-    stamp = (now() + dt.timedelta(seconds=ahead)).isoformat()
+    stamp = (probe.now() + dt.timedelta(seconds=ahead)).isoformat()
     return (
         (PUBLIC_KEY_HEADER, public_key_to_bytes(key.public_key())),
         (TIMESTAMP_HEADER, stamp),

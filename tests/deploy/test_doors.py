@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dqnfed_flwr.deploy import check, pki, probe, stamps
+from dqnfed_flwr.deploy import check, pki, probe
 from dqnfed_flwr.deploy.commands import superexec_arguments, supernode_arguments
 from dqnfed_flwr.deploy.files import write_private, write_public
 from dqnfed_flwr.deploy.findings import Level
@@ -96,9 +96,7 @@ def test_a_call_recorded_ten_minutes_ago(server: Loopback) -> None:
 def test_a_clock_that_is_off_is_found_on_the_device(
     server: Loopback, monkeypatch: pytest.MonkeyPatch, ahead: float, words: str
 ) -> None:
-    if server.federation.over_http:
-        pytest.skip("there the server's answers carry its date")
-    monkeypatch.setattr(stamps, "now", lambda: dt.datetime.now(dt.UTC) + dt.timedelta(seconds=ahead))
+    monkeypatch.setattr(probe, "now", lambda: dt.datetime.now(dt.UTC) + dt.timedelta(seconds=ahead))
     found = [one for one in check.check(server.directory / "nodes" / "node-0") if one.what.startswith("this clock")]
     assert [one.level for one in found] == [Level.FAILURE]
     assert words in found[0].what

@@ -28,8 +28,8 @@ from dqnfed_flwr.engine.flower import write_app
 from dqnfed_flwr.engine.flwr_command import FlwrCommand, flwr_environment, run_record, run_status
 from dqnfed_flwr.engine.result import RUN
 from dqnfed_flwr.telemetry.log import EVENTS
+from tests.helpers.gate import gate
 from tests.helpers.programs import Program, free_ports, listening, wait_for
-from tests.helpers.proxy import proxy
 
 ROOT = Path(__file__).parents[2]
 RESTART_SECONDS = 5.0
@@ -204,10 +204,10 @@ def loopback(place: Path, nodes: Sequence[Node], **changes: Any) -> Iterator[Loo
     create(place / "federation", replace(plan, **changes))
     (place / "logs").mkdir()
     federation = Loopback(place / "federation", place / "logs")
-    gate: AbstractContextManager[object] = (
-        proxy(ports[0], ports[1]) if federation.federation.over_http else nullcontext()
+    entrance: AbstractContextManager[object] = (
+        gate(ports[0], ports[1], federation.directory / "server") if federation.federation.over_http else nullcontext()
     )
-    with gate:
+    with entrance:
         try:
             yield federation
         finally:

@@ -322,6 +322,20 @@ def test_the_clock_of_a_server(place: Path, tmp_path: Path) -> None:
     assert probe.clock_ahead("127.0.0.1", free_port(), ca) is None
 
 
+@pytest.mark.parametrize(("fraction", "ahead"), [(0.0, -0.5), (0.9, 0.4)])
+def test_the_date_of_a_server_has_its_fraction_cut_off(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fraction: float, ahead: float
+) -> None:
+    there = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
+    monkeypatch.setattr(probe, "now", lambda: there + dt.timedelta(seconds=fraction))
+    authority = pki.Identity((place / "ca/ca.crt").read_bytes(), (place / "ca/ca.key").read_bytes())
+    with server(pki.make_server(authority, "localhost", [], 1), tmp_path) as port:
+        found = probe.clock_ahead("127.0.0.1", port, place / "server" / "ca.crt")
+    assert found == pytest.approx(ahead)
+    (finding,) = skew(found)
+    assert finding.what.startswith("this clock is 0 s ")
+
+
 def test_a_port_that_somebody_else_has(place: Path, tmp_path: Path) -> None:
     with server(None, tmp_path) as port:
         write_plan(place, replace(read_plan(place), fleet_port=port))

@@ -1,0 +1,105 @@
+"""The gate of HTTP federations for tests: what `docker/gate/nginx.conf` does, in this process.
+
+It ends TLS with the server's certificate, hands the Fleet API and `/health` on, and answers 502 while the SuperLink is
+away. Flower repeats a call that met a 502; a connection cut in its TLS handshake, as a plain TCP proxy cuts it, it does
+not try again.
+"""
+
+from __future__ import annotations
+
+import http.client
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+OPEN = ("/v1/fleet/", "/health")
+SECONDS = 300.0
+NOT_HANDED_ON = {"connection", "transfer-encoding", "content-length", "host", "date", "server"}
+
+
+class _Gate(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, port: int, target: int, server: Path) -> None:
+        self.target = target
+        self.upstream = ssl.create_default_context(cafile=str(server / "ca.crt"))
+        self.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.tls.load_cert_chain(server / "server.crt", server / "server.key")
+        super().__init__(("127.0.0.1", port), _Handler)
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Say nothing of callers that leave, or do not speak TLS: tests knock here on purpose."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    timeout = SECONDS
+    server: _Gate
+
+    def setup(self) -> None:
+        self.request = self.server.tls.wrap_socket(self.request, server_side=True)  # in the caller's own thread
+        super().setup()
+
+    def finish(self) -> None:
+        with self.request, suppress(OSError):
+            super().finish()
+            self.request.unwrap()  # a caller takes an end without it for an attack
+
+    def _hand_on(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        if not self.path.startswith(OPEN):
+            self._answer(404, {}, b"")
+            return
+        headers = {name: value for name, value in self.headers.items() if name.lower() not in NOT_HANDED_ON}
+        far = http.client.HTTPSConnection(
+            "127.0.0.1", self.server.target, timeout=SECONDS, context=self.server.upstream
+        )
+        try:
+            far.request(self.command, self.path, body, headers)
+            answer = far.getresponse()
+            content = answer.read()
+        except (OSError, http.client.HTTPException):
+            self._answer(502, {}, b"")
+            return
+        finally:
+            far.close()
+        self._answer(answer.status, dict(answer.getheaders()), content)
+
+    do_GET = do_POST = _hand_on
+
+    def _answer(self, status: int, headers: dict[str, str], content: bytes) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            if name.lower() not in NOT_HANDED_ON:
+                self.send_header(name, value)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *words: object) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def gate(port: int, target: int, server: Path) -> Iterator[None]:
+    """Stand on `port` of loopback before the SuperLink on port `target`, as long as the block lasts.
+
+    Parameters
+    ----------
+    port, target : int
+        Of the Fleet, and of the SuperLink.
+    server : Path
+        The folder `server/` of the federation, with its certificate.
+    """
+    found = _Gate(port, target, server)
+    thread = threading.Thread(target=found.serve_forever)
+    thread.start()
+    try:
+        yield
+    finally:
+        found.shutdown()
+        found.server_close()
+        thread.join()
