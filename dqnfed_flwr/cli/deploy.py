@@ -164,9 +164,11 @@ def rotate(
     typer.echo(f"a new server certificate for {names} is valid for {federation.days} days")
     if ca:
         typer.echo("and a new authority: 1. copy ca.crt from each nodes/NAME to its device and restart the node;")
-        typer.echo("2. only then restart the SuperLink and its SuperExec. ca.crt holds the old authority as well.")
+        typer.echo(
+            f"2. only then restart {federation.doors} and the SuperExec. ca.crt holds the old authority as well."
+        )
     else:
-        typer.echo("restart the SuperLink to use it; nodes need nothing new")
+        typer.echo(f"restart {federation.doors} to use it; nodes need nothing new")
 
 
 @app.command()

@@ -92,7 +92,7 @@ def guarded(findings: Callable[[], Findings], mend: str) -> list[Finding]:
 def server_certificate(directory: Path, federation: Federation, now: dt.datetime) -> Findings:
     """Dates, authority, key and names of the server certificate."""
     place, server = shlex.quote(str(directory)), directory / "server"
-    renew = f"`dqnfed deploy rotate {place}`, then restart the SuperLink"
+    renew = f"`dqnfed deploy rotate {place}`, then restart {federation.doors}"
     certificate = pki.first_certificate((server / "server.crt").read_bytes())
     yield from _dates(
         "server certificate", certificate.not_valid_before_utc, certificate.not_valid_after_utc, now, renew

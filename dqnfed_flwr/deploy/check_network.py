@@ -46,13 +46,13 @@ def server_ports(federation: Federation, ca: Path, place: str) -> Findings:
         if found is not Port.OURS:
             yield _trouble(found, f"{what} port {port}", why, f"change the port in {place}, or end what listens there")
             continue
-        yield _served(served, ca.with_name("server.crt"), f"{what} port {port}")
+        yield _served(served, ca.with_name("server.crt"), f"{what} port {port}", federation.doors)
         if host != "127.0.0.1":
             yield from reach(host, port, ca)
 
 
-def _served(served: bytes, file: Path, where: str) -> Finding:
-    """Whether the certificate that is served is that of the folder; a SuperLink reads it at its start alone."""
+def _served(served: bytes, file: Path, where: str, doors: str) -> Finding:
+    """Whether the certificate that is served is that of the folder; it is read at the start alone."""
     try:
         mine = x509.load_pem_x509_certificate(file.read_bytes()).public_bytes(Encoding.DER)
     except (OSError, ValueError):  # told by the checks of files
@@ -63,7 +63,7 @@ def _served(served: bytes, file: Path, where: str) -> Finding:
     return Finding(
         Level.WARNING,
         f"{where} still serves an older certificate than server.crt: the one that ends on {end:%Y-%m-%d}",
-        "restart the SuperLink; after `rotate --ca` only when every device has the new ca.crt",
+        f"restart {doors}; after `rotate --ca` only when every device has the new ca.crt",
     )
 
 

@@ -93,6 +93,11 @@ class Federation:
         """Whether its Flower has no Fleet port, so that a gate before the Control port must listen there."""
         return minor(self.flwr) >= HTTP_SINCE
 
+    @property
+    def doors(self) -> str:
+        """Who serves the server certificate, in words: what is restarted once there is a new one."""
+        return "the SuperLink and the gate" if self.over_http else "the SuperLink"
+
     def node(self, name: str) -> Node:
         """The node of that name.
 

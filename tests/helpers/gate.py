@@ -24,10 +24,8 @@ class _Gate(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, port: int, target: int, server: Path) -> None:
-        self.target = target
+        self.target, self.place = target, server
         self.upstream = ssl.create_default_context(cafile=str(server / "ca.crt"))
-        self.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self.tls.load_cert_chain(server / "server.crt", server / "server.key")
         super().__init__(("127.0.0.1", port), _Handler)
 
     def handle_error(self, request: object, client_address: object) -> None:
@@ -40,7 +38,9 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Gate
 
     def setup(self) -> None:
-        self.request = self.server.tls.wrap_socket(self.request, server_side=True)  # in the caller's own thread
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)  # of the certificate as it is now: nginx would be reloaded
+        context.load_cert_chain(self.server.place / "server.crt", self.server.place / "server.key")
+        self.request = context.wrap_socket(self.request, server_side=True)
         super().setup()
 
     def finish(self) -> None:

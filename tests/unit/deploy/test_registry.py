@@ -1,0 +1,136 @@
+"""Which keys the SuperLink knows, and which it is told."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dqnfed_flwr.deploy import build, registry
+from dqnfed_flwr.deploy.check_network import registered
+from dqnfed_flwr.deploy.plan import read_plan
+from dqnfed_flwr.engine.flwr_command import FlwrCommand
+from dqnfed_flwr.errors import RunError
+from tests.helpers.checks import troubles
+
+
+def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **answers: object) -> None:
+    """A `flwr supernode` that gives these answers, by its second word."""
+    cases = "\n".join(f"{word}) echo '{json.dumps(answer)}' ;;" for word, answer in answers.items())
+    command = tmp_path / "flwr"
+    command.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\ncase "$2" in\n{cases}\nesac\n')
+    command.chmod(0o755)
+    monkeypatch.setattr("dqnfed_flwr.engine.flwr_command.program", lambda name: str(command))
+
+
+def listing(**states: str) -> dict[str, object]:
+    return {"success": True, "nodes": [{"node-id": name[1:], "status": state} for name, state in states.items()]}
+
+
+def test_keys_and_what_the_superlink_knows_of_them(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place / registry.REGISTERED).write_text(json.dumps({"node-0": "11"}))
+    scripted(tmp_path, monkeypatch, list=listing(_11="offline", _77="online", _5="unregistered"))
+    found = troubles(list(registered(place, read_plan(place), str(place))))
+    assert found["not registered: node-1"] == f"`dqnfed deploy register {place}`"
+    assert "not online: node-0" in found
+    assert "registered, but as no node of this folder: 77" in found
+
+
+def test_register_tells_only_what_is_new(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = read_plan(place)
+    scripted(tmp_path, monkeypatch, list=listing(), register={"success": True, "node-id": 11})
+    assert registry.register(place, replace(plan, nodes=plan.nodes[:1])) == {"node-0": "registered"}
+    (tmp_path / "calls").unlink()
+    scripted(tmp_path, monkeypatch, list=listing(_11="online"), register={"success": True, "node-id": 12})
+    assert registry.register(place, plan) == {"node-0": "known", "node-1": "registered"}
+    assert registry.known(place) == {"node-0": "11", "node-1": "12"}
+    calls = (tmp_path / "calls").read_text()
+    assert f"register {place / 'nodes/node-1/node.pub'} dqnfed --name node-1" in calls
+    assert "node-0/node.pub" not in calls
+
+
+def test_a_key_that_the_superlink_has_and_the_folder_forgot(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusal = {"success": False, "error-message": "Using SuperLink: x\\nPublic key already in use."}
+    scripted(tmp_path, monkeypatch, list=listing(_11="online"), register=refusal)
+    outcome = registry.register(place, read_plan(place))
+    assert all("restore that file" in words for words in outcome.values())
+    assert registry.known(place) == {}
+
+
+def test_a_new_node_of_an_old_name_is_registered(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scripted(tmp_path, monkeypatch, list=listing(), register={"success": True, "node-id": 11})
+    assert set(registry.register(place, read_plan(place)).values()) == {"registered"}
+    build.remove_node(place, "node-0")
+    scripted(tmp_path, monkeypatch, list=listing(_11="online"), register={"success": True, "node-id": 12})
+    assert "registered, but as no node of this folder: 11" in troubles(
+        list(registered(place, replace(read_plan(place), nodes=()), str(place)))
+    )
+    assert build.add_node(place).name == "node-0"
+    plan = replace(read_plan(place), nodes=read_plan(place).nodes[:1])
+    assert "not registered: node-0" in troubles(list(registered(place, plan, str(place))))
+    assert registry.register(place, plan) == {"node-0": "registered"}
+    scripted(tmp_path, monkeypatch, list=listing(_11="online", _12="online"))
+    assert list(troubles(list(registered(place, plan, str(place))))) == [
+        "registered, but as no node of this folder: 11"
+    ]
+
+
+def test_a_file_without_fingerprints_is_believed_once_the_superlink_has_the_key(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place / registry.REGISTERED).write_text(json.dumps({"node-0": "11", "node-1": "12"}))
+    plan = read_plan(place)
+    refusal = {"success": False, "error-message": "Public key already in use."}
+    scripted(tmp_path, monkeypatch, list=listing(_11="online", _12="online"), register=refusal)
+    assert troubles(list(registered(place, plan, str(place)))) == {}
+    assert registry.register(place, plan) == {"node-0": "known", "node-1": "known"}
+    (tmp_path / "calls").unlink()
+    assert registry.register(place, plan) == {"node-0": "known", "node-1": "known"}
+    assert "register" not in (tmp_path / "calls").read_text()
+    assert registry.known(place) == {"node-0": "11", "node-1": "12"}
+
+
+def test_a_key_that_replaced_one_without_fingerprint_is_registered(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place / registry.REGISTERED).write_text(json.dumps({"node-0": "11", "node-1": "11"}))
+    scripted(tmp_path, monkeypatch, list=listing(_11="online"), register={"success": True, "node-id": 13})
+    assert registry.register(place, read_plan(place)) == {"node-0": "registered", "node-1": "registered"}
+
+
+def test_a_superlink_that_lost_its_database_is_told_again(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place / registry.REGISTERED).write_text(json.dumps({"node-0": "11", "node-1": "12"}))
+    scripted(tmp_path, monkeypatch, list=listing(), register={"success": True, "node-id": 13})
+    assert set(registry.register(place, read_plan(place)).values()) == {"registered"}
+
+
+def test_unregister(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scripted(tmp_path, monkeypatch, list=listing(_11="online"), unregister={"success": False, "error-message": "no"})
+    assert not registry.unregister(place, "node-0")
+    (place / registry.REGISTERED).write_text(json.dumps({"node-0": "11", "node-1": "12"}))
+    with pytest.raises(RunError, match="node-0 could not be unregistered: no"):
+        registry.unregister(place, "node-0")
+    assert registry.unregister(place, "node-1")
+    assert registry.known(place) == {"node-0": "11"}
+
+
+def test_no_superlink(place: Path) -> None:
+    with pytest.raises(RunError) as caught:
+        registry.listed(Gone({}))
+    assert str(caught.value) == "flwr supernode list dqnfed: Connection to the SuperLink is unavailable."
+
+
+class Gone(FlwrCommand):
+    """A `flwr` without a SuperLink."""
+
+    def json(self, *arguments: str) -> dict[str, object]:
+        words = "Using SuperLink: dqnfed\n Listing all nodes...\n\nConnection to the SuperLink is unavailable.\n"
+        return {"success": False, "error-message": words}
