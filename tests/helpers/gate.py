@@ -26,7 +26,7 @@ class _Gate(ThreadingHTTPServer):
     def __init__(self, port: int, target: int, server: Path) -> None:
         self.target, self.place = target, server
         self.upstream = ssl.create_default_context(cafile=str(server / "ca.crt"))
-        super().__init__(("127.0.0.1", port), _Handler)
+        super().__init__(("0.0.0.0", port), _Handler)  # where the Fleet port of gRPC is as well
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Say nothing of callers that leave, or do not speak TLS: tests knock here on purpose."""
@@ -85,7 +85,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def gate(port: int, target: int, server: Path) -> Iterator[None]:
-    """Stand on `port` of loopback before the SuperLink on port `target`, as long as the block lasts.
+    """Stand on `port` before the SuperLink on port `target` of loopback, as long as the block lasts.
 
     Parameters
     ----------
