@@ -187,8 +187,8 @@ class DQNFedClient(NumPyClient):
         wanted = config.get("num-classes", 0)
         return {**self.properties(wanted if isinstance(wanted, int) else 0)}
 
-    def properties(self, num_classes: int = 0) -> dict[str, int | str]:
-        """Partition, counts, shape and kind of a sample, classes, D of the model for them, and version of the package.
+    def properties(self, num_classes: int = 0) -> dict[str, int | float | str]:
+        """Partition, counts, shape, kind and size of samples, classes, D of the model for them, version of the package.
 
         `num_classes`, if positive, takes the place of the classes that settings or data name. A client that has worked
         tells of the model that it worked with.
@@ -202,6 +202,7 @@ class DQNFedClient(NumPyClient):
             "input-shape": ",".join(map(str, self._data.input_shape)),
             "input-kind": self._data.input_kind,
             "num-classes": self._num_classes,
+            "largest-feature": self._data.largest_feature,
             "dim": dim,
             "version": package_version(),
         }

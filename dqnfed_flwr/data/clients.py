@@ -15,7 +15,6 @@ from dqnfed_flwr.data.apportion import IntArray
 from dqnfed_flwr.data.dealing import deal_out
 from dqnfed_flwr.data.inputs import sample_kind, sample_shape
 from dqnfed_flwr.data.noise import with_noise
-from dqnfed_flwr.data.scale import warn_of_scale
 from dqnfed_flwr.data.sets import DataSet, as_data_set, is_function, read_arrays
 from dqnfed_flwr.data.splits import stratified
 from dqnfed_flwr.data.user import call_function
@@ -59,6 +58,13 @@ class ClientData:
         """`images`, `features` or `tokens`."""
         return sample_kind(self.x_train)
 
+    @property
+    def largest_feature(self) -> float:
+        """The largest |x| that it trains on; 0 where x are whole numbers, as pixels and tokens are."""
+        if not np.issubdtype(self.x_train.dtype, np.floating):
+            return 0.0
+        return max(abs(float(self.x_train.min())), abs(float(self.x_train.max())))
+
 
 def load_client(settings: Settings, partition: int, data_path: str | None = None) -> ClientData:
     """Load the samples of one client; equal settings and partition give equal samples.
@@ -88,7 +94,6 @@ def load_client(settings: Settings, partition: int, data_path: str | None = None
     part = find_part(settings, partition, data_path)
     data = part.data
     x_train = _take(data.x_train, part.train, data.name)
-    warn_of_scale(x_train, data.name)
     return ClientData(
         x_train=x_train,
         y_train=part.given,

@@ -11,6 +11,9 @@ from dqnfed_flwr.version import UNKNOWN, package_version
 
 OTHER_FORM, OTHER_VERSION = "other-form", "other-version"
 REASONS = (OTHER_FORM, OTHER_VERSION)
+MOST_NAMED = 8
+LARGE_FEATURE = 100.0
+"""Size of features, in units of standardised ones, beyond which a step that fits some weights is wild for others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,8 @@ class Member:
         D of its model; 0 where it does not say.
     version : str
         Of its app; empty or `UNKNOWN` where it cannot tell.
+    largest_feature : float
+        The largest |x| of its samples; 0 where it does not say, or where x are whole numbers.
     """
 
     node_id: int
@@ -43,6 +48,7 @@ class Member:
     input_kind: str = ""
     dim: int = 0
     version: str = ""
+    largest_feature: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +131,19 @@ def objection(member: Member, form: Form | None) -> tuple[str, str] | None:
             f"its model has {member.dim} values, that of the federation {form.dim}; install the same model on all nodes"
         )
     return None
+
+
+def scale_warning(members: Collection[Member]) -> str:
+    """A word about features that models hardly learn from as they are; empty where there are none."""
+    wild = [member for member in members if member.largest_feature > LARGE_FEATURE]
+    if not wild:
+        return ""
+    largest = max(member.largest_feature for member in wild)
+    names = ", ".join(str(member.client) for member in wild[:MOST_NAMED]) + (", ..." if len(wild) > MOST_NAMED else "")
+    return (
+        f"features up to {largest:.6g} on {len(wild)} of {len(members)} clients ({names}): scale them (mean 0, "
+        "deviation 1), alike on all"
+    )
 
 
 def _majority(counts: Collection[int]) -> int:

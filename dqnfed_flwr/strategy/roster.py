@@ -16,7 +16,7 @@ from dqnfed_flwr import wire
 from dqnfed_flwr.errors import QuorumError, WireError
 from dqnfed_flwr.strategy.debts import Debts
 from dqnfed_flwr.strategy.exchange import Answer, pull, push
-from dqnfed_flwr.strategy.preflight import Form, Member, common_form, objection
+from dqnfed_flwr.strategy.preflight import Form, Member, common_form, objection, scale_warning
 from dqnfed_flwr.telemetry.events import DroppedClient
 
 POLL_SECONDS = 0.5
@@ -206,6 +206,8 @@ class Roster:
                 del self._spare[node]
                 self._turn_away(member, *found)
         self._fill_vacancies()
+        if warning := scale_warning(self._members.values()):
+            log(WARNING, "data: %s", warning)
 
     def _turn_away(self, member: Member, reason: str, detail: str) -> None:
         drop = DroppedClient(member.client, reason, detail)
@@ -268,6 +270,7 @@ def _member(node: int, properties: Mapping[str, object]) -> Member:
             input_kind=str(properties.get("input-kind", ""))[:LONGEST_WORD],
             dim=whole("dim", 0, LARGEST_DIM) if "dim" in properties else 0,
             version=str(properties.get("version", ""))[:LONGEST_WORD],
+            largest_feature=float(str(properties.get("largest-feature", 0.0))),
         )
     except (KeyError, ValueError) as error:
         raise WireError("bad-properties", f"{error} in {sorted(properties)[:12]}") from None

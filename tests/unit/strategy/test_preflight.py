@@ -14,7 +14,16 @@ from flwr.clientapp import ClientApp
 
 from dqnfed_flwr import wire
 from dqnfed_flwr.errors import DataError
-from dqnfed_flwr.strategy.preflight import OTHER_FORM, OTHER_VERSION, Form, Member, common_form, objection
+from dqnfed_flwr.strategy import roster as roster_module
+from dqnfed_flwr.strategy.preflight import (
+    OTHER_FORM,
+    OTHER_VERSION,
+    Form,
+    Member,
+    common_form,
+    objection,
+    scale_warning,
+)
 from dqnfed_flwr.strategy.roster import Roster
 from dqnfed_flwr.version import UNKNOWN
 from tests.helpers.clock import Clock
@@ -47,10 +56,8 @@ def at_rest(grid: ChangingGrid) -> None:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    from dqnfed_flwr.strategy import roster
-
     clock = Clock()
-    monkeypatch.setattr(roster, "time", clock)
+    monkeypatch.setattr(roster_module, "time", clock)
     return clock
 
 
@@ -142,3 +149,20 @@ def test_a_version_that_nobody_knows_is_no_objection(monkeypatch: pytest.MonkeyP
     assert objection(replace(IMAGES, version=UNKNOWN), FORM) is None
     monkeypatch.setattr("dqnfed_flwr.strategy.preflight.package_version", lambda: UNKNOWN)
     assert objection(replace(IMAGES, version="9.9"), FORM) is None
+
+
+def test_large_features_are_told_of_once_and_by_client(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(roster_module, "log", lambda level, text, *values: said.append(text % values))
+    roster = Roster(4, 1, 60)
+    for _ in range(2):
+        roster.wait(ChangingGrid(told({1: {"largest-feature": 1680.0}, 3: {"largest-feature": 101.0}}), 4, at_rest))
+    (words,) = [text for text in said if "scale them" in text]
+    assert words == "data: features up to 1680 on 2 of 4 clients (1, 3): scale them (mean 0, deviation 1), alike on all"
+
+
+def test_features_of_usual_size_are_no_matter() -> None:
+    members = [replace(IMAGES, client=client, largest_feature=99.0) for client in range(3)]
+    assert scale_warning(members) == ""
+    many = [replace(IMAGES, client=client, largest_feature=1e308) for client in range(12)]
+    assert "up to 1e+308 on 12 of 12 clients (0, 1, 2, 3, 4, 5, 6, 7, ...)" in scale_warning(many)
