@@ -202,7 +202,7 @@ class DQNFedClient(NumPyClient):
             "input-shape": ",".join(map(str, self._data.input_shape)),
             "input-kind": self._data.input_kind,
             "num-classes": self._num_classes,
-            "largest-feature": self._data.largest_feature,
+            "feature-scale": self._data.feature_scale,
             "dim": dim,
             "version": package_version(),
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -59,11 +60,12 @@ class ClientData:
         return sample_kind(self.x_train)
 
     @property
-    def largest_feature(self) -> float:
-        """The largest |x| that it trains on; 0 where x are whole numbers, as pixels and tokens are."""
-        if not np.issubdtype(self.x_train.dtype, np.floating):
+    def feature_scale(self) -> float:
+        """The power of ten that |x| reaches in training; 0 where x are whole numbers, as pixels and tokens are."""
+        if not self.x_train.size or not np.issubdtype(self.x_train.dtype, np.floating):
             return 0.0
-        return max(abs(float(self.x_train.min())), abs(float(self.x_train.max())))
+        largest = max(abs(float(self.x_train.min())), abs(float(self.x_train.max())))
+        return 10.0 ** math.floor(math.log10(largest)) if largest else 0.0
 
 
 def load_client(settings: Settings, partition: int, data_path: str | None = None) -> ClientData:

@@ -23,7 +23,7 @@ from dqnfed_flwr.deploy.check_machine import clock, disk, flower, programs
 from dqnfed_flwr.deploy.check_network import node_port, reach, registered, server_ports, skew
 from dqnfed_flwr.deploy.files import as_owner, is_there
 from dqnfed_flwr.deploy.findings import Finding, Findings, Level
-from dqnfed_flwr.deploy.plan import BUNDLE, HTTP_SINCE, Federation, minor, read_bundle, read_plan
+from dqnfed_flwr.deploy.plan import BUNDLE, HTTP_SINCE, Federation, doors, minor, read_bundle, read_plan
 from dqnfed_flwr.deploy.probe import Port
 from dqnfed_flwr.deploy.registry import known
 from dqnfed_flwr.version import package_version
@@ -120,7 +120,8 @@ def _check_node(directory: Path, now: dt.datetime) -> Findings:
     yield from node_port(int(about["port"]))
     host, _, port = str(about["superlink"]).rpartition(":")
     there = (host.strip("[]"), int(port), directory / "ca.crt")
-    yield from reach(*there)
+    flwr = str(about["flwr"])
+    yield from reach(*there, doors(flwr))
     if probe.look(*there)[0] is Port.OURS:
-        over_http = minor(str(about["flwr"])) >= HTTP_SINCE
+        over_http = minor(flwr) >= HTTP_SINCE
         yield from skew(probe.clock_ahead(*there) if over_http else stamps.clock_ahead(*there))

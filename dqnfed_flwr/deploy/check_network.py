@@ -41,14 +41,16 @@ def server_ports(federation: Federation, ca: Path, place: str) -> Findings:
     ):
         found, why, served = probe.look("127.0.0.1", port, ca)
         if found is Port.FREE:
-            yield Finding(Level.OK, f"{what} port {port} is free: the SuperLink is not running")
+            absent = "gate" if what == "Fleet" and federation.over_http else "SuperLink"
+            yield Finding(Level.OK, f"{what} port {port} is free: the {absent} is not running")
             continue
         if found is not Port.OURS:
-            yield _trouble(found, f"{what} port {port}", why, f"change the port in {place}, or end what listens there")
+            mend = f"change the port in {place}, or end what listens there"
+            yield _trouble(found, f"{what} port {port}", why, mend, federation.doors)
             continue
         yield _served(served, ca.with_name("server.crt"), f"{what} port {port}", federation.doors)
         if host != "127.0.0.1":
-            yield from reach(host, port, ca)
+            yield from reach(host, port, ca, federation.doors)
 
 
 def _served(served: bytes, file: Path, where: str, doors: str) -> Finding:
@@ -67,14 +69,14 @@ def _served(served: bytes, file: Path, where: str, doors: str) -> Finding:
     )
 
 
-def reach(host: str, port: int, ca: Path) -> Findings:
-    """Whether the SuperLink answers there, with a certificate of ours."""
+def reach(host: str, port: int, ca: Path, doors: str) -> Findings:
+    """Whether the server answers there, with a certificate of ours; `doors` are who serves it, in words."""
     found, why, _ = probe.look(host, port, ca)
     if found is Port.OURS:
         yield Finding(Level.OK, f"{host}:{port} answers with our certificate")
         return
-    mend = f"start the SuperLink, open port {port} in its firewall, and see that {host} leads to it"
-    yield _trouble(Port.UNREACHABLE if found is Port.FREE else found, f"{host}:{port}", why, mend, name=host)
+    mend = f"start {doors}, open port {port} in its firewall, and see that {host} leads to it"
+    yield _trouble(Port.UNREACHABLE if found is Port.FREE else found, f"{host}:{port}", why, mend, doors, name=host)
 
 
 def node_port(port: int) -> Findings:
@@ -92,18 +94,18 @@ def node_port(port: int) -> Findings:
         )
 
 
-def _trouble(found: Port, where: str, why: str, mend: str, name: str = "127.0.0.1") -> Finding:
+def _trouble(found: Port, where: str, why: str, mend: str, doors: str, name: str = "127.0.0.1") -> Finding:
     """What is wrong with who answers, in words."""
     words = {
         Port.PLAIN: ("answers without TLS", mend),
         Port.FOREIGN: ("has a certificate of another authority", "copy ca.crt of this federation there, or " + mend),
         Port.EXPIRED: (
             f"has a certificate that is out of date ({why})",
-            "rotate it, restart the SuperLink; or set this clock",
+            f"rotate it, restart {doors}; or set this clock",
         ),
         Port.NAME: (
             "has a certificate for other names",
-            f"use a name it has, or at the server `dqnfed deploy rotate DIR --address {name}`; restart the SuperLink",
+            f"use a name it has, or at the server `dqnfed deploy rotate DIR --address {name}`; restart {doors}",
         ),
         Port.UNREACHABLE: (f"cannot be reached ({why})", mend),
     }[found]

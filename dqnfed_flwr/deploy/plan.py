@@ -56,6 +56,11 @@ class Node:
         return f"partition-id={self.partition}" + (f' data="{self.data}"' if self.data else "")
 
 
+def doors(flwr: str) -> str:
+    """Who serves the server certificate with that Flower, in words: what is restarted once there is a new one."""
+    return "the SuperLink and the gate" if minor(flwr) >= HTTP_SINCE else "the SuperLink"
+
+
 @dataclass(frozen=True, slots=True)
 class Federation:
     """What `deploy init` was told; holds no secret.
@@ -95,8 +100,8 @@ class Federation:
 
     @property
     def doors(self) -> str:
-        """Who serves the server certificate, in words: what is restarted once there is a new one."""
-        return "the SuperLink and the gate" if self.over_http else "the SuperLink"
+        """Who serves the server certificate, in words."""
+        return doors(self.flwr)
 
     def node(self, name: str) -> Node:
         """The node of that name.

@@ -10,6 +10,7 @@ import shutil
 import socket
 import ssl
 import subprocess
+from contextlib import closing
 from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
@@ -74,24 +75,24 @@ def now() -> dt.datetime:
 
 
 def clock_ahead(host: str, port: int, ca: Path) -> float | None:
-    """Seconds by which this clock is ahead of the server's, to about half a second; None where it does not say.
+    """Seconds by which this clock is ahead of the server's; None where the server does not say.
 
-    The date of an answer has its seconds cut off, and is of some moment between question and answer.
+    The date of an answer has its seconds cut off, and is of some moment between question and answer: half a second
+    either way. A SuperLink that answers itself renews its date once a second only, so that this clock may seem to be up
+    to a second further ahead.
     """
-    asked = now()
     try:
-        connection = http.client.HTTPSConnection(
-            host, port, timeout=SECONDS, context=ssl.create_default_context(cafile=str(ca))
-        )
-        connection.request("GET", "/health")
-        told = connection.getresponse().getheader("Date")
-        connection.close()
-        server = email.utils.parsedate_to_datetime(told) if told else None
+        context = ssl.create_default_context(cafile=str(ca))
+        with closing(http.client.HTTPSConnection(host, port, timeout=SECONDS, context=context)) as connection:
+            connection.connect()
+            asked = now()
+            connection.request("GET", "/health")
+            told = connection.getresponse().getheader("Date", "")
+            answered = now()
+        server = email.utils.parsedate_to_datetime(told).replace(tzinfo=dt.UTC)
     except (OSError, ValueError, http.client.HTTPException):
         return None
-    if server is None:
-        return None
-    return ((asked - server) + (now() - server)).total_seconds() / 2 - HALF_A_SECOND
+    return ((asked - server) + (answered - server)).total_seconds() / 2 - HALF_A_SECOND
 
 
 def title_of(port: int) -> str | None:

@@ -36,8 +36,8 @@ class Member:
         D of its model; 0 where it does not say.
     version : str
         Of its app; empty or `UNKNOWN` where it cannot tell.
-    largest_feature : float
-        The largest |x| of its samples; 0 where it does not say, or where x are whole numbers.
+    feature_scale : float
+        The power of ten that |x| reaches in its samples; 0 where it does not say, or where x are whole numbers.
     """
 
     node_id: int
@@ -48,7 +48,7 @@ class Member:
     input_kind: str = ""
     dim: int = 0
     version: str = ""
-    largest_feature: float = 0.0
+    feature_scale: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,13 +135,13 @@ def objection(member: Member, form: Form | None) -> tuple[str, str] | None:
 
 def scale_warning(members: Collection[Member]) -> str:
     """A word about features that models hardly learn from as they are; empty where there are none."""
-    wild = [member for member in members if member.largest_feature > LARGE_FEATURE]
+    wild = [member for member in members if member.feature_scale >= LARGE_FEATURE]
     if not wild:
         return ""
-    largest = max(member.largest_feature for member in wild)
+    largest = max(member.feature_scale for member in wild)
     names = ", ".join(str(member.client) for member in wild[:MOST_NAMED]) + (", ..." if len(wild) > MOST_NAMED else "")
     return (
-        f"features up to {largest:.6g} on {len(wild)} of {len(members)} clients ({names}): scale them (mean 0, "
+        f"features of {largest:.6g} or more on {len(wild)} of {len(members)} clients ({names}): scale them (mean 0, "
         "deviation 1), alike on all"
     )
 

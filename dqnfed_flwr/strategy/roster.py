@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -270,10 +271,15 @@ def _member(node: int, properties: Mapping[str, object]) -> Member:
             input_kind=str(properties.get("input-kind", ""))[:LONGEST_WORD],
             dim=whole("dim", 0, LARGEST_DIM) if "dim" in properties else 0,
             version=str(properties.get("version", ""))[:LONGEST_WORD],
-            largest_feature=float(str(properties.get("largest-feature", 0.0))),
+            feature_scale=_finite(properties.get("feature-scale")),
         )
     except (KeyError, ValueError) as error:
         raise WireError("bad-properties", f"{error} in {sorted(properties)[:12]}") from None
+
+
+def _finite(value: object) -> float:
+    """A number for a word of advice; 0 for whatever is none, which turns nobody away."""
+    return value if isinstance(value, float) and math.isfinite(value) else 0.0
 
 
 def sample(clients: list[int], count: int, *, seed: int, round_number: int) -> tuple[int, ...]:

@@ -5,7 +5,7 @@
 | server to client | ArrayRecord `model` | `theta`, `step` (when the client needs the line), `buffer.<name>` |
 | | ConfigRecord `task` | the fields of `ClientTask`, kebab-case; `directive.<name>` |
 | client to server | ArrayRecord `vectors` | `gradient`, `extra.<name>`, `buffer.<name>` |
-| | MetricRecord `figures` | see `reply` |
+| | MetricRecord `figures` | see `reply`, `probe` |
 | both ways of `query` | ConfigRecord `properties` | the client's properties |
 
 What comes from a client is checked here before anything else sees it: keys, dtype, shape, size, finiteness and range.

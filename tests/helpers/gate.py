@@ -8,6 +8,7 @@ not try again.
 from __future__ import annotations
 
 import http.client
+import re
 import ssl
 import threading
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-OPEN = ("/v1/fleet/", "/health")
+OPEN = re.compile(r"/health|/v1/fleet/[A-Za-z0-9/_-]+")
 SECONDS = 300.0
 NOT_HANDED_ON = {"connection", "transfer-encoding", "content-length", "host", "date", "server"}
 
@@ -49,8 +50,12 @@ class _Handler(BaseHTTPRequestHandler):
             self.request.unwrap()  # a caller takes an end without it for an attack
 
     def _hand_on(self) -> None:
+        if "Transfer-Encoding" in self.headers:
+            self.close_connection = True
+            self._answer(411, {}, b"")
+            return
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        if not self.path.startswith(OPEN):
+        if not OPEN.fullmatch(self.path):
             self._answer(404, {}, b"")
             return
         headers = {name: value for name, value in self.headers.items() if name.lower() not in NOT_HANDED_ON}

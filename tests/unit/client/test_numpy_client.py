@@ -337,7 +337,7 @@ def test_properties_describe_client_and_model() -> None:
         "input-shape": "4",
         "input-kind": "features",
         "num-classes": 3,
-        "largest-feature": float(np.abs(samples().x_train).max()),
+        "feature-scale": 1.0,
         "dim": 15,
         "version": version("dqnfed-flwr"),
     }

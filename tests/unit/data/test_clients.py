@@ -251,12 +251,12 @@ def test_features_that_are_not_finite_are_refused(tmp_path: Path, bad: float) ->
 
 
 @pytest.mark.parametrize(
-    ("value", "dtype", "largest"), [(-1680.0, "f4", 1680.0), (99.0, "f4", 99.0), (1680, "i8", 0.0)]
+    ("value", "dtype", "scale"), [(-1680.0, "f4", 1000.0), (99.0, "f4", 10.0), (0.0, "f4", 0.0), (1680, "i8", 0.0)]
 )
-def test_the_largest_feature(tmp_path: Path, value: float, dtype: str, largest: float) -> None:
+def test_the_scale_of_features(tmp_path: Path, value: float, dtype: str, scale: float) -> None:
     x = np.full((40, 3), value, dtype)
     client, *_ = load_all(configured(saved(tmp_path, {"x_train": x, "y_train": np.arange(40) % 2}), partition="iid"))
-    assert client.largest_feature == largest
+    assert client.feature_scale == scale
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def test_who_listens_at_our_port(place: Path, tmp_path: Path, what: str, found: 
     ca = place / "server" / "ca.crt"
     with server(identities[what], tmp_path) as port:
         assert probe.look("127.0.0.1", port, ca)[0] is found
-        (finding,) = reach("127.0.0.1", port, ca)
+        (finding,) = reach("127.0.0.1", port, ca, "the SuperLink")
     assert words in finding.what
     assert (finding.level is Level.OK) is (what == "ours")
     assert finding.mend or what == "ours"
@@ -81,7 +81,7 @@ def test_a_certificate_that_was_replaced_and_is_still_served(place: Path, tmp_pa
         what
         == f"Fleet port {port} still serves an older certificate than server.crt: the one that ends on {end:%Y-%m-%d}"
     )
-    assert mend.startswith("restart the SuperLink;")
+    assert mend.startswith(f"restart {read_plan(place).doors};")
 
 
 def test_a_name_that_the_certificate_lacks(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,9 +89,11 @@ def test_a_name_that_the_certificate_lacks(place: Path, tmp_path: Path, monkeypa
     connect = socket.create_connection
     monkeypatch.setattr(socket, "create_connection", lambda address, *rest: connect(("127.0.0.1", address[1]), *rest))
     with server(pki.make_server(authority, "localhost", [], 1), tmp_path) as port:
-        (finding,) = reach("elsewhere.example.org", port, place / "server" / "ca.crt")
+        (finding,) = reach("elsewhere.example.org", port, place / "server" / "ca.crt", "the SuperLink and the gate")
     assert finding.what.endswith("has a certificate for other names")
-    assert "`dqnfed deploy rotate DIR --address elsewhere.example.org`" in finding.mend
+    assert (
+        "`dqnfed deploy rotate DIR --address elsewhere.example.org`; restart the SuperLink and the gate" in finding.mend
+    )
 
 
 def test_the_clock_of_a_server(place: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib.metadata import version
@@ -154,15 +155,20 @@ def test_a_version_that_nobody_knows_is_no_objection(monkeypatch: pytest.MonkeyP
 def test_large_features_are_told_of_once_and_by_client(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr(roster_module, "log", lambda level, text, *values: said.append(text % values))
-    roster = Roster(4, 1, 60)
+    scales = [math.nan, 1000.0, "x" * 999, 100.0, [1e9]]
+    odd = {client: {"feature-scale": scale} for client, scale in enumerate(scales)}
+    roster = Roster(5, 1, 60)
     for _ in range(2):
-        roster.wait(ChangingGrid(told({1: {"largest-feature": 1680.0}, 3: {"largest-feature": 101.0}}), 4, at_rest))
+        roster.wait(ChangingGrid(told(odd, 5), 5, at_rest))
+    assert len(roster.members) == 5
     (words,) = [text for text in said if "scale them" in text]
-    assert words == "data: features up to 1680 on 2 of 4 clients (1, 3): scale them (mean 0, deviation 1), alike on all"
+    assert words == (
+        "data: features of 1000 or more on 2 of 5 clients (1, 3): scale them (mean 0, deviation 1), alike on all"
+    )
 
 
 def test_features_of_usual_size_are_no_matter() -> None:
-    members = [replace(IMAGES, client=client, largest_feature=99.0) for client in range(3)]
+    members = [replace(IMAGES, client=client, feature_scale=10.0) for client in range(3)]
     assert scale_warning(members) == ""
-    many = [replace(IMAGES, client=client, largest_feature=1e308) for client in range(12)]
-    assert "up to 1e+308 on 12 of 12 clients (0, 1, 2, 3, 4, 5, 6, 7, ...)" in scale_warning(many)
+    many = [replace(IMAGES, client=client, feature_scale=1e308) for client in range(12)]
+    assert "of 1e+308 or more on 12 of 12 clients (0, 1, 2, 3, 4, 5, 6, 7, ...)" in scale_warning(many)
