@@ -78,7 +78,8 @@ def test_a_failed_run_is_an_error_that_tells_why(tmp_path: Path) -> None:
     with pytest.raises(RunError) as caught:
         run(settings, engine="flower")
     assert "finished:failed" in str(caught.value)
-    assert "0 of 2 clients came within 3 s" in str(caught.value)
+    assert "at least 2 are needed (min-clients)" in str(caught.value)
+    assert f"no file '{tmp_path / 'absent.npz'}'" in str(caught.value)
 
 
 def running(pid: int) -> bool:
