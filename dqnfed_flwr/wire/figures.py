@@ -32,9 +32,7 @@ class Figures:
 
     def scalar(self, key: str) -> float:
         """Any one number, NaN and Inf among them."""
-        if key not in self._record:
-            raise WireError("missing-key", f"figures {sorted(self._record)[:20]}; need {key!r}")
-        value = self._record[key]
+        value = self._value(key)
         if isinstance(value, list):
             raise WireError("bad-shape", f"{key} is a list of {len(value)}; need one number")
         return float(value)
@@ -64,9 +62,7 @@ class Figures:
 
     def losses(self, key: str) -> list[float]:
         """One loss or more; infinite where the model diverges."""
-        if key not in self._record:
-            raise WireError("missing-key", f"figures {sorted(self._record)[:20]}; need {key!r}")
-        value = self._record[key]
+        value = self._value(key)
         found = [float(number) for number in value] if isinstance(value, list) else [float(value)]
         return [_not_negative(key, number) if math.isfinite(number) else math.inf for number in found]
 
@@ -83,6 +79,11 @@ class Figures:
         if value not in (0, 1):
             raise WireError("bad-count", f"{key} is {value}; need 0 or 1")
         return value == 1
+
+    def _value(self, key: str) -> int | float | list[int] | list[float]:
+        if key not in self._record:
+            raise WireError("missing-key", f"figures {sorted(self._record)[:20]}; need {key!r}")
+        return self._record[key]
 
 
 def figures_of(content: RecordDict) -> Figures:

@@ -35,7 +35,7 @@ def decode_model(record: ArrayRecord) -> tuple[FloatArray, FloatArray | None, Bu
     """
     if "theta" not in record:
         raise WireError("missing-key", "the model record has no 'theta'; make it with wire.encode_model")
-    arrays = {key: view(array, tuple(array.shape), (str(array.dtype),)) for key, array in record.items()}
+    arrays = _as_sent(record)
     buffers = {key.removeprefix(BUFFER): value for key, value in arrays.items() if key.startswith(BUFFER)}
     return floats(arrays["theta"]), floats(arrays["step"]) if "step" in arrays else None, buffers
 
@@ -55,5 +55,9 @@ def memory_record(state: RecordDict) -> ArrayRecord | None:
 
 def decode_memory(state: RecordDict) -> dict[str, NDArray[np.generic]]:
     """Inverse of `encode_memory`; empty when there is none yet."""
-    record = memory_record(state) or ArrayRecord()
+    return _as_sent(memory_record(state) or ArrayRecord())
+
+
+def _as_sent(record: ArrayRecord) -> dict[str, NDArray[np.generic]]:
+    """The arrays of a record, of whatever shape and dtype they say."""
     return {name: view(array, tuple(array.shape), (str(array.dtype),)) for name, array in record.items()}
