@@ -1,5 +1,8 @@
 """A Flower app with Flower's own FedAvg, whose clients compute what DQN-Fed's do: one gradient at the model received.
 
+It starts from the same model. A constant one would not do: Flower sends equal parts of an array once, and the gradient
+of equal units is as repetitive, so that a fraction of the bytes would go over the wire.
+
 `benchmarks/deployed.py` lays it out as an app of its own. The module also has the model and the data of that benchmark.
 """
 
@@ -14,16 +17,16 @@ from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordD
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from torch import nn
 
-OWN = ("strategy-rounds", "parameters", "times", "nodes")
+OWN = ("strategy-rounds", "times", "nodes")
 """Keys of this app's run config; the others are settings of dqnfed-flwr."""
 SAMPLES, SIDE, CLASSES = 16, 8, 10
 FEATURES = SIDE**2
 HIDDEN = 11_000_000 // (FEATURES + 1 + CLASSES)
-PARAMETERS = HIDDEN * (FEATURES + 1 + CLASSES) + CLASSES
 LR = 0.01
 server_app = ServerApp()
 client_app = ClientApp()
@@ -57,11 +60,19 @@ def main(grid: Grid, context: Context) -> None:
             times.write(f"{server_round}\n")
         return MetricRecord()
 
-    theta = np.full(int(config["parameters"]), 1e-3, np.float32)
     strategy = FedAvg(fraction_evaluate=0.0, min_train_nodes=nodes, min_available_nodes=nodes)
-    strategy.start(
-        grid, ArrayRecord({"theta": Array(theta)}), num_rounds=int(config["strategy-rounds"]), evaluate_fn=note
-    )
+    initial = ArrayRecord({"theta": Array(first_model(str(config["model"])))})
+    strategy.start(grid, initial, num_rounds=int(config["strategy-rounds"]), evaluate_fn=note)
+
+
+def first_model(name: str) -> NDArray[np.float32]:
+    """The parameters [D] that a run of DQN-Fed with `seed` 0 starts from."""
+    from dqnfed_flwr.models import build_model
+    from dqnfed_flwr.params import ParamSpec
+
+    module = build_model(name, (1, SIDE, SIDE), CLASSES, seed=0)
+    theta: NDArray[np.float32] = ParamSpec.of(module).flatten(module).numpy()
+    return theta
 
 
 @client_app.train()

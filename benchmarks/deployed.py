@@ -29,6 +29,7 @@ from benchmarks._common import Bar, Json, arguments, median, report, settings_of
 from benchmarks._memory import of_groups, proportional
 from dqnfed_flwr.deploy.plan import CONNECTION
 from dqnfed_flwr.engine.result import read_result
+from dqnfed_flwr.run_files import EVENTS
 from tests.helpers.federation import Loopback, loopback, node
 
 BARS = (
@@ -39,7 +40,7 @@ BARS = (
     Bar("client_memory_bytes", "<=", 500e6),
     Bar("idle_node_memory_bytes", "<=", 300e6),
 )
-MODELS = {"empty": ("logistic", 650), "large": ("benchmarks._fedavg_app:wide", _fedavg_app.PARAMETERS)}
+MODELS = {"empty": "logistic", "large": "benchmarks._fedavg_app:wide"}
 CLIENTS = (("client", "warm", 0), ("cold_client", "cold", 0), ("cold_client_small_chunk", "cold", 25))
 """Prefix of figures, way to start, and samples at a time (`local.chunk`); 0 chooses by itself."""
 ROUND_SECONDS = 600.0
@@ -53,7 +54,7 @@ def shared_settings(payload: str, nodes: int, rounds: int) -> dict[str, Any]:
     return {
         "clients": nodes,
         "rounds": rounds,
-        "model": MODELS[payload][0],
+        "model": MODELS[payload],
         "data": "benchmarks._fedavg_app:few",
         "num-classes": _fedavg_app.CLASSES,
         "evaluate-every": 0,
@@ -88,7 +89,7 @@ def dqn_fed(federation: Loopback, place: Path, payload: str, rounds: int, more: 
     nodes = len(federation.federation.nodes)
     settings = {**shared_settings(payload, nodes, rounds), **more, "output": str(output)}
     run_id = federation.submit(settings, place / f"app-{payload}")
-    ends = ends_of_rounds(output / "events.jsonl", rounds, f"DQN-Fed, {payload}")
+    ends = ends_of_rounds(output / EVENTS, rounds, f"DQN-Fed, {payload}")
     if (status := federation.await_end(run_id)) != "finished:completed":
         raise SystemExit(f"DQN-Fed ended as {status}: {federation.story(run_id)}")
     events = read_result(output).events
@@ -103,7 +104,7 @@ def fedavg(federation: Loopback, place: Path, payload: str, rounds: int) -> floa
     """Seconds a round of Flower's FedAvg."""
     times = place / f"fedavg-{payload}"
     nodes = len(federation.federation.nodes)
-    own = {"strategy-rounds": rounds, "parameters": MODELS[payload][1], "times": str(times), "nodes": nodes}
+    own = {"strategy-rounds": rounds, "times": str(times), "nodes": nodes}
     app = place / f"fedavg-app-{payload}"
     write_fedavg_app(app, {**shared_settings(payload, nodes, rounds), **own})
     answer = federation.flwr.json("run", str(app), CONNECTION)

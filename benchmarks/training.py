@@ -19,7 +19,8 @@ from rich.table import Table
 
 from benchmarks._common import Figures, arguments, report
 from dqnfed_flwr import RunResult, Settings, fairness_report, run
-from dqnfed_flwr.engine.result import RUN, read_result
+from dqnfed_flwr.engine.result import read_result
+from dqnfed_flwr.run_files import RUN
 
 Config = dict[str, Any]
 

@@ -34,7 +34,7 @@ def line_point(theta_hat: Tensor, step: Tensor, factor_hat: float, factor: float
     """
     if factor == factor_hat:
         return theta_hat
-    return theta_hat + step * (factor_hat - factor)
+    return (step * (factor_hat - factor)).add_(theta_hat)  # one new vector, not two
 
 
 @dataclass(frozen=True)

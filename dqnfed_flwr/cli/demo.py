@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from dqnfed_flwr.cli.single import EVENTS, PLOT, RUN, draw, read_settings, show_files, train
+from dqnfed_flwr.cli.single import draw, read_settings, show_files, train
 from dqnfed_flwr.report.table import known, summary_table
+from dqnfed_flwr.run_files import EVENTS, PLOT, RUN
 
 if TYPE_CHECKING:
     from dqnfed_flwr.engine.result import RunResult

@@ -21,12 +21,11 @@ from dqnfed_flwr.errors import ConfigError, DataError, ModelError, RunError
 from dqnfed_flwr.experiments import load_config, parse_scalar
 from dqnfed_flwr.report.progress import progress_listener
 from dqnfed_flwr.report.table import summary_table
+from dqnfed_flwr.run_files import CHECKPOINT, EVENTS, MODEL, PLOT, RUN
 
 if TYPE_CHECKING:
     from dqnfed_flwr.engine.result import RunResult
 
-RUN, MODEL, EVENTS, PLOT = "run.json", "model.npz", "events.jsonl", "plot.png"
-CHECKPOINT = "checkpoint.npz"
 EngineName = Literal["in-process", "flower"]
 
 

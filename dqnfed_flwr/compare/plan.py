@@ -11,9 +11,10 @@ from dqnfed_flwr.compare.earlier import foreign
 from dqnfed_flwr.compare.entries import ALL, Entry, Point, parse_methods, parse_seeds, short, show, with_grids
 from dqnfed_flwr.config import Scalar, Settings
 from dqnfed_flwr.errors import ConfigError, DQNFedError
+from dqnfed_flwr.run_files import CHECKPOINT, RUN
 
 RUNS, GRID = "runs", "grid"
-RUN, CHECKPOINT, LOG = "run.json", "checkpoint.npz", "log.txt"
+LOG = "log.txt"
 VALIDATION = "split.validation-fraction"
 VALIDATION_SHARE = 0.1
 

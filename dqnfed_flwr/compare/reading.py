@@ -11,11 +11,12 @@ from typing import Any
 from dqnfed_flwr.compare.entries import Entry, shared
 from dqnfed_flwr.compare.files import JSON
 from dqnfed_flwr.compare.grid import Trial
-from dqnfed_flwr.compare.plan import RUN, RUNS, Job, Plan
+from dqnfed_flwr.compare.plan import RUNS, Job, Plan
 from dqnfed_flwr.compare.record import Record, read_record
 from dqnfed_flwr.compare.results import REFERENCE, Comparison, Row, compare_rows
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import ConfigError, DQNFedError
+from dqnfed_flwr.run_files import RUN
 
 ALONE = ("method", "seed", "output", "resume")
 """Settings of a run that its place in a report tells already."""

@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from dqnfed_flwr.compare.plan import RUN, Job
+from dqnfed_flwr.compare.plan import Job
 from dqnfed_flwr.fairness import fairness_report
+from dqnfed_flwr.run_files import EVENTS, RUN
 from dqnfed_flwr.telemetry.events import RoundEvent
-from dqnfed_flwr.telemetry.log import EVENTS, read_events
+from dqnfed_flwr.telemetry.log import read_events
 
 Accuracies = Mapping[int, float]
 

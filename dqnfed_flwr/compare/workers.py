@@ -15,10 +15,11 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Protocol
 
-from dqnfed_flwr.compare.plan import CHECKPOINT, LOG, Job
+from dqnfed_flwr.compare.plan import LOG, Job
 from dqnfed_flwr.config import Scalar, Settings
 from dqnfed_flwr.engine.run import Engine
 from dqnfed_flwr.errors import DQNFedError
+from dqnfed_flwr.run_files import CHECKPOINT
 from dqnfed_flwr.telemetry.events import RoundEvent
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")

@@ -29,12 +29,12 @@ from dqnfed_flwr.config import Settings, check_for_nodes
 from dqnfed_flwr.engine.alone import TAKEOVER_SECONDS, alone_in
 from dqnfed_flwr.engine.flwr_command import CONNECTION, FlwrCommand, flwr_environment, program, run_status
 from dqnfed_flwr.engine.occupied import check_free
-from dqnfed_flwr.engine.result import RUN, RunResult, read_result
+from dqnfed_flwr.engine.result import RunResult, read_result
 from dqnfed_flwr.errors import RunError
+from dqnfed_flwr.run_files import CHECKPOINT, EVENTS, RUN
 from dqnfed_flwr.strategy.checkpoint import CheckpointStore
-from dqnfed_flwr.strategy.dqnfed import CHECKPOINT
 from dqnfed_flwr.telemetry.events import Listener
-from dqnfed_flwr.telemetry.log import EVENTS, read_events
+from dqnfed_flwr.telemetry.log import read_events
 from dqnfed_flwr.version import package_version
 
 PR_SET_PDEATHSIG = 1

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from dqnfed_flwr.engine.result import RUN
 from dqnfed_flwr.errors import CheckpointError, ConfigError
+from dqnfed_flwr.run_files import CHECKPOINT, RUN
 from dqnfed_flwr.strategy.checkpoint import read_record
-from dqnfed_flwr.strategy.dqnfed import CHECKPOINT
 
 
 def check_free(output: Path | None) -> None:

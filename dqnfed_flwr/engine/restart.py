@@ -16,7 +16,7 @@ from dqnfed_flwr.config import Settings, check_for_nodes
 from dqnfed_flwr.engine.occupied import held_by
 from dqnfed_flwr.engine.serve import prepare_output
 from dqnfed_flwr.errors import ConfigError
-from dqnfed_flwr.strategy.dqnfed import CHECKPOINT
+from dqnfed_flwr.run_files import CHECKPOINT
 
 RUN_ID = "run-id"
 OUTPUT, METRICS = "DQNFED_OUTPUT", "DQNFED_METRICS"

@@ -16,15 +16,15 @@ import numpy as np
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import RunError
 from dqnfed_flwr.fairness import fairness_report
+from dqnfed_flwr.run_files import EVENTS, MODEL, RUN
 from dqnfed_flwr.strategy.origin import Origin
 from dqnfed_flwr.strategy.preflight import Form
 from dqnfed_flwr.telemetry.events import RoundEvent
-from dqnfed_flwr.telemetry.log import EVENTS, read_events
+from dqnfed_flwr.telemetry.log import read_events
 from dqnfed_flwr.types import FloatArray
 from dqnfed_flwr.version import DISTRIBUTION, package_version
 from dqnfed_flwr.wire import Buffers
 
-RUN, MODEL = "run.json", "model.npz"
 LIBRARIES = ("flwr", "torch", "numpy")
 
 

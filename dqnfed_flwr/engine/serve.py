@@ -12,9 +12,10 @@ from flwr.serverapp import Grid
 
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.metrics import metrics_of
-from dqnfed_flwr.engine.result import RUN, RunResult
+from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.engine.start import initial_model
 from dqnfed_flwr.errors import ConfigError, RunError
+from dqnfed_flwr.run_files import RUN
 from dqnfed_flwr.strategy.checkpoint import output_directory
 from dqnfed_flwr.strategy.dqnfed import DQNFed
 from dqnfed_flwr.strategy.origin import Origin

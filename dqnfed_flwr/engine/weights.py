@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from dqnfed_flwr.errors import ConfigError, ShapeError
 from dqnfed_flwr.params import ParamSpec
+from dqnfed_flwr.run_files import MODEL
 
 KEY = "start.model"
 BUFFER = "buffer."
@@ -41,7 +42,7 @@ def read_weights(path: Path, module: nn.Module, model: str) -> None:
         found and what is needed.
     """
     if path.is_dir():
-        raise ConfigError(f"{KEY}: {path} is a folder; name the file, such as {path / 'model.npz'}")
+        raise ConfigError(f"{KEY}: {path} is a folder; name the file, such as {path / MODEL}")
     if not path.is_file():
         raise ConfigError(f"{KEY}: {path}: no such file on this machine; the server reads it")
     if path.suffix == ".npz":
@@ -49,7 +50,7 @@ def read_weights(path: Path, module: nn.Module, model: str) -> None:
     elif path.suffix == ".safetensors":
         _from_safetensors(path, module, model)
     else:
-        raise ConfigError(f"{KEY}: found {path.name}; give a run's model.npz, or a file that ends in .safetensors")
+        raise ConfigError(f"{KEY}: found {path.name}; give a run's {MODEL}, or a file that ends in .safetensors")
     state = module.state_dict()
     if bad := [name for name, value in state.items() if value.is_floating_point() and not value.isfinite().all()]:
         raise ConfigError(f"{KEY}: {path} holds NaN or Inf, in {_some(bad)}; choose another model")

@@ -19,6 +19,7 @@ from dqnfed_flwr.admission import Ledger
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.methods.registry import make_method
+from dqnfed_flwr.run_files import CHECKPOINT, EVENTS
 from dqnfed_flwr.steps import make_rule
 from dqnfed_flwr.strategy.checkpoint import CheckpointStore, check_settings, group, output_directory, ungroup
 from dqnfed_flwr.strategy.inherited import InheritedRound
@@ -31,11 +32,10 @@ from dqnfed_flwr.strategy.roster import Roster
 from dqnfed_flwr.strategy.snapshot import pack_state, unpack_state
 from dqnfed_flwr.strategy.state import RunState, reopen
 from dqnfed_flwr.telemetry.events import Listener, RoundEvent
-from dqnfed_flwr.telemetry.log import EVENTS, read_events
+from dqnfed_flwr.telemetry.log import read_events
 from dqnfed_flwr.telemetry.patience import Patience
 from dqnfed_flwr.version import package_version
 
-CHECKPOINT = "checkpoint.npz"
 NOT_KNOWN = Origin()
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 

@@ -6,10 +6,9 @@ import os
 from io import FileIO
 from pathlib import Path
 
+from dqnfed_flwr.run_files import EVENTS
 from dqnfed_flwr.telemetry.events import RoundEvent
 from dqnfed_flwr.telemetry.patience import Patience
-
-EVENTS = "events.jsonl"
 
 
 class EventLog:

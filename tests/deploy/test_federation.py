@@ -13,8 +13,8 @@ from dqnfed_flwr.deploy.check import check
 from dqnfed_flwr.deploy.findings import failed
 from dqnfed_flwr.engine.flwr_command import flwr_environment, program
 from dqnfed_flwr.engine.restart import RUN_ID
-from dqnfed_flwr.engine.result import MODEL
 from dqnfed_flwr.engine.run import run
+from dqnfed_flwr.run_files import MODEL
 from tests.helpers.federation import RUN_SECONDS, Loopback, loopback, node
 from tests.helpers.programs import wait_for
 

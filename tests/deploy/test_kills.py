@@ -10,7 +10,8 @@ from random import Random
 import pytest
 
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.engine.result import MODEL, read_result
+from dqnfed_flwr.engine.result import read_result
+from dqnfed_flwr.run_files import MODEL
 from tests.helpers import devices
 from tests.helpers.federation import RUN_SECONDS, Loopback, loopback, node
 from tests.helpers.killing import KINDS, Killer

@@ -13,12 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dqnfed_flwr.engine.result import MODEL, RUN, RunResult, read_result
+from dqnfed_flwr.engine.result import RunResult, read_result
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.errors import CheckpointError
+from dqnfed_flwr.run_files import CHECKPOINT, EVENTS, MODEL, RUN
 from dqnfed_flwr.strategy.checkpoint import CheckpointStore
-from dqnfed_flwr.strategy.dqnfed import CHECKPOINT
-from dqnfed_flwr.telemetry.log import EVENTS
 from tests.helpers.runs import TINY, Stop, StopAfter
 
 ROOT = Path(__file__).parents[2]

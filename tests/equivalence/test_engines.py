@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dqnfed_flwr.engine.result import MODEL, RunResult
+from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.engine.run import run
+from dqnfed_flwr.run_files import MODEL
 from dqnfed_flwr.telemetry.events import RoundEvent
 from tests.helpers.runs import TINY
 

@@ -26,8 +26,7 @@ from dqnfed_flwr.deploy.plan import CONNECTION, Federation, Node, read_plan
 from dqnfed_flwr.deploy.registry import listed, operator_command, register
 from dqnfed_flwr.engine.flower import write_app
 from dqnfed_flwr.engine.flwr_command import FlwrCommand, flwr_environment, run_record, run_status
-from dqnfed_flwr.engine.result import RUN
-from dqnfed_flwr.telemetry.log import EVENTS
+from dqnfed_flwr.run_files import EVENTS, RUN
 from tests.helpers.gate import gate
 from tests.helpers.programs import Program, free_ports, listening, wait_for
 

@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from dqnfed_flwr import run
-from dqnfed_flwr.strategy.dqnfed import CHECKPOINT
-from dqnfed_flwr.telemetry.log import EVENTS
+from dqnfed_flwr.run_files import CHECKPOINT, EVENTS
 
 
 def live(mapping: dict[str, Any], output: Path) -> int:

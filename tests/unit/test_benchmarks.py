@@ -10,12 +10,24 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import agreement, client_rate, convex, engine, method_step, server_memory, server_step
+from benchmarks import (
+    _fedavg_app,
+    agreement,
+    client_rate,
+    convex,
+    deployed,
+    engine,
+    method_step,
+    server_memory,
+    server_step,
+)
 from benchmarks._common import Bar, Json, report, settings_of
 from benchmarks._convex_plot import linear_shape, superlinear_shape
 from benchmarks._gradient_sets import gradient_sets
 from dqnfed_flwr.linalg.gram import Basis
 
+FLOWERS_PART = 5 << 20
+"""Bytes of an array that Flower sends as one object."""
 Main = Callable[[Sequence[str]], None]
 
 BENCHMARKS = (server_step, method_step, server_memory, agreement, engine, client_rate, convex)
@@ -54,6 +66,13 @@ def test_every_benchmark_is_in_the_readme() -> None:
     scripts = {path.name for path in Path(convex.__file__).parent.glob("[!_]*.py")}
     assert scripts >= {f"{module.__name__.rpartition('.')[2]}.py" for module in BENCHMARKS}
     assert all(f"benchmarks/{name}" in readme for name in scripts)
+
+
+def test_fedavg_of_the_deployed_benchmark_has_no_equal_parts_to_send_once() -> None:
+    theta = _fedavg_app.first_model(deployed.MODELS["large"]).tobytes()
+    parts = [theta[first : first + FLOWERS_PART] for first in range(0, len(theta), FLOWERS_PART)]
+    assert len(theta) > 43e6
+    assert len(set(parts)) == len(parts) > 8
 
 
 def test_server_step(tmp_path: Path) -> None:

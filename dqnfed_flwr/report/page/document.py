@@ -10,7 +10,6 @@ from typing import Any
 
 from dqnfed_flwr.compare.claims import Finding, findings
 from dqnfed_flwr.compare.files import JSON
-from dqnfed_flwr.compare.plan import RUN
 from dqnfed_flwr.compare.reading import Written, read_comparison, read_runs, run_folders
 from dqnfed_flwr.compare.results import BASELINE, Comparison, Row
 from dqnfed_flwr.compare.tables import Table, grid_table, shift_table, tables
@@ -20,6 +19,7 @@ from dqnfed_flwr.reproduce.record import REPRODUCTION, Reproduction, read_reprod
 from dqnfed_flwr.reproduce.scale import AS_IN_MANIFEST
 from dqnfed_flwr.reproduce.schema import Part
 from dqnfed_flwr.reproduce.tables import paper_table
+from dqnfed_flwr.run_files import RUN
 
 BRIGHT = 6
 """Methods that stand out: the reference, FedAvg, and the best of the others."""

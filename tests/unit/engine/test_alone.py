@@ -27,7 +27,7 @@ from dqnfed_flwr.engine.restart import RUN_ID
 from dqnfed_flwr.engine.result import read_result
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.errors import ConfigError
-from dqnfed_flwr.strategy.dqnfed import CHECKPOINT
+from dqnfed_flwr.run_files import CHECKPOINT
 from server_app.app import main
 from tests.helpers.clock import Clock
 from tests.helpers.runs import TINY

@@ -17,10 +17,11 @@ from typer.testing import CliRunner
 from dqnfed_flwr.cli.app import app
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.export import CARD, PROGRAM, WEIGHTS, export_run, trained_module
-from dqnfed_flwr.engine.result import MODEL, RUN, RunResult
+from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.errors import RunError
 from dqnfed_flwr.models import build_model
+from dqnfed_flwr.run_files import MODEL, RUN
 from tests.helpers.runs import TINY
 
 WITHOUT_THIS_PACKAGE = """

@@ -11,9 +11,8 @@ from client_app.app import app as client
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.grid import InProcessGrid
 from dqnfed_flwr.engine.restart import METRICS, OUTPUT, RUN_ID, settings_of_run, with_folders
-from dqnfed_flwr.engine.result import RUN
 from dqnfed_flwr.errors import ConfigError
-from dqnfed_flwr.strategy.dqnfed import CHECKPOINT
+from dqnfed_flwr.run_files import CHECKPOINT, RUN
 from server_app.app import main
 from tests.helpers.runs import TINY
 

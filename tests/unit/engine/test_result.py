@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.engine.result import MODEL, RUN, RunResult, read_result
+from dqnfed_flwr.engine.result import RunResult, read_result
 from dqnfed_flwr.errors import RunError
-from dqnfed_flwr.telemetry.log import EVENTS
+from dqnfed_flwr.run_files import EVENTS, MODEL, RUN
 from tests.helpers.runs import make_event, make_result
 
 

@@ -13,11 +13,10 @@ import pytest
 import dqnfed_flwr
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine import alone
-from dqnfed_flwr.engine.result import RUN
 from dqnfed_flwr.engine.run import Engine, as_settings, choose_jobs, run
 from dqnfed_flwr.errors import ConfigError, DataError, ModelError
+from dqnfed_flwr.run_files import CHECKPOINT, RUN
 from dqnfed_flwr.strategy import roster
-from dqnfed_flwr.strategy.dqnfed import CHECKPOINT
 from tests.helpers.clock import Clock
 from tests.helpers.runs import TINY
 

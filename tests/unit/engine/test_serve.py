@@ -20,7 +20,7 @@ from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.alone import LOCK
 from dqnfed_flwr.engine.card import card_of
 from dqnfed_flwr.engine.grid import InProcessGrid
-from dqnfed_flwr.engine.result import MODEL, RUN, read_result
+from dqnfed_flwr.engine.result import read_result
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.engine.serve import prepare_output, serve
 from dqnfed_flwr.engine.start import initial_model
@@ -29,10 +29,9 @@ from dqnfed_flwr.models import build_model
 from dqnfed_flwr.params import ParamSpec
 from dqnfed_flwr.report.plots import plot_runs
 from dqnfed_flwr.report.table import summary_table
+from dqnfed_flwr.run_files import CHECKPOINT, EVENTS, MODEL, RUN
 from dqnfed_flwr.strategy.checkpoint import CheckpointStore
-from dqnfed_flwr.strategy.dqnfed import CHECKPOINT
 from dqnfed_flwr.strategy.roster import Roster
-from dqnfed_flwr.telemetry.log import EVENTS
 from tests.helpers.runs import TINY, Stop, StopAfter
 
 

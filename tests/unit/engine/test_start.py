@@ -14,12 +14,13 @@ from dqnfed_flwr.config import Settings
 from dqnfed_flwr.data import load_client, to_model_input
 from dqnfed_flwr.deploy.runs import server_settings
 from dqnfed_flwr.engine.export import WEIGHTS, trained_module
-from dqnfed_flwr.engine.result import MODEL, RunResult
+from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.engine.weights import read_weights
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.models import build_model
 from dqnfed_flwr.params import ParamSpec
+from dqnfed_flwr.run_files import MODEL
 from tests.helpers.runs import TINY
 
 SMALL: dict[str, Any] = {**TINY, "model": "logistic", "rounds": 3, "local.threads": 1}

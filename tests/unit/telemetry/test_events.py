@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from dqnfed_flwr.linalg.min_norm import Status
+from dqnfed_flwr.run_files import EVENTS
 from dqnfed_flwr.strategy.events import most_frequent_reason
 from dqnfed_flwr.telemetry.events import EVENT_SCHEMA, DroppedClient, RoundEvent
-from dqnfed_flwr.telemetry.log import EVENTS, EventLog, read_events
+from dqnfed_flwr.telemetry.log import EventLog, read_events
 from tests.helpers.runs import make_event
 
 

@@ -15,11 +15,11 @@ import pytest
 
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.run import run
-from dqnfed_flwr.strategy.dqnfed import CHECKPOINT
+from dqnfed_flwr.run_files import CHECKPOINT, EVENTS
 from dqnfed_flwr.telemetry import log as log_module
 from dqnfed_flwr.telemetry import patience as patience_module
 from dqnfed_flwr.telemetry.events import RoundEvent
-from dqnfed_flwr.telemetry.log import EVENTS, EventLog, read_events
+from dqnfed_flwr.telemetry.log import EventLog, read_events
 from dqnfed_flwr.telemetry.patience import LONGEST, Patience
 from tests.helpers.clock import Clock
 from tests.helpers.runs import TINY, make_event
