@@ -10,36 +10,29 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from logging import INFO, WARNING
+from logging import WARNING
 
 from flwr.common.logger import log
 from flwr.serverapp import Grid
-from torch import Tensor
 
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import QuorumError
 from dqnfed_flwr.methods._base import Method
-from dqnfed_flwr.methods.rates import ZERO_GRADIENT
-from dqnfed_flwr.params import line_point
-from dqnfed_flwr.steps import Ladder, StepRule, StepScale, Verdict, hardly_moves, mean_loss_falls
-from dqnfed_flwr.strategy.admission import book, present, silence
-from dqnfed_flwr.strategy.events import most_frequent_reason, round_event
+from dqnfed_flwr.steps import StepRule
+from dqnfed_flwr.strategy.admission import book, present
+from dqnfed_flwr.strategy.events import most_frequent_reason
 from dqnfed_flwr.strategy.exchange import Repeats
-from dqnfed_flwr.strategy.intake import Collected, Intake, mean_buffers
-from dqnfed_flwr.strategy.orders import Orders, final_evaluation, next_orders, trains_on_the_line
-from dqnfed_flwr.strategy.pending import pending_step
+from dqnfed_flwr.strategy.intake import Collected, Intake
+from dqnfed_flwr.strategy.orders import Orders, final_evaluation, next_orders
 from dqnfed_flwr.strategy.roster import Roster
-from dqnfed_flwr.strategy.solve import NOT_FINITE, Solved, make_batch, solve
-from dqnfed_flwr.strategy.state import BestModel, PendingStep, RunState, Tally
+from dqnfed_flwr.strategy.solve import make_batch, solve
+from dqnfed_flwr.strategy.state import PendingStep, RunState
+from dqnfed_flwr.strategy.trial import Trial
 from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
-from dqnfed_flwr.types import ClientReply, Probe, RoundBatch
+from dqnfed_flwr.types import ClientReply
 
-STATIONARY, UNJUDGED = "stationary", "unjudged"
 UNJUDGED_ATTEMPTS = 3
 """Exchanges that a step waits for any of its participants to come back, before it is dropped for the others' sake."""
-RELAXED_BACKOFF = 0.25
-"""A relaxed step that does not lower the mean loss is cut to this share."""
 
 
 class RoundLoop:
@@ -72,8 +65,9 @@ class RoundLoop:
         on_round: Callable[[RoundEvent], None],
         save: Callable[[], None],
     ) -> None:
-        self._settings, self._state, self._method, self._rule = settings, state, method, rule
-        self._roster, self._on_round, self._save = roster, on_round, save
+        self._settings, self._state, self._method = settings, state, method
+        self._roster, self._save = roster, save
+        self._trial = Trial(settings, state, method, rule, roster, on_round)
         self._intake = Intake(settings, state.theta, state.buffers, method)
         self._num_classes = roster.form.num_classes
 
@@ -145,76 +139,16 @@ class RoundLoop:
         batch = make_batch(collected.trained, collected.rows, orders.round)
         solved = solve(self._method, batch, collected.rows)
         self._state.tally.spend("solve", since)
-        self._prepare(batch, solved, collected, [*dropped, *not_asked])
-
-    def _prepare(self, batch: RoundBatch, solved: Solved, collected: Collected, dropped: list[DroppedClient]) -> None:
-        """Make the step of a solve the pending one."""
-        pending = pending_step(batch, solved, collected, dropped, theta_norm=float(self._state.theta.norm()))
-        self._state.buffers = mean_buffers(collected.trained, self._state.buffers)
-        if self._settings.step.on_stationary == "relax":
-            pending.fallback = collected.rows.combine(batch.shares)
-        self._state.pending, self._state.last = pending, None
-        if solved.norm > 0:
-            ladder = self._rule.propose(_told(pending))
-            pending.first = ladder.factor
-            self._offer(pending, ladder)
-        elif solved.combination.status == NOT_FINITE:
-            self._method.settle(pending.step, 0.0)
-            self._finish_round(pending, 0.0, pending.losses, NOT_FINITE, {}, [])
-        else:
-            self._no_common_step(pending)
-
-    def _offer(self, pending: PendingStep, ladder: Ladder) -> None:
-        """Make theta - factor * step the candidate, on the line through the candidate before."""
-        state = self._state
-        since = time.perf_counter()
-        state.candidate = line_point(state.candidate, pending.step, pending.ladder.factor, ladder.factor)
-        pending.ladder = ladder
-        state.tally.spend("step", since)
+        self._trial.begin(batch, solved, collected, [*dropped, *not_asked])
 
     def _settle(self, pending: PendingStep, orders: Orders, collected: Collected) -> bool:
-        """Judge the candidate; True if the round is over, one way or the other."""
-        probes = collected.probes
-        if not probes:
-            self._state.tally.leave_out(collected.dropped.values())
-            if not self._gave_up():
-                self._short_of(f"no participant of round {pending.round} answered again", collected.dropped)
-            return False
-        verdict = self._judge(pending, probes)
-        if verdict.accepted:
-            self._state.theta = self._state.candidate
-            self._state.last = self._state.move if trains_on_the_line(self._settings) else None
-            self._method.settle(pending.step, verdict.factor)
-            for client in set(probes) - set(pending.silenced):
-                self._state.ledger.voted(client)
-            losses = {client: probe.loss for client, probe in probes.items()}
-            late = [drop for client, drop in collected.dropped.items() if client not in orders.train]
-            status = "relaxed" if pending.relaxed else pending.combination.status
-            self._finish_round(pending, verdict.factor, losses, status, collected.answered, late)
-            return True
-        pending.misses += 1
+        """Have the pending step judged; True if its round ended with it, so that replies go into the next."""
+        if collected.probes:
+            return self._trial.settle(pending, orders, collected)
         self._state.tally.leave_out(collected.dropped.values())
-        if silence(pending, probes, self._state.ledger, self._settings.admission, last_chance=verdict.stationary):
-            self._offer(pending, self._rule.retry(pending.first))
-            return False
-        if verdict.stationary:
-            self._state.candidate = self._state.theta
-            self._no_common_step(pending)
-            return False
-        self._offer(pending, self._rule.retry(verdict.factor))
+        if not self._gave_up():
+            self._short_of(f"no participant of round {pending.round} answered again", collected.dropped)
         return False
-
-    def _judge(self, pending: PendingStep, probes: Mapping[int, Probe]) -> Verdict:
-        probes = {client: probe for client, probe in probes.items() if client not in pending.silenced} or probes
-        if not pending.relaxed:
-            return self._rule.judge(pending.ladder, probes, _told(pending))
-        factor = pending.ladder.factor
-        if mean_loss_falls(probes, pending.losses, pending.shares):
-            return Verdict(accepted=True, factor=factor)
-        smaller = RELAXED_BACKOFF * factor
-        if hardly_moves(smaller, pending.scale, self._settings.step.min_move):
-            return Verdict(accepted=False, factor=0.0, stationary=True)
-        return Verdict(accepted=False, factor=smaller)
 
     def _gave_up(self) -> bool:
         """Drop a step that nobody is left to judge, where there are others to go on with; whether that was done."""
@@ -224,72 +158,9 @@ class RoundLoop:
         if len(self._roster.free) < self._settings.min_clients:
             return False
         log(WARNING, "No participant of round %d came back; its step is dropped, the model stays", pending.round)
-        self._state.failures, self._state.candidate = 0, self._state.theta
-        self._method.settle(pending.step, 0.0)
-        self._finish_round(pending, 0.0, pending.losses, UNJUDGED, {}, [])
+        self._state.failures = 0
+        self._trial.abandon(pending)
         return True
-
-    def _no_common_step(self, pending: PendingStep) -> None:
-        """No step lowers every participant's loss: relax, or leave the model as it is."""
-        if pending.misses and not pending.relaxed and self._method.retreat():
-            self._state.tally.misses += pending.misses
-            self._state.tally.leave_out(pending.dropped)
-            self._state.pending = None
-            return
-        choice = self._settings.step.on_stationary
-        if choice == "relax" and pending.clients and pending.fallback is not None:
-            self._relax(pending, pending.fallback)
-            return
-        self._method.settle(pending.step, 0.0)
-        self._finish_round(pending, 0.0, pending.losses, STATIONARY, {}, [])
-        if choice == "stop" and self._all_had_a_say(pending):
-            log(INFO, "The model is Pareto-stationary after %d rounds", pending.round)
-            self._state.status = "pareto-stationary"
-
-    def _all_had_a_say(self, pending: PendingStep) -> bool:
-        """Whether everybody who is there took part, or was at an optimum of its own; a few do not end a run."""
-        resting = {drop.client for drop in pending.dropped if drop.reason == ZERO_GRADIENT}
-        heard = resting.union(pending.clients)
-        return self._settings.sampled >= self._settings.clients and heard.issuperset(self._roster.members)
-
-    def _relax(self, pending: PendingStep, mean_gradient: Tensor) -> None:
-        """Go on along the mean gradient, judged by the mean loss."""
-        pending.step, pending.fallback, pending.relaxed = mean_gradient, None, True
-        pending.scale = replace(pending.scale, norm=float(mean_gradient.norm()))
-        pending.ladder = Ladder(0.0)
-        self._offer(pending, Ladder(self._settings.local.lr))
-
-    def _finish_round(
-        self,
-        pending: PendingStep,
-        factor: float,
-        losses: Mapping[int, float],
-        status: str,
-        evaluated: Mapping[int, ClientReply],
-        dropped: list[DroppedClient],
-    ) -> None:
-        state = self._state
-        dropped = [*dropped, *self._roster.debts.take_late()]
-        event = round_event(pending, factor, losses, status, evaluated, dropped, state.tally)
-        state.pending, state.round, state.tally = None, pending.round, Tally()
-        if state.round >= self._settings.rounds:
-            state.status = "finished"
-        self._watch_validation(event)
-        self._on_round(event)
-
-    def _watch_validation(self, event: RoundEvent) -> None:
-        patience = self._settings.early_stopping
-        if not patience or not event.validation:
-            return
-        state = self._state
-        accuracy = sum(event.validation.values()) / len(event.validation)
-        if state.best is None or accuracy > state.best.accuracy:
-            state.best = BestModel(event.round, accuracy, state.theta, state.buffers)
-            return
-        state.best.since += 1
-        if state.best.since >= patience:
-            log(INFO, "Stopped early: round %d had the best validation accuracy", state.best.round)
-            state.status = "early-stopped"
 
     def _short_of(self, what: str, dropped: Mapping[int, DroppedClient] | None = None) -> None:
         """Too few replies: the model stays, the exchange is repeated, but not for ever."""
@@ -301,8 +172,3 @@ class RoundLoop:
                 f"{self._settings.deadline:.0f} s. The model is unchanged since round {self._state.round}"
                 + most_frequent_reason(dropped or {})
             )
-
-
-def _told(pending: PendingStep) -> StepScale:
-    """What the rule is told of a step: its scale, with losses and slopes of the participants."""
-    return replace(pending.scale, losses=pending.losses, slopes=pending.slopes)
