@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from logging import INFO, WARNING
-from typing import Protocol, runtime_checkable
+from logging import INFO
 
 import numpy as np
-import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.common.logger import log
 from flwr.serverapp import Grid
@@ -19,36 +17,20 @@ from dqnfed_flwr.admission import Ledger
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.methods.registry import make_method
-from dqnfed_flwr.run_files import CHECKPOINT, EVENTS
 from dqnfed_flwr.steps import make_rule
-from dqnfed_flwr.strategy.checkpoint import CheckpointStore, check_settings, group, output_directory, ungroup
 from dqnfed_flwr.strategy.inherited import InheritedRound
+from dqnfed_flwr.strategy.keeper import RunKeeper
 from dqnfed_flwr.strategy.layers import tell_layers
 from dqnfed_flwr.strategy.loop import RoundLoop
-from dqnfed_flwr.strategy.orders import trains_on_the_line
 from dqnfed_flwr.strategy.origin import Origin
 from dqnfed_flwr.strategy.outcome import Outcome, final_outcome, note_round
 from dqnfed_flwr.strategy.roster import Roster
-from dqnfed_flwr.strategy.snapshot import pack_state, unpack_state
-from dqnfed_flwr.strategy.state import RunState, reopen
+from dqnfed_flwr.strategy.state import RunState
 from dqnfed_flwr.telemetry.events import Listener, RoundEvent
-from dqnfed_flwr.telemetry.log import read_events
 from dqnfed_flwr.telemetry.patience import Patience
-from dqnfed_flwr.version import package_version
 
 NOT_KNOWN = Origin()
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
-
-
-@runtime_checkable
-class KeepsClientState(Protocol):
-    """A grid whose clients' memory lives and dies with this process, so that a checkpoint must hold it."""
-
-    def export_client_states(self) -> dict[str, NDArray[np.generic]]:
-        """Memory of all clients, by name."""
-
-    def restore_client_states(self, states: dict[str, NDArray[np.generic]]) -> None:
-        """Inverse of `export_client_states`."""
 
 
 class DQNFed(Strategy):
@@ -86,8 +68,6 @@ class DQNFed(Strategy):
         )
         self._inherited: InheritedRound | None = None
         self._ledger = Ledger()
-        self._patience = Patience(listeners)
-        self._checkpoints: CheckpointStore | None = None
 
     @property
     def roster(self) -> Roster:
@@ -151,7 +131,11 @@ class DQNFed(Strategy):
             return result
         self._apply(num_rounds, timeout)
         self._roster.wait(grid)
-        state, events = self._begin(grid, initial_arrays)
+        keeper = RunKeeper(
+            self.settings, self._method, self._rule, origin=self.origin, patience=Patience(self._listeners)
+        )
+        state, events = keeper.begin(grid, initial_arrays)
+        self.origin = keeper.origin
         tell_layers(self._method, self.settings, self._roster, state.theta.numel())
 
         def on_round(event: RoundEvent) -> None:
@@ -173,7 +157,7 @@ class DQNFed(Strategy):
             self._rule,
             self._roster,
             on_round=on_round,
-            save=lambda: self._save(grid, state),
+            save=lambda: keeper.save(grid, state),
         )
         try:
             loop.run(grid)
@@ -239,53 +223,6 @@ class DQNFed(Strategy):
         changes = {"rounds": rounds, "deadline": min(timeout, self.settings.deadline)}
         self.settings = Settings.from_mapping({**self.settings.flat(), **changes})
         self._roster.set_deadline(self.settings.deadline)
-
-    def _begin(self, grid: Grid, initial_arrays: ArrayRecord) -> tuple[RunState, list[RoundEvent]]:
-        output = output_directory(self.settings)
-        store = self._checkpoints = CheckpointStore(output / CHECKPOINT) if output is not None else None
-        if not self.settings.resume:
-            if store is not None:
-                store.path.parent.mkdir(parents=True, exist_ok=True)
-                store.discard()  # of another run; not to be mistaken for this one's
-            theta, _, buffers = wire.decode_model(initial_arrays)
-            model = torch.from_numpy(np.array(theta))
-            return RunState(theta=model, candidate=model, buffers=buffers), []
-        if store is None:
-            raise ConfigError("resume: needs output, the directory of the run to continue")
-        record, arrays = store.read()
-        check_settings(record["settings"], self.settings.flat())
-        self.origin = self.origin.continuing(record)
-        self._method.restore_state(ungroup("method", arrays))
-        self._rule.restore_state(record["rule"])
-        if isinstance(grid, KeepsClientState):
-            grid.restore_client_states(ungroup("clients", arrays))
-        state = unpack_state(record, arrays)
-        if dropped := reopen(state, self.settings):
-            self._method.settle(dropped.step, 0.0)
-        log(INFO, "Resumed after round %d", state.round)
-        if "last" not in record and not state.pending and state.round and trains_on_the_line(self.settings):
-            log(WARNING, "The checkpoint is of an earlier version, without the last step: the next round has none")
-        log_file = store.path.with_name(EVENTS)
-        events = read_events(log_file, state.round) if log_file.exists() else []
-        if len(events) < state.round:
-            log(WARNING, "%s: %d of %d events are there; figures cover those", log_file, len(events), state.round)
-        return state, events
-
-    def _save(self, grid: Grid, state: RunState) -> None:
-        every, store = self.settings.checkpoint_every, self._checkpoints
-        if not every or store is None or (state.round % every and state.status == "running"):
-            return
-        record, arrays = pack_state(state)
-        record |= {
-            "version": package_version(),
-            "settings": self.settings.flat(),
-            **self.origin.as_record(),
-            "rule": self._rule.export_state(),
-        }
-        arrays |= group("method", self._method.export_state())
-        if isinstance(grid, KeepsClientState):
-            arrays |= group("clients", grid.export_client_states())
-        self._patience.write(store.path, lambda: store.write(record, arrays))
 
 
 def _evaluate_first(result: Result, arrays: ArrayRecord, evaluate_fn: EvaluateFn | None) -> None:

@@ -23,8 +23,8 @@ from dqnfed_flwr.methods._base import Method, RoundRows
 from dqnfed_flwr.strategy.admission import turn_away
 from dqnfed_flwr.strategy.debts import Debts
 from dqnfed_flwr.strategy.exchange import Answer, converse
+from dqnfed_flwr.strategy.member import Member
 from dqnfed_flwr.strategy.orders import Orders, needs_step
-from dqnfed_flwr.strategy.preflight import Member
 from dqnfed_flwr.strategy.state import RunState
 from dqnfed_flwr.telemetry.events import DroppedClient
 from dqnfed_flwr.types import ClientReply, ClientTask, Probe

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.methods._base import Method
-from dqnfed_flwr.strategy.roster import sample
 from dqnfed_flwr.strategy.state import RunState
 from dqnfed_flwr.types import ClientTask
 
@@ -122,3 +123,11 @@ def _task(
         reference_loss=state.pending.losses[client],
         slope=state.pending.slopes[client],
     )
+
+
+def sample(clients: list[int], count: int, *, seed: int, round_number: int) -> tuple[int, ...]:
+    """`count` of `clients` without replacement, rising; the same for a seed and a round in every process."""
+    if count >= len(clients):
+        return tuple(sorted(clients))
+    generator = np.random.default_rng([seed, round_number])
+    return tuple(sorted(int(client) for client in generator.choice(sorted(clients), count, replace=False)))

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from dqnfed_flwr.errors import DataError
+from dqnfed_flwr.strategy.member import Member
 from dqnfed_flwr.version import UNKNOWN, package_version
 
 OTHER_FORM, OTHER_VERSION = "other-form", "other-version"
@@ -14,41 +15,6 @@ REASONS = (OTHER_FORM, OTHER_VERSION)
 MOST_NAMED = 8
 LARGE_FEATURE = 100.0
 """Size of features, in units of standardised ones, beyond which a step that fits some weights is wild for others."""
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """A node that answered the query.
-
-    Attributes
-    ----------
-    node_id : int
-        Flower's id; changes when a node without a key comes back.
-    client : int
-        Its partition number, by which everything here is ordered.
-    num_examples, num_classes : int
-        Of its data.
-    input_shape : tuple[int, ...]
-        Of a sample as the model sees it.
-    input_kind : str
-        `images`, `features` or `tokens`; empty where the node does not say.
-    dim : int
-        D of its model; 0 where it does not say.
-    version : str
-        Of its app; empty or `UNKNOWN` where it cannot tell.
-    feature_scale : float
-        The power of ten that |x| reaches in its samples; 0 where it does not say, or where x are whole numbers.
-    """
-
-    node_id: int
-    client: int
-    num_examples: int
-    num_classes: int
-    input_shape: tuple[int, ...]
-    input_kind: str = ""
-    dim: int = 0
-    version: str = ""
-    feature_scale: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

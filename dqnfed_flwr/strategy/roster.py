@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from logging import INFO, WARNING
 
-import numpy as np
 from flwr.app import MessageType
 from flwr.common.logger import log
 from flwr.serverapp import Grid
@@ -17,15 +15,14 @@ from dqnfed_flwr import wire
 from dqnfed_flwr.errors import QuorumError, WireError
 from dqnfed_flwr.strategy.debts import Debts
 from dqnfed_flwr.strategy.exchange import Answer, pull, push
-from dqnfed_flwr.strategy.preflight import Form, Member, common_form, objection, scale_warning
+from dqnfed_flwr.strategy.member import Member, read_member
+from dqnfed_flwr.strategy.preflight import Form, common_form, objection, scale_warning
 from dqnfed_flwr.telemetry.events import DroppedClient
 
 POLL_SECONDS = 0.5
 ASK_AGAIN_SECONDS, LONGEST_SILENCE = 60.0, 3600.0
 """A node whose answer was of no use is queried again after so long; one that gave none, whose process may have been
 killed over the query, too, and then ever more rarely."""
-LARGEST_NUMBER, LARGEST_DIM, LONGEST_WORD, MOST_CLASSES = 2**31 - 1, 2**53, 100, 10**6
-"""What a node may say of itself."""
 
 
 class Roster:
@@ -230,7 +227,7 @@ class Roster:
     def _take_in(self, answer: Answer) -> str:
         """Take in what a node says of itself; if it cannot take part, why, unless it said so before."""
         try:
-            member = _member(answer.node, wire.decode_properties(answer.content()))
+            member = read_member(answer.node, wire.decode_properties(answer.content()))
             if found := objection(member, self._form):
                 self._turn_away(member, *found)
                 return ""
@@ -252,39 +249,3 @@ class Roster:
             if member.client not in self._members:
                 self._members[member.client] = self._spare.pop(node)
         self._members = dict(sorted(self._members.items()))
-
-
-def _member(node: int, properties: Mapping[str, object]) -> Member:
-    def whole(key: str, least: int, most: int) -> int:
-        value = int(str(properties[key]))
-        if not least <= value <= most:
-            raise ValueError(f"{key} is {value}; need a whole number from {least} to {most}")
-        return value
-
-    try:
-        return Member(
-            node_id=node,
-            client=whole("partition", 0, LARGEST_NUMBER),
-            num_examples=whole("num-examples", 1, wire.MAX_EXAMPLES),
-            num_classes=whole("num-classes", 1, MOST_CLASSES),
-            input_shape=tuple(int(side) for side in str(properties["input-shape"])[:LONGEST_WORD].split(",")),
-            input_kind=str(properties.get("input-kind", ""))[:LONGEST_WORD],
-            dim=whole("dim", 0, LARGEST_DIM) if "dim" in properties else 0,
-            version=str(properties.get("version", ""))[:LONGEST_WORD],
-            feature_scale=_finite(properties.get("feature-scale")),
-        )
-    except (KeyError, ValueError) as error:
-        raise WireError("bad-properties", f"{error} in {sorted(properties)[:12]}") from None
-
-
-def _finite(value: object) -> float:
-    """A number for a word of advice; 0 for whatever is none, which turns nobody away."""
-    return value if isinstance(value, float) and math.isfinite(value) else 0.0
-
-
-def sample(clients: list[int], count: int, *, seed: int, round_number: int) -> tuple[int, ...]:
-    """`count` of `clients` without replacement, rising; the same for a seed and a round in every process."""
-    if count >= len(clients):
-        return tuple(sorted(clients))
-    generator = np.random.default_rng([seed, round_number])
-    return tuple(sorted(int(client) for client in generator.choice(sorted(clients), count, replace=False)))

@@ -16,15 +16,8 @@ from flwr.clientapp import ClientApp
 from dqnfed_flwr import wire
 from dqnfed_flwr.errors import DataError
 from dqnfed_flwr.strategy import roster as roster_module
-from dqnfed_flwr.strategy.preflight import (
-    OTHER_FORM,
-    OTHER_VERSION,
-    Form,
-    Member,
-    common_form,
-    objection,
-    scale_warning,
-)
+from dqnfed_flwr.strategy.member import Member
+from dqnfed_flwr.strategy.preflight import OTHER_FORM, OTHER_VERSION, Form, common_form, objection, scale_warning
 from dqnfed_flwr.strategy.roster import Roster
 from dqnfed_flwr.version import UNKNOWN
 from tests.helpers.clock import Clock

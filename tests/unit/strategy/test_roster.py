@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from dqnfed_flwr import wire
 from dqnfed_flwr.errors import ConfigError, DataError, QuorumError
 from dqnfed_flwr.strategy import roster as roster_module
-from dqnfed_flwr.strategy.roster import ASK_AGAIN_SECONDS, Roster, sample
+from dqnfed_flwr.strategy.orders import sample
+from dqnfed_flwr.strategy.roster import ASK_AGAIN_SECONDS, Roster
 from tests.helpers.clock import Clock
 from tests.helpers.grids import ChangingGrid, SilentGrid
 from tests.helpers.quadratics import Federation, spread_out

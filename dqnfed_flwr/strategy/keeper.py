@@ -1,0 +1,134 @@
+"""A run on disk: checkpoints while it goes, and where it goes on from."""
+
+from __future__ import annotations
+
+from logging import INFO, WARNING
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+from numpy.typing import NDArray
+
+from dqnfed_flwr import wire
+from dqnfed_flwr.config import Settings
+from dqnfed_flwr.errors import ConfigError
+from dqnfed_flwr.methods._base import Method
+from dqnfed_flwr.run_files import CHECKPOINT, EVENTS
+from dqnfed_flwr.steps import StepRule
+from dqnfed_flwr.strategy.checkpoint import CheckpointStore, check_settings, group, output_directory, ungroup
+from dqnfed_flwr.strategy.orders import trains_on_the_line
+from dqnfed_flwr.strategy.origin import Origin
+from dqnfed_flwr.strategy.snapshot import pack_state, unpack_state
+from dqnfed_flwr.strategy.state import RunState, reopen
+from dqnfed_flwr.telemetry.events import RoundEvent
+from dqnfed_flwr.telemetry.log import read_events
+from dqnfed_flwr.telemetry.patience import Patience
+from dqnfed_flwr.version import package_version
+
+
+@runtime_checkable
+class KeepsClientState(Protocol):
+    """A grid whose clients' memory lives and dies with this process, so that a checkpoint must hold it."""
+
+    def export_client_states(self) -> dict[str, NDArray[np.generic]]:
+        """Memory of all clients, by name."""
+
+    def restore_client_states(self, states: dict[str, NDArray[np.generic]]) -> None:
+        """Inverse of `export_client_states`."""
+
+
+class RunKeeper:
+    """Keeps one run in its output folder; without such a folder it keeps nothing.
+
+    Parameters
+    ----------
+    settings : Settings
+        Of the run.
+    method, rule : Method, StepRule
+        Whose state belongs to it.
+    origin : Origin
+        Data and code of the run.
+    patience : Patience
+        Waits where a disk is full.
+
+    Attributes
+    ----------
+    origin : Origin
+        As given; for a run that goes on, that of its beginning too.
+    """
+
+    def __init__(
+        self, settings: Settings, method: Method, rule: StepRule, *, origin: Origin, patience: Patience
+    ) -> None:
+        self.origin = origin
+        self._settings, self._method, self._rule, self._patience = settings, method, rule, patience
+        output = output_directory(settings)
+        self._store = CheckpointStore(output / CHECKPOINT) if output is not None else None
+
+    def begin(self, grid: Grid, initial_arrays: ArrayRecord) -> tuple[RunState, list[RoundEvent]]:
+        """Where the run begins, or with `resume` goes on, and the events of the rounds before.
+
+        Parameters
+        ----------
+        grid : Grid
+            Its clients get their memory back.
+        initial_arrays : ArrayRecord
+            The model of a run that begins.
+
+        Raises
+        ------
+        ConfigError
+            If there is no folder to resume from.
+        CheckpointError
+            If the run cannot be continued from its checkpoint.
+        """
+        if self._settings.resume:
+            return self._resumed(grid)
+        if self._store is not None:
+            self._store.path.parent.mkdir(parents=True, exist_ok=True)
+            self._store.discard()  # of another run; not to be mistaken for this one's
+        theta, _, buffers = wire.decode_model(initial_arrays)
+        model = torch.from_numpy(np.array(theta))
+        return RunState(theta=model, candidate=model, buffers=buffers), []
+
+    def save(self, grid: Grid, state: RunState) -> None:
+        """Write a checkpoint where one is due."""
+        every, store = self._settings.checkpoint_every, self._store
+        if not every or store is None or (state.round % every and state.status == "running"):
+            return
+        record, arrays = pack_state(state)
+        record |= {
+            "version": package_version(),
+            "settings": self._settings.flat(),
+            **self.origin.as_record(),
+            "rule": self._rule.export_state(),
+        }
+        arrays |= group("method", self._method.export_state())
+        if isinstance(grid, KeepsClientState):
+            arrays |= group("clients", grid.export_client_states())
+        self._patience.write(store.path, lambda: store.write(record, arrays))
+
+    def _resumed(self, grid: Grid) -> tuple[RunState, list[RoundEvent]]:
+        if self._store is None:
+            raise ConfigError("resume: needs output, the directory of the run to continue")
+        record, arrays = self._store.read()
+        check_settings(record["settings"], self._settings.flat())
+        self.origin = self.origin.continuing(record)
+        self._method.restore_state(ungroup("method", arrays))
+        self._rule.restore_state(record["rule"])
+        if isinstance(grid, KeepsClientState):
+            grid.restore_client_states(ungroup("clients", arrays))
+        state = unpack_state(record, arrays)
+        if dropped := reopen(state, self._settings):
+            self._method.settle(dropped.step, 0.0)
+        log(INFO, "Resumed after round %d", state.round)
+        if "last" not in record and not state.pending and state.round and trains_on_the_line(self._settings):
+            log(WARNING, "The checkpoint is of an earlier version, without the last step: the next round has none")
+        log_file = self._store.path.with_name(EVENTS)
+        events = read_events(log_file, state.round) if log_file.exists() else []
+        if len(events) < state.round:
+            log(WARNING, "%s: %d of %d events are there; figures cover those", log_file, len(events), state.round)
+        return state, events
