@@ -66,11 +66,12 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def first_model(name: str) -> NDArray[np.float32]:
-    """The parameters [D] that a run of DQN-Fed with `seed` 0 starts from."""
+    """The parameters [D] that a run of DQN-Fed with these data starts from."""
+    from dqnfed_flwr.config import Settings
     from dqnfed_flwr.models import build_model
     from dqnfed_flwr.params import ParamSpec
 
-    module = build_model(name, (1, SIDE, SIDE), CLASSES, seed=0)
+    module = build_model(name, (SIDE, SIDE), CLASSES, seed=Settings().seed)
     theta: NDArray[np.float32] = ParamSpec.of(module).flatten(module).numpy()
     return theta
 

@@ -1,10 +1,12 @@
 """A federation of real processes on this machine, with TLS and keys: DQN-Fed beside Flower's own FedAvg.
 
-Both train over the same SuperNodes, with clients that compute one gradient of the same model, and without evaluation:
-a model of 650 parameters, whose messages are as good as empty, and one of 11 million, 44 MB each way. Seconds a round
-are medians of the time between the ends of rounds. `_first_gradient.py` says how the start of a client is timed, warm
-as a node starts it by default, and cold; its memory is the peak of what is resident.
-Memory of nodes is proportional set size. `--nodes 30 --rounds 20 --payloads empty` measures many nodes on one machine.
+Both train over the same SuperNodes, from the same start, with clients that compute one gradient of the same model, and
+without evaluation: a model of 650 parameters, whose messages are as good as empty, and one of 11 million, 44 MB each
+way. Seconds a round are medians, and means, of the time between the ends of rounds; the last round of DQN-Fed, whose
+exchange brings no gradients, is left out. Some of its rounds send the step as well: the mean has them, the median not.
+`_first_gradient.py` says how the start of a client is timed, warm as a node starts it by default, and cold; its memory
+is the peak of what is resident. Memory of nodes is proportional set size. `--nodes 30 --rounds 20 --payloads empty`
+measures many nodes on one machine.
 """
 
 from __future__ import annotations
@@ -44,6 +46,8 @@ MODELS = {"empty": "logistic", "large": "benchmarks._fedavg_app:wide"}
 CLIENTS = (("client", "warm", 0), ("cold_client", "cold", 0), ("cold_client_small_chunk", "cold", 25))
 """Prefix of figures, way to start, and samples at a time (`local.chunk`); 0 chooses by itself."""
 ROUND_SECONDS = 600.0
+SAME_START = ("seed", "model", "data", "start")
+FEWEST_ROUNDS = 3
 SETTLE_SECONDS = 5.0
 SMALL_SHARE = 0.02
 NODES_NICE = "10"
@@ -78,9 +82,10 @@ def ends_of_rounds(log: Path, rounds: int, whose: str) -> list[float]:
     return ends
 
 
-def between(ends: Sequence[float]) -> float:
-    """Median time from one end to the next."""
-    return median([after - before for before, after in pairwise(ends)])
+def seconds(whose: str, ends: Sequence[float]) -> dict[str, float]:
+    """Median and mean of the time from one end to the next."""
+    passed = [after - before for before, after in pairwise(ends)]
+    return {f"{whose}_seconds": median(passed), f"{whose}_mean_seconds": sum(passed) / len(passed)}
 
 
 def dqn_fed(federation: Loopback, place: Path, payload: str, rounds: int, more: Mapping[str, Any]) -> dict[str, float]:
@@ -94,13 +99,13 @@ def dqn_fed(federation: Loopback, place: Path, payload: str, rounds: int, more: 
         raise SystemExit(f"DQN-Fed ended as {status}: {federation.story(run_id)}")
     events = read_result(output).events
     return {
-        f"{payload}_seconds": between(ends),
+        **seconds(payload, ends[:-1]),
         "exchanges_a_round": sum(event.exchanges for event in events) / len(events),
         "participants_a_round": sum(len(event.participants) for event in events) / len(events),
     }
 
 
-def fedavg(federation: Loopback, place: Path, payload: str, rounds: int) -> float:
+def fedavg(federation: Loopback, place: Path, payload: str, rounds: int) -> dict[str, float]:
     """Seconds a round of Flower's FedAvg."""
     times = place / f"fedavg-{payload}"
     nodes = len(federation.federation.nodes)
@@ -115,7 +120,7 @@ def fedavg(federation: Loopback, place: Path, payload: str, rounds: int) -> floa
     federation.output = None
     if (status := federation.await_end(run_id)) != "finished:completed":
         raise SystemExit(f"FedAvg ended as {status}: {federation.story(run_id)}")
-    return between(ends[1:])
+    return seconds(f"{payload}_fedavg", ends[1:])
 
 
 def write_fedavg_app(directory: Path, config: dict[str, Any]) -> None:
@@ -161,8 +166,10 @@ def of_federation(
     for payload in payloads:
         ours = dqn_fed(federation, place, payload, rounds, more)
         stock = fedavg(federation, place, payload, rounds)
-        over = ours[f"{payload}_seconds"] / stock
-        figures |= {**ours, f"{payload}_fedavg_seconds": stock, f"{payload}_over_fedavg": over}
+        figures |= {**ours, **stock}
+        for name in ("", "_mean"):
+            over = ours[f"{payload}{name}_seconds"] / stock[f"{payload}_fedavg{name}_seconds"]
+            figures[f"{payload}{name}_over_fedavg"] = over
     figures["memory_after_bytes"] = memory(federation, list(federation.programs))
     return figures
 
@@ -204,6 +211,10 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="settings of DQN-Fed's runs")
     options = parser.parse_args(given)
     more = settings_of(options.set)
+    if other := [key for key in more if key.partition(".")[0] in SAME_START]:
+        parser.error(f"--set {other[0]}: both start from the same model; settings of DQN-Fed's step are for --set")
+    if options.rounds < FEWEST_ROUNDS:
+        parser.error(f"--rounds {options.rounds}: a time between rounds takes {FEWEST_ROUNDS}")
     figures = measure(options.nodes, options.rounds, options.payloads, options.repeats, more)
     report("deployed", figures, BARS, options.json)
 

@@ -30,7 +30,7 @@ def line_point(theta_hat: Tensor, step: Tensor, factor_hat: float, factor: float
     Returns
     -------
     Tensor
-        [D]; `theta_hat` itself when both factors are equal.
+        [D]; `theta_hat` itself when both factors are equal, else a new vector.
     """
     if factor == factor_hat:
         return theta_hat

@@ -1,6 +1,6 @@
-"""Names of the files in a run's output folder.
+"""Names of the files in a run's output folder that others look for.
 
-They stand alone here, and this imports nothing, because programs that only look at a folder need not load torch.
+They stand alone, in a module that imports nothing, because programs that only look at a folder need not load torch.
 """
 
 RUN = "run.json"

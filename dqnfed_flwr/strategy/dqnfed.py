@@ -131,11 +131,9 @@ class DQNFed(Strategy):
             return result
         self._apply(num_rounds, timeout)
         self._roster.wait(grid)
-        keeper = RunKeeper(
-            self.settings, self._method, self._rule, origin=self.origin, patience=Patience(self._listeners)
-        )
-        state, events = keeper.begin(grid, initial_arrays)
-        self.origin = keeper.origin
+        keeper = RunKeeper(self.settings, self._method, self._rule, grid=grid, patience=Patience(self._listeners))
+        begun = keeper.begin(initial_arrays, self.origin)
+        state, events, self.origin = begun.state, begun.events, begun.origin
         tell_layers(self._method, self.settings, self._roster, state.theta.numel())
 
         def on_round(event: RoundEvent) -> None:
@@ -157,7 +155,7 @@ class DQNFed(Strategy):
             self._rule,
             self._roster,
             on_round=on_round,
-            save=lambda: keeper.save(grid, state),
+            save=lambda: keeper.save(state, self.origin),
         )
         try:
             loop.run(grid)

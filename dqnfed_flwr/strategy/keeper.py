@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from logging import INFO, WARNING
 from typing import Protocol, runtime_checkable
 
@@ -40,6 +41,25 @@ class KeepsClientState(Protocol):
         """Inverse of `export_client_states`."""
 
 
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """Where a run begins or goes on.
+
+    Attributes
+    ----------
+    state : RunState
+        For the loop to change.
+    events : list[RoundEvent]
+        Of the rounds before.
+    origin : Origin
+        Data and code, those of an interrupted run too.
+    """
+
+    state: RunState
+    events: list[RoundEvent]
+    origin: Origin
+
+
 class RunKeeper:
     """Keeps one run in its output folder; without such a folder it keeps nothing.
 
@@ -49,34 +69,32 @@ class RunKeeper:
         Of the run.
     method, rule : Method, StepRule
         Whose state belongs to it.
-    origin : Origin
-        Data and code of the run.
+    grid : Grid
+        Whose clients' memory may belong to it.
     patience : Patience
         Waits where a disk is full.
-
-    Attributes
-    ----------
-    origin : Origin
-        As given; for a run that goes on, that of its beginning too.
     """
 
-    def __init__(
-        self, settings: Settings, method: Method, rule: StepRule, *, origin: Origin, patience: Patience
-    ) -> None:
-        self.origin = origin
-        self._settings, self._method, self._rule, self._patience = settings, method, rule, patience
+    def __init__(self, settings: Settings, method: Method, rule: StepRule, *, grid: Grid, patience: Patience) -> None:
+        self._settings, self._method, self._rule = settings, method, rule
+        self._grid, self._patience = grid, patience
         output = output_directory(settings)
         self._store = CheckpointStore(output / CHECKPOINT) if output is not None else None
 
-    def begin(self, grid: Grid, initial_arrays: ArrayRecord) -> tuple[RunState, list[RoundEvent]]:
-        """Where the run begins, or with `resume` goes on, and the events of the rounds before.
+    def begin(self, initial_arrays: ArrayRecord, origin: Origin) -> Beginning:
+        """Begin the run, or with `resume` go on with it.
 
         Parameters
         ----------
-        grid : Grid
-            Its clients get their memory back.
         initial_arrays : ArrayRecord
             The model of a run that begins.
+        origin : Origin
+            Data and code as they are now.
+
+        Returns
+        -------
+        Beginning
+            From the checkpoint where the run goes on.
 
         Raises
         ------
@@ -86,16 +104,29 @@ class RunKeeper:
             If the run cannot be continued from its checkpoint.
         """
         if self._settings.resume:
-            return self._resumed(grid)
+            return self._resumed(self._store, origin)
         if self._store is not None:
             self._store.path.parent.mkdir(parents=True, exist_ok=True)
             self._store.discard()  # of another run; not to be mistaken for this one's
         theta, _, buffers = wire.decode_model(initial_arrays)
         model = torch.from_numpy(np.array(theta))
-        return RunState(theta=model, candidate=model, buffers=buffers), []
+        return Beginning(RunState(theta=model, candidate=model, buffers=buffers), [], origin)
 
-    def save(self, grid: Grid, state: RunState) -> None:
-        """Write a checkpoint where one is due."""
+    def save(self, state: RunState, origin: Origin) -> None:
+        """Write a checkpoint where one is due.
+
+        Parameters
+        ----------
+        state : RunState
+            Between two exchanges.
+        origin : Origin
+            As `begin` gave it.
+
+        Raises
+        ------
+        OSError
+            If it cannot be written for another reason than want of room, for which it waits.
+        """
         every, store = self._settings.checkpoint_every, self._store
         if not every or store is None or (state.round % every and state.status == "running"):
             return
@@ -103,32 +134,32 @@ class RunKeeper:
         record |= {
             "version": package_version(),
             "settings": self._settings.flat(),
-            **self.origin.as_record(),
+            **origin.as_record(),
             "rule": self._rule.export_state(),
         }
         arrays |= group("method", self._method.export_state())
-        if isinstance(grid, KeepsClientState):
-            arrays |= group("clients", grid.export_client_states())
+        if isinstance(self._grid, KeepsClientState):
+            arrays |= group("clients", self._grid.export_client_states())
         self._patience.write(store.path, lambda: store.write(record, arrays))
 
-    def _resumed(self, grid: Grid) -> tuple[RunState, list[RoundEvent]]:
-        if self._store is None:
+    def _resumed(self, store: CheckpointStore | None, origin: Origin) -> Beginning:
+        if store is None:
             raise ConfigError("resume: needs output, the directory of the run to continue")
-        record, arrays = self._store.read()
+        record, arrays = store.read()
         check_settings(record["settings"], self._settings.flat())
-        self.origin = self.origin.continuing(record)
+        origin = origin.continuing(record)
         self._method.restore_state(ungroup("method", arrays))
         self._rule.restore_state(record["rule"])
-        if isinstance(grid, KeepsClientState):
-            grid.restore_client_states(ungroup("clients", arrays))
+        if isinstance(self._grid, KeepsClientState):
+            self._grid.restore_client_states(ungroup("clients", arrays))
         state = unpack_state(record, arrays)
         if dropped := reopen(state, self._settings):
             self._method.settle(dropped.step, 0.0)
         log(INFO, "Resumed after round %d", state.round)
         if "last" not in record and not state.pending and state.round and trains_on_the_line(self._settings):
             log(WARNING, "The checkpoint is of an earlier version, without the last step: the next round has none")
-        log_file = self._store.path.with_name(EVENTS)
+        log_file = store.path.with_name(EVENTS)
         events = read_events(log_file, state.round) if log_file.exists() else []
         if len(events) < state.round:
             log(WARNING, "%s: %d of %d events are there; figures cover those", log_file, len(events), state.round)
-        return state, events
+        return Beginning(state, events, origin)

@@ -27,7 +27,7 @@ from dqnfed_flwr.strategy.orders import Orders, final_evaluation, next_orders
 from dqnfed_flwr.strategy.roster import Roster
 from dqnfed_flwr.strategy.solve import make_batch, solve
 from dqnfed_flwr.strategy.state import PendingStep, RunState
-from dqnfed_flwr.strategy.trial import Trial
+from dqnfed_flwr.strategy.trials import StepTrials
 from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
 from dqnfed_flwr.types import ClientReply
 
@@ -67,7 +67,7 @@ class RoundLoop:
     ) -> None:
         self._settings, self._state, self._method = settings, state, method
         self._roster, self._save = roster, save
-        self._trial = Trial(settings, state, method, rule, roster, on_round)
+        self._trials = StepTrials(settings, state, method, rule, roster, on_round)
         self._intake = Intake(settings, state.theta, state.buffers, method)
         self._num_classes = roster.form.num_classes
 
@@ -139,12 +139,12 @@ class RoundLoop:
         batch = make_batch(collected.trained, collected.rows, orders.round)
         solved = solve(self._method, batch, collected.rows)
         self._state.tally.spend("solve", since)
-        self._trial.begin(batch, solved, collected, [*dropped, *not_asked])
+        self._trials.begin(batch, solved, collected, [*dropped, *not_asked])
 
     def _settle(self, pending: PendingStep, orders: Orders, collected: Collected) -> bool:
         """Have the pending step judged; True if its round ended with it, so that replies go into the next."""
         if collected.probes:
-            return self._trial.settle(pending, orders, collected)
+            return self._trials.judge(pending, orders, collected)
         self._state.tally.leave_out(collected.dropped.values())
         if not self._gave_up():
             self._short_of(f"no participant of round {pending.round} answered again", collected.dropped)
@@ -159,7 +159,7 @@ class RoundLoop:
             return False
         log(WARNING, "No participant of round %d came back; its step is dropped, the model stays", pending.round)
         self._state.failures = 0
-        self._trial.abandon(pending)
+        self._trials.abandon(pending)
         return True
 
     def _short_of(self, what: str, dropped: Mapping[int, DroppedClient] | None = None) -> None:

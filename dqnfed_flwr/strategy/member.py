@@ -10,7 +10,7 @@ from dqnfed_flwr import wire
 from dqnfed_flwr.errors import WireError
 
 LARGEST_NUMBER, LARGEST_DIM, LONGEST_WORD, MOST_CLASSES = 2**31 - 1, 2**53, 100, 10**6
-"""What a node may say of itself."""
+"""The largest partition number and D, the longest word and the most classes that are believed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,19 @@ class Member:
 
 
 def read_member(node: int, properties: Mapping[str, object]) -> Member:
-    """Read what `node` answered to the query.
+    """Read what a node answered to the query.
+
+    Parameters
+    ----------
+    node : int
+        Flower's id.
+    properties : Mapping[str, object]
+        As it sent them; nothing in them is trusted.
+
+    Returns
+    -------
+    Member
+        What they say.
 
     Raises
     ------

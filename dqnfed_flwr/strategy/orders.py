@@ -91,6 +91,14 @@ def trains_on_the_line(settings: Settings) -> bool:
     return settings.wants_step or (curvature.kind == "secant" and curvature.previous == "recomputed")
 
 
+def sample(clients: list[int], count: int, *, seed: int, round_number: int) -> tuple[int, ...]:
+    """`count` of `clients` without replacement, rising; the same for a seed and a round in every process."""
+    if count >= len(clients):
+        return tuple(sorted(clients))
+    generator = np.random.default_rng([seed, round_number])
+    return tuple(sorted(int(client) for client in generator.choice(sorted(clients), count, replace=False)))
+
+
 def _due(round_number: int, settings: Settings) -> bool:
     every = settings.evaluate_every
     return round_number == settings.rounds or bool(every and round_number % every == 0)
@@ -123,11 +131,3 @@ def _task(
         reference_loss=state.pending.losses[client],
         slope=state.pending.slopes[client],
     )
-
-
-def sample(clients: list[int], count: int, *, seed: int, round_number: int) -> tuple[int, ...]:
-    """`count` of `clients` without replacement, rising; the same for a seed and a round in every process."""
-    if count >= len(clients):
-        return tuple(sorted(clients))
-    generator = np.random.default_rng([seed, round_number])
-    return tuple(sorted(int(client) for client in generator.choice(sorted(clients), count, replace=False)))

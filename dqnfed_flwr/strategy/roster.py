@@ -1,4 +1,4 @@
-"""Who takes part: which node holds which partition, and who is asked in a round."""
+"""Who takes part: which node holds which partition, who stands by, and who is turned away."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from dqnfed_flwr.engine.grid import InProcessGrid
 from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.engine.serve import serve
 from dqnfed_flwr.errors import DQNFedError
-from dqnfed_flwr.strategy.trial import UNJUDGED
+from dqnfed_flwr.strategy.trials import UNJUDGED
 from dqnfed_flwr.telemetry.events import RoundEvent
 
 

@@ -5,10 +5,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
+from flwr.app import Array
 
 from benchmarks import (
     _fedavg_app,
@@ -24,10 +26,15 @@ from benchmarks import (
 from benchmarks._common import Bar, Json, report, settings_of
 from benchmarks._convex_plot import linear_shape, superlinear_shape
 from benchmarks._gradient_sets import gradient_sets
+from dqnfed_flwr import wire
+from dqnfed_flwr.config import Settings
+from dqnfed_flwr.data import load_client
+from dqnfed_flwr.engine.start import initial_model
 from dqnfed_flwr.linalg.gram import Basis
+from dqnfed_flwr.strategy.member import Member
+from dqnfed_flwr.strategy.preflight import common_form
+from dqnfed_flwr.strategy.roster import Roster
 
-FLOWERS_PART = 5 << 20
-"""Bytes of an array that Flower sends as one object."""
 Main = Callable[[Sequence[str]], None]
 
 BENCHMARKS = (server_step, method_step, server_memory, agreement, engine, client_rate, convex)
@@ -68,11 +75,19 @@ def test_every_benchmark_is_in_the_readme() -> None:
     assert all(f"benchmarks/{name}" in readme for name in scripts)
 
 
+@pytest.mark.parametrize("payload", deployed.MODELS)
+def test_fedavg_of_the_deployed_benchmark_starts_where_dqn_fed_does(payload: str) -> None:
+    settings = Settings.from_mapping(deployed.shared_settings(payload, nodes=2, rounds=3))
+    member = Member(1, 0, _fedavg_app.SAMPLES, _fedavg_app.CLASSES, load_client(settings, 0).input_shape)
+    with_form = cast(Roster, SimpleNamespace(form=common_form([member], settings.num_classes)))
+    theta, _, _ = wire.decode_model(initial_model(settings, with_form))
+    np.testing.assert_array_equal(_fedavg_app.first_model(deployed.MODELS[payload]), theta)
+
+
 def test_fedavg_of_the_deployed_benchmark_has_no_equal_parts_to_send_once() -> None:
-    theta = _fedavg_app.first_model(deployed.MODELS["large"]).tobytes()
-    parts = [theta[first : first + FLOWERS_PART] for first in range(0, len(theta), FLOWERS_PART)]
-    assert len(theta) > 43e6
-    assert len(set(parts)) == len(parts) > 8
+    theta = Array(_fedavg_app.first_model(deployed.MODELS["large"]))
+    assert len(theta.data) > 43e6
+    assert len(theta.children) == len(theta.slice_array()) > 8
 
 
 def test_server_step(tmp_path: Path) -> None:

@@ -129,3 +129,12 @@ def test_a_point_of_the_line_is_where_its_factor_says(here: float, there: float,
 def test_the_candidate_itself_is_not_computed_again() -> None:
     theta, step = torch.ones(3), torch.full((3,), float("nan"))
     assert line_point(theta, step, 0.5, 0.5) is theta
+
+
+def test_a_point_of_the_line_is_a_vector_of_its_own() -> None:
+    theta, step = torch.randn(2, 1001, generator=torch.Generator().manual_seed(1))
+    before = theta.clone(), step.clone()
+    point = line_point(theta, step, 0.7, 0.1)
+    assert torch.equal(point, theta + step * (0.7 - 0.1))
+    assert torch.equal(theta, before[0])
+    assert torch.equal(step, before[1])

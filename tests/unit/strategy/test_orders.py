@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.grid import InProcessGrid
 from dqnfed_flwr.methods.registry import make_method
-from dqnfed_flwr.strategy.orders import final_evaluation, needs_step, next_orders
+from dqnfed_flwr.strategy.orders import final_evaluation, needs_step, next_orders, sample
 from dqnfed_flwr.strategy.state import Move, RunState
 from dqnfed_flwr.types import ClientTask
 from tests.helpers.quadratics import Federation, Quadratic, spread_out, start_at, strategy
@@ -68,3 +71,26 @@ def test_the_line_is_sent_to_those_who_need_it(rule: str, lines: list[bool]) -> 
     federation = Federation([Quadratic(np.ones(6)), Quadratic(np.ones(6))])
     run(federation, {"rounds": 2, "step-rule": rule})
     assert [given.step is not None for client, given in federation.asked if client == 1] == lines
+
+
+clients = st.sets(st.integers(0, 500), min_size=1, max_size=60).map(sorted)
+
+
+@given(clients, st.integers(1, 60), st.integers(0, 2**40), st.integers(1, 9999), st.randoms())
+def test_a_sample_is_a_function_of_seed_and_round(
+    present: list[int], count: int, seed: int, number: int, mix: object
+) -> None:
+    drawn = sample(present, count, seed=seed, round_number=number)
+    shuffled = sorted(present, key=lambda client: hash((client, seed)))
+    assert sample(shuffled, count, seed=seed, round_number=number) == drawn
+    assert list(drawn) == sorted(set(drawn))
+    assert set(drawn) <= set(present)
+    assert len(drawn) == min(count, len(present))
+
+
+def test_samples_differ_from_round_to_round_and_are_fair() -> None:
+    drawn = [sample(list(range(20)), 5, seed=3, round_number=number) for number in range(1, 2001)]
+    assert len(set(drawn)) > 1500
+    shares = Counter(client for draw in drawn for client in draw)
+    # 2000 draws of 5 in 20: 500 times each, with a standard deviation below 20.
+    assert max(abs(times - 500) for times in shares.values()) < 100

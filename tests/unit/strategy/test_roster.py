@@ -1,4 +1,4 @@
-"""Who is there: queries that nobody waits for, partitions that are claimed twice, samples that can be drawn again."""
+"""Who is there: queries that nobody waits for, and partitions that are claimed twice."""
 
 from __future__ import annotations
 
@@ -8,13 +8,10 @@ from collections.abc import Iterable, Mapping
 import pytest
 from flwr.app import Context, Message, MessageType
 from flwr.clientapp import ClientApp
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dqnfed_flwr import wire
 from dqnfed_flwr.errors import ConfigError, DataError, QuorumError
 from dqnfed_flwr.strategy import roster as roster_module
-from dqnfed_flwr.strategy.orders import sample
 from dqnfed_flwr.strategy.roster import ASK_AGAIN_SECONDS, Roster
 from tests.helpers.clock import Clock
 from tests.helpers.grids import ChangingGrid, SilentGrid
@@ -219,29 +216,6 @@ def test_of_two_nodes_that_claim_a_partition_the_lower_id_has_it(clock: Clock) -
     grid.leave(99)
     roster.refresh(grid)
     assert 0 not in roster.members
-
-
-clients = st.sets(st.integers(0, 500), min_size=1, max_size=60).map(sorted)
-
-
-@given(clients, st.integers(1, 60), st.integers(0, 2**40), st.integers(1, 9999), st.randoms())
-def test_a_sample_is_a_function_of_seed_and_round(
-    present: list[int], count: int, seed: int, number: int, mix: object
-) -> None:
-    drawn = sample(present, count, seed=seed, round_number=number)
-    shuffled = sorted(present, key=lambda client: hash((client, seed)))
-    assert sample(shuffled, count, seed=seed, round_number=number) == drawn
-    assert list(drawn) == sorted(set(drawn))
-    assert set(drawn) <= set(present)
-    assert len(drawn) == min(count, len(present))
-
-
-def test_samples_differ_from_round_to_round_and_are_fair() -> None:
-    drawn = [sample(list(range(20)), 5, seed=3, round_number=number) for number in range(1, 2001)]
-    assert len(set(drawn)) > 1500
-    shares = Counter(client for draw in drawn for client in draw)
-    # 2000 draws of 5 in 20: 500 times each, with a standard deviation below 20.
-    assert max(abs(times - 500) for times in shares.values()) < 100
 
 
 def refusing(reasons: Mapping[int, str]) -> ClientApp:

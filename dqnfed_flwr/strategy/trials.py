@@ -31,8 +31,8 @@ RELAXED_BACKOFF = 0.25
 """A relaxed step that does not lower the mean loss is cut to this share."""
 
 
-class Trial:
-    """Holds the steps of a run, one after the other, against the losses of those who asked for them.
+class StepTrials:
+    """Holds the steps of a run, one after the other, against the losses of their participants.
 
     Parameters
     ----------
@@ -61,12 +61,16 @@ class Trial:
         self._roster, self._on_round = roster, on_round
 
     def begin(self, batch: RoundBatch, solved: Solved, collected: Collected, dropped: list[DroppedClient]) -> None:
-        """Make the step of a solve the pending one.
+        """Make the step of a solve the pending one and offer it, or end the round where there is none to try.
 
         Parameters
         ----------
-        batch, solved, collected
-            Of the round.
+        batch : RoundBatch
+            Figures of the round.
+        solved : Solved
+            The step.
+        collected : Collected
+            What the clients sent; their buffers become the model's.
         dropped : list[DroppedClient]
             Who was left out before the solve.
         """
@@ -84,13 +88,25 @@ class Trial:
         else:
             self._no_common_step(pending)
 
-    def settle(self, pending: PendingStep, orders: Orders, collected: Collected) -> bool:
-        """Judge the candidate by the probes of `collected`, at least one; True if the round ends with it accepted.
+    def judge(self, pending: PendingStep, orders: Orders, collected: Collected) -> bool:
+        """Judge the candidate, and take it, cut it, or give the step up.
 
-        Turned down, the state holds what the next exchange is to try, or the step is given up.
+        Parameters
+        ----------
+        pending : PendingStep
+            That of the state.
+        orders : Orders
+            Of the exchange that carried the candidate.
+        collected : Collected
+            What it brought, a probe at least.
+
+        Returns
+        -------
+        bool
+            Whether the candidate is the model now, so that the gradients collected there are of use.
         """
         probes = collected.probes
-        verdict = self._judge(pending, probes)
+        verdict = self._verdict(pending, probes)
         if verdict.accepted:
             self._take(pending, verdict.factor, orders, collected)
             return True
@@ -118,7 +134,7 @@ class Trial:
         pending.ladder = ladder
         state.tally.spend("step", since)
 
-    def _judge(self, pending: PendingStep, probes: Mapping[int, Probe]) -> Verdict:
+    def _verdict(self, pending: PendingStep, probes: Mapping[int, Probe]) -> Verdict:
         probes = {client: probe for client, probe in probes.items() if client not in pending.silenced} or probes
         if not pending.relaxed:
             return self._rule.judge(pending.ladder, probes, _told(pending))
