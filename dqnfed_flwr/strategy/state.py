@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Literal
 
 from torch import Tensor
 
@@ -14,6 +15,8 @@ from dqnfed_flwr.steps import Ladder, StepScale
 from dqnfed_flwr.telemetry.events import DroppedClient
 from dqnfed_flwr.types import Combination
 from dqnfed_flwr.wire import Buffers
+
+RunStatus = Literal["running", "finished", "pareto-stationary", "early-stopped"]
 
 
 @dataclass(slots=True)
@@ -36,6 +39,12 @@ class PendingStep:
         By participant: f_k(theta^{t-1}), g_k . step, d~_k, p_k, coefficient.
     combination : Combination
         Of the solve; for the record.
+    dropped : list[DroppedClient]
+        Who was left out of the round, with the reason.
+    pairs_kept, pairs_rejected : int
+        Curvature pairs of the participants, counted.
+    misses : int
+        Candidates on this step that were turned down.
     relaxed : bool
         The step is that of the mean gradient, judged by the mean loss, because no common descent was found.
     fallback : Tensor | None
@@ -75,7 +84,21 @@ class PendingStep:
 
 @dataclass(slots=True)
 class Tally:
-    """What the exchanges since the last settled round cost, and who was left out in those that settled nothing."""
+    """What the exchanges since the last settled round cost, and who was left out in those that settled nothing.
+
+    Attributes
+    ----------
+    exchanges, misses, repeated_calls : int
+        Counts; misses are those of steps given up before the round's own.
+    bytes_up, bytes_down : int
+        Values of arrays and figures on their way.
+    seconds : dict[str, float]
+        By phase.
+    dropped : list[DroppedClient]
+        Each client once for each reason.
+    since : float
+        When it began (perf_counter).
+    """
 
     exchanges: int = 0
     misses: int = 0
@@ -98,7 +121,21 @@ class Tally:
 
 @dataclass(slots=True)
 class BestModel:
-    """The model of best mean validation accuracy so far, for early stopping."""
+    """The model of best mean validation accuracy so far, for early stopping.
+
+    Attributes
+    ----------
+    round : int
+        After which it was the model.
+    accuracy : float
+        Mean over the clients.
+    theta : Tensor
+        [D].
+    buffers : Buffers
+        Its buffers.
+    since : int
+        Evaluations since then.
+    """
 
     round: int
     accuracy: float
@@ -131,12 +168,20 @@ class RunState:
         [D], what the next exchange carries; `theta` itself when nothing is pending.
     buffers : Buffers
         The model's buffers.
-    status : str
-        `running`, `finished`, `pareto-stationary`, `early-stopped`.
+    failures : int
+        Exchanges in a row that too few answered.
+    status : RunStatus
+        The loop goes on as long as it is `running`.
+    pending : PendingStep | None
+        The step behind `candidate`.
+    best : BestModel | None
+        With early stopping.
     last : Move | None
         The step that led to `theta`, from the end of its round to the next solve, where clients need to hear of it.
     ledger : Ledger
         What admission remembers of clients.
+    tally : Tally
+        Of the round that is under way.
     """
 
     theta: Tensor
@@ -145,7 +190,7 @@ class RunState:
     round: int = 0
     exchange: int = 0
     failures: int = 0
-    status: str = "running"
+    status: RunStatus = "running"
     pending: PendingStep | None = None
     best: BestModel | None = None
     last: Move | None = None
