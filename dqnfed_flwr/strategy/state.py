@@ -91,7 +91,7 @@ class Tally:
     exchanges, misses, repeated_calls : int
         Counts; misses are those of steps given up before the round's own.
     bytes_up, bytes_down : int
-        Values of arrays and figures on their way.
+        Of arrays and figures, without framing.
     seconds : dict[str, float]
         By phase.
     dropped : list[DroppedClient]
