@@ -37,7 +37,9 @@ from tests.helpers.federation import Loopback, loopback, node
 BARS = (
     Bar("exchanges_a_round", "<=", 1.2),
     Bar("empty_over_fedavg", "<=", 1.15),
+    Bar("empty_mean_over_fedavg", "<=", 1.15),
     Bar("large_over_fedavg", "<=", 1.15),
+    Bar("large_mean_over_fedavg", "<=", 1.15),
     Bar("client_start_seconds", "<=", 2.0),
     Bar("client_memory_bytes", "<=", 500e6),
     Bar("idle_node_memory_bytes", "<=", 300e6),
@@ -47,6 +49,7 @@ CLIENTS = (("client", "warm", 0), ("cold_client", "cold", 0), ("cold_client_smal
 """Prefix of figures, way to start, and samples at a time (`local.chunk`); 0 chooses by itself."""
 ROUND_SECONDS = 600.0
 SAME_START = ("seed", "model", "data", "start")
+"""Groups of settings on which the first model depends; not for one of the two alone."""
 FEWEST_ROUNDS = 3
 SETTLE_SECONDS = 5.0
 SMALL_SHARE = 0.02

@@ -104,7 +104,7 @@ class RunKeeper:
             If the run cannot be continued from its checkpoint.
         """
         if self._settings.resume:
-            return self._resumed(self._store, origin)
+            return self._resumed(origin)
         if self._store is not None:
             self._store.path.parent.mkdir(parents=True, exist_ok=True)
             self._store.discard()  # of another run; not to be mistaken for this one's
@@ -142,7 +142,8 @@ class RunKeeper:
             arrays |= group("clients", self._grid.export_client_states())
         self._patience.write(store.path, lambda: store.write(record, arrays))
 
-    def _resumed(self, store: CheckpointStore | None, origin: Origin) -> Beginning:
+    def _resumed(self, origin: Origin) -> Beginning:
+        store = self._store
         if store is None:
             raise ConfigError("resume: needs output, the directory of the run to continue")
         record, arrays = store.read()

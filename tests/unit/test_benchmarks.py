@@ -90,6 +90,14 @@ def test_fedavg_of_the_deployed_benchmark_has_no_equal_parts_to_send_once() -> N
     assert len(theta.children) == len(theta.slice_array()) > 8
 
 
+@pytest.mark.parametrize("given", ["--set seed=1", "--set start.epochs=2", "--rounds 2"])
+def test_the_deployed_benchmark_refuses_what_is_no_comparison(given: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        deployed.main(given.split())
+    assert ended.value.code == 2
+    assert f"error: {given.partition('=')[0]}" in capsys.readouterr().err
+
+
 def test_server_step(tmp_path: Path) -> None:
     record = record_of(server_step.main, ["--clients", "4", "--parameters", "3000", "--repeats", "2"], tmp_path)
     for key in (
