@@ -42,12 +42,9 @@ class Executor:
     """A program that starts clients as Flower's executor does, under `dqnfed deploy warm`."""
 
     def __init__(self, place: Path, keep: float) -> None:
-        script = place / "executor"
-        script.write_text(EXECUTOR)
-        script.chmod(0o700)
         command = [sys.executable, "-c", "from dqnfed_flwr.cli.app import app; app()", "deploy", "warm"]
         self.process = subprocess.Popen(
-            [*command, "--keep", str(keep), str(script)],
+            [*command, "--keep", str(keep), str(place / "executor")],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=place,
@@ -88,8 +85,14 @@ class Executor:
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """A folder whose name is short: a socket's path has room for a hundred letters, which pytest's own may fill."""
+    """A folder with the executor's program, which is written once: several executors may be about to read it.
+
+    Its name is short: a socket's path has room for a hundred letters, which pytest's own folder may fill.
+    """
     with tempfile.TemporaryDirectory(prefix="warm-") as folder:
+        script = Path(folder) / "executor"
+        script.write_text(EXECUTOR)
+        script.chmod(0o700)
         yield Path(folder)
 
 
