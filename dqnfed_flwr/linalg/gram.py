@@ -1,18 +1,12 @@
-"""Rows in one preallocated array, and their Gramian, kept up to date while rows arrive in any order.
+"""Rows in one preallocated array, with their Gramian (see `group_products`) and their weighted sums.
 
-Slots lie in groups of `GROUP`. When the last row of a group has arrived, its products with the groups that are
-complete are computed, a pair of groups at a time: each is one product of two matrices of fixed shapes, so that the
-Gramian has the same bits in whatever order the rows came, and every row is read once for `GROUP` others. Whatever is
-missing when the Gramian is asked for is computed then. See `products` for the precision.
-
-Where that precision is not enough, and only there, the work is done again in float64: `refine` for an
+Where the precision of float32 blocks is not enough, and only there, the work is done again in float64: `refine` for an
 ill-conditioned Gramian, `combine` where the weighted rows cancel.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import combinations_with_replacement
 
 import numpy as np
 import torch
@@ -20,19 +14,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dqnfed_flwr.errors import ShapeError
-from dqnfed_flwr.linalg.products import (
-    NARROW,
-    SEGMENT,
-    columns,
-    copy_and_measure,
-    cross_products,
-    in_threads,
-    squared_norm,
-)
+from dqnfed_flwr.linalg.group_products import GroupProducts
+from dqnfed_flwr.linalg.products import NARROW, SEGMENT, columns, copy_and_measure, in_threads, squared_norm
 from dqnfed_flwr.types import Float64Array
 
-GROUP = 16
-"""Slots whose products are computed together."""
 SMALL = 1 << 21
 """Arrays of fewer values than this are cheap enough to be treated in float64 throughout."""
 TRUSTED_CONDITION = 1e3
@@ -65,17 +50,14 @@ class Basis:
         if capacity < 1 or dim < 1 or dtype not in (torch.float32, torch.float64):
             raise ShapeError(f"a basis of {capacity} x {dim} {dtype}; need positive sizes, float32 or float64")
         self._rows = np.zeros((capacity, dim), np.float32 if dtype == torch.float32 else np.float64)
-        self._gram = np.zeros((capacity, capacity))
         self._norms: dict[int, float] = {}
-        self._filled = np.zeros(capacity, dtype=bool)
-        self._groups = columns(capacity - references, GROUP)
-        self._groups += [
-            slice(capacity - references + g.start, capacity - references + g.stop) for g in columns(references, GROUP)
-        ]
-        self._owed = np.zeros((len(self._groups),) * 2, dtype=bool)
         self._always_exact = dtype == torch.float64 or self._rows.size < SMALL
-        self.exact = self._always_exact
+        self._products = GroupProducts(self._rows, references, exact=self._always_exact)
+
+    @property
+    def exact(self) -> bool:
         """Whether the Gramian has float64 precision already."""
+        return self._products.exact
 
     @property
     def capacity(self) -> int:
@@ -90,7 +72,7 @@ class Basis:
     @property
     def filled(self) -> tuple[int, ...]:
         """Slots that hold a row, rising."""
-        return tuple(int(slot) for slot in np.flatnonzero(self._filled))
+        return self._products.filled
 
     def put(self, slot: int, row: NDArray[np.floating] | Tensor) -> None:
         """Copy `row` [D] into `slot`; products are computed by groups.
@@ -108,25 +90,18 @@ class Basis:
         if not 0 <= slot < self.capacity:
             raise ShapeError(f"slot {slot}; this basis has slots 0 to {self.capacity - 1}")
         self._norms[slot] = copy_and_measure(values, self._rows[slot])
-        self._filled[slot] = True
-        group = self._group_of(slot)
-        self._owe(group)
-        if self._filled[self._groups[group]].all():
-            self._pay([g for g, slots in enumerate(self._groups) if self._filled[slots].all()])
+        self._products.arrived(slot)
 
     def clear(self) -> None:
         """Forget all rows; the array is kept for the next round."""
-        self._filled[:] = self._owed[:] = False
-        self._gram[:] = 0
+        self._products.clear(exact=self._always_exact)
         self._norms.clear()
-        self.exact = self._always_exact
 
     def drop(self, slot: int) -> None:
         """Forget the row in `slot`."""
-        self._filled[slot] = False
         self._norms.pop(slot, None)
         self._rows[slot] = 0
-        self._gram[slot] = self._gram[:, slot] = 0
+        self._products.drop(slot)
 
     def squared_norm(self, slot: int) -> float:
         """|row|^2 of the row in `slot`, without any other product; infinite or NaN where the row is not fit."""
@@ -137,15 +112,12 @@ class Basis:
     def scale(self, slot: int, factor: float) -> None:
         """Multiply the row in `slot` by `factor`, and its products with it."""
         self._rows[slot] *= self._rows.dtype.type(factor)
-        self._gram[slot] *= factor
-        self._gram[:, slot] *= factor
+        self._products.scale(slot, factor)
         self._norms.pop(slot, None)
 
     def gram(self, slots: Iterable[int]) -> Float64Array:
         """Inner products of the rows in `slots`, float64; 0 where there is no row."""
-        index = np.fromiter(slots, dtype=np.intp)
-        self._pay(sorted({self._group_of(slot) for slot in index}))
-        return self._gram[np.ix_(index, index)]
+        return self._products.among(slots)
 
     def row(self, slot: int) -> NDArray[np.floating]:
         """The row in `slot` [D], a view that lasts until another row is put there."""
@@ -161,10 +133,7 @@ class Basis:
 
     def refine(self) -> None:
         """Have the Gramian computed anew with float64 products."""
-        self.exact = True
-        for group, slots in enumerate(self._groups):
-            if self._filled[slots].any():
-                self._owe(group)
+        self._products.refine()
 
     def combine(self, weights: Float64Array) -> Tensor:
         """weights @ rows.
@@ -204,25 +173,3 @@ class Basis:
 
         in_threads(segment, columns(self.dim, SEGMENT))
         return torch.from_numpy(out)
-
-    def _group_of(self, slot: int) -> int:
-        return next(g for g, slots in enumerate(self._groups) if slot < slots.stop)
-
-    def _owe(self, group: int) -> None:
-        """The products of a group are out of date."""
-        self._owed[group] = self._owed[:, group] = True
-
-    def _pay(self, groups: Sequence[int]) -> None:
-        """Compute the products between these groups, rising, that are out of date."""
-        for one, other in combinations_with_replacement(groups, 2):
-            if self._owed[one, other]:
-                self._multiply(self._groups[one], self._groups[other])
-                self._owed[one, other] = self._owed[other, one] = False
-
-    def _multiply(self, one: slice, other: slice) -> None:
-        products = cross_products(self._rows[one], self._rows[other], wide=self.exact)
-        if one == other:
-            products = np.triu(products) + np.triu(products, 1).T
-        there = np.outer(self._filled[one], self._filled[other])
-        self._gram[one, other] = np.where(there, products, 0.0)
-        self._gram[other, one] = self._gram[one, other].T
