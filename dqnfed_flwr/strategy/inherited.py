@@ -18,13 +18,13 @@ from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.fairness import fairness_report
 from dqnfed_flwr.methods._base import Method
 from dqnfed_flwr.params import line_point
-from dqnfed_flwr.steps import StepRule, StepScale
+from dqnfed_flwr.steps import StepRule
 from dqnfed_flwr.strategy.admission import book, present
 from dqnfed_flwr.strategy.exchange import Answer
 from dqnfed_flwr.strategy.intake import Collected, Intake, mean_buffers, message_type
 from dqnfed_flwr.strategy.orders import Orders, final_evaluation, next_orders, trains_on_the_line
 from dqnfed_flwr.strategy.roster import Roster
-from dqnfed_flwr.strategy.solve import make_batch, solve
+from dqnfed_flwr.strategy.solve import solve_replies
 from dqnfed_flwr.strategy.state import Move, RunState
 
 
@@ -108,11 +108,9 @@ class InheritedRound:
             return None, None
         if self._orders is not None:
             book(self._state.ledger, collected, self._orders, self._settings.admission)
-        batch = make_batch(collected.trained, collected.rows, self._state.round + 1)
-        solved = solve(self._method, batch, collected.rows)
+        batch, solved = solve_replies(self._method, collected, self._state.round + 1)
         theta = self._state.theta
-        scale = StepScale(solved.norm, solved.combination.length, float(theta.norm()), batch.round)
-        factor = self._rule.propose(scale).factor
+        factor = self._rule.propose(solved.scale(float(theta.norm()), batch.round)).factor
         self._method.settle(solved.step, factor)
         self.last = Move(solved.step, factor) if factor else None
         model = line_point(theta, solved.step, 0.0, factor)

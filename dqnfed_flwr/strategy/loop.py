@@ -25,7 +25,7 @@ from dqnfed_flwr.strategy.exchange import Repeats
 from dqnfed_flwr.strategy.intake import Collected, Intake
 from dqnfed_flwr.strategy.orders import Orders, final_evaluation, next_orders
 from dqnfed_flwr.strategy.roster import Roster
-from dqnfed_flwr.strategy.solve import make_batch, solve
+from dqnfed_flwr.strategy.solve import solve_replies
 from dqnfed_flwr.strategy.state import PendingStep, RunState
 from dqnfed_flwr.strategy.trials import StepTrials
 from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
@@ -136,8 +136,7 @@ class RoundLoop:
         self._state.failures = 0
         book(self._state.ledger, collected, orders, self._settings.admission)
         since = time.perf_counter()
-        batch = make_batch(collected.trained, collected.rows, orders.round)
-        solved = solve(self._method, batch, collected.rows)
+        batch, solved = solve_replies(self._method, collected, orders.round)
         self._state.tally.spend("solve", since)
         self._trials.begin(batch, solved, collected, [*dropped, *not_asked])
 

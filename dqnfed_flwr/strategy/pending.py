@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dqnfed_flwr.steps import Ladder, StepScale
+from dqnfed_flwr.steps import Ladder
 from dqnfed_flwr.strategy.intake import Collected
 from dqnfed_flwr.strategy.solve import Solved
 from dqnfed_flwr.strategy.state import PendingStep
@@ -38,14 +38,7 @@ def pending_step(
         round=batch.round,
         step=solved.step,
         ladder=Ladder(0.0),
-        scale=StepScale(
-            solved.norm,
-            solved.combination.length,
-            theta_norm,
-            batch.round,
-            solved.combination.hints,
-            dim=solved.step.numel(),
-        ),
+        scale=solved.scale(theta_norm, batch.round),
         clients=clients,
         losses=by_client(batch.losses),
         slopes=by_client(solved.slopes),

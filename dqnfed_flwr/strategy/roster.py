@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from logging import INFO, WARNING
 
@@ -17,12 +17,10 @@ from dqnfed_flwr.strategy.debts import Debts
 from dqnfed_flwr.strategy.exchange import Answer, pull, push
 from dqnfed_flwr.strategy.member import Member, read_member
 from dqnfed_flwr.strategy.preflight import Form, common_form, objection, scale_warning
+from dqnfed_flwr.strategy.standing import Standing
 from dqnfed_flwr.telemetry.events import DroppedClient
 
 POLL_SECONDS = 0.5
-ASK_AGAIN_SECONDS, LONGEST_SILENCE = 60.0, 3600.0
-"""A node whose answer was of no use is queried again after so long; one that gave none, whose process may have been
-killed over the query, too, and then ever more rarely."""
 
 
 class Roster:
@@ -55,10 +53,7 @@ class Roster:
         self._members: dict[int, Member] = {}
         self._spare: dict[int, Member] = {}
         self._asked: dict[str, int] = {}
-        self._ask_again: dict[int, float] = {}
-        self._unanswered: Counter[int] = Counter()
-        self._refusals: dict[int, str] = {}
-        self._misfits: dict[int, DroppedClient] = {}
+        self._standings: defaultdict[int, Standing] = defaultdict(Standing)
 
     def set_deadline(self, seconds: float) -> None:
         """Wait so long from now on, for members and for what they owe."""
@@ -78,15 +73,19 @@ class Roster:
     @property
     def left_out(self) -> list[DroppedClient]:
         """Nodes that are there and do not fit the others, by client; without those whose partition another serves."""
-        found = [drop for drop in self._misfits.values() if drop.client not in self._members]
-        return sorted(found, key=lambda drop: drop.client)
+        misfits = [standing.misfit for standing in self._standings.values() if standing.misfit is not None]
+        return sorted((drop for drop in misfits if drop.client not in self._members), key=lambda drop: drop.client)
 
     @property
     def refused(self) -> dict[str, str]:
         """Why nodes that are there cannot take part, by what is known of them: `client 3`, or else `node 17`."""
         misfits = {f"client {drop.client}": f"{drop.reason}: {drop.detail}" for drop in self.left_out}
-        others = {f"node {node}": why for node, why in self._refusals.items() if node not in self._misfits}
+        others = {f"node {node}": why for node, why in self._refusals.items() if not self._standings[node].misfit}
         return {**misfits, **others}
+
+    @property
+    def _refusals(self) -> dict[int, str]:
+        return {node: standing.refusal for node, standing in self._standings.items() if standing.refusal}
 
     @property
     def form(self) -> Form:
@@ -133,17 +132,19 @@ class Roster:
             waits += 1
         self._preflight()
         if len(self._members) < self._min_clients:
-            reasons = set(self._refusals.values())
-            if len(reasons) == 1 and len(self._refusals) >= self._clients:
-                raise QuorumError(f"none of {self._clients} clients can take part: {reasons.pop()}")
-            refused = f". {len(self._refusals)} could not take part: " if self._refusals else ""
-            raise QuorumError(
-                f"{len(self._members)} of {self._clients} clients came within {waits * self._deadline:.0f} s; at least "
-                f"{self._min_clients} are needed (min-clients). Start more nodes or raise deadline"
-                f"{refused}{next(iter(self._refusals.values()), '')}"
-            )
+            raise QuorumError(self._too_few(waits * self._deadline))
         if len(self._members) < self._clients:
             log(WARNING, "Begin with %d of %d clients", len(self._members), self._clients)
+
+    def _too_few(self, seconds: float) -> str:
+        reasons = [*self._refusals.values()]
+        if len({*reasons}) == 1 and len(reasons) >= self._clients:
+            return f"none of {self._clients} clients can take part: {reasons[0]}"
+        refused = f". {len(reasons)} could not take part: {reasons[0]}" if reasons else ""
+        return (
+            f"{len(self._members)} of {self._clients} clients came within {seconds:.0f} s; at least "
+            f"{self._min_clients} are needed (min-clients). Start more nodes or raise deadline{refused}"
+        )
 
     def gather(self, grid: Grid, enough: Callable[[], bool]) -> None:
         """Refresh until there are `enough` members, or the deadline has passed."""
@@ -162,21 +163,19 @@ class Roster:
         self._members = {client: member for client, member in self._members.items() if member.node_id in present}
         self._spare = {node: member for node, member in self._spare.items() if node in present}
         self._asked = {number: node for number, node in self._asked.items() if node in present}
-        self._refusals = {node: why for node, why in self._refusals.items() if node in present}
-        self._misfits = {node: drop for node, drop in self._misfits.items() if node in present}
-        self._ask_again = {node: when for node, when in self._ask_again.items() if node in present}
-        self._unanswered = Counter({node: times for node, times in self._unanswered.items() if node in present})
+        for node in self._standings.keys() - present:
+            del self._standings[node]
         if new := sorted(present - self._met()):
             self._query(grid, new)
         refusals: dict[str, list[int]] = {}
         for answer in pull(grid, self._asked):
             if why := self._take_in(answer):
                 refusals.setdefault(why, []).append(answer.node)
-            del self._unanswered[answer.node]
+            self._standings[answer.node].answered()
         for why, (first, *others) in refusals.items():
             more = f" (and {len(others)} more)" if others else ""
             log(WARNING, "Node %d%s does not take part: %s", first, more, why)
-        self._asked = {number: node for number, node in self._asked.items() if self._unanswered[node]}
+        self._asked = {number: node for number, node in self._asked.items() if self._standings[node].silences}
         self._fill_vacancies()
         if len(self._members) != known:
             log(INFO, "%d of %d clients are there", len(self._members), self._clients)
@@ -185,9 +184,7 @@ class Roster:
         content = wire.encode_properties({"ask": "properties"})
         self._asked |= push(grid, dict.fromkeys(nodes, content), MessageType.QUERY, "roster")
         for node in nodes:
-            pause = min(ASK_AGAIN_SECONDS * 2 ** self._unanswered[node], LONGEST_SILENCE)
-            self._ask_again[node] = time.monotonic() + pause
-            self._unanswered[node] += 1
+            self._standings[node].queried(time.monotonic())
 
     def _preflight(self) -> None:
         """Settle the form and leave out those that do not fit it."""
@@ -208,12 +205,9 @@ class Roster:
             log(WARNING, "data: %s", warning)
 
     def _turn_away(self, member: Member, reason: str, detail: str) -> None:
-        drop = DroppedClient(member.client, reason, detail)
-        if self._misfits.get(member.node_id) != drop:
+        misfit = DroppedClient(member.client, reason, detail)
+        if self._standings[member.node_id].turned_away(misfit, time.monotonic()):
             log(WARNING, "Client %d (node %d) does not take part: %s", member.client, member.node_id, detail)
-        self._misfits[member.node_id] = drop
-        self._refusals[member.node_id] = f"{reason}: client {member.client}: {detail}"
-        self._ask_again[member.node_id] = time.monotonic() + ASK_AGAIN_SECONDS
 
     def _all_spoke(self) -> bool:
         """Whether as many nodes as there should be clients have answered, be it that they cannot take part."""
@@ -221,7 +215,7 @@ class Roster:
 
     def _met(self) -> set[int]:
         now = time.monotonic()
-        asked = {node for node, when in self._ask_again.items() if when > now}
+        asked = {node for node, standing in self._standings.items() if standing.again > now}
         return {member.node_id for member in self._members.values()} | {*self._spare} | asked
 
     def _take_in(self, answer: Answer) -> str:
@@ -232,15 +226,11 @@ class Roster:
                 self._turn_away(member, *found)
                 return ""
             self._spare[answer.node] = member
-            self._refusals.pop(answer.node, None)
-            self._misfits.pop(answer.node, None)
+            self._standings[answer.node].accepted()
             if member.client in self._members:
                 log(WARNING, "Node %d stands by: partition %d is taken", answer.node, member.client)
         except WireError as error:
-            known = self._refusals.get(answer.node)
-            self._refusals[answer.node] = str(error)
-            self._ask_again[answer.node] = time.monotonic() + ASK_AGAIN_SECONDS
-            return str(error) if known != str(error) else ""
+            return str(error) if self._standings[answer.node].refused(str(error), time.monotonic()) else ""
         return ""
 
     def _fill_vacancies(self) -> None:

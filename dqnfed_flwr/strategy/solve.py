@@ -14,6 +14,8 @@ from torch import Tensor
 from dqnfed_flwr.linalg.gram import TRUSTED_CONDITION
 from dqnfed_flwr.linalg.threads import one_blas_thread
 from dqnfed_flwr.methods._base import Method, RoundRows
+from dqnfed_flwr.steps import StepScale
+from dqnfed_flwr.strategy.intake import Collected
 from dqnfed_flwr.types import ClientReply, Combination, Float64Array, RoundBatch
 
 NOT_FINITE = "not-finite"
@@ -40,6 +42,17 @@ class Solved:
     step: Tensor
     norm: float
     slopes: Float64Array
+
+    def scale(self, theta_norm: float, round_number: int) -> StepScale:
+        """What a step rule may know of the step, which leads from a model of this norm."""
+        found = self.combination
+        return StepScale(self.norm, found.length, theta_norm, round_number, found.hints, dim=self.step.numel())
+
+
+def solve_replies(method: Method, collected: Collected, round_number: int) -> tuple[RoundBatch, Solved]:
+    """The figures of those who trained, and the method's step from their rows."""
+    batch = make_batch(collected.trained, collected.rows, round_number)
+    return batch, solve(method, batch, collected.rows)
 
 
 def make_batch(replies: dict[int, ClientReply], rows: RoundRows, round_number: int) -> RoundBatch:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -12,6 +10,7 @@ from torch import Tensor
 from dqnfed_flwr.admission import Ledger
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.steps import Ladder, StepScale
+from dqnfed_flwr.strategy.tally import Tally
 from dqnfed_flwr.telemetry.events import DroppedClient
 from dqnfed_flwr.types import Combination
 from dqnfed_flwr.wire import Buffers
@@ -83,43 +82,6 @@ class PendingStep:
 
 
 @dataclass(slots=True)
-class Tally:
-    """What the exchanges since the last settled round cost, and who was left out in those that settled nothing.
-
-    Attributes
-    ----------
-    exchanges, misses, repeated_calls : int
-        Counts; misses are those of steps given up before the round's own.
-    bytes_up, bytes_down : int
-        Of arrays and figures, without framing.
-    seconds : dict[str, float]
-        By phase.
-    dropped : list[DroppedClient]
-        Each client once for each reason.
-    since : float
-        When it began (perf_counter).
-    """
-
-    exchanges: int = 0
-    misses: int = 0
-    bytes_up: int = 0
-    bytes_down: int = 0
-    repeated_calls: int = 0
-    seconds: dict[str, float] = field(default_factory=dict)
-    dropped: list[DroppedClient] = field(default_factory=list)
-    since: float = field(default_factory=time.perf_counter)
-
-    def spend(self, phase: str, since: float) -> None:
-        """Book the time since `since` (perf_counter) to `phase`."""
-        self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - since
-
-    def leave_out(self, dropped: Iterable[DroppedClient]) -> None:
-        """Keep `dropped` for the event of the round, each client once for each reason."""
-        known = {(drop.client, drop.reason) for drop in self.dropped}
-        self.dropped += [drop for drop in dropped if (drop.client, drop.reason) not in known]
-
-
-@dataclass(slots=True)
 class BestModel:
     """The model of best mean validation accuracy so far, for early stopping.
 
@@ -155,6 +117,8 @@ class Move:
 @dataclass(slots=True)
 class RunState:
     """Where a run stands.
+
+    A step goes through `begin`, then `accept` or `withdraw`, then `settle`, or else `solve_anew`.
 
     Attributes
     ----------
@@ -202,6 +166,43 @@ class RunState:
         """The step that leads to `candidate`, where one does that clients are told of."""
         return self.last if self.pending is None else Move(self.pending.step, self.pending.ladder.factor)
 
+    def begin(self, pending: PendingStep, buffers: Buffers) -> None:
+        """A step waits to be judged; `buffers` are those of the model it leads from."""
+        self.pending, self.last, self.buffers = pending, None, buffers
+
+    def accept(self, *, keep_move: bool) -> None:
+        """The candidate is the model; `keep_move` where clients need to hear of the step that led there."""
+        self.last = self.move if keep_move else None
+        self.theta = self.candidate
+
+    def withdraw(self) -> None:
+        """The candidate is no more; the model stays."""
+        self.candidate = self.theta
+
+    def settle(self, rounds: int) -> None:
+        """The round of the pending step is over, and with the last of `rounds` the run."""
+        if self.pending is not None:
+            self.round = self.pending.round
+        self.pending, self.tally = None, Tally()
+        if self.round >= rounds:
+            self.status = "finished"
+
+    def solve_anew(self) -> None:
+        """The round of the pending step begins anew; what the step cost stays on its account."""
+        if self.pending is not None:
+            self.tally.misses += self.pending.misses
+            self.tally.leave_out(self.pending.dropped)
+        self.pending = None
+
+    def watch(self, round_number: int, accuracy: float, patience: int) -> None:
+        """Keep the model of best validation `accuracy`; after `patience` evaluations without a better one, stop."""
+        if self.best is None or accuracy > self.best.accuracy:
+            self.best = BestModel(round_number, accuracy, self.theta, self.buffers)
+            return
+        self.best.since += 1
+        if self.best.since >= patience:
+            self.status = "early-stopped"
+
 
 def reopen(state: RunState, settings: Settings) -> PendingStep | None:
     """Let a run that is over go on where `settings` now give it more rounds, or more patience; end it at fewer.
@@ -220,6 +221,6 @@ def reopen(state: RunState, settings: Settings) -> PendingStep | None:
         state.status = "running"
     if state.status != "running" or state.round < settings.rounds:
         return None
-    dropped, state.pending = state.pending, None
-    state.candidate, state.status = state.theta, "finished"
+    dropped, state.pending, state.status = state.pending, None, "finished"
+    state.withdraw()
     return dropped

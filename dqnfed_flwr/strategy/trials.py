@@ -22,7 +22,7 @@ from dqnfed_flwr.strategy.orders import Orders, trains_on_the_line
 from dqnfed_flwr.strategy.pending import pending_step
 from dqnfed_flwr.strategy.roster import Roster
 from dqnfed_flwr.strategy.solve import NOT_FINITE, Solved
-from dqnfed_flwr.strategy.state import BestModel, PendingStep, RunState, Tally
+from dqnfed_flwr.strategy.state import PendingStep, RunState
 from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
 from dqnfed_flwr.types import ClientReply, Probe, RoundBatch
 
@@ -75,10 +75,9 @@ class StepTrials:
             Who was left out before the solve.
         """
         pending = pending_step(batch, solved, collected, dropped, theta_norm=float(self._state.theta.norm()))
-        self._state.buffers = mean_buffers(collected.trained, self._state.buffers)
         if self._settings.step.on_stationary == "relax":
             pending.fallback = collected.rows.combine(batch.shares)
-        self._state.pending, self._state.last = pending, None
+        self._state.begin(pending, mean_buffers(collected.trained, self._state.buffers))
         if solved.norm > 0:
             ladder = self._rule.propose(_told(pending))
             pending.first = ladder.factor
@@ -115,7 +114,7 @@ class StepTrials:
         if silence(pending, probes, self._state.ledger, self._settings.admission, last_chance=verdict.stationary):
             self._offer(pending, self._rule.retry(pending.first))
         elif verdict.stationary:
-            self._state.candidate = self._state.theta
+            self._state.withdraw()
             self._no_common_step(pending)
         else:
             self._offer(pending, self._rule.retry(verdict.factor))
@@ -123,7 +122,7 @@ class StepTrials:
 
     def abandon(self, pending: PendingStep) -> None:
         """End the round without the step, which nobody is left to judge; the model stays."""
-        self._state.candidate = self._state.theta
+        self._state.withdraw()
         self._give_up(pending, UNJUDGED)
 
     def _offer(self, pending: PendingStep, ladder: Ladder) -> None:
@@ -148,12 +147,10 @@ class StepTrials:
 
     def _take(self, pending: PendingStep, factor: float, orders: Orders, collected: Collected) -> None:
         """The candidate is the model."""
-        state = self._state
-        state.theta = state.candidate
-        state.last = state.move if trains_on_the_line(self._settings) else None
+        self._state.accept(keep_move=trains_on_the_line(self._settings))
         self._method.settle(pending.step, factor)
         for client in set(collected.probes) - set(pending.silenced):
-            state.ledger.voted(client)
+            self._state.ledger.voted(client)
         losses = {client: probe.loss for client, probe in collected.probes.items()}
         late = [drop for client, drop in collected.dropped.items() if client not in orders.train]
         status = "relaxed" if pending.relaxed else pending.combination.status
@@ -162,9 +159,7 @@ class StepTrials:
     def _no_common_step(self, pending: PendingStep) -> None:
         """No step lowers every participant's loss: relax, or leave the model as it is."""
         if pending.misses and not pending.relaxed and self._method.retreat():
-            self._state.tally.misses += pending.misses
-            self._state.tally.leave_out(pending.dropped)
-            self._state.pending = None
+            self._state.solve_anew()
             return
         choice = self._settings.step.on_stationary
         if choice == "relax" and pending.clients and pending.fallback is not None:
@@ -202,12 +197,9 @@ class StepTrials:
         evaluated: Mapping[int, ClientReply],
         dropped: list[DroppedClient],
     ) -> None:
-        state = self._state
         dropped = [*dropped, *self._roster.debts.take_late()]
-        event = round_event(pending, factor, losses, status, evaluated, dropped, state.tally)
-        state.pending, state.round, state.tally = None, pending.round, Tally()
-        if state.round >= self._settings.rounds:
-            state.status = "finished"
+        event = round_event(pending, factor, losses, status, evaluated, dropped, self._state.tally)
+        self._state.settle(self._settings.rounds)
         self._watch_validation(event)
         self._on_round(event)
 
@@ -215,15 +207,9 @@ class StepTrials:
         patience = self._settings.early_stopping
         if not patience or not event.validation:
             return
-        state = self._state
-        accuracy = sum(event.validation.values()) / len(event.validation)
-        if state.best is None or accuracy > state.best.accuracy:
-            state.best = BestModel(event.round, accuracy, state.theta, state.buffers)
-            return
-        state.best.since += 1
-        if state.best.since >= patience:
-            log(INFO, "Stopped early: round %d had the best validation accuracy", state.best.round)
-            state.status = "early-stopped"
+        self._state.watch(event.round, sum(event.validation.values()) / len(event.validation), patience)
+        if self._state.status == "early-stopped" and self._state.best:
+            log(INFO, "Stopped early: round %d had the best validation accuracy", self._state.best.round)
 
 
 def _told(pending: PendingStep) -> StepScale:

@@ -12,7 +12,8 @@ from flwr.clientapp import ClientApp
 from dqnfed_flwr import wire
 from dqnfed_flwr.errors import ConfigError, DataError, QuorumError
 from dqnfed_flwr.strategy import roster as roster_module
-from dqnfed_flwr.strategy.roster import ASK_AGAIN_SECONDS, Roster
+from dqnfed_flwr.strategy.roster import Roster
+from dqnfed_flwr.strategy.standing import ASK_AGAIN_SECONDS
 from tests.helpers.clock import Clock
 from tests.helpers.grids import ChangingGrid, SilentGrid
 from tests.helpers.quadratics import Federation, spread_out

@@ -1,0 +1,88 @@
+"""What a step does to the state of its run, from the solve to the end of its round."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from dqnfed_flwr.linalg.min_norm import Status
+from dqnfed_flwr.steps import Ladder, StepScale
+from dqnfed_flwr.strategy.state import Move, PendingStep, RunState
+from dqnfed_flwr.telemetry.events import DroppedClient
+from dqnfed_flwr.types import Combination
+
+ABSENT = DroppedClient(9, "absent", "no reply")
+PENDING = PendingStep(
+    round=8,
+    step=torch.tensor([1.0, -1.0]),
+    ladder=Ladder(0.5),
+    scale=StepScale(norm=1.4, length=1.0, theta_norm=1.0, round=8),
+    clients=(2,),
+    losses={2: 1.0},
+    slopes={2: 1.0},
+    rates={2: 1.0},
+    shares={2: 1.0},
+    weights={2: 1.0},
+    combination=Combination(np.ones(1), 1.0, 1, 1.0, 0.0, Status.CONVERGED),
+    dropped=[ABSENT],
+    misses=2,
+)
+
+
+@pytest.fixture
+def state() -> RunState:
+    """In round 8, with a step on trial."""
+    theta = torch.tensor([3.0, 3.0])
+    state = RunState(theta=theta, candidate=theta, buffers={}, round=7, last=Move(theta, 1.0))
+    state.begin(replace(PENDING), {"norm.count": np.array(12)})
+    state.candidate = theta - 0.5 * PENDING.step
+    state.tally.exchanges = 3
+    return state
+
+
+def test_a_step_on_trial_is_the_move_that_clients_hear_of(state: RunState) -> None:
+    assert state.last is None
+    assert state.move is not None
+    assert (state.move.step is PENDING.step, state.move.factor) == (True, 0.5)
+    assert state.buffers == {"norm.count": np.array(12)}
+
+
+@pytest.mark.parametrize("keep_move", [True, False])
+def test_an_accepted_candidate_is_the_model(state: RunState, keep_move: bool) -> None:
+    state.accept(keep_move=keep_move)
+    state.settle(100)
+    assert state.theta.tolist() == [2.5, 3.5]
+    assert state.theta is state.candidate
+    assert (state.round, state.status, state.pending, state.tally.exchanges) == (8, "running", None, 0)
+    assert (state.move is not None) == keep_move
+
+
+def test_a_withdrawn_candidate_leaves_the_model(state: RunState) -> None:
+    state.withdraw()
+    state.settle(8)
+    assert state.candidate.tolist() == [3.0, 3.0]
+    assert (state.round, state.status, state.move) == (8, "finished", None)
+
+
+def test_a_round_that_is_solved_anew_keeps_what_the_step_cost(state: RunState) -> None:
+    state.withdraw()
+    state.solve_anew()
+    assert (state.round, state.pending, state.status) == (7, None, "running")
+    assert (state.tally.exchanges, state.tally.misses, state.tally.dropped) == (3, 2, [ABSENT])
+
+
+def test_the_best_model_is_kept_until_patience_ends(state: RunState) -> None:
+    best = state.theta
+    for number, accuracy in enumerate([0.5, 0.7], start=1):
+        state.watch(number, accuracy, 2)
+    state.theta = state.candidate
+    statuses = []
+    for number, accuracy in enumerate([0.7, 0.6], start=3):
+        state.watch(number, accuracy, 2)
+        statuses.append(state.status)
+    assert statuses == ["running", "early-stopped"]
+    assert state.best is not None
+    assert (state.best.round, state.best.accuracy, state.best.theta is best) == (2, 0.7, True)
