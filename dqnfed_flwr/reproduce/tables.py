@@ -42,6 +42,11 @@ class Beside:
             return UNKNOWN
         return f"{self.paper[place]:.{self.measure.digits}f}" + ("" if self.same[place] else OTHERWISE)
 
+    @property
+    def marked(self) -> bool:
+        """Whether a published figure stands beside ours with other settings."""
+        return any(not same and not math.isnan(figure) for figure, same in zip(self.paper, self.same, strict=True))
+
 
 def beside(part: Part, comparison: Comparison) -> list[Beside]:
     """The columns of a part."""
@@ -90,7 +95,7 @@ def notes_of(part: Part, comparison: Comparison) -> tuple[str, ...]:
         "Ours: mean ± standard deviation over seeds; accuracies in per cent. Bold: best; underlined or slanted: second "
         "best."
     )
-    if any(row.name and not row.same for row in paper_names(part, comparison.plan.entries)):
+    if any(column.marked for column in beside(part, comparison)):
         notes.append(f"{OTHERWISE} the paper's figure of the method, which was run with other settings here.")
     notes += [*comparison.remarks, *published_doubts(part), *part.remarks]
     notes += [f"{row.label}: {text}" for row in comparison.rows for text in row.failures or [row.reason] if text]

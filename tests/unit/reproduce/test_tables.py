@@ -69,6 +69,15 @@ def test_a_row_with_other_settings_has_the_papers_figure_with_a_mark(part: Part)
     assert any(note.startswith("* the paper's figure of the method") for note in paper_table(part, comparison).notes)
 
 
+def test_the_mark_is_explained_where_it_stands(part: Part) -> None:
+    told = "* the paper's figure of the method, which was run with other settings here."
+    other, same = (Entry("q-ffl", {"q-ffl.q": 3.0}, title="q-FFL"), 0.5), (Entry("fedavg", title="FedAvg"), 0.5)
+    without_figures = part.model_copy(update={"columns": ["kl_uniform"]})
+    assert told in paper_table(part, compared(other)).notes
+    assert told not in paper_table(part, compared(same)).notes
+    assert told not in paper_table(without_figures, compared(other)).notes
+
+
 def test_which_of_two_published_rows_is_meant_is_not_guessed(part: Part) -> None:
     rows = (Entry("term", {"term.t": 3.0}, title="T"), 0.5), (Entry("mgda", title="M"), 0.4), (Entry("fedavg"), 0.3)
     found = cells(part, compared(*rows))
