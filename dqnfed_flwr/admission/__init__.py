@@ -1,6 +1,6 @@
 """Admission: whether a reply of sound form is believed, and who is asked at all. Knows nothing of Flower."""
 
-from dqnfed_flwr.admission.examine import REASONS, Figures, Refusal, examine
+from dqnfed_flwr.admission.examine import REASONS, Figures, Past, Refusal, examine
 from dqnfed_flwr.admission.ledger import SUSPENDED, Ledger
 from dqnfed_flwr.admission.votes import VETO, fall_behind, promise_breakers, stubborn
 
@@ -10,6 +10,7 @@ __all__ = [
     "VETO",
     "Figures",
     "Ledger",
+    "Past",
     "Refusal",
     "examine",
     "fall_behind",

@@ -40,6 +40,25 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True)
+class Past:
+    """What a client's replies were, of those that were believed; logarithms as in `Figures`.
+
+    Attributes
+    ----------
+    last : Mapping[str, float]
+        Of the last one.
+    largest : Mapping[str, float]
+        The largest value of each figure.
+    """
+
+    last: Mapping[str, float] = field(default_factory=dict)
+    largest: Mapping[str, float] = field(default_factory=dict)
+
+
+NOTHING = Past()
+
+
+@dataclass(frozen=True, slots=True)
 class Refusal:
     """Why a reply is not believed.
 
@@ -68,7 +87,7 @@ def figures_of(norm: float, loss: float, rate: float, vectors: Mapping[str, floa
 def examine(
     figures: Mapping[int, Figures],
     cosines: Mapping[int, float],
-    past: Mapping[int, Mapping[str, float]],
+    past: Mapping[int, Past],
     settings: AdmissionSettings,
 ) -> dict[int, Refusal]:
     """The replies that are not believed, by client.
@@ -79,15 +98,15 @@ def examine(
         Of every reply with a row.
     cosines : Mapping[int, float]
         Of each row with the sum of the others' unit rows; may lack clients.
-    past : Mapping[int, Mapping[str, float]]
-        The logarithms of each client's last reply that was believed.
+    past : Mapping[int, Past]
+        Of each client that was believed before.
     settings : AdmissionSettings
         The limits.
     """
     limits = _limits(figures, settings)
     refused = {}
     for client, mine in figures.items():
-        refusal = _judge(mine, limits, cosines.get(client, 1.0), past.get(client, {}), settings)
+        refusal = _judge(mine, limits, cosines.get(client, 1.0), past.get(client, NOTHING), settings)
         if refusal:
             refused[client] = refusal
     return refused
@@ -125,9 +144,7 @@ def _factor(name: str, settings: AdmissionSettings) -> float:
     return {"loss": settings.loss_factor, "rate": settings.rate_factor}.get(name, settings.norm_factor)
 
 
-def _judge(
-    mine: Figures, limits: Limits, cosine: float, past: Mapping[str, float], settings: AdmissionSettings
-) -> Refusal | None:
+def _judge(mine: Figures, limits: Limits, cosine: float, past: Past, settings: AdmissionSettings) -> Refusal | None:
     if 0 < mine.registered < mine.examples:
         return Refusal(COUNT, f"{mine.examples} samples; the node registered {mine.registered}")
     if not math.isfinite(mine.logs["norm"]) and "norm" in limits:
@@ -136,7 +153,7 @@ def _judge(
     for reason, names in ((NORM, ["norm", *vectors]), (LOSS, ["loss"]), (RATE, ["rate"])):
         found, cut = [], {}
         for name in names:
-            excess, said = _excess(name, mine.logs[name], limits, past.get(name), settings)
+            excess, said = _excess(name, mine.logs[name], limits, past, settings)
             if excess > 0:
                 found.append(said)
                 cut[name] = math.exp(-excess)
@@ -147,17 +164,19 @@ def _judge(
     return None
 
 
-def _excess(
-    name: str, value: float, limits: Limits, own: float | None, settings: AdmissionSettings
-) -> tuple[float, str]:
-    """How far a value lies above its limit, in logarithms, and the words for it; 0 where it is within."""
+def _excess(name: str, value: float, limits: Limits, past: Past, settings: AdmissionSettings) -> tuple[float, str]:
+    """How far a value lies above its limit, in logarithms, and the words for it; 0 where it is within.
+
+    Where too few replies are there to compare with, the client's largest is the measure and not its last: who had
+    learnt its samples nearly by heart is honest with figures many times its last, once others have moved the model.
+    """
     if name in limits:
         middle, limit = limits[name]
         against = "the median"
-        if own is not None and value - own <= math.log(settings.past_factor):
+        if name in past.last and value - past.last[name] <= math.log(settings.past_factor):
             limit = 2 * limit
-    elif own is not None:
-        middle, limit, against = own, 2 * math.log(_factor(name, settings)), "the client's own last"
+    elif name in past.largest:
+        middle, limit, against = past.largest[name], 2 * math.log(_factor(name, settings)), "the client's own largest"
     else:
         return 0.0, ""
     distance = value - middle

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dqnfed_flwr.admission.examine import ZERO
+from dqnfed_flwr.admission.examine import NOTHING, ZERO, Past
 from dqnfed_flwr.admission.votes import VETO
 from dqnfed_flwr.config import AdmissionSettings
 
@@ -23,8 +23,8 @@ class Ledger:
 
     Attributes
     ----------
-    past : dict[int, dict[str, float]]
-        Logarithms of the last believed reply of each client; see `examine.Figures`.
+    past : dict[int, Past]
+        Of each client that was believed.
     strikes : dict[int, int]
         Refusals of replies in a row.
     vetoes : dict[int, int]
@@ -33,14 +33,17 @@ class Ledger:
         Last round for which a client is suspended.
     """
 
-    past: dict[int, dict[str, float]] = field(default_factory=dict)
+    past: dict[int, Past] = field(default_factory=dict)
     strikes: dict[int, int] = field(default_factory=dict)
     vetoes: dict[int, int] = field(default_factory=dict)
     until: dict[int, int] = field(default_factory=dict)
 
     def believe(self, client: int, logs: Mapping[str, float]) -> None:
         """A reply counted."""
-        self.past[client] = {name: value for name, value in logs.items() if math.isfinite(value)}
+        last = {name: value for name, value in logs.items() if math.isfinite(value)}
+        before = self.past.get(client, NOTHING).largest
+        largest = {name: max(value, before.get(name, value)) for name, value in last.items()}
+        self.past[client] = Past(last, {**before, **largest})
         self.strikes.pop(client, None)
 
     def voted(self, client: int) -> None:
@@ -75,7 +78,8 @@ class Ledger:
     def export_state(self) -> dict[str, Any]:
         """As JSON can hold it."""
         return {
-            "past": {str(client): dict(logs) for client, logs in self.past.items()},
+            "past": {str(client): dict(past.last) for client, past in self.past.items()},
+            "largest": {str(client): dict(past.largest) for client, past in self.past.items()},
             "strikes": {str(client): count for client, count in self.strikes.items()},
             "vetoes": {str(client): count for client, count in self.vetoes.items()},
             "until": {str(client): last for client, last in self.until.items()},
@@ -84,8 +88,10 @@ class Ledger:
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Ledger:
         """Inverse of `export_state`; of a record without content, an empty ledger."""
+        last = record.get("past", {})
+        largest = {**last, **record.get("largest", {})}  # an earlier version kept the last alone
         return cls(
-            past={int(client): dict(logs) for client, logs in record.get("past", {}).items()},
+            past={int(client): Past(dict(logs), dict(largest[client])) for client, logs in last.items()},
             strikes={int(client): int(count) for client, count in record.get("strikes", {}).items()},
             vetoes={int(client): int(count) for client, count in record.get("vetoes", {}).items()},
             until={int(client): int(last) for client, last in record.get("until", {}).items()},

@@ -7,6 +7,7 @@ what is allowed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any, Literal, get_args
@@ -56,6 +57,10 @@ from dqnfed_flwr.config.methods import (
 from dqnfed_flwr.config.profiles import PASSES, Profile, Rule, Work, profile_of
 from dqnfed_flwr.config.scenario import AttackSettings, StartSettings
 from dqnfed_flwr.errors import ConfigError
+
+MAX_FALL_EACH = 0.05
+"""With sampling, the share of its loss that a step may promise to take from a participant, for each of them: the fewer
+there are, the less they speak for the others."""
 
 
 class Settings(Group):
@@ -186,6 +191,13 @@ class Settings(Group):
     def sampled(self) -> int:
         """Clients asked in a round."""
         return max(1, round(self.participation * self.clients))
+
+    @property
+    def max_fall(self) -> float:
+        """The bound on what a probed step may promise, with 0 resolved; infinite for none."""
+        if self.step.max_fall:
+            return self.step.max_fall
+        return MAX_FALL_EACH * self.sampled if self.sampled < self.clients else math.inf
 
     @property
     def wants_step(self) -> bool:

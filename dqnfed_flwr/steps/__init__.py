@@ -49,7 +49,7 @@ def make_rule(settings: Settings) -> StepRule:
     if settings.rule == "search":
         return Search(settings.fedmdfg)
     if settings.rule == "probed":
-        return Probed(settings.step)
+        return Probed(settings.step, max_fall=settings.max_fall)
     if settings.rule == "clipped":
         return Clipped(settings.step)
     if settings.rule == "fixed":

@@ -19,7 +19,7 @@ class Probed(StepRule):
     The first candidate of a round is the factor last accepted. It is doubled when the test would have held there as
     well (asked every `grow_every` rounds), and drawn back to what was accepted after a miss.
 
-    With `max_fall` c above 0 no candidate is larger than min_k c f_k / (g_k . step): to first order, no participant's
+    With a finite `max_fall` c no candidate is larger than min_k c f_k / (g_k . step): to first order, no participant's
     loss falls by more than the share c. Where few take part the test says nothing about the others, and without a
     bound the step goes as far as those few losses fall. The bound holds for its round alone: a factor that nothing
     else held back is the next round's candidate again. It is never below the smallest move worth trying, `min_move`.
@@ -27,10 +27,17 @@ class Probed(StepRule):
     With the ladder `after-miss`, and with `auto` after round 1 where the model has `LARGE` parameters or more, the
     first candidate goes out by itself, and a miss halves it unseen. From then on its rungs are asked for, so that a
     client which refuses them all is found out as before.
+
+    Parameters
+    ----------
+    settings : StepSettings
+        All but `max_fall`.
+    max_fall : float
+        `Settings.max_fall`, which knows how many take part; infinite for no bound.
     """
 
-    def __init__(self, settings: StepSettings) -> None:
-        self._settings = settings
+    def __init__(self, settings: StepSettings, *, max_fall: float = math.inf) -> None:
+        self._settings, self._max_fall = settings, max_fall
         self._factor = settings.start
 
     def propose(self, scale: StepScale) -> Ladder:
@@ -64,7 +71,7 @@ class Probed(StepRule):
 
     def _bound(self, scale: StepScale) -> float:
         """The largest factor that `max_fall` allows this step; infinite where it allows any."""
-        most = _most(scale, self._settings.max_fall)
+        most = _most(scale, self._max_fall)
         return most if math.isinf(most) else max(most, smallest_factor(scale, self._settings.min_move))
 
     def _at_once(self, scale: StepScale) -> bool:
@@ -83,12 +90,10 @@ class Probed(StepRule):
 
 
 def _most(scale: StepScale, max_fall: float) -> float:
-    """The largest a with a (g_k . step) <= `max_fall` f_k for every participant; infinite where `max_fall` is 0.
+    """The largest a with a (g_k . step) <= `max_fall` f_k for every participant.
 
     A participant that says its loss is not positive has nothing left to fall, and bounds nobody.
     """
-    if not max_fall:
-        return math.inf
     falling = ((scale.losses[client], slope) for client, slope in scale.slopes.items())
     return min((max_fall * loss / slope for loss, slope in falling if slope > 0 and loss > 0), default=math.inf)
 

@@ -9,7 +9,7 @@ gradients are thrown away and the next exchange carries the factor that the rule
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from logging import WARNING
 
 from flwr.common.logger import log
@@ -131,9 +131,10 @@ class RoundLoop:
         dropped = [drop for client, drop in collected.dropped.items() if client in orders.train]
         if len(collected.trained) < self._settings.min_clients:
             self._state.tally.leave_out(dropped)
-            self._short_of(f"{len(collected.trained)} usable replies in round {orders.round}", collected.dropped)
+            what = f"{len(collected.trained)} usable replies in round {orders.round}"
+            self._short_of(what, collected.dropped, unusable=[drop.client for drop in dropped])
             return
-        self._state.failures = 0
+        self._state.go_on()
         book(self._state.ledger, collected, orders, self._settings.admission)
         since = time.perf_counter()
         batch, solved = solve_replies(self._method, collected, orders.round)
@@ -157,13 +158,15 @@ class RoundLoop:
         if len(self._roster.free) < self._settings.min_clients:
             return False
         log(WARNING, "No participant of round %d came back; its step is dropped, the model stays", pending.round)
-        self._state.failures = 0
+        self._state.go_on()
         self._trials.abandon(pending)
         return True
 
-    def _short_of(self, what: str, dropped: Mapping[int, DroppedClient] | None = None) -> None:
-        """Too few replies: the model stays, the exchange is repeated, but not for ever."""
-        self._state.failures += 1
+    def _short_of(
+        self, what: str, dropped: Mapping[int, DroppedClient] | None = None, *, unusable: Iterable[int] = ()
+    ) -> None:
+        """Too few replies: the model stays, others are asked if there are any, but not for ever."""
+        self._state.fall_short(unusable)
         log(WARNING, "%s; attempt %d of %d", what, self._state.failures, self._settings.retries + 1)
         if self._state.failures > self._settings.retries:
             raise QuorumError(

@@ -36,7 +36,8 @@ class Orders:
 def next_orders(state: RunState, settings: Settings, clients: list[int], num_classes: int, method: Method) -> Orders:
     """Plan the exchange that carries `state.candidate`.
 
-    The participants of the pending step probe it, a new sample trains, and everybody evaluates where it is due.
+    The participants of the pending step probe it, a new sample trains, and everybody evaluates where it is due. Where
+    an exchange is repeated for want of usable replies, the sample is another one.
 
     Parameters
     ----------
@@ -56,7 +57,8 @@ def next_orders(state: RunState, settings: Settings, clients: list[int], num_cla
     train: tuple[int, ...] = ()
     if train_round <= settings.rounds:
         offered = method.offered(train_round, settings.sampled)
-        train = method.select(train_round, sample(clients, offered, seed=settings.seed, round_number=train_round))
+        fit = _fit_to_train(clients, state, settings)
+        train = method.select(train_round, sample(fit, offered, seed=settings.seed, round_number=train_round))
     present = set(clients)
     probe = tuple(client for client in pending.clients if client in present) if pending else ()
     evaluate = tuple(clients) if pending and _due(pending.round, settings) else ()
@@ -89,6 +91,12 @@ def trains_on_the_line(settings: Settings) -> bool:
     """Whether clients that train need the step that led to the model, whoever took it."""
     curvature = settings.curvature
     return settings.wants_step or (curvature.kind == "secant" and curvature.previous == "recomputed")
+
+
+def _fit_to_train(clients: list[int], state: RunState, settings: Settings) -> list[int]:
+    """Without those whose replies were of no use in this round's earlier attempts, if there are enough others."""
+    fit = [client for client in clients if client not in state.unusable]
+    return fit if len(fit) >= settings.min_clients else clients
 
 
 def sample(clients: list[int], count: int, *, seed: int, round_number: int) -> tuple[int, ...]:

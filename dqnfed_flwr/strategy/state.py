@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -133,7 +134,9 @@ class RunState:
     buffers : Buffers
         The model's buffers.
     failures : int
-        Exchanges in a row that too few answered.
+        Exchanges in a row with too few usable replies.
+    unusable : frozenset[int]
+        Clients that were asked to train in those and gave no usable reply.
     status : RunStatus
         The loop goes on as long as it is `running`.
     pending : PendingStep | None
@@ -154,6 +157,7 @@ class RunState:
     round: int = 0
     exchange: int = 0
     failures: int = 0
+    unusable: frozenset[int] = frozenset()
     status: RunStatus = "running"
     pending: PendingStep | None = None
     best: BestModel | None = None
@@ -165,6 +169,15 @@ class RunState:
     def move(self) -> Move | None:
         """The step that leads to `candidate`, where one does that clients are told of."""
         return self.last if self.pending is None else Move(self.pending.step, self.pending.ladder.factor)
+
+    def fall_short(self, unusable: Iterable[int]) -> None:
+        """An exchange brought too few usable replies; `unusable` are those who gave none."""
+        self.failures += 1
+        self.unusable |= frozenset(unusable)
+
+    def go_on(self) -> None:
+        """One brought enough, or there is another to go on with."""
+        self.failures, self.unusable = 0, frozenset()
 
     def begin(self, pending: PendingStep, buffers: Buffers) -> None:
         """A step waits to be judged; `buffers` are those of the model it leads from."""

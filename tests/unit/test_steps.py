@@ -34,8 +34,8 @@ def back(factor: float) -> Probe:
     return Probe(2.0, False, back_factor=factor, back_loss=0.9)
 
 
-def probed(**settings: Any) -> Probed:
-    return Probed(StepSettings(**settings))
+def probed(*, max_fall: float = math.inf, **settings: Any) -> Probed:
+    return Probed(StepSettings(**settings), max_fall=max_fall)
 
 
 @pytest.mark.parametrize("name", ["newton", "fixed", "clipped", "probed"])

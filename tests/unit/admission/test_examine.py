@@ -16,6 +16,7 @@ from dqnfed_flwr.admission.examine import (
     RATE,
     ZERO,
     Figures,
+    Past,
     cosines_with_others,
     examine,
     figures_of,
@@ -67,16 +68,21 @@ def test_a_row_of_zeros_is_left_out_while_others_move() -> None:
 def test_the_own_past_widens_the_limit_but_not_without_end() -> None:
     factor = LIMITS.norm_factor
     for norm, past, refused in [(2 * factor, 1.9 * factor, False), (2 * factor, 0.1, True), (1e6, 1e6, True)]:
-        found = examine(replies({"norm": norm, "rate": norm**2}), {}, {5: {"norm": math.log(past)}}, LIMITS)
+        found = examine(replies({"norm": norm, "rate": norm**2}), {}, {5: Past({"norm": math.log(past)})}, LIMITS)
         assert bool(found) is refused
 
 
 def test_among_few_the_own_past_alone_counts() -> None:
     far = LIMITS.norm_factor**2
     few = replies({"norm": 1.1 * far, "rate": 1.0}, count=3)
+
+    def past(last: float, largest: float) -> dict[int, Past]:
+        return {2: Past({"norm": math.log(last)}, {"norm": math.log(largest)})}
+
     assert examine(few, {}, {}, LIMITS) == {}
-    assert set(examine(few, {}, {2: {"norm": 0.0}}, LIMITS)) == {2}
-    assert examine(few, {}, {2: {"norm": math.log(2.0)}}, LIMITS) == {}
+    assert set(examine(few, {}, past(1.0, 1.0), LIMITS)) == {2}
+    assert examine(few, {}, past(2.0, 2.0), LIMITS) == {}
+    assert examine(few, {}, past(1e-6, 2.0), LIMITS) == {}  # it had its samples by heart, and others moved the model
 
 
 def test_a_colluding_minority_does_not_move_the_middle() -> None:

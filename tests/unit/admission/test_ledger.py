@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from dqnfed_flwr.admission import VETO, Ledger, fall_behind, promise_breakers, stubborn
+from dqnfed_flwr.admission import VETO, Ledger, Past, fall_behind, promise_breakers, stubborn
 from dqnfed_flwr.config import AdmissionSettings
 from dqnfed_flwr.types import Probe
 
@@ -63,9 +63,22 @@ def test_nobody_stays_out_where_too_few_would_be_left() -> None:
 
 def test_the_state_survives_json() -> None:
     ledger = struck(3)
-    ledger.believe(7, {"norm": 1 / 3, "loss": -float("inf")})
+    for norm in (5.0, 1 / 3):
+        ledger.believe(7, {"norm": norm, "loss": -float("inf")})
     assert Ledger.of(json.loads(json.dumps(ledger.export_state(), allow_nan=False))) == ledger
     assert Ledger.of({}) == Ledger()
+
+
+def test_the_largest_of_each_figure_is_remembered_beside_the_last() -> None:
+    ledger = Ledger()
+    for logs in ({"norm": 1.0, "loss": 3.0}, {"norm": 2.0}, {"norm": -1.0, "loss": -2.0}):
+        ledger.believe(7, logs)
+    assert ledger.past[7] == Past(last={"norm": -1.0, "loss": -2.0}, largest={"norm": 2.0, "loss": 3.0})
+
+
+def test_in_a_state_of_an_earlier_version_the_last_is_the_largest() -> None:
+    ledger = Ledger.of({"past": {"7": {"norm": -1.0}}})
+    assert ledger.past[7] == Past(last={"norm": -1.0}, largest={"norm": -1.0})
 
 
 def test_stubborn_is_who_contradicts_its_own_gradient() -> None:

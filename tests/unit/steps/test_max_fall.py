@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
+import pytest
 
+from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.run import run
 from tests.helpers.runs import TINY
 
@@ -21,5 +24,19 @@ def least_left(max_fall: float) -> float:
 
 def test_no_loss_falls_by_more_than_its_slope_may_promise() -> None:
     # A convex loss falls by no more than its slope promises: f(a) >= f(0) - a g.u >= (1 - c) f(0).
-    assert 0.95 <= least_left(0.05) < 1
-    assert least_left(0.0) < 0.9
+    assert 0.9 <= least_left(0.1) < 0.95
+    assert least_left(1000.0) < 0.9
+
+
+def test_two_of_six_bound_it_unasked() -> None:
+    assert least_left(0.0) == least_left(0.1)
+
+
+@pytest.mark.parametrize(
+    ("clients", "participation", "max_fall"),
+    [(10, 0.1, 0.05), (100, 0.02, 0.1), (100, 0.1, 0.5), (10, 1.0, math.inf), (1, 1.0, math.inf)],
+)
+def test_the_bound_is_chosen_by_the_number_of_participants(clients: int, participation: float, max_fall: float) -> None:
+    settings = {"clients": clients, "participation": participation}
+    assert Settings.from_mapping(settings).max_fall == max_fall
+    assert Settings.from_mapping({**settings, "step.max-fall": 0.3}).max_fall == 0.3

@@ -132,6 +132,21 @@ def test_a_message_that_flower_cannot_unpack_costs_its_client_alone() -> None:
     np.testing.assert_allclose(theta(server), without_the_bad_one(), rtol=1e-10)
 
 
+@pytest.mark.parametrize("kind", ["a gradient with NaN", "no vector", "an exception"])
+def test_where_one_of_many_is_asked_another_takes_the_place_of_a_bad_one(kind: str) -> None:
+    meddle, reason = BAD_TRAINING[kind]
+    settings = {"participation": 1 / CLIENTS, "rounds": 20, "step-rule": "clipped"}
+    server = run(meddle, settings=settings)
+    assert server.outcome is not None
+    assert server.outcome.status == "finished"
+    participants = [event.participants for event in server.outcome.events]
+    assert all(len(asked) == 1 for asked in participants)
+    assert {client for (client,) in participants} == {0, 1, 2, 4}
+    left_out = [drop for dropped in drops(server) for drop in dropped]
+    assert left_out
+    assert {(drop.client, drop.reason) for drop in left_out} == {(BAD, reason)}
+
+
 def test_a_client_that_recovers_takes_part_again() -> None:
     meddle, _ = BAD_TRAINING["a gradient with NaN"]
     calls: list[int] = []
