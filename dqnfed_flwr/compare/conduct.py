@@ -54,7 +54,8 @@ def conduct(
     searches = [job for entry in plan.entries for job in plan.search(entry)]
     failed = finish(searches)
     trials = [
-        [trial_of(read_record(job, failed.get(job.folder, ""))) for job in plan.search(entry)] for entry in plan.entries
+        [trial_of(read_record(job, failed.get(job.folder, "")), last) for job in plan.search(entry)]
+        for entry in plan.entries
     ]
     places = [choose(tried, select) if tried else 0 for tried in trials]
     finals = [

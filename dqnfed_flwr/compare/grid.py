@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dqnfed_flwr.compare.entries import Entry, Point
-from dqnfed_flwr.compare.record import Record
+from dqnfed_flwr.compare.record import Accuracies, Record
 from dqnfed_flwr.fairness import fairness_report
 
 Select = Literal["mean", "worst10"]
@@ -27,7 +27,8 @@ class Trial:
     seed, rounds : int
         Of its run.
     figures : dict[str, float]
-        `mean` and `worst10` of the clients' validation accuracies; empty if it failed.
+        `mean` and `worst10` of the clients' validation accuracies, averaged over the evaluations that count; empty if
+        it failed.
     reason : str
         Why it failed; else empty.
     """
@@ -40,26 +41,23 @@ class Trial:
     reason: str = ""
 
 
-def trial_of(record: Record) -> Trial:
-    """The run of a grid point, seen by its validation accuracies alone."""
+def trial_of(record: Record, last: int = 1) -> Trial:
+    """The run of a grid point, seen by the validation accuracies of its `last` evaluations alone."""
     job = record.job
-    validation = validation_of(record)
-    reason = record.reason or ("" if validation else "no client was evaluated on its validation part")
+    reports = [fairness_report(validation) for validation in validations_of(record, last)]
+    reason = record.reason or ("" if reports else "no client was evaluated on its validation part")
     figures = {}
-    if validation and not record.reason:
-        report = fairness_report(validation)
-        figures = {"mean": report["mean"], "worst10": report["worst10"]}
+    if reports and not record.reason:
+        figures = {key: sum(report[key] for report in reports) / len(reports) for key in ("mean", "worst10")}
     return Trial(job.entry, job.point, job.seed, job.settings.rounds, figures, reason)
 
 
-def validation_of(record: Record) -> dict[int, float]:
-    """Validation accuracies of the model that the run ended with; after early stopping that is the best one."""
+def validations_of(record: Record, last: int) -> list[Accuracies]:
+    """Validation accuracies at the `last` evaluations; after early stopping those of the best model, which it kept."""
     known = [event.validation for event in record.events if event.validation]
-    if not known:
-        return {}
-    if record.job.settings.early_stopping:
-        return max(known, key=lambda values: sum(values.values()) / len(values))  # the first of equals, as the run does
-    return known[-1]
+    if known and record.job.settings.early_stopping:
+        return [max(known, key=lambda values: sum(values.values()) / len(values))]  # of equals the first, as the run
+    return list(known[-last:])
 
 
 def choose(trials: Sequence[Trial], by: Select = "mean") -> int | None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from dqnfed_flwr.compare.entries import Entry
-from dqnfed_flwr.compare.grid import Trial, choose, trial_of, validation_of
+from dqnfed_flwr.compare.grid import Trial, choose, trial_of, validations_of
 from dqnfed_flwr.compare.record import Record
 from dqnfed_flwr.config import Settings
 from tests.helpers.comparisons import make_record, with_validation
@@ -33,9 +33,15 @@ def test_the_last_validation_counts_and_the_test_part_does_not() -> None:
     assert found.reason == ""
 
 
+def test_several_of_the_last_validations_may_count() -> None:
+    found = trial_of(record((0.9, 0.9), (0.2, 0.4), (0.8, 0.6), ()), last=2)
+    assert found.figures == {"mean": pytest.approx(0.5), "worst10": pytest.approx(0.4)}
+
+
 def test_after_early_stopping_the_best_model_is_the_one_that_is_judged() -> None:
     settings = Settings.from_mapping({"early-stopping": 2, "split.validation-fraction": 0.1})
-    assert validation_of(record((0.1, 0.1), (0.4, 0.6), (0.5, 0.4), settings=settings)) == {0: 0.4, 1: 0.6}
+    stopped = record((0.1, 0.1), (0.4, 0.6), (0.5, 0.4), settings=settings)
+    assert validations_of(stopped, last=2) == [{0: 0.4, 1: 0.6}]
 
 
 def test_a_run_that_failed_or_saw_no_validation_has_no_figures() -> None:
