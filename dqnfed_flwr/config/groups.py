@@ -99,8 +99,8 @@ class StepSettings(Group):
     max_fall: float = Field(
         0.0,
         ge=0,
-        description="largest share of a participant's loss that its slope may promise to fall; 0 chooses: 0.05 for "
-        "each participant where clients are sampled, else any (probed)",
+        description="largest share of the participants' mean loss that the step may promise to take; 0 chooses: 0.05 "
+        "for each participant where clients are sampled, else any (probed)",
     )
     min_move: float = Field(
         1e-7, gt=0, description="smallest |alpha step| over |theta| before the model counts as stationary (probed)"

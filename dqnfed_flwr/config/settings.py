@@ -59,7 +59,7 @@ from dqnfed_flwr.config.scenario import AttackSettings, StartSettings
 from dqnfed_flwr.errors import ConfigError
 
 MAX_FALL_EACH = 0.05
-"""With sampling, the share of its loss that a step may promise to take from a participant, for each of them: the fewer
+"""With sampling, the share of the participants' mean loss that a step may promise to take, for each of them: the fewer
 there are, the less they speak for the others."""
 
 
@@ -192,12 +192,11 @@ class Settings(Group):
         """Clients asked in a round."""
         return max(1, round(self.participation * self.clients))
 
-    @property
-    def max_fall(self) -> float:
-        """The bound on what a probed step may promise, with 0 resolved; infinite for none."""
+    def max_fall(self, participants: int) -> float:
+        """The bound on what a probed step may promise to so many, with 0 resolved; infinite for none."""
         if self.step.max_fall:
             return self.step.max_fall
-        return MAX_FALL_EACH * self.sampled if self.sampled < self.clients else math.inf
+        return MAX_FALL_EACH * participants if self.sampled < self.clients else math.inf
 
     @property
     def wants_step(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from dqnfed_flwr.config import StepSettings
 from dqnfed_flwr.steps._base import Ladder, StepRule, StepScale, Verdict, hardly_moves, smallest_factor
@@ -19,10 +19,11 @@ class Probed(StepRule):
     The first candidate of a round is the factor last accepted. It is doubled when the test would have held there as
     well (asked every `grow_every` rounds), and drawn back to what was accepted after a miss.
 
-    With a finite `max_fall` c no candidate is larger than min_k c f_k / (g_k . step): to first order, no participant's
-    loss falls by more than the share c. Where few take part the test says nothing about the others, and without a
-    bound the step goes as far as those few losses fall. The bound holds for its round alone: a factor that nothing
-    else held back is the next round's candidate again. It is never below the smallest move worth trying, `min_move`.
+    With a finite `max_fall` c no candidate is larger than c sum_k f_k / sum_k (g_k . step): to first order, the
+    participants' mean loss falls by no more than the share c. Where few take part the test says nothing about the
+    others, and without a bound the step goes as far as those few losses fall. Of the mean, because one loss that is
+    nearly 0 shall not hold everybody. The bound holds for its round alone: a factor that nothing else held back is the
+    next round's candidate again. It is never below the smallest move worth trying, `min_move`.
 
     With the ladder `after-miss`, and with `auto` after round 1 where the model has `LARGE` parameters or more, the
     first candidate goes out by itself, and a miss halves it unseen. From then on its rungs are asked for, so that a
@@ -32,11 +33,11 @@ class Probed(StepRule):
     ----------
     settings : StepSettings
         All but `max_fall`.
-    max_fall : float
-        `Settings.max_fall`, which knows how many take part; infinite for no bound.
+    max_fall : Callable[[int], float]
+        c for so many participants, `Settings.max_fall`; infinite for no bound.
     """
 
-    def __init__(self, settings: StepSettings, *, max_fall: float = math.inf) -> None:
+    def __init__(self, settings: StepSettings, *, max_fall: Callable[[int], float] = lambda _: math.inf) -> None:
         self._settings, self._max_fall = settings, max_fall
         self._factor = settings.start
 
@@ -71,7 +72,7 @@ class Probed(StepRule):
 
     def _bound(self, scale: StepScale) -> float:
         """The largest factor that `max_fall` allows this step; infinite where it allows any."""
-        most = _most(scale, self._max_fall)
+        most = _most(scale, self._max_fall(len(scale.losses)))
         return most if math.isinf(most) else max(most, smallest_factor(scale, self._settings.min_move))
 
     def _at_once(self, scale: StepScale) -> bool:
@@ -90,12 +91,11 @@ class Probed(StepRule):
 
 
 def _most(scale: StepScale, max_fall: float) -> float:
-    """The largest a with a (g_k . step) <= `max_fall` f_k for every participant.
-
-    A participant that says its loss is not positive has nothing left to fall, and bounds nobody.
-    """
-    falling = ((scale.losses[client], slope) for client, slope in scale.slopes.items())
-    return min((max_fall * loss / slope for loss, slope in falling if slope > 0 and loss > 0), default=math.inf)
+    """The largest a with a sum_k (g_k . step) <= `max_fall` sum_k f_k, no loss counted as less than 0."""
+    promised = sum(scale.slopes.values())
+    if promised <= 0 or math.isinf(max_fall):
+        return math.inf
+    return max_fall * sum(max(loss, 0.0) for loss in scale.losses.values()) / promised
 
 
 def _reach(probe: Probe, factor: float, lowest: float) -> float:

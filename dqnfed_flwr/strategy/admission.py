@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from logging import WARNING
 from typing import TYPE_CHECKING
@@ -111,20 +111,38 @@ def _cosines(basis: Basis, slots: Mapping[int, int]) -> dict[int, float]:
     return dict(zip(slots, cosines_with_others(basis.gram(slots.values())).tolist(), strict=True))
 
 
-def book(ledger: Ledger, collected: Collected, orders: Orders, settings: AdmissionSettings) -> None:
+def book(
+    ledger: Ledger,
+    collected: Collected,
+    orders: Orders,
+    settings: AdmissionSettings,
+    earlier: Sequence[DroppedClient] = (),
+) -> None:
     """Remember an exchange whose rows count: figures of those believed, refusals of the others.
 
     What most of those asked fail at is no fault of theirs, but of the model or of what they were asked.
+
+    Parameters
+    ----------
+    ledger : Ledger
+        Takes it in.
+    collected, orders
+        Of the exchange.
+    settings : AdmissionSettings
+        When refusals suspend.
+    earlier : Sequence[DroppedClient]
+        Those left out in attempts at the round that brought too little; they were asked for the same.
     """
     if settings.mode == "off":
         return
     for client, logs in collected.logs.items():
         ledger.believe(client, logs)
-    refused = {client: drop for client, drop in collected.dropped.items() if client in orders.train}
+    refused = {drop.client: drop for drop in earlier}
+    asked = {*refused, *orders.train}
+    refused |= {client: drop for client, drop in collected.dropped.items() if client in orders.train}
+    refused = {client: drop for client, drop in refused.items() if client not in collected.logs}
     shared = {
-        reason
-        for reason, count in Counter(drop.reason for drop in refused.values()).items()
-        if 2 * count > len(orders.train)
+        reason for reason, count in Counter(drop.reason for drop in refused.values()).items() if 2 * count > len(asked)
     }
     for client, drop in refused.items():
         if drop.reason not in shared and ledger.strike(client, drop.reason, orders.round, settings):

@@ -134,8 +134,10 @@ class RoundLoop:
             what = f"{len(collected.trained)} usable replies in round {orders.round}"
             self._short_of(what, collected.dropped, unusable=[drop.client for drop in dropped])
             return
+        before = {client for out in self._state.unusable for client in out}
+        earlier = [drop for drop in self._state.tally.dropped if drop.client in before]
+        book(self._state.ledger, collected, orders, self._settings.admission, earlier)
         self._state.go_on()
-        book(self._state.ledger, collected, orders, self._settings.admission)
         since = time.perf_counter()
         batch, solved = solve_replies(self._method, collected, orders.round)
         self._state.tally.spend("solve", since)
@@ -165,7 +167,7 @@ class RoundLoop:
     def _short_of(
         self, what: str, dropped: Mapping[int, DroppedClient] | None = None, *, unusable: Iterable[int] = ()
     ) -> None:
-        """Too few replies: the model stays, others are asked if there are any, but not for ever."""
+        """Too few replies: the model stays, the exchange is repeated with another sample, but not for ever."""
         self._state.fall_short(unusable)
         log(WARNING, "%s; attempt %d of %d", what, self._state.failures, self._settings.retries + 1)
         if self._state.failures > self._settings.retries:

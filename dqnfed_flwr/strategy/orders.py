@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -37,7 +38,7 @@ def next_orders(state: RunState, settings: Settings, clients: list[int], num_cla
     """Plan the exchange that carries `state.candidate`.
 
     The participants of the pending step probe it, a new sample trains, and everybody evaluates where it is due. Where
-    an exchange is repeated for want of usable replies, the sample is another one.
+    an exchange is repeated for want of usable replies, another sample is drawn, without those who gave none.
 
     Parameters
     ----------
@@ -57,8 +58,8 @@ def next_orders(state: RunState, settings: Settings, clients: list[int], num_cla
     train: tuple[int, ...] = ()
     if train_round <= settings.rounds:
         offered = method.offered(train_round, settings.sampled)
-        fit = _fit_to_train(clients, state, settings)
-        train = method.select(train_round, sample(fit, offered, seed=settings.seed, round_number=train_round))
+        drawn = _sample_anew(clients, offered, state, settings, train_round)
+        train = method.select(train_round, drawn)
     present = set(clients)
     probe = tuple(client for client in pending.clients if client in present) if pending else ()
     evaluate = tuple(clients) if pending and _due(pending.round, settings) else ()
@@ -93,17 +94,33 @@ def trains_on_the_line(settings: Settings) -> bool:
     return settings.wants_step or (curvature.kind == "secant" and curvature.previous == "recomputed")
 
 
-def _fit_to_train(clients: list[int], state: RunState, settings: Settings) -> list[int]:
-    """Without those whose replies were of no use in this round's earlier attempts, if there are enough others."""
-    fit = [client for client in clients if client not in state.unusable]
-    return fit if len(fit) >= settings.min_clients else clients
+def _sample_anew(
+    clients: list[int], count: int, state: RunState, settings: Settings, round_number: int
+) -> tuple[int, ...]:
+    """The round's sample; after failed attempts without those of all of them, else of the last, if enough are left.
+
+    Where everybody is asked there are no others, and all are asked again.
+    """
+    attempts = [out for out in state.unusable if out]
+    at, key = clients, [client for out in attempts for client in out]
+    if count < len(clients):
+        for out in ({*key}, {*attempts[-1]}) if attempts else ():
+            if len(left := [client for client in clients if client not in out]) >= settings.min_clients:
+                at = left
+                break
+    return sample(at, count, seed=settings.seed, round_number=round_number, attempts=key)
 
 
-def sample(clients: list[int], count: int, *, seed: int, round_number: int) -> tuple[int, ...]:
-    """`count` of `clients` without replacement, rising; the same for a seed and a round in every process."""
+def sample(
+    clients: list[int], count: int, *, seed: int, round_number: int, attempts: Sequence[int] = ()
+) -> tuple[int, ...]:
+    """`count` of `clients` without replacement, rising; the same for a seed and a round in every process.
+
+    With `attempts`, whatever they are, it is another draw, which has nothing to do with the first.
+    """
     if count >= len(clients):
         return tuple(sorted(clients))
-    generator = np.random.default_rng([seed, round_number])
+    generator = np.random.default_rng([seed, round_number, *attempts])
     return tuple(sorted(int(client) for client in generator.choice(sorted(clients), count, replace=False)))
 
 

@@ -24,6 +24,7 @@ _BY_CLIENT = ("losses", "slopes", "rates", "shares", "weights")
 def pack_state(state: RunState) -> tuple[dict[str, Any], Arrays]:
     """Everything in `state` but what the running tally counts and times."""
     record: dict[str, Any] = {"round": state.round, "exchange": state.exchange, "status": state.status}
+    record |= {"failures": state.failures, "unusable": [list(out) for out in state.unusable]}
     record["admission"] = state.ledger.export_state()
     record["dropped"] = [asdict(drop) for drop in state.tally.dropped]
     arrays: Arrays = {"theta": state.theta.numpy(), "candidate": state.candidate.numpy()}
@@ -51,6 +52,8 @@ def unpack_state(record: dict[str, Any], arrays: Arrays) -> RunState:
         round=record["round"],
         exchange=record["exchange"],
         status=record["status"],
+        failures=record.get("failures", 0),
+        unusable=tuple(tuple(out) for out in record.get("unusable", [])),
         pending=_unpack_pending(record["pending"], ungroup("pending", arrays)) if "pending" in record else None,
         best=_unpack_best(best, arrays) if best else None,
         last=Move(_tensor(arrays["last"]), **last) if last else None,

@@ -135,8 +135,8 @@ class RunState:
         The model's buffers.
     failures : int
         Exchanges in a row with too few usable replies.
-    unusable : frozenset[int]
-        Clients that were asked to train in those and gave no usable reply.
+    unusable : tuple[tuple[int, ...], ...]
+        For each of those in which somebody was asked to train, who was and gave no usable reply.
     status : RunStatus
         The loop goes on as long as it is `running`.
     pending : PendingStep | None
@@ -157,7 +157,7 @@ class RunState:
     round: int = 0
     exchange: int = 0
     failures: int = 0
-    unusable: frozenset[int] = frozenset()
+    unusable: tuple[tuple[int, ...], ...] = ()
     status: RunStatus = "running"
     pending: PendingStep | None = None
     best: BestModel | None = None
@@ -171,13 +171,13 @@ class RunState:
         return self.last if self.pending is None else Move(self.pending.step, self.pending.ladder.factor)
 
     def fall_short(self, unusable: Iterable[int]) -> None:
-        """An exchange brought too few usable replies; `unusable` are those who gave none."""
+        """An exchange brought too few usable replies; `unusable` were asked to train and gave none."""
         self.failures += 1
-        self.unusable |= frozenset(unusable)
+        self.unusable += (tuple(sorted(unusable)),)
 
     def go_on(self) -> None:
-        """One brought enough, or there is another to go on with."""
-        self.failures, self.unusable = 0, frozenset()
+        """An exchange brought enough, or the step that it was waiting for has been dropped."""
+        self.failures, self.unusable = 0, ()
 
     def begin(self, pending: PendingStep, buffers: Buffers) -> None:
         """A step waits to be judged; `buffers` are those of the model it leads from."""
@@ -192,19 +192,16 @@ class RunState:
         """The candidate is no more; the model stays."""
         self.candidate = self.theta
 
-    def settle(self, rounds: int) -> None:
-        """The round of the pending step is over, and with the last of `rounds` the run."""
-        if self.pending is not None:
-            self.round = self.pending.round
-        self.pending, self.tally = None, Tally()
+    def settle(self, pending: PendingStep, rounds: int) -> None:
+        """The round of the `pending` step is over, and with the last of `rounds` the run."""
+        self.round, self.pending, self.tally = pending.round, None, Tally()
         if self.round >= rounds:
             self.status = "finished"
 
-    def solve_anew(self) -> None:
-        """The round of the pending step begins anew; what the step cost stays on its account."""
-        if self.pending is not None:
-            self.tally.misses += self.pending.misses
-            self.tally.leave_out(self.pending.dropped)
+    def solve_anew(self, pending: PendingStep) -> None:
+        """The round of the `pending` step begins anew; what the step cost stays on its account."""
+        self.tally.misses += pending.misses
+        self.tally.leave_out(pending.dropped)
         self.pending = None
 
     def watch(self, round_number: int, accuracy: float, patience: int) -> None:

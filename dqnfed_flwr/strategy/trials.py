@@ -159,7 +159,7 @@ class StepTrials:
     def _no_common_step(self, pending: PendingStep) -> None:
         """No step lowers every participant's loss: relax, or leave the model as it is."""
         if pending.misses and not pending.relaxed and self._method.retreat():
-            self._state.solve_anew()
+            self._state.solve_anew(pending)
             return
         choice = self._settings.step.on_stationary
         if choice == "relax" and pending.clients and pending.fallback is not None:
@@ -199,7 +199,7 @@ class StepTrials:
     ) -> None:
         dropped = [*dropped, *self._roster.debts.take_late()]
         event = round_event(pending, factor, losses, status, evaluated, dropped, self._state.tally)
-        self._state.settle(self._settings.rounds)
+        self._state.settle(pending, self._settings.rounds)
         self._watch_validation(event)
         self._on_round(event)
 

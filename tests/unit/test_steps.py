@@ -35,7 +35,7 @@ def back(factor: float) -> Probe:
 
 
 def probed(*, max_fall: float = math.inf, **settings: Any) -> Probed:
-    return Probed(StepSettings(**settings), max_fall=max_fall)
+    return Probed(StepSettings(**settings), max_fall=lambda participants: max_fall)
 
 
 @pytest.mark.parametrize("name", ["newton", "fixed", "clipped", "probed"])
@@ -74,24 +74,38 @@ def test_probed_begins_at_its_start_with_rungs_below() -> None:
     assert probed(start=0.5, halvings=3, grow_every=0).propose(scale()) == Ladder(0.5, False, 3)
 
 
-def test_probed_promises_no_participant_a_fall_beyond_its_bound() -> None:
+def test_probed_promises_the_mean_loss_no_fall_beyond_its_bound() -> None:
     told = StepScale(2.0, 1.0, 1.0, 3, losses={0: 2.0, 1: 1.0, 2: 4.0}, slopes={0: 4.0, 1: 0.5, 2: -1.0})
-    # 0.1 * 2 / 4 = 0.05 and 0.1 * 1 / 0.5 = 0.2; client 2 is promised a rise.
     rule = probed(max_fall=0.1)
-    assert rule.propose(told) == Ladder(0.05, False, 6)
+    assert rule.propose(told) == Ladder(0.2, False, 6)  # 0.1 (2 + 1 + 4) / (4 + 0.5 - 1)
     assert probed(max_fall=0.1, start=0.02).propose(told) == Ladder(0.02, True, 6)
     assert probed(max_fall=0.1, max_factor=0.01).propose(told).factor == 0.01
     assert probed().propose(told).factor == 1
     assert probed(max_fall=0.1).propose(scale()).factor == 1
-    rule.judge(Ladder(0.05), {0: HOLDS}, told)
+    rule.judge(Ladder(0.2), {0: HOLDS}, told)
     assert rule.propose(scale()).factor == 1  # the bound was that of one round
 
 
-def test_one_small_loss_bounds_one_round_alone() -> None:
+@pytest.mark.parametrize("loss", [1e-12, 0.0, -1e-9])
+def test_a_loss_that_is_nearly_0_holds_nobody_else(loss: float) -> None:
+    told = StepScale(2.0, 1.0, 1.0, 3, losses={0: 1.0, 1: loss}, slopes={0: 0.1, 1: 0.1})
+    assert probed(max_fall=0.1).propose(told).factor == pytest.approx(0.5)
+
+
+def test_the_bound_is_that_of_so_many_participants() -> None:
+    rule = Probed(StepSettings(), max_fall=lambda participants: 0.05 * participants)
+    for count in (1, 2, 5):
+        told = StepScale(
+            2.0, 1.0, 1.0, 3, losses=dict.fromkeys(range(count), 2.0), slopes=dict.fromkeys(range(count), 1.0)
+        )
+        assert rule.propose(told).factor == pytest.approx(0.1 * count)
+
+
+def test_small_losses_bound_one_round_alone() -> None:
     rule = probed(max_fall=0.1)
 
     def factor(number: int, loss: float, probe: Probe = HOLDS) -> float:
-        told = StepScale(1.0, 1.0, 10.0, number, losses={0: loss, 1: 1.0}, slopes={0: 0.1, 1: 0.1})
+        told = StepScale(1.0, 1.0, 10.0, number, losses={0: loss, 1: loss}, slopes={0: 0.1, 1: 0.1})
         ladder = rule.propose(told)
         while not (verdict := rule.judge(ladder, {0: probe, 1: HOLDS}, told)).accepted:
             ladder, probe = rule.retry(verdict.factor), HOLDS

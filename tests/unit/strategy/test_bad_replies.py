@@ -132,19 +132,34 @@ def test_a_message_that_flower_cannot_unpack_costs_its_client_alone() -> None:
     np.testing.assert_allclose(theta(server), without_the_bad_one(), rtol=1e-10)
 
 
+ONE_A_ROUND = {"participation": 1 / CLIENTS, "rounds": 30, "step-rule": "clipped"}
+
+
 @pytest.mark.parametrize("kind", ["a gradient with NaN", "no vector", "an exception"])
 def test_where_one_of_many_is_asked_another_takes_the_place_of_a_bad_one(kind: str) -> None:
     meddle, reason = BAD_TRAINING[kind]
-    settings = {"participation": 1 / CLIENTS, "rounds": 20, "step-rule": "clipped"}
-    server = run(meddle, settings=settings)
+    server = run(meddle, settings=ONE_A_ROUND)
     assert server.outcome is not None
     assert server.outcome.status == "finished"
     participants = [event.participants for event in server.outcome.events]
     assert all(len(asked) == 1 for asked in participants)
     assert {client for (client,) in participants} == {0, 1, 2, 4}
-    left_out = [drop for dropped in drops(server) for drop in dropped]
-    assert left_out
-    assert {(drop.client, drop.reason) for drop in left_out} == {(BAD, reason)}
+    reasons = {(drop.client, drop.reason) for dropped in drops(server) for drop in dropped}
+    assert reasons == {(BAD, reason)} | ({(BAD, "suspended")} if kind != "an exception" else set())
+
+
+def test_who_was_of_no_use_once_is_drawn_again() -> None:
+    meddle, _ = BAD_TRAINING["no vector"]
+    calls: list[int] = []
+
+    def once(reply: Message) -> Message:
+        calls.append(1)
+        return meddle(reply) if len(calls) == 1 else reply
+
+    server = run(once, settings=ONE_A_ROUND)
+    assert server.outcome is not None
+    assert {client for event in server.outcome.events for client in event.participants} == set(range(CLIENTS))
+    assert sum(len(dropped) for dropped in drops(server)) == 1
 
 
 def test_a_client_that_recovers_takes_part_again() -> None:

@@ -122,11 +122,12 @@ def test_a_step_that_is_no_number_is_not_taken(method: str) -> None:
     assert outcome.status == "finished"
 
 
-def test_a_loss_without_room_to_fall_bounds_nobody() -> None:
-    app = Meddling(Federation(spread_out(CLIENTS)).app(), BAD, figure("loss", 0.0))
+@pytest.mark.parametrize("loss", [0.0, 1e-12])
+def test_a_loss_without_room_to_fall_bounds_nobody(loss: float) -> None:
+    app = Meddling(Federation(spread_out(CLIENTS)).app(), BAD, figure("loss", loss))
     outcome = run(app, {"step.max-fall": 0.1, "rounds": 5})
     assert all(event.status != "unjudged" for event in outcome.events)
-    assert all(event.factor > 0 for event in outcome.events)
+    assert all(event.factor > 1e-3 for event in outcome.events)
 
 
 def _long_key(reply: Message) -> Message:

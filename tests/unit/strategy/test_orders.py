@@ -95,3 +95,46 @@ def test_samples_differ_from_round_to_round_and_are_fair() -> None:
     shares = Counter(client for draw in drawn for client in draw)
     # 2000 draws of 5 in 20: 500 times each, with a standard deviation below 20.
     assert max(abs(times - 500) for times in shares.values()) < 100
+
+
+def drawn(clients: int, unusable: tuple[tuple[int, ...], ...], **settings: Any) -> tuple[int, ...]:
+    """Who trains in round 1, after attempts of which some gave nothing usable."""
+    checked = Settings.from_mapping({"method": "fedavg", "clients": clients, **settings})
+    model = torch.zeros(1)
+    state = RunState(model, model, {}, failures=len(unusable), unusable=unusable)
+    return next_orders(state, checked, [*range(clients)], 2, make_method(checked)).train
+
+
+def test_bad_clients_that_stand_side_by_side_are_no_worse_than_others() -> None:
+    def ends(seed: int) -> bool:
+        """Whether four attempts at one of a hundred fall upon ten bad neighbours each time."""
+        unusable: tuple[tuple[int, ...], ...] = ()
+        for _ in range(4):
+            (client,) = drawn(100, unusable, seed=seed, participation=0.01)
+            if client >= 10:
+                return False
+            unusable += ((client,),)
+        return True
+
+    assert not any(ends(seed) for seed in range(300))
+
+
+def test_another_attempt_is_another_draw_and_the_same_every_time() -> None:
+    first = drawn(100, (), participation=0.05)
+    again = drawn(100, (first[:1],), participation=0.05)
+    assert again == drawn(100, (first[:1],), participation=0.05)
+    assert len(again) == 5
+    assert len({*first} & {*again}) < 4
+    assert first[0] not in again
+    assert drawn(100, ((),), participation=0.05) == first  # nobody had been asked to train
+
+
+def test_where_too_few_others_are_left_the_last_attempt_alone_counts() -> None:
+    settings = {"participation": 5 / 6, "min-clients": 5}
+    assert drawn(6, ((1,),), **settings) == (0, 2, 3, 4, 5)
+    assert drawn(6, ((1,), (0,)), **settings) == (1, 2, 3, 4, 5)
+    assert len(drawn(6, ((1,), (0, 2)), **settings)) == 5
+
+
+def test_where_everybody_is_asked_all_are_asked_again() -> None:
+    assert drawn(4, ((1,), (1, 2))) == (0, 1, 2, 3)

@@ -71,6 +71,8 @@ def state(dtype: torch.dtype, *, waiting: PendingStep | None, best: bool) -> Run
         round=7,
         exchange=19,
         status="running",
+        failures=2,
+        unusable=((4,), (3, 8)),
         pending=waiting,
         last=None if waiting else Move(theta / 3, 1 / 7),
         best=BestModel(5, 2 / 3, theta - 1, {"norm.mean": np.zeros(1, np.float32), "norm.count": np.array(3)}, 1)

@@ -53,7 +53,7 @@ def test_a_step_on_trial_is_the_move_that_clients_hear_of(state: RunState) -> No
 @pytest.mark.parametrize("keep_move", [True, False])
 def test_an_accepted_candidate_is_the_model(state: RunState, keep_move: bool) -> None:
     state.accept(keep_move=keep_move)
-    state.settle(100)
+    state.settle(PENDING, 100)
     assert state.theta.tolist() == [2.5, 3.5]
     assert state.theta is state.candidate
     assert (state.round, state.status, state.pending, state.tally.exchanges) == (8, "running", None, 0)
@@ -62,16 +62,24 @@ def test_an_accepted_candidate_is_the_model(state: RunState, keep_move: bool) ->
 
 def test_a_withdrawn_candidate_leaves_the_model(state: RunState) -> None:
     state.withdraw()
-    state.settle(8)
+    state.settle(PENDING, 8)
     assert state.candidate.tolist() == [3.0, 3.0]
     assert (state.round, state.status, state.move) == (8, "finished", None)
 
 
 def test_a_round_that_is_solved_anew_keeps_what_the_step_cost(state: RunState) -> None:
     state.withdraw()
-    state.solve_anew()
+    state.solve_anew(PENDING)
     assert (state.round, state.pending, state.status) == (7, None, "running")
     assert (state.tally.exchanges, state.tally.misses, state.tally.dropped) == (3, 2, [ABSENT])
+
+
+def test_who_was_of_no_use_is_known_until_the_run_goes_on(state: RunState) -> None:
+    state.fall_short([5, 3])
+    state.fall_short([])
+    assert (state.failures, state.unusable) == (2, ((3, 5), ()))
+    state.go_on()
+    assert (state.failures, state.unusable) == (0, ())
 
 
 def test_the_best_model_is_kept_until_patience_ends(state: RunState) -> None:
