@@ -42,7 +42,7 @@ def test_our_name_takes_all_rows_of_the_method_and_theirs_one() -> None:
     assert rows("dqn-fed", "table1", "setup1") == ["DQN-Fed", "DQN-Fed (one-sided)"]
     assert rows("DQN-Fed", "table1", "setup1") == ["DQN-Fed"]
     assert rows("dqn-fed (one-sided)", "table1", "setup1") == ["DQN-Fed (one-sided)"]
-    assert rows("DQN-Fed, bounded,TERM", "table3", "participation10") == ["DQN-Fed, bounded", "TERM"]
+    assert rows("DQN-Fed, unbounded,TERM", "table3", "participation10") == ["DQN-Fed, unbounded", "TERM"]
 
 
 def test_a_row_that_is_named_twice_comes_once() -> None:
