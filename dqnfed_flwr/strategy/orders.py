@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -102,13 +103,14 @@ def _sample_anew(
     Where everybody is asked there are no others, and all are asked again.
     """
     attempts = [out for out in state.unusable if out]
-    at, key = clients, [client for out in attempts for client in out]
-    if count < len(clients):
-        for out in ({*key}, {*attempts[-1]}) if attempts else ():
-            if len(left := [client for client in clients if client not in out]) >= settings.min_clients:
-                at = left
-                break
-    return sample(at, count, seed=settings.seed, round_number=round_number, attempts=key)
+    every = [client for out in attempts for client in out]
+    draw = partial(sample, count=count, seed=settings.seed, round_number=round_number, attempts=every)
+    if attempts and count < len(clients):
+        for out in (every, attempts[-1]):
+            others = [client for client in clients if client not in out]
+            if len(others) >= settings.min_clients:
+                return draw(others)
+    return draw(clients)
 
 
 def sample(
