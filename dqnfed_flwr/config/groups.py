@@ -86,6 +86,11 @@ class CurvatureSettings(Group):
     damping: bool = Field(False, description="Powell damping in place of the filter")
 
 
+MAX_FALL_EACH = 0.05
+"""With sampling, the share of the participants' mean loss that a step may promise to take, for each of them: the fewer
+there are, the less they speak for the others."""
+
+
 class StepSettings(Group):
     """How far to go along the method's step."""
 
@@ -99,8 +104,8 @@ class StepSettings(Group):
     max_fall: float = Field(
         0.0,
         ge=0,
-        description="largest share of the participants' mean loss that the step may promise to take; 0 chooses: 0.05 "
-        "for each participant where clients are sampled, else any (probed)",
+        description="largest share of the participants' mean loss that the step may promise to take; 0 chooses: "
+        f"{MAX_FALL_EACH} for each participant where clients are sampled, else any (probed)",
     )
     min_move: float = Field(
         1e-7, gt=0, description="smallest |alpha step| over |theta| before the model counts as stationary (probed)"

@@ -18,6 +18,7 @@ from dqnfed_flwr.config._group import Group, Scalar, kebab
 from dqnfed_flwr.config.admission import AdmissionSettings
 from dqnfed_flwr.config.combinations import faults, title_of
 from dqnfed_flwr.config.groups import (
+    MAX_FALL_EACH,
     CurvatureSettings,
     LocalSettings,
     NoiseSettings,
@@ -57,10 +58,6 @@ from dqnfed_flwr.config.methods import (
 from dqnfed_flwr.config.profiles import PASSES, Profile, Rule, Work, profile_of
 from dqnfed_flwr.config.scenario import AttackSettings, StartSettings
 from dqnfed_flwr.errors import ConfigError
-
-MAX_FALL_EACH = 0.05
-"""With sampling, the share of the participants' mean loss that a step may promise to take, for each of them: the fewer
-there are, the less they speak for the others."""
 
 
 class Settings(Group):
@@ -193,7 +190,7 @@ class Settings(Group):
         return max(1, round(self.participation * self.clients))
 
     def max_fall(self, participants: int) -> float:
-        """The bound on what a probed step may promise to so many, with 0 resolved; infinite for none."""
+        """`step.max-fall` with 0 resolved: a share of so many participants' mean loss; infinite for no bound."""
         if self.step.max_fall:
             return self.step.max_fall
         return MAX_FALL_EACH * participants if self.sampled < self.clients else math.inf

@@ -85,17 +85,18 @@ def paper_table(part: Part, comparison: Comparison) -> Table:
             if _printed(column):
                 cells.append(Cell(column.paper_text(place), column.paper_ranks[place]))
         rows.append(tuple(cells))
-    return Table(part.title, tuple(headings), tuple(rows), notes_of(part, comparison))
+    marked = any(column.marked for column in columns)
+    return Table(part.title, tuple(headings), tuple(rows), notes_of(part, comparison, marked=marked))
 
 
-def notes_of(part: Part, comparison: Comparison) -> tuple[str, ...]:
-    """What must be known to read the table: scale first."""
+def notes_of(part: Part, comparison: Comparison, *, marked: bool = False) -> tuple[str, ...]:
+    """What must be known to read the table, scale first; `marked` where the mark beside published figures stands."""
     notes = [comparison.plan.note or AS_IN_MANIFEST]
     notes.append(
         "Ours: mean ± standard deviation over seeds; accuracies in per cent. Bold: best; underlined or slanted: second "
         "best."
     )
-    if any(column.marked for column in beside(part, comparison)):
+    if marked:
         notes.append(f"{OTHERWISE} the paper's figure of the method, which was run with other settings here.")
     notes += [*comparison.remarks, *published_doubts(part), *part.remarks]
     notes += [f"{row.label}: {text}" for row in comparison.rows for text in row.failures or [row.reason] if text]

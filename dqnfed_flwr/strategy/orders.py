@@ -102,7 +102,7 @@ def _sample_anew(
 
     Where everybody is asked there are no others, and all are asked again.
     """
-    attempts = [out for out in state.unusable if out]
+    attempts = state.unusable
     every = [client for out in attempts for client in out]
     draw = partial(sample, count=count, seed=settings.seed, round_number=round_number, attempts=every)
     if attempts and count < len(clients):

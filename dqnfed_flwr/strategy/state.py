@@ -136,7 +136,7 @@ class RunState:
     failures : int
         Exchanges in a row with too few usable replies.
     unusable : tuple[tuple[int, ...], ...]
-        For each of those in which somebody was asked to train, who was and gave no usable reply.
+        Of those in which clients that were asked to train gave no usable reply, these clients, rising.
     status : RunStatus
         The loop goes on as long as it is `running`.
     pending : PendingStep | None
@@ -173,7 +173,8 @@ class RunState:
     def fall_short(self, unusable: Iterable[int]) -> None:
         """An exchange brought too few usable replies; `unusable` were asked to train and gave none."""
         self.failures += 1
-        self.unusable += (tuple(sorted(unusable)),)
+        if out := tuple(sorted(unusable)):
+            self.unusable += (out,)
 
     def go_on(self) -> None:
         """An exchange brought enough, or the step that it was waiting for has been dropped."""

@@ -77,7 +77,7 @@ def test_a_round_that_is_solved_anew_keeps_what_the_step_cost(state: RunState) -
 def test_who_was_of_no_use_is_known_until_the_run_goes_on(state: RunState) -> None:
     state.fall_short([5, 3])
     state.fall_short([])
-    assert (state.failures, state.unusable) == (2, ((3, 5), ()))
+    assert (state.failures, state.unusable) == (2, ((3, 5),))
     state.go_on()
     assert (state.failures, state.unusable) == (0, ())
 
