@@ -9,15 +9,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dqnfed_flwr.compare.entries import Point, show
 from dqnfed_flwr.compare.environment import environment
+from dqnfed_flwr.compare.lines import evaluation_lines, grid_lines, run_lines
 from dqnfed_flwr.compare.provenance import commits_of, seconds_of
 from dqnfed_flwr.compare.record import Record
-from dqnfed_flwr.compare.results import Comparison, Row
+from dqnfed_flwr.compare.results import Comparison
 from dqnfed_flwr.compare.tables import Table, markdown
 from dqnfed_flwr.errors import RunError
 
-JSON, CSV, MARKDOWN, GRID_CSV = "comparison.json", "comparison.csv", "comparison.md", "grid.csv"
+JSON, MARKDOWN = "comparison.json", "comparison.md"
+CSV, EVALUATIONS_CSV, GRID_CSV = "comparison.csv", "evaluations.csv", "grid.csv"
 SCHEMA = 1
 
 
@@ -46,24 +47,27 @@ def as_json(comparison: Comparison, command: str, seconds: float) -> dict[str, A
 def write_files(
     directory: Path, comparison: Comparison, figures: dict[str, Any], tables: Sequence[Table]
 ) -> list[Path]:
-    """Write JSON, CSV and Markdown.
+    """Write JSON, Markdown, and CSV of runs, evaluations and grids where there are any.
 
     Raises
     ------
     RunError
         If a file cannot be written.
     """
-    paths = [directory / name for name in (JSON, CSV, MARKDOWN)]
+    sheets = {
+        CSV: run_lines(comparison),
+        EVALUATIONS_CSV: evaluation_lines(comparison),
+        GRID_CSV: grid_lines(comparison),
+    }
+    sheets = {name: lines for name, lines in sheets.items() if lines}
     try:
-        paths[0].write_text(json.dumps(figures, indent=2) + "\n", "utf-8")
-        _write_csv(paths[1], [_run_line(row, record) for row in comparison.rows for record in _runs(row)])
-        paths[2].write_text(markdown(tables), "utf-8")
-        if any(row.trials for row in comparison.rows):
-            paths.append(directory / GRID_CSV)
-            _write_csv(paths[3], _grid_lines(comparison))
+        (directory / JSON).write_text(json.dumps(figures, indent=2) + "\n", "utf-8")
+        for name, lines in sheets.items():
+            _write_csv(directory / name, lines)
+        (directory / MARKDOWN).write_text(markdown(tables), "utf-8")
     except OSError as error:
         raise RunError(f"{directory}: the comparison cannot be written ({error.strerror})") from None
-    return paths
+    return [directory / name for name in (JSON, MARKDOWN, *sheets)]
 
 
 def _row(comparison: Comparison, place: int) -> dict[str, Any]:
@@ -115,52 +119,12 @@ def _run(record: Record) -> dict[str, Any]:
     }
 
 
-def _runs(row: Row) -> list[Record | None]:
-    return list(row.records) or [None]
-
-
-def _run_line(row: Row, record: Record | None) -> dict[str, Any]:
-    status = "failed" if record is None else record.status
-    reason = row.failure if record is None else record.reason
-    return {
-        "method": row.entry.method,
-        "title": row.entry.title,
-        "setting": _text({**row.entry.own, **row.point}),
-        "seed": "" if record is None else record.job.seed,
-        "status": status,
-        "reason": reason,
-        **({} if record is None else {key: _finite(value) for key, value in record.figures.items()}),
-    }
-
-
-def _grid_lines(comparison: Comparison) -> list[dict[str, Any]]:
-    return [
-        {
-            "method": row.entry.method,
-            "title": row.entry.title,
-            "setting": _text({**row.entry.own, **trial.point}),
-            "seed": trial.seed,
-            "rounds": trial.rounds,
-            "validation_mean": trial.figures.get("mean", ""),
-            "validation_worst10": trial.figures.get("worst10", ""),
-            "chosen": str(not row.failure and trial.point == row.point).lower(),
-            "reason": trial.reason,
-        }
-        for row in comparison.rows
-        for trial in row.trials
-    ]
-
-
 def _write_csv(path: Path, lines: Sequence[dict[str, Any]]) -> None:
     names = dict.fromkeys(name for line in lines for name in line)
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(names), restval="")
         writer.writeheader()
         writer.writerows(lines)
-
-
-def _text(point: Point) -> str:
-    return ";".join(f"{key}={show(value)}" for key, value in point.items())
 
 
 def _finite(value: float) -> float | None:

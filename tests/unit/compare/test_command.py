@@ -82,7 +82,7 @@ def test_a_comparison_leaves_tables_and_pictures(fake: FakeWorkers, tmp_path: Pa
     assert result.exit_code == 0, result.output
     assert {(job.settings.method, job.settings.rounds) for job in fake.jobs} == {("fedavg", 3)}
     assert (len(fake.jobs), fake.workers, fake.engine) == (4, 2, "flower")
-    names = ["comparison.json", "comparison.csv", "comparison.md"]
+    names = ["comparison.json", "comparison.csv", "comparison.md", "evaluations.csv"]
     names += ["accuracy.png", "clients.png", "rho.png", "fairness.png"]
     for name in names:
         assert (tmp_path / name).stat().st_size > 0

@@ -157,13 +157,14 @@ def test_files_hold_a_line_a_run_and_everything_else(comparison: Comparison, tmp
     searched = with_grid(comparison)
     figures = as_json(searched, "dqnfed compare digits", 1.5)
     files = write_files(tmp_path, searched, figures, tables(searched))
-    assert [file.name for file in files] == ["comparison.json", "comparison.csv", "comparison.md", "grid.csv"]
+    names = ["comparison.json", "comparison.md", "comparison.csv", "evaluations.csv", "grid.csv"]
+    assert [file.name for file in files] == names
     assert json.loads(files[0].read_text()) == figures
     assert {"dqnfed-flwr", "flwr", "torch", "numpy", "scipy", "python"} == figures["versions"].keys()
     assert figures["methods"][0]["chosen"] == {"local.lr": 0.1}
     assert [point["chosen"] for point in figures["methods"][0]["grid"]] == [True, False]
     assert figures["methods"][1]["runs"][0]["accuracies"] == {"0": 0.5, "1": 0.7, "2": 0.9, "3": 0.9}
-    lines = list(csv.DictReader(io.StringIO(files[1].read_text())))
+    lines = list(csv.DictReader(io.StringIO(files[2].read_text())))
     assert [(line["method"], line["setting"], line["seed"], line["status"]) for line in lines] == [
         ("dqn-fed", "local.lr=0.1", "0", "finished"),
         ("dqn-fed", "local.lr=0.1", "1", "finished"),
@@ -175,7 +176,9 @@ def test_files_hold_a_line_a_run_and_everything_else(comparison: Comparison, tmp
     ]
     assert float(lines[2]["mean"]) == pytest.approx(0.75)
     assert {"jain", "rho_min", "rounds", "exchanges", "bytes_up", "bytes_down", "seconds"} <= lines[0].keys()
-    grid = list(csv.DictReader(io.StringIO(files[3].read_text())))
+    evaluations = list(csv.DictReader(io.StringIO(files[3].read_text())))
+    assert [line["method"] for line in evaluations] == ["dqn-fed"] * 6 + ["fedavg"] * 6 + ["mgda"] * 6
+    grid = list(csv.DictReader(io.StringIO(files[4].read_text())))
     assert [(line["setting"], line["chosen"]) for line in grid] == [("local.lr=0.1", "true"), ("local.lr=1", "false")]
 
 

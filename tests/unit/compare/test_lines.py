@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from dqnfed_flwr.compare.entries import Entry
+from dqnfed_flwr.compare.lines import evaluation_lines, run_lines
+from dqnfed_flwr.compare.record import Record
+from dqnfed_flwr.compare.results import Comparison
+from dqnfed_flwr.fairness import fairness_report
+from tests.helpers.comparisons import make_comparison, make_record
+from tests.helpers.runs import make_event
+
+
+def with_run(comparison: Comparison, place: int, record: Record) -> Comparison:
+    """`comparison`, with one run in that row."""
+    rows = list(comparison.rows)
+    rows[place] = replace(rows[place], records=(record,))
+    return replace(comparison, rows=tuple(rows))
+
+
+def evaluated_in(*rounds: int, ratios: list[float]) -> Record:
+    """A run of so many rounds, each with its rho, whose two clients were evaluated in some of them."""
+    record = make_record(Entry("fedavg"), 3, [0.5, 1.0], rounds=len(ratios))
+    events = [
+        replace(
+            make_event(t, [t / 10, t / 5], rho=rho),
+            accuracy={0: t / 10, 1: t / 5} if t in rounds else None,
+            exchanges=2,
+            bytes_up=10,
+            bytes_down=30,
+            seconds={"total": 0.25},
+        )
+        for t, rho in enumerate(ratios, 1)
+    ]
+    return replace(record, events=tuple(events))
+
+
+def test_evaluations_count_from_the_beginning_and_rho_since_the_one_before() -> None:
+    record = evaluated_in(2, 4, ratios=[1.0, 0.5, math.nan, 0.0, 1.0])
+    made = with_run(make_comparison({"dqn-fed": [[0.5, 0.7]], "fedavg": [[0.5, 0.7]]}), 1, record)
+    second, fourth = evaluation_lines(made)[3:]
+    assert {key: second[key] for key in ("method", "seed", "round", "rho")} == {
+        "method": "fedavg",
+        "seed": 3,
+        "round": 2,
+        "rho": 0.75,
+    }
+    assert {key: fourth[key] for key in ("exchanges", "bytes_up", "bytes_down", "seconds", "rho")} == {
+        "exchanges": 8,
+        "bytes_up": 40,
+        "bytes_down": 120,
+        "seconds": 1.0,
+        "rho": 0.0,
+    }
+    exact = fairness_report([0.4, 0.8])
+    assert {key: fourth[key] for key in exact} == {key: float(f"{value:.6g}") for key, value in exact.items()}
+
+
+def test_rho_is_empty_where_no_round_knows_it() -> None:
+    record = evaluated_in(1, 2, ratios=[math.nan, 1.0])
+    made = with_run(make_comparison({"dqn-fed": [[0.5, 0.7]]}), 0, record)
+    assert [line["rho"] for line in evaluation_lines(made)] == [None, 1.0]
+
+
+def test_failed_runs_have_a_line_of_their_own_and_no_evaluations() -> None:
+    made = make_comparison({"dqn-fed": [[0.5, 0.7]]}, failed={"krum": "too few clients"})
+    assert {line["method"] for line in evaluation_lines(made)} == {"dqn-fed"}
+    assert [(line["method"], line["status"], line["reason"]) for line in run_lines(made)] == [
+        ("dqn-fed", "finished", ""),
+        ("krum", "failed", "too few clients"),
+    ]
