@@ -51,7 +51,7 @@ def fairness_report(accuracies: Accuracies) -> dict[str, float]:
     DataError
         If an accuracy is no number in [0, 1].
     """
-    values = _checked(accuracies, "accuracies")
+    values = checked_accuracies(accuracies)
     rising = np.sort(values)
     report = {"mean": float(values.mean()), "std": float(values.std()), "worst": float(rising[0])}
     report |= {f"worst{tail}": float(rising[: _tail_size(tail, values.size)].mean()) for tail in TAILS}
@@ -129,7 +129,7 @@ def suffering_and_well_performing(accuracies: Accuracies, baseline: Accuracies) 
         baseline = _in_the_order_of(accuracies, baseline)
     elif isinstance(accuracies, Mapping) or isinstance(baseline, Mapping):
         raise ShapeError("accuracies and baseline: one is a mapping and one is not; give two of a kind")
-    now, then = _checked(accuracies, "accuracies"), _checked(baseline, "baseline")
+    now, then = checked_accuracies(accuracies), checked_accuracies(baseline, "baseline")
     if now.size != then.size:
         raise ShapeError(f"accuracies and baseline: {now.size} and {then.size} clients; give the same clients")
     suffering = then < then.mean()
@@ -139,7 +139,16 @@ def suffering_and_well_performing(accuracies: Accuracies, baseline: Accuracies) 
     )
 
 
-def _checked(accuracies: Accuracies, name: str) -> Float64Array:
+def checked_accuracies(accuracies: Accuracies, name: str = "accuracies") -> Float64Array:
+    """Accuracies as an array [K], K >= 1, in their order.
+
+    Raises
+    ------
+    ShapeError
+        If there is no client, or the array is not one-dimensional.
+    DataError
+        If an accuracy is no number in [0, 1]; the message begins with `name`.
+    """
     labels = list(accuracies) if isinstance(accuracies, Mapping) else None
     given = list(accuracies.values()) if isinstance(accuracies, Mapping) else accuracies
     try:

@@ -16,7 +16,7 @@ from dqnfed_flwr.cli.single import EngineName, flat_config, show_files, try_writ
 from dqnfed_flwr.compare.grid import Select
 from dqnfed_flwr.compare.plan import Plan, Request, make_plan
 from dqnfed_flwr.compare.results import Comparison, compare_rows, reference_of
-from dqnfed_flwr.errors import ConfigError, RunError
+from dqnfed_flwr.errors import RunError
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +84,9 @@ def run_comparison(options: Options) -> None:
 
 
 def _plan(options: Options, directory: Path) -> Plan:
-    config = flat_config(options.config, options.overrides)
-    if options.last > 1 and config.get("early-stopping"):
-        raise ConfigError(
-            "--last: after early stopping the best model is kept, not the last ones; use --last 1, or early-stopping 0"
-        )
     return make_plan(
         Request(
-            config,
+            flat_config(options.config, options.overrides),
             options.methods,
             options.seeds,
             directory,

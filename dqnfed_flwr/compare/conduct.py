@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dqnfed_flwr.compare.grid import Select, Trial, choose, trial_of
-from dqnfed_flwr.compare.plan import Job, Plan
+from dqnfed_flwr.compare.plan import Job, Plan, each_once
 from dqnfed_flwr.compare.progress import CompareProgress
 from dqnfed_flwr.compare.record import read_record
 from dqnfed_flwr.compare.results import Row
@@ -51,7 +51,7 @@ def conduct(
         progress.found(len(jobs) - len(missing))
         return carry_out(missing, workers, engine, progress) if missing else {}
 
-    searches = [job for entry in plan.entries for job in plan.search(entry)]
+    searches = each_once(job for entry in plan.entries for job in plan.search(entry))
     failed = finish(searches)
     trials = [
         [trial_of(read_record(job, failed.get(job.folder, "")), last) for job in plan.search(entry)]
@@ -64,7 +64,7 @@ def conduct(
     ]
     progress.not_needed(sum(len(plan.seeds) for jobs in finals if not jobs))
     known = {job.folder for job in searches}
-    again = [job for jobs in finals for job in jobs if job.folder not in known]
+    again = each_once(job for jobs in finals for job in jobs if job.folder not in known)
     progress.not_needed(sum(len(jobs) for jobs in finals) - len(again))
     failed |= finish(again)
     return [

@@ -59,15 +59,17 @@ def write_files(
         EVALUATIONS_CSV: evaluation_lines(comparison),
         GRID_CSV: grid_lines(comparison),
     }
-    sheets = {name: lines for name, lines in sheets.items() if lines}
     try:
         (directory / JSON).write_text(json.dumps(figures, indent=2) + "\n", "utf-8")
-        for name, lines in sheets.items():
-            _write_csv(directory / name, lines)
         (directory / MARKDOWN).write_text(markdown(tables), "utf-8")
+        for name, lines in sheets.items():
+            if lines:
+                _write_csv(directory / name, lines)
+            else:  # one of an earlier call would tell of other runs
+                (directory / name).unlink(missing_ok=True)
     except OSError as error:
         raise RunError(f"{directory}: the comparison cannot be written ({error.strerror})") from None
-    return [directory / name for name in (JSON, MARKDOWN, *sheets)]
+    return [directory / name for name in (JSON, MARKDOWN, *(name for name, lines in sheets.items() if lines))]
 
 
 def _row(comparison: Comparison, place: int) -> dict[str, Any]:

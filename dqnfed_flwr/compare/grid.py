@@ -55,7 +55,7 @@ def trial_of(record: Record, last: int = 1) -> Trial:
 def validations_of(record: Record, last: int) -> list[Accuracies]:
     """Validation accuracies at the `last` evaluations; after early stopping those of the best model, which it kept."""
     known = [event.validation for event in record.events if event.validation]
-    if known and record.job.settings.early_stopping:
+    if known and record.keeps_best:
         return [max(known, key=lambda values: sum(values.values()) / len(values))]  # of equals the first, as the run
     return list(known[-last:])
 

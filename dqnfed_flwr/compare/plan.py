@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import quote
@@ -141,13 +141,18 @@ class Plan:
         """Every run that may come to be, whatever the grids choose; each once."""
         jobs = [job for entry in self.entries for job in self.search(entry)]
         jobs += [job for entry in self.entries for point in entry.points for job in self.final(entry, point)]
-        return list({job.folder: job for job in jobs}.values())
+        return each_once(jobs)
 
     def _job(self, entry: Entry, point: Point, seed: int, settings: Settings, kind: str) -> Job:
         parts = [entry.method, *(f"{key}={show(value)}" for key, value in {**entry.own, **point}.items())]
         folder = self.directory / kind / quote(",".join(parts), safe=",=+:") / f"seed-{seed}"
         output = {"output": str(folder), "resume": False}
         return Job(entry, point, seed, Settings.from_mapping({**settings.flat(), **output}), folder)
+
+
+def each_once(jobs: Iterable[Job]) -> list[Job]:
+    """Rows may come to the same settings, one by its grid and one by its own: that is one run, and read for both."""
+    return list({job.folder: job for job in jobs}.values())
 
 
 def make_plan(request: Request) -> Plan:

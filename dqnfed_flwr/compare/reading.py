@@ -103,7 +103,7 @@ def _run(directory: Path) -> tuple[Mapping[str, str], Record]:
         found = json.loads((directory / RUN).read_text("utf-8"))
         settings = _settings(found["settings"])
         versions = dict(found.get("versions", {}))
-    except (OSError, ValueError, LookupError, TypeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, DQNFedError) as error:
         raise ConfigError(f"{directory / RUN}: cannot be read as a run ({error})") from None
     entry = Entry(settings.method, title=settings.title)
     record = read_record(Job(entry, {}, settings.seed, settings, directory))
@@ -118,8 +118,9 @@ def _row(item: Mapping[str, Any], directory: Path, last: int) -> Row:
     records = []
     for run in item["runs"]:
         folder = directory / RUNS / Path(*Path(run["folder"]).parts[-DEPTH + 1 :])
-        job = Job(entry, item["chosen"], run["seed"], _settings_in(folder), folder)
-        records.append(read_record(job, run["reason"] or "", last))
+        settings, fault = _settings_in(folder)
+        job = Job(entry, item["chosen"], run["seed"], settings, folder)
+        records.append(read_record(job, run["reason"] or fault, last))
     trials = tuple(
         Trial(entry, trial["point"], trial["seed"], trial["rounds"], trial["validation"], trial["failed"] or "")
         for trial in item["grid"]
@@ -127,18 +128,21 @@ def _row(item: Mapping[str, Any], directory: Path, last: int) -> Row:
     return Row(entry, item["chosen"], tuple(records), trials, item["failed"] or "")
 
 
-def _settings_in(folder: Path) -> Settings:
-    """Settings of a run; the defaults where it has none, which its record then says."""
+def _settings_in(folder: Path) -> tuple[Settings, str]:
+    """Settings of a run, and why they are not known, with the defaults in their place; empty if they are."""
     try:
-        return _settings(json.loads((folder / RUN).read_text("utf-8"))["settings"])
-    except (OSError, ValueError, LookupError, TypeError):
-        return Settings()
+        return _settings(json.loads((folder / RUN).read_text("utf-8"))["settings"]), ""
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, DQNFedError) as error:
+        return Settings(), f"{folder / RUN}: its settings cannot be read ({error})"
 
 
 def _settings(flat: Mapping[str, Any]) -> Settings:
-    """Settings, without the keys that an older version had and this one has not."""
+    """Settings, without the keys that an older version had and this one has not.
+
+    Raises
+    ------
+    ConfigError
+        If a value is none that this version knows.
+    """
     known = Settings().flat()
-    try:
-        return Settings.from_mapping({key: value for key, value in flat.items() if key in known})
-    except DQNFedError:
-        return Settings()
+    return Settings.from_mapping({key: value for key, value in flat.items() if key in known})

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from dqnfed_flwr.compare.plan import Job
-from dqnfed_flwr.fairness import fairness_report
+from dqnfed_flwr.errors import DQNFedError
+from dqnfed_flwr.fairness import checked_accuracies, fairness_report
 from dqnfed_flwr.run_files import EVENTS, RUN
 from dqnfed_flwr.telemetry.events import RoundEvent
 from dqnfed_flwr.telemetry.log import read_events
@@ -52,6 +53,11 @@ class Record:
         """Whether the run came to its end with accuracies."""
         return bool(self.evaluations)
 
+    @property
+    def keeps_best(self) -> bool:
+        """Whether early stopping chose its final model, so that the last evaluations are not that one's."""
+        return self.job.settings.early_stopping > 0
+
     @cached_property
     def accuracies(self) -> Accuracies:
         """Mean over the evaluations of each client; one that missed some is averaged over the others."""
@@ -88,7 +94,7 @@ class Record:
 
 
 def read_record(job: Job, failure: str = "", last: int = 1) -> Record:
-    """Read what a run left.
+    """Read what a run left; one whose files are damaged or contradict each other has failed.
 
     Parameters
     ----------
@@ -97,7 +103,8 @@ def read_record(job: Job, failure: str = "", last: int = 1) -> Record:
     failure : str
         Why the run failed, if it did.
     last : int
-        Evaluations that count; 1 takes that of the final model.
+        Evaluations that count; 1 takes that of the final model, as does early stopping, which keeps another model than
+        the last ones.
     """
     if failure:
         return Record(job, "failed", failure)
@@ -108,11 +115,27 @@ def read_record(job: Job, failure: str = "", last: int = 1) -> Record:
         status = str(found["status"])
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         return Record(job, "failed", f"{job.folder}: its files cannot be read ({error})")
-    known = [event.accuracy for event in events if event.accuracy] if last > 1 else []
-    evaluations = tuple(known[-last:] or [final])
-    if not evaluations[-1]:
-        return Record(job, "failed", "no client was evaluated")
-    return Record(job, status, "", evaluations, events, found)
+    if fault := _fault(found, events, final):
+        return Record(job, "failed", f"{job.folder}: {fault}")
+    record = Record(job, status, "", (final,), events, found)
+    known = [event.accuracy for event in events if event.accuracy]
+    if last > 1 and known and not record.keeps_best:
+        return replace(record, evaluations=tuple(known[-last:]))
+    return record if final else Record(job, "failed", "no client was evaluated")
+
+
+def _fault(found: Mapping[str, Any], events: Sequence[RoundEvent], final: Accuracies) -> str:
+    """What is wrong with a run whose files can be read; empty if nothing is."""
+    if found.get("rounds") != len(events):
+        return f"{RUN} tells of {found.get('rounds')} rounds, {EVENTS} of {len(events)}; make the run anew"
+    told = {f"{EVENTS}, round {event.round}": event.accuracy or {} for event in events} | {RUN: final}
+    try:
+        for where, accuracies in told.items():
+            if accuracies:
+                checked_accuracies(accuracies, where)
+    except DQNFedError as error:
+        return str(error)
+    return ""
 
 
 def _mean_report(reports: Sequence[Mapping[str, float]]) -> dict[str, float]:

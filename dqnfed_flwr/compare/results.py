@@ -124,11 +124,15 @@ class Comparison:
     def remarks(self) -> list[str]:
         """What the accuracies are, where that does not go without saying."""
         found = []
-        if self.last > 1:
+        stopped = [row.label for row in self.rows if any(record.keeps_best for record in row.good)]
+        if self.last > 1 and len(stopped) < sum(bool(row.good) for row in self.rows):
             found.append(
                 f"Figures of accuracy are those of each of the last {self.last} evaluations of a run, averaged: a "
                 "spread or a tail is one of a model that there was."
             )
+        if self.last > 1 and stopped:
+            found.append(f"Figures of accuracy are those of the model that early stopping kept: {', '.join(stopped)}.")
+        found += [text for row in self.rows for record in row.good if (text := self._missing(row, record))]
         found += [
             f"{row.label}: accuracies of a personal model on every client, where the others have one model for all; "
             "not ranked."
@@ -136,6 +140,19 @@ class Comparison:
             if row.personal and row.good
         ]
         return found
+
+    def _missing(self, row: Row, record: Record) -> str:
+        """Which clients other runs of the same seed have and this one has not; empty if none."""
+        seed = record.job.seed
+        others = [each.accuracies for found in self.rows for each in found.good if each.job.seed == seed]
+        known = {client for accuracies in others for client in accuracies}
+        least = min(len(evaluation) for evaluation in record.evaluations)
+        if least == len(known):
+            return ""
+        return (
+            f"{row.label}, seed {seed}: figures are those of {least} of the {len(known)} clients that other runs have; "
+            "they cannot be compared client by client."
+        )
 
     def comparable(self, places: Mapping[int, T]) -> dict[int, T]:
         """Those of `places` whose rows have one model for all; all of them where no row has."""

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.experiments import read_yaml
+from dqnfed_flwr.reproduce.printed import SHIPPED
 from dqnfed_flwr.reproduce.schema import Manifest, check_manifest
-
-SHIPPED = resources.files("dqnfed_flwr.experiments").joinpath("paper")
 
 
 def manifest_names() -> list[str]:

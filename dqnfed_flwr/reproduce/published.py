@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 
-from dqnfed_flwr.reproduce.manifests import SHIPPED
+from dqnfed_flwr.reproduce.printed import printed_figures
 from dqnfed_flwr.reproduce.schema import Part
 
 Figures = dict[str, float]
 SHARES = ("mean", "std", "worst", "best", "worst5", "worst10", "worst20", "best5", "best10", "best20")
 TAILS = (5, 10, 20)
+CLIENTS = ("tshirt", "pullover", "shirt")
+"""Figures of a single client each."""
 ROUNDING = 0.05
 """Percentage points by which a bound must be missed before anything is said."""
 AVERAGING = 0.5
@@ -26,15 +26,10 @@ ANGLES = {"angle_deg": ("°", 2, 1.0), "angle_rad": (" rad", 3, 180 / math.pi)}
 
 def published_figures(part: Part) -> dict[str, Figures]:
     """Of every row that the paper has: figures by our names, accuracies in per cent."""
+    printed = printed_figures()[part.published.place] if part.published else {}
     found: dict[str, Figures] = {}
     for row in part.rows:
-        if not row.paper:
-            continue
-        figures = dict(row.figures)
-        if part.published:
-            where = part.published
-            figures = {**_table().get((where.paper, where.table, where.experiment, row.paper), {}), **figures}
-        if figures:
+        if row.paper and (figures := {**printed.get(row.paper, {}), **row.figures}):
             found[row.paper] = {key: value * (part.scale if key in SHARES else 1) for key, value in figures.items()}
     return found
 
@@ -45,13 +40,14 @@ def impossible(figures: Mapping[str, float], clients: int) -> dict[str, str]:
     Parameters
     ----------
     figures : Mapping[str, float]
-        `mean` and `std` with an angle, or with `worst10` and `best10` or the like, accuracies in per cent.
+        `mean` and `std` with an angle, with `worst10` and `best10` or the like, or with the accuracy of every client
+        (Table 9's have names of their own); accuracies in per cent.
     clients : int
         Their number.
     """
     if not {"mean", "std"} <= figures.keys():
         return {}
-    return dict([*_against_tails(figures, clients), *_against_angle(figures)])
+    return dict([*_against_tails(figures, clients), *_against_angle(figures), *_against_clients(figures, clients)])
 
 
 def _against_angle(figures: Mapping[str, float]) -> Iterator[tuple[str, str]]:
@@ -66,6 +62,14 @@ def _against_angle(figures: Mapping[str, float]) -> Iterator[tuple[str, str]]:
                     f"an angle of {figures[key]:.{digits}f}{unit} cannot hold beside σ {spread:.2f} and mean "
                     f"{mean:.2f}, whose quotient is its tangent: {implied / degrees:.{digits}f}{unit}",
                 )
+
+
+def _against_clients(figures: Mapping[str, float], clients: int) -> Iterator[tuple[str, str]]:
+    """The mean against that of the clients, where the accuracy of each is published."""
+    known = [figures[key] for key in CLIENTS if key in figures]
+    if len(known) == clients and abs(figures["mean"] - sum(known) / clients) > ROUNDING:
+        told = ", ".join(f"{value:.2f}" for value in known)
+        yield "clients", f"mean {figures['mean']:.2f} cannot be that of {told}, which is {sum(known) / clients:.2f}"
 
 
 def _against_tails(figures: Mapping[str, float], clients: int) -> Iterator[tuple[str, str]]:
@@ -108,14 +112,3 @@ def _bounds(mean: float, low: float, high: float, share: float) -> tuple[float, 
     least = share * ((mean - low) ** 2 + (high - mean) ** 2) + rest * (middle - mean) ** 2
     within = share * (low * (middle - low) + (100 - high) * (high - middle)) + rest * (high - middle) * (middle - low)
     return math.sqrt(least), math.sqrt(least + max(0.0, within))
-
-
-@lru_cache(maxsize=1)
-def _table() -> dict[tuple[str, str, str, str], Figures]:
-    """Figures by paper, table, experiment and algorithm."""
-    table: dict[tuple[str, str, str, str], Figures] = {}
-    with SHIPPED.joinpath("published.csv").open(encoding="utf-8") as file:
-        for line in csv.DictReader(file):
-            key = line["paper"], line["table"], line["experiment"], line["algorithm"]
-            table.setdefault(key, {})[line["metric"]] = float(line["value"])
-    return table

@@ -9,9 +9,12 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
+from dqnfed_flwr.compare.entries import shared
 from dqnfed_flwr.config._group import Group, Scalar, kebab
 from dqnfed_flwr.config.mapping import flatten, nest
 from dqnfed_flwr.errors import ConfigError
+from dqnfed_flwr.reproduce.kinds import Axes, Columns, Figures, Folder, Seeds
+from dqnfed_flwr.reproduce.printed import Place, printed_figures
 
 FORBIDDEN = ("method", "seed", "output", "resume")
 """Settings that rows and seeds decide."""
@@ -25,6 +28,19 @@ class Published(Group):
     table: str
     experiment: str
 
+    @property
+    def place(self) -> Place:
+        """As `printed_figures` has it."""
+        return self.paper, self.table, self.experiment
+
+    @model_validator(mode="after")
+    def _check(self) -> Published:
+        if self.place not in printed_figures():
+            allowed = [place for place in printed_figures() if place[0] == self.paper] or [*printed_figures()]
+            told = "; ".join(", ".join(place) for place in allowed)
+            raise ValueError(f"found {', '.join(self.place)}; allowed are paper, table and experiment of {told}")
+        return self
+
 
 class Row(Group):
     """A method of a table."""
@@ -33,13 +49,19 @@ class Row(Group):
     paper: str = Field("", description="its name in the paper; empty for a row that the paper has not")
     title: str = Field("", description="its name in our tables; empty for the usual one")
     settings: Nested = Field(default_factory=dict, description="settings of this row alone")
-    grid: dict[str, list[Scalar]] = Field(default_factory=dict, description="keys to search over, with their values")
-    figures: dict[str, float] = Field(default_factory=dict, description="published figures that are in no file")
+    grid: Axes = Field(default_factory=dict, description="keys to search over, with their values")
+    figures: Figures = Field(default_factory=dict, description="published figures that are in no file")
 
     @property
     def own(self) -> dict[str, Scalar]:
         """`settings` as dotted keys."""
         return flatten(nest(self.settings))
+
+    @model_validator(mode="after")
+    def _check(self) -> Row:
+        if taken := [key for key in (*self.own, *self.grid) if key in FORBIDDEN or shared(key)]:
+            raise ValueError(f"{', '.join(taken)} must be the same for all rows; it stands in the part's settings")
+        return self
 
 
 class Search(Group):
@@ -54,7 +76,7 @@ class Reduced(Group):
     """What is left of a part on two cores."""
 
     settings: Nested = Field(default_factory=dict)
-    seeds: list[int] = Field(default_factory=lambda: [0, 1, 2])
+    seeds: Seeds = Field(default_factory=lambda: [0, 1, 2])
     grids: bool = Field(False, description="whether grids are searched; else rows take their settings as they are")
 
     @property
@@ -70,7 +92,7 @@ class Part(Group):
     like: str = Field("", description="MANIFEST.PART whose keys are taken where they are not given here")
     settings: Nested
     rows: list[Row] = Field(min_length=1)
-    columns: list[str] = Field(default_factory=lambda: ["mean", "std", "worst10", "best10"], min_length=1)
+    columns: Columns = Field(default_factory=lambda: ["mean", "std", "worst10", "best10"])
     published: Published | None = None
     scale: Literal[1, 100] = Field(1, description="100 where the paper has shares and we have per cent")
     last: int = Field(1, ge=1, description="evaluations whose figures are averaged")
@@ -90,6 +112,9 @@ class Part(Group):
         taken = [key for key in (*self.own, *self.reduced.own) if key in FORBIDDEN]
         if taken:
             raise ValueError(f"settings: {', '.join(taken)} cannot stand here; rows name methods, seeds stand apart")
+        alike = [(row.method, row.own, row.grid) for row in self.rows]
+        if twice := [row.method for place, row in enumerate(self.rows) if alike[place] in alike[:place]]:
+            raise ValueError(f"rows: {twice[0]} stands twice with the same settings")
         return self
 
 
@@ -99,10 +124,10 @@ class Manifest(Group):
     title: str
     source: str
     reference: str = Field("dqn-fed", description="the method whose claims are looked at")
-    seeds: list[int] = Field(default_factory=lambda: [0, 1, 2, 3, 4], min_length=1)
+    seeds: Seeds = Field(default_factory=lambda: [0, 1, 2, 3, 4])
     open: list[str] = Field(default_factory=list, description="what the paper leaves open")
     chosen: list[str] = Field(default_factory=list, description="what was chosen, and why")
-    parts: dict[str, Part] = Field(min_length=1)
+    parts: dict[Folder, Part] = Field(min_length=1)
 
     def part(self, name: str) -> Part:
         """A part by its name.
@@ -132,7 +157,7 @@ def check_manifest(mapping: Mapping[str, Any], name: str) -> Manifest:
 
 
 def _explain(item: ErrorDetails) -> str:
-    key = ".".join(str(part) for part in item["loc"])
+    key = ".".join(str(part) for part in item["loc"] if part != "[key]")
     if item["type"] == "extra_forbidden":
         known = _allowed(item["loc"][:-1])
         near = get_close_matches(str(item["loc"][-1]), known, n=1)

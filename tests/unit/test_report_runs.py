@@ -45,6 +45,17 @@ def test_a_folder_of_runs_is_a_comparison(tmp_path: Path) -> None:
     assert "- settings: rounds 2\n" in text
 
 
+@pytest.mark.parametrize(("key", "old", "new"), [("method", "fedavg", "fedold"), ("partition", "dirichlet", "newkind")])
+def test_a_run_whose_settings_this_version_does_not_know_is_refused(
+    tmp_path: Path, key: str, old: str, new: str
+) -> None:
+    leave_run(tmp_path, "fedavg", partition="dirichlet")
+    record = tmp_path / "run.json"
+    record.write_text(record.read_text().replace(f'"{key}": "{old}"', f'"{key}": "{new}"'))
+    with pytest.raises(ConfigError, match=rf"run\.json: cannot be read as a run .*{new}"):
+        write_report(tmp_path, None)
+
+
 @pytest.mark.parametrize("key", ["seed", "clients"])
 def test_runs_of_other_clients_are_not_compared(tmp_path: Path, key: str) -> None:
     leave_run(tmp_path / "a", "fedavg")

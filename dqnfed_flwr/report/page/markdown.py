@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 
@@ -50,7 +51,8 @@ def _claims(section: Section) -> list[Table]:
         for place, rival in enumerate(rivals)
     )
     lowest, verdict = near_one(reference)
-    near = f"ρ of {reference.label} near 1: {verdict.value} (lowest seed {lowest:.4f})."
+    told = "" if math.isnan(lowest) else f" (lowest seed {lowest:.4f})"
+    near = f"ρ of {reference.label} near 1: {verdict.value}{told}."
     headings = ("rival", *(f"{claim.text} ({claim.unit})" for claim in CLAIMS))
     notes = (near, *(text.format(name=reference.label) for text in CLAIM_NOTES))
     return [Table(f"Does it hold? {reference.label} against each rival", headings, rows, notes)]

@@ -134,10 +134,6 @@ def test_grid_options_reach_the_runs(fake: FakeWorkers, tmp_path: Path) -> None:
         (["digits", "--reference", "mgda"], "--reference: found 'mgda'; allowed: dqn-fed, fedavg"),
         (["digits", "--last", "0"], "'--last': 0 is not in the range"),
         (["digits", "--jobs", "0"], "0 is not in the range"),
-        (
-            ["digits", "--last", "2", "--set", "early-stopping=2", "--set", "split.validation-fraction=0.1"],
-            "--last: after early stopping",
-        ),
         (["digits", "--json", "/dev/null/here"], "--json: cannot write to /dev/null/here"),
     ],
 )

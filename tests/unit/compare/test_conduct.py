@@ -86,6 +86,16 @@ def test_a_search_of_full_length_is_not_run_twice(tmp_path: Path) -> None:
     assert lines[-1].startswith("[6/6] ")
 
 
+def test_rows_that_come_to_the_same_settings_share_their_runs(tmp_path: Path) -> None:
+    workers = FakeWorkers()
+    plan = make_plan(tmp_path, grid_rounds=1)
+    fixed = Entry("q-ffl", {"q-ffl.q": 1.0}, title="fixed")
+    rows, lines = carry(replace(plan, entries=(plan.entries[1], fixed)), workers)
+    assert workers.calls[1] == ["q-ffl 1.0 0", "q-ffl 1.0 1"]
+    assert [len(row.good) for row in rows] == [2, 2]
+    assert lines[-1].startswith("[5/5] ")
+
+
 def test_nothing_is_run_that_is_there(tmp_path: Path) -> None:
     first, _ = carry(make_plan(tmp_path), FakeWorkers())
     workers = FakeWorkers()

@@ -15,13 +15,13 @@ from tests.helpers.runs import make_event, make_result
 EVENTS = [make_event(1, (0.2, 0.4)), make_event(2, None, rho=0.5), make_event(3, (0.4, 0.8))]
 
 
-def written(folder: Path, events: list[RoundEvent]) -> Job:
+def written(folder: Path, events: list[RoundEvent], settings: Settings | None = None) -> Job:
     """A run whose final model has accuracies of 0.5 and 0.7."""
     make_result(events, (0.5, 0.7)).write(folder)
     log = EventLog(folder)
     log.on_start(len(events), events)
     log.on_end()
-    return Job(Entry("fedavg"), {}, 0, Settings(), folder)
+    return Job(Entry("fedavg"), {}, 0, settings or Settings(), folder)
 
 
 @pytest.fixture
@@ -55,6 +55,34 @@ def test_evaluations_that_there_are_count_where_more_are_asked_for(job: Job) -> 
 
 def test_the_final_model_counts_where_no_round_was_evaluated(tmp_path: Path) -> None:
     assert read_record(written(tmp_path, [make_event(1, None)]), last=5).evaluations == ({0: 0.5, 1: 0.7},)
+
+
+def test_after_early_stopping_the_model_that_was_kept_counts(tmp_path: Path) -> None:
+    settings = Settings.from_mapping({"early-stopping": 2, "split.validation-fraction": 0.1})
+    record = read_record(written(tmp_path, EVENTS, settings), last=2)
+    assert record.evaluations == ({0: 0.5, 1: 0.7},)
+    assert record.keeps_best
+
+
+def test_a_log_that_lost_rounds_is_a_failed_run(job: Job) -> None:
+    log = job.folder / "events.jsonl"
+    log.write_text("".join(log.read_text().splitlines(keepends=True)[:2]))
+    record = read_record(job, last=5)
+    assert (record.good, record.figures) == (False, {})
+    assert record.reason == f"{job.folder}: run.json tells of 3 rounds, events.jsonl of 2; make the run anew"
+
+
+def test_an_accuracy_that_is_none_is_a_failed_run(job: Job) -> None:
+    record = job.folder / "run.json"
+    record.write_text(record.read_text().replace('"1": 0.7', '"1": NaN'))
+    said = "run.json: client 1 has nan; an accuracy is a number in [0, 1]"
+    assert (read_record(job).good, read_record(job).reason) == (False, f"{job.folder}: {said}")
+
+
+def test_so_is_one_of_an_evaluation_on_the_way(tmp_path: Path) -> None:
+    found = read_record(written(tmp_path, [make_event(1, (0.2, 1.4)), make_event(2, (0.2, 0.4))]))
+    said = "events.jsonl, round 1: client 1 has 1.4; an accuracy is a number in [0, 1]"
+    assert (found.good, found.reason) == (False, f"{tmp_path}: {said}")
 
 
 def test_a_failed_run_has_a_reason_and_no_figures(job: Job) -> None:

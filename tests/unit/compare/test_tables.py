@@ -182,6 +182,14 @@ def test_files_hold_a_line_a_run_and_everything_else(comparison: Comparison, tmp
     assert [(line["setting"], line["chosen"]) for line in grid] == [("local.lr=0.1", "true"), ("local.lr=1", "false")]
 
 
+def test_a_file_of_an_earlier_call_that_would_tell_of_other_runs_goes(comparison: Comparison, tmp_path: Path) -> None:
+    searched = with_grid(comparison)
+    write_files(tmp_path, searched, as_json(searched, "dqnfed compare digits", 1.5), tables(searched))
+    files = write_files(tmp_path, comparison, as_json(comparison, "dqnfed compare digits", 1.5), tables(comparison))
+    assert sorted(tmp_path.iterdir()) == sorted(files)
+    assert not (tmp_path / "grid.csv").exists()
+
+
 def test_files_that_cannot_be_written_are_an_error(comparison: Comparison, tmp_path: Path) -> None:
     with pytest.raises(RunError, match="cannot be written"):
         write_files(tmp_path / "none", comparison, {}, [])

@@ -117,6 +117,31 @@ def test_one_published_figure_to_the_digit() -> None:
         ("clients: 5", "seed: 5", r"parts\.one: settings: seed cannot stand here"),
         ("    reduced: {settings: {rounds: 2}, seeds: [0]}", "", r"parts\.one\.reduced: is missing"),
         ("    title: Five", "    like: table1.setup9\n    title: Five", "give MANIFEST.PART of a shipped manifest"),
+        ("source: nobody", "source: nobody\nseeds: [0, 0]", "seeds: found 0 twice"),
+        ("source: nobody", "source: nobody\nseeds: [-1]", r"seeds\.0: Input should be greater than or equal to 0"),
+        ("seeds: [0]}", "seeds: []}", r"parts\.one\.reduced\.seeds: List should have at least 1 item"),
+        ("{mean: 95.5}", "{men: 95.5}", r"parts\.one\.rows\.0\.figures\.men: found 'men'; allowed: mean"),
+        ("    title: Five", "    columns: [meen]\n    title: Five", r"columns\.0: found 'meen'; allowed: mean"),
+        ("[0.1, 0.5]", "[]", r"grid\.local\.lr: List should have at least 1 item"),
+        ("[0.1, 0.5]", "[0.1, 0.1]", r"grid\.local\.lr: found 0\.1 twice"),
+        ("local.lr: [", "local.rate: [", r"grid\.local\.rate: found 'local\.rate', which is no setting"),
+        (
+            "local.lr: [",
+            "split.alpha: [",
+            r"split\.alpha must be the same for all rows; it stands in the part's settings",
+        ),
+        ("grid: {local.lr: [0.1, 0.5]}", "settings: {seed: 4}", r"rows\.1: seed must be the same for all rows"),
+        (
+            "method: dqn-fed, figures: {mean: 95.5}",
+            "method: dqn-fed}\n      - {method: dqn-fed",
+            "dqn-fed stands twice",
+        ),
+        ("  one:", "  ../one:", r"parts\.\.\./one: String should match pattern"),
+        (
+            "    title: Five",
+            "    published: {paper: dqn-fed, table: '1', experiment: mine}\n    title: Five",
+            "found dqn-fed, 1, mine; allowed are paper, table and experiment of dqn-fed, 1, cifar10-setup1; ",
+        ),
     ],
 )
 def test_a_faulty_manifest_is_refused_by_file_key_and_what_is_allowed(

@@ -51,6 +51,17 @@ def test_angles_are_those_of_mean_and_spread() -> None:
     assert impossible({"mean": 93.80, "std": 13.91, "angle_deg": 8.9}, 100) == {}
 
 
+def test_means_that_are_not_those_of_all_clients_are_found() -> None:
+    three = {"std": 3.0, "tshirt": 90.0, "pullover": 80.0, "shirt": 70.0}
+    assert impossible({**three, "mean": 80.04}, 3) == {}
+    assert impossible({**three, "mean": 79.9}, 3)["clients"] == (
+        "mean 79.90 cannot be that of 90.00, 80.00, 70.00, which is 80.00"
+    )
+    assert impossible({**three, "mean": 60.0}, 10) == {}
+    (told,) = published_doubts(load_manifest("table9").parts["fashion-mnist"])
+    assert "DQN-Fed: mean 81.27 cannot be that of 90.99, 88.21, 72.57, which is 83.92." in told
+
+
 def test_the_contradictions_of_a_table_are_told_once_a_kind() -> None:
     figures = published_figures(load_manifest("table5").parts["original"])
     assert all("angle" in impossible(row, 500) for row in figures.values())
