@@ -45,6 +45,16 @@ def test_a_folder_of_runs_is_a_comparison(tmp_path: Path) -> None:
     assert "- settings: rounds 2\n" in text
 
 
+@pytest.mark.parametrize(("count", "said"), [(6, False), (7, True)])
+def test_grey_is_explained_where_there_are_more_methods_than_colours(tmp_path: Path, count: int, said: bool) -> None:
+    methods = ("dqn-fed", "fedavg", "mgda", "fedsgd", "term", "afl", "fedlf")
+    for method in methods[:count]:
+        leave_run(tmp_path / method, method)
+    page = write_report(tmp_path, None)[0].read_text()
+    assert ("Grey: the other methods." in page) is said
+    assert ('class="s mute' in page) is said
+
+
 @pytest.mark.parametrize(("key", "old", "new"), [("method", "fedavg", "fedold"), ("partition", "dirichlet", "newkind")])
 def test_a_run_whose_settings_this_version_does_not_know_is_refused(
     tmp_path: Path, key: str, old: str, new: str

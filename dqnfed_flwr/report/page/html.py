@@ -65,7 +65,8 @@ def _charts(section: Section, look: dict[int, charts.Style]) -> list[str]:
     reduced = (
         f" {section.label[:1].upper()}{section.label[1:]}." if section.label != AS_IN_MANIFEST and section.label else ""
     )
-    bands = f"Mean over clients; band: standard deviation over seeds. Grey: the other methods.{reduced}"
+    grey = " Grey: the other methods." if any(style.colour == charts.GREY for style in look.values()) else ""
+    bands = f"Mean over clients; band: standard deviation over seeds.{grey}{reduced}"
     window = "Share of the participants whose training loss did not rise, running mean over a twentieth of the rounds."
     named = comparison.reference.label if comparison.reference else ""
     outline = f" Outline: {named}." if named else ""
