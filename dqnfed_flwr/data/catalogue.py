@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from dqnfed_flwr.data.sets import TORCHVISION
-from dqnfed_flwr.data.sources import FORMS, NAMED, is_source, source_npz
-from dqnfed_flwr.data.store import data_root
-from dqnfed_flwr.data.torchvision_sets import DOWNLOADS, TORCHVISION_SETS, torchvision_npz
+from dqnfed_flwr.data.forms import FORMS, NAMED, Named
+from dqnfed_flwr.data.npz import map_kept, map_npz
+from dqnfed_flwr.data.sets import npz_file
+from dqnfed_flwr.data.store import data_root, readable
+from dqnfed_flwr.data.torchvision_sets import DOWNLOADS, TORCHVISION_SETS
 from dqnfed_flwr.errors import DataError
 
 
@@ -24,16 +25,10 @@ class Entry:
 
 def catalogue() -> Iterator[Entry]:
     """All sets with a name, those that come by themselves first."""
-    root = data_root()
     yield Entry("digits", "yes", "comes with scikit-learn")
-    for name in sorted(TORCHVISION_SETS):
-        begun = any((root / DOWNLOADS / name).glob("*"))
-        missing = Entry(name, "begun" if begun else "no", f"fetched on first use, or by: dqnfed data fetch {name}")
-        yield _kept(name) or missing
-    for name, named in NAMED.items():
-        lies = [root / place for _, place in named.candidates if (root / place).exists()]
-        missing = Entry(name, "no", f"put {named.put.format(root=root)}")
-        yield _kept(name) or (Entry(name, "to be decoded", str(lies[0])) if lies else missing)
+    with readable():
+        yield from (_kept(name) or _public(name) for name in sorted(TORCHVISION_SETS))
+        yield from (_kept(name) or _to_be_put(name, named) for name, named in NAMED.items())
 
 
 def npz_of(name: str) -> Path:
@@ -44,10 +39,9 @@ def npz_of(name: str) -> Path:
     DataError
         If the set is unknown, or cannot be had.
     """
-    if is_source(name):
-        return source_npz(name)
-    if name.startswith(TORCHVISION) or name in TORCHVISION_SETS:
-        return torchvision_npz(name.removeprefix(TORCHVISION))
+    if not name.endswith(".npz") and (path := npz_file(name)) is not None:
+        map_kept(path)
+        return path
     raise DataError(
         f"data: {name!r} is nothing to fetch or decode; allowed: {', '.join(sorted(TORCHVISION_SETS))}, "
         f"{', '.join(NAMED)}, or FORM:PATH with one of the forms {', '.join(FORMS)}"
@@ -56,4 +50,23 @@ def npz_of(name: str) -> Path:
 
 def _kept(name: str) -> Entry | None:
     file = data_root() / f"{name}.npz"
-    return Entry(name, "yes", str(file)) if file.exists() else None
+    if not file.exists():
+        return None
+    try:
+        map_npz(file)
+    except DataError:
+        return Entry(name, "damaged", f"{file}: delete it, and it is made anew")
+    return Entry(name, "yes", str(file))
+
+
+def _public(name: str) -> Entry:
+    begun = any((data_root() / DOWNLOADS / name).glob("*"))
+    return Entry(name, "begun" if begun else "no", f"fetched on first use, or by: dqnfed data fetch {name}")
+
+
+def _to_be_put(name: str, named: Named) -> Entry:
+    root = data_root()
+    lies = [root / place for _, place in named.candidates if (root / place).exists()]
+    if lies:
+        return Entry(name, "to be decoded", str(lies[0]))
+    return Entry(name, "no", f"put {named.put.format(root=root)}")

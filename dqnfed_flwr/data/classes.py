@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from dqnfed_flwr.data.apportion import IntArray
-from dqnfed_flwr.data.sets import DataSet
+from dqnfed_flwr.data.dataset import DataSet
 from dqnfed_flwr.errors import DataError
 
 LEFT_OUT = -1

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.data.apportion import IntArray
+from dqnfed_flwr.data.dataset import DataSet, as_data_set
 from dqnfed_flwr.data.dealing import deal_out
 from dqnfed_flwr.data.inputs import sample_kind, sample_shape
 from dqnfed_flwr.data.noise import with_noise
-from dqnfed_flwr.data.sets import DataSet, as_data_set, is_function, read_arrays
+from dqnfed_flwr.data.sets import is_function, read_arrays
 from dqnfed_flwr.data.splits import stratified
 from dqnfed_flwr.data.user import call_function
 from dqnfed_flwr.errors import DataError
@@ -147,6 +148,8 @@ def find_part(settings: Settings, partition: int, data_path: str | None = None) 
     if partition < 0:
         raise DataError(f"partition-id: found {partition}; clients are numbered from 0")
     if settings.partition == "file" or is_function(source):
+        if not is_function(source):
+            _refuse_choice(settings)
         data = as_data_set(_own_arrays(settings, source, partition), source, settings.num_classes)
         test = None if data.y_test is None else np.arange(len(data.y_test))
         return _split(settings, partition, data, np.arange(len(data.y_train)), test)
@@ -157,6 +160,22 @@ def find_part(settings: Settings, partition: int, data_path: str | None = None) 
     dealt = deal_out(settings, source)
     test = None if dealt.test is None else dealt.test[partition]
     return _split(settings, partition, dealt.data, dealt.train[partition], test)
+
+
+def _refuse_choice(settings: Settings) -> None:
+    """A client's own file is taken whole; a function of the user's may look at these settings itself.
+
+    Raises
+    ------
+    DataError
+        If they ask for a part of it.
+    """
+    asked = {"split.only-classes": settings.split.only_classes, "split.samples": settings.split.samples}
+    if given := [key for key, value in asked.items() if value]:
+        raise DataError(
+            f"partition: file takes a client's whole file, and {', '.join(given)} cannot choose from it; leave "
+            f"{'it' if len(given) == 1 else 'them'} out, and store what the client is to have"
+        )
 
 
 def _own_arrays(settings: Settings, source: str, partition: int) -> Mapping[str, Array]:

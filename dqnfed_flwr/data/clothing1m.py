@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from dqnfed_flwr.data.apportion import IntArray
+from dqnfed_flwr.data.forms import Options, need, number
 from dqnfed_flwr.data.images import decode
-from dqnfed_flwr.data.sources import Options, need, number
+from dqnfed_flwr.data.packed import text_lines
 from dqnfed_flwr.data.store import Arrays
 from dqnfed_flwr.errors import DataError
 
@@ -51,12 +52,12 @@ def _key_file(root: Path, name: str) -> Path:
 
 def _labelled(root: Path, keys: str, labels: str) -> tuple[list[Path], IntArray]:
     by_key: dict[str, int] = {}
-    for line in _key_file(root, labels).read_text("utf-8").splitlines():
+    for line in text_lines(_key_file(root, labels)):
         key, _, label = line.rpartition(" ")
-        if not label.isdigit() or int(label) >= CLASSES:
+        if not label.isdecimal() or int(label) >= CLASSES:
             raise DataError(f"data: {labels}: line {line!r}; each is a key and a class from 0 to {CLASSES - 1}")
         by_key[key] = int(label)
-    listed = [line for line in _key_file(root, keys).read_text("utf-8").splitlines() if line]
+    listed = text_lines(_key_file(root, keys))
     bare = [key for key in listed if key not in by_key]
     if bare or not listed:
         raise DataError(

@@ -12,7 +12,8 @@ from dqnfed_flwr.config import PartitionName, Settings, SplitSettings
 from dqnfed_flwr.data import partitions
 from dqnfed_flwr.data.apportion import IntArray
 from dqnfed_flwr.data.classes import numbers, only_classes, present
-from dqnfed_flwr.data.sets import DataSet, load_dataset, npz_file
+from dqnfed_flwr.data.dataset import DataSet, as_data_set
+from dqnfed_flwr.data.sets import load_dataset, npz_file, read_arrays
 from dqnfed_flwr.data.splits import like_train
 from dqnfed_flwr.errors import DataError
 
@@ -74,7 +75,9 @@ def _stamp(source: str) -> tuple[str, int, int]:
 def _loaded(source: str, stamp: tuple[str, int, int], num_classes: int, chosen: str) -> DataSet:
     """The set, once for all ways to deal it out; `stamp` tells another file of the same name."""
     del stamp
-    return only_classes(load_dataset(source, 0 if chosen else num_classes), chosen)
+    if chosen:  # those that are left out may lack samples, and are not counted in num_classes
+        return only_classes(as_data_set(read_arrays(source), source), chosen)
+    return load_dataset(source, num_classes)
 
 
 @lru_cache(maxsize=4)
@@ -95,7 +98,7 @@ def _deal_out(
     if partition == "groups":
         return _deal_groups(data, chosen, clients)
     labels = data.y_train[chosen]
-    parts = _deal_labels(partition, labels, clients, split, seed)
+    parts = _deal_labels(partition, labels, data.num_classes, clients, split, seed)
     test = None
     if data.y_test is not None:
         tested = present(data.y_test)
@@ -113,7 +116,7 @@ def _subsample(samples: int, wanted: int, seed: int) -> IntArray:
 
 
 def _deal_labels(
-    partition: PartitionName, labels: IntArray, clients: int, split: SplitSettings, seed: int
+    partition: PartitionName, labels: IntArray, classes: int, clients: int, split: SplitSettings, seed: int
 ) -> list[IntArray]:
     rng = np.random.default_rng((seed, _TRAIN))
     match partition:
@@ -126,7 +129,8 @@ def _deal_labels(
         case "pathological":
             return partitions.pathological(labels, clients, split.classes, rng)
         case "one-class":
-            return partitions.one_class(labels, clients, numbers("split.merge", split.merge, "1,2,2,2,3"))
+            merge = numbers("split.merge", split.merge, "1,2,2,2,3")
+            return partitions.one_class(labels, clients, classes, merge)
     raise DataError(f"partition: {partition} does not deal out one set by its labels")
 
 
@@ -135,14 +139,14 @@ def _in_chosen_groups(data: DataSet, samples: IntArray, split: SplitSettings, se
     groups = _groups(data)[samples]
     if not split.groups and not split.min_group_samples:
         return np.ones(len(samples), dtype=np.bool_)
-    sizes = np.bincount(groups)
+    names, sizes = np.unique(groups, return_counts=True)
     if data.groups_test is not None and data.y_test is not None:
-        tested = np.bincount(data.groups_test[present(data.y_test)], minlength=len(sizes))[: len(sizes)]
-        sizes = sizes + np.where(sizes, tested, 0)
+        tested = data.groups_test[present(data.y_test)]
+        sizes = sizes + np.bincount(np.searchsorted(names, tested[np.isin(tested, names)]), minlength=len(names))
     used = partitions.choose_groups(
         sizes, split.min_group_samples, split.groups, np.random.default_rng((seed, _GROUPS))
     )
-    return np.isin(groups, used)
+    return np.isin(groups, names[used])
 
 
 def _groups(data: DataSet) -> IntArray:

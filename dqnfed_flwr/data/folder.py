@@ -12,8 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
+from dqnfed_flwr.data.forms import Options, need, number
 from dqnfed_flwr.data.images import decode, is_image
-from dqnfed_flwr.data.sources import Options, need, number
+from dqnfed_flwr.data.packed import text_lines
 from dqnfed_flwr.data.store import Arrays
 from dqnfed_flwr.errors import DataError
 
@@ -75,7 +76,7 @@ def _test_part(root: Path, wanted: str) -> Labelled:
 
 def _annotated(root: Path) -> Labelled:
     """File and class of each line: name, class, and the corners of a box, with tabs between them."""
-    lines = [line.split("\t") for line in (root / ANNOTATIONS).read_text("utf-8").splitlines() if line.strip()]
+    lines = [line.split("\t") for line in text_lines(root / ANNOTATIONS)]
     if not lines or any(len(line) < 2 for line in lines):
         raise DataError(f"data: {root / ANNOTATIONS} has lines without a class; unpack it again")
     return [(root / "val" / "images" / line[0], line[1]) for line in lines]

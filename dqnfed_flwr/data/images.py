@@ -14,6 +14,8 @@ from dqnfed_flwr.errors import DataError
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+DEEP = ("I", "F")
+"""Pillow's modes of grey images whose values do not fit into 8 bits, and would be cut off."""
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 
 
@@ -40,7 +42,7 @@ def decode(files: Sequence[Path], size: int, target: Path) -> NDArray[np.uint8]:
     Raises
     ------
     DataError
-        If Pillow is not installed, a file is no whole image, or sizes differ.
+        If Pillow is not installed, a file is no whole image of 8 bits, or sizes differ.
     """
     width, height = (size, size) if size else _open(files[0], 0).size
     images = np.lib.format.open_memmap(target, "w+", dtype=np.uint8, shape=(len(files), height, width, 3))
@@ -62,9 +64,11 @@ def _open(file: Path, size: int) -> Image:
         raise DataError("data: images are read by Pillow: pip install 'dqnfed-flwr[datasets]'") from None
     try:
         with Image.open(file) as image:
-            colours = image.convert("RGB")
-    except (OSError, SyntaxError) as error:
+            mode, colours = image.mode, image.convert("RGB")
+    except Exception as error:  # whatever a damaged image makes Pillow raise
         raise DataError(f"data: {file} is no whole image ({error}); unpack or fetch it again") from error
+    if mode.startswith(DEEP):
+        raise DataError(f"data: {file} has more than 8 bits a pixel (mode {mode}); scale the images to 8 bits first")
     if not size or colours.size == (size, size):
         return colours
     return colours.resize((size, size), Image.Resampling.BILINEAR)

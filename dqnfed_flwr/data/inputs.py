@@ -37,13 +37,13 @@ def sample_shape(x: NDArray[Any]) -> tuple[int, ...]:
         if channels and height <= MOST_COLOURS < min(width, *channels):
             raise DataError(f"data: found uint8 images of shape {x.shape}: looks like [N, C, H, W]; store [N, H, W, C]")
         return (channels[0] if channels else 1, height, width)
-    if np.issubdtype(x.dtype, np.floating) and x.ndim >= 2:
+    if np.issubdtype(x.dtype, np.floating) and x.dtype.itemsize <= 8 and x.ndim >= 2:
         return x.shape[1:]
     if np.issubdtype(x.dtype, np.integer) and x.dtype != np.uint8 and x.ndim == 2:
         return x.shape[1:]
     raise DataError(
         f"data: found samples of dtype {x.dtype} and shape {x.shape}; allowed are uint8 images [N, H, W] or "
-        "[N, H, W, C], float features [N, ...] and integer tokens [N, L] (int16, int32 or int64)"
+        "[N, H, W, C], float features [N, ...] of at most 64 bits and integer tokens [N, L] (int16, int32 or int64)"
     )
 
 
@@ -81,6 +81,6 @@ def to_model_input(x: NDArray[Any], dtype: torch.dtype) -> torch.Tensor:
         channels_first = np.moveaxis(x, -1, 1) if x.ndim == 4 else x[:, None]
         pixels = torch.from_numpy(np.array(channels_first, order="C")).to(dtype)
         return pixels.div_(255).sub_(0.5).div_(0.5)
-    values = torch.from_numpy(np.array(x, order="C"))
+    values = torch.from_numpy(np.array(x, dtype=x.dtype.newbyteorder("="), order="C"))
     tensor = values.to(dtype if np.issubdtype(x.dtype, np.floating) else torch.int64)
     return tensor.reshape(len(x), *shape)

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dqnfed_flwr.data.sources import Options, need
+from dqnfed_flwr.data.forms import Options, need
 from dqnfed_flwr.data.store import Arrays, console
 from dqnfed_flwr.data.text import ALPHABET, LENGTH, tokens
 from dqnfed_flwr.errors import DataError
@@ -87,7 +87,7 @@ def _users(folder: Path) -> Iterator[tuple[str, Samples]]:
                 given = content["user_data"][user]
                 if given["y"]:
                     yield str(user), _samples(given["x"], given["y"])
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, OverflowError) as error:
             raise DataError(
                 f"data: {file} is not of LEAF's form, users and user_data with x and y ({error!r}); if it is cut "
                 "short, fetch or make it again"
@@ -128,12 +128,26 @@ def _samples(x: Sequence[Any], y: Sequence[Any]) -> Samples:
         if {len(text) for text in x} != {LENGTH} or {len(text) for text in y} != {1}:
             raise ValueError(f"texts are not windows of {LENGTH} characters with one character that follows")
         return tokens("".join(x)).reshape(-1, LENGTH), tokens("".join(y))
-    values, labels = np.array(x, dtype=np.float32), np.array(y, dtype=np.int64)
+    values, labels = np.array(x, dtype=np.float32), _class_numbers(y)
     side, classes = _FEMNIST
     if values.shape[1:] == (side * side,):
-        if values.min() < 0 or values.max() > 1 or labels.max() >= classes:
+        if not (values.min() >= 0 and values.max() <= 1 and labels.max() < classes):
             raise ValueError(f"784 values from {values.min()} to {values.max()}, labels up to {labels.max()}")
         return np.rint(values * 255).astype(np.uint8).reshape(-1, side, side), labels
     if values.ndim != 2 or not math.isfinite(float(values.sum())):
         raise ValueError(f"samples of shape {values.shape[1:]} with finite numbers asked for")
     return values, labels
+
+
+def _class_numbers(y: Sequence[Any]) -> NDArray[np.int64]:
+    """Labels as whole numbers [N]; LEAF's Synthetic may write them with a decimal point.
+
+    Raises
+    ------
+    ValueError
+        If one is no whole number from 0.
+    """
+    found = np.asarray(y, dtype=np.float64)
+    if found.ndim != 1 or not ((found >= 0) & (found < 2**53) & (found == np.floor(found))).all():
+        raise ValueError("labels are not whole numbers from 0, one a sample")
+    return found.astype(np.int64)

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dqnfed_flwr.data.forms import Options, need
 from dqnfed_flwr.data.packed import unpacked
-from dqnfed_flwr.data.sources import Options, need
 from dqnfed_flwr.data.store import Arrays
 from dqnfed_flwr.errors import DataError
 
@@ -37,6 +37,8 @@ def read(paths: Sequence[Path], options: Options, scratch: Path) -> Arrays:
     except ValueError as error:
         raise DataError(f"data: {', '.join(map(str, paths))}: not LIBSVM text ({error}); see docs/data.md") from error
     values = np.unique(np.concatenate(loaded[1::2]))
+    if not np.isfinite(values).all():
+        raise DataError(f"data: {', '.join(map(str, paths))}: a label is no finite number; see docs/data.md")
     arrays: dict[str, NDArray[Any]] = {"num_classes": np.array(len(values))}
     for part, matrix, labels in zip(("train", "test"), loaded[::2], loaded[1::2], strict=False):
         rows, features = matrix.shape

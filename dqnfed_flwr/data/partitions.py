@@ -103,8 +103,8 @@ def pathological(labels: IntArray, clients: int, classes: int, rng: Generator) -
     return deal(labels, apportion(totals, holds / np.maximum(holders, 1)), rng)
 
 
-def one_class(labels: IntArray, clients: int, merge: Sequence[int] = ()) -> list[IntArray]:
-    """Give client k all samples of class k, or of the next `merge[k]` classes.
+def one_class(labels: IntArray, clients: int, classes: int, merge: Sequence[int] = ()) -> list[IntArray]:
+    """Give client k all samples of class k of so many `classes`, or of the next `merge[k]` classes.
 
     One class each is the mutex setting of Pan et al., "FedMDFG" (2023); merged as 1, 2, 2, 2, 3 it is their unbalanced
     one. Every class is held by one client.
@@ -114,7 +114,7 @@ def one_class(labels: IntArray, clients: int, merge: Sequence[int] = ()) -> list
     DataError
         If `merge` is not of one number above 0 a client, classes are too few or left over, or one has no sample.
     """
-    totals = np.bincount(labels)
+    totals = np.bincount(labels, minlength=classes)
     held = list(merge) or [1] * clients
     if len(held) != clients or min(held) < 1:
         raise DataError(

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dqnfed_flwr.data.forms import Options, need, number
 from dqnfed_flwr.data.packed import unpacked
-from dqnfed_flwr.data.sources import Options, need, number
 from dqnfed_flwr.data.store import Arrays
 from dqnfed_flwr.data.text import ALPHABET, LENGTH, windows
 from dqnfed_flwr.errors import DataError

@@ -69,8 +69,8 @@ def stratified(labels: IntArray, fraction: float, rng: Generator) -> tuple[IntAr
         return np.arange(len(labels)), np.arange(0)
     if len(labels) < 2:
         raise DataError(
-            f"split: a client has {len(labels)} sample(s), which cannot be divided; raise split.min-samples or "
-            "split.samples, or lower clients or split.validation-fraction"
+            f"split: a client has {len(labels)} sample(s), which cannot be divided; lower clients or "
+            "split.validation-fraction, or raise split.samples, with dirichlet also split.min-samples"
         )
     totals = np.bincount(labels)
     shares = np.outer([1 - fraction, fraction], np.ones(len(totals)))

@@ -33,6 +33,24 @@ def console() -> Console:
     return Console(stderr=True)
 
 
+@contextmanager
+def readable() -> Iterator[None]:
+    """Where files and folders of sets are looked for: one that may not be read is a fault of the data.
+
+    Raises
+    ------
+    DataError
+        Naming it.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise DataError(
+            f"data: {error.filename or data_root()} cannot be read ({error.strerror}); let this user read it, or set "
+            "DQNFED_DATA to another folder"
+        ) from error
+
+
 def kept(target: Path, make: Callable[[Path], Arrays]) -> Path:
     """Path of the .npz file `target`, made on first use.
 

@@ -22,8 +22,8 @@ _CODES[[ord(character) for character in ALPHABET]] = np.arange(len(ALPHABET))
 
 def tokens(text: str) -> Tokens:
     """Places in `ALPHABET` [N]; a character that it lacks counts as a space."""
-    codes = np.frombuffer(text.encode("ascii", "replace").replace(b"\0", b" "), dtype=np.uint8)
-    found = _CODES[np.minimum(codes, 127)]
+    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
+    found: Tokens = _CODES[np.minimum(codes, 127)]  # which stands for none of the alphabet
     return np.where(found == _UNKNOWN, _CODES[ord(" ")], found).astype(np.int8)
 
 

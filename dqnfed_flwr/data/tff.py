@@ -13,14 +13,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dqnfed_flwr.data.sources import Options, need, number
+from dqnfed_flwr.data.forms import Options, need, number
+from dqnfed_flwr.data.packed import text_lines
 from dqnfed_flwr.data.store import Arrays
 from dqnfed_flwr.errors import DataError
 
@@ -98,7 +98,7 @@ def _read_parts(pair: tuple[Path, Path], fields: Sequence[str], users: int, most
         with _open(file) as content:
             clients = content["examples"]
             parts[part] = {
-                name: {field: clients[name][field][: most or None] for field in fields}
+                name: _client(clients[name], fields, most, f"{file}: client {name}")
                 for name in names
                 if name in clients
             }
@@ -107,11 +107,29 @@ def _read_parts(pair: tuple[Path, Path], fields: Sequence[str], users: int, most
     return parts
 
 
+def _client(found: Any, fields: Sequence[str], most: int, where: str) -> Client:
+    """Fields of one client, the first `most` rows of each; 0 for all."""
+    try:
+        client = {field: np.asarray(found[field][: most or None]) for field in fields}
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise DataError(f"data: {where} cannot be read ({error}); fetch the file again") from error
+    if "pixels" in client:
+        pixels, labels = client["pixels"], client["label"]
+        if len(pixels) != len(labels) or labels.dtype.kind not in "iu":
+            raise DataError(f"data: {where}: {len(pixels)} images and {len(labels)} labels of dtype {labels.dtype}")
+        if pixels.size and not (pixels.min() >= 0 and pixels.max() <= 1):
+            raise DataError(
+                f"data: {where}: pixels from {pixels.min()} to {pixels.max()}; in TensorFlow Federated's form they lie "
+                "from 0 to 1"
+            )
+    return client
+
+
 def _images(parts: Mapping[str, Mapping[str, Client]]) -> Arrays:
     sizes = {part: {name: len(client["label"]) for name, client in each.items()} for part, each in parts.items()}
     arrays = dict(_grouped(parts, sizes))
     for part, clients in parts.items():
-        pixels = [np.rint(np.asarray(client["pixels"]) * 255).astype(np.uint8) for client in clients.values()]
+        pixels = [np.rint(client["pixels"] * 255).astype(np.uint8) for client in clients.values()]
         arrays[f"x_{part}"] = np.concatenate(pixels)
         arrays[f"y_{part}"] = np.concatenate([client["label"] for client in clients.values()]).astype(np.int64)
     classes = _DIGITS if max(arrays[f"y_{part}"].max() for part in parts) < _DIGITS else _CHARACTERS
@@ -121,8 +139,12 @@ def _images(parts: Mapping[str, Mapping[str, Client]]) -> Arrays:
 def _words(counted: Path, clients: Mapping[str, Client], vocabulary: int) -> dict[str, int]:
     """Token of each of the most frequent words."""
     if counted.exists():
-        with counted.open(encoding="utf-8") as lines:
-            frequent = [line.split()[0] for line in islice(lines, vocabulary)]
+        frequent = [line.split()[0] for line in text_lines(counted)[:vocabulary]]
+        if len(frequent) < vocabulary:
+            raise DataError(
+                f"data: {counted} has {len(frequent)} words, where vocabulary={vocabulary} are asked for; if it is cut "
+                "short, fetch it again, or lower vocabulary"
+            )
     else:
         counts = Counter(word for client in clients.values() for line in client["tokens"] for word in _split(line))
         frequent = [word for word, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:vocabulary]]

@@ -26,6 +26,8 @@ WIDEST = 12
 """Classes that have a column each on the screen; of more, the largest are named."""
 LONGEST = 40
 """Clients on the screen."""
+WIDEST_TITLE = 80
+"""Characters above the picture."""
 FEW, MANY = 20, 25
 """Clients up to which the picture names each, and writes counts into its cells, where there are so few classes."""
 LARGEST = "largest classes"
@@ -163,12 +165,18 @@ def plot_histograms(clients: Sequence[ClientSummary], title: str, path: Path) ->
         shades, sizes = figure.subplots(1, 2, sharey=True, width_ratios=(4, 1))
         _draw_shades(shades, counts)
         _draw_sizes(sizes, clients)
-        figure.suptitle(title, fontsize=12)
+        figure.suptitle(_fitting(title), fontsize=12)
         try:
             figure.savefig(path)
         except OSError as error:
             raise RunError(f"{path}: the picture cannot be written ({error.strerror})") from None
     return path
+
+
+def _fitting(title: str) -> str:
+    """Beginning and end of a title that is wider than the picture, such as one with a long path."""
+    third = WIDEST_TITLE // 3
+    return title if len(title) <= WIDEST_TITLE else f"{title[:third]} … {title[-2 * third :]}"
 
 
 def _size(clients: int, classes: int) -> tuple[float, float]:
@@ -186,7 +194,7 @@ def _draw_shades(axes: Axes, counts: NDArray[np.int64]) -> None:
     image = axes.imshow(shown, aspect="auto", cmap=colours, vmin=0, vmax=float(shares.max()), interpolation="nearest")
     axes.set(xlabel="class", ylabel="client")
     for axis, many in ((axes.xaxis, counts.shape[1] > MANY), (axes.yaxis, counts.shape[0] > MANY)):
-        axis.set_major_locator(MaxNLocator(integer=True, nbins=20) if many else MaxNLocator(integer=True, nbins=MANY))
+        axis.set_major_locator(MaxNLocator(integer=True, nbins=20 if many else MANY, min_n_ticks=1))
     if counts.shape[0] <= FEW and counts.shape[1] <= FEW:
         for (client, label), count in np.ndenumerate(counts):
             if count:

@@ -172,6 +172,36 @@ def test_only_large_groups_are_used_and_so_many_of_them(tmp_path: Path) -> None:
         load_client(configured(path, partition="groups", clients=3, split={**split, "groups": 5}), 0)
 
 
+def test_groups_may_have_any_numbers(tmp_path: Path) -> None:
+    small, large = np.arange(60) % 5, 10**12 * (1 + np.arange(60) % 5)
+    split = {"min-group-samples": 12, "groups": 3}
+
+    found = [
+        load_all(configured(saved(tmp_path, numbered(60, 0) | {"groups_train": groups}), partition="groups", clients=3))
+        for groups in (small, large)
+    ]
+    chosen = [
+        load_all(
+            configured(
+                saved(tmp_path, numbered(60, 0) | {"groups_train": groups}), partition="groups", clients=3, split=split
+            )
+        )
+        for groups in (small, large)
+    ]
+
+    for few, many in (found, chosen):
+        assert [client.x_train.tolist() for client in few] == [client.x_train.tolist() for client in many]
+
+
+def test_chosen_classes_may_leave_gaps_behind(tmp_path: Path) -> None:
+    arrays = numbered(60, 0, classes=3)
+    path = saved(tmp_path, {**arrays, "y_train": 2 * arrays["y_train"]})  # 0, 2 and 4
+
+    client = load_client(configured(path, partition="iid", clients=2, split={"only-classes": "0,4"}), 0)
+
+    assert (client.num_classes, set(client.y_train.tolist())) == (2, {0, 1})
+
+
 def test_merged_classes_make_unbalanced_clients(tmp_path: Path) -> None:
     settings = configured(
         saved(tmp_path, numbered(100, 50, classes=10)), partition="one-class", clients=5, split={"merge": "1,2,2,2,3"}
@@ -271,6 +301,12 @@ def test_the_scale_of_features(tmp_path: Path, value: float, dtype: str, scale: 
         ({"split": {"samples": 401}}, 0, "split.samples: found 401, but the set has 400"),
         ({"partition": "iid", "clients": 300}, 0, "no test sample of their classes is left"),
         ({"num-classes": 3}, 0, "labels go up to 3, but 3 classes are stated"),
+        ({"partition": "one-class", "clients": 5, "num-classes": 5}, 0, "one-class: classes [4] have no sample"),
+        (
+            {"partition": "file", "split": {"samples": 50, "only-classes": "0,1"}},
+            0,
+            "file takes a client's whole file, and split.only-classes, split.samples cannot choose from it",
+        ),
     ],
 )
 def test_what_cannot_be_dealt_out_is_refused(

@@ -107,6 +107,25 @@ def clothing(root: Path, *, labels: str = "images/0/1.jpg 13\nimages/0/2.jpg 0\n
     return place
 
 
+@pytest.mark.parametrize("content", [b"\x89PNG\r\n\x1a\n\0\0\0\x03IHDR\0\0\0", b"no image"])
+def test_a_damaged_image_is_named(root: Path, content: bytes) -> None:
+    for part in ("train", "test"):
+        write_image(root / "images" / part / "a" / "0.png", RED)
+    (root / "images" / "train" / "a" / "1.png").write_bytes(content)
+    with pytest.raises(DataError, match=r"train/a/1\.png is no whole image"):
+        load_dataset(f"folder:{root / 'images'}")
+
+
+def test_images_of_more_than_eight_bits_are_refused(root: Path) -> None:
+    from PIL import Image
+
+    for part in ("train", "test"):
+        (root / "images" / part / "a").mkdir(parents=True)
+        Image.fromarray(np.full((4, 4), 60_000, np.uint16)).save(root / "images" / part / "a" / "0.png")
+    with pytest.raises(DataError, match=r"0\.png has more than 8 bits a pixel .*scale the images to 8 bits first"):
+        load_dataset(f"folder:{root / 'images'}")
+
+
 def test_clothing1m_by_its_key_files(root: Path) -> None:
     clothing(root)
 
@@ -129,6 +148,12 @@ def test_clothing1m_whose_files_do_not_fit_is_refused(root: Path) -> None:
         load_dataset("clothing1m")
     clothing(root, labels="images/0/1.jpg 14\n")
     with pytest.raises(DataError, match=r"noisy_label_kv\.txt: line 'images/0/1\.jpg 14'; .*from 0 to 13"):
+        load_dataset("clothing1m")
+    clothing(root, labels="images/0/1.jpg ²\n")
+    with pytest.raises(DataError, match=r"line 'images/0/1\.jpg ²'; .*from 0 to 13"):
+        load_dataset("clothing1m")
+    (place / "noisy_label_kv.txt").write_bytes(b"images/0/1.jpg 1\n\xff")
+    with pytest.raises(DataError, match=r"noisy_label_kv\.txt cannot be read as UTF-8 text"):
         load_dataset("clothing1m")
     (place / "clean_label_kv.txt").unlink()
     with pytest.raises(DataError, match=r"missing .*clean_label_kv\.txt"):

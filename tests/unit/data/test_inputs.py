@@ -59,6 +59,11 @@ def test_features_keep_their_values_and_tokens_their_dtype() -> None:
     assert torch.equal(to_model_input(tokens, torch.float32), torch.tensor([[3, 1]]))
 
 
+@pytest.mark.parametrize("dtype", [">f4", "<f8", ">i4", "<i2"])
+def test_bytes_may_come_in_either_order(dtype: str) -> None:
+    assert to_model_input(np.array([[3, 1]], dtype), torch.float32).tolist() == [[3, 1]]
+
+
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.int64])
 def test_read_only_samples_are_copied(dtype: type[np.generic]) -> None:
     x = np.ones((2, 3, 4) if dtype == np.uint8 else (2, 3), dtype)
@@ -76,6 +81,7 @@ def test_read_only_samples_are_copied(dtype: type[np.generic]) -> None:
         np.zeros(2),
         np.zeros((2, 3), np.bool_),
         np.zeros((2, 3), np.complex64),
+        np.zeros((2, 3), np.longdouble),
         np.zeros((2, 3, 4), np.int64),
         np.array([["a"]]),
     ],

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -87,6 +88,10 @@ def test_a_file_that_changes_is_decoded_anew(root: Path) -> None:
         ([TEXT[1:]], ["a"], "not windows of 80 characters"),
         ([BLANK], [1, 2], "1 samples and 2 labels"),
         ([[[1.0]]], [1], "samples of shape"),
+        ([[math.nan] * 784], [1], "784 values from nan to nan"),
+        ([BLANK], [0.5], "labels are not whole numbers from 0"),
+        ([BLANK], [-1], "labels are not whole numbers from 0"),
+        ([BLANK], [10**30], "labels are not whole numbers from 0"),
     ],
 )
 def test_samples_of_another_kind_are_refused(root: Path, x: list[object], y: list[object], message: str) -> None:

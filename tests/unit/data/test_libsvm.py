@@ -41,6 +41,9 @@ def test_what_does_not_fit_is_refused(root: Path, monkeypatch: pytest.MonkeyPatc
     (root / "b.txt").write_text("1 2:x\n")
     with pytest.raises(DataError, match="not LIBSVM text"):
         load_dataset(f"libsvm:{root / 'b.txt'}")
+    (root / "b.txt").write_text("1 1:2\nnan 1:3\n")
+    with pytest.raises(DataError, match="a label is no finite number"):
+        load_dataset(f"libsvm:{root / 'b.txt'}")
     monkeypatch.setattr(libsvm, "MOST_BYTES", 30)
     with pytest.raises(DataError, match="3 samples of 3 features are 0 GiB as dense rows"):
         load_dataset(f"libsvm:{root / 'a.txt'}")

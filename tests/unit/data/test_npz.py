@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,19 @@ def test_other_files_are_refused(tmp_path: Path, content: bytes) -> None:
 
     with pytest.raises(DataError, match=r"cannot be read as an \.npz archive"):
         map_npz(path)
+
+
+@pytest.mark.parametrize("place", range(40, 400, 9))
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_damaged_bytes_are_refused_or_change_nothing_but_values(tmp_path: Path, save: Any, place: int) -> None:
+    path = tmp_path / "set.npz"
+    save(path, x=np.arange(300.0), y=np.arange(30))
+    content = bytearray(path.read_bytes())
+    content[place : place + 3] = b"\x07(\xfe"
+    path.write_bytes(content)
+
+    with suppress(DataError):
+        assert {name: len(values) for name, values in map_npz(path).items()} == {"x": 300, "y": 30}
 
 
 def test_python_objects_are_refused(tmp_path: Path) -> None:

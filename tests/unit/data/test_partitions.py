@@ -20,7 +20,7 @@ RULES: dict[str, Callable[[IntArray, Generator], list[IntArray]]] = {
     "shards": lambda labels, rng: partitions.sort_by_class(labels, 7, 3, rng),
     "dirichlet": lambda labels, rng: partitions.dirichlet(labels, 7, 0.5, 2, rng),
     "pathological": lambda labels, rng: partitions.pathological(labels, 7, 4, rng),
-    "one-class": lambda labels, rng: partitions.one_class(labels, CLASSES),
+    "one-class": lambda labels, rng: partitions.one_class(labels, CLASSES, CLASSES),
 }
 
 
@@ -124,7 +124,7 @@ def test_pathological_clients_hold_as_many_classes_as_asked(clients: int, classe
 def test_one_class_clients_hold_the_class_of_their_number() -> None:
     labels = make_labels(200, 0)
 
-    counts = class_counts(labels, partitions.one_class(labels, CLASSES))
+    counts = class_counts(labels, partitions.one_class(labels, CLASSES, CLASSES))
 
     np.testing.assert_array_equal(counts, 20 * np.eye(CLASSES, dtype=np.int64))
 
@@ -134,7 +134,7 @@ def test_classes_that_nobody_would_hold_are_refused(clients: int, merge: tuple[i
     message = rf"found {clients} clients and 10 classes, of which {held} are asked for; set clients to 10, .*"
 
     with pytest.raises(DataError, match=message + r"split\.only-classes, .*split\.merge, numbers that add up to 10"):
-        partitions.one_class(make_labels(100, 0), clients, merge)
+        partitions.one_class(make_labels(100, 0), clients, CLASSES, merge)
 
 
 @pytest.mark.parametrize(("clients", "expected"), [(3, [[2, 3], [5, 8], [9]]), (5, [[2], [3], [5], [8], [9]])])
@@ -158,8 +158,8 @@ def test_groups_stay_whole(clients: int, expected: list[list[int]]) -> None:
         ),
         (lambda rng: partitions.pathological(np.arange(3), 2, 4, rng), "4 classes a client; the data have 3"),
         (lambda rng: partitions.pathological(np.arange(3), 4, 1, rng), "has 1 samples for 2 clients"),
-        (lambda rng: partitions.one_class(np.arange(3), 4), "found 4 clients and 3 classes"),
-        (lambda rng: partitions.one_class(np.array([0, 2]), 3), "classes [1] have no sample"),
+        (lambda rng: partitions.one_class(np.arange(3), 4, 3), "found 4 clients and 3 classes"),
+        (lambda rng: partitions.one_class(np.array([0, 2]), 3, 3), "classes [1] have no sample"),
         (lambda rng: partitions.group_owners(np.array([1, 1]), 2), "2 clients asked for, but the data have 1 groups"),
     ],
 )
@@ -173,7 +173,7 @@ def test_impossible_deals_are_refused(deal: Callable[[Generator], object], messa
 def test_one_class_merges_classes_in_their_order() -> None:
     labels = make_labels(100, 0)
 
-    parts = partitions.one_class(labels, 5, (1, 2, 2, 2, 3))
+    parts = partitions.one_class(labels, 5, CLASSES, (1, 2, 2, 2, 3))
 
     assert [sorted(set(labels[part].tolist())) for part in parts] == [[0], [1, 2], [3, 4], [5, 6], [7, 8, 9]]
     np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(100))
@@ -190,7 +190,7 @@ def test_one_class_merges_classes_in_their_order() -> None:
 )
 def test_a_merge_that_cannot_be_made_is_refused(clients: int, merge: tuple[int, ...], message: str) -> None:
     with pytest.raises(DataError, match=message):
-        partitions.one_class(make_labels(100, 0), clients, merge)
+        partitions.one_class(make_labels(100, 0), clients, CLASSES, merge)
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=30), st.integers(0, 9), st.integers(0, 5), st.integers(0, 9))

@@ -28,7 +28,7 @@ def test_alphabet_is_leafs() -> None:
     assert [ALPHABET.index(c) for c in "\n !&(,-.09:?AZ[]az}"] == [
         0, 1, 2, 4, 6, 8, 9, 10, 11, 20, 21, 24, 25, 50, 51, 52, 53, 78, 79,
     ]  # fmt: skip
-    assert tokens("a$é\0b").tolist() == [53, 1, 24, 1, 54]
+    assert tokens("a$é—\0😀b").tolist() == [53, 1, 1, 1, 1, 1, 54]
 
 
 def test_windows_predict_what_follows() -> None:

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +12,13 @@ import pytest
 
 from dqnfed_flwr.data import load_dataset, store
 from dqnfed_flwr.data.catalogue import catalogue, npz_of
+from dqnfed_flwr.data.forms import FORMS, NAMED
 from dqnfed_flwr.data.sets import is_function
-from dqnfed_flwr.data.sources import FORMS, NAMED, is_source, parse, paths_in
+from dqnfed_flwr.data.sources import is_source, parse, paths_in
 from dqnfed_flwr.data.store import Arrays, kept
 from dqnfed_flwr.data.torchvision_sets import TORCHVISION_SETS
 from dqnfed_flwr.errors import DataError
+from tests.helpers.published import write_leaf
 
 
 @pytest.fixture
@@ -106,6 +110,47 @@ def test_the_catalogue_says_what_is_there(root: Path) -> None:
     assert [found[name].state for name in ("digits", "cifar10", "cifar100")] == ["yes", "begun", "no"]
     assert (found["cinic10"].state, found["cinic10"].where) == ("to be decoded", str(root / "cinic-10"))
     assert str(root / "femnist") in found["femnist"].where
+
+
+def test_a_kept_set_that_is_damaged_is_neither_there_nor_fetched(root: Path) -> None:
+    (root / "mnist.npz").write_bytes(b"PK\x03\x04 cut short")
+    (root / "femnist.npz").write_bytes(b"PK\x03\x04 cut short")
+
+    found = {entry.name: entry for entry in catalogue()}
+
+    for name in ("mnist", "femnist"):
+        assert (found[name].state, found[name].where) == (
+            "damaged",
+            f"{root / name}.npz: delete it, and it is made anew",
+        )
+        with pytest.raises(DataError, match=rf"{name}\.npz.*made here: delete it"):
+            npz_of(name)
+
+
+def test_a_set_that_decodes_to_unfit_data_is_not_kept(root: Path) -> None:
+    for part in ("train", "test"):
+        write_leaf(root / "shakespeare", part, {"a": ([[0.5], [1.0]], [0, 2])})
+
+    with pytest.raises(DataError, match="no training sample of the classes"):
+        load_dataset("shakespeare")
+    assert (root / "shakespeare.npz").exists()  # classes may be stated in the settings, so gaps are no fault of its own
+    (root / "shakespeare.npz").unlink()
+    write_leaf(root / "shakespeare", "test", {"a": ([[0.5, 1.0]], [0])})
+    with pytest.raises(DataError, match="samples of the two parts differ in shape or dtype"):
+        load_dataset("shakespeare")
+    assert not (root / "shakespeare.npz").exists()
+
+
+@pytest.mark.parametrize("call", [load_dataset, npz_of, lambda name: list(catalogue())])
+def test_folders_that_may_not_be_read_are_named(
+    root: Path, monkeypatch: pytest.MonkeyPatch, call: Callable[[str], object]
+) -> None:
+    def refused(path: Path) -> bool:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "exists", refused)
+    with pytest.raises(DataError, match=rf"{root}/.* cannot be read \(Permission denied\); let this user read it"):
+        call("femnist")
 
 
 @pytest.mark.parametrize("name", ["digits", "mine:data", "a.npz"])

@@ -69,5 +69,5 @@ def test_nothing_is_set_apart_for_fraction_zero() -> None:
 
 
 def test_a_single_sample_cannot_be_divided() -> None:
-    with pytest.raises(DataError, match=r"a client has 1 sample\(s\), which cannot be divided; raise"):
+    with pytest.raises(DataError, match=r"a client has 1 sample\(s\), which cannot be divided; lower clients"):
         stratified(np.array([3]), 0.5, np.random.default_rng(0))

@@ -91,6 +91,41 @@ def test_published_word_counts_come_first(root: Path) -> None:
     assert data.group_names.tolist() == ["7"]
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", r"word_count has 0 words, where vocabulary=2 are asked for; .* lower vocabulary"),
+        (b"it 900\n\n \n", "word_count has 1 words"),
+        (b"it 900\n\xff 7\n", "word_count cannot be read as UTF-8 text"),
+    ],
+)
+def test_word_counts_that_are_cut_short_or_damaged_are_refused(root: Path, content: bytes, message: str) -> None:
+    name = stackoverflow(root)
+    (root / "stackoverflow.word_count").write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        load_dataset(f"{name},vocabulary=2")
+
+
+@pytest.mark.parametrize(
+    ("client", "message"),
+    [
+        ({"pixels": pixels(255), "label": np.array([3], np.int32)}, r"client b: pixels from 255\.0 to 255\.0"),
+        ({"pixels": pixels(np.nan), "label": np.array([3], np.int32)}, "client b: pixels from nan to nan"),
+        ({"pixels": pixels(1)}, "client b cannot be read .*label.*fetch the file again"),
+        ({"pixels": pixels(1, 1), "label": np.array([3], np.int32)}, "client b: 2 images and 1 labels"),
+        ({"pixels": pixels(1), "label": np.array([0.5])}, "client b: 1 images and 1 labels of dtype float64"),
+    ],
+)
+def test_clients_whose_images_are_none_are_refused(
+    root: Path, client: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.generic]]], message: str
+) -> None:
+    good = {"a": {"pixels": pixels(1), "label": np.array([3], np.int32)}}
+    write_h5(root / "a_test.h5", good)
+    write_h5(root / "a_train.h5", {**good, "b": client})
+    with pytest.raises(DataError, match=rf"a_train\.h5: {message}"):
+        load_dataset(f"tff:{root}")
+
+
 def test_what_does_not_fit_is_refused(root: Path) -> None:
     with pytest.raises(DataError, match=r"holds 0 files \*train\*\.h5"):
         load_dataset(f"tff:{root}")

@@ -1,0 +1,137 @@
+"""Forms of published files, the sets that have a name of their own, and what the readers of all forms share.
+
+| form | files |
+|---|---|
+| leaf | json of LEAF: a folder with train/ and test/ |
+| tff | HDF5 of TensorFlow Federated: a folder, or the training and the test file |
+| roles | one json file: speaker to all that he says |
+| folder | a folder of images a class, in train/ and test/ |
+| clothing1m | key files and images of Clothing1M |
+| libsvm | text of LIBSVM: one file, or a training and a test file |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from dqnfed_flwr.data.store import Arrays
+from dqnfed_flwr.errors import DataError
+
+Options = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Form:
+    """How published files of one form are read.
+
+    Attributes
+    ----------
+    module : str
+        Under `dqnfed_flwr.data`, with the functions of `Reader`.
+    options : tuple[str, ...]
+        Keys that may follow the path.
+    most_paths : int
+        Paths that may be given.
+    """
+
+    module: str
+    options: tuple[str, ...] = ()
+    most_paths: int = 1
+
+
+FORMS = {
+    "leaf": Form("leaf"),
+    "tff": Form("tff", ("vocabulary", "length", "users", "sentences"), 2),
+    "roles": Form("roles", ("test", "stride")),
+    "folder": Form("folder", ("size", "train", "test")),
+    "clothing1m": Form("clothing1m", ("size", "samples")),
+    "libsvm": Form("libsvm", (), 2),
+}
+
+
+@dataclass(frozen=True)
+class Named:
+    """A set with a name of its own.
+
+    Attributes
+    ----------
+    candidates : tuple[tuple[str, str], ...]
+        Form and place under the data root; the first whose place exists is read.
+    put : str
+        Which files to put where, for the error text.
+    """
+
+    candidates: tuple[tuple[str, str], ...]
+    put: str
+
+
+NAMED = {
+    "femnist": Named(
+        (("tff", "femnist/fed_emnist_train.h5"), ("leaf", "femnist")),
+        "LEAF's folders train/ and test/ of json files (or fed_emnist_train.h5 and fed_emnist_test.h5 of TensorFlow "
+        "Federated) into {root}/femnist",
+    ),
+    "shakespeare": Named(
+        (("leaf", "shakespeare"), ("roles", "shakespeare.json"), ("roles", "shakespeare_roles.json.xz")),
+        "LEAF's folders train/ and test/ of json files into {root}/shakespeare, or a file that maps each role to its "
+        "text to {root}/shakespeare.json",
+    ),
+    "tiny-imagenet": Named(
+        (("folder", "tiny-imagenet-200"),),
+        "the unpacked tiny-imagenet-200.zip, with train/ and val/, into {root}/tiny-imagenet-200",
+    ),
+    "cinic10": Named(
+        (("folder", "cinic-10"),), "the unpacked CINIC-10.tar.gz, with train/, valid/ and test/, into {root}/cinic-10"
+    ),
+    "clothing1m": Named(
+        (("clothing1m", "clothing1m"),),
+        "the key files (noisy_train_key_list.txt, noisy_label_kv.txt, clean_test_key_list.txt, clean_label_kv.txt) and "
+        "images/ of Clothing1M, which its authors give on request, into {root}/clothing1m",
+    ),
+    "stackoverflow": Named(
+        (("tff", "stackoverflow/stackoverflow_train.h5"),),
+        "stackoverflow_train.h5, stackoverflow_test.h5 and stackoverflow.word_count of TensorFlow Federated into "
+        "{root}/stackoverflow",
+    ),
+}
+
+
+class Reader(Protocol):
+    """What the module of a form offers."""
+
+    def files(self, paths: Sequence[Path]) -> list[Path]:
+        """Name the files or folders whose change means that the set changed; DataError where one is missing."""
+
+    def read(self, paths: Sequence[Path], options: Options, scratch: Path) -> Arrays:
+        """Decode the set."""
+
+
+def number(options: Options, key: str, default: int, *, least: int = 0) -> int:
+    """Read an option that is a whole number.
+
+    Raises
+    ------
+    DataError
+        If it is none, or below `least`.
+    """
+    text = options.get(key, str(default))
+    if not text.isdecimal() or int(text) < least:
+        raise DataError(f"data: {key}={text!r}; give a whole number from {least}, such as {key}={default}")
+    return int(text)
+
+
+def need(paths: Sequence[Path], what: str) -> list[Path]:
+    """These paths, all of which must exist.
+
+    Raises
+    ------
+    DataError
+        Naming those that do not, and `what` they are.
+    """
+    missing = [str(path) for path in paths if not path.exists()]
+    if missing:
+        raise DataError(f"data: missing {', '.join(missing)}; needed is {what}")
+    return list(paths)
