@@ -30,7 +30,9 @@ class DqnFedSettings(Group):
     memory: int = Field(10, ge=1, le=100, description="pairs of the reference lbfgs")
     scale: float = Field(1.0, gt=0, description="c: rates over the reference's own mean descent (anchored)")
     rate_spread: float = Field(
-        2.0, ge=0, description="hold d_k/|g_k|^2 within this factor of its median; 0 leaves the rates alone"
+        2.0,
+        ge=0,
+        description="hold d_k/|g_k|^2 within this factor, at least 1, of its median; 0 leaves the rates alone",
     )
     absent_rounds: int = Field(
         3,
@@ -39,6 +41,13 @@ class DqnFedSettings(Group):
     )
     ridge: float = Field(0.0, ge=0, description="added to the unit-diagonal Gramian (two-sided)")
     cutoff: float = Field(1e-7, gt=0, lt=1, description="eigenvalues below cutoff * largest count as zero (two-sided)")
+
+    @field_validator("rate_spread")
+    @classmethod
+    def _check_spread(cls, spread: float) -> float:
+        if 0 < spread < 1:
+            raise ValueError(f"found {spread:g}; give a factor of at least 1, or 0 to leave the rates alone")
+        return spread
 
 
 class MomentumSettings(Group):

@@ -4,8 +4,8 @@ Mohri, Sivek and Suresh, "Agnostic Federated Learning", ICML 2019, Algorithm 1 (
 
 Deviations from the paper: the last model is returned, not the mean of all. Where clients are sampled, the weights of
 those present are restricted, renormalised and moved among themselves; the total of the absent ones stays. A client
-seen for the first time enters with its sample share among those present, scaled to the number of clients seen. A
-round in which all clients present have weight 0 goes by sample shares (note `restart`).
+seen for the first time enters with its share of the samples of all clients seen, itself included. A round in which
+all clients present have weight 0 goes by sample shares (note `restart`).
 Deviations from published code: the weights bear on the step; the projection is exact.
 """
 
@@ -34,6 +34,7 @@ class Afl(GramMethod):
     def __init__(self, settings: AflSettings, unit: float) -> None:
         self._gamma, self._unit = settings.gamma, unit
         self._lambda: dict[int, float] = {}
+        self._examples: dict[int, float] = {}
         self._present: Float64Array = np.empty(0)
         self._restart = False
 
@@ -50,9 +51,10 @@ class Afl(GramMethod):
 
     def _welcome(self, batch: RoundBatch) -> None:
         """Give clients that were never seen their weight, and scale down the others."""
-        new = {c: float(p) for c, p in zip(batch.clients, batch.shares, strict=True) if c not in self._lambda}
-        seen = len(self._lambda) + len(new)
-        entering = {client: share * len(batch.clients) / seen for client, share in new.items()}
+        new = {c: float(n) for c, n in zip(batch.clients, batch.examples, strict=True) if c not in self._lambda}
+        self._examples |= new
+        total = sum(self._examples.values())
+        entering = {client: examples / total for client, examples in new.items()}
         rest = 1 - sum(entering.values())
         self._lambda = {client: weight * rest for client, weight in self._lambda.items()} | entering
 
@@ -62,13 +64,16 @@ class Afl(GramMethod):
         return Combination(self._unit * self._present, notes=notes)
 
     def export_state(self) -> dict[str, NDArray[np.generic]]:
-        """lambda of all clients seen."""
+        """lambda and samples of all clients seen."""
         seen = sorted(self._lambda)
         return {
             "clients": np.array(seen, dtype=np.int64),
+            "examples": np.array([self._examples[client] for client in seen], dtype=np.float64),
             "lambda": np.array([self._lambda[client] for client in seen], dtype=np.float64),
         }
 
     def restore_state(self, state: State) -> None:
-        """Take up lambda."""
-        self._lambda = dict(zip(state["clients"].tolist(), state["lambda"].tolist(), strict=True))
+        """Take up lambda and samples."""
+        clients = state["clients"].tolist()
+        self._lambda = dict(zip(clients, state["lambda"].tolist(), strict=True))
+        self._examples = dict(zip(clients, state["examples"].tolist(), strict=True))

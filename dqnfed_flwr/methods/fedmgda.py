@@ -23,7 +23,8 @@ class FedMgdaPlus(GramMethod):
     """step = eta * sum lambda_k u_k, u_k = g_k / |g_k|, lambda = argmin |sum lambda_k u_k|^2, |lambda_k - p_k| <= eps.
 
     lambda lies on the simplex. epsilon = 0 takes the sample shares p_k, epsilon = 1 is MGDA on the unit rows. With
-    an epsilon below 1 the step need not lower every loss; `stationary` is said only where it vanishes.
+    an epsilon below 1 the step need not lower every loss; it is `stationary`, and 0, only where it vanishes up to
+    rounding.
 
     Deviations from the paper: a client without a gradient is left out and the shares of the others sum to 1. From
     published code: solvers that need a positive definite Gramian fail on two equal clients, and their status is
@@ -52,11 +53,12 @@ class FedMgdaPlus(GramMethod):
         lower, upper = np.maximum(shares - self._epsilon, 0), np.minimum(shares + self._epsilon, 1)
         solved = box_simplex_weights(scaled.cosines, lower=lower, upper=upper)
         length = math.sqrt(max(float(solved.weights @ scaled.cosines @ solved.weights), 0.0))
+        vanishes = length <= STATIONARY_COSINE
         return Combination(
-            self._unit * scaled.unscale(solved.weights),
+            (0.0 if vanishes else self._unit) * scaled.unscale(solved.weights),
             rank=scaled.rank(CUTOFF),
             condition=scaled.condition(CUTOFF),
             residual=solved.residual,
-            status=Status.STATIONARY if length <= STATIONARY_COSINE else solved.status,
+            status=Status.STATIONARY if vanishes else solved.status,
             excluded=excluded,
         )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dqnfed_flwr.linalg.min_norm import hull_weights
+from dqnfed_flwr.linalg.min_norm import Status, hull_weights
 from dqnfed_flwr.methods._base import GramMethod
 from dqnfed_flwr.methods.rates import ZERO_GRADIENT
 from dqnfed_flwr.types import Combination, RoundBatch
@@ -33,8 +33,9 @@ class Mgda(GramMethod):
         """eta * lambda_k; zero at a Pareto-stationary model."""
         point = hull_weights(batch.gram)
         moving = np.diag(batch.gram) > 0
+        length = 0.0 if point.status == Status.STATIONARY else self._unit
         return Combination(
-            self._unit * point.weights,
+            length * point.weights,
             rank=point.rank,
             condition=point.condition,
             residual=point.residual,

@@ -56,5 +56,4 @@ def limit_spread(rates: Float64Array, squared_norms: Float64Array, spread: float
         return rates
     inverse = rates / squared_norms
     median = float(np.median(inverse))
-    factor = max(spread, 1.0)
-    return np.asarray(np.clip(inverse, median / factor, median * factor) * squared_norms)
+    return np.asarray(np.clip(inverse, median / spread, median * spread) * squared_norms)

@@ -177,11 +177,12 @@ class StepTrials:
         return self._settings.sampled >= self._settings.clients and heard.issuperset(self._roster.members)
 
     def _relax(self, pending: PendingStep, mean_gradient: Tensor) -> None:
-        """Go on along the mean gradient, judged by the mean loss."""
-        pending.step, pending.fallback, pending.relaxed = mean_gradient, None, True
-        pending.scale = replace(pending.scale, norm=float(mean_gradient.norm()))
+        """Go on along the mean row, as long as FedAvg's step, judged by the mean loss."""
+        step = self._settings.unit * mean_gradient
+        pending.step, pending.fallback, pending.relaxed = step, None, True
+        pending.scale = replace(pending.scale, norm=float(step.norm()))
         pending.ladder = Ladder(0.0)
-        self._offer(pending, Ladder(self._settings.local.lr))
+        self._offer(pending, Ladder(1.0))
 
     def _give_up(self, pending: PendingStep, status: str) -> None:
         """The round ends with the model that it began with."""

@@ -76,8 +76,20 @@ def test_the_weights_of_absent_clients_stay() -> None:
 def test_clients_that_come_later_enter_with_their_share() -> None:
     method = afl(gamma=0.0)
     np.testing.assert_allclose(weights(method, [4, 7], [1, 1]), [0.5, 0.5])
-    # Client 5 has half of the samples present: 1/2 * 2/3 of the whole; the others keep 2/3 of theirs.
+    # Client 5 has a third of the samples seen; the others keep 2/3 of theirs.
     np.testing.assert_allclose(weights(method, [5, 7], [1, 1]), [0.5, 0.5], rtol=1e-12)
+
+
+@pytest.mark.parametrize("rounds", [[(0, 1), (2, 3)], [(0, 2), (1, 3)], [(3,), (1, 2), (0,)]])
+def test_without_gamma_the_order_in_which_clients_are_met_does_not_matter(rounds: list[tuple[int, ...]]) -> None:
+    samples = {0: 10, 1: 10, 2: 90, 3: 90}
+    method = afl(gamma=0.0)
+    for clients in rounds:
+        weights(method, list(clients), [1.0] * len(clients), examples=[samples[client] for client in clients])
+    again = afl(gamma=0.0)
+    again.restore_state(method.export_state())
+    for each in (method, again):
+        np.testing.assert_allclose(weights(each, [0, 2], [1, 1], examples=[10, 90]), [0.1, 0.9], rtol=1e-12)
     np.testing.assert_allclose(weights(method, [4, 5, 7], [1, 1, 1]), [1 / 3] * 3, rtol=1e-12)
 
 

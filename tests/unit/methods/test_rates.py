@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dqnfed_flwr.config import Settings
+from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.methods.rates import MAX_INVERSE_CURVATURE, fit_clients, limit_spread
 from dqnfed_flwr.types import RoundBatch
 
@@ -56,7 +58,7 @@ def test_no_limit_leaves_rates_alone(rates: list[float]) -> None:
 @given(positive)
 def test_the_tightest_limit_makes_rates_proportional_to_the_squared_gradients(rates: list[float]) -> None:
     squared_norms = np.arange(1.0, len(rates) + 1)
-    limited = limit_spread(np.array(rates), squared_norms, 0.5)  # below 1 counts as 1
+    limited = limit_spread(np.array(rates), squared_norms, 1.0)
     np.testing.assert_allclose(limited / squared_norms, (limited / squared_norms)[0], rtol=1e-12)
 
 
@@ -67,3 +69,9 @@ def test_limited_rates_keep_their_order_and_the_bound(rates: list[float], spread
     assert (limited <= median * spread * (1 + 1e-12)).all()
     assert (limited >= median / spread * (1 - 1e-12)).all()
     assert (np.diff(limited[np.argsort(rates)]) >= 0).all()
+
+
+@pytest.mark.parametrize("spread", [0.01, 0.5, 0.999])
+def test_a_spread_below_one_is_refused(spread: float) -> None:
+    with pytest.raises(ConfigError, match=rf"rate-spread: found {spread:g}; give a factor of at least 1, or 0"):
+        Settings.from_mapping({"dqn-fed.rate-spread": spread})

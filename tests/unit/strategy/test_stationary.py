@@ -72,10 +72,13 @@ def test_a_run_that_is_given_fewer_rounds_than_it_has_done_is_over(tmp_path: Pat
 
 @pytest.mark.parametrize("choice", ["stay", "relax"])
 def test_the_method_hears_how_each_step_was_used(choice: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    heard: list[float] = []
-    monkeypatch.setattr(RateMethod, "settle", lambda self, step, factor: heard.append(factor), raising=False)
+    heard: list[tuple[list[float], float]] = []
+    monkeypatch.setattr(
+        RateMethod, "settle", lambda self, step, factor: heard.append((step.tolist(), factor)), raising=False
+    )
     run(UNEQUAL, [0.0, 0.0], **{"step.on-stationary": choice, "local.lr": 0.5, "rounds": 2})
-    assert heard == ([0.0, 0.0] if choice == "stay" else [0.5, 0.5])
+    # The mean gradient is (1, 0) at (0, 0) and (1/2, 0) at (-1/2, 0); a memory of steps takes what was taken.
+    assert heard == ([([0, 0], 0)] * 2 if choice == "stay" else [([0.5, 0], 1), ([0.25, 0], 1)])
 
 
 def test_relax_lowers_the_mean_loss_in_place_of_every_loss() -> None:
@@ -84,17 +87,37 @@ def test_relax_lowers_the_mean_loss_in_place_of_every_loss() -> None:
     event = outcome.events[0]
     # The mean gradient is (1, 0): half of it leads to (-1/2, 0), where the losses are 9/8 and 25/8 for 1/2 and 9/2.
     assert event.status == "relaxed"
-    assert event.factor == 0.5
+    assert event.factor == 1.0
     assert event.losses_before == [0.5, 4.5]
     assert event.losses_after == [1.125, 3.125]
     assert event.improved_ratio == 0.5
 
 
+@pytest.mark.parametrize(
+    "method", [{"method": "mgda"}, {"method": "fedmgda+", "local.work": "gradient", "fedmgda.epsilon": 1.0}]
+)
+@pytest.mark.parametrize("rule", ["newton", "probed"])
+def test_a_hull_that_holds_the_origin_up_to_rounding_is_stationary(method: dict[str, Any], rule: str) -> None:
+    around = [Quadratic(np.array(centre)) for centre in ((1.0, 0.3), (-0.7, 1.1), (-0.4, -1.3))]
+    outcome = run(around, [0.0, 0.0], **method, **{"rounds": 4, "step-rule": rule, "dtype": "float64"})
+    assert outcome.status == "pareto-stationary"
+    assert [(event.status, event.factor, event.step_norm_squared) for event in outcome.events] == [
+        ("stationary", 0.0, 0.0)
+    ]
+
+
+@pytest.mark.parametrize(("work", "length"), [("sgd", 1.0), ("gradient", 0.1)])
+def test_a_relaxed_step_is_as_long_as_fedavgs(work: str, length: float) -> None:
+    settings = {"method": "mgda", "step.on-stationary": "relax", "local.work": work, "local.lr": 0.1, "rounds": 1}
+    # The mean row is (1, 0); a displacement of local passes has their rate in it already.
+    assert run(UNEQUAL, [0.0, 0.0], **settings).theta.tolist() == pytest.approx([-length, 0.0])
+
+
 def test_a_relaxed_step_that_is_too_long_is_cut() -> None:
     outcome = run(UNEQUAL, [0.0, 0.0], **{"step.on-stationary": "relax", "local.lr": 8.0, "rounds": 1})
-    # 8 and 2 lead to losses of 40.5 and 12.5, and of 4.5 and 0.5: not below the 5 of the start.
+    # Lengths of 8 and 2 lead to losses of 40.5 and 12.5, and of 4.5 and 0.5: not below the 5 of the start.
     (event,) = outcome.events
-    assert (event.misses, event.factor) == (2, 0.5)
+    assert (event.misses, event.factor) == (2, 1 / 16)
     assert event.losses_after == [1.125, 3.125]
 
 
