@@ -58,7 +58,8 @@ def reproduce(
       dqnfed reproduce table1 --part setup1 --methods DQN-Fed,FedAvg --rounds 200
       dqnfed reproduce table4 --reduced --jobs 2
 
-    Exit status: 0 some run of every part ended, 1 all failed, 2 the settings are at fault, 130 interrupted.
+    Exit status: 0 some run of every part ended, 1 all runs of some part failed, 2 the settings are at fault,
+    130 interrupted.
     """  # noqa: D301  # \b keeps the lines of a help text apart
     from dqnfed_flwr.cli.reproduce import Options, list_manifests
     from dqnfed_flwr.cli.reproduce import reproduce as carry_out

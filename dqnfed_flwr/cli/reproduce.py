@@ -87,9 +87,14 @@ def reproduce(options: Options) -> None:
     if options.dry_run:
         _show_plans(console, manifest, possible, plans, wish)
         return
-    for key, part in possible.items():
-        _run_part(console, manifest, key, part, plans[key], options, directory)
+    failed = [
+        key
+        for key, part in possible.items()
+        if not _run_part(console, manifest, key, part, plans[key], options, directory)
+    ]
     _write_report(console, directory)
+    if failed:
+        raise RunError(f"{', '.join(failed)}: every run failed; the reasons are below the table")
 
 
 def _wish(options: Options) -> Wish:
@@ -101,7 +106,8 @@ def _wish(options: Options) -> Wish:
 
 def _run_part(
     console: Console, manifest: Manifest, key: str, part: Part, plan: Plan, options: Options, directory: Path
-) -> None:
+) -> bool:
+    """Carry a part out and show its tables; tell whether any run came to its end."""
     from dqnfed_flwr.compare.conduct import conduct, number_of_runs
     from dqnfed_flwr.compare.files import as_json, write_files
     from dqnfed_flwr.compare.progress import CompareProgress
@@ -134,8 +140,7 @@ def _run_part(
         write_files(plan.directory, comparison, figures, tables(comparison))
     shown = [paper_table(part, comparison), difference_table(comparison)]
     print_tables(console, [table for table in shown if table])
-    if not any(row.good for row in rows):
-        raise RunError(f"{key}: every run failed; the reasons are below the table")
+    return any(row.good for row in rows)
 
 
 def _write_report(console: Console, directory: Path) -> None:

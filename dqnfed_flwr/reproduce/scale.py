@@ -57,8 +57,14 @@ def deviations(
             changed.append(f"{key} {show(now)} for {show(then)}" if then != "" else f"{key} {show(now)}")
     if len(seeds) < len(full_seeds):
         reduced.append(f"seeds {len(seeds)} of {len(full_seeds)}")
+    elif full_seeds and not set(full_seeds) <= set(seeds):
+        changed.append(f"seeds {_listed(seeds)} for {_listed(full_seeds)}")
     parts = [f"{word}: {', '.join(found)}" for word, found in (("reduced", reduced), ("changed", changed)) if found]
     return "; ".join(parts)
+
+
+def _listed(seeds: Sequence[int]) -> str:
+    return " ".join(map(str, seeds))
 
 
 def _size(key: str, value: Scalar) -> float:

@@ -175,6 +175,23 @@ def test_what_would_run_is_said_without_running(manifest: str, tmp_path: Path) -
     assert not (tmp_path / "none").exists()
 
 
+def test_a_part_without_its_data_leaves_the_others_their_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = """  lost:
+    title: Without its files
+    settings: {data: femnist, clients: 3, model: logistic, rounds: 1}
+    rows: [{method: fedavg}]
+    reduced: {}
+"""
+    monkeypatch.setenv("DQNFED_DATA", str(tmp_path / "data"))
+    path = tmp_path / "mine.yaml"
+    path.write_text(TINY.replace("parts:\n", f"parts:\n{lost}"), "utf-8")
+    shown = called("reproduce", str(path), "--reduced", "--jobs", "1", "--output", str(tmp_path / "out"), status=1)
+    assert "lost: every run failed; the reasons are below the table" in shown
+    written = (tmp_path / "out" / "report.md").read_text("utf-8")
+    assert "femnist is not in" in written
+    assert "| DQN-Fed | " in written
+
+
 def test_a_single_run_and_a_comparison_have_a_page_too(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     run({"data": "digits", "clients": 3, "model": "logistic", "rounds": 2, "output": str(folder)})
