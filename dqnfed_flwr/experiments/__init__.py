@@ -70,8 +70,11 @@ def parse_scalar(text: str) -> str | int | float | bool:
     raise ConfigError(f"found {text!r}; give one number, word, true or false")
 
 
+_BOOL = "tag:yaml.org,2002:bool"
+
+
 class _Loader(yaml.SafeLoader):
-    """YAML without two surprises of PyYAML: 1e-4 is a number, and a key that stands twice is an error."""
+    """YAML without three surprises of PyYAML: 1e-4 is a number, off is a word, a key that stands twice is an error."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         """Build a mapping whose keys differ."""
@@ -82,6 +85,11 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep=deep)
 
 
+_Loader.yaml_implicit_resolvers = {
+    first: [found for found in resolvers if found[0] != _BOOL]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(_BOOL, re.compile(r"(true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
 )

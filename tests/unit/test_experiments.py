@@ -81,7 +81,7 @@ def test_missing_file_and_folder_say_why(tmp_path: Path) -> None:
     [
         *(("3", 3), ("0.5", 0.5), ("1e-4", 1e-4), ("1E3", 1000.0), ("true", True), ("false", False)),
         *(("", None), ("fedavg", "fedavg"), ("a:b", "a:b"), ("'3'", "3"), ("runs/x y", "runs/x y")),
-        *(("[1", "[1"), ("-.5e+1", -5.0)),
+        *(("[1", "[1"), ("-.5e+1", -5.0), ("off", "off"), ("no", "no"), ("True", True)),
     ],
 )
 def test_scalars_of_the_command_line(text: str, value: object) -> None:
