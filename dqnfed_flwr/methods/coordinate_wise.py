@@ -74,7 +74,8 @@ class TrimmedMean(CoordinateWise):
 
     def step(self, batch: RoundBatch, rows: RoundRows) -> Tensor:
         """eta * trimmed mean [D]."""
-        self._trimmed = int(self._share * len(batch.clients) + ROUNDING)
+        clients = len(batch.clients)
+        self._trimmed = min(int(self._share * clients + ROUNDING), (clients - 1) // 2)
         return super().step(batch, rows)
 
     def figure(self, columns: Float64Array) -> Float64Array:

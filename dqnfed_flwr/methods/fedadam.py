@@ -5,10 +5,13 @@ Algorithm 2.
 
 Deviations from the paper: clients count by sample share, not alike; v starts at tau^2, the smallest value that the
 paper allows. As in the paper there is no bias correction. Deviations from published code: some start v at 0, some
-correct the bias. The displacements of a round whose step the step rule refused stay in the averages.
+correct the bias. The displacements of a round whose step the step rule refused stay in the averages. A mean whose
+square is no number any more is left out of them and counted (note `overflow`): v would never come down from it.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -39,18 +42,27 @@ class FedAdam(VectorMethod):
         self._settings, self._unit = settings, unit
         self._first = torch.zeros(())
         self._second = torch.tensor(settings.tau**2, dtype=torch.float64)
+        self._overflow = False
 
     def observe(self, batch: RoundBatch, rows: RoundRows) -> None:
         """Take the mean displacement into m and v."""
         mean = rows.combine(self._unit * batch.shares)
+        square = mean.square()
+        self._overflow = not bool(torch.isfinite(square).all())
+        if self._overflow:
+            return
         beta1, beta2 = self._settings.beta1, self._settings.beta2
         self._first = beta1 * self._first + (1 - beta1) * mean
-        self._second = beta2 * self._second + (1 - beta2) * mean.square()
+        self._second = beta2 * self._second + (1 - beta2) * square
 
     def step(self, batch: RoundBatch, rows: RoundRows) -> Tensor:
         """lr m / (sqrt(v) + tau) [D]."""
         del batch, rows
         return self._settings.lr * self._first / (self._second.sqrt() + self._settings.tau)
+
+    def notes(self) -> Mapping[str, float]:
+        """Whether the mean of this round was left out."""
+        return {"overflow": float(self._overflow)}
 
     def export_state(self) -> dict[str, NDArray[np.generic]]:
         """m and v."""

@@ -70,8 +70,9 @@ def sgd(
 
     v <- momentum * v + g, theta <- theta - lr * v, from v = 0, with g the gradient of the mini-batch's mean
     cross-entropy plus ridge * theta, plus weight * (theta - anchor) where something pulls. The rate is
-    lr * decay^(round - 1). The last mini-batch of an epoch may be smaller. The model trains: its buffers change, and
-    dropout draws from the turn's own stream.
+    lr * decay^(round - 1). The last mini-batch of an epoch may be smaller; where the model has buffers, a single
+    sample that is left over joins the mini-batch before it, for statistics need two. The model trains: its buffers
+    change, and dropout draws from the turn's own stream.
 
     Parameters
     ----------
@@ -104,8 +105,11 @@ def sgd(
             moves = torch.autograd.grad(part, model.parameters, allow_unused=True, materialize_grads=True)
             if loss.ridge:
                 moves = tuple(torch.add(move, view, alpha=loss.ridge) for move, view in zip(moves, views, strict=True))
-            for view, anchor, move in zip(views, anchors, moves, strict=False):
-                move.add_(view - anchor, alpha=pull.weight)
+            if pull.weight:  # never in place: two parameters may share one gradient
+                moves = tuple(
+                    torch.add(move, view - anchor, alpha=pull.weight)
+                    for move, view, anchor in zip(moves, views, anchors, strict=True)
+                )
             for velocity, move in zip(velocities, moves, strict=settings.momentum > 0):
                 velocity.mul_(settings.momentum).add_(move)
             for view, move in zip(views, velocities or moves, strict=True):
@@ -169,8 +173,16 @@ def _batches(loss: LocalLoss, settings: LocalSettings, turn: Turn) -> Iterator[t
     shuffle = turn.generator(_SHUFFLE)
     for _ in range(settings.epochs):
         order = torch.from_numpy(shuffle.permutation(loss.num_examples)).to(labels.device)
-        for rows in torch.split(order, size):
+        for rows in _split(order, size, least=2 if loss.model.spec.buffers else 1):
             yield inputs[rows], labels[rows]
+
+
+def _split(order: Tensor, size: int, *, least: int) -> list[Tensor]:
+    """Parts of `size`; a last one of fewer than `least` joins the one before."""
+    parts = list(torch.split(order, size))
+    if len(parts) > 1 and len(parts[-1]) < least:
+        parts[-2:] = [torch.cat(parts[-2:])]
+    return parts
 
 
 def _seeded_dropout(turn: Turn, model: FlatModel) -> AbstractContextManager[None]:

@@ -39,6 +39,11 @@ def flwr_krum(rows: Float64Array, byzantine: int, keep: int) -> Sequence[int]:
     return [int(content.metric_records["metrics"]["row"]) for content in chosen]  # type: ignore[arg-type]
 
 
+def test_a_share_just_below_a_half_leaves_a_value() -> None:
+    trimmed = method("trimmed-mean", **{"trimmed-mean.share": 0.4999999999})
+    np.testing.assert_allclose(decide(trimmed, np.array([[1.0, 4.0], [3.0, 0.0]])).step, [2.0, 2.0])
+
+
 def test_krum_worked_by_hand() -> None:
     # K = 5, f = 1: squared distances to the two nearest are 1 + 4, 1 + 1, 1 + 4, 4 + 9, 96^2 + 98^2.
     np.testing.assert_allclose(krum_scores(LINE @ LINE.T, 1), [5, 2, 5, 13, 96**2 + 98**2])

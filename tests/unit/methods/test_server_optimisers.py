@@ -32,6 +32,18 @@ def test_fedavgm_by_hand() -> None:
     np.testing.assert_allclose(decide(method, FIRST, examples=[1, 3]).step, [4.5, 1])  # v = (2.25, 0.5)
 
 
+def test_fedadam_leaves_out_a_mean_whose_square_is_no_number() -> None:
+    method, spared = make("fedadam"), make("fedadam")
+    for each in (method, spared):
+        decide(each, SECOND)
+    solved = decide(method, FIRST * 1e200, rates=[1, 1])
+    assert solved.combination.notes["overflow"] == 1.0
+    following = decide(method, SECOND)
+    assert following.combination.notes["overflow"] == 0.0
+    np.testing.assert_array_equal(following.step, decide(spared, SECOND).step)
+    assert float(following.step.abs().max()) > 0
+
+
 def test_fedadam_by_hand() -> None:
     settings = {"lr": 2.0, "beta1": 0.5, "beta2": 0.75, "tau": 1.0}
     method = make("fedadam", **{f"fedadam.{name}": value for name, value in settings.items()})

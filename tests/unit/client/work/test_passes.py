@@ -13,7 +13,7 @@ from dqnfed_flwr.client.curvature import Curvature, Point
 from dqnfed_flwr.client.curvature_state import CurvatureState
 from dqnfed_flwr.client.flat_model import FlatModel
 from dqnfed_flwr.client.gradients import LocalLoss
-from dqnfed_flwr.client.work.passes import Turn, lbfgs_passes, mini_batch, sgd
+from dqnfed_flwr.client.work.passes import Pull, Turn, lbfgs_passes, mini_batch, sgd
 from dqnfed_flwr.config import CurvatureSettings, LocalSettings
 from dqnfed_flwr.linalg.dense_bfgs import inverse_update
 
@@ -56,6 +56,45 @@ def test_sgd_is_that_of_torch(momentum: float, ridge: float, epochs: int, batch:
             optimizer.step()
     reached = loss.model.spec.flatten(module)
     np.testing.assert_allclose((theta - moved).numpy(), reached.numpy(), rtol=1e-12, atol=1e-13)
+
+
+class Shared(nn.Module):
+    """Autograd gives its two parameters one gradient tensor, and the third one of stride 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = (nn.Parameter(torch.full((4, 3), value)) for value in (0.1, -0.2))
+        self.scale = nn.Parameter(torch.tensor([0.5, 0.7]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(x, self.first + self.second) * self.scale.sum()
+
+
+def test_the_proximal_pull_is_each_parameters_own() -> None:
+    loss = problem(Shared())
+    theta, anchor = in_order(loss), torch.linspace(-1, 1, 26, dtype=torch.float64)
+    moved = sgd(loss, theta, local(lr=0.3), Turn(5, 3, 2), pull=Pull(anchor, 0.7))
+
+    x, y = loss.samples
+    loss.model.place(theta.clone())
+    gradient = torch.autograd.grad(nn.functional.cross_entropy(loss.model.module(x), y), loss.model.parameters)
+    expected = 0.3 * (loss.model.flat([part.clone() for part in gradient]) + 0.7 * (theta - anchor))
+    np.testing.assert_allclose(moved.numpy(), expected.numpy(), rtol=1e-12)
+
+
+@pytest.mark.parametrize(("layer", "sizes"), [(nn.BatchNorm1d(3), [4, 5]), (nn.LayerNorm(3), [4, 4, 1])])
+def test_a_sample_left_over_joins_the_batch_before_it_where_statistics_need_two(
+    layer: nn.Module, sizes: list[int]
+) -> None:
+    loss = problem(layer, nn.Linear(3, 4), n=9)
+    seen: list[int] = []
+
+    def noted(module: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        seen.append(len(x))
+        return nn.functional.cross_entropy(module(x), y)
+
+    sgd(loss, in_order(loss), local(batch_size=4), Turn(5, 3, 2), batch_loss=noted)
+    assert seen == sizes
 
 
 def test_sgd_depends_on_seed_round_and_client_alone() -> None:
