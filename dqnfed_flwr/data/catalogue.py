@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dqnfed_flwr.data.forms import FORMS, NAMED, Named
-from dqnfed_flwr.data.npz import map_kept, map_npz
+from dqnfed_flwr.data.npz import checksums, map_kept
 from dqnfed_flwr.data.sets import npz_file
+from dqnfed_flwr.data.sources import is_source
 from dqnfed_flwr.data.store import data_root, readable
 from dqnfed_flwr.data.torchvision_sets import DOWNLOADS, TORCHVISION_SETS
 from dqnfed_flwr.errors import DataError
@@ -40,7 +41,8 @@ def npz_of(name: str) -> Path:
         If the set is unknown, or cannot be had.
     """
     if not name.endswith(".npz") and (path := npz_file(name)) is not None:
-        map_kept(path)
+        if is_source(name):  # the public sets are checked wherever they are asked for
+            map_kept(path)
         return path
     raise DataError(
         f"data: {name!r} is nothing to fetch or decode; allowed: {', '.join(sorted(TORCHVISION_SETS))}, "
@@ -53,7 +55,7 @@ def _kept(name: str) -> Entry | None:
     if not file.exists():
         return None
     try:
-        map_npz(file)
+        checksums(file)
     except DataError:
         return Entry(name, "damaged", f"{file}: delete it, and it is made anew")
     return Entry(name, "yes", str(file))

@@ -50,6 +50,7 @@ class FedAdam(VectorMethod):
         square = mean.square()
         self._overflow = not bool(torch.isfinite(square).all())
         if self._overflow:
+            self._first = self._first.expand_as(mean)
             return
         beta1, beta2 = self._settings.beta1, self._settings.beta2
         self._first = beta1 * self._first + (1 - beta1) * mean

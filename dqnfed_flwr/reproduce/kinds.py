@@ -12,7 +12,7 @@ from dqnfed_flwr.reproduce.measures import MEASURES
 T = TypeVar("T")
 
 
-def _each_once(values: list[T]) -> list[T]:
+def _no_twice(values: list[T]) -> list[T]:
     if twice := [value for place, value in enumerate(values) if value in values[:place]]:
         raise ValueError(f"found {twice[0]!r} twice")
     return values
@@ -30,9 +30,9 @@ def _setting(key: str) -> str:
     return key
 
 
-Seeds = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1), AfterValidator(_each_once)]
+Seeds = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1), AfterValidator(_no_twice)]
 Columns = Annotated[list[Annotated[str, AfterValidator(_measure)]], Field(min_length=1)]
 Figures = dict[Annotated[str, AfterValidator(_measure)], float]
-Values = Annotated[list[Scalar], Field(min_length=1), AfterValidator(_each_once)]
+Values = Annotated[list[Scalar], Field(min_length=1), AfterValidator(_no_twice)]
 Axes = dict[Annotated[str, AfterValidator(_setting)], Values]
 Folder = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]

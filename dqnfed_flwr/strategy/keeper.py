@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from logging import INFO, WARNING
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dqnfed_flwr import wire
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.errors import ConfigError
+from dqnfed_flwr.errors import CheckpointError, ConfigError
 from dqnfed_flwr.methods._base import Method
 from dqnfed_flwr.run_files import CHECKPOINT, EVENTS
 from dqnfed_flwr.steps import StepRule
@@ -24,6 +24,7 @@ from dqnfed_flwr.strategy.orders import trains_on_the_line
 from dqnfed_flwr.strategy.origin import Origin
 from dqnfed_flwr.strategy.snapshot import pack_state, unpack_state
 from dqnfed_flwr.strategy.state import RunState, reopen
+from dqnfed_flwr.strategy.vectors import Arrays
 from dqnfed_flwr.telemetry.events import RoundEvent
 from dqnfed_flwr.telemetry.log import read_events
 from dqnfed_flwr.telemetry.patience import Patience
@@ -149,11 +150,7 @@ class RunKeeper:
         record, arrays = store.read()
         check_settings(record["settings"], self._settings.flat())
         origin = origin.continuing(record)
-        self._method.restore_state(ungroup("method", arrays))
-        self._rule.restore_state(record["rule"])
-        if isinstance(self._grid, KeepsClientState):
-            self._grid.restore_client_states(ungroup("clients", arrays))
-        state = unpack_state(record, arrays)
+        state = self._restored(store, record, arrays)
         if dropped := reopen(state, self._settings):
             self._method.settle(dropped.step, 0.0)
         log(INFO, "Resumed after round %d", state.round)
@@ -164,3 +161,18 @@ class RunKeeper:
         if len(events) < state.round:
             log(WARNING, "%s: %d of %d events are there; figures cover those", log_file, len(events), state.round)
         return Beginning(state, events, origin)
+
+    def _restored(self, store: CheckpointStore, record: dict[str, Any], arrays: Arrays) -> RunState:
+        """Hand everybody the state that was kept for them, and the run's to the caller."""
+        version = record.get("version")
+        try:
+            self._method.restore_state(ungroup("method", arrays))
+            self._rule.restore_state(record["rule"])
+            if isinstance(self._grid, KeepsClientState):
+                self._grid.restore_client_states(ungroup("clients", arrays))
+            return unpack_state(record, arrays)
+        except (LookupError, TypeError) as error:  # what another version keeps under other names
+            raise CheckpointError(
+                f"{store.path}: written by dqnfed-flwr {version}, and its state does not suit this version, "
+                f"{package_version()} ({type(error).__name__}: {error}); continue with that version, or start anew"
+            ) from error

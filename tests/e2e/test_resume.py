@@ -144,6 +144,25 @@ def test_a_checkpoint_without_the_last_step_is_read_and_told_of(
     assert any("without the last step" in text for text in told)
 
 
+@pytest.mark.parametrize("lost", ["method/examples", "theta"])
+def test_a_checkpoint_of_another_version_is_refused_and_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    settings = {**TINY, "method": "afl", "output": str(tmp_path)}
+    write = CheckpointStore.write
+
+    def as_before(store: CheckpointStore, record: dict[str, Any], arrays: dict[str, Any]) -> None:
+        write(store, record, {key: values for key, values in arrays.items() if key != lost})
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CheckpointStore, "write", as_before)
+        run(settings)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(CheckpointError, match=f"does not suit this version.*{lost.split('/')[-1]}.*start anew"):
+        run({**settings, "rounds": 4}, resume=True)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
 def test_a_run_that_was_cut_short_ends_at_the_round_that_it_had_done(tmp_path: Path) -> None:
     settings = {**TINY, "method": "fedavgm", "output": str(tmp_path / "cut")}
     with pytest.raises(Stop):

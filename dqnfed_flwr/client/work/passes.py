@@ -173,7 +173,7 @@ def _batches(loss: LocalLoss, settings: LocalSettings, turn: Turn) -> Iterator[t
     shuffle = turn.generator(_SHUFFLE)
     for _ in range(settings.epochs):
         order = torch.from_numpy(shuffle.permutation(loss.num_examples)).to(labels.device)
-        for rows in _split(order, size, least=2 if loss.model.spec.buffers else 1):
+        for rows in _split(order, size, least=min(2, size) if loss.model.spec.buffers else 1):
             yield inputs[rows], labels[rows]
 
 

@@ -44,6 +44,13 @@ def test_fedadam_leaves_out_a_mean_whose_square_is_no_number() -> None:
     assert float(following.step.abs().max()) > 0
 
 
+def test_fedadam_stays_where_the_first_mean_of_all_is_left_out() -> None:
+    method = make("fedadam")
+    solved = decide(method, FIRST * 1e200, rates=[1, 1])
+    np.testing.assert_array_equal(solved.step, [0, 0])
+    np.testing.assert_array_equal(decide(method, SECOND).step, decide(make("fedadam"), SECOND).step)
+
+
 def test_fedadam_by_hand() -> None:
     settings = {"lr": 2.0, "beta1": 0.5, "beta2": 0.75, "tau": 1.0}
     method = make("fedadam", **{f"fedadam.{name}": value for name, value in settings.items()})

@@ -82,9 +82,23 @@ def test_the_proximal_pull_is_each_parameters_own() -> None:
     np.testing.assert_allclose(moved.numpy(), expected.numpy(), rtol=1e-12)
 
 
-@pytest.mark.parametrize(("layer", "sizes"), [(nn.BatchNorm1d(3), [4, 5]), (nn.LayerNorm(3), [4, 4, 1])])
+class Centred(nn.Module):
+    """A buffer that is no statistic of a batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("centre", torch.zeros(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x - self.get_buffer("centre")
+
+
+@pytest.mark.parametrize(
+    ("layer", "batch", "sizes"),
+    [(nn.BatchNorm1d(3), 4, [4, 5]), (nn.LayerNorm(3), 4, [4, 4, 1]), (Centred(), 1, [1] * 9)],
+)
 def test_a_sample_left_over_joins_the_batch_before_it_where_statistics_need_two(
-    layer: nn.Module, sizes: list[int]
+    layer: nn.Module, batch: int, sizes: list[int]
 ) -> None:
     loss = problem(layer, nn.Linear(3, 4), n=9)
     seen: list[int] = []
@@ -93,7 +107,7 @@ def test_a_sample_left_over_joins_the_batch_before_it_where_statistics_need_two(
         seen.append(len(x))
         return nn.functional.cross_entropy(module(x), y)
 
-    sgd(loss, in_order(loss), local(batch_size=4), Turn(5, 3, 2), batch_loss=noted)
+    sgd(loss, in_order(loss), local(batch_size=batch), Turn(5, 3, 2), batch_loss=noted)
     assert seen == sizes
 
 
