@@ -1,4 +1,4 @@
-"""Kinds of values that a manifest has: seeds, grids, columns, published figures, names of folders."""
+"""Kinds of values that a manifest has: seeds, grids, columns, published figures, names of folders, lines of text."""
 
 from __future__ import annotations
 
@@ -30,6 +30,20 @@ def _setting(key: str) -> str:
     return key
 
 
+def _in_one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _not_empty(text: str) -> str:
+    if not text:
+        raise ValueError("found nothing; say it in a line of text")
+    return text
+
+
+Name = Annotated[str, AfterValidator(_in_one_line)]
+"""Text for a cell of a table; line breaks in it become spaces."""
+Line = Annotated[Name, AfterValidator(_not_empty)]
+"""Text for a heading or an item of a list, likewise, and never empty."""
 Seeds = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1), AfterValidator(_no_twice)]
 Columns = Annotated[list[Annotated[str, AfterValidator(_measure)]], Field(min_length=1)]
 Figures = dict[Annotated[str, AfterValidator(_measure)], float]

@@ -13,7 +13,7 @@ from dqnfed_flwr.compare.entries import shared
 from dqnfed_flwr.config._group import Group, Scalar, kebab
 from dqnfed_flwr.config.mapping import flatten, nest
 from dqnfed_flwr.errors import ConfigError
-from dqnfed_flwr.reproduce.kinds import Axes, Columns, Figures, Folder, Seeds
+from dqnfed_flwr.reproduce.kinds import Axes, Columns, Figures, Folder, Line, Name, Seeds
 from dqnfed_flwr.reproduce.printed import Place, printed_figures
 
 FORBIDDEN = ("method", "seed", "output", "resume")
@@ -46,8 +46,8 @@ class Row(Group):
     """A method of a table."""
 
     method: str = Field(description="its name here")
-    paper: str = Field("", description="its name in the paper; empty for a row that the paper has not")
-    title: str = Field("", description="its name in our tables; empty for the usual one")
+    paper: Name = Field("", description="its name in the paper; empty for a row that the paper has not")
+    title: Name = Field("", description="its name in our tables; empty for the usual one")
     settings: Nested = Field(default_factory=dict, description="settings of this row alone")
     grid: Axes = Field(default_factory=dict, description="keys to search over, with their values")
     figures: Figures = Field(default_factory=dict, description="published figures that are in no file")
@@ -88,7 +88,7 @@ class Reduced(Group):
 class Part(Group):
     """A setup: one comparison."""
 
-    title: str
+    title: Line
     like: str = Field("", description="MANIFEST.PART whose keys are taken where they are not given here")
     settings: Nested
     rows: list[Row] = Field(min_length=1)
@@ -98,9 +98,9 @@ class Part(Group):
     last: int = Field(1, ge=1, description="evaluations whose figures are averaged")
     search: Search = Field(default_factory=Search)
     reduced: Reduced
-    needs: list[str] = Field(default_factory=list, description="what must be there that the package does not bring")
+    needs: list[Line] = Field(default_factory=list, description="what must be there that the package does not bring")
     runs: bool = Field(True, description="false where the package cannot carry it out at all")
-    remarks: list[str] = Field(default_factory=list)
+    remarks: list[Line] = Field(default_factory=list)
 
     @property
     def own(self) -> dict[str, Scalar]:
@@ -121,12 +121,12 @@ class Part(Group):
 class Manifest(Group):
     """A table or a figure."""
 
-    title: str
-    source: str
+    title: Line
+    source: Line
     reference: str = Field("dqn-fed", description="the method whose claims are looked at")
     seeds: Seeds = Field(default_factory=lambda: [0, 1, 2, 3, 4])
-    open: list[str] = Field(default_factory=list, description="what the paper leaves open")
-    chosen: list[str] = Field(default_factory=list, description="what was chosen, and why")
+    open: list[Line] = Field(default_factory=list, description="what the paper leaves open")
+    chosen: list[Line] = Field(default_factory=list, description="what was chosen, and why")
     parts: dict[Folder, Part] = Field(min_length=1)
 
     def part(self, name: str) -> Part:

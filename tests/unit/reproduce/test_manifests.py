@@ -117,6 +117,7 @@ def test_one_published_figure_to_the_digit() -> None:
         ("clients: 5", "seed: 5", r"parts\.one: settings: seed cannot stand here"),
         ("    reduced: {settings: {rounds: 2}, seeds: [0]}", "", r"parts\.one\.reduced: is missing"),
         ("    title: Five", "    like: table1.setup9\n    title: Five", "give MANIFEST.PART of a shipped manifest"),
+        ("source: nobody", "source: ' '", "source: found nothing; say it in a line of text"),
         ("source: nobody", "source: nobody\nseeds: [0, 0]", "seeds: found 0 twice"),
         ("source: nobody", "source: nobody\nseeds: [-1]", r"seeds\.0: Input should be greater than or equal to 0"),
         ("seeds: [0]}", "seeds: []}", r"parts\.one\.reduced\.seeds: List should have at least 1 item"),
@@ -151,6 +152,13 @@ def test_a_faulty_manifest_is_refused_by_file_key_and_what_is_allowed(
     with pytest.raises(ConfigError, match=said) as refused:
         load_manifest(written(tmp_path, TINY.replace(old, new)))
     assert "mine.yaml" in str(refused.value)
+
+
+def test_text_over_several_lines_becomes_one(tmp_path: Path) -> None:
+    folded = "    title: |\n      Five\n\n      clients\n    remarks: [' of\n      note ']\n    settings"
+    text = TINY.replace("    title: Five clients\n    settings", folded).replace("Ours", '"Ours,\n      at last"')
+    part = load_manifest(written(tmp_path, text)).parts["one"]
+    assert (part.title, part.remarks, part.rows[0].paper) == ("Five clients", ["of note"], "Ours, at last")
 
 
 def test_unknown_manifests_and_files_are_named() -> None:
