@@ -25,8 +25,14 @@ def kebab(name: str) -> str:
 
 
 class Group(BaseModel):
-    """Base of all groups: frozen, unknown keys refused, types not coerced, kebab-case names outside."""
+    """Base of all groups: frozen, unknown keys refused, types not coerced, numbers finite, kebab-case names outside."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, alias_generator=kebab, validate_by_name=True, validate_by_alias=True
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,
+        alias_generator=kebab,
+        validate_by_name=True,
+        validate_by_alias=True,
     )

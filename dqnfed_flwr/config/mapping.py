@@ -10,7 +10,13 @@ from dqnfed_flwr.errors import ConfigError
 
 
 def nest(mapping: Mapping[str, Any]) -> dict[str, Any]:
-    """Turn dotted keys into nested mappings; whole numbers are welcome where a real one is asked for."""
+    """Turn dotted keys into nested mappings.
+
+    Raises
+    ------
+    ConfigError
+        If a key is given twice, under both forms, with different values.
+    """
     nested: dict[str, Any] = {}
     for key, value in mapping.items():
         group = nested
@@ -19,12 +25,20 @@ def nest(mapping: Mapping[str, Any]) -> dict[str, Any]:
             group = group.setdefault(parent, {})
             if not isinstance(group, dict):
                 raise ConfigError(f"{key}: {parent!r} is set both as a value and as a group")
-        if isinstance(value, Mapping):
-            value = nest(value)
-            if isinstance(group.get(last), dict):
-                value = {**group[last], **value}
-        group[last] = value
+        _put(group, last, nest(value) if isinstance(value, Mapping) else value, str(key))
     return nested
+
+
+def _put(group: dict[str, Any], name: str, value: Any, key: str) -> None:
+    if name not in group:
+        group[name] = value
+        return
+    known = group[name]
+    if isinstance(known, dict) and isinstance(value, dict):
+        for inner, item in value.items():
+            _put(known, inner, item, f"{key}.{inner}")
+    elif known != value:
+        raise ConfigError(f"{key}: found both {known!r} and {value!r}; give it once")
 
 
 def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Scalar]:

@@ -77,7 +77,7 @@ class Settings(Group):
     participation: float = Field(1.0, gt=0, le=1, description="share of clients asked in a round")
     rounds: int = Field(20, ge=1, description="rounds")
     num_classes: int = Field(0, ge=0, description="classes of the data; 0 asks the data")
-    seed: int = Field(0, ge=0, description="of partition, initial model, sampling and mini-batches")
+    seed: int = Field(0, ge=0, lt=2**63, description="of partition, initial model, sampling and mini-batches")
     model: str = Field("mlp", description="logistic, mlp, cnn, resnet18-gn, char-lstm, or module:function")
     ridge: float = Field(0.0, ge=0, description="adds ridge/2 |theta|^2 to every client's loss")
     dtype: Literal["float32", "float64"] = Field("float32", description="of model and gradients")

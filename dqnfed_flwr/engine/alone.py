@@ -1,6 +1,7 @@
 """One at a time in a folder: whoever comes second waits for a while, and is then told who is there.
 
-The lock is the kernel's, on an open file: it is gone with its process, however that ended.
+The lock is the kernel's, on an open file: it is gone with its process, however that ended. Only a program that the
+process was just starting when it was killed holds it on for a moment, until it runs.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from pathlib import Path
 from dqnfed_flwr.errors import ConfigError
 
 LOCK = ".lock"
-POLL_SECONDS = 0.5
+POLL_SECONDS = 0.1
+LINGER_SECONDS = 1.0
+"""For which a lock that nobody is waited for is tried again: what a killed process was starting may hold it."""
 TAKEOVER_SECONDS = 60.0
 """How long a run waits for the one before: a ServerApp taken for lost ends when it next calls the SuperLink."""
 
@@ -35,7 +38,7 @@ def alone_in(directory: Path | None, seconds: float = 0.0) -> Iterator[None]:
     directory : Path | None
         Made where it is missing; None where nothing is written, so that nobody can be in the way.
     seconds : float
-        How long to wait for whoever is there.
+        How long to wait for whoever is there; `LINGER_SECONDS` at least, for whoever was there and was killed.
 
     Raises
     ------
@@ -60,7 +63,7 @@ def alone_in(directory: Path | None, seconds: float = 0.0) -> Iterator[None]:
 
 
 def _wait(lock: FileIO, directory: Path, seconds: float) -> None:
-    end, told = time.monotonic() + seconds, False
+    end, told = time.monotonic() + max(seconds, LINGER_SECONDS), False
     while not _taken(lock, directory):
         holder = _holder(lock)
         if time.monotonic() >= end:
@@ -68,7 +71,7 @@ def _wait(lock: FileIO, directory: Path, seconds: float) -> None:
             raise ConfigError(
                 f"{directory}: {holder} is at work there{waited}; let it end, end it, or name another directory"
             )
-        if not told:
+        if seconds and not told:
             logger.warning("%s: %s is at work there; waiting up to %.0f s for its end", directory, holder, seconds)
             told = True
         time.sleep(POLL_SECONDS)

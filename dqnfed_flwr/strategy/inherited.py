@@ -148,13 +148,19 @@ class InheritedRound:
     def _matched(self, replies: Iterable[Message]) -> Iterator[tuple[int, Answer]]:
         """The replies with their clients, by the message that each answers, or by its node where grids number none."""
         sent = {client: message.metadata for client, message in self._sent.items()}
-        numbers = {told.message_id: client for client, told in sent.items() if told.message_id}
-        nodes = {told.dst_node_id: client for client, told in sent.items()}
+        awaited: dict[object, int] = {told.message_id: client for client, told in sent.items() if told.message_id}
+        numbered = bool(awaited)
+        if not numbered:
+            awaited = {told.dst_node_id: client for client, told in sent.items()}
         for reply in replies:
             told = reply.metadata
-            client = numbers.get(told.reply_to_message_id) if numbers else nodes.get(told.src_node_id)
+            client = awaited.pop(told.reply_to_message_id if numbered else told.src_node_id, None)
             if client is None:
-                log(WARNING, "A reply of node %d answers no message of this round; discarded", told.src_node_id)
+                log(
+                    WARNING,
+                    "A reply of node %d answers no open message of this round; discarded",
+                    told.src_node_id,
+                )
                 self._discarded += 1
                 continue
             yield client, Answer(told.src_node_id, reply)

@@ -30,6 +30,9 @@ from dqnfed_flwr.telemetry.events import DroppedClient
 from dqnfed_flwr.types import ClientReply, ClientTask, Probe
 from dqnfed_flwr.wire import Buffers, ReplyForm
 
+LONGEST_ROW = math.sqrt(torch.finfo(torch.float32).max)
+"""Norm of a row, some 1.8e19, up to which sums of rows are finite in float32, and products of products in float64."""
+
 
 @dataclass(slots=True)
 class Collected:
@@ -169,9 +172,9 @@ class Intake:
             return reply
         slot = orders.train.index(client)
         self._basis.put(slot, reply.gradient)
-        if not math.isfinite(self._basis.squared_norm(slot)):
+        if not self._basis.squared_norm(slot) <= LONGEST_ROW**2:
             self._basis.drop(slot)
-            raise WireError("not-finite", "the gradient holds NaN or Inf, or its norm overflows")
+            raise WireError("not-finite", f"the gradient holds NaN or Inf, or is longer than {LONGEST_ROW:.2g}")
         for name, vector in reply.vectors.items():
             if not np.isfinite(vector).all():
                 self._basis.drop(slot)

@@ -91,7 +91,14 @@ class RoundLoop:
                 continue
             clients, suspended = present(self._state, self._roster.free, self._settings)
             not_asked = [*suspended, *self._roster.debts.owing, *self._roster.left_out]
-            orders = next_orders(self._state, self._settings, clients, self._num_classes, self._method)
+            orders = next_orders(
+                self._state,
+                self._settings,
+                clients,
+                self._num_classes,
+                self._method,
+                suspended=[drop.client for drop in suspended],
+            )
             settled = self._state.round
             collected = self._exchange(grid, orders)
             self._absorb(orders, collected, not_asked)

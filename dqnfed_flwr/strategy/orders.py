@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -35,7 +35,14 @@ class Orders:
     round: int
 
 
-def next_orders(state: RunState, settings: Settings, clients: list[int], num_classes: int, method: Method) -> Orders:
+def next_orders(
+    state: RunState,
+    settings: Settings,
+    clients: list[int],
+    num_classes: int,
+    method: Method,
+    suspended: Collection[int] = (),
+) -> Orders:
     """Plan the exchange that carries `state.candidate`.
 
     The participants of the pending step probe it, a new sample trains, and everybody evaluates where it is due. Where
@@ -53,6 +60,9 @@ def next_orders(state: RunState, settings: Settings, clients: list[int], num_cla
         Classes of the federation's model.
     method : Method
         Has the last word on who trains, and tells clients what it has to tell.
+    suspended : Collection[int]
+        Members present that are not asked to train or evaluate; of a step that they had a part in they still tell what
+        it did to them.
     """
     pending = state.pending
     train_round = state.round + (2 if pending else 1)
@@ -61,7 +71,7 @@ def next_orders(state: RunState, settings: Settings, clients: list[int], num_cla
         offered = method.offered(train_round, settings.sampled)
         drawn = _sample_anew(clients, offered, state, settings, train_round)
         train = method.select(train_round, drawn)
-    present = set(clients)
+    present = {*clients, *suspended}
     probe = tuple(client for client in pending.clients if client in present) if pending else ()
     evaluate = tuple(clients) if pending and _due(pending.round, settings) else ()
     tasks = {

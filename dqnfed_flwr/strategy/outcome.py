@@ -60,8 +60,8 @@ def final_outcome(loop: RoundLoop, grid: Grid, state: RunState, events: list[Rou
     if best is not None:
         outcome.theta, outcome.buffers = best.theta, best.buffers
         outcome.accuracy = next((event.accuracy or {} for event in events if event.round == best.round), {})
-    elif events and events[-1].accuracy:
-        outcome.accuracy = events[-1].accuracy
+    elif events and events[-1].round == state.round:  # a log may have lost its end
+        outcome.accuracy = events[-1].accuracy or {}
     if not outcome.accuracy:
         state.candidate, state.buffers = outcome.theta, outcome.buffers
         replies = loop.evaluate(grid)

@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 EVENT_SCHEMA = 1
+INFINITE = "infinite_after"
+"""Key of a line alone: participants whose loss after the round was infinite, which JSON has no number for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,8 @@ class RoundEvent:
 
     def to_json(self) -> str:
         """One line of JSON."""
-        return json.dumps(_finite(asdict(self)), separators=(",", ":"))
+        infinite = [c for c, loss in zip(self.participants, self.losses_after, strict=True) if math.isinf(loss)]
+        return json.dumps(_finite({**asdict(self), INFINITE: infinite}), separators=(",", ":"))
 
     @classmethod
     def from_json(cls, line: str) -> RoundEvent:
@@ -128,6 +131,10 @@ class RoundEvent:
         for key in ("accuracy", "validation"):
             if record[key] is not None:
                 record[key] = {int(client): value for client, value in record[key].items()}
+        infinite = record.pop(INFINITE, ())
+        for place, client in enumerate(record["participants"]):
+            if client in infinite:
+                record["losses_after"][place] = math.inf
         record["dropped"] = [DroppedClient(**item) for item in record["dropped"]]
         return cls(**record)
 

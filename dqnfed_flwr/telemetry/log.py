@@ -64,7 +64,7 @@ def _append(file: FileIO, line: bytes) -> None:
 
 
 def read_events(path: Path, last_round: int | None = None) -> list[RoundEvent]:
-    """Events of a log, up to `last_round`; a line cut short by a crash ends it.
+    """Events of a log, up to `last_round`; a line that a crash cut short or spoilt ends it.
 
     Raises
     ------
@@ -72,7 +72,7 @@ def read_events(path: Path, last_round: int | None = None) -> list[RoundEvent]:
         If there is no such file.
     """
     events: list[RoundEvent] = []
-    for line in path.read_text().splitlines():
+    for line in path.read_text("utf-8", "replace").splitlines():
         try:
             event = RoundEvent.from_json(line)
         except ValueError:

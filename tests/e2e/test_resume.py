@@ -207,3 +207,13 @@ def test_a_lost_event_log_does_not_stand_in_the_way(tmp_path: Path) -> None:
     (tmp_path / EVENTS).unlink()
     result = run({**TINY, "output": str(tmp_path), "rounds": 4}, resume=True)
     assert [event.round for event in result.events] == [3, 4]
+
+
+def test_a_log_that_lost_its_end_does_not_speak_for_the_model(tmp_path: Path) -> None:
+    settings = {**TINY, "output": str(tmp_path), "rounds": 4}
+    whole = run(settings)
+    log = tmp_path / EVENTS
+    log.write_text(log.read_text().splitlines()[0] + "\n")
+    result = run(settings, resume=True)
+    assert [event.round for event in result.events] == [1]
+    assert result.accuracies == whole.accuracies

@@ -92,6 +92,7 @@ BAD_TRAINING: dict[str, tuple[Meddle, str]] = {
     "a gradient with NaN": (vector(at(0, np.nan)), "not-finite"),
     "a gradient with Inf": (vector(at(-1, -np.inf)), "not-finite"),
     "a gradient whose norm overflows": (vector(lambda g: np.full_like(g, 1e200)), "not-finite"),
+    "a gradient whose products overflow": (vector(lambda g: np.full_like(g, 1e150)), "not-finite"),
     "a gradient too short": (vector(lambda g: g[:-1]), "bad-shape"),
     "a gradient too long": (vector(lambda g: np.append(g, 0)), "bad-shape"),
     "a gradient of one value, which broadcasts": (vector(lambda g: g[:1]), "bad-shape"),

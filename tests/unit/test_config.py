@@ -34,6 +34,34 @@ def test_nested_and_dotted_keys_are_one() -> None:
     assert Settings.from_mapping({"local": {"epochs": 2}, "local.lr": 0.5}) == nested
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"local.epochs": 2, "local": {"epochs": 3}}, "local.epochs: found both 2 and 3; give it once"),
+        ({"local": {"epochs": 3}, "local.epochs": 2}, "local.epochs: found both 3 and 2; give it once"),
+        ({"local.epochs": 2, "local": 3}, "local: found both {'epochs': 2} and 3; give it once"),
+    ],
+)
+def test_a_key_that_has_two_values_is_refused(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        nest(given)
+    assert str(refused.value) == told
+    assert nest({"local.epochs": 2, "local": {"epochs": 2}}) == {"local": {"epochs": 2}}
+
+
+@pytest.mark.parametrize("key", ["local.lr", "ridge", "step.start", "step.max-factor", "deadline"])
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+def test_numbers_that_are_not_finite_are_refused_by_key(key: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=rf"{key}: .*finite"):
+        Settings.from_mapping({key: value})
+
+
+def test_a_seed_has_63_bits() -> None:
+    assert Settings.from_mapping({"seed": 2**63 - 1}).seed == 2**63 - 1
+    with pytest.raises(ConfigError, match=r"seed: .*less than 9223372036854775808"):
+        Settings.from_mapping({"seed": 2**63})
+
+
 def test_flat_holds_what_flower_takes() -> None:
     flat = Settings().flat()
     assert all(isinstance(value, str | int | float | bool) for value in flat.values())

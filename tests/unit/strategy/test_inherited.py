@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from itertools import pairwise
 from typing import Any
 
@@ -135,8 +136,26 @@ def test_a_reply_to_no_message_is_counted_and_told_of(monkeypatch: pytest.Monkey
     told: list[str] = []
     monkeypatch.setattr("dqnfed_flwr.strategy.inherited.log", lambda level, text, *given: told.append(text % given))
     result = inherited(Straying(Federation(spread_out(4)).app(), 4, {}), CLIPPED)
-    assert set(told) == {"A reply of node 99 answers no message of this round; discarded"}
+    assert set(told) == {"A reply of node 99 answers no open message of this round; discarded"}
     assert [result.train_metrics_clientapp[number]["discarded"] for number in (1, 2, 3)] == [1, 1, 1]
+    assert np.array_equal(theta(result), theta(inherited(grid(), CLIPPED)))
+
+
+def test_a_client_that_answers_twice_is_heard_once() -> None:
+    class Stammering(InProcessGrid):
+        """Hands the last client's reply over again, with a gradient that is none."""
+
+        def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+            """The replies, and one more."""
+            replies = [*super().send_and_receive(messages, timeout=timeout)]
+            if replies and replies[-1].metadata.message_type == "train":
+                again = deepcopy(replies[-1])
+                again.content.clear()
+                replies.append(again)
+            return replies
+
+    result = inherited(Stammering(Federation(spread_out(4)).app(), 4, {}), CLIPPED)
+    assert result.train_metrics_clientapp[1]["discarded"] == 1
     assert np.array_equal(theta(result), theta(inherited(grid(), CLIPPED)))
 
 

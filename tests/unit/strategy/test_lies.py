@@ -93,6 +93,7 @@ def test_one_that_breaks_its_promises_holds_up_nobody() -> None:
     assert drops(outcome)[:3] == [[(BAD, "veto")]] * 3
     assert outcome.events[0].factor > 0
     assert sum(event.exchanges for event in outcome.events) < 25
+    assert [event.improved_ratio for event in outcome.events[:3]] == pytest.approx([1 - 1 / CLIENTS] * 3)
 
 
 class Resting(Federation):
