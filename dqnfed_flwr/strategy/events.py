@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from dqnfed_flwr.fairness import improved_ratio
-from dqnfed_flwr.strategy.state import PendingStep
+from dqnfed_flwr.strategy.pending import PendingStep
 from dqnfed_flwr.strategy.tally import Tally
 from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
 from dqnfed_flwr.types import ClientReply, Evaluation

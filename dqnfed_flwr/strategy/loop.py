@@ -24,9 +24,10 @@ from dqnfed_flwr.strategy.events import most_frequent_reason
 from dqnfed_flwr.strategy.exchange import Repeats
 from dqnfed_flwr.strategy.intake import Collected, Intake
 from dqnfed_flwr.strategy.orders import Orders, final_evaluation, next_orders
+from dqnfed_flwr.strategy.pending import PendingStep
 from dqnfed_flwr.strategy.roster import Roster
 from dqnfed_flwr.strategy.solve import solve_replies
-from dqnfed_flwr.strategy.state import PendingStep, RunState
+from dqnfed_flwr.strategy.state import RunState
 from dqnfed_flwr.strategy.trials import StepTrials
 from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
 from dqnfed_flwr.types import ClientReply

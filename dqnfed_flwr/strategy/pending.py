@@ -1,15 +1,83 @@
-"""What is known of a step when it is formed, and is needed until it has been judged."""
+"""A step that waits for the clients' verdict: what is known when it is formed, and is needed until it was judged."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from dqnfed_flwr.steps import Ladder
-from dqnfed_flwr.strategy.intake import Collected
-from dqnfed_flwr.strategy.solve import Solved
-from dqnfed_flwr.strategy.state import PendingStep
+from torch import Tensor
+
+from dqnfed_flwr.steps import Ladder, StepScale
 from dqnfed_flwr.telemetry.events import DroppedClient
-from dqnfed_flwr.types import Float64Array, RoundBatch
+from dqnfed_flwr.types import Combination, Float64Array, RoundBatch
+
+if TYPE_CHECKING:
+    from dqnfed_flwr.strategy.intake import Collected
+    from dqnfed_flwr.strategy.solve import Solved
+
+
+@dataclass(slots=True)
+class PendingStep:
+    """A step that was solved for and waits for the clients' losses at the candidate.
+
+    Attributes
+    ----------
+    round : int
+        t; the step leads from theta^{t-1} to theta^t.
+    step : Tensor
+        [D].
+    ladder : Ladder
+        Candidate factor and rungs asked for.
+    scale : StepScale
+        What the rule may know of it.
+    clients : tuple[int, ...]
+        Participants, rising.
+    losses, slopes, rates, shares, weights : dict[int, float]
+        By participant: f_k(theta^{t-1}), g_k . step, d~_k, p_k, coefficient.
+    combination : Combination
+        Of the solve; for the record.
+    dropped : list[DroppedClient]
+        Who was left out of the round, with the reason.
+    pairs_kept, pairs_rejected : int
+        Curvature pairs of the participants, counted.
+    misses : int
+        Candidates on this step that were turned down.
+    relaxed : bool
+        The step is that of the mean gradient, judged by the mean loss, because no common descent was found.
+    fallback : Tensor | None
+        Mean gradient [D], kept when the run may relax.
+    blocked : dict[int, int]
+        Exchanges in a row in which no factor suited a participant, see `admission.votes`.
+    promised : dict[int, float]
+        The factor that each participant named one exchange ago as one at which its loss falls enough.
+    silenced : tuple[int, ...]
+        Participants without a vote on this step.
+    first : float
+        The first factor that was tried.
+    """
+
+    round: int
+    step: Tensor
+    ladder: Ladder
+    scale: StepScale
+    clients: tuple[int, ...]
+    losses: dict[int, float]
+    slopes: dict[int, float]
+    rates: dict[int, float]
+    shares: dict[int, float]
+    weights: dict[int, float]
+    combination: Combination
+    dropped: list[DroppedClient]
+    pairs_kept: int = 0
+    pairs_rejected: int = 0
+    misses: int = 0
+    relaxed: bool = False
+    fallback: Tensor | None = None
+    blocked: dict[int, int] = field(default_factory=dict)
+    promised: dict[int, float] = field(default_factory=dict)
+    silenced: tuple[int, ...] = ()
+    first: float = 0.0
 
 
 def pending_step(

@@ -12,7 +12,8 @@ from torch import Tensor
 from dqnfed_flwr.admission import Ledger
 from dqnfed_flwr.steps import Ladder, StepScale
 from dqnfed_flwr.strategy.checkpoint import group, ungroup
-from dqnfed_flwr.strategy.state import BestModel, Move, PendingStep, RunState
+from dqnfed_flwr.strategy.pending import PendingStep
+from dqnfed_flwr.strategy.state import BestModel, Move, RunState
 from dqnfed_flwr.strategy.tally import Tally
 from dqnfed_flwr.strategy.vectors import Arrays
 from dqnfed_flwr.telemetry.events import DroppedClient

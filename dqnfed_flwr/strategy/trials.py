@@ -15,14 +15,14 @@ from dqnfed_flwr.methods._base import Method
 from dqnfed_flwr.methods.rates import ZERO_GRADIENT
 from dqnfed_flwr.params import line_point
 from dqnfed_flwr.steps import Ladder, StepRule, StepScale, Verdict, hardly_moves, mean_loss_falls
-from dqnfed_flwr.strategy.admission import silence
 from dqnfed_flwr.strategy.events import round_event
 from dqnfed_flwr.strategy.intake import Collected, mean_buffers
 from dqnfed_flwr.strategy.orders import Orders, trains_on_the_line
-from dqnfed_flwr.strategy.pending import pending_step
+from dqnfed_flwr.strategy.pending import PendingStep, pending_step
 from dqnfed_flwr.strategy.roster import Roster
 from dqnfed_flwr.strategy.solve import NOT_FINITE, Solved
-from dqnfed_flwr.strategy.state import PendingStep, RunState
+from dqnfed_flwr.strategy.state import RunState
+from dqnfed_flwr.strategy.votes import silence
 from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
 from dqnfed_flwr.types import ClientReply, Probe, RoundBatch
 

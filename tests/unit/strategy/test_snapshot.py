@@ -13,8 +13,9 @@ import torch
 from dqnfed_flwr.linalg.min_norm import Status
 from dqnfed_flwr.steps import Ladder, StepScale
 from dqnfed_flwr.strategy.checkpoint import CheckpointStore
+from dqnfed_flwr.strategy.pending import PendingStep
 from dqnfed_flwr.strategy.snapshot import pack_state, unpack_state
-from dqnfed_flwr.strategy.state import BestModel, Move, PendingStep, RunState
+from dqnfed_flwr.strategy.state import BestModel, Move, RunState
 from dqnfed_flwr.strategy.tally import Tally
 from dqnfed_flwr.telemetry.events import DroppedClient
 from dqnfed_flwr.types import Combination, SearchHints

@@ -10,7 +10,8 @@ import torch
 
 from dqnfed_flwr.linalg.min_norm import Status
 from dqnfed_flwr.steps import Ladder, StepScale
-from dqnfed_flwr.strategy.state import Move, PendingStep, RunState
+from dqnfed_flwr.strategy.pending import PendingStep
+from dqnfed_flwr.strategy.state import Move, RunState
 from dqnfed_flwr.telemetry.events import DroppedClient
 from dqnfed_flwr.types import Combination
 
