@@ -28,7 +28,7 @@ from dqnfed_flwr.methods.registry import METHODS
 from dqnfed_flwr.models import MODELS
 from dqnfed_flwr.strategy import preflight
 from dqnfed_flwr.strategy.debts import LATE, OWING
-from dqnfed_flwr.telemetry.events import RoundEvent
+from dqnfed_flwr.telemetry.events import INFINITE, RoundEvent
 from tests.helpers.markdown import Block, anchors, blocks, links, names, prose, rows, section
 from tests.helpers.settings_table import with_table
 
@@ -275,7 +275,7 @@ def test_files_hold_what_their_page_says(tmp_path: Path) -> None:
     page = ROOT / "docs" / "events.md"
     result = run({"clients": 3, "rounds": 1, "output": str(tmp_path), "local.threads": 1})
     figures = json.loads((tmp_path / "run.json").read_text())
-    assert set(names(section(page, "events.jsonl"))) == {field.name for field in fields(RoundEvent)}
+    assert set(names(section(page, "events.jsonl"))) == {field.name for field in fields(RoundEvent)} | {INFINITE}
     assert set(json.loads((tmp_path / "events.jsonl").read_text())) == set(names(section(page, "events.jsonl")))
     assert set(names(section(page, "run.json"))) == set(figures)
     assert set(names(section(page, "final"))) == set(figures["final"]) == set(result.final)
