@@ -18,6 +18,8 @@ import shutil
 import signal
 import sys
 import time
+import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -26,18 +28,24 @@ from dqnfed_flwr import run
 from dqnfed_flwr.run_files import CHECKPOINT, EVENTS
 
 
+def forked(work: Callable[[], object]) -> int:
+    """Do this in a process of its own; its id."""
+    child = os.fork()
+    if child:
+        return child
+    status = 1
+    try:
+        work()
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
 def import_what_runs_need(mapping: dict[str, Any], listing: Path) -> None:
     """Import here what a run in another process has to; `listing` is the file in which it says so."""
-    child = os.fork()
-    if not child:
-        status = 1
-        try:
-            run(mapping)
-            listing.write_text(json.dumps([*sys.modules]))
-            status = 0
-        finally:
-            os._exit(status)
-    finish(child)
+    finish(forked(lambda: (run(mapping), listing.write_text(json.dumps([*sys.modules])))))
     for name in json.loads(listing.read_text()):
         with suppress(ImportError):  # some are made, not imported
             importlib.import_module(name)
@@ -45,15 +53,7 @@ def import_what_runs_need(mapping: dict[str, Any], listing: Path) -> None:
 
 def live(mapping: dict[str, Any], output: Path) -> int:
     """Start or continue the run in a process of its own; its id."""
-    child = os.fork()
-    if child:
-        return child
-    status = 1
-    try:
-        run({**mapping, "output": str(output)}, resume=(output / CHECKPOINT).exists())
-        status = 0
-    finally:
-        os._exit(status)
+    return forked(lambda: run({**mapping, "output": str(output)}, resume=(output / CHECKPOINT).exists()))
 
 
 def rounds_logged(output: Path) -> int:
