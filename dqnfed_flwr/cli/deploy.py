@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -58,7 +60,7 @@ def init(
     from dqnfed_flwr.deploy.build import create
     from dqnfed_flwr.deploy.plan import Federation, Node
 
-    place = directory.expanduser().absolute()
+    place = _place(directory)
     members = tuple(Node(f"node-{k}", k, node_port + k, data) for k in range(nodes))
     federation = Federation(host, tuple(address or ()), fleet_port, control_port, days, members)
     create(place, federation)
@@ -67,7 +69,7 @@ def init(
         f"  commands/          what to start where; begin with {place / 'commands' / 'superlink.txt'}",
         "  nodes/NAME/        copy each to its device, over a private channel, and to nobody else",
         "  ca/                the authority's key: keep it away from server and nodes if you can",
-        f"next: start the SuperLink, then: dqnfed deploy register {directory}",
+        f"next: start the SuperLink, then: dqnfed deploy register {shlex.quote(str(directory))}",
     ):
         typer.echo(line)
     if shared := federation.shared_ports():
@@ -87,10 +89,10 @@ def add_node(
     """Make key and folder of one more node."""
     from dqnfed_flwr.deploy import build
 
-    place = directory.expanduser().absolute()
+    place = _place(directory)
     node = build.add_node(place, name, data)
     typer.echo(f"{node.name} is client {node.partition}; copy {place / 'nodes' / node.name} to its device")
-    typer.echo(f"then: dqnfed deploy register {directory}")
+    typer.echo(f"then: dqnfed deploy register {shlex.quote(str(directory))}")
 
 
 @app.command(name="remove-node")
@@ -109,7 +111,7 @@ def remove_node(
     from dqnfed_flwr.deploy import build, registry
     from dqnfed_flwr.deploy.plan import read_plan
 
-    place = directory.expanduser().absolute()
+    place = _place(directory)
     read_plan(place).node(name)
     was = False if offline else registry.unregister(place, name)
     if not (offline or was) and (unknown := registry.strangers(place)):
@@ -136,7 +138,7 @@ def register(directory: Directory) -> None:
     from dqnfed_flwr.deploy import registry
     from dqnfed_flwr.deploy.plan import read_plan
 
-    place = directory.expanduser().absolute()
+    place = _place(directory)
     outcome = registry.register(place, read_plan(place))
     for name, what in outcome.items():
         typer.echo(f"{name}: {what}")
@@ -158,7 +160,7 @@ def rotate(
     """Make a new server certificate, before the old one expires or for further names of the server."""
     from dqnfed_flwr.deploy.renew import rotate
 
-    place = directory.expanduser().absolute()
+    place = _place(directory)
     federation = rotate(place, authority=ca, days=days, others=address or ())
     names = ", ".join((federation.host, *federation.others))
     typer.echo(f"a new server certificate for {names} is valid for {federation.days} days")
@@ -181,7 +183,7 @@ def refresh(directory: Directory) -> None:
     from dqnfed_flwr.deploy.plan import read_plan
     from dqnfed_flwr.deploy.refresh import refresh
 
-    place = directory.expanduser().absolute()
+    place = _place(directory)
     written = refresh(place)
     for path in written:
         typer.echo(f"wrote {path.relative_to(place)}")
@@ -209,7 +211,7 @@ def check(
     from dqnfed_flwr.deploy.check import check
     from dqnfed_flwr.deploy.findings import Level, failed
 
-    findings = check(directory.expanduser())
+    findings = check(_place(directory))
     for finding in findings:
         if finding.level is not Level.OK or not quiet:
             _show(finding)
@@ -239,6 +241,11 @@ def warm(
     from dqnfed_flwr.deploy.warm import run_warm
 
     run_warm(command, keep)
+
+
+def _place(directory: Path) -> Path:
+    """The folder without `~`, `.` and `..`, as it is written into files; links in it stay links."""
+    return Path(os.path.abspath(directory.expanduser()))  # resolve() would follow links
 
 
 def _show(finding: Finding) -> None:

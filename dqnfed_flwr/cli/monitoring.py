@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from dqnfed_flwr.cli.failures import reported
+from dqnfed_flwr.errors import ConfigError
 
 MetricsDirectory = Annotated[Path, typer.Argument(hidden=True)]
 Connection = Annotated[str | None, typer.Argument(hidden=True)]
@@ -45,7 +47,10 @@ def exporter(
         int, typer.Option(metavar="N", min=1, show_default=False, help="Serve the latest N runs; 50 by default.")
     ] = 50,
     interval: Annotated[
-        float, typer.Option(metavar="SECONDS", min=1.0, show_default=False, help="Between two polls; 30 by default.")
+        float,
+        typer.Option(
+            metavar="SECONDS", min=1.0, max=86_400.0, show_default=False, help="Between two polls; 30 by default."
+        ),
     ] = 30.0,
     node_series: Annotated[
         int,
@@ -76,6 +81,9 @@ def exporter(
     from dqnfed_flwr.cli.exporter import serve_metrics
     from dqnfed_flwr.exporter.exporter import Options
 
+    for option, given in (("--keep-days", keep_days), ("--interval", interval)):
+        if math.isnan(given):
+            raise ConfigError(f"{option}: found nan; give a number")
     options = Options(
         directory, keep_days, max_runs, node_series, interval, tuple(certificate or ()), tuple(disk or ())
     )

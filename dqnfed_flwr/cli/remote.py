@@ -107,8 +107,12 @@ def logs(
     if follow:
         if failure := _to_the_end(link, run, connection):
             raise RunError(failure.words)
-    else:
-        typer.echo(remote.log_of(link, run))
+        return
+    record = remote.record_of(link, run)
+    if record["status"] in remote.NO_LOG_YET:  # Flower would wait for the log, and say nothing
+        typer.echo(remote.waiting(record), err=True)
+        return
+    typer.echo(remote.log_of(link, run))
 
 
 @ended_whole

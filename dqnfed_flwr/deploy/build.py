@@ -47,9 +47,9 @@ def create(directory: Path, federation: Federation) -> None:
             f"{directory} holds a federation already, and its keys are not replaced. Name another folder, or change "
             f"this one with `dqnfed deploy add-node`, `remove-node` or `rotate`"
         )
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise ConfigError(f"{directory} is not empty; name a new folder")
     try:
+        if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+            raise ConfigError(f"{directory} is not empty; name a new folder")
         make_way(directory.parent)
         with tempfile.TemporaryDirectory(prefix=".dqnfed-", dir=directory.parent) as place:
             give_away(Path(place), directory if directory.exists() else None)
@@ -57,7 +57,9 @@ def create(directory: Path, federation: Federation) -> None:
             _fill(staging, directory, federation)
             staging.replace(directory)
     except OSError as error:
-        raise ConfigError(f"{directory}: cannot be written ({error.strerror}); name another folder") from None
+        raise ConfigError(
+            f"{directory}: cannot be made ({error.strerror}); name a new folder in one that you may write to"
+        ) from None
 
 
 def add_node(directory: Path, name: str = "", data: str = "") -> Node:
@@ -106,6 +108,7 @@ def remove_node(directory: Path, name: str) -> Node:
         write_plan(directory, federation)
         shutil.rmtree(directory / "nodes" / name, ignore_errors=True)
         (directory / "commands" / f"{name}.txt").unlink(missing_ok=True)
+        _write_commands(directory, directory, federation)
     return node
 
 

@@ -95,7 +95,7 @@ def command_files(directory: Path, federation: Federation) -> dict[str, str]:
     texts = {
         "superlink.txt": _text(server, home, superlink_arguments(federation)),
         "superexec.txt": _text(server, f"{home} {state}", superexec_arguments(federation)),
-        "operator.txt": operator_text(directory, len(federation.nodes)),
+        "operator.txt": operator_text(directory, 1 + max((node.partition for node in federation.nodes), default=-1)),
     }
     for node in federation.nodes:
         texts[f"{node.name}.txt"] = node_text(federation, node, directory / "nodes" / node.name)

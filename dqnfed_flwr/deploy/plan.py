@@ -20,9 +20,12 @@ from dqnfed_flwr.version import package_version
 
 PLAN, BUNDLE = "federation.toml", "node.toml"
 CONNECTION = "dqnfed"
+BUNDLE_KEYS = {"name": str, "partition": int, "port": int, "data": str, "superlink": str, "flwr": str, "dqnfed": str}
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _LABEL = "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 _HOST = re.compile(rf"(?=.{{1,253}}$){_LABEL}(\.{_LABEL})*")
+RESERVED = ("superlink", "superexec", "operator", "server", "exporter", "metrics")
+"""Names of the server's own commands and folders, which no node may have."""
 LARGEST_PORT = 65535
 MOST_DAYS = 36_500
 HTTP_SINCE = (1, 40)
@@ -167,12 +170,16 @@ def check_host(name: str) -> None:
         If so.
     """
     try:
-        ip_address(name)
+        address = ip_address(name)
     except ValueError:
         if not _HOST.fullmatch(name) or re.fullmatch(r"[0-9.]+", name):
             raise ConfigError(
                 f"host: found {name!r}; give a host name such as fl.example.org or an IP address, without port"
             ) from None
+        return
+    if str(address) != name or getattr(address, "scope_id", None):
+        usual = str(address).partition("%")[0]
+        raise ConfigError(f"host: found {name!r}; certificates have this address as {usual}: give it in that form")
 
 
 def check_node(node: Node) -> None:
@@ -185,10 +192,13 @@ def check_node(node: Node) -> None:
     """
     if not _NAME.fullmatch(node.name):
         raise ConfigError(f"node: found {node.name!r}; use lower-case letters, digits and hyphens, at most 63")
-    unquoted = not any(character in node.data for character in "\"'\\$`\n\r ")
+    if node.name in RESERVED:
+        raise ConfigError(f"node: found {node.name!r}, a name of the server's own; not allowed: {', '.join(RESERVED)}")
+    unquoted = node.data.isprintable() and not any(character in node.data for character in "\"'\\$` ")
     if not (unquoted and all(path.is_absolute() for path in paths_in(node.data))):
         raise ConfigError(
-            f"--data: found {node.data!r}; give an absolute path without spaces or quotes, or module:function"
+            f"--data: found {node.data!r}; give module:function, or an absolute path of printable characters "
+            "without spaces or quotes"
         )
 
 
@@ -217,7 +227,7 @@ def read_plan(directory: Path) -> Federation:
             found = tomllib.loads((directory / PLAN).read_text("utf-8"))
         nodes = tuple(Node(**node) for node in found.pop("nodes", ()))
         return Federation(**{**found, "others": tuple(found.get("others", ())), "nodes": nodes})
-    except (tomllib.TOMLDecodeError, TypeError, OSError) as error:
+    except (ValueError, TypeError, AttributeError, OSError) as error:
         raise ConfigError(f"{directory / PLAN}: cannot be read ({error}); restore it from your backup") from None
 
 
@@ -233,13 +243,21 @@ def read_bundle(directory: Path) -> dict[str, Any]:
     Raises
     ------
     ConfigError
-        If it cannot be read.
+        If it cannot be read, or lacks what `bundle_text` wrote.
     """
+    path, again = directory / BUNDLE, "copy the node's folder again"
     try:
         with as_owner(directory):
-            return tomllib.loads((directory / BUNDLE).read_text("utf-8"))
-    except (tomllib.TOMLDecodeError, OSError) as error:
-        raise ConfigError(f"{directory / BUNDLE}: cannot be read ({error}); copy the node's folder again") from None
+            found = tomllib.loads(path.read_text("utf-8"))
+    except (ValueError, OSError) as error:
+        raise ConfigError(f"{path}: cannot be read ({error}); {again}") from None
+    for key, kind in BUNDLE_KEYS.items():
+        if not isinstance(found.get(key), kind):
+            needed = "a number" if kind is int else "a text"
+            raise ConfigError(f"{path}: {key}: found {found.get(key)!r}, needed is {needed}; {again}")
+    if not re.fullmatch(r".+:\d{1,5}", found["superlink"]):
+        raise ConfigError(f"{path}: superlink: found {found['superlink']!r}, needed is HOST:PORT; {again}")
+    return found
 
 
 def _plain(mapping: Mapping[str, Any]) -> dict[str, Any]:

@@ -167,14 +167,15 @@ def _key(directory: Path, name: str) -> str:
 
 
 def _entries(directory: Path) -> dict[str, Entry]:
+    """What is remembered; nothing where the file is missing or damaged, so that those nodes count as unknown."""
     try:
-        found = json.loads((directory / REGISTERED).read_text())
-    except (FileNotFoundError, ValueError):
+        found = json.loads((directory / REGISTERED).read_text("utf-8"))
+        return {
+            name: Entry(str(entry["id"]), str(entry["key"])) if isinstance(entry, dict) else Entry(str(entry))
+            for name, entry in found.items()
+        }
+    except (FileNotFoundError, ValueError, LookupError, AttributeError):
         return {}
-    return {
-        name: Entry(str(entry["id"]), str(entry["key"])) if isinstance(entry, dict) else Entry(str(entry))
-        for name, entry in found.items()
-    }
 
 
 def _keep(directory: Path, entries: Mapping[str, Entry]) -> None:

@@ -22,6 +22,8 @@ COMPLETED, STOPPED = "finished:completed", "finished:stopped"
 PATHS = ("output", "metrics", "start.model")
 NO_LOG_YET = ("pending", "starting")
 """States in which Flower would keep a call for the log until there is one."""
+PENDING_SECONDS = 30.0
+"""After which whoever follows a run that does not begin is told what may be missing."""
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 15.0
 NEWS_PAUSE, QUIET_PAUSE = 4.0, 10.0
 """Longest pauses while a run is followed, after new lines and without: each call of `flwr` costs a second of a core."""
@@ -104,6 +106,23 @@ def stop(link: SuperLink, run_id: str) -> None:
     ask(link, "stop", run_id, link.connection)
 
 
+def record_of(link: SuperLink, run_id: str) -> dict[str, Any]:
+    """What Flower says of a run.
+
+    Raises
+    ------
+    RunError
+        If the SuperLink does not answer, or knows no such run.
+    """
+    record: dict[str, Any] = ask(link, "list", link.connection, "--run-id", run_id)["runs"][0]
+    return record
+
+
+def waiting(record: Mapping[str, Any]) -> str:
+    """What is to be said of a run that has no log yet."""
+    return f"run {record['run-id']} is {record['status']}; if it stays so, see that the server's SuperExec is running"
+
+
 def log_of(link: SuperLink, run_id: str) -> str:
     """What a run has logged by now.
 
@@ -148,17 +167,21 @@ def follow(link: SuperLink, run_id: str, show: Callable[[str], None]) -> dict[st
     RunError
         If the SuperLink stays away, or knows no such run.
     """
-    tail, begun, pause, heard = _Tail(show), False, FIRST_PAUSE, time.monotonic()
+    tail, begun, told, pause = _Tail(show), False, False, FIRST_PAUSE
+    since = heard = time.monotonic()
     while True:
         news = False
         try:
             news = begun and tail.take(log_of(link, run_id), whole=False)
             if not news:
-                record: dict[str, Any] = ask(link, "list", link.connection, "--run-id", run_id)["runs"][0]
+                record = record_of(link, run_id)
                 if str(record["status"]).startswith("finished"):
                     tail.take(log_of(link, run_id), whole=True)
                     return record
                 begun = record["status"] not in NO_LOG_YET
+                if not (begun or told) and time.monotonic() - since > PENDING_SECONDS:
+                    show(waiting(record))
+                    told = True
             heard = time.monotonic()
         except AwayError as error:
             if time.monotonic() - heard > GIVE_UP_SECONDS:

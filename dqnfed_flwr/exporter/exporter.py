@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from dataclasses import asdict, dataclass, field
@@ -31,7 +32,7 @@ class Options:
     directory : Path
         Of the metrics files.
     keep_days : float
-        Files that have not changed for longer are removed.
+        Files that have not changed for longer are removed; infinite for none.
     max_runs : int
         Runs served at most.
     node_series : int
@@ -45,7 +46,7 @@ class Options:
     """
 
     directory: Path
-    keep_days: float = 14.0
+    keep_days: float = math.inf
     max_runs: int = 50
     node_series: int = 0
     interval: float = 30.0
@@ -198,4 +199,4 @@ def _known(standing: Standing) -> dict[str, Any]:
 
 
 def _number(value: float | None) -> float | None:
-    return None if value is None or value != value else value
+    return value if value is not None and math.isfinite(value) else None

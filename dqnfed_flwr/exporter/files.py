@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from stat import S_ISREG
 
 from dqnfed_flwr.telemetry.textfile import HEADER, METRICS_SUFFIX, ROUNDS_SUFFIX, TRAILER
 
@@ -130,6 +131,8 @@ class RunFiles:
                     try:
                         status = entry.stat()
                     except OSError:  # gone meanwhile
+                        continue
+                    if not S_ISREG(status.st_mode):  # a pipe would keep its reader waiting
                         continue
                     name = entry.name.removesuffix(METRICS_SUFFIX)
                     yield name, (status.st_ino, status.st_size, status.st_mtime_ns)

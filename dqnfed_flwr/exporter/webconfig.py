@@ -161,7 +161,7 @@ def _tls(found: Any, path: Path) -> Tls:
 
 def _choice(found: Mapping[str, Any], key: str, choices: Mapping[str, Any], default: str, path: Path) -> Any:
     given = found.get(key, default)
-    if given not in choices:
+    if not isinstance(given, str) or given not in choices:
         raise ConfigError(f"{path}: {key}: found {given!r}, allowed: {', '.join(choices)}")
     return choices[given]
 

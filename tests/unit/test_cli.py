@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import subprocess
 import sys
@@ -144,6 +145,20 @@ def test_dashboard_refuses_and_exporter_makes_a_missing_folder(
     for _ in range(2):
         exporter.prepare(tmp_path / "new")
     assert capsys.readouterr().err.count(f"made {tmp_path / 'new'}, which was not there") == 1
+
+
+def test_only_the_exporter_removes_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[float] = []
+    monkeypatch.setattr(exporter, "serve_metrics", lambda given, *_, **__: kept.append(given.keep_days))
+    for command in (["exporter"], ["exporter", "--keep-days", "365"], ["dashboard"]):
+        assert call(*command, str(tmp_path)).exit_code == 0
+    assert kept == [14, 365, math.inf]
+
+
+@pytest.mark.parametrize("option", ["--interval", "--keep-days"])
+def test_nan_is_no_time(tmp_path: Path, option: str) -> None:
+    result = call("exporter", str(tmp_path), option, "nan")
+    assert (result.exit_code, f"{option}: found nan" in result.stderr) == (2, True)
 
 
 def test_no_arguments_show_the_help() -> None:

@@ -94,7 +94,14 @@ def test_a_failure_leaves_nothing_half_done(tmp_path: Path, monkeypatch: pytest.
         ({"days": 3_000_000}, "allowed are 1 to 36500"),
         ({"nodes": (Node("../x", 0, 1),)}, "lower-case"),
         ({"nodes": (Node("a", 0, 1), Node("a", 1, 2))}, "one name"),
+        (
+            {"nodes": (Node("operator", 0, 1),)},
+            "a name of the server's own; not allowed: superlink",
+        ),
         ({"nodes": (Node("a", 0, 1, "site.npz"),)}, "absolute path"),
+        ({"nodes": (Node("a", 0, 1, "/x\x01y.npz"),)}, "printable"),
+        ({"host": "2001:DB8::0001"}, "have this address as 2001:db8::1: give it in that form"),
+        ({"host": "fe80::1%lo"}, "have this address as fe80::1: give it"),
         ({"nodes": (Node("a", 0, 1, "/x y.npz"),)}, "without spaces"),
     ],
 )
@@ -166,6 +173,28 @@ def test_a_shell_reads_the_environment(place: Path) -> None:
 
 def test_an_ipv6_host_is_put_in_brackets() -> None:
     assert Federation("2001:db8::7").superlink == "[2001:db8::7]:9092"
+
+
+def test_a_name_that_no_file_can_have(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="File name too long"):
+        build.create(tmp_path / ("x" * 300), PLAN)
+
+
+def test_an_operator_is_told_of_the_clients_that_there_are(place: Path) -> None:
+    operator = place / "commands" / "operator.txt"
+    assert "--set clients=2" in operator.read_text()
+    build.remove_node(place, "node-0")  # node-1 is still client 1 of two
+    assert "--set clients=2" in operator.read_text()
+    build.add_node(place)
+    build.remove_node(place, "node-1")
+    assert "--set clients=1" in operator.read_text()
+
+
+@pytest.mark.parametrize("text", [b"\xff", b"nodes = 3", b"host = 1\nunknown = 2", b"nodes = [3]"])
+def test_a_damaged_plan_is_told(place: Path, text: bytes) -> None:
+    (place / "federation.toml").write_bytes(text)
+    with pytest.raises(ConfigError, match=r"federation\.toml: cannot be read .*restore it from your backup"):
+        read_plan(place)
 
 
 def test_nodes_come_and_go(place: Path) -> None:

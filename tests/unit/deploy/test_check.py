@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 import shutil
 from collections import namedtuple
 from dataclasses import replace
@@ -175,6 +176,25 @@ def test_a_device_of_another_version_and_without_its_data(place: Path) -> None:
     found = troubles(check.check(place / "nodes" / "node-0"))
     assert any("9.9.9 at the server" in what for what in found)
     assert "put the file there" in found["no data at /nowhere/site.npz"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("port = 9094", "", "port: found None, needed is a number"),
+        ("port = 9094", 'port = "abc"', "port: found 'abc', needed is a number"),
+        (r"localhost:\d+", "localhost", "superlink: found 'localhost', needed is HOST:PORT"),
+        ("localhost", "\udcff", "cannot be read"),
+    ],
+)
+def test_a_device_whose_description_was_changed(place: Path, old: str, new: str, told: str) -> None:
+    file = place / "nodes" / "node-0" / "node.toml"
+    changed, count = re.subn(old, new, file.read_text())
+    assert count == 1
+    file.write_text(changed, "utf-8", "surrogateescape")
+    with pytest.raises(ConfigError, match=told) as refused:
+        check.check(file.parent)
+    assert "copy the node's folder again" in str(refused.value)
 
 
 def test_no_such_folder(tmp_path: Path) -> None:

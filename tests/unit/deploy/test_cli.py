@@ -59,6 +59,16 @@ def test_init_says_what_to_do_next(tmp_path: Path) -> None:
     assert [node.data for node in read_plan(tmp_path / "fl").nodes] == ["/data/site.npz"] * 3
 
 
+def test_init_writes_no_detours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert call("init", "../f l", "--nodes", "1", "--host", "localhost").exit_code == 0
+    written = (tmp_path / "f l" / "operator" / "config.toml").read_text()
+    assert str(tmp_path / "f l" / "operator" / "ca.crt") in written
+    result = call("add-node", "../f l")
+    assert result.stdout.endswith("dqnfed deploy register '../f l'\n")
+
+
 def test_init_warns_of_ports_that_meet_on_one_machine(tmp_path: Path) -> None:
     ports = ("--nodes", "1", "--fleet-port", "21051", "--node-port", "21051")
     assert call("init", str(tmp_path / "a"), "--host", "localhost", *ports).exit_code == 2

@@ -122,6 +122,12 @@ def test_unregister(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert registry.known(place) == {"node-0": "11"}
 
 
+@pytest.mark.parametrize("text", ["[1]", '{"node-0": {"key": 1}}', "{", "3"])
+def test_a_damaged_memory_is_none(place: Path, text: str) -> None:
+    (place / registry.REGISTERED).write_text(text)
+    assert registry.known(place) == {}
+
+
 def test_no_superlink(place: Path) -> None:
     with pytest.raises(RunError) as caught:
         registry.listed(Gone({}))

@@ -184,6 +184,17 @@ def test_a_follower_keeps_no_stream_open(flower: Flower) -> None:
     assert asked[:3] == ["list"] * 3  # Flower would keep a call for a log that is not there yet
 
 
+def test_a_run_that_waits_is_told_of(flower: Flower, monkeypatch: pytest.MonkeyPatch) -> None:
+    flower.status("pending")
+    result = call("logs", RUN, "hospital")
+    told = f"run {RUN} is pending; if it stays so, see that the server's SuperExec is running\n"
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", told)
+    assert not any(" log " in line for line in flower.calls)  # Flower would wait for the log
+    monkeypatch.setattr(runs, "PENDING_SECONDS", 0.0)
+    flower.status("pending", "pending", "pending", "finished:completed")
+    assert call("logs", RUN, "hospital", "--follow").stdout.count("is pending; if it stays so") == 1
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("arguments", [["logs", RUN, "hospital", "--follow"], ["submit", "digits", "hospital"]])
 def test_a_signal_ends_flowers_command_too(flower: Flower, arguments: list[str], number: signal.Signals) -> None:

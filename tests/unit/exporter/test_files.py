@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 
@@ -122,6 +123,12 @@ def test_a_family_of_two_types_is_that_of_the_latest_run(tmp_path: Path) -> None
     assert ("dqnfed_round", frozenset({("run", "old")})) in found
 
 
+def test_a_pipe_is_no_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.prom")
+    write_run(tmp_path, "a")
+    assert [run.name for run in RunFiles(tmp_path).current()] == ["a"]
+
+
 def test_old_files_of_ours_are_pruned_and_no_others(tmp_path: Path) -> None:
     for name in ("old", "new"):
         write_run(tmp_path, name, status="finished")
@@ -130,6 +137,7 @@ def test_old_files_of_ours_are_pruned_and_no_others(tmp_path: Path) -> None:
     for name in ("old.prom", "foreign.prom", "notes.txt"):
         os.utime(tmp_path / name, (0, 0))
     runs = RunFiles(tmp_path)
+    assert runs.prune(days=math.inf) == 0
     assert runs.prune(days=1) == 2
     assert {path.name for path in tmp_path.iterdir()} == {"new.prom", "new.rounds.jsonl", "foreign.prom", "notes.txt"}
     assert runs.prune(days=1) == 0

@@ -68,6 +68,13 @@ def test_paths(tmp_path: Path) -> None:
             assert get(server, path)[0] == 404
 
 
+def test_a_figure_that_is_infinite_is_none_on_the_page(tmp_path: Path) -> None:
+    file = write_run(tmp_path, "a")
+    file.write_text(re.sub(r"(?m)^dqnfed_round .*$", "dqnfed_round +Inf", file.read_text()))
+    with serving(Exporter(Options(tmp_path))) as server:
+        assert [run["round"] for run in json.loads(get(server, "/api/state.json")[2])["runs"]] == [None]
+
+
 def test_exactly_the_declared_metrics_are_added(tmp_path: Path) -> None:
     cert, _ = certificate(tmp_path / "tls", "x")
     exporter = Exporter(Options(tmp_path, certificates=(cert,)))
@@ -203,6 +210,7 @@ def test_tls_and_a_certificate_that_is_rotated(tmp_path: Path) -> None:
         ("tls_server_config: {cert_file: a}", "give both cert_file and key_file"),
         ("tls_server_config: {cert_file: a, key_file: b}", "cannot be used"),
         ("tls_server_config: {cert_file: a, key_file: b, ciphers: c}", "unknown key tls_server_config.ciphers"),
+        ("tls_server_config: {cert_file: a, key_file: b, min_version: [TLS12]}", "found ['TLS12'], allowed: TLS12"),
         ("tls_server_config: {cert_file: a, key_file: b, min_version: TLS10}", "found 'TLS10', allowed: TLS12, TLS13"),
         (
             "tls_server_config: {cert_file: a, key_file: b, client_auth_type: RequireAndVerifyClientCert}",
