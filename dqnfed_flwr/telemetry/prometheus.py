@@ -67,8 +67,21 @@ class RunMetrics:
         self._samples.state("running")
         self._began = True
         self._try(self._rounds.begin)
+        for event in done:
+            self._samples.count(event)
+        if done:
+            self._go_on_counting()
         self._pending = [(event, math.nan) for event in done]
         self._publish()
+
+    def _go_on_counting(self) -> None:
+        """Begin no counter below what the file says: rounds after the checkpoint were counted, and are done again."""
+        try:
+            self._samples.not_below(self._path.read_text("utf-8"))
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError, LookupError) as error:
+            logger.warning("metrics: %s cannot be read (%s); its counters begin anew", self._path, error)
 
     def on_round(self, event: RoundEvent) -> None:
         """Take the round over, and replace the file at once or when the pause is over."""
@@ -124,9 +137,9 @@ class RunMetrics:
         with self._lock:
             pending, self._pending, self._timer = self._pending, [], None
             for event, at in pending:
-                self._samples.count(event)
                 self._rounds.append(short(event, at))
-                if at == at:
+                if not math.isnan(at):  # those of before are counted
+                    self._samples.count(event)
                     self._samples.set("dqnfed_last_round_timestamp_seconds", at)
             self._samples.show([event for event, _ in pending])
             self._try(self._rounds.flush)

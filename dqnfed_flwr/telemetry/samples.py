@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from math import inf, isinf
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
 from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from dqnfed_flwr.telemetry.metrics import SECONDS, Metric
 
@@ -56,6 +59,27 @@ class Samples:
         """Drop all series of a metric."""
         self._values[name].clear()
 
+    def not_below(self, earlier: str) -> None:
+        """Raise counters and histograms to what an exposition of an earlier life says: Prometheus sees none fall.
+
+        Raises
+        ------
+        ValueError, KeyError
+            If it is no exposition, or that of other metrics.
+        """
+        for family in text_string_to_metric_families(earlier):
+            for sample in family.samples:
+                metric = self._metrics.get(sample.name)
+                if metric is not None and metric.kind == "counter":
+                    labels, series = _labels(metric, sample), self._values[metric.name]
+                    series[labels] = max(series.get(labels, 0.0), sample.value)
+            metric = self._metrics.get(family.name)
+            if metric is not None and metric.kind == "histogram":
+                for labels, counts in _counted(metric, family.samples).items():
+                    mine = self._observed[metric.name].get(labels, [0.0])
+                    if sum(counts[:-1]) > sum(mine[:-1]):
+                        self._observed[metric.name][labels] = counts
+
     def collect(self) -> Iterator[Family]:
         """The families, as prometheus-client asks for them; metrics without a series are left out."""
         for metric in self._metrics.values():
@@ -89,6 +113,25 @@ def _histogram(metric: Metric, series: dict[Labels, list[float]]) -> Iterator[Fa
     for labels, counts in series.items():
         family.add_metric(labels, _cumulative(counts[:-1]), counts[-1])
     yield family
+
+
+def _labels(metric: Metric, sample: Sample) -> Labels:
+    return tuple(sample.labels[label] for label in metric.labels)
+
+
+def _counted(metric: Metric, samples: Sequence[Sample]) -> dict[Labels, list[float]]:
+    """What `Samples.observe` keeps, by labels, from the samples of a histogram."""
+    buckets: dict[Labels, list[float]] = {}
+    sums = {_labels(metric, sample): sample.value for sample in samples if sample.name == f"{metric.name}_sum"}
+    for sample in samples:
+        if sample.name == f"{metric.name}_bucket":
+            buckets.setdefault(_labels(metric, sample), []).append(sample.value)
+    if any(len(found) != len(SECONDS) + 1 for found in buckets.values()):
+        raise ValueError(f"{metric.name} has other buckets")
+    return {
+        labels: [now - before for before, now in pairwise([0.0, *found])] + [sums[labels]]
+        for labels, found in buckets.items()
+    }
 
 
 def _cumulative(counts: Sequence[float]) -> list[tuple[str, float]]:

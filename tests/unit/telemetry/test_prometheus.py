@@ -197,6 +197,40 @@ def test_a_resumed_run_goes_on_counting(tmp_path: Path) -> None:
     assert [record["round"] for record in read_rounds(tmp_path / "r1.rounds.jsonl")] == [1, 2, 3]
 
 
+def test_no_counter_falls_when_a_run_goes_back_to_its_checkpoint(tmp_path: Path) -> None:
+    rounds = [replace(federation(10), round=number) for number in range(1, 6)]
+    before = metrics_after(tmp_path, rounds)
+    listener = RunMetrics(tmp_path, CARD, pause=0)
+    listener.on_start(9, rounds[:2])  # the checkpoint is of round 2
+    resumed = read(tmp_path / "r1.prom")
+    counters = [key for key in before if key[0].endswith(("_total", "_bucket", "_sum", "_count"))]
+    assert {key: resumed[key] for key in counters} == {key: before[key] for key in counters}
+    assert resumed[("dqnfed_round",)] == 2
+    listener.on_round(rounds[2])
+    assert read(tmp_path / "r1.prom")["dqnfed_clients_dropped_total", "absent"] == 6 * 4
+    listener.on_start(9, [])  # another run in this folder, which begins with nothing
+    assert read(tmp_path / "r1.prom")["dqnfed_clients_dropped_total", "absent"] == 0
+
+
+SHORT = """# TYPE dqnfed_round_seconds histogram
+dqnfed_round_seconds_sum 1
+dqnfed_round_seconds_bucket{le="1"} 1
+"""
+
+
+@pytest.mark.parametrize("text", ["nonsense {", 'dqnfed_solves_total{of="x"} 3\n', SHORT])
+def test_counters_begin_anew_where_the_file_before_is_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(prometheus.logger, "warning", lambda words, *given: told.append(words % given))
+    (tmp_path / "r1.prom").write_text(text)
+    RunMetrics(tmp_path, CARD, pause=0).on_start(9, [federation(10)])
+    assert read(tmp_path / "r1.prom")["dqnfed_clients_dropped_total", "absent"] == 4
+    assert len(told) == 1
+    assert told[0].endswith("its counters begin anew")
+
+
 def test_the_file_tells_how_the_run_ended(tmp_path: Path) -> None:
     settings = {**TINY, "metrics": str(tmp_path / "m"), "output": str(tmp_path / "o")}
     run(settings)
