@@ -158,12 +158,14 @@ def rotate(
     ] = None,
 ) -> None:
     """Make a new server certificate, before the old one expires or for further names of the server."""
+    from dqnfed_flwr.deploy.pki import first_certificate
     from dqnfed_flwr.deploy.renew import rotate
 
     place = _place(directory)
     federation = rotate(place, authority=ca, days=days, others=address or ())
     names = ", ".join((federation.host, *federation.others))
-    typer.echo(f"a new server certificate for {names} is valid for {federation.days} days")
+    end = first_certificate((place / "server" / "server.crt").read_bytes()).not_valid_after_utc
+    typer.echo(f"a new server certificate for {names} is valid until {end:%Y-%m-%d}")
     if ca:
         typer.echo("and a new authority: 1. copy ca.crt from each nodes/NAME to its device and restart the node;")
         typer.echo(

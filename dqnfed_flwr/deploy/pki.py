@@ -52,8 +52,9 @@ def make_authority(days: int = CA_DAYS, *, now: dt.datetime | None = None) -> Id
     key = ec.generate_private_key(CURVE())
     name = _common_name(f"dqnfed authority {x509.random_serial_number():x}"[:40])
     usage = _usage(key_cert_sign=True, crl_sign=True)
+    begin = now or dt.datetime.now(dt.UTC)
     certificate = (
-        _builder(name, name, key.public_key(), max(CA_DAYS, days + 1), now)
+        _builder(name, name, key.public_key(), begin, begin + dt.timedelta(days=max(CA_DAYS, days + 1)))
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)
         .sign(key, DIGEST())
@@ -75,18 +76,29 @@ def make_server(
     others : Iterable[str]
         Further names and addresses.
     days : int
-        How long it is valid.
+        How long it is valid, though no longer than the authority.
     now : datetime | None
         Beginning of its time; None for now.
+
+    Raises
+    ------
+    ConfigError
+        If the authority's key is of another kind, or its time is over.
     """
     signer = load_pem_private_key(authority.key, None)
     if not isinstance(signer, ec.EllipticCurvePrivateKey):
         raise ConfigError("the authority's key is no EC key; make a new one with `dqnfed deploy rotate DIR --ca`")
     issuer = first_certificate(authority.certificate)
+    begin = now or dt.datetime.now(dt.UTC)
+    end = min(begin + dt.timedelta(days=days), issuer.not_valid_after_utc)
+    if end <= begin:
+        raise ConfigError(
+            f"the authority expired on {end:%Y-%m-%d}; make a new one with `dqnfed deploy rotate DIR --ca`"
+        )
     key = ec.generate_private_key(CURVE())
     names = dict.fromkeys([host, *others, "localhost", "127.0.0.1"])
     certificate = (
-        _builder(_common_name(host), issuer.subject, key.public_key(), days, now)
+        _builder(_common_name(host), issuer.subject, key.public_key(), begin, end)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(digital_signature=True), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
@@ -189,9 +201,8 @@ def bundle(
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int, now: dt.datetime | None
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, begin: dt.datetime, end: dt.datetime
 ) -> x509.CertificateBuilder:
-    begin = now or dt.datetime.now(dt.UTC)
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -199,7 +210,7 @@ def _builder(
         .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(begin - BACKDATED)
-        .not_valid_after(begin + dt.timedelta(days=days))
+        .not_valid_after(end)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
     )
 

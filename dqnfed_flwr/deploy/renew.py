@@ -26,7 +26,7 @@ def rotate(directory: Path, *, authority: bool = False, days: int = 0, others: S
     authority : bool
         Whether the authority is new too.
     days : int
-        How long the certificate is valid; 0 for as long as the one before.
+        How long the certificate is valid, though no longer than the authority; 0 for as long as the one before.
     others : Sequence[str]
         Names and addresses of the server that the certificate gets beside those it has; kept in the plan.
 

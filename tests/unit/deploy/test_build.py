@@ -256,6 +256,14 @@ def test_a_new_authority_outlasts_the_certificate_it_signs(place: Path, days: in
     assert (authority.not_valid_after_utc - authority.not_valid_before_utc - pki.BACKDATED).days == max(3650, days + 1)
 
 
+def test_no_certificate_outlasts_the_authority_that_is_kept(place: Path) -> None:
+    renew.rotate(place, days=36_500)
+    server, authority = (
+        pki.first_certificate((place / "server" / name).read_bytes()) for name in ("server.crt", "ca.crt")
+    )
+    assert server.not_valid_after_utc == authority.not_valid_after_utc
+
+
 def test_rotate_without_the_authoritys_key_says_what_to_do(place: Path) -> None:
     (place / "ca" / "ca.key").unlink()
     before = (place / "server" / "server.crt").read_bytes()
