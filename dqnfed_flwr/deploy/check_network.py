@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import socket
 from pathlib import Path
 
 from cryptography import x509
@@ -49,8 +50,24 @@ def server_ports(federation: Federation, ca: Path, place: str) -> Findings:
             yield _trouble(found, f"{what} port {port}", why, mend, federation.doors)
             continue
         yield _served(served, ca.with_name("server.crt"), f"{what} port {port}", federation.doors)
-        if host != "127.0.0.1":
+        if host == "127.0.0.1":
+            continue
+        if _is_known(host):
             yield from reach(host, port, ca, federation.doors)
+        else:
+            yield Finding(
+                Level.WARNING,
+                f"{host} is not known on this machine, so that it cannot be tried from here",
+                "if it is the name of a container, all is well; else see that the devices' DNS has it",
+            )
+
+
+def _is_known(host: str) -> bool:
+    try:
+        socket.getaddrinfo(host, None)
+    except OSError:
+        return False
+    return True
 
 
 def _served(served: bytes, file: Path, where: str, doors: str) -> Finding:

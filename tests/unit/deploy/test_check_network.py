@@ -9,13 +9,14 @@ import threading
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
 
 from dqnfed_flwr.deploy import check, pki, probe
-from dqnfed_flwr.deploy.check_network import node_port, reach, skew
-from dqnfed_flwr.deploy.findings import Level
+from dqnfed_flwr.deploy.check_network import node_port, reach, server_ports, skew
+from dqnfed_flwr.deploy.findings import Level, failed
 from dqnfed_flwr.deploy.plan import read_plan, write_plan
 from dqnfed_flwr.deploy.probe import Port
 from dqnfed_flwr.deploy.renew import rotate
@@ -94,6 +95,24 @@ def test_a_name_that_the_certificate_lacks(place: Path, tmp_path: Path, monkeypa
     assert (
         "`dqnfed deploy rotate DIR --address elsewhere.example.org`; restart the SuperLink and the gate" in finding.mend
     )
+
+
+def test_a_name_that_only_containers_know(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    authority = pki.Identity((place / "ca/ca.crt").read_bytes(), (place / "ca/ca.key").read_bytes())
+    look_up = socket.getaddrinfo
+
+    def unknown(host: str, *rest: Any) -> object:
+        if host == "superlink":
+            raise socket.gaierror(-2, "Name or service not known")
+        return look_up(host, *rest)
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    with server(pki.make_server(authority, "superlink", [], 1), tmp_path) as port:
+        federation = replace(read_plan(place), host="superlink", fleet_port=port)
+        found = list(server_ports(federation, place / "server" / "ca.crt", str(place)))
+    assert not failed(found)
+    (finding,) = [one for one in found if "superlink is not known on this machine" in one.what]
+    assert finding.level is Level.WARNING
 
 
 def test_the_clock_of_a_server(place: Path, tmp_path: Path) -> None:
