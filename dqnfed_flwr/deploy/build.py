@@ -108,7 +108,8 @@ def remove_node(directory: Path, name: str) -> Node:
         write_plan(directory, federation)
         shutil.rmtree(directory / "nodes" / name, ignore_errors=True)
         (directory / "commands" / f"{name}.txt").unlink(missing_ok=True)
-        _write_commands(directory, directory, federation)
+        if (directory / "commands").is_dir():
+            _write_commands(directory, directory, federation)
     return node
 
 

@@ -188,6 +188,8 @@ def test_an_operator_is_told_of_the_clients_that_there_are(place: Path) -> None:
     build.add_node(place)
     build.remove_node(place, "node-1")
     assert "--set clients=1" in operator.read_text()
+    shutil.rmtree(place / "commands")
+    assert build.remove_node(place, "node-0").partition == 0
 
 
 @pytest.mark.parametrize("text", [b"\xff", b"nodes = 3", b"host = 1\nunknown = 2", b"nodes = [3]"])
