@@ -78,7 +78,9 @@ class Settings(Group):
     rounds: int = Field(20, ge=1, description="rounds")
     num_classes: int = Field(0, ge=0, description="classes of the data; 0 asks the data")
     seed: int = Field(0, ge=0, lt=2**63, description="of partition, initial model, sampling and mini-batches")
-    model: str = Field("mlp", description="logistic, mlp, cnn, resnet18-gn, char-lstm, or module:function")
+    model: str = Field(
+        "mlp", description="logistic, mlp, cnn, resnet18-gn, char-lstm, char-lstm-small, or module:function"
+    )
     ridge: float = Field(0.0, ge=0, description="adds ridge/2 |theta|^2 to every client's loss")
     dtype: Literal["float32", "float64"] = Field("float32", description="of model and gradients")
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1, mps")

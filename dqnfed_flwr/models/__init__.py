@@ -25,6 +25,7 @@ _BUILDERS = {
     "cnn": "dqnfed_flwr.models.cnn",
     "resnet18-gn": "dqnfed_flwr.models.resnet",
     "char-lstm": "dqnfed_flwr.models.lstm",
+    "char-lstm-small": "dqnfed_flwr.models.lstm",
 }
 MODELS = tuple(_BUILDERS)
 

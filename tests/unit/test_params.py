@@ -15,7 +15,12 @@ from dqnfed_flwr.models import MODELS, build_model
 from dqnfed_flwr.params import ParamSpec, line_point
 from tests.helpers.models import norm_mlp
 
-SHAPES: dict[str, tuple[int, ...]] = {"char-lstm": (80,), "cnn": (1, 28, 28), "resnet18-gn": (3, 32, 32)}
+SHAPES: dict[str, tuple[int, ...]] = {
+    "char-lstm": (80,),
+    "char-lstm-small": (80,),
+    "cnn": (1, 28, 28),
+    "resnet18-gn": (3, 32, 32),
+}
 
 
 class Tied(nn.Module):

@@ -16,12 +16,12 @@ IMAGE, TOKENS = (1, 8, 8), (5,)
 
 
 def shape_for(name: str) -> tuple[int, ...]:
-    return TOKENS if name == "char-lstm" else IMAGE
+    return TOKENS if name.startswith("char-lstm") else IMAGE
 
 
 def batch_for(name: str, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     generator = torch.Generator().manual_seed(0)
-    if name == "char-lstm":
+    if name.startswith("char-lstm"):
         return torch.randint(0, 10, (3, *TOKENS), generator=generator)
     return torch.randn((3, *IMAGE), generator=generator, dtype=dtype)
 
@@ -47,6 +47,7 @@ def test_importing_the_package_does_not_import_torch() -> None:
         ("resnet18-gn", (3, 32, 32), 10, 11_173_962),
         ("resnet18-gn", (3, 32, 32), 100, 11_220_132),
         ("char-lstm", (80,), 80, 819_920),
+        ("char-lstm-small", (80,), 80, 80 * 8 + 4 * 64 * (8 + 64 + 2) + 64 * 80 + 80),
     ],
 )
 def test_parameter_counts(name: str, shape: tuple[int, ...], classes: int, parameters: int) -> None:
@@ -117,8 +118,9 @@ def test_a_residual_block_adds_its_input() -> None:
     assert ResidualBlock(4, 8, stride=2)(x).shape == (2, 8, 2, 2)
 
 
-def test_the_last_token_counts() -> None:
-    model = build_model("char-lstm", (3,), 10, seed=0)
+@pytest.mark.parametrize("name", ["char-lstm", "char-lstm-small"])
+def test_the_last_token_counts(name: str) -> None:
+    model = build_model(name, (3,), 10, seed=0)
 
     logits = model(torch.tensor([[1, 2, 3], [1, 2, 4], [0, 2, 3]]))
 
@@ -151,7 +153,8 @@ def test_a_function_of_the_users_is_called_with_shape_and_classes(monkeypatch: p
         ("cnn", (784,), 10, r"cnn takes images .* found \(784,\)"),
         ("cnn", (1, 3, 28), 10, "at least 4x4"),
         ("resnet18-gn", (8, 8), 10, r"takes images \(channels, height, width\), found \(8, 8\)"),
-        ("char-lstm", IMAGE, 10, r"takes token sequences \(length,\), found samples of shape \(1, 8, 8\)"),
+        ("char-lstm", IMAGE, 10, r"char-lstm takes token sequences \(length,\), found samples of shape \(1, 8, 8\)"),
+        ("char-lstm-small", IMAGE, 10, r"char-lstm-small takes token sequences \(length,\), found"),
     ],
 )
 def test_models_that_do_not_fit_are_refused(name: str, shape: tuple[int, ...], classes: int, message: str) -> None:
