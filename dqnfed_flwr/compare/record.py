@@ -36,7 +36,8 @@ class Record:
     evaluations : tuple[Accuracies, ...]
         Test accuracy of every client, once for each of the last evaluations that count; empty if it failed.
     events : tuple[RoundEvent, ...]
-        One a round; empty if it failed.
+        One a round; empty if it failed. The last has the accuracies of the final model, where that round's was no
+        evaluation and early stopping did not choose another model.
     noted : Mapping[str, Any]
         All of its `run.json`; empty if it failed.
     """
@@ -111,17 +112,26 @@ def read_record(job: Job, failure: str = "", last: int = 1) -> Record:
     try:
         found = json.loads((job.folder / RUN).read_text("utf-8"))
         events = tuple(read_events(job.folder / EVENTS))
-        final = {int(client): float(value) for client, value in found["accuracies"].items()}
+        final = _accuracies(found["accuracies"])
+        validation = _accuracies(found.get("validation", {}))
         status = str(found["status"])
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         return Record(job, "failed", f"{job.folder}: its files cannot be read ({error})")
     if fault := _fault(found, events, final):
         return Record(job, "failed", f"{job.folder}: {fault}")
     record = Record(job, status, "", (final,), events, found)
-    known = [event.accuracy for event in events if event.accuracy]
+    chosen = record.keeps_best and any(event.validation for event in events)
+    if events and not events[-1].accuracy and not chosen:
+        ended = replace(events[-1], accuracy=final or None, validation=validation or None)
+        record = replace(record, events=(*events[:-1], ended))
+    known = [event.accuracy for event in record.events if event.accuracy]
     if last > 1 and known and not record.keeps_best:
         return replace(record, evaluations=tuple(known[-last:]))
     return record if final else Record(job, "failed", "no client was evaluated")
+
+
+def _accuracies(record: Mapping[str, Any]) -> dict[int, float]:
+    return {int(client): float(value) for client, value in record.items()}
 
 
 def _fault(found: Mapping[str, Any], events: Sequence[RoundEvent], final: Accuracies) -> str:

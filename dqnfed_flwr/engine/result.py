@@ -55,6 +55,8 @@ class RunResult:
         One a round.
     accuracies : dict[int, float]
         Test accuracy of every client at `theta`, in [0, 1].
+    validation : Mapping[int, float]
+        The same on the validation part, where clients keep one.
     seconds : float
         Wall clock; of a resumed run also that of its earlier rounds.
     left_out : Mapping[str, str]
@@ -78,6 +80,7 @@ class RunResult:
     versions: Mapping[str, str] = field(default_factory=versions_here)
     origin: Origin = field(default_factory=Origin)
     left_out: Mapping[str, str] = field(default_factory=dict)
+    validation: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def joined(self) -> list[int]:
@@ -117,6 +120,7 @@ class RunResult:
             "rounds": len(self.events),
             "final": self.final,
             "accuracies": {str(client): value for client, value in self.accuracies.items()},
+            "validation": {str(client): value for client, value in self.validation.items()},
             "improved_ratio": [ratio if math.isfinite(ratio) else None for ratio in self.improved_ratio],
             "exchanges": self.exchanges,
             "bytes_up": self.bytes_up,
@@ -164,6 +168,7 @@ def read_result(directory: Path) -> RunResult:
         versions=record.get("versions", {}),
         origin=Origin(record.get("fingerprint"), tuple(record.get("commits", ()))),
         left_out=record.get("left_out", {}),
+        validation={int(client): value for client, value in record.get("validation", {}).items()},
     )
 
 

@@ -121,6 +121,7 @@ def _train(
         theta=outcome.theta.numpy(),
         events=outcome.events,
         accuracies=dict(sorted(outcome.accuracy.items())),
+        validation=dict(sorted(outcome.validation.items())),
         seconds=earlier.seconds + time.perf_counter() - since,
         buffers=outcome.buffers,
         form=strategy.roster.form,

@@ -47,7 +47,7 @@ def round_event(
     before = [pending.losses[client] for client in pending.clients]
     after = [losses_after.get(client, math.nan) for client in pending.clients]
     combination = pending.combination
-    accuracy, validation, test_loss = _evaluations(evaluated)
+    accuracy, validation, test_loss = evaluations(evaluated)
     return RoundEvent(
         round=pending.round,
         participants=list(pending.clients),
@@ -97,9 +97,10 @@ def most_frequent_reason(dropped: Mapping[int, DroppedClient]) -> str:
     return f". {count} of {len(dropped)} left out: {reason}, client {said.client}: {detail}"
 
 
-def _evaluations(
+def evaluations(
     replies: Mapping[int, ClientReply],
 ) -> tuple[dict[int, float] | None, dict[int, float] | None, float]:
+    """Test and validation accuracy of each client whose reply has them, None where none has, and the mean test loss."""
     tests = {client: reply.test for client, reply in replies.items() if reply.test is not None}
     validations = {client: reply.validation for client, reply in replies.items() if reply.validation is not None}
     losses = [test.loss for test in tests.values() if test.examples]

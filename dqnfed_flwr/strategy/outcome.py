@@ -11,6 +11,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
 from dqnfed_flwr.fairness import fairness_report
+from dqnfed_flwr.strategy.events import evaluations
 from dqnfed_flwr.strategy.inherited import metrics
 from dqnfed_flwr.strategy.loop import RoundLoop
 from dqnfed_flwr.strategy.state import RunState
@@ -32,8 +33,8 @@ class Outcome:
         Its buffers.
     events : list[RoundEvent]
         One a round, those before a resume included.
-    accuracy : dict[int, float]
-        Test accuracy of every client at `theta`.
+    accuracy, validation : dict[int, float]
+        Test and validation accuracy of every client at `theta`.
     """
 
     status: str
@@ -41,6 +42,7 @@ class Outcome:
     buffers: Buffers
     events: list[RoundEvent] = field(default_factory=list)
     accuracy: dict[int, float] = field(default_factory=dict)
+    validation: dict[int, float] = field(default_factory=dict)
 
 
 def note_round(result: Result, event: RoundEvent) -> None:
@@ -59,12 +61,11 @@ def final_outcome(loop: RoundLoop, grid: Grid, state: RunState, events: list[Rou
     best = state.best
     if best is not None:
         outcome.theta, outcome.buffers = best.theta, best.buffers
-        outcome.accuracy = next((event.accuracy or {} for event in events if event.round == best.round), {})
-    elif events and events[-1].round == state.round:  # a log may have lost its end
-        outcome.accuracy = events[-1].accuracy or {}
-    if not outcome.accuracy:
+    of_round = state.round if best is None else best.round
+    told = next((event for event in events if event.round == of_round), None)  # a log may have lost its end
+    accuracy, validation = (told.accuracy, told.validation) if told else (None, None)
+    if not accuracy:
         state.candidate, state.buffers = outcome.theta, outcome.buffers
-        replies = loop.evaluate(grid)
-        tests = {client: reply.test for client, reply in replies.items() if reply.test}
-        outcome.accuracy = {client: test.correct / test.examples for client, test in tests.items() if test.examples}
+        accuracy, validation, _ = evaluations(loop.evaluate(grid))
+    outcome.accuracy, outcome.validation = accuracy or {}, validation or {}
     return outcome

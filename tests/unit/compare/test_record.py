@@ -1,23 +1,29 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from dqnfed_flwr.compare.entries import Entry
+from dqnfed_flwr.compare.grid import trial_of
 from dqnfed_flwr.compare.plan import Job
 from dqnfed_flwr.compare.record import read_record
 from dqnfed_flwr.config import Settings
+from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.telemetry.events import RoundEvent
 from dqnfed_flwr.telemetry.log import EventLog
+from tests.helpers.comparisons import with_validation
 from tests.helpers.runs import make_event, make_result
 
 EVENTS = [make_event(1, (0.2, 0.4)), make_event(2, None, rho=0.5), make_event(3, (0.4, 0.8))]
 
 
-def written(folder: Path, events: list[RoundEvent], settings: Settings | None = None) -> Job:
-    """A run whose final model has accuracies of 0.5 and 0.7."""
-    make_result(events, (0.5, 0.7)).write(folder)
+def written(
+    folder: Path, events: list[RoundEvent], settings: Settings | None = None, result: RunResult | None = None
+) -> Job:
+    """A run whose final model has accuracies of 0.5 and 0.7, unless it is given."""
+    (result or make_result(events, (0.5, 0.7))).write(folder)
     log = EventLog(folder)
     log.on_start(len(events), events)
     log.on_end()
@@ -96,3 +102,19 @@ def test_a_result_that_cannot_be_read_is_a_failed_run(job: Job, text: str) -> No
     record = read_record(job)
     assert record.status == "failed"
     assert "cannot be read" in record.reason
+
+
+def test_a_run_that_ended_between_evaluations_is_judged_by_its_final_model(tmp_path: Path) -> None:
+    events = [make_event(1, (0.2, 0.4)), make_event(2, None)]
+    result = replace(make_result(events, (0.5, 0.7)), status="pareto-stationary", validation={0: 0.3, 1: 0.6})
+    record = read_record(written(tmp_path, events, result=result), last=2)
+    assert record.evaluations == ({0: 0.2, 1: 0.4}, {0: 0.5, 1: 0.7})
+    assert record.events[-1].validation == {0: 0.3, 1: 0.6}
+    assert trial_of(record).figures == {"mean": pytest.approx(0.45), "worst10": 0.3}
+
+
+def test_a_model_that_early_stopping_chose_is_not_taken_for_that_of_the_last_round(tmp_path: Path) -> None:
+    settings = Settings.from_mapping({"early-stopping": 2, "split.validation-fraction": 0.1})
+    events = [with_validation(make_event(1, (0.2, 0.4)), 0.3, 0.4), make_event(2, None)]
+    result = replace(make_result(events, (0.2, 0.4)), validation={0: 0.3, 1: 0.4})
+    assert read_record(written(tmp_path, events, settings, result)).events[-1].accuracy is None

@@ -13,7 +13,8 @@ import pytest
 import dqnfed_flwr
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine import alone
-from dqnfed_flwr.engine.run import Engine, as_settings, choose_jobs, run
+from dqnfed_flwr.engine.result import read_result
+from dqnfed_flwr.engine.run import Engine, as_settings, choose_jobs, run, run_in_process
 from dqnfed_flwr.errors import ConfigError, DataError, ModelError
 from dqnfed_flwr.run_files import CHECKPOINT, RUN
 from dqnfed_flwr.strategy import roster
@@ -134,3 +135,11 @@ def test_the_first_refusal_is_the_error_of_the_run(jobs: int, monkeypatch: pytes
     with pytest.raises(ConfigError, match="device: found 'tpu'"):
         run({**TINY, "device": "tpu"}, jobs=jobs)
     assert told == []
+
+
+def test_a_run_that_ends_between_evaluations_tells_how_its_final_model_does(tmp_path: Path) -> None:
+    settings = {"rounds": 60, "evaluate-every": 0, "step.min-move": 0.05, "split.validation-fraction": 0.2}
+    result = run_in_process(Settings.from_mapping({**TINY, **settings, "output": str(tmp_path / "run")}))
+    assert (result.status, result.events[-1].validation) == ("pareto-stationary", None)
+    assert sorted(result.validation) == sorted(result.accuracies) == [0, 1, 2]
+    assert read_result(tmp_path / "run").validation == result.validation
