@@ -6,6 +6,7 @@ ill-conditioned Gramian, `combine` where the weighted rows cancel.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -93,7 +94,10 @@ class Basis:
         self._products.arrived(slot)
 
     def clear(self) -> None:
-        """Forget all rows; the array is kept for the next round."""
+        """Forget all rows; the array is kept for the next round, without values that would turn every sum into NaN."""
+        for slot in self.filled:
+            if not math.isfinite(self.squared_norm(slot)):
+                self._rows[slot] = 0
         self._products.clear(exact=self._always_exact)
         self._norms.clear()
 

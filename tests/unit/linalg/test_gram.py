@@ -165,3 +165,12 @@ def test_a_row_that_is_not_finite_shows_in_its_own_product_and_leaves_no_trace(
     basis.put(2, rows[2])
     assert np.array_equal(basis.gram(range(3)), clean)
     assert basis.combine(np.array([1.0, 0.0, 1.0])).isfinite().all()
+
+
+def test_values_that_are_not_finite_do_not_outlive_their_round() -> None:
+    basis = Basis(3, 4)
+    basis.put(0, np.ones(4, np.float32))
+    basis.put(2, np.full(4, np.inf, np.float32))
+    basis.clear()
+    basis.put(0, np.ones(4, np.float32))
+    assert basis.combine(np.array([0.5, 0.0, 0.0])).tolist() == [0.5] * 4
