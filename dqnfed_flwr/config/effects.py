@@ -5,9 +5,11 @@ A key that is not named here counts as one with an effect.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from dqnfed_flwr.config._group import kebab
+from dqnfed_flwr.config.admission import AdmissionSettings
 from dqnfed_flwr.config.profiles import PASSES, PROFILES, Rule, Work
 
 if TYPE_CHECKING:
@@ -42,6 +44,45 @@ RULES: Mapping[str, tuple[Rule, ...]] = {
     "fedmdfg.beta": ("search",),
 }
 """Keys that only some step rules read."""
+Asks = Callable[["Settings"], bool]
+
+
+def _dealt(partition: str) -> Asks:
+    return lambda settings: settings.partition == partition or ":" in settings.data
+
+
+def _anchored(settings: Settings) -> bool:
+    return settings.dqn_fed.form == "anchored" and settings.reference != "none"
+
+
+READ_WHERE: Mapping[str, Asks] = {
+    **dict.fromkeys(("split.alpha", "split.min-samples"), _dealt("dirichlet")),
+    "split.shards": _dealt("shards"),
+    "split.classes": _dealt("pathological"),
+    "split.merge": _dealt("one-class"),
+    **dict.fromkeys(("split.groups", "split.min-group-samples"), _dealt("groups")),
+    **dict.fromkeys(("noise.clients", "noise.level"), lambda settings: settings.noise.kind != "none"),
+    **dict.fromkeys(("attack.share", "attack.clients"), lambda settings: settings.attack.kind != "none"),
+    "attack.factor": lambda settings: settings.attack.kind == "enlarged",
+    **dict.fromkeys(
+        (f"start.{key}" for key in ("client", "lr", "batch-size")), lambda settings: settings.start.epochs > 0
+    ),
+    **dict.fromkeys(
+        (f"curvature.{key}" for key in ("previous", "memory", "filter", "damping")),
+        lambda settings: settings.curvature.kind != "none",
+    ),
+    **dict.fromkeys(
+        (f"admission.{kebab(key)}" for key in AdmissionSettings.model_fields if key != "mode"),
+        lambda settings: settings.admission.mode != "off",
+    ),
+    **dict.fromkeys(("dqn-fed.lr", "dqn-fed.scale"), _anchored),
+    "dqn-fed.reference": lambda settings: settings.dqn_fed.form == "anchored",
+    "dqn-fed.beta": lambda settings: _anchored(settings) and settings.reference == "momentum",
+    "dqn-fed.memory": lambda settings: _anchored(settings) and settings.reference == "lbfgs",
+    "dqn-fed.absent-rounds": lambda settings: _anchored(settings) and settings.sampled < settings.clients,
+    **dict.fromkeys(("dqn-fed.ridge", "dqn-fed.cutoff"), lambda settings: settings.dqn_fed.form == "two-sided"),
+}
+"""Keys that are only read where other settings ask for them."""
 METHOD_OF: Mapping[str, str] = {"fedmgda": "fedmgda+"}
 """Methods of groups of settings that have another name than their method."""
 
@@ -59,6 +100,7 @@ def without_effect(settings: Settings, keys: Iterable[str]) -> list[str]:
         if _of_other_methods(key, methods)
         or (key in WORKS and works.isdisjoint(WORKS[key]))
         or (key in RULES and settings.rule not in RULES[key])
+        or (key in READ_WHERE and not READ_WHERE[key](settings))
     ]
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dqnfed_flwr.config import Scalar, Settings, without_effect
-from dqnfed_flwr.config.effects import RULES, WORKS
+from dqnfed_flwr.config.effects import READ_WHERE, RULES, WORKS
 from dqnfed_flwr.engine.run import run
 from tests.helpers.runs import TINY
 
@@ -37,12 +37,45 @@ OTHER: dict[str, Scalar] = {
     "q-ffl.q": 5.0,
     "fedmgda.epsilon": 1.0,
     "dqn-fed.lr": 3.0,
+    "dqn-fed.scale": 0.1,
+    "dqn-fed.reference": "gradient",
+    "dqn-fed.beta": 0.1,
+    "dqn-fed.memory": 1,
+    "dqn-fed.absent-rounds": 9,
+    "dqn-fed.ridge": 1.0,
+    "dqn-fed.cutoff": 0.5,
+    "split.alpha": 0.1,
+    "split.min-samples": 2,
+    "split.shards": 3,
+    "split.classes": 3,
+    "split.merge": "5,3,2",
+    "split.groups": 3,
+    "split.min-group-samples": 5,
+    "noise.clients": 1.0,
+    "noise.level": 0.9,
+    "attack.share": 0.4,
+    "attack.clients": "1",
+    "attack.factor": -3.0,
+    "start.client": 1,
+    "start.lr": 1.0,
+    "start.batch-size": 3,
+    "admission.norm-factor": 1.01,
+    "admission.loss-factor": 1.01,
+    "admission.rate-factor": 1.01,
+    "admission.spread": 0.1,
+    "admission.past-factor": 1.01,
+    "admission.min-cosine": 0.9,
+    "admission.min-replies": 3,
+    "admission.veto-limit": 1,
+    "admission.suspend-after": 1,
+    "admission.suspend-rounds": 1,
 }
 
 
 def test_every_key_of_the_tables_exists() -> None:
-    assert (WORKS.keys() | RULES.keys()) - Settings().flat().keys() == set()
-    assert (WORKS.keys() | RULES.keys()) - OTHER.keys() == set()
+    tables = WORKS.keys() | RULES.keys() | READ_WHERE.keys()
+    assert tables - Settings().flat().keys() == set()
+    assert tables - OTHER.keys() == set()
 
 
 @pytest.mark.parametrize(
@@ -78,6 +111,11 @@ def test_keys_without_effect_by_method_work_and_rule(mapping: dict[str, Scalar],
         {"method": "local-newton"},
         {"method": "fednew"},
         {"method": "ditto"},
+        {"admission.mode": "off", "attack.kind": "random", "attack.clients": "0"},
+        {"partition": "iid", "dqn-fed.form": "two-sided"},
+        {"partition": "one-class", "split.merge": "4,3,3", "dqn-fed.reference": "none"},
+        {"partition": "pathological", "dqn-fed.reference": "momentum", "noise.kind": "pair"},
+        {"partition": "shards", "participation": 0.7, "start.epochs": 1},
     ],
 )
 def test_what_is_said_to_have_no_effect_has_none(mapping: dict[str, Scalar]) -> None:
@@ -86,3 +124,40 @@ def test_what_is_said_to_have_no_effect_has_none(mapping: dict[str, Scalar]) -> 
     changed = Settings.from_mapping({**TINY, **mapping, **{key: OTHER[key] for key in unused}})
     assert unused
     np.testing.assert_array_equal(run(settings).theta, run(changed).theta)
+
+
+@pytest.mark.parametrize(
+    ("mapping", "used"),
+    [
+        ({}, ["split.alpha", "dqn-fed.scale", "dqn-fed.memory", "admission.spread"]),
+        ({"admission.mode": "off"}, ["split.alpha", "dqn-fed.scale", "dqn-fed.memory"]),
+        (
+            {"participation": 0.5, "noise.kind": "pair", "dqn-fed.form": "anchored"},
+            [
+                "split.alpha",
+                "noise.level",
+                "dqn-fed.scale",
+                "dqn-fed.beta",
+                "dqn-fed.absent-rounds",
+                "admission.spread",
+            ],
+        ),
+        (
+            {"data": "my_own:load", "dqn-fed.reference": "none"},
+            ["split.alpha", "split.shards", "admission.spread"],
+        ),
+        (
+            {"partition": "shards", "dqn-fed.form": "two-sided", "start.epochs": 1, "attack.kind": "zero"},
+            ["split.shards", "start.lr", "attack.share", "dqn-fed.ridge", "admission.spread"],
+        ),
+    ],
+)
+def test_keys_that_only_count_where_others_ask_for_them(mapping: dict[str, Scalar], used: list[str]) -> None:
+    settings = Settings.from_mapping(mapping)
+    keys = [
+        *("split.alpha", "split.shards", "noise.level", "start.lr", "attack.share", "attack.factor"),
+        *("curvature.memory", "dqn-fed.scale", "dqn-fed.beta", "dqn-fed.memory", "dqn-fed.absent-rounds"),
+        *("dqn-fed.ridge", "admission.spread"),
+    ]
+    unused = without_effect(settings, keys)
+    assert [key for key in keys if key not in unused] == used
