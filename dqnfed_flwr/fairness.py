@@ -19,6 +19,7 @@ from dqnfed_flwr.types import Float64Array
 
 Accuracies = Mapping[int, float] | Mapping[str, float] | Sequence[float] | NDArray[np.floating]
 TAILS = (5, 10, 20)
+ROUNDING = 1e-12
 
 
 class ClientShift(NamedTuple):
@@ -132,7 +133,7 @@ def suffering_and_well_performing(accuracies: Accuracies, baseline: Accuracies) 
     now, then = checked_accuracies(accuracies), checked_accuracies(baseline, "baseline")
     if now.size != then.size:
         raise ShapeError(f"accuracies and baseline: {now.size} and {then.size} clients; give the same clients")
-    suffering = then < then.mean()
+    suffering = then < then.mean() - ROUNDING  # the mean of equal figures may be above all of them
     return ClientShift(
         float(np.mean(now[suffering] > then[suffering])) if suffering.any() else math.nan,
         float(np.mean(now[~suffering] < then[~suffering])) if not suffering.all() else math.nan,

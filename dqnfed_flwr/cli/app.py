@@ -183,7 +183,7 @@ def compare(
       dqnfed compare digits
       dqnfed compare digits --methods all --seeds 0,1,2 --set rounds=20
       dqnfed compare mine.yaml --methods dqn-fed,dqn-fed@dqn-fed.form=one-sided,fedavg
-      dqnfed compare mine.yaml --methods dqn-fed,fedavg --grid local.lr=0.03,0.1,0.3 --grid-rounds 20
+      dqnfed compare mine.yaml --methods fedavg,q-ffl --grid local.lr=0.03,0.1,0.3 --grid-rounds 20
       dqnfed compare mine.yaml --last 5 --output runs/mine --jobs 4
 
     Exit status: 0 some run ended, 1 all failed, 2 the settings are at fault, 130 interrupted.

@@ -12,11 +12,12 @@ from rich.console import Console
 
 from dqnfed_flwr.cli.effects import set_keys, tell_without_effect
 from dqnfed_flwr.cli.failures import Interrupted
-from dqnfed_flwr.cli.single import EngineName, flat_config, show_files, try_writing, write_json
+from dqnfed_flwr.cli.single import EngineName, flat_config, show_files, tried, write_json
+from dqnfed_flwr.compare.entries import check_overrides
 from dqnfed_flwr.compare.grid import Select
 from dqnfed_flwr.compare.plan import Plan, Request, make_plan
 from dqnfed_flwr.compare.results import Comparison, compare_rows, reference_of
-from dqnfed_flwr.errors import RunError
+from dqnfed_flwr.errors import ConfigError, RunError
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +56,11 @@ def run_comparison(options: Options) -> None:
     from dqnfed_flwr.engine.run import usable_cores
 
     since = time.perf_counter()
-    if options.json_path and options.json_path != "-":
-        try_writing(Path(options.json_path))
-    console = Console(stderr=options.json_path == "-")
+    check_overrides(set_keys(options.overrides))
+    json_path = options.json_path
+    console = Console(stderr=json_path == "-")
     directory = options.output.expanduser().resolve()
-    with alone_in(directory):
+    with tried(Path(json_path) if json_path and json_path != "-" else None), alone_in(directory):
         plan = _plan(options, directory)
         reference = reference_of(plan, options.reference)
         for method, reason in plan.skipped.items():
@@ -84,6 +85,8 @@ def run_comparison(options: Options) -> None:
 
 
 def _plan(options: Options, directory: Path) -> Plan:
+    if not options.grids and (options.grid_rounds is not None or options.grid_seed is not None):
+        raise ConfigError("--grid-rounds and --grid-seed say how --grid is searched; give --grid KEY=V1,V2 too")
     return make_plan(
         Request(
             flat_config(options.config, options.overrides),

@@ -15,8 +15,10 @@ from rich.text import Text
 
 from dqnfed_flwr.cli.failures import Interrupted
 from dqnfed_flwr.cli.single import overridden, show_files
+from dqnfed_flwr.compare.entries import check_overrides
 from dqnfed_flwr.compare.plan import Plan
 from dqnfed_flwr.compare.results import Comparison, compare_rows, reference_of
+from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import ConfigError, RunError
 from dqnfed_flwr.reproduce.manifests import load_manifest, manifest_names
 from dqnfed_flwr.reproduce.parts import Wish, config_of, plan_part
@@ -99,7 +101,10 @@ def reproduce(options: Options) -> None:
 
 def _wish(options: Options) -> Wish:
     overrides = overridden({}, options.overrides)
+    check_overrides(overrides)
     if options.rounds is not None:
+        if "rounds" in overrides:
+            raise ConfigError("--rounds and --set rounds: give one of the two")
         overrides["rounds"] = options.rounds
     return Wish(options.reduced, options.methods, options.seeds, overrides)
 
@@ -158,7 +163,7 @@ def _show_plans(
         table = Table(title=f"{key}: {parts[key].title}", title_justify="left", show_header=False)
         searches = sum(len(plan.search(entry)) for entry in plan.entries)
         finals = len(plan.entries) * len(plan.seeds)
-        rounds = config_of(parts[key], wish).get("rounds", "?")
+        rounds = config_of(parts[key], wish).get("rounds", Settings().rounds)
         lines = {
             "scale": plan.note or "as in the manifest",
             "methods": ", ".join(entry.title for entry in plan.entries),

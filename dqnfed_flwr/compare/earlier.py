@@ -12,7 +12,7 @@ from dqnfed_flwr.errors import CheckpointError, ConfigError, DataError
 if TYPE_CHECKING:
     from dqnfed_flwr.compare.plan import Job
 
-MAY_DIFFER = ("output", "resume", "deadline", "retries", "checkpoint-every")
+MAY_DIFFER = ("output", "resume", "deadline", "retries", "checkpoint-every", "metrics", "metrics-clients")
 """Settings that leave the figures of a run as they are."""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 
@@ -18,7 +18,14 @@ GENERAL = ("split", "noise", "start", "attack", "local", "curvature", "step", "a
 """Groups of settings that every method shares; any other group belongs to methods."""
 GROUPS: dict[str, tuple[str, ...]] = {method: (group,) for group, method in METHOD_OF.items()}
 """Groups of methods that have another name than their group."""
-COMMON = ("method", "seed", "output", "resume", "data", "partition", "clients", "num-classes")
+ROWS_DECIDE: Mapping[str, str] = {
+    "method": "name methods by --methods",
+    "seed": "name seeds by --seeds",
+    "output": "name a folder by --output",
+    "resume": "the same command again goes on where it was interrupted",
+}
+"""Settings that no file and no `--set` decides for a comparison, with what does."""
+COMMON = (*ROWS_DECIDE, "data", "partition", "clients", "num-classes")
 """Settings that all rows share: without them the rows could not be compared client by client."""
 
 Point = Mapping[str, Scalar]
@@ -76,12 +83,12 @@ def parse_methods(text: str) -> list[Entry]:
     for spec in (part.strip() for part in text.split(",")):
         method, *pairs = spec.split("@")
         try:
-            entry = Entry(method, dict(_pair(pair, f"--methods {spec}") for pair in pairs))
+            entry = Entry(method, _own(pairs, f"--methods {spec}"))
             _check_name(method)
         except ConfigError as error:
             faults.append(str(error))
             continue
-        faults += [f"--methods {spec}: {key} must be the same for all; give it by --set" for key in _common(entry.own)]
+        faults += [f"--methods {spec}: {_for_all(key)}" for key in _common(entry.own)]
         if entry in entries:
             faults.append(f"--methods: {spec} is given twice")
         entries.append(entry)
@@ -127,7 +134,7 @@ def with_grids(entries: Sequence[Entry], grids: Sequence[str]) -> list[Entry]:
         if key not in known:
             faults.append(f"--grid {key}: unknown key; dqnfed settings lists all")
         elif _common([key]):
-            faults.append(f"--grid {key}: must be the same for all; give it by --set")
+            faults.append(f"--grid {_for_all(key)}")
         elif not any(concerns(key, entry) for entry in entries):
             chosen = ", ".join(entry.spec for entry in entries)
             faults.append(f"--grid {key}: none of the methods has this key open ({chosen})")
@@ -175,8 +182,36 @@ def shared(key: str) -> bool:
     return key not in ("method", "output", "resume") and bool(_common([key]))
 
 
+def check_overrides(keys: Iterable[str]) -> None:
+    """Refuse keys of `--set` that rows, seeds and folders decide.
+
+    Raises
+    ------
+    ConfigError
+        Naming them, each with what to do.
+    """
+    if taken := [f"--set {key}: {ROWS_DECIDE[key]}" for key in keys if key in ROWS_DECIDE]:
+        raise ConfigError("\n".join(taken))
+
+
 def _common(keys: Mapping[str, Scalar] | Sequence[str]) -> list[str]:
     return [key for key in keys if key in COMMON or key.startswith(("split.", "noise.", "attack."))]
+
+
+def _for_all(key: str) -> str:
+    """Why a row cannot have a key of its own, and what to do."""
+    if key in ROWS_DECIDE:
+        return f"{key}: {ROWS_DECIDE[key]}"
+    return f"{key} must be the same for all; give it by --set"
+
+
+def _own(pairs: Sequence[str], where: str) -> dict[str, Scalar]:
+    own: dict[str, Scalar] = {}
+    for key, value in (_pair(pair, where) for pair in pairs):
+        if key in own:
+            raise ConfigError(f"{where}: {key} is given twice")
+        own[key] = value
+    return own
 
 
 def _pair(text: str, where: str) -> tuple[str, Scalar]:

@@ -39,6 +39,7 @@ def as_json(comparison: Comparison, command: str, seconds: float) -> dict[str, A
         "select": comparison.select,
         "grid_seed": plan.grid_seed,
         "reference": comparison.reference.label if comparison.reference else None,
+        "reference_place": comparison.rows.index(comparison.reference) if comparison.reference else None,
         "skipped": dict(plan.skipped),
         "methods": [_row(comparison, place) for place in range(len(comparison.rows))],
     }

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from pathlib import Path
 from urllib.parse import quote
 
 from dqnfed_flwr.compare.earlier import foreign
-from dqnfed_flwr.compare.entries import ALL, Entry, Point, parse_methods, parse_seeds, short, show, with_grids
+from dqnfed_flwr.compare.entries import (
+    ALL,
+    ROWS_DECIDE,
+    Entry,
+    Point,
+    parse_methods,
+    parse_seeds,
+    short,
+    show,
+    with_grids,
+)
 from dqnfed_flwr.config import Scalar, Settings
 from dqnfed_flwr.errors import ConfigError, DQNFedError
 from dqnfed_flwr.run_files import CHECKPOINT, RUN
@@ -17,6 +28,7 @@ RUNS, GRID = "runs", "grid"
 LOG = "log.txt"
 VALIDATION = "split.validation-fraction"
 VALIDATION_SHARE = 0.1
+LONGEST_NAME = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +157,15 @@ class Plan:
 
     def _job(self, entry: Entry, point: Point, seed: int, settings: Settings, kind: str) -> Job:
         parts = [entry.method, *(f"{key}={show(value)}" for key, value in {**entry.own, **point}.items())]
-        folder = self.directory / kind / quote(",".join(parts), safe=",=+:") / f"seed-{seed}"
+        folder = self.directory / kind / _folder_name(parts) / f"seed-{seed}"
         output = {"output": str(folder), "resume": False}
         return Job(entry, point, seed, Settings.from_mapping({**settings.flat(), **output}), folder)
+
+
+def _folder_name(parts: Sequence[str]) -> str:
+    """A method and its settings as the name of a folder; what file systems would refuse as too long is cut."""
+    name = quote(",".join(parts), safe=",=+:")
+    return name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}~{sha256(name.encode()).hexdigest()[:12]}"
 
 
 def each_once(jobs: Iterable[Job]) -> list[Job]:
@@ -195,15 +213,20 @@ def plan_rows(
     ConfigError
         As `make_plan`.
     """
-    config = {key: value for key, value in request.config.items() if key not in ("method", "seed", "output", "resume")}
+    config = {key: value for key, value in request.config.items() if key not in ROWS_DECIDE}
     config.setdefault("local.threads", 1)
     if any(entry.axes for entry in entries) and not config.get(VALIDATION):
         config[VALIDATION] = VALIDATION_SHARE
+    if request.grid_rounds and any("rounds" in entry.axes for entry in entries):
+        raise ConfigError("--grid rounds: cannot be searched with --grid-rounds, which gives every point the same")
     first = seeds[0] if request.grid_seed is None else request.grid_seed
     plan = Plan(config, tuple(entries), seeds, request.directory, first, request.grid_rounds, note=note)
     faults = {entry: found for entry in entries if (found := _faults(plan, entry))}
     plan = _without(plan, faults, skip=skip)
     plan = replace(plan, entries=_titled(plan))
+    titles = [entry.title for entry in plan.entries]
+    if twice := [title for place, title in enumerate(titles) if title in titles[:place]]:
+        raise ConfigError(f"rows: two would be called {twice[0]!r}; give one of them another title")
     if others := foreign(plan.possible()):
         raise ConfigError(
             "\n".join(others) + f"\n{plan.directory} holds another comparison; name another folder by --output"
@@ -221,12 +244,17 @@ def _without(plan: Plan, faults: Mapping[Entry, list[str]], *, skip: bool) -> Pl
 
 def _faults(plan: Plan, entry: Entry) -> list[str]:
     """What is wrong with a row, at any point of its grid."""
+    from dqnfed_flwr import models
+    from dqnfed_flwr.data import sets
     from dqnfed_flwr.methods.registry import make_method
 
     found: dict[str, None] = {}
     for point in entry.points:
         try:
-            make_method(plan.settings(entry, point, plan.grid_seed))
+            settings = plan.settings(entry, point, plan.grid_seed)
+            sets.check_name(settings.data)
+            models.check_name(settings.model)
+            make_method(settings)
         except DQNFedError as error:
             found |= dict.fromkeys(str(error).splitlines())
     return list(found)

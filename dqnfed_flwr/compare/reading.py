@@ -55,10 +55,18 @@ def read_comparison(directory: Path) -> Written:
             skipped=found.get("skipped", {}),
             note=found.get("note", ""),
         )
-        reference = next((row.entry for row in rows if row.label == found.get("reference")), None)
+        reference = _reference(found, rows)
         return Written(compare_rows(plan, rows, reference, found["select"], found["last"]), found)
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise ConfigError(f"{directory / JSON}: cannot be read as a comparison ({error})") from None
+
+
+def _reference(found: Mapping[str, Any], rows: Sequence[Row]) -> Entry | None:
+    """The row the others were compared with; older files have its label alone."""
+    place: int | None = found.get("reference_place")
+    if place is not None:
+        return rows[place].entry
+    return next((row.entry for row in rows if row.label == found.get("reference")), None)
 
 
 def run_folders(directory: Path) -> list[Path]:

@@ -130,6 +130,8 @@ class Comparison:
                 f"Figures of accuracy are those of each of the last {self.last} evaluations of a run, averaged: a "
                 "spread or a tail is one of a model that there was."
             )
+        if fewer := [text for row in self.rows if (text := self._fewer(row))]:
+            found.append(f"Not all runs have {self.last} evaluations: {', '.join(fewer)}.")
         if self.last > 1 and stopped:
             found.append(f"Figures of accuracy are those of the model that early stopping kept: {', '.join(stopped)}.")
         found += [text for row in self.rows for record in row.good if (text := self._missing(row, record))]
@@ -140,6 +142,11 @@ class Comparison:
             if row.personal and row.good
         ]
         return found
+
+    def _fewer(self, row: Row) -> str:
+        """The fewest evaluations of a run of this row, where they are not as many as asked for; empty else."""
+        least = min((len(record.evaluations) for record in row.good if not record.keeps_best), default=self.last)
+        return f"{row.label} {least}" if least < self.last else ""
 
     def _missing(self, row: Row, record: Record) -> str:
         """Which clients other runs of the same seed have and this one has not; empty if none."""
@@ -167,7 +174,7 @@ class Comparison:
 def compare_rows(plan: Plan, rows: Sequence[Row], reference: Entry | None, select: Select, last: int) -> Comparison:
     """Put figures and comparisons to the rows."""
     anchor = next((row for row in rows if row.entry == reference), None)
-    baseline = next((row for row in rows if row.entry.method == BASELINE), None)
+    baseline = baseline_of(rows)
     return Comparison(
         plan,
         tuple(rows),
@@ -193,12 +200,21 @@ def reference_of(plan: Plan, wanted: str | None) -> Entry | None:
     """
     name = wanted or REFERENCE
     named = [entry for entry in plan.entries if name == entry.spec]
-    found = named or sorted(
-        (entry for entry in plan.entries if name == entry.method), key=lambda entry: bool(entry.own)
-    )
+    found = named[0] if named else plainest(plan.entries, name)
     if wanted and not found:
         raise ConfigError(f"--reference: found {wanted!r}; allowed: {', '.join(e.spec for e in plan.entries)}")
-    return found[0] if found else None
+    return found
+
+
+def baseline_of(rows: Sequence[Row]) -> Row | None:
+    """The row that tells who suffers: FedAvg, of several the first without settings of its own; None without any."""
+    found = plainest([row.entry for row in rows], BASELINE)
+    return next((row for row in rows if row.entry is found), None)
+
+
+def plainest(entries: Sequence[Entry], method: str) -> Entry | None:
+    """The first row of a method that has no settings of its own, else its first; None where it has no row."""
+    return min((entry for entry in entries if entry.method == method), key=lambda entry: bool(entry.own), default=None)
 
 
 def _differences(row: Row, reference: Row | None) -> dict[str, Interval]:

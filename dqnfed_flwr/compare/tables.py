@@ -13,9 +13,10 @@ from rich.text import Text
 
 from dqnfed_flwr.compare.entries import show
 from dqnfed_flwr.compare.figures import Interval, Summary, ranks, value_of
+from dqnfed_flwr.compare.grid import Trial
 from dqnfed_flwr.compare.plan import LOG
 from dqnfed_flwr.compare.provenance import mixture_notes
-from dqnfed_flwr.compare.results import COMPARED, Comparison, Row
+from dqnfed_flwr.compare.results import COMPARED, Comparison, Row, baseline_of
 from dqnfed_flwr.config import one_full_step
 
 UNKNOWN = "–"
@@ -134,6 +135,8 @@ def shift_table(comparison: Comparison) -> Table | None:
     """What became of the clients that FedAvg served badly and well."""
     if not any(comparison.shifts):
         return None
+    baseline = baseline_of(comparison.rows)
+    name = baseline.label if baseline else ""
     percent = Column("", "", 1, None, 100)
     rows = tuple(
         (Cell(row.label), *(Cell(percent.text(summary)) for summary in shift))
@@ -141,10 +144,10 @@ def shift_table(comparison: Comparison) -> Table | None:
         if shift
     )
     return Table(
-        "Clients against FedAvg with the same seed",
+        f"Clients against {name} with the same seed",
         ("method", "suffering, improved %", "well-performing, degraded %"),
         rows,
-        ("A client suffers where FedAvg leaves it below its mean over clients; the others perform well.",),
+        (f"A client suffers where {name} leaves it below its mean over clients; the others perform well.",),
     )
 
 
@@ -164,12 +167,21 @@ def grid_table(comparison: Comparison) -> Table | None:
         return None
     plan = comparison.plan
     rounds = sorted({trial.rounds for row in comparison.rows for trial in row.trials})
+    alike = [row.entry.title for row in comparison.rows if _alike(row.trials)]
     return Table(
         f"Search by validation accuracy ({comparison.select})",
         ("method", "settings", "validation mean %", "validation worst 10 %", ""),
         tuple(rows),
-        (f"Seed {plan.grid_seed}, {' or '.join(map(str, rounds))} rounds. The test part has no say in the choice.",),
+        (
+            f"Seed {plan.grid_seed}, {' or '.join(map(str, rounds))} rounds. The test part has no say in the choice.",
+            *(f"{title}: all points came out alike; the first was taken." for title in alike),
+        ),
     )
+
+
+def _alike(trials: Sequence[Trial]) -> bool:
+    """Whether several points have the same figures, so that nothing was chosen."""
+    return len(trials) > 1 and bool(trials[0].figures) and all(t.figures == trials[0].figures for t in trials)
 
 
 def interval_text(interval: Interval) -> str:

@@ -83,12 +83,24 @@ def read_arrays(name: str) -> Mapping[str, Array]:
         arrays = (map_npz if name.endswith(".npz") else map_kept)(path)
         public = name.removeprefix(TORCHVISION)
         return numbered_from_zero(public, arrays) if public in TORCHVISION_SETS else arrays
-    if is_function(name):
-        raise DataError(f"data: {name!r} is a function, which gives the part of one client; use load_client")
-    raise DataError(
-        f"data: unknown set {name!r}; allowed: digits, {', '.join(sorted(TORCHVISION_SETS))}, {', '.join(NAMED)}, a "
-        f"path ending in .npz, FORM:PATH with one of the forms {', '.join(FORMS)}, or module:function"
-    )
+    check_name(name)
+    raise DataError(f"data: {name!r} is a function, which gives the part of one client; use load_client")
+
+
+def check_name(name: str) -> None:
+    """Raise if `data` cannot be `name`; whether its files are there is another question.
+
+    Raises
+    ------
+    DataError
+        If the set is unknown: the text says what is allowed.
+    """
+    public = name.startswith(TORCHVISION) or name in TORCHVISION_SETS
+    if not (name == "digits" or name.endswith(".npz") or public or is_source(name) or is_function(name)):
+        raise DataError(
+            f"data: unknown set {name!r}; allowed: digits, {', '.join(sorted(TORCHVISION_SETS))}, {', '.join(NAMED)}, "
+            f"a path ending in .npz, FORM:PATH with one of the forms {', '.join(FORMS)}, or module:function"
+        )
 
 
 def _digits() -> dict[str, Array]:

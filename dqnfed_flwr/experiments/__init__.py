@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Hashable
 from importlib import resources
@@ -111,4 +112,8 @@ def read_yaml(text: str, name: str) -> dict[str, Any]:
         return {}
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         raise ConfigError(f"{name}: found {type(value).__name__}; a configuration is a mapping of keys to values")
+    try:
+        json.dumps(value, default=str, skipkeys=True)
+    except ValueError:  # by an anchor and its alias
+        raise ConfigError(f"{name}: a mapping or list holds itself") from None
     return value

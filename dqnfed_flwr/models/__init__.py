@@ -65,9 +65,9 @@ def build_model(
 
     if num_classes < 2:
         raise ModelError(f"model: found {num_classes} classes; at least 2 are needed; set num-classes")
-    builder = _builder(name)
+    check_name(name)
     with seeded(seed), torch.device("cpu"):
-        model = builder(tuple(input_shape), num_classes)
+        model = _builder(name)(tuple(input_shape), num_classes)
     if not isinstance(model, torch.nn.Module):
         raise ModelError(f"model: {name} returned {type(model).__name__}; it must return a torch.nn.Module")
     if any(map(torch.nn.parameter.is_lazy, [*model.parameters(), *model.buffers()])):
@@ -75,10 +75,20 @@ def build_model(
     return model.to(dtype or torch.float32)
 
 
+def check_name(name: str) -> None:
+    """Raise if `model` cannot be `name`; a function of the user's is not looked for.
+
+    Raises
+    ------
+    ModelError
+        If the name is unknown: the text says what is allowed.
+    """
+    if name not in _BUILDERS and ":" not in name:
+        raise ModelError(f"model: unknown name {name!r}; allowed: {', '.join(MODELS)}, or module:function")
+
+
 def _builder(name: str) -> Callable[..., object]:
-    if name in _BUILDERS:
-        builder: Callable[..., object] = getattr(import_module(_BUILDERS[name]), name.replace("-", "_"))
-        return builder
-    if ":" in name:
+    if name not in _BUILDERS:
         return partial(call_function, name, "model", ModelError)
-    raise ModelError(f"model: unknown name {name!r}; allowed: {', '.join(MODELS)}, or module:function")
+    builder: Callable[..., object] = getattr(import_module(_BUILDERS[name]), name.replace("-", "_"))
+    return builder

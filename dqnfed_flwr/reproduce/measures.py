@@ -10,7 +10,7 @@ import numpy as np
 
 from dqnfed_flwr.compare.figures import Summary, paired, summarise, value_of
 from dqnfed_flwr.compare.record import Record
-from dqnfed_flwr.compare.results import BASELINE, Comparison
+from dqnfed_flwr.compare.results import Comparison, baseline_of
 from dqnfed_flwr.errors import ConfigError
 
 UNKNOWN = Summary(math.nan, math.nan)
@@ -71,7 +71,7 @@ def _shift(which: int) -> Callable[[Comparison, int], Summary]:
 
 
 def _mean_change(comparison: Comparison, place: int) -> Summary:
-    baseline = next((row for row in comparison.rows if row.entry.method == BASELINE), None)
+    baseline = baseline_of(comparison.rows)
     row = comparison.rows[place]
     if baseline is None or row is baseline:
         return UNKNOWN

@@ -6,18 +6,17 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 
-from dqnfed_flwr.compare.entries import shared
+from dqnfed_flwr.compare.entries import ROWS_DECIDE, shared
+from dqnfed_flwr.config import profile_of
 from dqnfed_flwr.config._group import Group, Scalar, kebab
 from dqnfed_flwr.config.mapping import flatten, nest
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.reproduce.kinds import Axes, Columns, Figures, Folder, Line, Name, Seeds
 from dqnfed_flwr.reproduce.printed import Place, printed_figures
 
-FORBIDDEN = ("method", "seed", "output", "resume")
-"""Settings that rows and seeds decide."""
 Nested = dict[str, Any]
 
 
@@ -59,7 +58,7 @@ class Row(Group):
 
     @model_validator(mode="after")
     def _check(self) -> Row:
-        if taken := [key for key in (*self.own, *self.grid) if key in FORBIDDEN or shared(key)]:
+        if taken := [key for key in (*self.own, *self.grid) if key in ROWS_DECIDE or shared(key)]:
             raise ValueError(f"{', '.join(taken)} must be the same for all rows; it stands in the part's settings")
         return self
 
@@ -109,10 +108,10 @@ class Part(Group):
 
     @model_validator(mode="after")
     def _check(self) -> Part:
-        taken = [key for key in (*self.own, *self.reduced.own) if key in FORBIDDEN]
+        taken = [key for key in (*self.own, *self.reduced.own) if key in ROWS_DECIDE]
         if taken:
             raise ValueError(f"settings: {', '.join(taken)} cannot stand here; rows name methods, seeds stand apart")
-        alike = [(row.method, row.own, row.grid) for row in self.rows]
+        alike = [(row.method, row.own) for row in self.rows]
         if twice := [row.method for place, row in enumerate(self.rows) if alike[place] in alike[:place]]:
             raise ValueError(f"rows: {twice[0]} stands twice with the same settings")
         return self
@@ -128,6 +127,15 @@ class Manifest(Group):
     open: list[Line] = Field(default_factory=list, description="what the paper leaves open")
     chosen: list[Line] = Field(default_factory=list, description="what was chosen, and why")
     parts: dict[Folder, Part] = Field(min_length=1)
+
+    @field_validator("reference")
+    @classmethod
+    def _known(cls, method: str) -> str:
+        try:
+            profile_of(method)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+        return method
 
     def part(self, name: str) -> Part:
         """A part by its name.

@@ -175,6 +175,18 @@ def test_what_would_run_is_said_without_running(manifest: str, tmp_path: Path) -
     assert not (tmp_path / "none").exists()
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--set", "seed=7"], "--set seed: name seeds by --seeds"),
+        (["--rounds", "3", "--set", "rounds=5"], "--rounds and --set rounds: give one of the two"),
+    ],
+)
+def test_options_that_contradict_the_command_are_refused(manifest: str, options: list[str], said: str) -> None:
+    result = CliRunner().invoke(app, ["reproduce", manifest, "--dry-run", *options])
+    assert (result.exit_code, said in result.stderr) == (2, True)
+
+
 def test_a_part_without_its_data_leaves_the_others_their_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lost = """  lost:
     title: Without its files

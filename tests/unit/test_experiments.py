@@ -51,6 +51,7 @@ def test_empty_file_means_defaults(tmp_path: Path) -> None:
         ("rounds: [3\n", "mine.yaml"),
         ("- rounds\n", "found list"),
         ("3: rounds\n", "mapping of keys"),
+        ("split: &own {alpha: *own}\n", "mine.yaml: a mapping or list holds itself"),
         ("a: !!python/object:os.system {}\n", "mine.yaml"),
     ],
 )

@@ -148,6 +148,8 @@ def test_shift_against_a_baseline() -> None:
 def test_shift_where_nobody_suffers() -> None:
     shift = suffering_and_well_performing([0.5, 0.4], [0.5, 0.5])
     assert math.isnan(shift.suffering_improved)
+    # the mean of three times 0.1 is 0.10000000000000002 in float64
+    assert suffering_and_well_performing([0.1, 0.1, 0.0], [0.1] * 3).well_performing_degraded == pytest.approx(1 / 3)
     assert shift.well_performing_degraded == 0.5
 
 

@@ -132,6 +132,12 @@ def test_grid_options_reach_the_runs(fake: FakeWorkers, tmp_path: Path) -> None:
         (["digits", "--grid", "q-ffl.q=1"], "--grid q-ffl.q: none of the methods has this key open"),
         (["digits", "--set", "local.work=gradient"], "fedavg: local.work: fedavg works with sgd"),
         (["digits", "--reference", "mgda"], "--reference: found 'mgda'; allowed: dqn-fed, fedavg"),
+        (["digits", "--set", "seed=7"], "--set seed: name seeds by --seeds"),
+        (["digits", "--set", "output=here"], "--set output: name a folder by --output"),
+        (["digits", "--set", "model=nosuch"], "model: unknown name 'nosuch'; allowed: logistic"),
+        (["digits", "--set", "data=nosuch"], "data: unknown set 'nosuch'; allowed: digits"),
+        (["digits", "--grid-rounds", "2"], "--grid-rounds and --grid-seed say how --grid is searched"),
+        (["digits", "--grid", "rounds=2,4", "--grid-rounds", "3"], "--grid rounds: cannot be searched with"),
         (["digits", "--last", "0"], "'--last': 0 is not in the range"),
         (["digits", "--jobs", "0"], "0 is not in the range"),
         (["digits", "--json", "/dev/null/here"], "--json: cannot write to /dev/null/here"),
@@ -144,6 +150,12 @@ def test_faults_end_it_before_anything_runs(
     assert (result.exit_code, fake.jobs) == (2, [])
     assert reason in result.stderr
     assert "Traceback" not in result.output
+
+
+def test_a_fault_leaves_no_empty_json(fake: FakeWorkers, tmp_path: Path) -> None:
+    file = tmp_path / "out.json"
+    assert call("absent.yaml", "--json", str(file), "--output", str(tmp_path / "runs")).exit_code == 2
+    assert not file.exists()
 
 
 def test_a_second_comparison_of_other_settings_in_one_folder_is_refused(fake: FakeWorkers, tmp_path: Path) -> None:

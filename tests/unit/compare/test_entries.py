@@ -32,7 +32,8 @@ def test_all_are_the_registered_ones() -> None:
         ("fedavg@", "--methods fedavg@: found ''; give KEY=VALUE behind @"),
         ("fedavg@local.lr", "found 'local.lr'; give KEY=VALUE"),
         ("fedavg@local.lr=[1]", "--methods fedavg@local.lr=[1]: found '[1]'"),
-        ("fedavg@seed=3", "seed must be the same for all; give it by --set"),
+        ("fedavg@seed=3", "--methods fedavg@seed=3: seed: name seeds by --seeds"),
+        ("fedavg@local.lr=1@local.lr=2", "--methods fedavg@local.lr=1@local.lr=2: local.lr is given twice"),
         ("fedavg@split.alpha=3", "split.alpha must be the same for all"),
         ("fedavg,mgda,fedavg", "--methods: fedavg is given twice"),
     ],
@@ -89,8 +90,9 @@ def test_fedcorr_has_the_keys_of_its_last_method() -> None:
         (["=1"], "give KEY"),
         (["local.lr=1,1"], "with a value twice"),
         (["local.lr=1", "local.lr=2"], "--grid: local.lr is given twice"),
-        (["seed=1,2"], "--grid seed: must be the same for all"),
-        (["split.alpha=1,2"], "--grid split.alpha: must be the same for all"),
+        (["seed=1,2"], "--grid seed: name seeds by --seeds"),
+        (["method=a,b"], "--grid method: name methods by --methods"),
+        (["split.alpha=1,2"], "--grid split.alpha must be the same for all"),
     ],
 )
 def test_faulty_grids(grid: list[str], reason: str) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dqnfed_flwr.compare.plan import Plan, Request, make_plan
+from dqnfed_flwr.compare.entries import Entry
+from dqnfed_flwr.compare.plan import Plan, Request, make_plan, plan_rows
 from dqnfed_flwr.config import Scalar, Settings
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.errors import ConfigError
@@ -119,6 +120,32 @@ def test_methods_of_all_that_do_not_fit_are_left_out_with_the_reason(tmp_path: P
     assert "step-rule: fedavg goes with" in made.skipped["fedavg"]
     assert {entry.method for entry in made.entries} == METHODS.keys() - made.skipped.keys()
     assert "dqn-fed" not in made.skipped
+
+
+def test_a_data_set_and_a_model_that_there_are_not_are_faults_of_all(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^data: unknown set 'nosuch'; allowed: digits"):
+        plan(tmp_path, data="nosuch")
+    with pytest.raises(ConfigError, match=r"^model: unknown name 'nosuch'; allowed: logistic"):
+        plan(tmp_path, model="nosuch")
+
+
+def test_two_rows_of_one_title_are_refused(tmp_path: Path) -> None:
+    request = Request({}, "", "", tmp_path)
+    rows = [Entry("fedavg", title="Same"), Entry("fedsgd", title="Same")]
+    with pytest.raises(ConfigError, match="two would be called 'Same'"):
+        plan_rows(request, rows, (0,))
+
+
+def test_a_row_with_many_settings_has_a_folder_that_file_systems_take(tmp_path: Path) -> None:
+    keys = [key for key in Settings().flat() if key.startswith("admission.") and key != "admission.mode"]
+    defaults = Settings().flat()
+    own = {key: defaults[key] for key in keys}
+    (job, other) = (
+        plan_rows(Request({}, "", "", tmp_path), [Entry("fedavg", {**own, "local.lr": lr})], (0,)).possible()[0]
+        for lr in (0.1, 0.2)
+    )
+    assert len(job.folder.parent.name) < 255
+    assert job.folder != other.folder
 
 
 def test_a_key_that_nobody_knows_is_a_fault_of_all(tmp_path: Path) -> None:

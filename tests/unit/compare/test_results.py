@@ -1,11 +1,17 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
+from dqnfed_flwr.compare.entries import Entry
+from dqnfed_flwr.compare.files import as_json
+from dqnfed_flwr.compare.plan import Plan
+from dqnfed_flwr.compare.reading import read_comparison
 from dqnfed_flwr.compare.record import Record
-from dqnfed_flwr.compare.results import Comparison
+from dqnfed_flwr.compare.results import Comparison, Row, baseline_of, compare_rows
 from dqnfed_flwr.config import Settings
-from tests.helpers.comparisons import make_comparison
+from tests.helpers.comparisons import NOWHERE, make_comparison, make_record
 
 STOPPED = Settings.from_mapping({"early-stopping": 2, "split.validation-fraction": 0.1})
 
@@ -36,11 +42,45 @@ def test_a_run_that_lacks_clients_is_named() -> None:
 
 
 def test_figures_after_early_stopping_are_said_to_be_those_of_the_model_that_was_kept() -> None:
-    made = replace(make_comparison({"dqn-fed": [[0.5, 0.7]], "fedavg": [[0.5, 0.7]]}), last=5)
+    made = replace(make_comparison({"dqn-fed": [[0.5, 0.7]], "fedavg": [[0.5, 0.7]]}), last=2)
+    made = changed(made, 0, evaluations=made.rows[0].records[0].evaluations * 2)
+    made = changed(made, 1, evaluations=made.rows[1].records[0].evaluations * 2)
     (averaged,) = made.remarks
-    assert averaged.startswith("Figures of accuracy are those of each of the last 5 evaluations")
+    assert averaged.startswith("Figures of accuracy are those of each of the last 2 evaluations")
     kept = "Figures of accuracy are those of the model that early stopping kept: "
     mixed = changed(made, 1, **stopped(made.rows[1].records[0]))
     assert mixed.remarks == [averaged, f"{kept}FedAvg."]
     both = changed(mixed, 0, **stopped(made.rows[0].records[0]))
     assert both.remarks == [f"{kept}DQN-Fed, FedAvg."]
+
+
+def test_runs_with_fewer_evaluations_than_asked_for_are_named() -> None:
+    made = replace(make_comparison({"dqn-fed": [[0.5, 0.7]], "fedavg": [[0.5, 0.7], [0.5, 0.7]]}), last=2)
+    made = changed(made, 0, evaluations=made.rows[0].records[0].evaluations * 2)
+    assert made.remarks[1:] == ["Not all runs have 2 evaluations: FedAvg 1."]
+
+
+def test_who_suffers_is_told_by_fedavg_without_settings_of_its_own() -> None:
+    plain, own = Entry("fedavg", title="FedAvg"), Entry("fedavg", {"local.lr": 1e-4}, title="FedAvg [slow]")
+    ours = Entry("dqn-fed", title="DQN-Fed")
+    told = [(own, (0.1, 0.9)), (plain, (0.9, 0.1)), (ours, (0.5, 0.5))]
+    rows = [Row(entry, {}, (make_record(entry, 0, found),)) for entry, found in told]
+    for order in (rows, rows[::-1]):
+        made = compare_rows(Plan({}, tuple(row.entry for row in order), (0,), NOWHERE, 0), order, ours, "mean", 1)
+        baseline = baseline_of(made.rows)
+        assert baseline is not None
+        assert (baseline.label, made.shifts[made.rows.index(baseline)]) == ("FedAvg", None)
+
+
+def test_the_reference_is_read_back_by_its_place(tmp_path: Path) -> None:
+    rows = [Entry("fedavg", {"local.lr": lr}, title="Same") for lr in (0.1, 0.2)]
+    made = compare_rows(
+        Plan({}, tuple(rows), (0,), tmp_path, 0),
+        [Row(entry, {}, (make_record(entry, 0, (0.5, 0.7)),)) for entry in rows],
+        rows[1],
+        "mean",
+        1,
+    )
+    (tmp_path / "comparison.json").write_text(json.dumps(as_json(made, "none", 1.0)))
+    found = read_comparison(tmp_path).comparison
+    assert found.reference is found.rows[1]

@@ -14,7 +14,7 @@ from dqnfed_flwr.compare.figures import Interval
 from dqnfed_flwr.compare.files import as_json, write_files
 from dqnfed_flwr.compare.grid import Trial
 from dqnfed_flwr.compare.results import Comparison, compare_rows, reference_of
-from dqnfed_flwr.compare.tables import interval_text, markdown, print_tables, tables
+from dqnfed_flwr.compare.tables import grid_table, interval_text, markdown, print_tables, tables
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import ConfigError, RunError
 from tests.helpers.comparisons import make_comparison
@@ -103,6 +103,18 @@ def test_differences_are_to_the_first_dqn_fed(comparison: Comparison) -> None:
     # -20 and -30 points: -25 -+ 12.7062 * 5, Student's quantile of one degree of freedom times the standard error.
     assert table.rows[1][1].text == "-25.00 [-88.53, +38.53]"
     assert table.rows[2][1].text == "–"
+
+
+def test_points_that_came_out_alike_are_said_to_have_chosen_nothing(comparison: Comparison) -> None:
+    made = with_grid(comparison)
+    first = made.rows[0]
+    alike = replace(first, trials=(first.trials[0], replace(first.trials[1], figures=first.trials[0].figures)))
+    table = grid_table(replace(made, rows=(alike, *made.rows[1:])))
+    assert table is not None
+    assert table.notes[-1] == "DQN-Fed: all points came out alike; the first was taken."
+    ordinary = grid_table(made)
+    assert ordinary is not None
+    assert len(ordinary.notes) == 1
 
 
 def test_interval_text_marks_what_excludes_zero() -> None:

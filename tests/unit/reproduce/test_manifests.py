@@ -137,6 +137,12 @@ def test_one_published_figure_to_the_digit() -> None:
             "method: dqn-fed}\n      - {method: dqn-fed",
             "dqn-fed stands twice",
         ),
+        (
+            "method: dqn-fed, figures: {mean: 95.5}",
+            "method: dqn-fed}\n      - {method: dqn-fed, grid: {local.lr: [1, 2]}",
+            "dqn-fed stands twice",
+        ),
+        ("source: nobody", "source: nobody\nreference: dqnfed", "reference: found 'dqnfed'; allowed: adafed"),
         ("  one:", "  ../one:", r"parts\.\.\./one: String should match pattern"),
         (
             "    title: Five",
