@@ -49,10 +49,13 @@ class Past:
         Of the last one.
     largest : Mapping[str, float]
         The largest value of each figure.
+    vouched : Mapping[str, float]
+        The largest value of each figure that lay within the limits of its round, by what the other clients showed.
     """
 
     last: Mapping[str, float] = field(default_factory=dict)
     largest: Mapping[str, float] = field(default_factory=dict)
+    vouched: Mapping[str, float] = field(default_factory=dict)
 
 
 NOTHING = Past()
@@ -86,6 +89,7 @@ def figures_of(norm: float, loss: float, rate: float, vectors: Mapping[str, floa
 
 def examine(
     figures: Mapping[int, Figures],
+    limits: Limits,
     cosines: Mapping[int, float],
     past: Mapping[int, Past],
     settings: AdmissionSettings,
@@ -96,6 +100,8 @@ def examine(
     ----------
     figures : Mapping[int, Figures]
         Of every reply with a row.
+    limits : Limits
+        Of the round, see `limits_of`.
     cosines : Mapping[int, float]
         Of each row with the sum of the others' unit rows; may lack clients.
     past : Mapping[int, Past]
@@ -103,7 +109,6 @@ def examine(
     settings : AdmissionSettings
         The limits.
     """
-    limits = _limits(figures, settings)
     refused = {}
     for client, mine in figures.items():
         refusal = _judge(mine, limits, cosines.get(client, 1.0), past.get(client, NOTHING), settings)
@@ -126,8 +131,8 @@ def cosines_with_others(gram: Float64Array) -> Float64Array:
     return np.where(known, with_others / np.sqrt(np.where(known, squared, 1.0)), 1.0)
 
 
-def _limits(figures: Mapping[int, Figures], settings: AdmissionSettings) -> Limits:
-    """Of every figure that enough replies have above 0."""
+def limits_of(figures: Mapping[int, Figures], settings: AdmissionSettings) -> Limits:
+    """What the replies of a round say about each other: of every figure that enough of them have above 0."""
     by_name: dict[str, list[float]] = {}
     for mine in figures.values():
         for name, value in mine.logs.items():
@@ -167,14 +172,18 @@ def _judge(mine: Figures, limits: Limits, cosine: float, past: Past, settings: A
 def _excess(name: str, value: float, limits: Limits, past: Past, settings: AdmissionSettings) -> tuple[float, str]:
     """How far a value lies above its limit, in logarithms, and the words for it; 0 where it is within.
 
-    Where too few replies are there to compare with, the client's largest is the measure and not its last: who had
-    learnt its samples nearly by heart is honest with figures many times its last, once others have moved the model.
+    A client may be as far off as it once was among its peers: while others near their optima, the steps of those who
+    are sampled take the model away from those who are not. Where too few replies are there to compare with, the
+    client's largest is the measure and not its last: who had learnt its samples nearly by heart is honest with figures
+    many times its last, once others have moved the model.
     """
     if name in limits:
         middle, limit = limits[name]
         against = "the median"
         if name in past.last and value - past.last[name] <= math.log(settings.past_factor):
             limit = 2 * limit
+        if name in past.vouched:
+            limit = max(limit, past.vouched[name] + math.log(settings.past_factor) - middle)
     elif name in past.largest:
         middle, limit, against = past.largest[name], 2 * math.log(_factor(name, settings)), "the client's own largest"
     else:

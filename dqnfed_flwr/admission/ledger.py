@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dqnfed_flwr.admission.examine import NOTHING, ZERO, Past
+from dqnfed_flwr.admission.examine import NOTHING, ZERO, Limits, Past
 from dqnfed_flwr.admission.votes import VETO
 from dqnfed_flwr.config import AdmissionSettings
 
@@ -38,12 +38,14 @@ class Ledger:
     vetoes: dict[int, int] = field(default_factory=dict)
     until: dict[int, int] = field(default_factory=dict)
 
-    def believe(self, client: int, logs: Mapping[str, float]) -> None:
-        """A reply counted."""
+    def believe(self, client: int, logs: Mapping[str, float], limits: Limits) -> None:
+        """A reply counted, in a round with these limits."""
+        before = self.past.get(client, NOTHING)
         last = {name: value for name, value in logs.items() if math.isfinite(value)}
-        before = self.past.get(client, NOTHING).largest
-        largest = {name: max(value, before.get(name, value)) for name, value in last.items()}
-        self.past[client] = Past(last, {**before, **largest})
+        usual = {
+            name: value for name, value in last.items() if name in limits and value - limits[name][0] <= limits[name][1]
+        }
+        self.past[client] = Past(last, _larger(before.largest, last), _larger(before.vouched, usual))
         self.strikes.pop(client, None)
 
     def voted(self, client: int) -> None:
@@ -80,6 +82,7 @@ class Ledger:
         return {
             "past": {str(client): dict(past.last) for client, past in self.past.items()},
             "largest": {str(client): dict(past.largest) for client, past in self.past.items()},
+            "vouched": {str(client): dict(past.vouched) for client, past in self.past.items()},
             "strikes": {str(client): count for client, count in self.strikes.items()},
             "vetoes": {str(client): count for client, count in self.vetoes.items()},
             "until": {str(client): last for client, last in self.until.items()},
@@ -90,9 +93,18 @@ class Ledger:
         """Inverse of `export_state`; of a record without content, an empty ledger."""
         last = record.get("past", {})
         largest = {**last, **record.get("largest", {})}  # an earlier version kept the last alone
+        vouched = record.get("vouched", {})  # and knew nothing of this
         return cls(
-            past={int(client): Past(dict(logs), dict(largest[client])) for client, logs in last.items()},
+            past={
+                int(client): Past(dict(logs), dict(largest[client]), dict(vouched.get(client, {})))
+                for client, logs in last.items()
+            },
             strikes={int(client): int(count) for client, count in record.get("strikes", {}).items()},
             vetoes={int(client): int(count) for client, count in record.get("vetoes", {}).items()},
             until={int(client): int(last) for client, last in record.get("until", {}).items()},
         )
+
+
+def _larger(before: Mapping[str, float], now: Mapping[str, float]) -> dict[str, float]:
+    """The larger of both, figure by figure."""
+    return {**before, **{name: max(value, before.get(name, value)) for name, value in now.items()}}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
 
+from dqnfed_flwr.admission import REASONS, SUSPENDED, VETO
 from dqnfed_flwr.compare.entries import Entry, Point
 from dqnfed_flwr.compare.figures import (
     Interval,
@@ -135,6 +137,7 @@ class Comparison:
         if self.last > 1 and stopped:
             found.append(f"Figures of accuracy are those of the model that early stopping kept: {', '.join(stopped)}.")
         found += [text for row in self.rows for record in row.good if (text := self._missing(row, record))]
+        found += [text for row in self.rows if (text := _left_out(row))]
         found += [
             f"{row.label}: accuracies of a personal model on every client, where the others have one model for all; "
             "not ranked."
@@ -215,6 +218,14 @@ def baseline_of(rows: Sequence[Row]) -> Row | None:
 def plainest(entries: Sequence[Entry], method: str) -> Entry | None:
     """The first row of a method that has no settings of its own, else its first; None where it has no row."""
     return min((entry for entry in entries if entry.method == method), key=lambda entry: bool(entry.own), default=None)
+
+
+def _left_out(row: Row) -> str:
+    """How many replies or rounds of clients admission left out of the runs of a row, by reason; empty if none."""
+    drops = (drop.reason for record in row.good for event in record.events for drop in event.dropped)
+    counts = Counter(reason for reason in drops if reason in (*REASONS, SUSPENDED, VETO))
+    told = ", ".join(f"{reason} {count}" for reason, count in sorted(counts.items()))
+    return f"{row.label}: admission left clients out, in all rounds of all seeds: {told}." if told else ""
 
 
 def _differences(row: Row, reference: Row | None) -> dict[str, Interval]:

@@ -22,7 +22,9 @@ class AdmissionSettings(Group):
         5.0, ge=0, description="deviations (of the round's logarithms, from their MAD) allowed where that is more"
     )
     past_factor: float = Field(
-        4.0, ge=1, description="a figure within this factor of the client's own last one is believed, up to factor^2"
+        4.0,
+        ge=1,
+        description="a figure within this factor of what the client itself has shown is believed longer, see docs",
     )
     min_cosine: float = Field(
         -1.0, ge=-1, lt=1, description="smallest cosine of a row with the sum of the others' unit rows; -1 is off"

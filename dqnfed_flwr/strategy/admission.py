@@ -14,7 +14,7 @@ from flwr.common.logger import log
 from numpy.typing import NDArray
 
 from dqnfed_flwr.admission import SUSPENDED, Figures, Ledger, Refusal, examine
-from dqnfed_flwr.admission.examine import VECTOR, cosines_with_others, figures_of
+from dqnfed_flwr.admission.examine import VECTOR, Limits, cosines_with_others, figures_of, limits_of
 from dqnfed_flwr.config import AdmissionSettings, Settings
 from dqnfed_flwr.linalg.gram import Basis
 from dqnfed_flwr.strategy.orders import Orders
@@ -42,11 +42,14 @@ class Admitted:
         The others; their rows are gone from the basis.
     logs : dict[int, dict[str, float]]
         Logarithms of the figures of those believed.
+    limits : Limits
+        Of the round.
     """
 
     replies: dict[int, ClientReply]
     dropped: list[DroppedClient] = field(default_factory=list)
     logs: dict[int, dict[str, float]] = field(default_factory=dict)
+    limits: Limits = field(default_factory=dict)
 
 
 def turn_away(
@@ -84,7 +87,8 @@ def turn_away(
     }
     figures = {c: Figures(mine, replies[c].num_examples, registered.get(c, 0)) for c, mine in logs.items()}
     cosines = _cosines(basis, slots) if settings.min_cosine > -1 else {}
-    for client, refusal in examine(figures, cosines, ledger.past, settings).items():
+    admitted.limits = limits_of(figures, settings)
+    for client, refusal in examine(figures, admitted.limits, cosines, ledger.past, settings).items():
         if settings.mode == "clip" and refusal.cut:
             admitted.replies[client] = _cut(replies[client], refusal, basis, slots[client])
             log(WARNING, "Client %d is cut: %s", client, refusal.detail)
@@ -126,7 +130,7 @@ def book(
     if settings.mode == "off":
         return
     for client, logs in collected.logs.items():
-        ledger.believe(client, logs)
+        ledger.believe(client, logs, collected.limits)
     refused = {drop.client: drop for drop in earlier}
     asked = {*refused, *orders.train}
     refused |= {client: drop for client, drop in collected.dropped.items() if client in orders.train}

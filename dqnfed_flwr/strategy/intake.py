@@ -16,6 +16,7 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from dqnfed_flwr import wire
+from dqnfed_flwr.admission.examine import Limits
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import WireError
 from dqnfed_flwr.linalg.gram import Basis
@@ -45,13 +46,15 @@ class Collected:
     rows : RoundRows
         The rows, in the order of `trained`.
     answered : dict[int, ClientReply]
-        All valid replies, by client, rising.
+        All replies of sound form, by client, rising; also those whose row is not believed, for what they evaluated.
     probes : dict[int, Probe]
         What participants say of the candidate, by client, rising; also where the rest of the reply is unfit.
     dropped : dict[int, DroppedClient]
         Clients without a valid or believable reply.
     logs : dict[int, dict[str, float]]
         What admission remembers of those in `trained`, should the exchange count.
+    limits : Limits
+        By which it judged.
     """
 
     answered: dict[int, ClientReply]
@@ -60,6 +63,7 @@ class Collected:
     probes: dict[int, Probe] = field(default_factory=dict)
     dropped: dict[int, DroppedClient] = field(default_factory=dict)
     logs: dict[int, dict[str, float]] = field(default_factory=dict)
+    limits: Limits = field(default_factory=dict)
 
 
 class Intake:
@@ -162,8 +166,14 @@ class Intake:
         for drop in admitted.dropped:
             log(WARNING, "Client %d is left out: %s: %s", drop.client, drop.reason, drop.detail)
         dropped |= {drop.client: drop for drop in admitted.dropped}
-        replies = dict(sorted(admitted.replies.items()))
-        return self._collected(replies, orders, dict(sorted(probes.items())), dropped, admitted.logs)
+        return Collected(
+            dict(sorted(replies.items())),
+            *self._rows(admitted.replies, orders),
+            dict(sorted(probes.items())),
+            dict(sorted(dropped.items())),
+            admitted.logs,
+            admitted.limits,
+        )
 
     def _take(self, content: RecordDict, client: int, orders: Orders) -> ClientReply:
         form = ReplyForm(self._dim, self._buffers, self._method.round_extras(orders.round, self._dim))
@@ -181,21 +191,13 @@ class Intake:
                 raise WireError("not-finite", f"{name!r} holds NaN or Inf")
         return replace(reply, gradient=None)
 
-    def _collected(
-        self,
-        replies: dict[int, ClientReply],
-        orders: Orders,
-        probes: dict[int, Probe],
-        dropped: dict[int, DroppedClient],
-        logs: dict[int, dict[str, float]],
-    ) -> Collected:
-        trained = {client: reply for client, reply in replies.items() if client in orders.train}
+    def _rows(self, replies: Mapping[int, ClientReply], orders: Orders) -> tuple[dict[int, ClientReply], RoundRows]:
+        """Replies with a row, and the rows."""
+        trained = {client: reply for client, reply in sorted(replies.items()) if client in orders.train}
         slots = tuple(orders.train.index(client) for client in trained)
         names = self._method.round_extras(orders.round, self._dim).vectors if trained else ()
         vectors = {name: tuple(reply.vectors[name] for reply in trained.values()) for name in names}
-        return Collected(
-            replies, trained, RoundRows(self._basis, slots, vectors), probes, dict(sorted(dropped.items())), logs
-        )
+        return trained, RoundRows(self._basis, slots, vectors)
 
 
 def message_type(task: ClientTask) -> str:

@@ -61,8 +61,8 @@ def next_orders(
     method : Method
         Has the last word on who trains, and tells clients what it has to tell.
     suspended : Collection[int]
-        Members present that are not asked to train or evaluate; of a step that they had a part in they still tell what
-        it did to them.
+        Members present that are not asked to train; they evaluate like the others, and tell what a step did to them
+        that they had a part in.
     """
     pending = state.pending
     train_round = state.round + (2 if pending else 1)
@@ -73,7 +73,7 @@ def next_orders(
         train = method.select(train_round, drawn)
     present = {*clients, *suspended}
     probe = tuple(client for client in pending.clients if client in present) if pending else ()
-    evaluate = tuple(clients) if pending and _due(pending.round, settings) else ()
+    evaluate = tuple(sorted(present)) if pending and _due(pending.round, settings) else ()
     tasks = {
         client: _task(
             client, state, train_round, (client in train, client in probe, client in evaluate), num_classes=num_classes

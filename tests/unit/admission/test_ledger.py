@@ -27,7 +27,7 @@ def test_three_refusals_in_a_row_suspend_for_the_rounds_set() -> None:
 
 def test_a_believed_reply_between_them_starts_the_count_anew() -> None:
     ledger = struck(2)
-    ledger.believe(4, {"norm": 0.0})
+    ledger.believe(4, {"norm": 0.0}, {})
     assert not ledger.strike(4, "not-finite", 4, LIMITS)
 
 
@@ -42,7 +42,7 @@ def test_a_sound_reply_does_not_make_up_for_a_vote_taken() -> None:
     ledger = Ledger()
     for number in (1, 2, 3):
         suspended = ledger.strike(4, VETO, number, LIMITS)
-        ledger.believe(4, {"norm": 0.0})
+        ledger.believe(4, {"norm": 0.0}, {})
     assert suspended
     assert ledger.suspended([3, 4], 5, 1) == {4: 8}
     ledger.voted(4)
@@ -64,7 +64,7 @@ def test_nobody_stays_out_where_too_few_would_be_left() -> None:
 def test_the_state_survives_json() -> None:
     ledger = struck(3)
     for norm in (5.0, 1 / 3):
-        ledger.believe(7, {"norm": norm, "loss": -float("inf")})
+        ledger.believe(7, {"norm": norm, "loss": -float("inf")}, {"norm": (0.0, 1.0)})
     assert Ledger.of(json.loads(json.dumps(ledger.export_state(), allow_nan=False))) == ledger
     assert Ledger.of({}) == Ledger()
 
@@ -72,8 +72,17 @@ def test_the_state_survives_json() -> None:
 def test_the_largest_of_each_figure_is_remembered_beside_the_last() -> None:
     ledger = Ledger()
     for logs in ({"norm": 1.0, "loss": 3.0}, {"norm": 2.0}, {"norm": -1.0, "loss": -2.0}):
-        ledger.believe(7, logs)
+        ledger.believe(7, logs, {})
     assert ledger.past[7] == Past(last={"norm": -1.0, "loss": -2.0}, largest={"norm": 2.0, "loss": 3.0})
+
+
+def test_what_the_others_of_a_round_stand_for_is_remembered_and_nothing_else() -> None:
+    ledger = Ledger()
+    rounds = [({"norm": 3.0}, (2.5, 1.0)), ({"norm": 1.0}, (0.0, 1.0)), ({"norm": 9.0}, (0.0, 1.0))]
+    for logs, limit in rounds:  # the last was believed for the sake of the client's own past
+        ledger.believe(7, logs, {"norm": limit})
+    ledger.believe(7, {"norm": 10.0}, {})  # among too few
+    assert (ledger.past[7].vouched, ledger.past[7].largest) == ({"norm": 3.0}, {"norm": 10.0})
 
 
 def test_in_a_state_of_an_earlier_version_the_last_is_the_largest() -> None:

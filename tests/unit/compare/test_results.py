@@ -11,6 +11,7 @@ from dqnfed_flwr.compare.reading import read_comparison
 from dqnfed_flwr.compare.record import Record
 from dqnfed_flwr.compare.results import Comparison, Row, baseline_of, compare_rows
 from dqnfed_flwr.config import Settings
+from dqnfed_flwr.telemetry.events import DroppedClient
 from tests.helpers.comparisons import NOWHERE, make_comparison, make_record
 
 STOPPED = Settings.from_mapping({"early-stopping": 2, "split.validation-fraction": 0.1})
@@ -84,3 +85,17 @@ def test_the_reference_is_read_back_by_its_place(tmp_path: Path) -> None:
     (tmp_path / "comparison.json").write_text(json.dumps(as_json(made, "none", 1.0)))
     found = read_comparison(tmp_path).comparison
     assert found.reference is found.rows[1]
+
+
+def test_clients_that_admission_left_out_are_counted() -> None:
+    made = make_comparison({"dqn-fed": [[0.5, 0.7]], "fedavg": [[0.5, 0.7]]})
+    events = made.rows[0].records[0].events
+    drops = [
+        DroppedClient(0, "norm-out-of-range", "far"),
+        DroppedClient(1, "suspended", ""),
+        DroppedClient(2, "absent", ""),
+    ]
+    changes = [replace(event, dropped=drops[: place + 1]) for place, event in enumerate(events)]
+    assert changed(made, 0, events=tuple(changes)).remarks == [
+        "DQN-Fed: admission left clients out, in all rounds of all seeds: norm-out-of-range 3, suspended 2."
+    ]

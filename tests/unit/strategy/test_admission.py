@@ -43,6 +43,14 @@ def test_three_refusals_suspend_and_a_fourth_after_the_return_suspends_at_once()
     assert reasons(run("x 1e6")) == [refused] * 3 + [out] * 3 + [f"{out},{refused}", refused, out]
 
 
+def test_who_is_refused_or_suspended_is_evaluated_like_the_others() -> None:
+    server = run("x 1e6", {"evaluate-every": 1})
+    assert server.outcome is not None
+    assert [sorted(event.accuracy or {}) for event in server.outcome.events] == [list(range(CLIENTS))] * len(
+        server.outcome.events
+    )
+
+
 def test_a_row_too_long_is_cut_to_the_limit() -> None:
     server = run("x 100", {"admission.mode": "clip"})
     assert set(reasons(server)) == {""}
