@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -105,13 +105,16 @@ def examine(
     cosines : Mapping[int, float]
         Of each row with the sum of the others' unit rows; may lack clients.
     past : Mapping[int, Past]
-        Of each client that was believed before.
+        Of every client that was believed before, those without a reply now too.
     settings : AdmissionSettings
         The limits.
     """
     refused = {}
+    usual = _usual(past.values(), settings)
     for client, mine in figures.items():
-        refusal = _judge(mine, limits, cosines.get(client, 1.0), past.get(client, NOTHING), settings)
+        own = past.get(client, NOTHING)
+        vouched = {name: min(value, usual[name]) for name, value in own.vouched.items()}
+        refusal = _judge(mine, limits, cosines.get(client, 1.0), replace(own, vouched=vouched), settings)
         if refusal:
             refused[client] = refusal
     return refused
@@ -143,6 +146,15 @@ def limits_of(figures: Mapping[int, Figures], settings: AdmissionSettings) -> Li
         for name, values in by_name.items()
         if len(values) >= settings.min_replies
     }
+
+
+def _usual(pasts: Iterable[Past], settings: AdmissionSettings) -> dict[str, float]:
+    """How much of what a client has shown counts at most, by the median client: a round may have been a liars' own."""
+    by_name: dict[str, list[float]] = {}
+    for past in pasts:
+        for name, value in past.vouched.items():
+            by_name.setdefault(name, []).append(value)
+    return {name: float(np.median(values)) + math.log(_factor(name, settings)) for name, values in by_name.items()}
 
 
 def _factor(name: str, settings: AdmissionSettings) -> float:
