@@ -11,6 +11,7 @@ from typing import TypeVar
 import numpy as np
 
 from dqnfed_flwr.admission import REASONS, SUSPENDED, VETO
+from dqnfed_flwr.admission.examine import ZERO
 from dqnfed_flwr.compare.entries import Entry, Point
 from dqnfed_flwr.compare.figures import (
     Interval,
@@ -221,9 +222,12 @@ def plainest(entries: Sequence[Entry], method: str) -> Entry | None:
 
 
 def _left_out(row: Row) -> str:
-    """How many replies or rounds of clients admission left out of the runs of a row, by reason; empty if none."""
+    """How many replies or rounds of clients admission left out of the runs of a row, by reason; empty if none.
+
+    Rows of zeros do not count: a client at its optimum sends them, and the solve leaves them out by itself.
+    """
     drops = (drop.reason for record in row.good for event in record.events for drop in event.dropped)
-    counts = Counter(reason for reason in drops if reason in (*REASONS, SUSPENDED, VETO))
+    counts = Counter(reason for reason in drops if reason in (*REASONS, SUSPENDED, VETO) and reason != ZERO)
     told = ", ".join(f"{reason} {count}" for reason, count in sorted(counts.items()))
     return f"{row.label}: admission left clients out, in all rounds of all seeds: {told}." if told else ""
 
