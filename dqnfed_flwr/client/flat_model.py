@@ -32,6 +32,8 @@ class FlatModel:
         The trainable parameters, in the order of `spec`.
     recurrent : bool
         Whether the module holds recurrent layers, whose kernels depend on the mode torch runs in.
+    attends : bool
+        Whether it holds torch's attention layers, for which the same is true.
     draws : bool
         Whether it may draw random numbers while it trains: it holds dropout, or layers that are not known here.
 
@@ -51,6 +53,7 @@ class FlatModel:
         self.parameters = [named[name] for name in self.spec.names]
         self._dropout = {layer: layer.dropout for layer in self.module.modules() if isinstance(layer, nn.RNNBase)}
         self.recurrent = bool(self._dropout)
+        self.attends = any(isinstance(layer, nn.MultiheadAttention) for layer in self.module.modules())
         self.draws = any(map(_draws, self.module.modules()))
         if self.recurrent and device.type == "cuda":
             warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")

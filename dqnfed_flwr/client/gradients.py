@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from dqnfed_flwr.client.flat_model import FlatModel
 from dqnfed_flwr.errors import DataError, ModelError
@@ -190,14 +191,16 @@ class LocalLoss:
         return 0.5 * self.ridge * norm * norm
 
     def _forward_only(self) -> AbstractContextManager[object]:
-        """Recurrent layers take another kernel, with other rounding, where no gradient can be asked for."""
-        return torch.enable_grad() if self.model.recurrent else torch.inference_mode()
+        """Recurrent and attention layers take other kernels, with other rounding, where no gradient can be asked."""
+        return torch.enable_grad() if self.model.recurrent or self.model.attends else torch.inference_mode()
 
     def twice_differentiable(self) -> AbstractContextManager[object]:
-        """The fused recurrent kernels of cuDNN can be differentiated once only."""
+        """Fused kernels, of cuDNN for recurrent layers and of attention, can be differentiated once only."""
+        stack = ExitStack()
         if self.model.recurrent and self.model.theta.is_cuda:
-            return torch.backends.cudnn.flags(enabled=False, deterministic=True, allow_tf32=False)
-        return nullcontext()
+            stack.enter_context(torch.backends.cudnn.flags(enabled=False, deterministic=True, allow_tf32=False))
+        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        return stack
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, samples: int) -> Tensor:

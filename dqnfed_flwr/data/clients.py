@@ -18,6 +18,7 @@ from dqnfed_flwr.data.dealing import deal_out
 from dqnfed_flwr.data.inputs import sample_kind, sample_shape
 from dqnfed_flwr.data.noise import with_noise
 from dqnfed_flwr.data.sets import is_function, read_arrays
+from dqnfed_flwr.data.sources import is_source
 from dqnfed_flwr.data.splits import stratified
 from dqnfed_flwr.data.user import call_function
 from dqnfed_flwr.errors import DataError
@@ -136,6 +137,10 @@ class ClientPart:
     test: IntArray
 
 
+NUMBERING = ("libsvm", "folder")
+"""Forms whose classes are numbered by what the file holds."""
+
+
 def find_part(settings: Settings, partition: int, data_path: str | None = None) -> ClientPart:
     """Find the samples of one client, as `load_client` does, without reading them.
 
@@ -150,6 +155,7 @@ def find_part(settings: Settings, partition: int, data_path: str | None = None) 
     if settings.partition == "file" or is_function(source):
         if not is_function(source):
             _refuse_choice(settings)
+            _refuse_numbering(source)
         data = as_data_set(_own_arrays(settings, source, partition), source, settings.num_classes)
         test = None if data.y_test is None else np.arange(len(data.y_test))
         return _split(settings, partition, data, np.arange(len(data.y_train)), test)
@@ -178,13 +184,32 @@ def _refuse_choice(settings: Settings) -> None:
         )
 
 
+def _refuse_numbering(source: str) -> None:
+    """A client's own file has to say itself which class is which; one form numbers those that it finds.
+
+    Raises
+    ------
+    DataError
+        If it does, so that one class may have another number on every device.
+    """
+    form = source.partition(":")[0]
+    if is_source(source) and form in NUMBERING:
+        raise DataError(
+            f"partition: file: {form} numbers the classes that a file holds, so that they could differ from device to "
+            "device; store each device's samples as .npz, with the same numbers everywhere"
+        )
+
+
 def _own_arrays(settings: Settings, source: str, partition: int) -> Mapping[str, Array]:
     if not is_function(source):
         return read_arrays(source)
     arrays = call_function(source, "data", DataError, settings.flat(), partition, settings.clients)
     if not isinstance(arrays, Mapping):
         raise DataError(f"data: {source} returned {type(arrays).__name__}; it must return a mapping of arrays by name")
-    return {str(key): np.asarray(value) for key, value in arrays.items()}
+    try:
+        return {str(key): np.asarray(value) for key, value in arrays.items()}
+    except (TypeError, ValueError, RuntimeError) as error:  # whatever an array of the user's says
+        raise DataError(f"data: {source} returned what is no array ({' '.join(str(error).split())})") from error
 
 
 def _split(settings: Settings, partition: int, data: DataSet, train: IntArray, test: IntArray | None) -> ClientPart:

@@ -24,13 +24,13 @@ Labelled = list[tuple[Path, str]]
 
 
 def files(paths: Sequence[Path]) -> list[Path]:
-    """The folders down to the classes: images that come or go change the time of their folder."""
+    """All folders that images may lie in: those that come or go change the time of their folder."""
     root = paths[0]
     need([root / "train"], f"a folder of images for each class in {root}/train")
     parts = sorted(part for part in root.iterdir() if part.is_dir())
     classes = [folder for part in parts for folder in sorted(part.iterdir()) if folder.is_dir()]
-    images = [folder / "images" for folder in classes if (folder / "images").is_dir()]
-    return [*parts, *classes, *images, *([root / ANNOTATIONS] if (root / ANNOTATIONS).exists() else [])]
+    below = [inner for folder in classes for inner in sorted(folder.rglob("*")) if inner.is_dir()]
+    return [*parts, *classes, *below, *([root / ANNOTATIONS] if (root / ANNOTATIONS).exists() else [])]
 
 
 def read(paths: Sequence[Path], options: Options, scratch: Path) -> Arrays:

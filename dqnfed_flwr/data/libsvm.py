@@ -34,7 +34,7 @@ def read(paths: Sequence[Path], options: Options, scratch: Path) -> Arrays:
 
     try:
         loaded = load_svmlight_files([io.BytesIO(unpacked(path)) for path in paths], dtype=np.float64)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise DataError(f"data: {', '.join(map(str, paths))}: not LIBSVM text ({error}); see docs/data.md") from error
     values = np.unique(np.concatenate(loaded[1::2]))
     if not np.isfinite(values).all():

@@ -74,5 +74,8 @@ def stratified(labels: IntArray, fraction: float, rng: Generator) -> tuple[IntAr
         )
     totals = np.bincount(labels)
     shares = np.outer([1 - fraction, fraction], np.ones(len(totals)))
-    kept, apart = deal(labels, fill_empty(apportion(totals, shares), shares), rng)
+    order = rng.permutation(len(totals))  # what is owed goes from class to class, and none comes first everywhere
+    counts = np.empty(shares.shape, dtype=np.int64)
+    counts[:, order] = fill_empty(apportion(totals[order], shares), shares)
+    kept, apart = deal(labels, counts, rng)
     return kept, apart

@@ -138,9 +138,12 @@ def superlink(home: Path) -> Iterator[FlwrCommand]:
     command = [program("flower-superlink"), "--insecure", "--simulation", "--isolation", "subprocess"]
     command += ["--host", "127.0.0.1", "--port", str(port)]
     with (home / "superlink.log").open("w") as log:
-        process = subprocess.Popen(
-            command, env=environment, stdout=log, stderr=log, start_new_session=True, preexec_fn=_end_with_parent()
-        )
+        try:
+            process = subprocess.Popen(
+                command, env=environment, stdout=log, stderr=log, start_new_session=True, preexec_fn=_end_with_parent()
+            )
+        except OSError as error:
+            raise RunError(f"{command[0]} cannot be started ({error.strerror}); install flwr[simulation]") from None
     try:
         _await_health(process, port, home / "superlink.log")
         yield FlwrCommand(environment)

@@ -41,6 +41,11 @@ def read_weights(path: Path, module: nn.Module, model: str) -> None:
         If the file is absent, damaged or of neither form, holds NaN or Inf, or is of another model: naming what was
         found and what is needed.
     """
+    if frozen := [name for name, parameter in module.named_parameters() if not parameter.requires_grad]:
+        raise ConfigError(
+            f"{KEY}: model {model} has frozen parameters, {_some(frozen)}, which no client is sent; have the model's "
+            "function load the weights, and leave this out"
+        )
     if path.is_dir():
         raise ConfigError(f"{KEY}: {path} is a folder; name the file, such as {path / MODEL}")
     if not path.is_file():

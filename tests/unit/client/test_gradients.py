@@ -30,6 +30,20 @@ class TinyLstm(nn.Module):
         return logits
 
 
+class TinyAttention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(5, 4)
+        self.layer = nn.TransformerEncoderLayer(
+            4, 2, dim_feedforward=5, dropout=0.5, activation="gelu", batch_first=True
+        )
+        self.head = nn.Linear(4, 4)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.layer(self.embedding(tokens)).mean(dim=1))
+        return logits
+
+
 def tiny(kind: str) -> tuple[nn.Module, Samples]:
     """A model of a few dozen parameters in float64, with 11 samples of 4 classes."""
     torch.manual_seed(3)
@@ -41,6 +55,7 @@ def tiny(kind: str) -> tuple[nn.Module, Samples]:
             torch.randn(11, 1, 5, 5),
         ),
         "lstm": (TinyLstm(), torch.randint(0, 5, (11, 6))),
+        "attention": (TinyAttention(), torch.randint(0, 5, (11, 6))),
     }
     module, inputs = models[kind]
     return module.double(), (inputs.double() if inputs.is_floating_point() else inputs, labels)
@@ -71,7 +86,7 @@ def test_loss_and_gradient_of_logistic_regression_are_the_closed_form() -> None:
     np.testing.assert_allclose(gradient.numpy(), slope, rtol=1e-12, atol=1e-15)
 
 
-@pytest.mark.parametrize("kind", ["dense", "conv", "lstm"])
+@pytest.mark.parametrize("kind", ["dense", "conv", "lstm", "attention"])
 def test_gradient_and_hessian_product_agree_with_differences_of_the_loss(kind: str) -> None:
     module, samples = tiny(kind)
     loss = LocalLoss(FlatModel(module, CPU), samples, ridge=0.1, chunk=3)
@@ -139,6 +154,14 @@ def test_the_loss_has_the_same_bits_with_and_without_the_gradient(name: str, dty
     again = loss.loss_and_gradient(theta)[1]
     assert torch.equal(gradient, again)
     assert gradient.dtype == dtype
+
+
+def test_attention_gives_the_loss_the_same_bits_with_and_without_the_gradient() -> None:
+    module, (inputs, labels) = tiny("attention")
+    loss = LocalLoss(FlatModel(module.float(), CPU), (inputs, labels))
+    for scale in (1.0, 1.5, 3.0):
+        theta = loss.model.theta * scale
+        assert loss.loss(theta) == loss.loss_and_gradient(theta)[0] == loss.loss(theta)
 
 
 def test_float32_losses_show_decreases_below_one_float32_unit() -> None:

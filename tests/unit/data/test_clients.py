@@ -232,6 +232,12 @@ def test_a_device_file_is_wholly_its_clients(tmp_path: Path) -> None:
     assert client.num_classes == 8
 
 
+@pytest.mark.parametrize("source", ["libsvm:/data/site.svm", "folder:/data/site"])
+def test_a_device_cannot_number_the_classes_by_its_own_samples(source: str) -> None:
+    with pytest.raises(DataError, match="numbers the classes that a file holds"):
+        load_client(configured("digits", partition="file"), 0, source)
+
+
 def test_a_device_file_with_a_test_part_keeps_it(tmp_path: Path) -> None:
     path = saved(tmp_path, numbered(20, 8), "device.npz")
 

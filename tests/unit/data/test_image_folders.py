@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -49,6 +50,17 @@ def test_parts_may_be_joined_and_images_scaled(root: Path) -> None:
     data = load_dataset(f"folder:{root / 'images'},train=train+valid,size=2")
 
     assert (data.x_train.shape, data.y_train.tolist()) == ((5, 2, 2, 3), [0, 0, 1, 0, 1])
+
+
+def test_images_that_come_in_a_folder_of_a_class_are_seen(root: Path) -> None:
+    place = root / "images"
+    for part in ("train", "test"):
+        write_image(place / part / "a" / "2020" / "0.png", RED)
+    assert len(load_dataset(f"folder:{place}").y_train) == 1
+    folder = place / "train" / "a" / "2020"
+    write_image(folder / "1.png", RED)
+    os.utime(folder, (2e9, 2e9))  # whatever the clock of the file system
+    assert len(load_dataset(f"folder:{place}").y_train) == 2
 
 
 def test_tiny_imagenet_reads_its_annotations(root: Path) -> None:

@@ -38,6 +38,9 @@ def test_two_files_share_features_and_classes(root: Path) -> None:
 def test_what_does_not_fit_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DataError, match=r"missing .*b\.txt; needed is LIBSVM text"):
         load_dataset(f"libsvm:{root / 'b.txt'}")
+    (root / "b.txt").write_text("1 4000000000:1\n")
+    with pytest.raises(DataError, match="not LIBSVM text"):
+        load_dataset(f"libsvm:{root / 'b.txt'}")
     (root / "b.txt").write_text("1 2:x\n")
     with pytest.raises(DataError, match="not LIBSVM text"):
         load_dataset(f"libsvm:{root / 'b.txt'}")

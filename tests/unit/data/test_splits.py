@@ -71,3 +71,11 @@ def test_nothing_is_set_apart_for_fraction_zero() -> None:
 def test_a_single_sample_cannot_be_divided() -> None:
     with pytest.raises(DataError, match=r"a client has 1 sample\(s\), which cannot be divided; lower clients"):
         stratified(np.array([3]), 0.5, np.random.default_rng(0))
+
+
+def test_no_class_is_tested_less_than_others_everywhere() -> None:
+    labels = np.repeat(np.arange(10), 2)  # two of each: a tenth set apart is two samples of twenty
+    rng = np.random.default_rng(0)
+    tested = np.concatenate([labels[stratified(labels, 0.1, rng)[1]] for _ in range(500)])
+    shares = np.bincount(tested, minlength=10) / len(tested)
+    assert shares == pytest.approx(np.full(10, 0.1), abs=0.04)  # four standard deviations of a tenth of 1000

@@ -133,6 +133,13 @@ def test_a_file_that_is_none_is_refused(trained: tuple[RunResult, Path], tmp_pat
             run({**SMALL, "start.model": str(place)})
 
 
+def test_frozen_parameters_which_no_client_would_be_sent_are_refused(trained: tuple[RunResult, Path]) -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(64, 10), torch.nn.Linear(10, 10)).requires_grad_(False)
+    module[1].requires_grad_(True)
+    with pytest.raises(ConfigError, match=r"model mine:net has frozen parameters, 0\.bias, 0\.weight, which no client"):
+        read_weights(trained[1] / MODEL, module, "mine:net")
+
+
 def test_the_server_is_told_an_absolute_path() -> None:
     with pytest.raises(ConfigError, match=r"start\.model: found 'a/model\.npz'; the run is on another machine"):
         server_settings({"start.model": "a/model.npz"}, "", resume=False)
