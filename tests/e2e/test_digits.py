@@ -8,14 +8,16 @@ import pytest
 from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.engine.run import run
 
+ROUNDS = 20
+
 
 @pytest.fixture(scope="module")
 def digits() -> RunResult:
-    return run({"rounds": 12, "local.threads": 1})
+    return run({"rounds": ROUNDS, "local.threads": 1})
 
 
 def test_every_loss_of_every_client_falls_in_every_round(digits: RunResult) -> None:
-    assert digits.improved_ratio == [1.0] * 12
+    assert digits.improved_ratio == [1.0] * ROUNDS
     for event in digits.events:
         assert event.participants == list(range(10))
         assert all(after <= before for before, after in zip(event.losses_before, event.losses_after, strict=True))
@@ -33,7 +35,7 @@ def test_it_learns(digits: RunResult) -> None:
 
 
 def test_two_runs_of_one_seed_are_one(digits: RunResult) -> None:
-    again = run({"rounds": 12, "local.threads": 1})
+    again = run({"rounds": ROUNDS, "local.threads": 1})
     assert again.theta.tobytes() == digits.theta.tobytes()
     assert again.accuracies == digits.accuracies
     assert run({"rounds": 1, "local.threads": 1, "seed": 1}).theta.tobytes() != digits.theta.tobytes()
