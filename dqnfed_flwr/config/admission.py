@@ -24,7 +24,7 @@ class AdmissionSettings(Group):
     past_factor: float = Field(
         4.0,
         ge=1,
-        description="a figure within this factor of what the client itself has shown is believed longer, see docs",
+        description="a figure within this factor of the client's own earlier ones is believed longer, see admission.md",
     )
     min_cosine: float = Field(
         -1.0, ge=-1, lt=1, description="smallest cosine of a row with the sum of the others' unit rows; -1 is off"

@@ -15,10 +15,10 @@ from dqnfed_flwr.config import Settings
 from dqnfed_flwr.data.apportion import IntArray
 from dqnfed_flwr.data.dataset import DataSet, as_data_set
 from dqnfed_flwr.data.dealing import deal_out
+from dqnfed_flwr.data.forms import FORMS
 from dqnfed_flwr.data.inputs import sample_kind, sample_shape
 from dqnfed_flwr.data.noise import with_noise
 from dqnfed_flwr.data.sets import is_function, read_arrays
-from dqnfed_flwr.data.sources import is_source
 from dqnfed_flwr.data.splits import stratified
 from dqnfed_flwr.data.user import call_function
 from dqnfed_flwr.errors import DataError
@@ -137,10 +137,6 @@ class ClientPart:
     test: IntArray
 
 
-NUMBERING = ("libsvm", "folder")
-"""Forms whose classes are numbered by what the file holds."""
-
-
 def find_part(settings: Settings, partition: int, data_path: str | None = None) -> ClientPart:
     """Find the samples of one client, as `load_client` does, without reading them.
 
@@ -185,17 +181,18 @@ def _refuse_choice(settings: Settings) -> None:
 
 
 def _refuse_numbering(source: str) -> None:
-    """A client's own file has to say itself which class is which; one form numbers those that it finds.
+    """A client's own file has to say itself which class is which.
 
     Raises
     ------
     DataError
-        If it does, so that one class may have another number on every device.
+        If it is of a form that numbers the classes that it finds.
     """
-    form = source.partition(":")[0]
-    if is_source(source) and form in NUMBERING:
+    name = source.partition(":")[0]
+    form = FORMS.get(name)
+    if form is not None and form.numbers_classes:
         raise DataError(
-            f"partition: file: {form} numbers the classes that a file holds, so that they could differ from device to "
+            f"partition: file: {name} numbers the classes that a file holds, so that they could differ from device to "
             "device; store each device's samples as .npz, with the same numbers everywhere"
         )
 

@@ -7,6 +7,7 @@ labels), val/ is the test part, with its labels from there. Otherwise test/, val
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -29,8 +30,8 @@ def files(paths: Sequence[Path]) -> list[Path]:
     need([root / "train"], f"a folder of images for each class in {root}/train")
     parts = sorted(part for part in root.iterdir() if part.is_dir())
     classes = [folder for part in parts for folder in sorted(part.iterdir()) if folder.is_dir()]
-    below = [inner for folder in classes for inner in sorted(folder.rglob("*")) if inner.is_dir()]
-    return [*parts, *classes, *below, *([root / ANNOTATIONS] if (root / ANNOTATIONS).exists() else [])]
+    places = sorted(Path(place) for folder in classes for place, _, _ in os.walk(folder))  # asks no image for its kind
+    return [*parts, *places, *([root / ANNOTATIONS] if (root / ANNOTATIONS).exists() else [])]
 
 
 def read(paths: Sequence[Path], options: Options, scratch: Path) -> Arrays:

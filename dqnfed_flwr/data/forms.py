@@ -35,20 +35,23 @@ class Form:
         Keys that may follow the path.
     most_paths : int
         Paths that may be given.
+    numbers_classes : bool
+        Whether classes are numbered by what the files hold, so that two devices may number them otherwise.
     """
 
     module: str
     options: tuple[str, ...] = ()
     most_paths: int = 1
+    numbers_classes: bool = False
 
 
 FORMS = {
     "leaf": Form("leaf"),
     "tff": Form("tff", ("vocabulary", "length", "users", "sentences"), 2),
     "roles": Form("roles", ("test", "stride")),
-    "folder": Form("folder", ("size", "train", "test")),
+    "folder": Form("folder", ("size", "train", "test"), numbers_classes=True),
     "clothing1m": Form("clothing1m", ("size", "samples")),
-    "libsvm": Form("libsvm", (), 2),
+    "libsvm": Form("libsvm", (), 2, numbers_classes=True),
 }
 
 
