@@ -9,6 +9,7 @@ of equal units is as repetitive, so that a fraction of the bytes would go over t
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,9 @@ from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from dqnfed_flwr.client.numpy_client import DQNFedClient
+    from dqnfed_flwr.config import Scalar
 
 OWN = ("strategy-rounds", "times", "nodes")
 """Keys of this app's run config; the others are settings of dqnfed-flwr."""
@@ -76,16 +80,25 @@ def first_model(name: str) -> NDArray[np.float32]:
     return theta
 
 
+@lru_cache(maxsize=4)
+def client_of(settings: tuple[tuple[str, Scalar], ...], partition: int) -> DQNFedClient:
+    """The client of a partition, built once."""
+    from dqnfed_flwr.client.numpy_client import DQNFedClient
+    from dqnfed_flwr.config import Settings
+    from dqnfed_flwr.data import load_client
+
+    read = Settings.from_mapping(dict(settings))
+    return DQNFedClient(read, partition, load_client(read, partition))
+
+
 @client_app.train()
 def train(message: Message, context: Context) -> Message:
     """One full-batch gradient step."""
-    from dqnfed_flwr.client.cache import client_for
-    from dqnfed_flwr.config import Settings
     from dqnfed_flwr.types import ClientTask
 
-    settings = Settings.from_mapping({key: value for key, value in context.run_config.items() if key not in OWN})
+    settings = tuple((key, value) for key, value in context.run_config.items() if key not in OWN)
     theta = message.content.array_records["arrays"]["theta"].numpy()
-    client = client_for(settings, int(context.node_config["partition-id"]))
+    client = client_of(settings, int(context.node_config["partition-id"]))
     task = ClientTask(exchange=1, round=1, train=True, probe=False, evaluate=False, num_classes=CLASSES)
     reply = client.work(task, theta)
     if reply.gradient is None:

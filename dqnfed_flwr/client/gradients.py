@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from dqnfed_flwr.client.fit import check_fit
 from dqnfed_flwr.client.flat_model import FlatModel
-from dqnfed_flwr.errors import DataError, ModelError
-from dqnfed_flwr.randomness import seeded
+from dqnfed_flwr.errors import DataError
 from dqnfed_flwr.types import Evaluation, Float64Array
 
 Samples = tuple[Tensor, Tensor]
@@ -56,7 +56,8 @@ class LocalLoss:
     DataError
         If the training part is empty.
     ModelError
-        If the model does not take the samples, or gives another number of logits.
+        If the model does not take the samples, gives another number of logits, or draws random numbers as it is
+        evaluated.
     """
 
     def __init__(
@@ -229,40 +230,6 @@ def _differentiate_twice(loss: Tensor, parameters: Sequence[Tensor], directions:
     first = torch.autograd.grad(loss, parameters, create_graph=True, allow_unused=True, materialize_grads=True)
     along = torch.stack([(g * v).sum() for g, v in zip(first, directions, strict=True)]).sum()
     return torch.autograd.grad(along, parameters, allow_unused=True, materialize_grads=True)
-
-
-def check_fit(model: FlatModel, inputs: Tensor, outputs: int) -> None:
-    """Pass one sample through the model.
-
-    Parameters
-    ----------
-    model : FlatModel
-        Of whoever.
-    inputs : Tensor
-        [n, ...], n at least 1.
-    outputs : int
-        Logits that it must give; 0 takes any number of them.
-
-    Raises
-    ------
-    ModelError
-        If it raises anything, or gives something else.
-    """
-    sample = f"shape {list(inputs.shape[1:])}, {str(inputs.dtype).removeprefix('torch.')}"
-    what = f"{type(model.module).__name__} on a sample of {sample}"
-    try:
-        with seeded(0) if model.draws else nullcontext(), torch.no_grad():
-            logits = model.module(inputs[:1].clone())
-    except Exception as cause:  # whatever layers of the user's own do
-        whole = "" if inputs.is_floating_point() else "; whole numbers count as tokens: store x_train as float"
-        words = " ".join(f"{type(cause).__name__}: {cause}".split())
-        raise ModelError(f"model: {what} raised {words}{whole}") from cause
-    shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-    if not isinstance(logits, Tensor) or logits.ndim != 2 or (outputs and logits.shape[1] != outputs):
-        raise ModelError(
-            f"model: {what} gave {shape}; need one logit a class, [1, {outputs or 'classes'}]: build the last layer "
-            "for num_classes outputs"
-        )
 
 
 def choose_chunk(model: FlatModel, inputs: Tensor, labels: Tensor) -> int:

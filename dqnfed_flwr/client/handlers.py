@@ -10,13 +10,15 @@ from functools import lru_cache
 from flwr.app import ArrayRecord, Context, Message, MessageType, UserConfig
 
 from dqnfed_flwr import wire
-from dqnfed_flwr.client.cache import client_for
+from dqnfed_flwr.client.cache import Cache
 from dqnfed_flwr.client.numpy_client import DQNFedClient
 from dqnfed_flwr.config import Scalar, Settings
+from dqnfed_flwr.data import load_client
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.wire import Assignment
 
-_KNOWN: deque[tuple[UserConfig, frozenset[tuple[str, Scalar]]]] = deque(maxlen=4)
+_Items = frozenset[tuple[str, Scalar]]
+_KNOWN: deque[tuple[UserConfig, _Items]] = deque(maxlen=4)
 
 
 @dataclass(slots=True)
@@ -25,6 +27,11 @@ class _Session:
 
     client: DQNFedClient
     saved: ArrayRecord | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Of the client's samples."""
+        return self.client.nbytes
 
     def load(self, context: Context) -> None:
         """Bring the client's memory to what Flower keeps for it.
@@ -42,6 +49,9 @@ class _Session:
         if memory := self.client.export_state():
             wire.encode_memory(memory, context.state)
             self.saved = wire.memory_record(context.state)
+
+
+_SESSIONS: Cache[tuple[_Items, int, str | None], _Session] = Cache()
 
 
 def answer_task(message: Message, context: Context) -> Message:
@@ -82,19 +92,23 @@ def answer_properties(message: Message, context: Context) -> Message:
 
 def forget_clients() -> None:
     """Let go of all clients of this process, with their data."""
-    _session.cache_clear()
-    client_for.cache_clear()
+    _SESSIONS.clear()
 
 
 def _session_of(context: Context) -> _Session:
     node = context.node_config
     if "partition-id" not in node:
         raise ConfigError("this node has no partition-id; start it with --node-config 'partition-id=0'")
-    path = node.get("data")
-    return _session(_items(context.run_config), int(node["partition-id"]), None if path is None else str(path))
+    items, partition, path = _items(context.run_config), int(node["partition-id"]), node.get("data")
+    place = None if path is None else str(path)
+    return _SESSIONS.get((items, partition, place), lambda: _open(_settings(items), partition, place))
 
 
-def _items(config: UserConfig) -> frozenset[tuple[str, Scalar]]:
+def _open(settings: Settings, partition: int, data_path: str | None) -> _Session:
+    return _Session(DQNFedClient(settings, partition, load_client(settings, partition, data_path)))
+
+
+def _items(config: UserConfig) -> _Items:
     """The settings of a run as a key; those of the last few runs are known again without hashing each of them."""
     known = next((items for seen, items in tuple(_KNOWN) if seen == config), None)
     if known is None:
@@ -103,11 +117,6 @@ def _items(config: UserConfig) -> frozenset[tuple[str, Scalar]]:
     return known
 
 
-@lru_cache(maxsize=128)
-def _session(items: frozenset[tuple[str, Scalar]], partition: int, data_path: str | None) -> _Session:
-    return _Session(client_for(_settings(items), partition, data_path))
-
-
 @lru_cache(maxsize=4)
-def _settings(items: frozenset[tuple[str, Scalar]]) -> Settings:
+def _settings(items: _Items) -> Settings:
     return Settings.from_mapping(dict(items))

@@ -57,6 +57,11 @@ class DQNFedClient(NumPyClient):
         self._state = dict(state or {})  # until there is a worker
         self._num_classes = 0
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its samples."""
+        return self._data.nbytes
+
     def work(
         self,
         task: ClientTask,

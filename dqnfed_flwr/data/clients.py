@@ -62,6 +62,12 @@ class ClientData:
         return sample_kind(self.x_train)
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of all its arrays."""
+        xs, ys = (self.x_train, self.x_validation, self.x_test), (self.y_train, self.y_validation, self.y_test)
+        return sum(array.nbytes for array in (*xs, *ys))
+
+    @property
     def feature_scale(self) -> float:
         """The power of ten that |x| reaches in training; 0 where x are whole numbers, as pixels and tokens are."""
         if not self.x_train.size or not np.issubdtype(self.x_train.dtype, np.floating):

@@ -2,9 +2,26 @@
 
 from __future__ import annotations
 
+import logging
+
 from flwr.app import Message, MessageType
 
+from dqnfed_flwr.config import Settings
+from dqnfed_flwr.data.sets import is_function
 from dqnfed_flwr.engine.grid import InProcessGrid
+
+logger = logging.getLogger("flwr")
+
+
+def warn_of_copies(settings: Settings) -> None:
+    """Say so where all clients of one machine would be the same client, each with the whole file."""
+    if settings.partition == "file" and settings.clients > 1 and not is_function(settings.data):
+        logger.warning(
+            "partition: file gives each of the %d clients the whole of %s, since nodes with files of their own are a "
+            "matter of deployment; choose another partition (iid, dirichlet, ...) to deal it out",
+            settings.clients,
+            settings.data,
+        )
 
 
 class OneSourceGrid(InProcessGrid):

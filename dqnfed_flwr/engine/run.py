@@ -55,11 +55,14 @@ def run(
     DQNFedError
         If the configuration is at fault, or the run does not finish.
     """
+    from dqnfed_flwr.engine.one_source import warn_of_copies
+
     if engine not in get_args(Engine):
         raise ConfigError(f"engine: found {engine!r}; allowed: {', '.join(get_args(Engine))}")
     settings = as_settings(config)
     if resume and not settings.resume:
         settings = Settings.from_mapping({**settings.flat(), "resume": True})
+    warn_of_copies(settings)
     if engine == "flower":
         return run_flower(settings, overwrite=overwrite, listeners=listeners)
     return run_in_process(settings, overwrite=overwrite, jobs=jobs, listeners=listeners)

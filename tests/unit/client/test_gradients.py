@@ -30,6 +30,18 @@ class TinyLstm(nn.Module):
         return logits
 
 
+class Forgetful(nn.Module):
+    """Drops half of what it sees, whatever mode it is in or only while it trains."""
+
+    def __init__(self, *, always: bool) -> None:
+        super().__init__()
+        self.head, self.always = nn.Linear(6, 5), always
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        logits: Tensor = self.head(nn.functional.dropout(inputs, 0.5, training=self.always or self.training))
+        return logits
+
+
 class TinyAttention(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -287,6 +299,7 @@ def test_unfit_vectors_and_empty_data_are_refused() -> None:
         (nn.Linear(6, 1), torch.ones(4, 6), r"gave \(1, 1\); need one logit a class, \[1, 5\]"),
         (nn.Sequential(nn.Linear(6, 5), nn.Flatten(0)), torch.ones(4, 6), r"gave \(5,\); need one logit a class"),
         (nn.Linear(6, 5), torch.ones(4, 6, dtype=torch.int64), r"int64 raised .*: store x_train as float$"),
+        (Forgetful(always=True), torch.ones(4, 6), r"other logits each time.* dropout\(x, training=self.training\)"),
     ],
 )
 @pytest.mark.parametrize("chunk", [0, 2])
@@ -298,6 +311,12 @@ def test_a_model_that_does_not_fit_is_told_in_one_line(
     assert "\n" not in str(raised.value)
 
 
+def test_a_model_that_draws_in_training_alone_is_taken() -> None:
+    model = FlatModel(Forgetful(always=False), CPU)
+    assert model.draws
+    LocalLoss(model, (torch.full((4, 6), torch.nan), torch.zeros(4, dtype=torch.int64)), outputs=5)
+
+
 def test_the_trial_of_a_model_draws_from_nobodys_random_state() -> None:
     class Noisy(nn.Linear):
         def forward(self, inputs: torch.Tensor) -> torch.Tensor:
@@ -305,5 +324,6 @@ def test_the_trial_of_a_model_draws_from_nobodys_random_state() -> None:
 
     model = FlatModel(Noisy(6, 5), CPU)
     before = torch.random.get_rng_state()
-    LocalLoss(model, (torch.ones(4, 6), torch.zeros(4, dtype=torch.int64)), chunk=2, outputs=5)
+    with pytest.raises(ModelError, match="Noisy gives the same samples other logits each time"):
+        LocalLoss(model, (torch.ones(4, 6), torch.zeros(4, dtype=torch.int64)), chunk=2, outputs=5)
     assert torch.equal(torch.random.get_rng_state(), before)

@@ -13,7 +13,6 @@ from flwr.client import NumPyClient
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from dqnfed_flwr.client.cache import client_for
 from dqnfed_flwr.client.lists import write_task
 from dqnfed_flwr.client.numpy_client import DQNFedClient
 from dqnfed_flwr.config import Settings
@@ -357,13 +356,6 @@ def test_unfit_models_and_devices_are_refused() -> None:
         client().work(ClientTask(1, 1), theta(dim=14))
     with pytest.raises(ConfigError, match="device: found 'tpu'"):
         client({"device": "tpu"}).work(ClientTask(1, 1), theta())
-
-
-def test_clients_of_one_process_are_built_once() -> None:
-    settings = Settings.from_mapping({"data": "digits", "clients": 4, "local.threads": 1})
-    assert client_for(settings, 1) is client_for(Settings.from_mapping(settings.flat()), 1)
-    assert client_for(settings, 1) is not client_for(settings, 2)
-    assert client_for(settings, 2).get_properties({})["partition"] == 2
 
 
 def test_a_client_at_work_tells_of_the_model_that_it_works_with() -> None:

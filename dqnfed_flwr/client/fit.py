@@ -1,0 +1,69 @@
+"""Whether a model, which may be the user's own, computes what a client needs of it."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import torch
+from torch import Tensor
+
+from dqnfed_flwr.client.flat_model import FlatModel
+from dqnfed_flwr.errors import ModelError
+from dqnfed_flwr.randomness import seeded
+
+_TRIED = 8
+"""Samples on which a model is asked twice."""
+
+
+def check_fit(model: FlatModel, inputs: Tensor, outputs: int) -> None:
+    """Pass one sample through the model, and where it may draw random numbers a few, twice.
+
+    Parameters
+    ----------
+    model : FlatModel
+        Of whoever.
+    inputs : Tensor
+        [n, ...], n at least 1.
+    outputs : int
+        Logits that it must give; 0 takes any number of them.
+
+    Raises
+    ------
+    ModelError
+        If it raises anything, gives something else, or gives something else the second time.
+    """
+    what = f"{type(model.module).__name__} on a sample of {_described(inputs)}"
+    logits = _answer(model, inputs[:1], 0)
+    shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+    if not isinstance(logits, Tensor) or logits.ndim != 2 or (outputs and logits.shape[1] != outputs):
+        raise ModelError(
+            f"model: {what} gave {shape}; need one logit a class, [1, {outputs or 'classes'}]: build the last layer "
+            "for num_classes outputs"
+        )
+    if model.draws and not _repeats(model, inputs[:_TRIED]):
+        raise ModelError(
+            f"model: {type(model.module).__name__} gives the same samples other logits each time, though it was set to "
+            "evaluate: its loss is no function of the model. Use nn.Dropout, or dropout(x, training=self.training)"
+        )
+
+
+def _answer(model: FlatModel, inputs: Tensor, seed: int) -> object:
+    try:
+        with seeded(seed) if model.draws else nullcontext(), torch.no_grad():
+            answer: object = model.module(inputs.clone())
+    except Exception as cause:  # whatever layers of the user's own do
+        what = f"{type(model.module).__name__} on a sample of {_described(inputs)}"
+        whole = "" if inputs.is_floating_point() else "; whole numbers count as tokens: store x_train as float"
+        words = " ".join(f"{type(cause).__name__}: {cause}".split())
+        raise ModelError(f"model: {what} raised {words}{whole}") from cause
+    return answer
+
+
+def _repeats(model: FlatModel, inputs: Tensor) -> bool:
+    """Whether other random numbers leave the logits as they are."""
+    one, other = (torch.as_tensor(_answer(model, inputs, seed)) for seed in (0, 1))
+    return torch.equal(one.nan_to_num(), other.nan_to_num())
+
+
+def _described(inputs: Tensor) -> str:
+    return f"shape {list(inputs.shape[1:])}, {str(inputs.dtype).removeprefix('torch.')}"
