@@ -22,8 +22,6 @@ from dqnfed_flwr.types import FloatArray
 
 _WHO, _NOISE = 7, 3
 """Streams of the seed: beside those of the data, and beside those of a client's turn."""
-DISPLACEMENTS = ("sgd", "ditto", "propfair")
-"""Local work whose row is the displacement theta - theta_k of a model of the client's own."""
 
 
 def hostile_clients(settings: Settings) -> frozenset[int]:
@@ -59,7 +57,7 @@ def tampered(
     rng : Generator
         For `random`.
     displacement : bool
-        Whether rows are displacements of local passes, else gradients.
+        Whether rows are the way to a model of the client's own, else gradients.
     """
     if attack.kind == "enlarged":
         return scaled(row, attack.factor)

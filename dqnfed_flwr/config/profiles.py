@@ -40,6 +40,9 @@ class Profile:
 
 
 GRADIENTS: tuple[Work, ...] = ("gradient", "lbfgs")
+"""Local work whose row becomes a step by the local rate."""
+GRADIENT_ROWS: tuple[Work, ...] = (*GRADIENTS, "fednl")
+"""Local work whose row is a gradient; that of the others is the way from the model received to one of their own."""
 GRADIENTS_FIRST: tuple[Work, ...] = ("gradient", "sgd", "lbfgs")
 
 PROFILES: dict[str, Profile] = {

@@ -55,7 +55,7 @@ from dqnfed_flwr.config.methods import (
     TrimmedMeanSettings,
     VRedSettings,
 )
-from dqnfed_flwr.config.profiles import PASSES, Profile, Rule, Work, profile_of
+from dqnfed_flwr.config.profiles import GRADIENTS, PASSES, Profile, Rule, Work, profile_of
 from dqnfed_flwr.config.scenario import AttackSettings, StartSettings
 from dqnfed_flwr.errors import ConfigError
 
@@ -177,7 +177,7 @@ class Settings(Group):
     @property
     def unit(self) -> float:
         """What makes a step of a row: eta for a gradient, 1 for the displacement of local passes."""
-        return self.local.lr if self.stage_settings.local_work in ("gradient", "lbfgs") else 1.0
+        return self.local.lr if self.stage_settings.local_work in GRADIENTS else 1.0
 
     @property
     def reference(self) -> Literal["none", "gradient", "momentum", "lbfgs", "update"]:

@@ -8,8 +8,10 @@ from flwr.app import Context, Message, MessageType
 from flwr.clientapp import ClientApp
 
 from dqnfed_flwr import wire
-from dqnfed_flwr.attacks import DISPLACEMENTS, hostile_clients, noise_of, tampered
+from dqnfed_flwr.attacks import hostile_clients, noise_of, tampered
 from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config.fedcorr import Stages
+from dqnfed_flwr.config.profiles import GRADIENT_ROWS
 from dqnfed_flwr.types import FloatArray
 
 Attack = Callable[[Message, Message], Message]
@@ -52,14 +54,17 @@ class _RowAttack:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._displacement = settings.stage_settings.local_work in DISPLACEMENTS
+        self._displaced_in_the_end = settings.stage_settings.local_work not in GRADIENT_ROWS
+        self._fedavg_until = Stages.of(settings).before_last if settings.method == "fedcorr" else 0
 
     def __call__(self, reply: Message, question: Message) -> Message:
         assignment = wire.decode_task(question.content)
-        rng = noise_of(self._settings.seed, assignment.task.round, question.metadata.dst_node_id)
+        number = assignment.task.round
+        rng = noise_of(self._settings.seed, number, question.metadata.dst_node_id)
+        displacement = self._displaced_in_the_end or number <= self._fedavg_until
 
         def change(row: FloatArray) -> FloatArray:
-            return tampered(row, assignment.theta, self._settings.attack, rng, displacement=self._displacement)
+            return tampered(row, assignment.theta, self._settings.attack, rng, displacement=displacement)
 
         wire.change_row(reply.content, change)
         return reply

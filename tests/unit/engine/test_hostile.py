@@ -35,11 +35,11 @@ BASE: dict[str, Any] = {
 }
 
 
-def replies(settings: Settings) -> list[RecordDict]:
-    """What each client answers to the first task."""
+def replies(settings: Settings, round_number: int = 1) -> list[RecordDict]:
+    """What each client answers to the task of a round."""
     grid = InProcessGrid(with_hostile(app, settings), settings.clients, settings.flat())
     model = wire.encode_model(np.full(DIM, 0.01, np.float32), {})
-    content = wire.encode_task(ClientTask(exchange=1, round=1, evaluate=True, num_classes=10), model)
+    content = wire.encode_task(ClientTask(exchange=1, round=round_number, evaluate=True, num_classes=10), model)
     messages = [Message(content, node, MessageType.TRAIN) for node in grid.get_node_ids()]
     return [reply.content for reply in grid.send_and_receive(messages)]
 
@@ -61,16 +61,43 @@ def test_only_rows_of_hostile_clients_are_touched(method: str) -> None:
         assert figures[0] == figures[1]
 
 
-def test_random_rows_have_their_length_where_gradients_are_sent_and_not_where_models_are() -> None:
-    lengths = {}
-    for method in ("dqn-fed", "fedavg"):
-        found = [
-            np.linalg.norm(row(replies(Settings.from_mapping({**BASE, "method": method, "attack.kind": kind}))[1]))
-            for kind in ("none", "random")
-        ]
-        lengths[method] = found[1] / found[0]
-    assert lengths["dqn-fed"] == pytest.approx(1, rel=1e-5)
-    assert lengths["fedavg"] > 10
+FEDCORR: dict[str, Any] = {"method": "fedcorr", "fedcorr.preprocessing": 1, "fedcorr.finetuning": 0, "rounds": 8}
+
+
+@pytest.mark.parametrize(
+    ("keys", "round_number"),
+    [({"method": "dqn-fed"}, 1), ({"method": "fednl"}, 1), ({**FEDCORR, "fedcorr.last": "dqn-fed"}, 7)],
+)
+def test_random_rows_have_their_length_where_gradients_are_sent(keys: dict[str, Any], round_number: int) -> None:
+    honest, random = lengths(keys, round_number)
+    assert random == pytest.approx(honest, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("keys", "round_number"),
+    [
+        ({"method": "fedavg"}, 1),
+        ({"method": "local-newton"}, 1),
+        ({"method": "fednew"}, 1),
+        ({**FEDCORR, "fedcorr.last": "dqn-fed"}, 6),
+        ({**FEDCORR, "fedcorr.last": "fedavg"}, 7),
+    ],
+)
+def test_random_rows_are_as_long_as_they_come_where_models_are_sent(keys: dict[str, Any], round_number: int) -> None:
+    honest, random = lengths(keys, round_number)
+    assert random == pytest.approx(np.sqrt(DIM), rel=0.2)  # of N(0, I)
+    assert honest < random / 2
+
+
+def lengths(keys: dict[str, Any], round_number: int) -> tuple[float, float]:
+    """Of a hostile client's honest row, and of his random one."""
+    honest, random = (
+        float(
+            np.linalg.norm(row(replies(Settings.from_mapping({**BASE, **keys, "attack.kind": kind}), round_number)[1]))
+        )
+        for kind in ("none", "random")
+    )
+    return honest, random
 
 
 def test_without_an_attack_there_is_no_wrapper() -> None:
