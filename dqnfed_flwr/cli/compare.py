@@ -15,7 +15,8 @@ from dqnfed_flwr.cli.failures import Interrupted
 from dqnfed_flwr.cli.single import EngineName, flat_config, show_files, tried, write_json
 from dqnfed_flwr.compare.entries import check_overrides
 from dqnfed_flwr.compare.grid import Select
-from dqnfed_flwr.compare.plan import Plan, Request, make_plan
+from dqnfed_flwr.compare.plan import Plan
+from dqnfed_flwr.compare.planning import Request, make_plan
 from dqnfed_flwr.compare.results import Comparison, compare_rows, reference_of
 from dqnfed_flwr.errors import ConfigError, RunError
 

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 
-from dqnfed_flwr.config import PROFILES, TORCHJD, Scalar, Settings
+from dqnfed_flwr.config import Scalar, Settings
 from dqnfed_flwr.config.effects import METHOD_OF
+from dqnfed_flwr.config.profiles import profile_of
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.experiments import parse_scalar
 
@@ -172,9 +173,10 @@ def show(value: Scalar) -> str:
 
 
 def _check_name(method: str) -> None:
-    if method not in PROFILES and not (method.startswith(TORCHJD) and len(method) > len(TORCHJD)):
-        allowed = ", ".join(sorted(PROFILES))
-        raise ConfigError(f"--methods: found {method!r}; allowed: {ALL}, {allowed}, {TORCHJD}<aggregator>")
+    try:
+        profile_of(method)
+    except ConfigError as error:
+        raise ConfigError(f"--methods: {error}, or {ALL} by itself") from None
 
 
 def shared(key: str) -> bool:

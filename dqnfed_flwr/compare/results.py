@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
 
-from dqnfed_flwr.admission import REASONS, SUSPENDED, VETO
-from dqnfed_flwr.admission.examine import ZERO
 from dqnfed_flwr.compare.entries import Entry, Point
 from dqnfed_flwr.compare.figures import (
     Interval,
@@ -123,48 +120,6 @@ class Comparison:
     differences: tuple[dict[str, Interval], ...]
     shifts: tuple[tuple[Summary, Summary] | None, ...] = field(default=())
 
-    @property
-    def remarks(self) -> list[str]:
-        """What the accuracies are, where that does not go without saying."""
-        found = []
-        stopped = [row.label for row in self.rows if any(record.keeps_best for record in row.good)]
-        if self.last > 1 and len(stopped) < sum(bool(row.good) for row in self.rows):
-            found.append(
-                f"Figures of accuracy are those of each of the last {self.last} evaluations of a run, averaged: a "
-                "spread or a tail is one of a model that there was."
-            )
-        if fewer := [text for row in self.rows if (text := self._fewer(row))]:
-            found.append(f"Not all runs have {self.last} evaluations: {', '.join(fewer)}.")
-        if self.last > 1 and stopped:
-            found.append(f"Figures of accuracy are those of the model that early stopping kept: {', '.join(stopped)}.")
-        found += [text for row in self.rows for record in row.good if (text := self._missing(row, record))]
-        found += [text for row in self.rows if (text := _left_out(row))]
-        found += [
-            f"{row.label}: accuracies of a personal model on every client, where the others have one model for all; "
-            "not ranked."
-            for row in self.rows
-            if row.personal and row.good
-        ]
-        return found
-
-    def _fewer(self, row: Row) -> str:
-        """The fewest evaluations of a run of this row, where they are not as many as asked for; empty else."""
-        least = min((len(record.evaluations) for record in row.good if not record.keeps_best), default=self.last)
-        return f"{row.label} {least}" if least < self.last else ""
-
-    def _missing(self, row: Row, record: Record) -> str:
-        """Which clients other runs of the same seed have and this one has not; empty if none."""
-        seed = record.job.seed
-        others = [each.accuracies for found in self.rows for each in found.good if each.job.seed == seed]
-        known = {client for accuracies in others for client in accuracies}
-        least = min(len(evaluation) for evaluation in record.evaluations)
-        if least == len(known):
-            return ""
-        return (
-            f"{row.label}, seed {seed}: figures are those of {least} of the {len(known)} clients that other runs have; "
-            "they cannot be compared client by client."
-        )
-
     def comparable(self, places: Mapping[int, T]) -> dict[int, T]:
         """Those of `places` whose rows have one model for all; all of them where no row has."""
         found = {place: value for place, value in places.items() if not self.rows[place].personal}
@@ -219,17 +174,6 @@ def baseline_of(rows: Sequence[Row]) -> Row | None:
 def plainest(entries: Sequence[Entry], method: str) -> Entry | None:
     """The first row of a method that has no settings of its own, else its first; None where it has no row."""
     return min((entry for entry in entries if entry.method == method), key=lambda entry: bool(entry.own), default=None)
-
-
-def _left_out(row: Row) -> str:
-    """How many replies or rounds of clients admission left out of the runs of a row, by reason; empty if none.
-
-    Rows of zeros do not count: a client at its optimum sends them, and the solve leaves them out by itself.
-    """
-    drops = (drop.reason for record in row.good for event in record.events for drop in event.dropped)
-    counts = Counter(reason for reason in drops if reason in (*REASONS, SUSPENDED, VETO) and reason != ZERO)
-    told = ", ".join(f"{reason} {count}" for reason, count in sorted(counts.items()))
-    return f"{row.label}: admission left clients out, in all rounds of all seeds: {told}." if told else ""
 
 
 def _differences(row: Row, reference: Row | None) -> dict[str, Interval]:

@@ -16,6 +16,7 @@ from dqnfed_flwr.compare.figures import Interval, Summary, ranks, value_of
 from dqnfed_flwr.compare.grid import Trial
 from dqnfed_flwr.compare.plan import LOG
 from dqnfed_flwr.compare.provenance import mixture_notes
+from dqnfed_flwr.compare.remarks import remarks
 from dqnfed_flwr.compare.results import COMPARED, Comparison, Row, baseline_of
 from dqnfed_flwr.config import one_full_step
 
@@ -231,7 +232,7 @@ def _rich(table: Table, between: str = " ± ") -> RichTable:
 def _main_notes(comparison: Comparison) -> tuple[str, ...]:
     notes = [comparison.plan.note] if comparison.plan.note else []
     notes.append("Mean ± standard deviation over seeds. Bold: best; underlined or slanted: second best.")
-    notes += comparison.remarks
+    notes += remarks(comparison)
     notes += _full_steps(comparison)
     notes += [
         f"{row.label}: {text}" for row in comparison.rows for text in row.failures or row.reason.split("\n") if text

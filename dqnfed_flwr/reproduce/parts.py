@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dqnfed_flwr.compare.entries import ALL, Entry, parse_seeds
-from dqnfed_flwr.compare.plan import VALIDATION, VALIDATION_SHARE, Plan, Request, plan_rows
+from dqnfed_flwr.compare.plan import Plan
+from dqnfed_flwr.compare.planning import VALIDATION, VALIDATION_SHARE, Request, plan_rows
 from dqnfed_flwr.config import Scalar
 from dqnfed_flwr.reproduce.asked import rows_asked
 from dqnfed_flwr.reproduce.scale import EVALUATIONS, QUIET, deviations

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from dqnfed_flwr.compare.figures import Summary, ranks
 from dqnfed_flwr.compare.provenance import mixture_notes
+from dqnfed_flwr.compare.remarks import remarks
 from dqnfed_flwr.compare.results import Comparison
 from dqnfed_flwr.compare.tables import UNKNOWN, Cell, Table
 from dqnfed_flwr.reproduce.measures import Measure, measure
@@ -98,7 +99,7 @@ def notes_of(part: Part, comparison: Comparison, *, marked: bool = False) -> tup
     )
     if marked:
         notes.append(f"{OTHERWISE} the paper's figure of the method, which was run with other settings here.")
-    notes += [*comparison.remarks, *published_doubts(part), *part.remarks]
+    notes += [*remarks(comparison), *published_doubts(part), *part.remarks]
     notes += [f"{row.label}: {text}" for row in comparison.rows for text in row.failures or [row.reason] if text]
     notes += [f"{method} was left out: {reason}" for method, reason in comparison.plan.skipped.items()]
     return (*notes, *mixture_notes(comparison))

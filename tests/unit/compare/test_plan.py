@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from dqnfed_flwr.compare.entries import Entry
-from dqnfed_flwr.compare.plan import Plan, Request, make_plan, plan_rows
+from dqnfed_flwr.compare.plan import Plan
+from dqnfed_flwr.compare.planning import Request, make_plan, plan_rows
 from dqnfed_flwr.config import Scalar, Settings
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.errors import ConfigError
