@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
+from types import MappingProxyType
 
 from dqnfed_flwr.config import Scalar, Settings
 from dqnfed_flwr.config.effects import METHOD_OF
@@ -30,6 +31,7 @@ COMMON = (*ROWS_DECIDE, "data", "partition", "clients", "num-classes")
 """Settings that all rows share: without them the rows could not be compared client by client."""
 
 Point = Mapping[str, Scalar]
+NOTHING: Point = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +117,8 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     return seeds
 
 
-def with_grids(entries: Sequence[Entry], grids: Sequence[str]) -> list[Entry]:
-    """Give every entry the axes of `KEY=V1,V2` that concern it.
+def with_grids(entries: Sequence[Entry], grids: Sequence[str], base: Point = NOTHING) -> list[Entry]:
+    """Give every entry the axes of `KEY=V1,V2` that concern it where `base` is what all rows share.
 
     Raises
     ------
@@ -136,27 +138,27 @@ def with_grids(entries: Sequence[Entry], grids: Sequence[str]) -> list[Entry]:
             faults.append(f"--grid {key}: unknown key; dqnfed settings lists all")
         elif _common([key]):
             faults.append(f"--grid {_for_all(key)}")
-        elif not any(concerns(key, entry) for entry in entries):
+        elif not any(concerns(key, entry, base) for entry in entries):
             chosen = ", ".join(entry.spec for entry in entries)
             faults.append(f"--grid {key}: none of the methods has this key open ({chosen})")
     if faults:
         raise ConfigError("\n".join(faults))
     return [
-        Entry(entry.method, entry.own, {key: values for key, values in axes.items() if concerns(key, entry)})
+        Entry(entry.method, entry.own, {key: values for key, values in axes.items() if concerns(key, entry, base)})
         for entry in entries
     ]
 
 
-def concerns(key: str, entry: Entry) -> bool:
+def concerns(key: str, entry: Entry, base: Point = NOTHING) -> bool:
     """Whether a key means something to a method that does not fix it already."""
     group, dot, _ = key.partition(".")
-    return key not in entry.own and (not dot or group in GENERAL or group in groups_of(entry))
+    return key not in entry.own and (not dot or group in GENERAL or group in groups_of(entry, base))
 
 
-def groups_of(entry: Entry) -> tuple[str, ...]:
+def groups_of(entry: Entry, base: Point = NOTHING) -> tuple[str, ...]:
     """The groups of settings that a method reads; FedCorr also those of the method it ends with."""
     groups = GROUPS.get(entry.method, (entry.method,))
-    last = entry.own.get("fedcorr.last") if entry.method == "fedcorr" else None
+    last = {**base, **entry.own}.get("fedcorr.last") if entry.method == "fedcorr" else None
     return (*groups, *GROUPS.get(str(last), (str(last),))) if last else groups
 
 

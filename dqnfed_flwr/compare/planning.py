@@ -54,7 +54,7 @@ def make_plan(request: Request) -> Plan:
     """
     return plan_rows(
         request,
-        with_grids(parse_methods(request.methods), request.grids),
+        with_grids(parse_methods(request.methods), request.grids, request.config),
         parse_seeds(request.seeds),
         skip=request.methods.strip() == ALL,
     )

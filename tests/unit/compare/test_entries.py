@@ -80,6 +80,14 @@ def test_fedcorr_has_the_keys_of_its_last_method() -> None:
     assert not concerns("fedcorr.last", entry)
 
 
+def test_a_last_method_that_all_rows_share_counts_unless_a_row_has_its_own() -> None:
+    base = {"fedcorr.last": "dqn-fed"}
+    ours, own, other = with_grids(
+        parse_methods("fedcorr,fedcorr@fedcorr.last=term,fedavg"), ["dqn-fed.beta=0.1,1"], base
+    )
+    assert (len(ours.points), own.points, other.points) == (2, [{}], [{}])
+
+
 @pytest.mark.parametrize(
     ("grid", "reason"),
     [
