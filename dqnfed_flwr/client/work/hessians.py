@@ -40,14 +40,14 @@ def dense_hessian(loss: LocalLoss, theta: Tensor, rows: Tensor | None = None) ->
     """
     dim, head = loss.model.spec.dim, loss.model.spec.head
     check_dense(dim)
-    if head.size == dim and isinstance(_last_module(loss), nn.Linear):
+    loss.model.place(theta)
+    if head.size == dim and _ends_in_its_head(loss):
         order = torch.from_numpy(head.reshape(-1).argsort()).to(theta.device)
         return head_hessian(loss, theta, by_class=False, rows=rows)[0][order][:, order]
     identity = torch.eye(dim, dtype=theta.dtype, device=theta.device)
     if loss.model.recurrent:  # their backward passes cannot be batched
         hessian = torch.stack([loss.hessian_product(theta, column, rows) for column in identity])
         return (hessian + hessian.T) / 2
-    loss.model.place(theta)
     hessian = torch.zeros_like(identity)
     for inputs, labels, samples in chunks(loss, rows):
         part = cross_entropy(loss.model.module(inputs), labels, samples)
@@ -94,20 +94,13 @@ def head_hessian(loss: LocalLoss, theta: Tensor, *, by_class: bool, rows: Tensor
     """
     loss.model.place(theta)
     layer = _head(loss)
-    caught: list[tuple[Tensor, Tensor]] = []
-    hook = layer.register_forward_hook(lambda _, inputs, output: caught.append((inputs[0], output)))
     total: Tensor | None = None
-    try:
-        for inputs, _, samples in chunks(loss, rows):
-            with torch.no_grad():
-                logits = loss.model.module(inputs)
-            features, output = caught.pop()
-            if features.ndim != 2 or not torch.equal(output, logits):
-                raise ConfigError("form: the model does not return what its last layer gives; use another form")
-            part = _head_part(features, logits, layer, by_class=by_class) / samples
-            total = part if total is None else total + part
-    finally:
-        hook.remove()
+    for inputs, _, samples in chunks(loss, rows):
+        features, logits = _through(loss, layer, inputs)
+        if features is None:
+            raise ConfigError("form: the model does not return what its last layer gives; use another form")
+        part = _head_part(features, logits, layer, by_class=by_class) / samples
+        total = part if total is None else total + part
     if total is None:
         raise ConfigError("a mini-batch without samples has no Hessian; draw at least one")
     symmetric = (total + total.mT) / 2
@@ -122,6 +115,24 @@ def _head(loss: LocalLoss) -> nn.Linear:
             "use another form"
         )
     return layer
+
+
+def _ends_in_its_head(loss: LocalLoss) -> bool:
+    layer = _last_module(loss)
+    return isinstance(layer, nn.Linear) and _through(loss, layer, loss.samples[0][:1])[0] is not None
+
+
+def _through(loss: LocalLoss, layer: nn.Linear, inputs: Tensor) -> tuple[Tensor | None, Tensor]:
+    """What goes into the last layer [n, m], None where its outputs are not the logits; and the logits."""
+    caught: list[tuple[Tensor, Tensor]] = []
+    hook = layer.register_forward_hook(lambda _, inputs, output: caught.append((inputs[0], output)))
+    try:
+        with torch.no_grad():
+            logits: Tensor = loss.model.module(inputs)
+    finally:
+        hook.remove()
+    fitting = (features for features, output in caught[-1:] if features.ndim == 2 and torch.equal(output, logits))
+    return next(fitting, None), logits
 
 
 def _last_module(loss: LocalLoss) -> nn.Module:

@@ -45,7 +45,9 @@ def by_products(loss: LocalLoss, theta: Tensor) -> Tensor:
     return torch.stack([loss.hessian_product(theta, unit) for unit in torch.eye(len(theta), dtype=theta.dtype)])
 
 
-@pytest.mark.parametrize("module", [linear(), deep(), TinyLstm(), nn.Linear(3, 3, bias=False)])
+@pytest.mark.parametrize(
+    "module", [linear(), deep(), TinyLstm(), nn.Linear(3, 3, bias=False), nn.Sequential(nn.Linear(3, 3), nn.Tanh())]
+)
 @pytest.mark.parametrize("rows", [None, torch.tensor([1, 5, 6])])
 def test_a_dense_hessian_has_the_products_as_columns(module: nn.Module, rows: Tensor | None) -> None:
     loss = problem(module)
