@@ -117,7 +117,12 @@ class StepSettings(Group):
         "less traffic and sometimes an exchange more, once one was turned down; auto: always, with models of two "
         "million parameters or more in round 1 and after a miss (probed)",
     )
-    grow_every: int = Field(3, ge=0, description="probe twice the factor every so many rounds, 0 never (probed)")
+    grow_every: int = Field(
+        3,
+        ge=0,
+        description="probe twice the factor every so many rounds, and in each after a miss that cost more than a "
+        "halving; 0 never (probed)",
+    )
     on_stationary: Literal["stop", "stay", "relax"] = Field(
         "stop",
         description="no common descent step: end the run (with sampling: skip the round), skip the round, or take the "

@@ -211,7 +211,7 @@ class Settings(Group):
     @property
     def trains_buffers(self) -> bool:
         """Whether local work changes the model's buffers, so that clients send them."""
-        return self.wants_update or self.local_work in PASSES
+        return self.local_work in PASSES
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> Settings:

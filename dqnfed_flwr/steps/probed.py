@@ -17,7 +17,9 @@ class Probed(StepRule):
     """Accept a candidate where the loss of (a share of) all participants fell, by the Armijo test of each.
 
     The first candidate of a round is the factor last accepted. It is doubled when the test would have held there as
-    well (asked every `grow_every` rounds), and drawn back to what was accepted after a miss.
+    well (asked every `grow_every` rounds), and drawn back to what was accepted after a miss. A single round can ask for
+    a very short step; so after a miss that cost more than a halving, doubling is asked for in every round until the
+    candidate is half of the one that missed.
 
     With a finite `max_fall` c no candidate is larger than c sum_k f_k / sum_k (g_k . step): to first order, the
     participants' mean loss falls by no more than the share c. Where few take part the test says nothing about the
@@ -39,15 +41,16 @@ class Probed(StepRule):
 
     def __init__(self, settings: StepSettings, *, max_fall: Callable[[int], float] = lambda _: math.inf) -> None:
         self._settings, self._max_fall = settings, max_fall
-        self._factor = settings.start
+        self._factor = self._first = self._missed = settings.start
 
     def propose(self, scale: StepScale) -> Ladder:
         """The factor accepted last, or the largest allowed, with the rungs around it."""
         every = self._settings.grow_every
         most = min(self._settings.max_factor, self._bound(scale))
         factor = min(self._factor, most)
-        grow = bool(every) and scale.round % every == 0 and 2 * factor <= most
-        return Ladder(factor, grow, self._settings.halvings if self._at_once(scale) else 0)
+        due = bool(every) and (scale.round % every == 0 or 2 * factor < self._missed)
+        self._first = factor
+        return Ladder(factor, due and 2 * factor <= most, self._settings.halvings if self._at_once(scale) else 0)
 
     def judge(self, ladder: Ladder, probes: Mapping[int, Probe], scale: StepScale) -> Verdict:
         """Accept if the tests of `acceptance` of the participants hold; else the largest rung at which they would."""
@@ -60,9 +63,9 @@ class Probed(StepRule):
         lowest = ladder.factor * 0.5 ** (ladder.halvings + 1)
         reach = sorted((_reach(probe, ladder.factor, lowest) for probe in probes.values()), reverse=True)
         factor = reach[needed - 1]
-        self._factor = factor
+        self._factor, self._missed = factor, self._first
         if hardly_moves(factor, scale, self._settings.min_move):
-            self._factor = self._settings.start
+            self._factor = self._missed = self._settings.start
             return Verdict(accepted=False, factor=0.0, stationary=True)
         return Verdict(accepted=False, factor=factor)
 
@@ -82,12 +85,13 @@ class Probed(StepRule):
         return self._settings.ladder == "always"
 
     def export_state(self) -> dict[str, float]:
-        """The factor of the next candidate."""
-        return {"factor": self._factor}
+        """The factor of the next candidate, the first of this round and that of the round that last had a miss."""
+        return {"factor": self._factor, "first": self._first, "missed": self._missed}
 
     def restore_state(self, state: Mapping[str, float]) -> None:
-        """Take up the factor."""
+        """Take them up; earlier versions had the factor alone."""
         self._factor = state["factor"]
+        self._first, self._missed = (state.get(key, self._factor) for key in ("first", "missed"))
 
 
 def _most(scale: StepScale, max_fall: float) -> float:

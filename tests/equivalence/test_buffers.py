@@ -50,3 +50,14 @@ def test_statistics_learned_in_one_round_serve_the_next() -> None:
     assert int(str(long.buffers["2.num_batches_tracked"])) > int(str(short.buffers["2.num_batches_tracked"]))
     losses = [float(np.mean(event.losses_before)) for event in long.events]
     assert losses[-1] < losses[0]
+
+
+def test_passes_beside_a_gradient_leave_the_statistics_and_with_them_the_losses_alone() -> None:
+    keys = {**NORM, "split.samples": 0, "method": "dqn-fed", "dqn-fed.reference": "update", "rounds": 20}
+    result = run(keys)
+    first = replies(Settings.from_mapping({**keys, "method": "fedavg"}))[1][0]
+    assert set(result.buffers) == set(first.buffers)
+    assert int(str(result.buffers["2.num_batches_tracked"])) == 0
+    assert len(result.events) == 20
+    for event, following in zip(result.events, result.events[1:], strict=False):
+        assert following.losses_before == event.losses_after

@@ -129,6 +129,60 @@ def test_probed_asks_for_twice_the_factor_every_so_many_rounds() -> None:
     assert not probed(start=1.0, max_factor=1.5, grow_every=1).propose(scale()).grow
 
 
+def factors(rule: Probed, rounds: range, probe: Probe) -> list[float]:
+    """What is accepted in each round whose first candidate everybody likes."""
+    found = []
+    for number in rounds:
+        ladder = rule.propose(scale(number=number))
+        found.append(rule.judge(ladder, {0: probe if ladder.grow else HOLDS}, scale(number=number)).factor)
+    return found
+
+
+def after_a_miss(factor: float, **settings: Any) -> Probed:
+    """A rule whose round 1 began at 1 and ended at `factor`, by two misses."""
+    rule = probed(**settings)
+    rule.propose(scale())
+    rule.judge(Ladder(1.0), {0: back(0.75)}, scale())
+    rule.judge(rule.retry(0.75), {0: back(factor)}, scale())
+    rule.judge(rule.retry(factor), {0: HOLDS}, scale())
+    return rule
+
+
+def test_a_deep_cut_is_made_good_at_once_as_far_as_the_test_allows() -> None:
+    doubled = [2.0**-5, 2.0**-4, 0.125, 0.25, 0.5]
+    assert factors(after_a_miss(2.0**-5, grow_every=100), range(2, 9), GROWS) == [*doubled, 0.5, 0.5]
+    assert factors(after_a_miss(2.0**-5, grow_every=7), range(2, 9), GROWS) == [*doubled, 0.5, 1.0]
+    assert factors(after_a_miss(2.0**-5, grow_every=7), range(2, 9), HOLDS) == [2.0**-5] * 7
+    assert factors(after_a_miss(2.0**-5, grow_every=0), range(2, 9), GROWS) == [2.0**-5] * 7
+
+
+def test_a_halving_waits_for_its_turn() -> None:
+    assert factors(after_a_miss(0.5, grow_every=3), range(2, 5), GROWS) == [0.5, 0.5, 1.0]
+
+
+def test_a_miss_on_the_way_back_sets_a_nearer_aim() -> None:
+    rule = after_a_miss(2.0**-5, grow_every=100)
+    assert factors(rule, range(2, 4), GROWS) == [2.0**-5, 2.0**-4]
+    assert rule.propose(scale(number=4)).factor == 0.125
+    assert not rule.judge(Ladder(0.125), {0: back(2.0**-5)}, scale(number=4)).accepted
+    assert factors(rule, range(5, 9), GROWS) == [2.0**-5, *[2.0**-4] * 3]
+
+
+def test_what_a_miss_cost_is_remembered_across_a_stop() -> None:
+    rule, after = after_a_miss(2.0**-5), probed()
+    after.restore_state(rule.export_state())
+    assert factors(after, range(4, 9), GROWS) == factors(rule, range(4, 9), GROWS)
+    within = probed()
+    within.propose(scale())  # and stopped before the replies
+    after.restore_state(within.export_state())
+    for each in (within, after):
+        each.judge(Ladder(1.0), {0: back(2.0**-5)}, scale())
+    assert after.export_state() == within.export_state()
+    old = probed()
+    old.restore_state({"factor": 2.0**-5})  # as earlier versions left it
+    assert not old.propose(scale(number=4)).grow
+
+
 def test_probed_doubles_where_everybody_would_have_held_there() -> None:
     for probes, following in (([GROWS, GROWS], 0.5), ([GROWS, HOLDS], 0.25), ([GROWS, Probe(0.5, True, False)], 0.25)):
         rule = probed(grow_every=1, start=0.25)
@@ -204,7 +258,7 @@ def test_a_restored_rule_proposes_the_same() -> None:
     rule.judge(rule.propose(scale()), {0: back(0.125)}, scale())
     copy = probed()
     copy.restore_state(rule.export_state())
-    assert copy.propose(scale()) == rule.propose(scale()) == Ladder(0.125, False, 6)
+    assert copy.propose(scale()) == rule.propose(scale()) == Ladder(0.125, True, 6)
 
 
 @given(st.lists(st.sampled_from([HOLDS, GROWS, FAILS, back(0.5), back(0.0625)]), min_size=1, max_size=8))

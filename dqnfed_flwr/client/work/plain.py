@@ -8,14 +8,21 @@ from dqnfed_flwr.client.work.passes import lbfgs_passes, sgd
 
 
 class GradientWork(LocalWork):
-    """Row: the gradient at the received model, with the displacement of SGD passes beside it where asked for."""
+    """Row: the gradient at the received model, with the displacement of SGD passes beside it where asked for.
+
+    These passes leave the model's buffers as they were received: the losses that a step is judged by are those of one
+    function of theta.
+    """
 
     def perform(self, occasion: Occasion, point: Point) -> Product:
         """g_k and d~_k."""
         seen = self._curvature.observe(point)
         if not self._settings.wants_update:
             return Product(point.gradient, seen.rate)
+        spec, module = self._loss.model.spec, self._loss.model.module
+        received = spec.read_buffers(module)
         update = sgd(self._loss, point.theta, self._settings.local, occasion.turn)
+        spec.write_buffers(received, module)
         return Product(point.gradient, seen.rate, {"update": update})
 
 
