@@ -22,10 +22,11 @@ class FedNew(GramMethod):
     """step = y = sum p_k y_k, the rows being the clients' y_k = (H_k + (alpha + rho) I)^-1 (g_k - u_k + rho y).
 
     Deviations from the paper: means are by sample share; conjugate gradients in place of the inverse (`cg`); with
-    sampling, which the paper does not treat, y is the mean over the clients present and a dual moves only when its
-    client hears of the step that its own reply went into. Deviations from published code: the ridge of the loss
-    counts once a client, not once more in the sum of the clients' matrices, and the Hessian is that of the loss; a
-    matrix that is not positive definite is repaired and counted, not pseudo-inverted.
+    sampling, which the paper does not treat, y is the mean over the clients present. The duals' mean is 0 only as long
+    as all whose replies made a step hear of it; where one of them is absent from the next round, all duals begin anew
+    at 0, and this is counted (`duals_anew`). Deviations from published code: the ridge of the loss counts once a
+    client, not once more in the sum of the clients' matrices, and the Hessian is that of the loss; a matrix that is not
+    positive definite is repaired and counted, not pseudo-inverted.
 
     Parameters
     ----------
@@ -36,6 +37,8 @@ class FedNew(GramMethod):
     def __init__(self, settings: FedNewSettings) -> None:
         self._exact = settings.form == "exact"
         self._taken = Taken()
+        self._last: frozenset[int] = frozenset()  # whose replies counted last
+        self._anew = False
 
     def extras(self, dim: int) -> Extras:
         """Figures of the clients' solves.
@@ -54,12 +57,18 @@ class FedNew(GramMethod):
         return self._taken.directives(client)
 
     def observe(self, batch: RoundBatch, rows: RoundRows) -> None:
-        """These clients' y_k go into the step."""
-        self._taken.note(batch.clients, batch.round)
+        """These clients' y_k go into the step. Their duals go on if those of the step before are all among them."""
+        clients = frozenset(batch.clients)
+        self._anew = not self._last <= clients
+        if self._anew:
+            self._taken.forget()
+        else:
+            self._taken.note(clients, batch.round)
+        self._last = clients
 
     def weights(self, batch: RoundBatch) -> Combination:
         """p_k."""
-        notes: dict[str, float] = {}
+        notes = {"duals_anew": float(self._anew)}
         if "repaired" in batch.figures:
             notes["cg_iterations"] = float(batch.figures["iterations"].max())
             notes["not_positive"] = float(np.count_nonzero(batch.figures["repaired"]))
@@ -67,8 +76,9 @@ class FedNew(GramMethod):
 
     def export_state(self) -> dict[str, NDArray[np.generic]]:
         """Which replies counted."""
-        return {"taken": self._taken.export()}
+        return {"taken": self._taken.export(), "last": np.array(sorted(self._last), dtype=np.int64)}
 
     def restore_state(self, state: State) -> None:
         """Take up what `export_state` gave."""
         self._taken.restore(state["taken"])
+        self._last = frozenset(int(client) for client in state["last"])

@@ -70,7 +70,7 @@ def next_orders(
     if train_round <= settings.rounds:
         offered = method.offered(train_round, settings.sampled)
         drawn = _sample_anew(clients, offered, state, settings, train_round)
-        train = method.select(train_round, drawn)
+        train = _select(method, train_round, drawn, state)
     present = {*clients, *suspended}
     probe = tuple(client for client in pending.clients if client in present) if pending else ()
     evaluate = tuple(sorted(present)) if pending and _due(pending.round, settings) else ()
@@ -121,6 +121,15 @@ def _sample_anew(
             if len(others) >= settings.min_clients:
                 return draw(others)
     return draw(clients)
+
+
+def _select(method: Method, round_number: int, drawn: tuple[int, ...], state: RunState) -> tuple[int, ...]:
+    """Who of `drawn` trains; where the method asks only such as gave nothing usable in this round, others instead."""
+    train = method.select(round_number, drawn)
+    failed = {client for out in state.unusable for client in out}
+    if failed.issuperset(train):
+        return method.select(round_number, tuple(client for client in drawn if client not in failed)) or train
+    return train
 
 
 def sample(

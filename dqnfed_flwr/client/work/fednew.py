@@ -37,8 +37,9 @@ class FedNewWork(LocalWork):
 
     u_k, y_k and, in the exact form, the factor of the matrix are kept from round to round. The step of round t, which
     the next message carries, moves the dual: u_k += rho (y_k - y). This happens if the client's reply of round t
-    counted, and it hears of that step at once; with sampling u_k stays as it is otherwise, because y_k would be
-    compared with the step of another model. The ridge is part of H_k and g_k, and counts once.
+    counted, and it hears of that step at once; u_k stays as it is otherwise, because y_k would be compared with the
+    step of another model. Where the server has it begin anew, by the round 0 for its last reply that counted, u_k is 0.
+    The ridge is part of H_k and g_k, and counts once.
     """
 
     def perform(self, occasion: Occasion, point: Point) -> Product:
@@ -58,9 +59,10 @@ class FedNewWork(LocalWork):
 
     def _dual(self, kept: dict[str, Tensor], occasion: Occasion, step: Tensor) -> Tensor:
         task = occasion.task
-        if not kept:
+        taken = int(task.directives.get("taken", 0))
+        if not kept or not taken:
             return torch.zeros_like(step)
-        counted = int(kept["round"]) == task.round - 1 == int(task.directives.get("taken", 0))
+        counted = int(kept["round"]) == task.round - 1 == taken
         if not counted or not occasion.line.known:
             return kept["dual"]
         return kept["dual"] + self._settings.fednew.rho * (kept["answer"] - step)

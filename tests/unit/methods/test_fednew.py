@@ -160,6 +160,24 @@ def test_a_reply_that_did_not_count_leaves_the_dual_alone() -> None:
     assert federation.clients[1].export_state()["work/after/dual"].any()
 
 
+@pytest.mark.parametrize("absent", [0, 2])
+def test_a_client_that_misses_a_round_does_not_move_the_fixed_point(absent: int) -> None:
+    federation = rounds_of(3)
+    federation.go(3)
+    federation.go(present=[k for k in range(3) if k != absent])
+    federation.go(100)
+    np.testing.assert_allclose(federation.theta, optimum([client_data(k) for k in range(3)]), atol=1e-7)
+
+
+def test_a_client_that_comes_back_later_begins_with_the_others_duals_in_balance() -> None:
+    federation = rounds_of(3)
+    federation.go(3)
+    for _ in range(4):
+        federation.go(present=[0, 1])
+    federation.go(100)
+    np.testing.assert_allclose(federation.theta, optimum([client_data(k) for k in range(3)]), atol=1e-7)
+
+
 def test_a_repeated_round_and_a_restart_give_the_same_bits() -> None:
     straight = rounds_of(2)
     straight.go(3)

@@ -137,3 +137,12 @@ def test_where_too_few_others_are_left_the_last_attempt_alone_counts() -> None:
 
 def test_where_everybody_is_asked_all_are_asked_again() -> None:
     assert drawn(4, ((1,), (1, 2))) == (0, 1, 2, 3)
+
+
+def test_where_the_method_asks_for_one_client_after_the_other_a_failing_one_is_passed_over() -> None:
+    settings = {"method": "fedcorr", "fedcorr.preprocessing": 1, "fedcorr.finetuning": 1, "rounds": 9}
+    (first,) = drawn(4, (), **settings)
+    (second,) = drawn(4, ((first,),), **settings)
+    (third,) = drawn(4, ((first,), (second,)), **settings)
+    assert len({first, second, third}) == 3
+    assert drawn(4, tuple((client,) for client in range(4)), **settings) == (first,)
