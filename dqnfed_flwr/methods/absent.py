@@ -42,11 +42,11 @@ class AbsentClients:
     Attributes
     ----------
     room : int
-        Most clients that can be absent and remembered, tau * sampled; 0 with full participation.
+        Most clients that can be absent and remembered: tau * sampled, or all but one; 0 with full participation.
     """
 
     def __init__(self, rounds: int, sampled: int, clients: int) -> None:
-        self.room = rounds * sampled if sampled < clients else 0
+        self.room = min(rounds * sampled, clients - 1) if sampled < clients else 0
         self._rounds = rounds
         self._known: dict[int, AbsentRow] = {}
 

@@ -60,8 +60,7 @@ class FedHeal(VectorMethod):
     Deviations from the rule as its authors publish it: with sampling, w_k is measured by what a client of its number
     of visits could have, so that one that comes late is not weighed by its age; with full participation this changes
     nothing. From published code: rounds are counted for each client and not for the server; d_k is one Euclidean norm
-    and not a sum of the tensors' norms; sum d is over the clients of the round; a share of exactly tau suffices;
-    a coordinate that did not move counts as one that fell, there as one that rose.
+    and not a sum of the tensors' norms; sum d is over the clients of the round; a share of exactly tau suffices.
 
     Parameters
     ----------

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from logging import INFO
 
+import numpy as np
 from flwr.common.logger import log
 from torch import Tensor
 
@@ -26,7 +27,7 @@ from dqnfed_flwr.strategy.votes import silence
 from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
 from dqnfed_flwr.types import ClientReply, Probe, RoundBatch
 
-STATIONARY, UNJUDGED = "stationary", "unjudged"
+STATIONARY, UNJUDGED, NO_STEP = "stationary", "unjudged", "no-step"
 RELAXED_BACKOFF = 0.25
 """A relaxed step that does not lower the mean loss is cut to this share."""
 
@@ -84,6 +85,8 @@ class StepTrials:
             self._offer(pending, ladder)
         elif solved.combination.status == NOT_FINITE:
             self._give_up(pending, NOT_FINITE)
+        elif _rests_on_nothing(solved, collected, batch):
+            self._give_up(pending, NO_STEP)
         else:
             self._no_common_step(pending)
 
@@ -216,3 +219,13 @@ class StepTrials:
 def _told(pending: PendingStep) -> StepScale:
     """What the rule is told of a step: its scale, with losses and slopes of the participants."""
     return replace(pending.scale, losses=pending.losses, slopes=pending.slopes)
+
+
+def _rests_on_nothing(solved: Solved, collected: Collected, batch: RoundBatch) -> bool:
+    """Whether a step vanished because all its weight lies on rows of zeros, while other clients' rows are not.
+
+    A rule such as Krum or a median can come to that by a single client, and the model is stationary for nobody else.
+    """
+    basis, weights = collected.rows.basis, solved.combination.weights
+    weighed = [slot for slot in basis.filled if weights[slot]]
+    return bool(weighed) and not any(map(basis.squared_norm, weighed)) and bool(np.diag(batch.gram).any())

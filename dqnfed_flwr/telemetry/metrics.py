@@ -45,7 +45,7 @@ REASONS = (
     "other-version",
 )
 """Known reasons for leaving a client out; each begins at 0, so that the first one counts as a rise."""
-SOLVES = ("converged", "stationary", "bvls", "not-converged", "relaxed", "unjudged", "not-finite")
+SOLVES = ("converged", "stationary", "bvls", "not-converged", "relaxed", "unjudged", "not-finite", "no-step")
 """Known ends of a solve."""
 PHASES = ("exchange", "solve", "step")
 PERCENTILES = (10, 25, 50, 75, 90)

@@ -75,3 +75,8 @@ def test_the_memory_survives_a_restart() -> None:
     fresh = AbsentClients(2, 2, 6)
     fresh.restore_state({})
     assert take_part(fresh, 3, [3, 4]) == ()
+
+
+def test_no_more_rows_are_reserved_than_clients_can_be_absent() -> None:
+    assert AbsentClients(100_000, sampled=3, clients=4).room == 3
+    assert AbsentClients(3, sampled=18, clients=20).room == 19

@@ -64,7 +64,7 @@ def test_the_angle_up_to_which_losses_count_as_equal_is_a_setting() -> None:
     assert decide(fedmdfg(**{"fedmdfg.angle": 9.0}), CROSSED, losses=losses).combination.notes["fairness"] == 1
 
 
-@pytest.mark.parametrize(("losses", "fair"), [([1.05, 0.95], 1.0), ([1.05, 1.05], 0.0), ([0.9, 0.95], 0.0)])
+@pytest.mark.parametrize(("losses", "fair"), [([1.05, 0.95], 1.0), ([1.05, 1.2], 0.0), ([0.9, 0.95], 0.0)])
 def test_fairness_is_pursued_when_some_losses_rose_but_not_all(losses: list[float], fair: float) -> None:
     method = fedmdfg()
     decide(method, CROSSED, losses=[1.0, 1.0], number=1)

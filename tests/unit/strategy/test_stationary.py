@@ -182,3 +182,18 @@ def test_a_step_of_which_no_length_is_accepted_leaves_the_model_as_it_was(choice
     assert event.misses >= 3
     assert outcome.theta.tolist() == start
     assert event.exchanges <= 2 * (event.misses + 1)
+
+
+def test_a_zero_row_that_a_rule_picks_by_itself_ends_no_run() -> None:
+    resting = [Quadratic(np.zeros(2))] * 2
+    moving = [Quadratic(np.array([4.0, 0.0])), Quadratic(np.array([0.0, 9.0])), Quadratic(np.array([-7.0, 5.0]))]
+    settings = {"method": "krum", "admission.mode": "off", "rounds": 3, "local.work": "gradient"}
+    outcome = run([*resting, *moving], [0.0, 0.0], **settings)
+    assert outcome.status == "finished"
+    assert [(event.status, event.factor) for event in outcome.events] == [("no-step", 0.0)] * 3
+
+
+def test_rows_that_are_all_zero_do() -> None:
+    settings = {"method": "krum", "admission.mode": "off", "rounds": 3, "local.work": "gradient"}
+    outcome = run([Quadratic(np.zeros(2))] * 5, [0.0, 0.0], **settings)
+    assert (outcome.status, len(outcome.events)) == ("pareto-stationary", 1)
