@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import typer
 
+from dqnfed_flwr.compare.plan import Job
 from dqnfed_flwr.config import Settings, flatten, nest, without_effect
 from dqnfed_flwr.experiments import load_config, shipped
 
@@ -19,6 +20,18 @@ def given_keys(config: str, overrides: Sequence[str]) -> list[str]:
 def set_keys(overrides: Sequence[str]) -> list[str]:
     """The keys of `--set KEY=VALUE`."""
     return [override.partition("=")[0].strip() for override in overrides]
+
+
+def tell_unread(keys: Sequence[str], jobs: Iterable[Job]) -> None:
+    """Name on stderr the keys that reach no run of a comparison: rows or grids replace them, or nobody reads them."""
+    runs = list(jobs) if keys else []
+    replaced = {key for key in keys if any(key in {**job.entry.own, **job.point} for job in runs)}
+    tell_without_effect([key for key in keys if key not in replaced], (job.settings for job in runs))
+    others = {key: [job for job in runs if key not in {**job.entry.own, **job.point}] for key in replaced}
+    if unread := [
+        key for key in keys if key in replaced and all(without_effect(j.settings, [key]) for j in others[key])
+    ]:
+        typer.echo(f"dqnfed: no effect, for rows or grids have their own: {', '.join(unread)}", err=True)
 
 
 def tell_without_effect(keys: Sequence[str], runs: Iterable[Settings]) -> None:

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from dqnfed_flwr.cli.effects import set_keys, tell_unread
 from dqnfed_flwr.cli.failures import Interrupted
 from dqnfed_flwr.cli.single import overridden, show_files
 from dqnfed_flwr.compare.entries import check_overrides
@@ -86,6 +87,7 @@ def reproduce(options: Options) -> None:
     directory = (options.output or Path("runs/reproduce") / Path(options.name).stem).expanduser().resolve()
     wish = _wish(options)
     plans = {key: plan_part(part, manifest.seeds, wish, directory / key) for key, part in possible.items()}
+    tell_unread(set_keys(options.overrides), (job for plan in plans.values() for job in plan.possible()))
     if options.dry_run:
         _show_plans(console, manifest, possible, plans, wish)
         return
@@ -160,7 +162,7 @@ def _show_plans(
     """What would run."""
     console.print(f"{manifest.title} ({manifest.source})", soft_wrap=True, markup=False, highlight=False)
     for key, plan in plans.items():
-        table = Table(title=f"{key}: {parts[key].title}", title_justify="left", show_header=False)
+        table = Table(title=Text(f"{key}: {parts[key].title}"), title_justify="left", show_header=False)
         searches = sum(len(plan.search(entry)) for entry in plan.entries)
         finals = len(plan.entries) * len(plan.seeds)
         rounds = config_of(parts[key], wish).get("rounds", Settings().rounds)

@@ -74,7 +74,8 @@ class Finding:
         low, estimate, high = (self.claim.scale * value for value in self.interval)
         if math.isnan(low):
             return f"{estimate:+.2f}"
-        return f"{estimate:+.2f} [{low:+.2f}, {high:+.2f}]"
+        digits = 2 if max(abs(low), abs(high)) >= 0.01 or low == high == 0 else 5  # what is decided shall not read as 0
+        return f"{estimate:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]"
 
 
 def findings(comparison: Comparison) -> dict[str, list[Finding]]:

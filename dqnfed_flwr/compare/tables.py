@@ -221,7 +221,7 @@ def print_tables(console: Console, found: Sequence[Table]) -> None:
 
 
 def _rich(table: Table, between: str = " ± ") -> RichTable:
-    shown = RichTable(title=table.title, title_justify="left")
+    shown = RichTable(title=Text(table.title), title_justify="left")
     for place, heading in enumerate(table.headings):
         shown.add_column(heading, justify="right" if place else "left", min_width=0 if place else 14)
     for row in table.rows:

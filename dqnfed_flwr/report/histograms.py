@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
+from rich.text import Text
 
 from dqnfed_flwr.errors import RunError
 from dqnfed_flwr.report.plots import STYLE
@@ -44,7 +45,7 @@ _BLUES = ("#f3f7fb", "#0072B2", "#00263d")
 def histogram_table(clients: Sequence[ClientSummary], title: str) -> Table:
     """One row a client, then the whole; more than `LONGEST` clients are cut off and said to be."""
     classes, noisy, grouped = len(clients[0].train), any(c.wrong for c in clients), any(c.groups for c in clients)
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table = Table(title=Text(title), title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for heading in _headings(classes, noisy=noisy, grouped=grouped):
         table.add_column(heading, justify="left" if heading in (LARGEST, "groups") else "right")
     shown = clients[:LONGEST]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from dqnfed_flwr.compare.entries import ALL, Entry, parse_seeds
+from dqnfed_flwr.compare.entries import ALL, Entry, concerns, parse_seeds
 from dqnfed_flwr.compare.plan import Plan
 from dqnfed_flwr.compare.planning import VALIDATION, VALIDATION_SHARE, Request, plan_rows
 from dqnfed_flwr.config import Scalar
@@ -53,8 +53,9 @@ def seeds_of(part: Part, seeds: Sequence[int], wish: Wish) -> tuple[int, ...]:
 def label_of(part: Part, seeds: Sequence[int], plan: Plan) -> str:
     """How a plan, or one that was carried out, differs from the part with its seeds; empty if it does not."""
     quiet = [key for key in QUIET if part.last == 1 or key != EVALUATIONS]
-    scale = deviations(part.own, plan.config, plan.seeds, seeds, quiet)
-    omitted = [text for text in (_grids_omitted(part, plan), _samples_omitted(part, plan)) if text]
+    scale = deviations(part.own, _read(part, plan), plan.seeds, seeds, quiet)
+    texts = (_rows_added(part, plan), _grids_omitted(part, plan), _samples_omitted(part, plan))
+    omitted = [text for text in texts if text]
     return "; ".join([scale or "as in the manifest", *omitted]) if scale or omitted else ""
 
 
@@ -102,10 +103,28 @@ def paper_names(part: Part, entries: Sequence[Entry]) -> list[Printed]:
     ]
 
 
+def _read(part: Part, plan: Plan) -> dict[str, Scalar]:
+    """The shared settings of a plan, without those laid over the part's that every row replaces or none reads."""
+
+    def counts(key: str) -> bool:
+        return any(concerns(key, entry, plan.config) and key not in entry.axes for entry in plan.entries)
+
+    return {key: value for key, value in plan.config.items() if key in part.own or counts(key)}
+
+
+def _rows_added(part: Part, plan: Plan) -> str:
+    known = {_key(row) for row in part.rows}
+    added = [entry.spec for entry in plan.entries if entry.own and _key(entry) not in known]
+    return f"rows with settings of their own: {', '.join(added)}" if added else ""
+
+
 def _grids_omitted(part: Part, plan: Plan) -> str:
     gridded = {row.method for row in part.rows if row.grid}
     having = [entry for entry in plan.entries if entry.method in gridded]
-    return "no grids searched" if having and not any(entry.axes for entry in having) else ""
+    left = [entry.title for entry in having if not entry.axes]
+    if not left:
+        return ""
+    return "no grids searched" if len(left) == len(having) else f"no grid searched for {', '.join(left)}"
 
 
 def _samples_omitted(part: Part, plan: Plan) -> str:

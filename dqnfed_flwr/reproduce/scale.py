@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+from dqnfed_flwr.compare.earlier import MAY_DIFFER
 from dqnfed_flwr.compare.entries import show
 from dqnfed_flwr.config import Scalar, Settings
 
@@ -12,16 +13,7 @@ ALL = ("split.samples", "split.groups")
 """Of these 0 stands for all."""
 EVALUATIONS = "evaluate-every"
 """Decides which rounds enter, once accuracies are averaged over several evaluations."""
-QUIET = (
-    "split.validation-fraction",
-    "device",
-    EVALUATIONS,
-    "checkpoint-every",
-    "deadline",
-    "retries",
-    "local.threads",
-    "local.chunk",
-)
+QUIET = (*MAY_DIFFER, "split.validation-fraction", "device", EVALUATIONS, "local.threads", "local.chunk")
 """Settings that leave the experiment what it is, or of which the label speaks in its own words."""
 AS_IN_MANIFEST = "As in the manifest: what the paper leaves open was chosen, as it is listed at the end of the report"
 NAMES = {"split.samples": "training samples", "split.groups": "natural groups"}

@@ -103,6 +103,17 @@ def test_settings_that_no_row_reads_are_named(fake: FakeWorkers, tmp_path: Path)
     assert result.stderr == "dqnfed: no effect with dqn-fed, fedavg: q-ffl.q, step.radius\n"
 
 
+def test_settings_that_rows_and_grids_replace_are_named(fake: FakeWorkers, tmp_path: Path) -> None:
+    methods = "q-ffl@q-ffl.q=2,q-ffl,fedavg"
+    more = ["--grid", "q-ffl.q=0.1,1", "--set", "q-ffl.q=3", "--set", "local.lr=0.2"]
+    result = call("digits", "--seeds", "0", "--methods", methods, *more, "--output", str(tmp_path / "1"))
+    assert result.exit_code == 0
+    assert result.stderr == "dqnfed: no effect, for rows or grids have their own: q-ffl.q\n"
+    some = ["--methods", "q-ffl@q-ffl.q=2,q-ffl", "--set", "q-ffl.q=3", "--output", str(tmp_path / "2")]
+    taken = call("digits", "--seeds", "0", *some)
+    assert taken.stderr == ""
+
+
 def test_grid_options_reach_the_runs(fake: FakeWorkers, tmp_path: Path) -> None:
     grid = ["--grid", "local.lr=0.1,0.3", "--grid-rounds", "2", "--grid-seed", "8", "--select", "worst10"]
     result = call("digits", "--methods", "mgda", "--seeds", "4", *grid, "--output", str(tmp_path), "--json", "-")

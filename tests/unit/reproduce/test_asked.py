@@ -45,6 +45,12 @@ def test_our_name_takes_all_rows_of_the_method_and_theirs_one() -> None:
     assert rows("DQN-Fed, unbounded,TERM", "table3", "participation10") == ["DQN-Fed, unbounded", "TERM"]
 
 
+def test_the_names_of_our_tables_are_known_where_the_paper_has_none() -> None:
+    assert rows("FedNL (last layer)", "table1", "setup1") == ["FedNL"]
+    assert rows("DQN-Fed,FedAvg", "fedmdfg-table2", "mutex-mnist") == ["DQN-Fed", "FedAvg"]
+    assert rows("FedMDFG", "fedmdfg-table2", "mutex-mnist") == rows("fedmdfg", "fedmdfg-table2", "mutex-mnist")
+
+
 def test_a_row_that_is_named_twice_comes_once() -> None:
     assert rows("TERM(5),term,TERM(5)") == ["TERM(5)", "TERM(1)"]
 
@@ -57,5 +63,7 @@ def test_what_no_row_is_called_is_a_method_with_settings_or_refused() -> None:
     assert isinstance(plan.entries[0], Entry)
     with pytest.raises(ConfigError, match=r"found 'FedMDFG\(pi/64'"):
         rows("FedMDFG(pi/64,5)")
+    with pytest.raises(ConfigError, match=r"(?s)found 'FedAvgg'.*\nrows here: .*FedAvg, .*TERM\(5\)"):
+        rows("FedAvgg")
     with pytest.raises(ConfigError, match="found ''"):
         rows("fedavg,,term")

@@ -43,6 +43,27 @@ def test_grids_that_are_not_searched_are_said() -> None:
     assert "grids" not in label("table3", "participation50", Wish(reduced=True))  # it has none
     assert "grids" not in label("table1", "setup1", Wish(reduced=True, methods="DQN-Fed,FedAvg"))  # nor have these
     assert "no grids searched" in label("table1", "setup1", Wish(methods="DQN-Fed,term@term.t=2"))
+    some = label("table1", "setup1", Wish(methods="q-FFL,term@term.t=2"))
+    assert "no grid searched for TERM" in some
+
+
+def test_rows_with_settings_of_their_own_are_said() -> None:
+    own = label("table3", "participation50", Wish(methods="DQN-Fed,fedavg@local.lr=5"))
+    assert own == "as in the manifest; rows with settings of their own: fedavg@local.lr=5"
+    assert label("table3", "participation50", Wish(methods="DQN-Fed,mgda")) == ""
+
+
+def test_settings_that_no_row_takes_from_the_command_line_are_no_change() -> None:
+    mutex = "fedmdfg-table2", "mutex-mnist"
+    replaced = Wish(methods="FedMDFG(pi/32,5),FedAvg", overrides={"fedmdfg.angle": 3.0})
+    assert "angle" not in label(*mutex, replaced)
+    assert "changed: term.t 3" not in label("table9", "fashion-mnist", Wish(methods="FedAvg", overrides={"term.t": 3}))
+    assert "term.t 3" not in label(
+        "table1", "setup1", Wish(methods="TERM", overrides={"term.t": 3})
+    )  # its grid decides
+    assert "fedmgda.epsilon 0.5" in label(
+        "table3", "participation50", Wish(methods="fedmgda+,FedAvg", overrides={"fedmgda.epsilon": 0.5})
+    )
 
 
 def test_samples_that_chose_the_settings_are_said() -> None:
