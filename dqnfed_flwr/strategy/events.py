@@ -9,11 +9,14 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from dqnfed_flwr.admission.examine import LOSS, NORM, RATE
 from dqnfed_flwr.fairness import improved_ratio
 from dqnfed_flwr.strategy.pending import PendingStep
 from dqnfed_flwr.strategy.tally import Tally
 from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
 from dqnfed_flwr.types import ClientReply, Evaluation
+
+TOO_LARGE = (NORM, LOSS, RATE, "not-finite")
 
 
 def round_event(
@@ -87,14 +90,23 @@ def _each_once(dropped: Iterable[DroppedClient]) -> list[DroppedClient]:
 
 
 def most_frequent_reason(dropped: Mapping[int, DroppedClient]) -> str:
-    """Why most of the clients in `dropped` were left out, with what the first of them said; empty if nobody was."""
+    """Why most of the clients in `dropped` were left out, with what the first of them said; empty if nobody was.
+
+    Where the figures of several were all too large at once, it is the model that went astray, and what helps is said.
+    """
     if not dropped:
         return ""
     reason, count = Counter(drop.reason for drop in dropped.values()).most_common(1)[0]
     said = next(drop for drop in dropped.values() if drop.reason == reason)
     lines = [line.strip() for line in said.detail.splitlines() if line.strip()] or [""]
     detail = lines[0] if len(lines) == 1 else f"{lines[0]} ... {lines[-1]}"
-    return f". {count} of {len(dropped)} left out: {reason}, client {said.client}: {detail}"
+    told = f". {count} of {len(dropped)} left out: {reason}, client {said.client}: {detail}"
+    if len(dropped) > 1 and all(drop.reason in TOO_LARGE for drop in dropped.values()):
+        told += (
+            ". All at once: the training has diverged; lower local.lr or step.lr, or take a step rule that holds the "
+            "step back (step-rule clipped, probed)"
+        )
+    return told
 
 
 def evaluations(

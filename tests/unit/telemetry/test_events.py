@@ -120,4 +120,15 @@ def test_the_most_frequent_reason_is_told_with_its_first_and_last_line() -> None
     )
     assert most_frequent_reason({1: dropped[1]}) == ". 1 of 1 left out: absent, client 1: no reply"
     assert most_frequent_reason({}) == ""
+
+
+def test_replies_that_are_all_too_large_tell_of_a_training_that_diverged() -> None:
+    wild = {k: DroppedClient(k, "norm-out-of-range", "norm 2e4 times the client's own largest") for k in range(3)}
+    wild |= {3: DroppedClient(3, "not-finite", "loss is nan")}
+    assert "All at once: the training has diverged; lower local.lr" in most_frequent_reason(wild)
+    assert "diverged" not in most_frequent_reason({**wild, 4: DroppedClient(4, "absent", "no reply")})
+    assert "diverged" not in most_frequent_reason({0: wild[0]})
+
+
+def test_a_reason_without_details_is_told() -> None:
     assert most_frequent_reason({1: DroppedClient(1, "odd", "")}).endswith("odd, client 1: ")
