@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dqnfed_flwr.compare.entries import Entry, shared
+from dqnfed_flwr.compare.entries import Entry, shared, show
 from dqnfed_flwr.compare.files import JSON
 from dqnfed_flwr.compare.grid import Trial
 from dqnfed_flwr.compare.plan import RUNS, Job, Plan
 from dqnfed_flwr.compare.record import Record, read_record
 from dqnfed_flwr.compare.results import REFERENCE, Comparison, Row, compare_rows
-from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config import Scalar, Settings
 from dqnfed_flwr.errors import ConfigError, DQNFedError
 from dqnfed_flwr.run_files import RUN
 
@@ -89,8 +89,7 @@ def read_runs(directory: Path, folders: Sequence[Path]) -> Written:
     flat = [each.flat() for each in settings]
     if unlike := [key for key in flat[0] if shared(key) and any(each[key] != flat[0][key] for each in flat)]:
         raise ConfigError(f"{directory}: its runs differ in {', '.join(unlike)}; give the folder of one run")
-    titles = [each.title for each in settings]
-    names = [title if titles.count(title) == 1 else each.name for title, each in zip(titles, folders, strict=True)]
+    names = _names(settings, folders)
     rows = [
         Row(replace(record.job.entry, title=name), {}, (record,)) for name, record in zip(names, found, strict=True)
     ]
@@ -100,10 +99,27 @@ def read_runs(directory: Path, folders: Sequence[Path]) -> Written:
         for key, value in flat[0].items()
         if key not in ALONE and value != defaults[key] and all(each[key] == value for each in flat)
     }
+    own = [
+        {key: each[key] for key in each if key not in (*ALONE, *told) and each[key] != defaults[key]} for each in flat
+    ]
+    note = "; ".join(f"{name}: {_shown(each)}" for name, each in zip(names, own, strict=True) if each)
     entries, seed = tuple(row.entry for row in rows), settings[0].seed
     reference = next((entry for entry in entries if entry.method == REFERENCE), entries[0])
-    comparison = compare_rows(Plan(told, entries, (seed,), directory, seed), rows, reference, "mean", 1)
+    comparison = compare_rows(Plan(told, entries, (seed,), directory, seed, note=note), rows, reference, "mean", 1)
     return Written(comparison, {"versions": versions[0]} if all(each == versions[0] for each in versions) else {})
+
+
+def _names(settings: Sequence[Settings], folders: Sequence[Path]) -> list[str]:
+    """Titles of runs; those that would share one have the name of their folder beside it."""
+    titles = [each.title for each in settings]
+    return [
+        title if titles.count(title) == 1 else f"{title} [{each.name}]"
+        for title, each in zip(titles, folders, strict=True)
+    ]
+
+
+def _shown(own: Mapping[str, Scalar]) -> str:
+    return ", ".join(f"{key} {show(value)}" for key, value in own.items())
 
 
 def _run(directory: Path) -> tuple[Mapping[str, str], Record]:

@@ -67,9 +67,10 @@ READ_WHERE: Mapping[str, Asks] = {
     **dict.fromkeys(
         (f"start.{key}" for key in ("client", "lr", "batch-size")), lambda settings: settings.start.epochs > 0
     ),
+    "curvature.kind": lambda settings: settings.reads_curvature,
     **dict.fromkeys(
         (f"curvature.{key}" for key in ("previous", "memory", "filter", "damping")),
-        lambda settings: settings.curvature.kind != "none",
+        lambda settings: settings.reads_curvature and settings.curvature.kind != "none",
     ),
     **dict.fromkeys(
         (f"admission.{kebab(key)}" for key in AdmissionSettings.model_fields if key != "mode"),
@@ -81,6 +82,17 @@ READ_WHERE: Mapping[str, Asks] = {
     "dqn-fed.memory": lambda settings: _anchored(settings) and settings.reference == "lbfgs",
     "dqn-fed.absent-rounds": lambda settings: _anchored(settings) and settings.sampled < settings.clients,
     **dict.fromkeys(("dqn-fed.ridge", "dqn-fed.cutoff"), lambda settings: settings.dqn_fed.form == "two-sided"),
+    "fedfv.tau": lambda settings: settings.sampled < settings.clients,
+    **dict.fromkeys(("fednl.size", "fednl.compressor"), lambda settings: settings.fednl.form != "diagonal"),
+    "fednl.probes": lambda settings: settings.fednl.form == "diagonal",
+    "fednl.damping": lambda settings: settings.fednl.form == "last-layer",
+    "fednl.fresh": lambda settings: settings.sampled >= settings.clients,
+    "fednew.refresh": lambda settings: settings.fednew.form == "exact",
+    **dict.fromkeys(("fednew.iterations", "fednew.matrix"), lambda settings: settings.fednew.form == "cg"),
+    **dict.fromkeys(
+        (f"local-newton.{key}" for key in ("iterations", "damping", "matrix")),
+        lambda settings: settings.local_newton.solver == "cg",
+    ),
 }
 """Keys that are only read where other settings ask for them."""
 METHOD_OF: Mapping[str, str] = {"fedmgda": "fedmgda+"}

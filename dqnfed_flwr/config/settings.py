@@ -198,6 +198,13 @@ class Settings(Group):
         return MAX_FALL_EACH * participants if self.sampled < self.clients else math.inf
 
     @property
+    def reads_curvature(self) -> bool:
+        """Whether rates or curvature pairs mean anything to the method or its local work."""
+        last, work = self.stage_settings, self.stage_settings.local_work
+        by_pairs = work == "newton" and last.local_newton.solver == "lbfgs"
+        return last.method == "dqn-fed" or by_pairs or (work == "lbfgs" and last.local.epochs > 1)
+
+    @property
     def wants_step(self) -> bool:
         """Whether clients that train need the step before, u_{t-1}, for their local work."""
         return self.stage_settings.local_work == "fednew"

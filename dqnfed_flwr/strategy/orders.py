@@ -102,7 +102,8 @@ def needs_step(task: ClientTask, settings: Settings) -> bool:
 def trains_on_the_line(settings: Settings) -> bool:
     """Whether clients that train need the step that led to the model, whoever took it."""
     curvature = settings.curvature
-    return settings.wants_step or (curvature.kind == "secant" and curvature.previous == "recomputed")
+    recomputed = curvature.kind == "secant" and curvature.previous == "recomputed"
+    return settings.wants_step or (recomputed and settings.reads_curvature)
 
 
 def _sample_anew(

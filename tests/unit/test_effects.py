@@ -59,6 +59,18 @@ OTHER: dict[str, Scalar] = {
     "start.client": 1,
     "start.lr": 1.0,
     "start.batch-size": 3,
+    "fedfv.tau": 3,
+    "fednl.size": 4,
+    "fednl.compressor": "top",
+    "fednl.probes": 7,
+    "fednl.damping": 3.0,
+    "fednl.fresh": True,
+    "fednew.refresh": 3,
+    "fednew.iterations": 2,
+    "fednew.matrix": "hessian",
+    "local-newton.iterations": 2,
+    "local-newton.damping": 2.0,
+    "local-newton.matrix": "hessian",
     "admission.norm-factor": 1.01,
     "admission.loss-factor": 1.01,
     "admission.rate-factor": 1.01,
@@ -100,6 +112,16 @@ def test_keys_without_effect_by_method_work_and_rule(mapping: dict[str, Scalar],
     assert without_effect(Settings.from_mapping(mapping), keys) == unused
 
 
+@pytest.mark.parametrize("method", ["fedsgd", "mgda"])
+def test_curvature_that_nobody_reads_costs_nothing(method: str) -> None:
+    plain = run({**TINY, "method": method, "rounds": 4})
+    curved = run(
+        {**TINY, "method": method, "rounds": 4, "curvature.kind": "secant", "curvature.previous": "recomputed"}
+    )
+    assert [event.bytes_down for event in curved.events] == [event.bytes_down for event in plain.events]
+    assert [event.pairs_kept for event in curved.events] == [0] * 4
+
+
 @pytest.mark.parametrize(
     "mapping",
     [
@@ -108,8 +130,15 @@ def test_keys_without_effect_by_method_work_and_rule(mapping: dict[str, Scalar],
         {"method": "fedsgd", "step-rule": "clipped"},
         {"method": "fedmdfg"},
         {"method": "fedmgda+", "local.work": "lbfgs", "step-rule": "fixed"},
+        {"method": "fedsgd", "participation": 0.7, "local.gradient-batch": 16},
+        {"method": "fedfv"},
         {"method": "local-newton"},
+        {"method": "local-newton", "local-newton.solver": "lbfgs", "curvature.kind": "hvp"},
         {"method": "fednew"},
+        {"method": "fednew", "fednew.form": "exact"},
+        {"method": "fednl"},
+        {"method": "fednl", "fednl.form": "diagonal"},
+        {"method": "fednl", "participation": 0.7},
         {"method": "ditto"},
         {"admission.mode": "off", "attack.kind": "random", "attack.clients": "0"},
         {"partition": "iid", "dqn-fed.form": "two-sided"},
@@ -161,3 +190,35 @@ def test_keys_that_only_count_where_others_ask_for_them(mapping: dict[str, Scala
     ]
     unused = without_effect(settings, keys)
     assert [key for key in keys if key not in unused] == used
+
+
+@pytest.mark.parametrize(
+    ("mapping", "key"),
+    [
+        ({"dqn-fed.form": "two-sided"}, "dqn-fed.ridge"),
+        ({"dqn-fed.form": "two-sided"}, "dqn-fed.cutoff"),
+        ({"dqn-fed.reference": "momentum"}, "dqn-fed.beta"),
+        ({"dqn-fed.reference": "lbfgs", "rounds": 5}, "dqn-fed.memory"),
+        ({}, "dqn-fed.scale"),
+        ({"participation": 0.34, "rounds": 12}, "dqn-fed.absent-rounds"),
+        ({"method": "fedavg"}, "local.decay"),
+        ({"method": "fedavg", "local.epochs": 2}, "local.momentum"),
+        ({"method": "fedavg", "local.epochs": 2}, "local.proximal"),
+        ({"method": "q-ffl"}, "q-ffl.q"),
+        ({"method": "fedmgda+"}, "fedmgda.epsilon"),
+        ({"method": "fedfv", "participation": 0.34, "rounds": 8}, "fedfv.tau"),
+        ({"method": "fednl", "rounds": 4}, "fednl.size"),
+        ({"method": "fednl", "rounds": 4}, "fednl.damping"),
+        ({"method": "fednl", "fednl.form": "diagonal", "rounds": 4}, "fednl.probes"),
+        ({"method": "fednl", "rounds": 4}, "fednl.fresh"),
+        ({"method": "fednew", "rounds": 4, "fednew.form": "exact"}, "fednew.refresh"),
+        ({"method": "fednew", "rounds": 4}, "fednew.iterations"),
+        ({"method": "local-newton"}, "local-newton.iterations"),
+        ({"method": "local-newton"}, "local-newton.damping"),
+    ],
+)
+def test_what_counts_changes_the_run(mapping: dict[str, Scalar], key: str) -> None:
+    settings = Settings.from_mapping({**TINY, **mapping})
+    assert without_effect(settings, [key]) == []
+    changed = Settings.from_mapping({**TINY, **mapping, key: OTHER[key]})
+    assert not np.array_equal(run(settings).theta, run(changed).theta)

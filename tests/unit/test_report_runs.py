@@ -39,8 +39,9 @@ def test_a_folder_of_runs_is_a_comparison(tmp_path: Path) -> None:
     leave_run(tmp_path / "digits", "dqn-fed")
     leave_run(tmp_path / "again", "fedavg", **{"local.epochs": 3})
     text = write_report(tmp_path, None)[1].read_text()
-    for row in ("DQN-Fed", "digits-fedavg", "again"):
+    for row in ("DQN-Fed", "FedAvg [digits-fedavg]", "FedAvg [again]"):
         assert f"| {row} | 1 of 1 |" in text
+    assert "- FedAvg [again]: local.epochs 3; FedAvg [digits-fedavg]: local.epochs 2\n" in text
     assert "DQN-Fed against each rival" in text
     assert "- settings: rounds 2\n" in text
 

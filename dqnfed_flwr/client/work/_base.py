@@ -88,7 +88,8 @@ class LocalWork(ABC):
         if rows is not None:
             loss = self._loss.loss(theta)
         recomputes = settings.curvature.kind == "secant" and settings.curvature.previous == "recomputed"
-        previous = occasion.line.at(0.0) if recomputes and occasion.line.known else None
+        wanted = recomputes and settings.reads_curvature
+        previous = occasion.line.at(0.0) if wanted and occasion.line.known else None
         return Point(occasion.task.exchange, theta, gradient, loss, previous, rows)
 
     @abstractmethod

@@ -15,7 +15,9 @@ class GradientWork(LocalWork):
     """
 
     def perform(self, occasion: Occasion, point: Point) -> Product:
-        """g_k and d~_k."""
+        """g_k and d~_k, which is that of no curvature where the method reads none."""
+        if not self._settings.reads_curvature:
+            return Product(point.gradient, self.plain_rate(point.gradient))
         seen = self._curvature.observe(point)
         if not self._settings.wants_update:
             return Product(point.gradient, seen.rate)
@@ -31,6 +33,8 @@ class LbfgsWork(LocalWork):
 
     def perform(self, occasion: Occasion, point: Point) -> Product:
         """The row and its rate; for E = 1 those of the plain gradient."""
+        if not self._settings.reads_curvature:
+            return Product(point.gradient, self.plain_rate(point.gradient))
         seen = self._curvature.observe(point)
         if self._settings.local.epochs == 1:
             return Product(point.gradient, seen.rate)

@@ -35,6 +35,16 @@ def in_order(loss: LocalLoss) -> Tensor:
     return loss.model.theta.clone()
 
 
+def test_the_rate_decays_from_the_second_round_on() -> None:
+    loss = problem()
+    theta = in_order(loss)
+    for number, factor in ((1, 1.0), (2, 0.5), (4, 0.125)):
+        turn = Turn(5, number, 2)
+        decayed = sgd(loss, theta, local(epochs=2, batch_size=4, lr=0.4, decay=0.5), turn)
+        plain = sgd(loss, theta, local(epochs=2, batch_size=4, lr=0.4 * factor), turn)
+        np.testing.assert_array_equal(decayed.numpy(), plain.numpy())
+
+
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("ridge", [0.0, 0.2])
 @pytest.mark.parametrize(("epochs", "batch"), [(1, 0), (3, 4), (2, 100)])
