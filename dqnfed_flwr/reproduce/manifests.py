@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from dqnfed_flwr.config import nest
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.experiments import read_yaml
 from dqnfed_flwr.reproduce.printed import SHIPPED
@@ -68,7 +69,21 @@ def _like(part: Any, where: str, seen: tuple[str, ...]) -> Any:
     found = _read(source).get("parts", {}) if source in manifest_names() else {}
     if key not in found or "".join(wanted) in seen:
         raise ConfigError(f"{where}.like: found {part['like']!r}; give MANIFEST.PART of a shipped manifest")
-    return _merged(_like(found[key], where, (*seen, "".join(wanted))), part)
+    base = _like(found[key], where, (*seen, "".join(wanted)))
+    return _merged(_nested(base, where), _nested(part, where))
+
+
+def _nested(part: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """A part whose settings, those of its reduced form too, are nested, however they were written."""
+    nested = dict(part)
+    if isinstance(nested.get("settings"), Mapping):
+        try:
+            nested["settings"] = nest(nested["settings"])
+        except ConfigError as error:
+            raise ConfigError(f"{where}.settings: {error}") from None
+    if isinstance(nested.get("reduced"), Mapping):
+        nested["reduced"] = _nested(nested["reduced"], f"{where}.reduced")
+    return nested
 
 
 def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

@@ -83,7 +83,7 @@ def test_the_least_size_of_a_dirichlet_client_is_said(name: str) -> None:
     if any(part.own.get("partition") == "dirichlet" for part in manifest.parts.values()):
         assert Settings().split.min_samples == 10
         assert any("At least ten training samples a client" in text for text in manifest.chosen)
-        assert any("test part can be as small as" in text for text in manifest.chosen)
+        assert any("has a small test part" in text for text in manifest.chosen)
 
 
 @pytest.mark.parametrize(("name", "key"), [("table5", "original"), ("table6", "setup1"), ("table6", "setup2")])
@@ -200,3 +200,14 @@ def test_rows_are_chosen_by_either_name_and_others_are_added(tmp_path: Path) -> 
 def test_a_manifest_survives_its_own_record() -> None:
     manifest = load_manifest("table1")
     assert check_manifest(manifest.model_dump(by_alias=True), "again") == manifest
+
+
+def test_dotted_settings_are_laid_over_those_of_another_part_as_nested_ones_are(tmp_path: Path) -> None:
+    text = (
+        "title: Mine\nsource: our own\nseeds: [0]\nopen: [a]\nchosen: [b]\nparts:\n  small:\n    like: table1.setup1\n"
+        "    settings: {local.lr: 0.5, rounds: 7}\n    reduced: {settings: {local.epochs: 2}}\n"
+    )
+    (tmp_path / "mine.yaml").write_text(text)
+    part = load_manifest(str(tmp_path / "mine.yaml")).parts["small"]
+    assert (part.own["local.lr"], part.own["local.batch-size"], part.own["rounds"]) == (0.5, 64, 7)
+    assert part.reduced.own["local.epochs"] == 2
