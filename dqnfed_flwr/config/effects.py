@@ -88,9 +88,12 @@ READ_WHERE: Mapping[str, Asks] = {
     "fednl.damping": lambda settings: settings.fednl.form == "last-layer",
     "fednl.fresh": lambda settings: settings.sampled >= settings.clients,
     "fednew.refresh": lambda settings: settings.fednew.form == "exact",
-    **dict.fromkeys(("fednew.iterations", "fednew.matrix"), lambda settings: settings.fednew.form == "cg"),
     **dict.fromkeys(
-        (f"local-newton.{key}" for key in ("iterations", "damping", "matrix")),
+        (f"fednew.{key}" for key in ("iterations", "tolerance", "matrix")),
+        lambda settings: settings.fednew.form == "cg",
+    ),
+    **dict.fromkeys(
+        (f"local-newton.{key}" for key in ("iterations", "tolerance", "damping", "matrix")),
         lambda settings: settings.local_newton.solver == "cg",
     ),
 }

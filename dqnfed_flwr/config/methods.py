@@ -164,7 +164,8 @@ class FedNewSettings(Group):
     rho: float = Field(0.1, gt=0, description="penalty of the disagreement")
     refresh: int = Field(1, ge=0, description="rounds between Hessians; 0 keeps the first (exact)")
     bits: int = Field(0, ge=0, le=16, description="quantisation of the message (Q-FedNew); 0 for none")
-    iterations: int = Field(20, ge=1, description="of conjugate gradients (cg)")
+    iterations: int = Field(20, ge=1, description="most of conjugate gradients (cg)")
+    tolerance: float = Field(0.01, ge=0, lt=1, description="relative residual at which they end (cg); 0 for rounding")
     matrix: CurvatureMatrix = Field("gauss-newton", description="that H_k stands for (cg); networks need gauss-newton")
 
 
@@ -172,7 +173,8 @@ class LocalNewtonSettings(Group):
     """LocalNewton, GIANT."""
 
     solver: Literal["cg", "lbfgs"] = Field("cg", description="how H_k^-1 g_k is had: conjugate gradients, or L-BFGS")
-    iterations: int = Field(20, ge=1, description="of conjugate gradients")
+    iterations: int = Field(20, ge=1, description="most of conjugate gradients (cg)")
+    tolerance: float = Field(0.01, ge=0, lt=1, description="relative residual at which they end (cg); 0 for rounding")
     damping: float = Field(0.1, ge=0, description="ridge on the Hessian (cg)")
     matrix: CurvatureMatrix = Field("gauss-newton", description="that H_k stands for (cg); networks need gauss-newton")
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 ROUNDING = 100
-"""The solve ends when the residual is so many rounding units of the right-hand side."""
+"""So many rounding units of the right-hand side end a solve, however small the tolerance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,9 @@ class Solution:
     residual: float
 
 
-def conjugate_gradients(product: Callable[[Tensor], Tensor], right: Tensor, *, iterations: int) -> Solution:
+def conjugate_gradients(
+    product: Callable[[Tensor], Tensor], right: Tensor, *, iterations: int, tolerance: float = 0.0
+) -> Solution:
     """Solve A x = `right` for a symmetric A that is given by its products.
 
     Hestenes and Stiefel 1952, from x = 0, truncated at the first direction p with p . A p <= 0 (Nocedal and Wright,
@@ -49,12 +51,14 @@ def conjugate_gradients(product: Callable[[Tensor], Tensor], right: Tensor, *, i
         b [D], float32 or float64; inner products are summed in float64.
     iterations : int
         Most products to take.
+    tolerance : float
+        The solve ends when |A x - b| <= tolerance |b|: the inexact Newton steps of Dembo, Eisenstat and Steihaug 1982.
     """
     x, residual = torch.zeros_like(right), right.clone()
     start = squared = _dot(residual, residual)
-    tolerance = (ROUNDING * torch.finfo(right.dtype).eps) ** 2 * start
+    enough = max(tolerance, ROUNDING * torch.finfo(right.dtype).eps) ** 2 * start
     direction, done, negative = residual.clone(), 0, False
-    while done < iterations and squared > tolerance:
+    while done < iterations and squared > enough:
         image = product(direction)
         done += 1
         curvature = _dot(direction, image)

@@ -76,13 +76,12 @@ class FedNewWork(LocalWork):
 
     def _iterate(self, point: Point, right: Tensor) -> _Solve:
         settings = self._settings.fednew
-        curvature = curvature_product(self._loss, settings.matrix)
+        curvature = curvature_product(self._loss, settings.matrix, point.theta, point.rows)
 
         def product(vector: Tensor) -> Tensor:
-            image = curvature(point.theta, vector, point.rows)
-            return image.add_(vector, alpha=settings.alpha + settings.rho)
+            return curvature(vector).add_(vector, alpha=settings.alpha + settings.rho)
 
-        found = conjugate_gradients(product, right, iterations=settings.iterations)
+        found = conjugate_gradients(product, right, iterations=settings.iterations, tolerance=settings.tolerance)
         stuck = found.negative and found.iterations == 1
         vector = self._settings.local.lr * right if stuck else found.vector
         return _Solve(vector, found.iterations, int(found.negative), {})

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dqnfed_flwr.client.curvature import Point
 from dqnfed_flwr.client.work._base import Bench, LocalWork, Occasion, Product
-from dqnfed_flwr.client.work.gauss_newton import frobenius_norm, gauss_newton_diagonal, gauss_newton_product
+from dqnfed_flwr.client.work.gauss_newton import GaussNewton, frobenius_norm, gauss_newton_diagonal
 from dqnfed_flwr.client.work.hessians import dense_hessian, head_hessian
 from dqnfed_flwr.linalg.hessian_blocks import MAX_DENSE, block_norms, make_compressor
 
@@ -80,10 +80,10 @@ class FedNlWork(LocalWork):
         """Frobenius norm of what is not known of the Hessian: of each block [B], or of all beside the diagonal [1]."""
         if self._nl.form != "diagonal":
             return block_norms(current - known)
-        diagonal = known.reshape(-1)
+        diagonal, product = known.reshape(-1), GaussNewton(self._loss, point.theta)
 
         def unknown(vector: Tensor) -> Tensor:
-            return gauss_newton_product(self._loss, point.theta, vector) - diagonal * vector
+            return product(vector) - diagonal * vector
 
         generator = occasion.turn.generator(_ERROR)
         return diagonal.new_tensor([frobenius_norm(unknown, point.theta, generator, self._nl.probes)])

@@ -8,45 +8,89 @@ model, and the Hessian of one that is linear in its parameters.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dqnfed_flwr.client.gradients import LocalLoss
 from dqnfed_flwr.client.work.hessians import chunks, differentiate
 from dqnfed_flwr.errors import DataError
 
 
-def gauss_newton_product(loss: LocalLoss, theta: Tensor, vector: Tensor, rows: Tensor | None = None) -> Tensor:
-    """G at `theta` times `vector` [D].
+class GaussNewton:
+    """G at one point [D, D], as a product.
 
-    J v is had from two backward passes, the second through the first (Schraudolph 2002 uses a forward pass); `rows`
-    is as in `LocalLoss.loss_and_gradient`.
+    What does not depend on the vector, a forward pass and a backward pass that can be differentiated, is computed once,
+    where the samples fit into one chunk, and again for each product where they do not, so that no more than one chunk's
+    activations are held at a time.
 
-    Raises
-    ------
-    DataError
-        If the mini-batch is empty.
+    Parameters
+    ----------
+    loss : LocalLoss
+        f_k, its ridge included; its model stays at `theta` until the last product.
+    theta, rows
+        As in `LocalLoss.loss_and_gradient`.
     """
-    model = loss.model
-    model.place(theta)
-    total: Tensor | None = None
-    with loss.twice_differentiable():
-        for inputs, _, samples in chunks(loss, rows):
-            logits = model.module(inputs)
-            weights = torch.zeros_like(logits, requires_grad=True)
-            pulled = model.flat(differentiate((weights * logits).sum(), model.parameters, create_graph=True))
-            (moved,) = torch.autograd.grad(pulled @ vector, weights, retain_graph=True, materialize_grads=True)
-            p = logits.detach().softmax(dim=-1)
-            bent = p * (moved - (p * moved).sum(dim=-1, keepdim=True)) / samples
-            part = model.flat(differentiate((bent.detach() * logits).sum(), model.parameters))
-            total = part if total is None else total + part
-    if total is None:
-        raise DataError("a mini-batch without samples has no curvature; draw at least one")
-    return total.add_(vector, alpha=loss.ridge)
+
+    def __init__(self, loss: LocalLoss, theta: Tensor, rows: Tensor | None = None) -> None:
+        self._loss, self._theta, self._rows = loss, theta, rows
+        self._kept: list[_Linear] = []
+
+    def __call__(self, vector: Tensor) -> Tensor:
+        """G times `vector` [D].
+
+        J v is had from two backward passes, the second through the first (Schraudolph 2002 uses a forward pass).
+
+        Raises
+        ------
+        DataError
+            If the mini-batch is empty.
+        """
+        total: Tensor | None = None
+        with self._loss.twice_differentiable():
+            for linear in self._kept or self._linearise():
+                part = self._loss.model.flat(linear.product(self._loss.model.views(vector)))
+                total = part if total is None else total + part
+        if total is None:
+            raise DataError("a mini-batch without samples has no curvature; draw at least one")
+        return total.add_(vector, alpha=self._loss.ridge)
+
+    def _linearise(self) -> Iterator[_Linear]:
+        model = self._loss.model
+        model.place(self._theta)
+        for inputs, _, samples in chunks(self._loss, self._rows):
+            linear = _Linear(model.module(inputs), model.parameters, samples)
+            if len(inputs) == samples:
+                self._kept = [linear]
+            yield linear
+
+
+class _Linear:
+    """A chunk's logits, linear in the parameters about the point: its part of the products with G."""
+
+    def __init__(self, logits: Tensor, parameters: list[nn.Parameter], samples: int) -> None:
+        self._logits, self._parameters, self._samples = logits, parameters, samples
+        self._weights = torch.zeros_like(logits, requires_grad=True)
+        self._pulled = differentiate((self._weights * logits).sum(), parameters, create_graph=True)  # J^T weights
+        self._p = logits.detach().softmax(dim=-1)
+
+    def product(self, vectors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        moved = self._along(vectors)
+        bent = self._p * (moved - (self._p * moved).sum(dim=-1, keepdim=True)) / self._samples
+        return torch.autograd.grad(
+            self._logits, self._parameters, bent, retain_graph=True, allow_unused=True, materialize_grads=True
+        )
+
+    def _along(self, vectors: Sequence[Tensor]) -> Tensor:
+        """J v [n, classes]."""
+        moving = [(pulled, v) for pulled, v in zip(self._pulled, vectors, strict=True) if pulled.requires_grad]
+        if not moving:
+            return torch.zeros_like(self._p)
+        pulled, along = zip(*moving, strict=True)
+        (moved,) = torch.autograd.grad(pulled, self._weights, along, retain_graph=True, materialize_grads=True)
+        return moved
 
 
 def gauss_newton_diagonal(loss: LocalLoss, theta: Tensor, generator: np.random.Generator, probes: int) -> Tensor:
@@ -79,9 +123,13 @@ def gauss_newton_diagonal(loss: LocalLoss, theta: Tensor, generator: np.random.G
     return total / probes + loss.ridge
 
 
-def curvature_product(loss: LocalLoss, matrix: str) -> Callable[[Tensor, Tensor, Tensor | None], Tensor]:
-    """Products (theta, vector, rows) with the Hessian of f_k, or with its Gauss-Newton matrix."""
-    return loss.hessian_product if matrix == "hessian" else partial(gauss_newton_product, loss)
+def curvature_product(
+    loss: LocalLoss, matrix: str, theta: Tensor, rows: Tensor | None = None
+) -> Callable[[Tensor], Tensor]:
+    """Products of vectors [D] with the Hessian of f_k at `theta` [D], or with its Gauss-Newton matrix there."""
+    if matrix == "hessian":
+        return lambda vector: loss.hessian_product(theta, vector, rows)
+    return GaussNewton(loss, theta, rows)
 
 
 def frobenius_norm(

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from dqnfed_flwr.client.gradients import LocalLoss, Samples, cross_entropy
+from dqnfed_flwr.client.gradients import LocalLoss, cross_entropy
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.linalg.hessian_blocks import check_dense
 
@@ -157,6 +157,6 @@ def differentiate(value: Tensor, parameters: list[nn.Parameter], *, create_graph
 
 def chunks(loss: LocalLoss, rows: Tensor | None) -> Iterator[tuple[Tensor, Tensor, int]]:
     """Inputs and labels, `loss.chunk` samples at a time, with the number of samples in all."""
-    samples: Samples = loss.samples if rows is None else (loss.samples[0][rows], loss.samples[1][rows])
-    for inputs, labels in zip(*(torch.split(part, loss.chunk) for part in samples), strict=True):
-        yield inputs, labels, len(samples[1])
+    inputs, labels = loss.samples if rows is None else (loss.samples[0][rows], loss.samples[1][rows])
+    for start in range(0, len(labels), loss.chunk):
+        yield inputs[start : start + loss.chunk], labels[start : start + loss.chunk], len(labels)

@@ -44,12 +44,12 @@ class NewtonWork(LocalWork):
 
     def _solve(self, theta: Tensor, gradient: Tensor, rows: Tensor | None) -> Solution:
         settings = self._settings.local_newton
-        curvature = curvature_product(self._loss, settings.matrix)
+        curvature = curvature_product(self._loss, settings.matrix, theta, rows)
 
         def product(vector: Tensor) -> Tensor:
-            return curvature(theta, vector, rows).add_(vector, alpha=settings.damping)
+            return curvature(vector).add_(vector, alpha=settings.damping)
 
-        return conjugate_gradients(product, gradient, iterations=settings.iterations)
+        return conjugate_gradients(product, gradient, iterations=settings.iterations, tolerance=settings.tolerance)
 
     def _direction(self, solve: Solution, gradient: Tensor) -> Tensor:
         stuck = solve.negative and solve.iterations == 1

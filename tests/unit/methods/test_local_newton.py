@@ -16,7 +16,12 @@ from tests.helpers.rounds import decide
 from tests.helpers.runs import TINY
 from tests.helpers.second_order import DIM, Rounds, client_data, gradient_at, hessian_at, optimum, row_of, settings_of
 
-NEWTON = {"method": "local-newton", "local-newton.damping": 0.0, "local-newton.iterations": 100}
+NEWTON = {
+    "method": "local-newton",
+    "local-newton.damping": 0.0,
+    "local-newton.iterations": 100,
+    "local-newton.tolerance": 0,
+}
 
 
 def rounds_of(clients: int, **mapping: object) -> Rounds:

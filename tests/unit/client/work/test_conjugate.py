@@ -42,6 +42,20 @@ def test_the_first_iterate_is_the_exact_gradient_step() -> None:
     assert found.residual == pytest.approx(0.5, rel=1e-15)
 
 
+@settings(max_examples=30)
+@given(seed=st.integers(0, 10_000), tolerance=st.floats(1e-6, 0.9))
+def test_a_solve_ends_at_the_first_residual_within_the_tolerance(seed: int, tolerance: float) -> None:
+    rng = np.random.default_rng(seed)
+    matrix = spectrum(rng, list(rng.uniform(0.1, 10.0, 8)))
+    right = torch.from_numpy(rng.standard_normal(8))
+    found = conjugate_gradients(lambda v: matrix @ v, right, iterations=30, tolerance=tolerance)
+    residual = float(torch.linalg.vector_norm(matrix @ found.vector - right) / torch.linalg.vector_norm(right))
+    assert residual == pytest.approx(found.residual, rel=1e-6)
+    assert residual <= tolerance
+    before = conjugate_gradients(lambda v: matrix @ v, right, iterations=found.iterations - 1)
+    assert before.residual > tolerance
+
+
 def test_negative_curvature_ends_the_solve() -> None:
     matrix = torch.diag(torch.tensor([2.0, -1.0, 1.0])).double()
     at_once = conjugate_gradients(lambda v: matrix @ v, torch.tensor([0.0, 1.0, 0.0]).double(), iterations=9)

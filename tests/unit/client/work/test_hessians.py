@@ -7,9 +7,9 @@ from torch import Tensor, nn
 
 from dqnfed_flwr.client.flat_model import FlatModel
 from dqnfed_flwr.client.gradients import LocalLoss
-from dqnfed_flwr.client.work.gauss_newton import frobenius_norm, gauss_newton_diagonal, gauss_newton_product
+from dqnfed_flwr.client.work.gauss_newton import GaussNewton, frobenius_norm, gauss_newton_diagonal
 from dqnfed_flwr.client.work.hessians import dense_hessian, head_hessian
-from dqnfed_flwr.errors import ConfigError
+from dqnfed_flwr.errors import ConfigError, DataError
 
 CPU = torch.device("cpu")
 
@@ -97,19 +97,53 @@ def jacobian_form(loss: LocalLoss, theta: Tensor) -> Tensor:
     total = loss.ridge * torch.eye(len(theta), dtype=theta.dtype)
     for sample in loss.samples[0]:
         logits = loss.model.module(sample[None])[0]
-        rows = [torch.autograd.grad(z, loss.model.parameters, retain_graph=True) for z in logits]
+        rows = [
+            torch.autograd.grad(z, loss.model.parameters, retain_graph=True, allow_unused=True, materialize_grads=True)
+            for z in logits
+        ]
         jacobian = torch.stack([loss.model.flat(row) for row in rows])
         p = logits.detach().softmax(dim=0)
         total = total + jacobian.T @ (torch.diag(p) - torch.outer(p, p)) @ jacobian / len(loss.samples[0])
     return total
 
 
-def test_gauss_newton_products_are_those_of_the_jacobians() -> None:
-    loss = problem(deep())
+class Unused(nn.Module):
+    """Has a parameter that no output depends on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.spare = deep(), nn.Linear(2, 2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        logits: Tensor = self.body(inputs)
+        return logits
+
+
+@pytest.mark.parametrize("module", [deep(), TinyLstm(), Unused()])
+@pytest.mark.parametrize("chunk", [4, 10])
+def test_gauss_newton_products_are_those_of_the_jacobians(module: nn.Module, chunk: int) -> None:
+    loss = problem(module, chunk=chunk)
     theta = loss.model.theta.clone()
-    vector = torch.randn(len(theta), dtype=torch.float64)
-    expected = jacobian_form(loss, theta) @ vector
-    np.testing.assert_allclose(gauss_newton_product(loss, theta, vector), expected, rtol=1e-9, atol=1e-12)
+    matrix, product = jacobian_form(loss, theta), GaussNewton(loss, theta)
+    for vector in torch.randn(3, len(theta), dtype=torch.float64):
+        np.testing.assert_allclose(product(vector), matrix @ vector, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(("chunk", "passes"), [(4, 9), (10, 1)])
+def test_samples_that_fit_into_one_chunk_are_linearised_once(chunk: int, passes: int) -> None:
+    loss, calls = problem(deep(), chunk=chunk), list[None]()
+    loss.model.module.register_forward_hook(lambda *_: calls.append(None))
+    product = GaussNewton(loss, loss.model.theta.clone())
+    for vector in torch.randn(3, len(loss.model.theta), dtype=torch.float64):
+        product(vector)
+    assert len(calls) == passes
+
+
+def test_a_mini_batch_without_samples_has_no_curvature() -> None:
+    loss = problem(deep())
+    product = GaussNewton(loss, loss.model.theta.clone(), torch.tensor([], dtype=torch.int64))
+    with pytest.raises(DataError, match="at least one"):
+        product(loss.model.theta)
 
 
 def test_for_a_linear_model_gauss_newton_is_the_hessian() -> None:
@@ -118,7 +152,7 @@ def test_for_a_linear_model_gauss_newton_is_the_hessian() -> None:
     vector = torch.randn(len(theta), dtype=torch.float64)
     rows = torch.tensor([0, 4, 7])
     expected = loss.hessian_product(theta, vector, rows)
-    np.testing.assert_allclose(gauss_newton_product(loss, theta, vector, rows), expected, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(GaussNewton(loss, theta, rows)(vector), expected, rtol=1e-9, atol=1e-12)
 
 
 def test_the_diagonal_is_estimated_without_bias() -> None:
