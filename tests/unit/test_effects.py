@@ -215,7 +215,9 @@ def test_keys_that_only_count_where_others_ask_for_them(mapping: dict[str, Scala
         ({"method": "fednl", "rounds": 4}, "fednl.fresh"),
         ({"method": "fednew", "rounds": 4, "fednew.form": "exact"}, "fednew.refresh"),
         ({"method": "fednew", "rounds": 4}, "fednew.iterations"),
+        ({"method": "fednew", "rounds": 4}, "fednew.tolerance"),
         ({"method": "local-newton"}, "local-newton.iterations"),
+        ({"method": "local-newton"}, "local-newton.tolerance"),
         ({"method": "local-newton"}, "local-newton.damping"),
     ],
 )
