@@ -104,7 +104,8 @@ def _plan(options: Options, directory: Path) -> Plan:
 def _show(comparison: Comparison, options: Options, directory: Path, console: Console, seconds: float) -> None:
     from dqnfed_flwr.compare.files import as_json, write_files
     from dqnfed_flwr.compare.plots import plot_comparison
-    from dqnfed_flwr.compare.tables import print_tables, tables
+    from dqnfed_flwr.compare.sheets import print_tables
+    from dqnfed_flwr.compare.tables import tables
 
     found = tables(comparison)
     figures = as_json(comparison, _command(options, directory), seconds)

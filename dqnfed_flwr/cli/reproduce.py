@@ -118,7 +118,8 @@ def _run_part(
     from dqnfed_flwr.compare.conduct import conduct, number_of_runs
     from dqnfed_flwr.compare.files import as_json, write_files
     from dqnfed_flwr.compare.progress import CompareProgress
-    from dqnfed_flwr.compare.tables import difference_table, print_tables, tables
+    from dqnfed_flwr.compare.sheets import print_tables
+    from dqnfed_flwr.compare.tables import difference_table, tables
     from dqnfed_flwr.engine.alone import alone_in
     from dqnfed_flwr.engine.run import usable_cores
     from dqnfed_flwr.reproduce.tables import paper_table

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from dqnfed_flwr.compare.crew import Watcher, carry_out
 from dqnfed_flwr.compare.grid import Select, Trial, choose, trial_of
 from dqnfed_flwr.compare.plan import Job, Plan, each_once
 from dqnfed_flwr.compare.progress import CompareProgress
 from dqnfed_flwr.compare.record import read_record
 from dqnfed_flwr.compare.results import Row
-from dqnfed_flwr.compare.workers import Watcher, carry_out
 from dqnfed_flwr.engine.run import Engine
 
 CarryOut = Callable[[Sequence[Job], int, Engine, Watcher], dict[Path, str]]

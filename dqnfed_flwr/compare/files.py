@@ -14,7 +14,7 @@ from dqnfed_flwr.compare.lines import evaluation_lines, grid_lines, run_lines
 from dqnfed_flwr.compare.provenance import commits_of, seconds_of
 from dqnfed_flwr.compare.record import Record
 from dqnfed_flwr.compare.results import Comparison
-from dqnfed_flwr.compare.tables import Table, markdown
+from dqnfed_flwr.compare.sheets import Table, markdown
 from dqnfed_flwr.errors import RunError
 
 JSON, MARKDOWN = "comparison.json", "comparison.md"

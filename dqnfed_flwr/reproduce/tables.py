@@ -9,7 +9,8 @@ from dqnfed_flwr.compare.figures import Summary, ranks
 from dqnfed_flwr.compare.provenance import mixture_notes
 from dqnfed_flwr.compare.remarks import remarks
 from dqnfed_flwr.compare.results import Comparison
-from dqnfed_flwr.compare.tables import UNKNOWN, Cell, Table
+from dqnfed_flwr.compare.sheets import Cell, Table
+from dqnfed_flwr.compare.tables import UNKNOWN
 from dqnfed_flwr.reproduce.measures import Measure, measure
 from dqnfed_flwr.reproduce.parts import paper_names
 from dqnfed_flwr.reproduce.published import impossible, published_figures

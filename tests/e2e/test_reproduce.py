@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 from dqnfed_flwr import run
 from dqnfed_flwr.cli.app import app
 from dqnfed_flwr.compare import conduct as conducting
+from dqnfed_flwr.compare.crew import Watcher
 from dqnfed_flwr.compare.plan import Job
-from dqnfed_flwr.compare.workers import Watcher
 from dqnfed_flwr.engine.run import Engine
 
 TINY = """

@@ -9,7 +9,7 @@ from html import escape
 from dqnfed_flwr.compare.claims import CLAIMS, NEAR_ONE, SMOOTH, Finding, Verdict, near_one
 from dqnfed_flwr.compare.figures import summarise
 from dqnfed_flwr.compare.provenance import commits_text, seconds_of
-from dqnfed_flwr.compare.tables import Cell, Table
+from dqnfed_flwr.compare.sheets import Cell, Table
 from dqnfed_flwr.report.page.charts import GREY, Style, interval_chart, reach_of
 from dqnfed_flwr.report.page.document import Section
 

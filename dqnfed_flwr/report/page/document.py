@@ -12,7 +12,8 @@ from dqnfed_flwr.compare.claims import Finding, findings
 from dqnfed_flwr.compare.files import JSON
 from dqnfed_flwr.compare.reading import Written, read_comparison, read_runs, run_folders
 from dqnfed_flwr.compare.results import BASELINE, Comparison, Row
-from dqnfed_flwr.compare.tables import Table, grid_table, shift_table, tables
+from dqnfed_flwr.compare.sheets import Table
+from dqnfed_flwr.compare.tables import grid_table, shift_table, tables
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.reproduce.parts import label_of
 from dqnfed_flwr.reproduce.record import REPRODUCTION, Reproduction, read_reproductions

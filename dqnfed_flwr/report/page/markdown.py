@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from dqnfed_flwr.compare.claims import CLAIMS, near_one
-from dqnfed_flwr.compare.tables import Cell, Table, markdown
+from dqnfed_flwr.compare.sheets import Cell, Table, markdown
 from dqnfed_flwr.report.page.blocks import CLAIM_NOTES, TONES, about
 from dqnfed_flwr.report.page.document import Chapter, Document, Section
 

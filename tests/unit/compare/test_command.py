@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from dqnfed_flwr.cli.app import app
 from dqnfed_flwr.compare import conduct as conduct_module
+from dqnfed_flwr.compare.crew import Watcher
 from dqnfed_flwr.compare.plan import Job
-from dqnfed_flwr.compare.workers import Watcher
 from dqnfed_flwr.engine.run import Engine
 from dqnfed_flwr.telemetry.log import EventLog
 from tests.helpers.comparisons import with_validation

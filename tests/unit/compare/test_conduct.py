@@ -8,11 +8,11 @@ from pathlib import Path
 from rich.console import Console
 
 from dqnfed_flwr.compare.conduct import conduct, number_of_runs
+from dqnfed_flwr.compare.crew import Watcher
 from dqnfed_flwr.compare.entries import Entry
 from dqnfed_flwr.compare.plan import Job, Plan
 from dqnfed_flwr.compare.progress import CompareProgress
 from dqnfed_flwr.compare.results import Row
-from dqnfed_flwr.compare.workers import Watcher
 from dqnfed_flwr.engine.run import Engine
 from dqnfed_flwr.telemetry.log import EventLog
 from tests.helpers.comparisons import with_validation

@@ -14,7 +14,8 @@ from dqnfed_flwr.compare.figures import Interval
 from dqnfed_flwr.compare.files import as_json, write_files
 from dqnfed_flwr.compare.grid import Trial
 from dqnfed_flwr.compare.results import Comparison, compare_rows, reference_of
-from dqnfed_flwr.compare.tables import grid_table, interval_text, markdown, print_tables, tables
+from dqnfed_flwr.compare.sheets import markdown, print_tables
+from dqnfed_flwr.compare.tables import grid_table, interval_text, tables
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import ConfigError, RunError
 from tests.helpers.comparisons import make_comparison

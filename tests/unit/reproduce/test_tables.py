@@ -8,7 +8,7 @@ import pytest
 from dqnfed_flwr.compare.entries import Entry
 from dqnfed_flwr.compare.plan import Plan
 from dqnfed_flwr.compare.results import Comparison, Row, compare_rows, reference_of
-from dqnfed_flwr.compare.tables import Cell
+from dqnfed_flwr.compare.sheets import Cell
 from dqnfed_flwr.reproduce.schema import Part, check_manifest
 from dqnfed_flwr.reproduce.tables import paper_table
 from tests.helpers.comparisons import NOWHERE, make_record

@@ -1,25 +1,20 @@
-"""Worker processes: each carries out one run after the other, and is replaced when it dies."""
+"""A crew of worker processes: each carries out one run after the other, and is replaced when it dies."""
 
 from __future__ import annotations
 
 import contextlib
-import logging
 import multiprocessing
 import os
 import signal
-import sys
-import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Protocol
 
-from dqnfed_flwr.compare.plan import LOG, Job
-from dqnfed_flwr.config import Scalar, Settings
+from dqnfed_flwr.compare.labour import labour
+from dqnfed_flwr.compare.plan import Job
 from dqnfed_flwr.engine.run import Engine
-from dqnfed_flwr.errors import DQNFedError
-from dqnfed_flwr.run_files import CHECKPOINT
 from dqnfed_flwr.telemetry.events import RoundEvent
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -102,7 +97,7 @@ class _Worker:
         self.job: Job | None = None
         self.failure = ""
         self.alive = True
-        self._process: SpawnProcess = context.Process(target=work, args=(theirs,))
+        self._process: SpawnProcess = context.Process(target=labour, args=(theirs,))
         with _environment(dict.fromkeys(THREADS, "1") if one_thread else {}), _deaf_to_interrupts():
             self._process.start()
         theirs.close()
@@ -141,77 +136,6 @@ class _Worker:
         self._process.close()
 
 
-def work(line: Connection) -> None:
-    """What a worker process does: runs, until nobody sends any more."""
-    with contextlib.suppress(EOFError, OSError):  # the other end is gone
-        while True:
-            settings, folder, engine = line.recv()
-            line.send(("end", run_in(Path(folder), settings, engine, line)))
-
-
-def run_in(folder: Path, settings: Mapping[str, Scalar], engine: Engine, line: Connection) -> str:
-    """Carry out one run, with everything it prints in its folder; the reason if it fails."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with _output_to(folder / LOG):
-            try:
-                _run(folder, settings, engine, line)
-            except (BrokenPipeError, ConnectionResetError):
-                raise
-            except DQNFedError as error:
-                traceback.print_exc()
-                return brief(str(error))
-            except Exception as error:  # whatever a user's model or data raise costs only their own run
-                traceback.print_exc()
-                return brief(f"{type(error).__name__}: {error}")
-    except (BrokenPipeError, ConnectionResetError):
-        raise
-    except OSError as error:
-        return f"{folder}: cannot be written ({error.strerror})"
-    return ""
-
-
-def brief(reason: str) -> str:
-    """The first and the last line of a reason, for one that holds a whole traceback."""
-    lines = [" ".join(line.split()) for line in reason.splitlines() if line.strip()] or [reason]
-    return lines[0] if len(lines) == 1 else f"{lines[0]} ... {lines[-1]}"
-
-
-def _run(folder: Path, flat: Mapping[str, Scalar], engine: Engine, line: Connection) -> None:
-    from dqnfed_flwr.client.handlers import forget_clients
-    from dqnfed_flwr.engine.alone import TAKEOVER_SECONDS, alone_in
-    from dqnfed_flwr.engine.run import run
-
-    logging.getLogger("flwr").setLevel(logging.WARNING)
-    with alone_in(folder, TAKEOVER_SECONDS):  # the worker of a comparison that was killed ends with its round
-        settings = Settings.from_mapping({**flat, "resume": (folder / CHECKPOINT).exists()})
-    try:
-        run(settings, engine=engine, overwrite=not settings.resume, jobs=1, listeners=[_Reporter(line)])
-    finally:
-        forget_clients()
-
-
-class _Reporter:
-    """Sends every round to the other end, without what nobody looks at there."""
-
-    def __init__(self, line: Connection) -> None:
-        self._line = line
-
-    def on_start(self, rounds: int, done: list[RoundEvent]) -> None:
-        """Tell where a resumed run goes on, after the last accuracies that are known."""
-        del rounds
-        known = [event for event in done if event.accuracy][-1:]
-        for event in [*known, *(event for event in done[-1:] if not event.accuracy)]:
-            self._line.send(("round", event))
-
-    def on_round(self, event: RoundEvent) -> None:
-        """Tell of a round."""
-        self._line.send(("round", event))
-
-    def on_end(self) -> None:
-        """The end is told by the worker."""
-
-
 def _cause_of_death(code: int | None) -> str:
     if code is not None and code < 0:
         try:
@@ -244,19 +168,3 @@ def _deaf_to_interrupts() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-@contextlib.contextmanager
-def _output_to(file: Path) -> Iterator[None]:
-    """Send what this process prints to a file, also from below Python."""
-    saved = [(stream, os.dup(stream.fileno())) for stream in (sys.stdout, sys.stderr)]
-    with file.open("ab") as target:
-        for stream, _ in saved:
-            os.dup2(target.fileno(), stream.fileno())
-    try:
-        yield
-    finally:
-        for stream, copy in saved:
-            stream.flush()
-            os.dup2(copy, stream.fileno())
-            os.close(copy)

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from dqnfed_flwr.compare.crew import carry_out
 from dqnfed_flwr.compare.entries import Entry
+from dqnfed_flwr.compare.labour import _Reporter, brief
 from dqnfed_flwr.compare.plan import Job
-from dqnfed_flwr.compare.workers import _Reporter, brief, carry_out
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.telemetry.events import RoundEvent
