@@ -85,15 +85,15 @@ def describe(
 
     from dqnfed_flwr.cli.single import read_settings, show_files
     from dqnfed_flwr.data.describe import summarise
-    from dqnfed_flwr.report import histograms
+    from dqnfed_flwr.report import class_table, histograms
 
     settings = read_settings(config, overrides or [], None)
     clients = summarise(settings)
     title = f"{settings.data}, {settings.partition}, seed {settings.seed}: training samples by client and class"
     console = Console()
-    console.print(histograms.histogram_table(clients, title), markup=False)
-    for note in histograms.notes(clients, settings.partition):
-        console.print(note, markup=False, highlight=False)
+    class_table.print_classes(console, clients, title)
+    for note in class_table.notes(clients, settings.partition):
+        console.print(note, markup=False, highlight=False, soft_wrap=not console.is_terminal)
     if output is not None:
         _make_folder(output)
         table = histograms.write_csv(clients, output / HISTOGRAMS)

@@ -1,18 +1,14 @@
-"""Classes of every client: a table for the screen, a CSV file, a picture."""
+"""Classes of every client, as a CSV file and as a picture."""
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
-from rich.text import Text
 
 from dqnfed_flwr.errors import RunError
 from dqnfed_flwr.report.plots import STYLE
@@ -23,102 +19,11 @@ if TYPE_CHECKING:
 
     from dqnfed_flwr.data.describe import ClientSummary
 
-WIDEST = 12
-"""Classes that have a column each on the screen; of more, the largest are named."""
-LONGEST = 40
-"""Clients on the screen."""
 WIDEST_TITLE = 80
 """Characters above the picture."""
 FEW, MANY = 20, 25
 """Clients up to which the picture names each, and writes counts into its cells, where there are so few classes."""
-LARGEST = "largest classes"
-_NAMED = 3
-_MORE = {
-    "dirichlet": "raise split.alpha",
-    "shards": "raise split.shards",
-    "pathological": "raise split.classes",
-    "one-class": "join classes with split.merge",
-}
 _BLUES = ("#f3f7fb", "#0072B2", "#00263d")
-
-
-def histogram_table(clients: Sequence[ClientSummary], title: str) -> Table:
-    """One row a client, then the whole; more than `LONGEST` clients are cut off and said to be."""
-    classes, noisy, grouped = len(clients[0].train), any(c.wrong for c in clients), any(c.groups for c in clients)
-    table = Table(title=Text(title), title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for heading in _headings(classes, noisy=noisy, grouped=grouped):
-        table.add_column(heading, justify="left" if heading in (LARGEST, "groups") else "right")
-    shown = clients[:LONGEST]
-    for number, client in enumerate(shown):
-        row = _row(str(number), client, noisy=noisy, grouped=grouped)
-        table.add_row(*row, end_section=number == len(shown) - 1)
-    table.add_row(*_row("all", _whole(clients), noisy=noisy, grouped=grouped))
-    return table
-
-
-def _headings(classes: int, *, noisy: bool, grouped: bool) -> list[str]:
-    by_class = [str(label) for label in range(classes)] if classes <= WIDEST else [LARGEST]
-    further = ["wrong"] * noisy + ["groups"] * grouped
-    return ["k", "train", "test", *by_class, "lacks", *further]
-
-
-def _row(name: str, client: ClientSummary, *, noisy: bool, grouped: bool) -> list[str]:
-    if len(client.train) <= WIDEST:
-        by_class = [str(count) if count else "·" for count in client.train]
-    else:
-        largest = np.argsort(-client.train, kind="stable")[:_NAMED]
-        share = 100 / max(client.samples, 1)
-        by_class = [
-            ", ".join(f"{label}: {client.train[label] * share:.0f} %" for label in largest if client.train[label])
-        ]
-    wrong = f"{100 * client.wrong / max(client.samples, 1):.0f} %" if client.wrong else "·"
-    return [
-        name,
-        str(client.samples),
-        str(client.test.sum()),
-        *by_class,
-        str(len(client.lacking)) if len(client.lacking) else "·",
-        *[wrong] * noisy,
-        *[_groups(client.groups)] * grouped,
-    ]
-
-
-def _groups(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:2])
-    return shown if len(names) <= 2 else f"{len(names)}: {shown}, …"
-
-
-def _whole(clients: Sequence[ClientSummary]) -> ClientSummary:
-    return replace(
-        clients[0],
-        train=np.sum([client.train for client in clients], axis=0),
-        test=np.sum([client.test for client in clients], axis=0),
-        validation=sum(client.validation for client in clients),
-        wrong=sum(client.wrong for client in clients),
-        groups=tuple(sorted({name for client in clients for name in client.groups})),
-    )
-
-
-def notes(clients: Sequence[ClientSummary], partition: str) -> list[str]:
-    """What one should know before training, and what to do where it is not meant."""
-    lacking = [len(client.lacking) for client in clients]
-    sizes = [client.samples for client in clients]
-    said = [f"{len(clients)} clients hold {min(sizes):,} to {max(sizes):,} training samples, {sum(sizes):,} in all"]
-    if any(lacking):
-        advice = f"; where that is not meant, {_MORE[partition]}" if partition in _MORE else ""
-        said.append(
-            f"{np.count_nonzero(lacking)} of them lack classes, up to {max(lacking)} of {len(clients[0].train)}{advice}"
-        )
-    nowhere = np.flatnonzero(np.sum([client.train for client in clients], axis=0) == 0)
-    if len(nowhere):
-        said.append(f"nobody trains on the classes {', '.join(map(str, nowhere[:10]))}{', …' * (len(nowhere) > 10)}")
-    noisy = [client for client in clients if client.wrong]
-    if noisy:
-        shares = [100 * client.wrong / client.samples for client in noisy]
-        said.append(f"{len(noisy)} clients have wrong labels, {min(shares):.0f} to {max(shares):.0f} % of theirs")
-    if len(clients) > LONGEST:
-        said.append(f"the table shows the first {LONGEST} clients; --output writes all of them")
-    return said
 
 
 def write_csv(clients: Sequence[ClientSummary], path: Path) -> Path:

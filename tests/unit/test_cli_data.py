@@ -1,12 +1,16 @@
 from __future__ import annotations
 
 import csv
+import io
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
 from click.testing import Result
+from rich.console import Console
 from typer.testing import CliRunner
 
 from dqnfed_flwr.cli.app import app
@@ -15,7 +19,8 @@ from dqnfed_flwr.data.describe import ClientSummary, summarise
 from dqnfed_flwr.data.published_images import Size
 from dqnfed_flwr.errors import RunError
 from dqnfed_flwr.experiments import load_config
-from dqnfed_flwr.report.histograms import LONGEST, histogram_table, notes, plot_histograms, write_csv
+from dqnfed_flwr.report.class_table import LONGEST, class_table, notes, print_classes
+from dqnfed_flwr.report.histograms import plot_histograms, write_csv
 from tests.helpers.small_sets import shrink
 
 
@@ -84,7 +89,7 @@ def test_many_classes_and_clients_stay_readable(tmp_path: Path) -> None:
     settings = Settings.from_mapping({"data": many_classes(tmp_path, 60, 30), "partition": "groups", "clients": 60})
     clients = summarise(settings)
 
-    table = histogram_table(clients, "title")
+    table = class_table(clients, "title", by_class=False)
 
     assert table.row_count == LONGEST + 1
     assert [column.header for column in table.columns] == ["k", "train", "test", "largest classes", "lacks", "groups"]
@@ -93,6 +98,21 @@ def test_many_classes_and_clients_stay_readable(tmp_path: Path) -> None:
     assert list(table.columns[1].cells)[-1] == "240"
     assert "the table shows the first 40 clients" in notes(clients, "groups")[-1]
     assert not any("split.alpha" in note for note in notes(clients, "groups"))
+
+
+@pytest.mark.parametrize(("width", "terminal", "whole"), [(96, True, True), (95, True, False), (60, False, True)])
+def test_counts_are_never_cut_off(width: int, terminal: bool, whole: bool) -> None:
+    clients = summarise(Settings.from_mapping({"partition": "iid", "clients": 2}))
+    clients = [replace(client, train=100 * client.train) for client in clients]
+    console = Console(file=io.StringIO(), width=width, force_terminal=terminal, color_system=None)
+
+    print_classes(console, clients, "title")
+
+    words = cast(io.StringIO, console.file).getvalue().split()
+    counts = [str(count) for client in clients for count in client.train if count]
+    assert ("largest" in words) is not whole
+    assert not any("…" in word for word in words)
+    assert set(counts) <= set(words) or not whole
 
 
 def test_a_class_that_nobody_holds_is_named(tmp_path: Path) -> None:

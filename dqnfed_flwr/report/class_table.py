@@ -1,0 +1,119 @@
+"""Classes of every client, as a table for the screen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from dqnfed_flwr.data.describe import ClientSummary
+
+WIDEST = 12
+"""Classes that have a column each; of more, the largest are named."""
+LONGEST = 40
+"""Clients on the screen."""
+LARGEST = "largest classes"
+_NAMED = 3
+_UNLIMITED = 10_000
+_MORE = {
+    "dirichlet": "raise split.alpha",
+    "shards": "raise split.shards",
+    "pathological": "raise split.classes",
+    "one-class": "join classes with split.merge",
+}
+
+
+def print_classes(console: Console, clients: Sequence[ClientSummary], title: str) -> None:
+    """Print a row a client and one of all of them, below a title.
+
+    Classes have a column each where there are few of them and the terminal is wide enough; in a pipe the table is as
+    wide as it is.
+    """
+    table = class_table(clients, title, by_class=len(clients[0].train) <= WIDEST)
+    width = console.measure(table, options=console.options.update(max_width=_UNLIMITED)).maximum
+    if not console.is_terminal:
+        console = Console(file=console.file, width=max(width, len(title)))
+    elif width > console.width:
+        table = class_table(clients, title, by_class=False)
+    console.print(table)
+
+
+def class_table(clients: Sequence[ClientSummary], title: str, *, by_class: bool) -> Table:
+    """Samples of each client, by class or with its largest classes; more than `LONGEST` clients are cut off."""
+    noisy, grouped = any(client.wrong for client in clients), any(client.groups for client in clients)
+    table = Table(title=Text(title), title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    classes = [str(label) for label in range(len(clients[0].train))] if by_class else [LARGEST]
+    for heading in ("k", "train", "test", *classes, "lacks", *["wrong"] * noisy, *["groups"] * grouped):
+        table.add_column(heading, justify="left" if heading in (LARGEST, "groups") else "right")
+    shown = clients[:LONGEST]
+    for number, client in enumerate((*shown, _whole(clients))):
+        cells = [
+            str(number) if number < len(shown) else "all",
+            str(client.samples),
+            str(client.test.sum()),
+            *([_count(count) for count in client.train] if by_class else [_largest(client)]),
+            _count(len(client.lacking)),
+            *[_wrong(client)] * noisy,
+            *[_groups(client.groups)] * grouped,
+        ]
+        table.add_row(*cells, end_section=number == len(shown) - 1)
+    return table
+
+
+def _count(number: int) -> str:
+    return str(number) if number else "·"
+
+
+def _largest(client: ClientSummary) -> str:
+    largest = np.argsort(-client.train, kind="stable")[:_NAMED]
+    share = 100 / max(client.samples, 1)
+    return ", ".join(f"{label}: {client.train[label] * share:.0f} %" for label in largest if client.train[label])
+
+
+def _wrong(client: ClientSummary) -> str:
+    return f"{100 * client.wrong / max(client.samples, 1):.0f} %" if client.wrong else "·"
+
+
+def _groups(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:2])
+    return shown if len(names) <= 2 else f"{len(names)}: {shown}, …"
+
+
+def _whole(clients: Sequence[ClientSummary]) -> ClientSummary:
+    return replace(
+        clients[0],
+        train=np.sum([client.train for client in clients], axis=0),
+        test=np.sum([client.test for client in clients], axis=0),
+        validation=sum(client.validation for client in clients),
+        wrong=sum(client.wrong for client in clients),
+        groups=tuple(sorted({name for client in clients for name in client.groups})),
+    )
+
+
+def notes(clients: Sequence[ClientSummary], partition: str) -> list[str]:
+    """What one should know before training, and what to do where it is not meant."""
+    lacking = [len(client.lacking) for client in clients]
+    sizes = [client.samples for client in clients]
+    said = [f"{len(clients)} clients hold {min(sizes):,} to {max(sizes):,} training samples, {sum(sizes):,} in all"]
+    if any(lacking):
+        advice = f"; where that is not meant, {_MORE[partition]}" if partition in _MORE else ""
+        said.append(
+            f"{np.count_nonzero(lacking)} of them lack classes, up to {max(lacking)} of {len(clients[0].train)}{advice}"
+        )
+    nowhere = np.flatnonzero(np.sum([client.train for client in clients], axis=0) == 0)
+    if len(nowhere):
+        said.append(f"nobody trains on the classes {', '.join(map(str, nowhere[:10]))}{', …' * (len(nowhere) > 10)}")
+    noisy = [client for client in clients if client.wrong]
+    if noisy:
+        shares = [100 * client.wrong / client.samples for client in noisy]
+        said.append(f"{len(noisy)} clients have wrong labels, {min(shares):.0f} to {max(shares):.0f} % of theirs")
+    if len(clients) > LONGEST:
+        said.append(f"the table shows the first {LONGEST} clients; --output writes all of them")
+    return said
