@@ -114,6 +114,8 @@ class Part(Group):
         alike = [(row.method, row.own) for row in self.rows]
         if twice := [row.method for place, row in enumerate(self.rows) if alike[place] in alike[:place]]:
             raise ValueError(f"rows: {twice[0]} stands twice with the same settings")
+        if not self.runs and not self.needs:
+            raise ValueError("runs: false needs a reason; say under needs what is missing")
         return self
 
 
