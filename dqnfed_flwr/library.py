@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dqnfed_flwr.errors import ShapeError
+from dqnfed_flwr.linalg.least_distance import Status
 from dqnfed_flwr.linalg.min_norm import (
     CUTOFF,
     GramSolution,
-    Status,
     hull_weights,
     one_sided_weights,
     two_sided_weights,

@@ -8,7 +8,8 @@ import numpy as np
 
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.data.apportion import IntArray
-from dqnfed_flwr.data.clients import ClientPart, check_features, find_part
+from dqnfed_flwr.data.client_part import ClientPart, find_part
+from dqnfed_flwr.data.clients import check_features
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ from __future__ import annotations
 import numpy as np
 
 from dqnfed_flwr.config.methods import AdaFedSettings
-from dqnfed_flwr.linalg.min_norm import STATIONARY_COSINE, two_sided_weights
+from dqnfed_flwr.linalg.least_distance import STATIONARY_COSINE
+from dqnfed_flwr.linalg.min_norm import two_sided_weights
 from dqnfed_flwr.methods._base import GramMethod
 from dqnfed_flwr.methods.rates import BAD_RATE, ZERO_GRADIENT
 from dqnfed_flwr.types import Combination, RoundBatch

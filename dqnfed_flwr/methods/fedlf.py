@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.linalg.min_norm import Status
+from dqnfed_flwr.linalg.least_distance import Status
 from dqnfed_flwr.methods._base import LayerMethod, RoundRows, State
 from dqnfed_flwr.methods.absent import AbsentClients, AbsentRow
 from dqnfed_flwr.methods.guidance import Direction, common_direction, fairness_weights

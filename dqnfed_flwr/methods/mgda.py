@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dqnfed_flwr.linalg.min_norm import Status, hull_weights
+from dqnfed_flwr.linalg.least_distance import Status
+from dqnfed_flwr.linalg.min_norm import hull_weights
 from dqnfed_flwr.methods._base import GramMethod
 from dqnfed_flwr.methods.rates import ZERO_GRADIENT
 from dqnfed_flwr.types import Combination, RoundBatch

@@ -12,7 +12,7 @@ from dqnfed_flwr import library
 from dqnfed_flwr.errors import ShapeError
 from dqnfed_flwr.library import minimum_norm_point, one_sided_step, two_sided_step
 from dqnfed_flwr.linalg.gram_schmidt import newton_rate_step
-from dqnfed_flwr.linalg.min_norm import Status
+from dqnfed_flwr.linalg.least_distance import Status
 from dqnfed_flwr.types import Float64Array, FloatArray
 from tests.helpers.gradient_sets import (
     conflicting_set,

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from PIL import Image
 
+from dqnfed_flwr.compare.curve_plots import draw_rho
 from dqnfed_flwr.compare.labels import label_points
-from dqnfed_flwr.compare.plots import GREY, colours_of, draw_rho, plot_comparison
+from dqnfed_flwr.compare.palette import GREY, colours_of
+from dqnfed_flwr.compare.plots import plot_comparison
 from dqnfed_flwr.compare.spreading import spread
 from dqnfed_flwr.errors import RunError
 from dqnfed_flwr.methods.registry import METHODS

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from dqnfed_flwr.linalg.min_norm import Status
+from dqnfed_flwr.linalg.least_distance import Status
 from dqnfed_flwr.steps import Ladder, StepScale
 from dqnfed_flwr.strategy.checkpoint import CheckpointStore
 from dqnfed_flwr.strategy.pending import PendingStep

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dqnfed_flwr.linalg.min_norm import Status
+from dqnfed_flwr.linalg.least_distance import Status
 from dqnfed_flwr.run_files import EVENTS
 from dqnfed_flwr.strategy.events import most_frequent_reason
 from dqnfed_flwr.telemetry.events import EVENT_SCHEMA, DroppedClient, RoundEvent

@@ -1,0 +1,143 @@
+"""Which samples are one client's: dealt out from the whole set, or its own file, split into train, validation, test."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+from dqnfed_flwr.config import Settings
+from dqnfed_flwr.data.apportion import IntArray
+from dqnfed_flwr.data.dataset import DataSet, as_data_set
+from dqnfed_flwr.data.dealing import deal_out
+from dqnfed_flwr.data.forms import FORMS
+from dqnfed_flwr.data.noise import with_noise
+from dqnfed_flwr.data.sets import is_function, read_arrays
+from dqnfed_flwr.data.splits import stratified
+from dqnfed_flwr.data.user import call_function
+from dqnfed_flwr.errors import DataError
+
+Array = NDArray[Any]
+_SPLIT_TEST, _SPLIT_VALIDATION, _NOISE = 3, 4, 6  # streams of the seed, beside those of `dealing`
+
+
+@dataclass(frozen=True)
+class ClientPart:
+    """Which samples are one client's; none of them is read yet.
+
+    Attributes
+    ----------
+    data : DataSet
+        The set they come from.
+    train, validation : IntArray
+        Sample numbers in its training part.
+    given : IntArray
+        Labels of `train` as the client gets to see them, with noise where the settings ask for it; the right ones are
+        `data.y_train[train]`.
+    x_test, y_test : Array, IntArray
+        What `test` counts in: the test part of the set, or its training part where it has none.
+    test : IntArray
+        Sample numbers.
+    """
+
+    data: DataSet
+    train: IntArray
+    validation: IntArray
+    given: IntArray
+    x_test: Array
+    y_test: IntArray
+    test: IntArray
+
+
+def find_part(settings: Settings, partition: int, data_path: str | None = None) -> ClientPart:
+    """Find the samples of one client, as `clients.load_client` does and from the same arguments, without reading them.
+
+    Raises
+    ------
+    DataError
+        If data or partition cannot be used: the text says what was found, what is allowed and what to do.
+    """
+    source = data_path or settings.data
+    if partition < 0:
+        raise DataError(f"partition-id: found {partition}; clients are numbered from 0")
+    if settings.partition == "file" or is_function(source):
+        if not is_function(source):
+            _refuse_choice(settings)
+            _refuse_numbering(source)
+        data = as_data_set(_own_arrays(settings, source, partition), source, settings.num_classes)
+        test = None if data.y_test is None else np.arange(len(data.y_test))
+        return _split(settings, partition, data, np.arange(len(data.y_train)), test)
+    if partition >= settings.clients:
+        raise DataError(
+            f"partition-id: found {partition}; clients = {settings.clients} allows 0..{settings.clients - 1}"
+        )
+    dealt = deal_out(settings, source)
+    test = None if dealt.test is None else dealt.test[partition]
+    return _split(settings, partition, dealt.data, dealt.train[partition], test)
+
+
+def _refuse_choice(settings: Settings) -> None:
+    """A client's own file is taken whole; a function of the user's may look at these settings itself.
+
+    Raises
+    ------
+    DataError
+        If they ask for a part of it.
+    """
+    asked = {"split.only-classes": settings.split.only_classes, "split.samples": settings.split.samples}
+    if given := [key for key, value in asked.items() if value]:
+        raise DataError(
+            f"partition: file takes a client's whole file, and {', '.join(given)} cannot choose from it; leave "
+            f"{'it' if len(given) == 1 else 'them'} out, and store what the client is to have"
+        )
+
+
+def _refuse_numbering(source: str) -> None:
+    """A client's own file has to say itself which class is which.
+
+    Raises
+    ------
+    DataError
+        If it is of a form that numbers the classes that it finds.
+    """
+    name = source.partition(":")[0]
+    form = FORMS.get(name)
+    if form is not None and form.numbers_classes:
+        raise DataError(
+            f"partition: file: {name} numbers the classes that a file holds, so that they could differ from device to "
+            "device; store each device's samples as .npz, with the same numbers everywhere"
+        )
+
+
+def _own_arrays(settings: Settings, source: str, partition: int) -> Mapping[str, Array]:
+    if not is_function(source):
+        return read_arrays(source)
+    arrays = call_function(source, "data", DataError, settings.flat(), partition, settings.clients)
+    if not isinstance(arrays, Mapping):
+        raise DataError(f"data: {source} returned {type(arrays).__name__}; it must return a mapping of arrays by name")
+    try:
+        return {str(key): np.asarray(value) for key, value in arrays.items()}
+    except (TypeError, ValueError, RuntimeError) as error:  # whatever an array of the user's says
+        raise DataError(f"data: {source} returned what is no array ({' '.join(str(error).split())})") from error
+
+
+def _split(settings: Settings, partition: int, data: DataSet, train: IntArray, test: IntArray | None) -> ClientPart:
+    """Split test samples off where the set has none, then validation samples; then replace labels."""
+    split, y = settings.split, data.y_train
+    x_test, y_test = data.x_test, data.y_test
+    if x_test is None or y_test is None or test is None:
+        x_test, y_test = data.x_train, y
+        kept, apart = stratified(y[train], split.test_fraction, _stream(settings, _SPLIT_TEST, partition))
+        train, test = train[kept], train[apart]
+    kept, apart = stratified(y[train], split.validation_fraction, _stream(settings, _SPLIT_VALIDATION, partition))
+    validation, train = train[apart], train[kept]
+    given = with_noise(y[train], settings.noise, data.num_classes, _stream(settings, _NOISE, partition))
+    return ClientPart(data, train, validation, given, x_test, y_test, test)
+
+
+def _stream(settings: Settings, stream: int, partition: int) -> Generator:
+    return np.random.default_rng((settings.seed, stream, partition))
