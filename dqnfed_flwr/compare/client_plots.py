@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dqnfed_flwr.compare.figures import Summary
-from dqnfed_flwr.compare.palette import GREY, STAND_OUT
+from dqnfed_flwr.compare.figures import Summary, corner
+from dqnfed_flwr.compare.palette import GREY
 from dqnfed_flwr.compare.results import Comparison
 from dqnfed_flwr.report.plots import BINS, COLOURS
 
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from dqnfed_flwr.compare.labels import Label
 
 MOST_COLUMNS = 6
-FAR = 3.0
-"""Points farther below the lower quartile than so many interquartile ranges are named in the margin."""
 
 
 def panels_of(rows: int) -> tuple[int, int]:
@@ -72,7 +70,7 @@ def draw_fairness(comparison: Comparison, colours: dict[int, str], figure: Figur
     axes = figure.subplots()
     figures, shown = comparison.figures, comparison.comparable(colours)
     places = {place: (figures[place]["mean"], figures[place]["worst10"]) for place in shown}
-    floors = [_floor([100 * pair[axis].mean for pair in places.values()]) for axis in (0, 1)]
+    floors = [corner([100 * pair[axis].mean for pair in places.values()]) for axis in (0, 1)]
     labels: list[Label] = []
     outside = []
     for place, (mean, worst) in places.items():
@@ -99,14 +97,6 @@ def draw_fairness(comparison: Comparison, colours: dict[int, str], figure: Figur
 
 def _bar(summary: Summary) -> float:
     return 0.0 if math.isnan(summary.std) else 100 * summary.std
-
-
-def _floor(values: list[float]) -> float:
-    """Below it a point would squeeze all others into a corner."""
-    if len(values) < 2 * STAND_OUT:
-        return -math.inf
-    low, high = np.quantile(values, [0.25, 0.75])
-    return float(low - FAR * max(high - low, 1.0))
 
 
 def _wrapped(text: str, width: int = 130) -> str:

@@ -5,26 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from dqnfed_flwr.compare.figures import Curve, curve, mean_accuracy
+from dqnfed_flwr.compare.curves import Curve, curves_of
+from dqnfed_flwr.compare.figures import mean_accuracy
 from dqnfed_flwr.compare.palette import GREY
 from dqnfed_flwr.compare.results import Comparison
 from dqnfed_flwr.report.plots import COLOURS
-from dqnfed_flwr.telemetry.events import RoundEvent
 from dqnfed_flwr.types import Float64Array
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SHARE_SMOOTHED = 10
+PARTS = 10
+"""A running mean takes in one of so many parts of the rounds."""
 
 
 def draw_accuracy(comparison: Comparison, colours: dict[int, str], figure: Figure) -> None:
     """Mean accuracy against rounds, traffic and time."""
     panels = figure.subplots(1, 3, sharey=True)
-    curves = _curves(comparison, comparison.comparable(colours), mean_accuracy)
+    curves = curves_of(comparison, comparison.comparable(colours), mean_accuracy)
     kinds: tuple[tuple[str, Callable[[Curve], Float64Array]], ...] = (
         ("traffic, both ways, MB", lambda found: found.megabytes),
         ("seconds", lambda found: found.seconds),
@@ -46,19 +45,14 @@ def draw_accuracy(comparison: Comparison, colours: dict[int, str], figure: Figur
 def draw_rho(comparison: Comparison, colours: dict[int, str], figure: Figure) -> None:
     """rho_t over the rounds."""
     axes = figure.subplots()
-    curves = _curves(comparison, colours, lambda event: event.improved_ratio / 100)
-    smooth = {place: _smoothed(found) for place, found in curves.items()}
+    curves = curves_of(comparison, colours, lambda event: event.improved_ratio / 100)
+    smooth = {place: found.smoothed(PARTS) for place, found in curves.items()}
     _draw_curves(axes, smooth, colours, lambda found: found.rounds, bands=False)
-    window = max((_window(found) for found in curves.values()), default=1)
+    window = max((found.window(PARTS) for found in curves.values()), default=1)
     over = f", running mean over {window} rounds" if window > 1 else ""
     axes.set(title=f"Clients whose training loss did not rise{over}", xlabel="round", ylabel="ρ", ylim=(-0.03, 1.04))
     axes.locator_params(axis="x", integer=True)
     _label_lines(figure, axes, comparison, smooth, colours)
-
-
-def _curves(comparison: Comparison, colours: dict[int, str], figure: Callable[[RoundEvent], float]) -> dict[int, Curve]:
-    found = {place: curve(comparison.rows[place].records, figure) for place in colours}
-    return {place: each for place, each in found.items() if each is not None}
 
 
 def _draw_curves(
@@ -103,19 +97,3 @@ def _label_lines(
             for place, found in curves.items()
         ],
     )
-
-
-def _window(found: Curve) -> int:
-    return max(1, found.rounds.size // SHARE_SMOOTHED)
-
-
-def _smoothed(found: Curve) -> Curve:
-    """A running mean over a tenth of the rounds."""
-    window = _window(found)
-
-    def smooth(values: Float64Array) -> Float64Array:
-        return np.convolve(values, np.ones(window) / window, mode="valid")
-
-    start = window - 1
-    x = found.rounds[start:], found.megabytes[start:], found.seconds[start:]
-    return Curve(*x, smooth(found.mean), smooth(found.std))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +15,8 @@ from dqnfed_flwr.telemetry.events import RoundEvent
 from dqnfed_flwr.types import Float64Array
 
 LEVEL = 0.95
+FAR, MANY = 3.0, 8
+"""Of so many points, those farther below the lower quartile than so many interquartile ranges are left out of sight."""
 Difference = Callable[[Record, Record], float]
 """From a run and another one with the same seed to a number."""
 
@@ -38,25 +39,6 @@ class Interval(NamedTuple):
     def excludes_zero(self) -> bool:
         """Whether 0 lies outside."""
         return self.low > 0 or self.high < 0
-
-
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """A figure of all seeds of a row over the rounds, each array [T].
-
-    Attributes
-    ----------
-    rounds, megabytes, seconds : Float64Array
-        Where it was known: round, traffic and time since the beginning (means over seeds).
-    mean, std : Float64Array
-        Over seeds; `std` is 0 with one seed.
-    """
-
-    rounds: Float64Array
-    megabytes: Float64Array
-    seconds: Float64Array
-    mean: Float64Array
-    std: Float64Array
 
 
 def summarise(values: Sequence[float]) -> Summary:
@@ -143,34 +125,14 @@ def mean_accuracy(event: RoundEvent) -> float:
     return float(np.mean(list(event.accuracy.values()))) if event.accuracy else math.nan
 
 
-def curve(records: Sequence[Record], figure: Callable[[RoundEvent], float]) -> Curve | None:
-    """A figure over the rounds, from the first round in which all seeds know it.
-
-    Where seeds know it in different rounds, the latest known value stands; a run that ended early keeps its last one.
-    None if no run knows it.
-    """
-    known = [found for record in records if record.good and (found := _known(record.events, figure)).size]
-    if not known:
-        return None
-    rounds = np.unique(np.concatenate([found[0] for found in known]))
-    rounds = rounds[rounds >= max(found[0, 0] for found in known)]
-    latest = np.stack([found[:, np.searchsorted(found[0], rounds, side="right") - 1] for found in known])
-    mean = latest.mean(axis=0)
-    std = latest[:, 3].std(axis=0, ddof=1) if len(known) > 1 else np.zeros_like(rounds)
-    return Curve(rounds, mean[1], mean[2], mean[3], std)
-
-
-def _known(events: Sequence[RoundEvent], figure: Callable[[RoundEvent], float]) -> Float64Array:
-    """Round, megabytes so far, seconds so far and figure [4, T] of the rounds that know it."""
-    traffic = np.cumsum([event.bytes_up + event.bytes_down for event in events]) / 1e6
-    seconds = np.cumsum([event.seconds.get("total", 0.0) for event in events])
-    rows = np.array(
-        [(event.round, *place, figure(event)) for event, *place in zip(events, traffic, seconds, strict=True)],
-        dtype=np.float64,
-    ).reshape(-1, 4)
-    return rows[~np.isnan(rows[:, 3])].T
-
-
 def value_of(figures: Mapping[str, Summary], key: str) -> Summary:
     """A summary, NaN where it is not known."""
     return figures.get(key, Summary(math.nan, math.nan))
+
+
+def corner(values: Sequence[float]) -> float:
+    """Below it a point of a picture would squeeze all others into a corner; minus infinity where they are few."""
+    if len(values) < MANY:
+        return -math.inf
+    low, high = np.quantile(values, [0.25, 0.75])
+    return float(low - FAR * max(high - low, 1.0))

@@ -10,8 +10,9 @@ from dqnfed_flwr.compare.claims import CLAIMS, NEAR_ONE, SMOOTH, Finding, Verdic
 from dqnfed_flwr.compare.figures import summarise
 from dqnfed_flwr.compare.provenance import commits_text, seconds_of
 from dqnfed_flwr.compare.sheets import Cell, Table
-from dqnfed_flwr.report.page.charts import GREY, Style, interval_chart, reach_of
 from dqnfed_flwr.report.page.document import Section
+from dqnfed_flwr.report.page.interval_charts import interval_chart, reach_of
+from dqnfed_flwr.report.page.look import GREY, Style
 
 RANKS = {0: "", 1: "first", 2: "second"}
 TONES = {

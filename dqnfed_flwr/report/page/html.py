@@ -5,8 +5,11 @@ from __future__ import annotations
 from html import escape
 from importlib import resources
 
-from dqnfed_flwr.report.page import blocks, charts
+from dqnfed_flwr.report.page import blocks
+from dqnfed_flwr.report.page.client_charts import client_chart, fairness_chart, histogram_limits
+from dqnfed_flwr.report.page.curve_charts import accuracy_chart, rho_chart
 from dqnfed_flwr.report.page.document import Chapter, Document, Section
+from dqnfed_flwr.report.page.look import GREY, Style, styles
 from dqnfed_flwr.reproduce.scale import AS_IN_MANIFEST
 
 
@@ -43,7 +46,7 @@ def _source(chapter: Chapter) -> str:
 
 def _part(section: Section, document: Document) -> str:
     comparison = section.comparison
-    look = charts.styles(comparison, document.bright)
+    look = styles(comparison, document.bright)
     ours = comparison.reference.label if comparison.reference else ""
     main, *others = section.tables
     heading = f"<h2>{escape(section.title)}</h2>" if section.title != document.title else ""
@@ -60,25 +63,25 @@ def _part(section: Section, document: Document) -> str:
     return "".join(body)
 
 
-def _charts(section: Section, look: dict[int, charts.Style]) -> list[str]:
+def _charts(section: Section, look: dict[int, Style]) -> list[str]:
     comparison = section.comparison
     reduced = (
         f" {section.label[:1].upper()}{section.label[1:]}." if section.label != AS_IN_MANIFEST and section.label else ""
     )
-    grey = " Grey: the other methods." if any(style.colour == charts.GREY for style in look.values()) else ""
+    grey = " Grey: the other methods." if any(style.colour == GREY for style in look.values()) else ""
     bands = f"Mean over clients; band: standard deviation over seeds.{grey}{reduced}"
     window = "Share of the participants whose training loss did not rise, running mean over a twentieth of the rounds."
     named = comparison.reference.label if comparison.reference else ""
     outline = f" Outline: {named}." if named else ""
     return [
         '<div class="pair">',
-        _card("Accuracy by rounds", bands, charts.accuracy_chart(comparison, look, "rounds")),
-        _card("Accuracy by time", bands, charts.accuracy_chart(comparison, look, "seconds")),
-        _card("Nobody pays: ρ by rounds", window + reduced, charts.rho_chart(comparison, look)),
+        _card("Accuracy by rounds", bands, accuracy_chart(comparison, look, "rounds")),
+        _card("Accuracy by time", bands, accuracy_chart(comparison, look, "seconds")),
+        _card("Nobody pays: ρ by rounds", window + reduced, rho_chart(comparison, look)),
         _card(
             "Fairness against accuracy",
             f"Up and to the right is better; bars: standard deviation over seeds.{reduced}",
-            charts.fairness_chart(comparison, look),
+            fairness_chart(comparison, look),
         ),
         "</div>",
         _card(
@@ -94,9 +97,9 @@ def _charts(section: Section, look: dict[int, charts.Style]) -> list[str]:
     ]
 
 
-def _histograms(section: Section, look: dict[int, charts.Style]) -> str:
-    edges, top = charts.histogram_limits(section.comparison, look)
-    panels = "".join(charts.client_chart(section.comparison, look, place, edges, top) for place in look)
+def _histograms(section: Section, look: dict[int, Style]) -> str:
+    edges, top = histogram_limits(section.comparison, look)
+    panels = "".join(client_chart(section.comparison, look, place, edges, top) for place in look)
     return f'<div class="smalls">{panels}</div>'
 
 

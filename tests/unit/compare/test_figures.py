@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from dqnfed_flwr.compare.curves import curve
 from dqnfed_flwr.compare.entries import Entry
 from dqnfed_flwr.compare.figures import (
     Interval,
-    curve,
     difference_of,
     interval,
     mean_accuracy,
