@@ -109,7 +109,7 @@ def remove_node(
     Exit status: 0 removed, 1 its key is or may still be registered, and nothing was removed, 2 no such node.
     """
     from dqnfed_flwr.deploy import build, registry
-    from dqnfed_flwr.deploy.plan import read_plan
+    from dqnfed_flwr.deploy.plan_files import read_plan
 
     place = _place(directory)
     read_plan(place).node(name)
@@ -136,7 +136,7 @@ def remove_node(
 def register(directory: Directory) -> None:
     """Tell the SuperLink, which must be running, which keys may take part."""
     from dqnfed_flwr.deploy import registry
-    from dqnfed_flwr.deploy.plan import read_plan
+    from dqnfed_flwr.deploy.plan_files import read_plan
 
     place = _place(directory)
     outcome = registry.register(place, read_plan(place))
@@ -182,7 +182,7 @@ def refresh(directory: Directory) -> None:
 
     Keys, certificates and the operator's connection stay as they are. What you added to the files is lost.
     """
-    from dqnfed_flwr.deploy.plan import read_plan
+    from dqnfed_flwr.deploy.plan_files import read_plan
     from dqnfed_flwr.deploy.refresh import refresh
 
     place = _place(directory)

@@ -23,7 +23,8 @@ from dqnfed_flwr.deploy.files import (
     write_private,
     write_public,
 )
-from dqnfed_flwr.deploy.plan import CONNECTION, PLAN, Federation, Node, read_plan, write_plan
+from dqnfed_flwr.deploy.plan import CONNECTION, Federation, Node
+from dqnfed_flwr.deploy.plan_files import PLAN, read_plan, write_plan
 from dqnfed_flwr.errors import ConfigError
 
 SECRET_BYTES = 48

@@ -23,7 +23,8 @@ from dqnfed_flwr.deploy.check_machine import clock, disk, flower, programs
 from dqnfed_flwr.deploy.check_network import node_port, reach, registered, server_ports, skew
 from dqnfed_flwr.deploy.files import as_owner, is_there
 from dqnfed_flwr.deploy.findings import Finding, Findings, Level
-from dqnfed_flwr.deploy.plan import BUNDLE, HTTP_SINCE, Federation, doors, minor, read_bundle, read_plan
+from dqnfed_flwr.deploy.plan import HTTP_SINCE, Federation, doors, minor
+from dqnfed_flwr.deploy.plan_files import BUNDLE, read_bundle, read_plan
 from dqnfed_flwr.deploy.probe import Port
 from dqnfed_flwr.deploy.registry import known
 from dqnfed_flwr.version import package_version

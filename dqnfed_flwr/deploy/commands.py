@@ -8,7 +8,8 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from dqnfed_flwr.deploy.plan import BUNDLE, CONNECTION, Federation, Node, bundle_text
+from dqnfed_flwr.deploy.plan import CONNECTION, Federation, Node
+from dqnfed_flwr.deploy.plan_files import BUNDLE, bundle_text
 
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",

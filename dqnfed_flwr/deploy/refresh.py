@@ -9,7 +9,8 @@ from pathlib import Path
 
 from dqnfed_flwr.deploy.commands import command_files, node_files, server_environment
 from dqnfed_flwr.deploy.files import changing, demand, is_there, write_public
-from dqnfed_flwr.deploy.plan import BUNDLE, PLAN, Federation, plan_text, read_plan
+from dqnfed_flwr.deploy.plan import Federation
+from dqnfed_flwr.deploy.plan_files import BUNDLE, PLAN, plan_text, read_plan
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.version import package_version
 

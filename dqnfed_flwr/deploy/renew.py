@@ -9,7 +9,8 @@ from pathlib import Path
 from dqnfed_flwr.deploy import pki
 from dqnfed_flwr.deploy.build import trusted
 from dqnfed_flwr.deploy.files import changing, demand, make_directory, write_private, write_public
-from dqnfed_flwr.deploy.plan import Federation, read_plan, write_plan
+from dqnfed_flwr.deploy.plan import Federation
+from dqnfed_flwr.deploy.plan_files import read_plan, write_plan
 from dqnfed_flwr.errors import ConfigError
 
 

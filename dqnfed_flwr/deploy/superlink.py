@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from dqnfed_flwr.deploy.files import is_there
-from dqnfed_flwr.deploy.plan import CONNECTION, PLAN
+from dqnfed_flwr.deploy.plan import CONNECTION
+from dqnfed_flwr.deploy.plan_files import PLAN
 from dqnfed_flwr.engine.flwr_command import FlwrCommand, TimedOutError, flwr_environment
 from dqnfed_flwr.errors import ConfigError, RunError
 

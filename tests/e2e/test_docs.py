@@ -46,7 +46,17 @@ DRY = {
 }
 """What an installation is tried as: everything but the download."""
 WITHOUT_FLOWER = ("admission", "linalg", "methods", "data", "models", "steps", "fairness", "params")
-WITHOUT_FLOWER_AT_CLIENTS = ("gradients", "together", "curvature", "probing", "line", "round_memory", "worker", "work")
+WITHOUT_FLOWER_AT_CLIENTS = (
+    "chunks",
+    "gradients",
+    "together",
+    "curvature",
+    "probing",
+    "line",
+    "round_memory",
+    "worker",
+    "work",
+)
 
 
 def kind(block: Block) -> str:

@@ -22,7 +22,8 @@ from dqnfed_flwr.deploy.commands import (
     superlink_arguments,
     supernode_arguments,
 )
-from dqnfed_flwr.deploy.plan import CONNECTION, Federation, Node, read_plan
+from dqnfed_flwr.deploy.plan import CONNECTION, Federation, Node
+from dqnfed_flwr.deploy.plan_files import read_plan
 from dqnfed_flwr.deploy.registry import listed, operator_command, register
 from dqnfed_flwr.engine.flower import write_app
 from dqnfed_flwr.engine.flwr_command import FlwrCommand, flwr_environment, run_record, run_status

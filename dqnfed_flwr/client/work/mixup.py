@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dqnfed_flwr.client.gradients import cross_entropy
+from dqnfed_flwr.client.chunks import cross_entropy
 from dqnfed_flwr.errors import ConfigError
 
 STREAM = 3

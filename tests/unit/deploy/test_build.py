@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from dqnfed_flwr.deploy import build, files, pki, renew
-from dqnfed_flwr.deploy.plan import Federation, Node, read_plan
+from dqnfed_flwr.deploy.plan import Federation, Node
+from dqnfed_flwr.deploy.plan_files import read_plan
 from dqnfed_flwr.errors import ConfigError, RunError
 
 PLAN = Federation(

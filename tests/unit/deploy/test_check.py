@@ -14,7 +14,8 @@ import pytest
 
 from dqnfed_flwr.deploy import check, pki, probe, registry
 from dqnfed_flwr.deploy.findings import Level, failed
-from dqnfed_flwr.deploy.plan import Node, bundle_text, read_plan, write_plan
+from dqnfed_flwr.deploy.plan import Node
+from dqnfed_flwr.deploy.plan_files import bundle_text, read_plan, write_plan
 from dqnfed_flwr.errors import ConfigError
 from tests.helpers.checks import only, troubles
 

@@ -17,7 +17,7 @@ from cryptography import x509
 from dqnfed_flwr.deploy import check, pki, probe
 from dqnfed_flwr.deploy.check_network import node_port, reach, server_ports, skew
 from dqnfed_flwr.deploy.findings import Level, failed
-from dqnfed_flwr.deploy.plan import read_plan, write_plan
+from dqnfed_flwr.deploy.plan_files import read_plan, write_plan
 from dqnfed_flwr.deploy.probe import Port
 from dqnfed_flwr.deploy.renew import rotate
 from tests.helpers.checks import only, server, troubles

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from dqnfed_flwr.cli.app import app
 from dqnfed_flwr.deploy import registry
-from dqnfed_flwr.deploy.plan import read_plan
+from dqnfed_flwr.deploy.plan_files import read_plan
 from dqnfed_flwr.engine.flwr_command import FlwrCommand
 
 

@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 from dqnfed_flwr.cli.app import app
 from dqnfed_flwr.deploy import build, check, refresh, registry, renew
 from dqnfed_flwr.deploy.findings import Finding, Level
-from dqnfed_flwr.deploy.plan import Federation, Node, bundle_text, read_plan
+from dqnfed_flwr.deploy.plan import Federation, Node
+from dqnfed_flwr.deploy.plan_files import bundle_text, read_plan
 from dqnfed_flwr.deploy.superlink import connect
 from dqnfed_flwr.engine.flwr_command import FlwrCommand
 from dqnfed_flwr.errors import ConfigError, RunError
