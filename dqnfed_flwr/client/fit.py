@@ -16,7 +16,7 @@ _TRIED = 8
 
 
 def check_fit(model: FlatModel, inputs: Tensor, outputs: int) -> None:
-    """Pass one sample through the model, and where it may draw random numbers a few, twice.
+    """Pass one sample through the model, the least and the greatest token, and where it may draw a few samples, twice.
 
     Parameters
     ----------
@@ -40,6 +40,8 @@ def check_fit(model: FlatModel, inputs: Tensor, outputs: int) -> None:
             f"model: {what} gave {shape}; need one logit a class, [1, {outputs or 'classes'}]: build the last layer "
             "for num_classes outputs"
         )
+    if not inputs.is_floating_point():
+        _answer(model, _extreme(inputs), 0)
     if model.draws and not _repeats(model, inputs[:_TRIED]):
         raise ModelError(
             f"model: {type(model.module).__name__} gives the same samples other logits each time, though it was set to "
@@ -53,7 +55,7 @@ def _answer(model: FlatModel, inputs: Tensor, seed: int) -> object:
             answer: object = model.module(inputs.clone())
     except Exception as cause:  # whatever layers of the user's own do
         what = f"{type(model.module).__name__} on a sample of {_described(inputs)}"
-        whole = "" if inputs.is_floating_point() else "; whole numbers count as tokens: store x_train as float"
+        whole = "" if inputs.is_floating_point() else f"; whole numbers count as tokens, here {_range(inputs)}"
         words = " ".join(f"{type(cause).__name__}: {cause}".split())
         raise ModelError(f"model: {what} raised {words}{whole}") from cause
     return answer
@@ -63,6 +65,16 @@ def _repeats(model: FlatModel, inputs: Tensor) -> bool:
     """Whether other random numbers leave the logits as they are."""
     one, other = (torch.as_tensor(_answer(model, inputs, seed)) for seed in (0, 1))
     return torch.equal(one.nan_to_num(), other.nan_to_num())
+
+
+def _extreme(tokens: Tensor) -> Tensor:
+    """The samples that hold the least and the greatest token, which a layer of embeddings may have no row for."""
+    flat = tokens.reshape(len(tokens), -1)
+    return tokens[torch.stack([flat.amin(1).argmin(), flat.amax(1).argmax()])]
+
+
+def _range(tokens: Tensor) -> str:
+    return f"{int(tokens.min())} to {int(tokens.max())}: store x_train as float, or build the model for so many tokens"
 
 
 def _described(inputs: Tensor) -> str:

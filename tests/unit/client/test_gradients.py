@@ -299,7 +299,7 @@ def test_unfit_vectors_and_empty_data_are_refused() -> None:
         ),
         (nn.Linear(6, 1), torch.ones(4, 6), r"gave \(1, 1\); need one logit a class, \[1, 5\]"),
         (nn.Sequential(nn.Linear(6, 5), nn.Flatten(0)), torch.ones(4, 6), r"gave \(5,\); need one logit a class"),
-        (nn.Linear(6, 5), torch.ones(4, 6, dtype=torch.int64), r"int64 raised .*: store x_train as float$"),
+        (nn.Linear(6, 5), torch.ones(4, 6, dtype=torch.int64), r"int64 raised .*: store x_train as float, or build "),
         (Forgetful(always=True), torch.ones(4, 6), r"other logits each time.* dropout\(x, training=self.training\)"),
     ],
 )
@@ -310,6 +310,13 @@ def test_a_model_that_does_not_fit_is_told_in_one_line(
     with pytest.raises(ModelError, match=message) as raised:
         LocalLoss(FlatModel(module, CPU), (inputs, torch.zeros(4, dtype=torch.int64)), chunk=chunk, outputs=5)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("unknown", [-1, 5])
+def test_a_token_that_the_model_has_no_row_for_is_told_wherever_it_stands(unknown: int) -> None:
+    tokens = torch.tensor([[1, 2], [0, 4], [3, unknown], [1, 1]])
+    with pytest.raises(ModelError, match=rf"tokens, here {min(0, unknown)} to {max(4, unknown)}: .*so many tokens$"):
+        LocalLoss(FlatModel(TinyLstm(), CPU), (tokens, torch.zeros(4, dtype=torch.int64)))
 
 
 def test_a_model_that_draws_in_training_alone_is_taken() -> None:
