@@ -81,7 +81,7 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """Curvature at a point: the pairs in use, oldest first, and the rate."""
+    """Curvature at a point: the pairs behind it, oldest first, with damping one more to measure by, and the rate."""
 
     pairs: list[Pair]
     rate: Rate
@@ -131,10 +131,10 @@ class Curvature:
         if self._cached:
             self.state.visit = Visit(point.exchange, point.theta, point.gradient)
         kept = len(fit.history)
-        return Observation(pairs[-self._settings.memory :], self.rate(point.gradient, fit.rate(), kept, rejected))
+        return Observation(pairs, self.rate(point.gradient, fit.rate(), kept, rejected))
 
     def history(self, pairs: Sequence[Pair]) -> LBFGSHistory:
-        """An L-BFGS history that took in `pairs`."""
+        """An L-BFGS history that took in `pairs`, of which it keeps the last m."""
         history = _empty_history(self._settings)
         for s, y in pairs:
             history.push(s, y)
@@ -144,7 +144,10 @@ class Curvature:
         """`value` where it is a rate of `kept` pairs; else lr |g|^2, and the pairs count as turned away."""
         if kept and 0 < value < math.inf:
             return Rate(value, kept, rejected)
-        return Rate(self._lr * float(torch.dot(gradient, gradient)), 0, rejected + kept)
+        square = float(torch.dot(gradient, gradient))
+        if not 0 < square < math.inf:  # in the dtype of the model
+            square = float(gradient.cpu().double().square().sum())
+        return Rate(self._lr * square, 0, rejected + kept)
 
     def _form(self, point: Point) -> Pair | None:
         return self._hessian_pair(point) if self._settings.kind == "hvp" else self._secant_pair(point)

@@ -55,6 +55,12 @@ def _anchored(settings: Settings) -> bool:
     return settings.dqn_fed.form == "anchored" and settings.reference != "none"
 
 
+def _rates_differ(settings: Settings) -> bool:
+    """Whether rates are more than lr times the squared lengths of the rows."""
+    passes = settings.local_work == "lbfgs" and settings.local.epochs > 1
+    return passes or (settings.local_work in ("gradient", "lbfgs") and settings.curvature.kind != "none")
+
+
 READ_WHERE: Mapping[str, Asks] = {
     **dict.fromkeys(("split.alpha", "split.min-samples"), _dealt("dirichlet")),
     "split.shards": _dealt("shards"),
@@ -76,7 +82,9 @@ READ_WHERE: Mapping[str, Asks] = {
         (f"admission.{kebab(key)}" for key in AdmissionSettings.model_fields if key != "mode"),
         lambda settings: settings.admission.mode != "off",
     ),
+    "step.min-move": lambda settings: settings.rule == "probed" or settings.step.on_stationary == "relax",
     **dict.fromkeys(("dqn-fed.lr", "dqn-fed.scale"), _anchored),
+    "dqn-fed.rate-spread": _rates_differ,
     "dqn-fed.reference": lambda settings: settings.dqn_fed.form == "anchored",
     "dqn-fed.beta": lambda settings: _anchored(settings) and settings.reference == "momentum",
     "dqn-fed.memory": lambda settings: _anchored(settings) and settings.reference == "lbfgs",

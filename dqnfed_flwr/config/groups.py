@@ -82,7 +82,7 @@ class CurvatureSettings(Group):
     )
     previous: Literal["cached", "recomputed"] = Field("cached", description="gradient at the pair's older model")
     memory: int = Field(1, ge=1, le=100, description="pairs kept, m")
-    filter: float = Field(1e-8, ge=0, description="a pair is kept if s.y > filter |s| |y|")
+    filter: float = Field(1e-8, ge=0, lt=1, description="a pair is kept if s.y > filter |s| |y|")
     damping: bool = Field(False, description="Powell damping in place of the filter")
 
 

@@ -93,9 +93,9 @@ class TopK(Compressor):
         self._size = size
 
     def shapes(self, blocks: int, width: int) -> Shapes:
-        """Places in the flattened block, and values, each [B, K]."""
+        """Rows and columns of the entries [B, 2, K], and their values [B, K]."""
         count = self._count(width)
-        return {"places": (blocks, count), "values": (blocks, count)}
+        return {"places": (blocks, 2, count), "values": (blocks, count)}
 
     def compress(self, matrices: Tensor) -> dict[str, Tensor]:
         """Pick the entries; places are sent in the dtype of the values."""
@@ -103,18 +103,20 @@ class TopK(Compressor):
         flat = matrices.triu().flatten(1)
         weights = flat.abs() * (2 - torch.eye(width, dtype=flat.dtype, device=flat.device)).flatten().sqrt()
         places = weights.argsort(dim=1, descending=True, stable=True)[:, : self._count(width)]
-        return {"places": places.to(matrices.dtype), "values": torch.take_along_dim(flat, places, dim=1)}
+        pairs = torch.stack([places // width, places % width], dim=1)
+        return {"places": pairs.to(matrices.dtype), "values": torch.take_along_dim(flat, places, dim=1)}
 
     def expand(self, messages: Messages, width: int) -> Tensor:
         """Write the entries to both triangles."""
-        values, places = messages["values"], messages["places"].long()
+        values, (rows, columns) = messages["values"], messages["places"].long().unbind(1)
+        places = rows * width + columns
         upper = values.new_zeros(len(values), width * width).scatter_(1, places, values).view(-1, width, width)
         return upper + upper.mT - torch.diag_embed(upper.diagonal(dim1=1, dim2=2))
 
     def valid(self, messages: Mapping[str, FloatArray], width: int) -> bool:
         """Whether the places are whole numbers within the block."""
         places = messages["places"]
-        return bool(((places == np.floor(places)) & (places >= 0) & (places < width * width)).all())
+        return bool(((places == np.floor(places)) & (places >= 0) & (places < width)).all())
 
     def _count(self, width: int) -> int:
         return min(self._size * width, width * (width + 1) // 2)
@@ -167,7 +169,8 @@ def solve_shifted(blocks: Tensor, shift: Tensor, right: Tensor, floor: float) ->
     width = blocks.shape[-1]
     if width == 1:
         diagonal = blocks.view(-1) + shift
-        return right / diagonal.clamp(min=floor)[:, None], int((diagonal < floor).sum())
+        wrong = ~(diagonal > 0)
+        return right / diagonal.masked_fill(wrong, floor)[:, None], int(wrong.sum())
     shifted = blocks + shift[:, None, None] * torch.eye(width, dtype=blocks.dtype)
     factors, failed = torch.linalg.cholesky_ex(shifted)
     bad = failed > 0

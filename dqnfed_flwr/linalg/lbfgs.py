@@ -40,7 +40,9 @@ class LBFGSHistory:
     pair with s.y < 0.2 s.B s is first moved to phi y + (1 - phi) B s, phi chosen such that its curvature becomes
     0.2 s.B s (Powell 1978; Nocedal and Wright, procedure 18.2). B is here the scaled identity of the recursion,
     I / gamma with the gamma before this pair, and not the full approximation: one vector operation, and one odd pair
-    cannot spoil the measure by which the next is judged. The filter still applies to what damping leaves.
+    cannot spoil the measure by which the next is judged. The first pair, where no `initial_scale` is given, is measured
+    by itself, gamma = |s| / |y|, which has its units: it is damped where the cosine of s and y is below 0.2. The filter
+    still applies to what damping leaves.
 
     Parameters
     ----------
@@ -206,10 +208,11 @@ class LBFGSHistory:
         pair, damped = _measure(s, y), False
         if not all(map(math.isfinite, (ss, pair.sy, pair.yy))) or ss == 0:
             return None, False
-        energy = ss / self.scale  # s.B s
+        measured = bool(self._pairs) or self._initial_scale is not None
+        energy = ss / self.scale if measured else math.sqrt(ss * pair.yy)  # s.B s
         if self._damping and pair.sy < DAMPING_SHARE * energy:
             phi = (1 - DAMPING_SHARE) * energy / (energy - pair.sy)
-            pair, damped = _measure(s, phi * y + ((1 - phi) / self.scale) * s), True
+            pair, damped = _measure(s, phi * y + ((1 - phi) * energy / ss) * s), True
         if not pair.sy > self._filter * math.sqrt(ss * pair.yy):
             return None, False
         return _Pair(s.clone(), pair.y if damped else y.clone(), pair.sy, pair.yy), damped

@@ -131,13 +131,12 @@ class AnchoredMethod(Method):
         return one_sided_weights(rows.basis.gram(slots), rates, offset=self._descent(slots, rows))
 
     def settle(self, step: Tensor, factor: float) -> None:
-        """Hand the step on to the anchor's memory; a step that was taken ends a retreat."""
+        """Hand the step on to the anchor's memory; a retreat ends with its round."""
         self._anchor.settle(step, factor)
-        if factor > 0:
-            self._retreated = False
+        self._retreated = False
 
     def retreat(self) -> bool:
-        """Fall back to the one-sided step, once."""
+        """Fall back to the one-sided step, once a round."""
         if self._retreated:
             return False
         self._anchor.forget()

@@ -32,7 +32,8 @@ class FedMdfg(Method):
     now. The losses differ too much if their angle to equal ones is above `angle`, or if some clients, not all, are
     above the running reference of their own loss.
 
-    Deviations from the paper: a client with a zero gradient is left out of the round and counted; where the clients
+    Deviations from the paper: where all participants are above their references, that alone does not ask for fairness;
+    a client with a zero gradient is left out of the round and counted; where the clients
     have a common descent direction and the further objectives have none with them, those are dropped, first fairness,
     then the absent clients, and `notes` say so (`objectives_dropped`). From published code: the rows of absent clients
     are as long as those of this round, not of theirs; with full participation none are kept; the hull problem is

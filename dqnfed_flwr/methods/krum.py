@@ -9,6 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from dqnfed_flwr.config.methods import KrumSettings
+from dqnfed_flwr.linalg.min_norm import CUTOFF
+from dqnfed_flwr.linalg.scaling import ScaledGram
 from dqnfed_flwr.methods._base import GramMethod
 from dqnfed_flwr.types import Combination, Float64Array, RoundBatch
 
@@ -47,9 +49,12 @@ class Krum(GramMethod):
         chosen = np.argsort(krum_scores(batch.gram, byzantine), kind="stable")[:keep]
         weights = np.zeros(count)
         weights[chosen] = self._unit / keep
+        scaled = ScaledGram.of(batch.gram)
         fits = byzantine == self._settings.byzantine and count >= 3
         return Combination(
             weights,
+            rank=scaled.rank(CUTOFF),
+            condition=scaled.condition(CUTOFF),
             status="converged" if fits else FEWER_BYZANTINE,
             notes={"byzantine": float(byzantine), "kept": float(keep)},
         )

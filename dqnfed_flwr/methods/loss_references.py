@@ -14,17 +14,17 @@ CLIENTS, VALUES, COUNTS = "reference_clients", "reference_losses", "reference_co
 
 
 class LossReferences:
-    """Mean of a client's losses over the rounds that it took part in, those above the mean left out (FedMDFG)."""
+    """What a client's loss has come down to, round by round (FedMDFG).
+
+    A loss at or below the reference enters it as one of the rounds that the client has taken part in so far; a round
+    with a loss above counts as one whose loss was the reference.
+    """
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[float, int]] = {}
 
     def update(self, clients: Sequence[int], losses: Float64Array) -> int:
-        """Take in the losses of a round; how many lie above their client's reference.
-
-        A loss at or below it enters the mean, with the weight of one of the rounds that the client took part in. One
-        above leaves it alone.
-        """
+        """Take in the losses of a round; how many lie above their client's reference."""
         risen = 0
         for client, loss in zip(clients, map(float, losses), strict=True):
             reference, count = self._known.get(client, (loss, 0))

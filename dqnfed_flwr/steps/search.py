@@ -48,10 +48,11 @@ class Search(StepRule):
         return Ladder(2.0**power, rungs_above=top - power, rungs_below=power - bottom)
 
     def judge(self, ladder: Ladder, probes: Mapping[int, Probe], scale: StepScale) -> Verdict:
-        """Pick a rung; a ladder of one rung is what was picked before, and accepted."""
+        """Pick a rung; one alone was picked before, or is the only one there is: accepted if its losses are finite."""
         rungs = np.array(ladder_rungs(ladder.factor, ladder.rungs_above, ladder.rungs_below))
         if not rungs.size:
-            return Verdict(accepted=True, factor=ladder.factor)
+            finite = all(math.isfinite(probe.loss) for probe in probes.values())
+            return Verdict(accepted=finite, factor=ladder.factor if finite else 0.0, stationary=not finite)
         losses = np.array([probe.losses for probe in probes.values()])
         before = np.array([scale.losses[client] for client in probes])
         slopes = np.array([scale.slopes[client] for client in probes])

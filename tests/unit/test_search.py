@@ -113,6 +113,16 @@ def test_losses_that_are_finite_nowhere_end_the_search() -> None:
     assert rule.judge(ladder, probes, scale()) == Verdict(accepted=False, factor=0.0, stationary=True)
 
 
+@pytest.mark.parametrize("loss", [math.inf, 0.5])
+def test_the_only_rung_there_is_must_be_finite(loss: float) -> None:
+    rule = Search(FedMdfgSettings(search=0))
+    ladder = rule.propose(scale())
+    assert not ladder_rungs(ladder.factor, ladder.rungs_above, ladder.rungs_below)
+    verdict = rule.judge(ladder, {3: Probe(0.4, True), 7: Probe(loss, False)}, scale())
+    finite = math.isfinite(loss)
+    assert verdict == Verdict(accepted=finite, factor=float(finite), stationary=not finite)
+
+
 def test_a_restored_rule_proposes_the_same() -> None:
     rule, copy = Search(FedMdfgSettings()), Search(FedMdfgSettings())
     ladder = rule.propose(scale())

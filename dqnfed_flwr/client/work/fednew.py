@@ -87,16 +87,22 @@ class FedNewWork(LocalWork):
         return _Solve(vector, found.iterations, int(found.negative), {})
 
     def _factor(self, kept: dict[str, Tensor], point: Point, number: int) -> tuple[Tensor, Tensor, int]:
-        """Cholesky factor of H_k + (alpha + rho) I [D, D], the round of its Hessian, and whether it was repaired."""
+        """L with L L^T = H_k + (alpha + rho) I [D, D], the round of its Hessian, and whether it was repaired.
+
+        Negative eigenvalues of H_k count as 0 where the sum has no Cholesky factor. L then comes from the eigenvalues,
+        not from their sum with rounding errors of the size of the largest.
+        """
         settings = self._settings.fednew
         if "factor" in kept and not (settings.refresh and number - int(kept["drawn"]) >= settings.refresh):
             return kept["factor"], kept["drawn"], 0
         hessian = dense_hessian(self._loss, point.theta, point.rows)
-        shift = (settings.alpha + settings.rho) * torch.eye(len(hessian), dtype=hessian.dtype, device=hessian.device)
-        factor, failed = torch.linalg.cholesky_ex(hessian + shift)
+        shift = settings.alpha + settings.rho
+        identity = torch.eye(len(hessian), dtype=hessian.dtype, device=hessian.device)
+        factor, failed = torch.linalg.cholesky_ex(hessian + shift * identity)
         if int(failed):
             values, vectors = torch.linalg.eigh(hessian)
-            factor = torch.linalg.cholesky((vectors * values.clamp(min=0)) @ vectors.T + shift)
+            root = vectors * (values.clamp(min=0) + shift).sqrt()
+            factor = torch.linalg.qr(root.mT).R.mT
         return factor, torch.tensor(number), int(int(failed) > 0)
 
 

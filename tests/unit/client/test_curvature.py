@@ -172,6 +172,36 @@ def test_damping_keeps_a_pair_of_negative_curvature_with_a_positive_rate() -> No
     assert rates[2].value == pytest.approx(5 * 1 + 5 * 4)
 
 
+@pytest.mark.parametrize("curvature", [1e-6, 1.0, 1e6])
+@pytest.mark.parametrize("memory", [1, 3])
+def test_damped_rates_know_the_scale_of_the_loss(curvature: float, memory: int) -> None:
+    client = Client(Quadratic(curvature * np.eye(3)), kind="secant", damping=True, memory=memory)
+    for t, theta in enumerate(path(6, 3), 1):
+        loss, gradient = client.quadratic.loss_and_gradient(theta)
+        seen = client.curvature.observe(Point(t, theta, gradient, loss))
+    expected = float(gradient @ gradient) / curvature
+    assert seen.rate.value == pytest.approx(expected)
+    history = client.curvature.history(seen.pairs)
+    assert float(gradient @ history.inverse_product(gradient)) == pytest.approx(expected)
+
+
+@given(seed=st.integers(0, 10_000), memory=st.integers(1, 3))
+def test_the_rate_is_that_of_the_history(seed: int, memory: int) -> None:
+    client = Client(Quadratic(np.diag([2.0, 0.5, -1.0, -1.5])), kind="secant", damping=True, memory=memory)
+    for t, theta in enumerate(path(6, 4, seed), 1):
+        loss, gradient = client.quadratic.loss_and_gradient(theta)
+        seen = client.curvature.observe(Point(t, theta, gradient, loss))
+    history = client.curvature.history(seen.pairs)
+    assert float(gradient @ history.inverse_product(gradient)) == pytest.approx(seen.rate.value, rel=1e-8)
+
+
+@pytest.mark.parametrize("length", [1e-24, 3e19])
+def test_rates_of_lengths_whose_square_float32_does_not_hold(length: float) -> None:
+    client = Client(Quadratic(np.eye(4)), torch.float32)
+    rate = client.curvature.rate(torch.full((4,), length / 2), math.nan, 0, 0)
+    assert rate.value == pytest.approx(LR * length**2, rel=1e-6)
+
+
 def test_the_last_good_pair_serves_when_the_new_one_is_turned_away_or_too_short() -> None:
     class Bent(Quadratic):
         def loss_and_gradient(self, theta: Tensor, rows: Tensor | None = None) -> tuple[float, Tensor]:

@@ -60,12 +60,21 @@ def test_top_k_counts_an_entry_off_the_diagonal_twice() -> None:
     assert compressor.expand(compressor.compress(matrices), 2).tolist() == [[[0.0, 1.5], [1.5, 0.0]]]
 
 
-@pytest.mark.parametrize("place", [-1.0, 36.0, 2.5])
+@pytest.mark.parametrize("place", [-1.0, 6.0, 2.5])
 def test_places_outside_the_block_are_not_valid(place: float) -> None:
     compressor = TopK(1)
     messages = {name: m.numpy() for name, m in compressor.compress(symmetric(0)).items()}
-    messages["places"][1, 3] = place
+    messages["places"][1, 0, 3] = place
     assert not compressor.valid(messages, 6)
+
+
+def test_places_of_wide_blocks_survive_float32() -> None:
+    width = 4099  # width^2 is beyond the whole numbers of float32
+    matrices = torch.zeros(1, width, width)
+    matrices[0, 4097, 4098] = matrices[0, 4098, 4097] = 5.0
+    messages = {name: m[..., :1] for name, m in TopK(1).compress(matrices).items()}
+    assert messages["places"].flatten().tolist() == [4097, 4098]
+    assert torch.equal(TopK(1).expand(messages, width), matrices)
 
 
 def test_a_diagonal_is_sent_whole() -> None:
@@ -90,6 +99,14 @@ def test_a_block_that_is_not_positive_is_raised_to_the_floor() -> None:
     blocks = torch.stack([torch.diag(torch.tensor([2.0, -2.0])), torch.diag(torch.tensor([1.0, 4.0]))]).double()
     found, raised = solve_shifted(blocks, torch.ones(2).double(), torch.ones(2, 2).double(), 0.5)
     np.testing.assert_allclose(found, [[1 / 3, 2], [1 / 2, 1 / 5]], rtol=1e-12)
+    assert raised == 1
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_a_small_positive_block_is_left_alone_whatever_its_width(width: int) -> None:
+    blocks = torch.stack([5e-4 * torch.eye(width).double(), -torch.eye(width).double()])
+    found, raised = solve_shifted(blocks, torch.zeros(2).double(), torch.ones(2, width).double(), 1e-3)
+    np.testing.assert_allclose(found, np.array([[2000.0] * width, [1000.0] * width]), rtol=1e-12)
     assert raised == 1
 
 

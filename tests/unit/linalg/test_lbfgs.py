@@ -172,6 +172,31 @@ def test_damping_keeps_every_product_positive(seed: int) -> None:
     assert float(v @ history.inverse_product(v)) > 0
 
 
+@given(seeds, st.floats(-6, 6))
+def test_damping_does_not_depend_on_units(seed: int, power: float) -> None:
+    pairs = np.random.default_rng(seed).standard_normal((4, 2, 5))
+    plain, scaled, unit = LBFGSHistory(3, damping=True), LBFGSHistory(3, damping=True), 10.0**power
+    for s, y in pairs:
+        plain.push(torch.from_numpy(s), torch.from_numpy(y))
+        scaled.push(torch.from_numpy(s), torch.from_numpy(unit * y))
+    assert scaled.damped == plain.damped
+    v = torch.from_numpy(pairs[0, 0])
+    np.testing.assert_allclose(unit * scaled.inverse_product(v), plain.inverse_product(v), rtol=1e-8, atol=1e-12)
+
+
+def test_the_first_pair_is_damped_below_a_cosine_of_a_fifth() -> None:
+    for across, damped in ((4.0, 0), (6.0, 1)):  # cosines 1/sqrt(17) and 1/sqrt(37)
+        history = LBFGSHistory(1, damping=True)
+        assert history.push(tensor(1, 0), tensor(1, across))
+        assert history.damped == damped
+    s, y = history.pairs[0]
+    assert float(s @ y) == pytest.approx(DAMPING_SHARE * np.sqrt(37))  # s.B s = |s| |y|
+
+
+def test_a_gradient_that_does_not_change_is_no_curvature_to_damp() -> None:
+    assert not LBFGSHistory(1, damping=True).push(tensor(1, 0), tensor(0, 0))
+
+
 def test_damping_leaves_good_pairs_alone() -> None:
     history = LBFGSHistory(2, damping=True)
     history.push(tensor(1, 0), tensor(2, 1))

@@ -174,7 +174,7 @@ def test_opposite_gradients_have_no_common_step(form: str) -> None:
     assert solved.norm == 0
 
 
-def test_a_retreat_is_one_sided_until_a_step_is_taken() -> None:
+def test_a_retreat_is_one_sided_and_ends_with_its_round() -> None:
     grads = np.array([[1.0, 0], [-0.5, 1]])
     method = dqn_fed(reference="gradient")
     assert method.retreat()
@@ -183,9 +183,8 @@ def test_a_retreat_is_one_sided_until_a_step_is_taken() -> None:
     assert solved.combination.notes == {"retreat": 1.0}
     assert np.array_equal(solved.step, decide(dqn_fed(form="one-sided"), grads).step)
     method.settle(solved.step, 0.0)
-    assert "retreat" in decide(method, grads).combination.notes
-    method.settle(solved.step, 0.5)
     assert "retreat" not in decide(method, grads).combination.notes
+    assert method.retreat()
 
 
 def test_a_retreat_forgets_the_anchors_memory() -> None:

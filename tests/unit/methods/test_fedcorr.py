@@ -12,6 +12,7 @@ from dqnfed_flwr.config.fedcorr import DECISION, LEVEL, LID, NOISE, RELABELLED, 
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.linalg.gram import Basis
 from dqnfed_flwr.methods._base import Method, RoundRows
+from dqnfed_flwr.methods.noise import NoiseEstimates
 from dqnfed_flwr.methods.registry import make_method
 from dqnfed_flwr.strategy.solve import Solved, solve
 from dqnfed_flwr.types import Extras, Float64Array, RoundBatch
@@ -120,6 +121,18 @@ def test_dimensions_accumulate() -> None:
         figures = {LID: np.array([5.2 if client == 4 else 1.0]), LEVEL: np.array([LEVELS[client]])}
         a_round(method, number, (client,), figures)
     assert [method.directives(13, client)[NOISE] for client in EVERYBODY] == [0, 0, 0.6, 0, 0.05, 0]
+
+
+def test_dimensions_are_means_over_the_rounds_that_measured_one() -> None:
+    # Client 0 often and low, client 3 once high and then without a measure; sums or means over all rounds tell other
+    # stories: (4, 1.1, 4, 4.2) and (1, 1.1, 4, 1.05).
+    estimates = NoiseEstimates(4, 0)
+    visits = [(0, 1.0)] * 4 + [(1, 1.1), (2, 4.0), (3, 4.2)] + [(3, 0.0)] * 3
+    for client, dimension in visits:
+        figures = {LID: np.array([dimension]), LEVEL: np.array([0.3])}
+        estimates.measure(RoundBatch(np.eye(1), np.ones(1), np.ones(1), np.ones(1), (client,), 1, figures))
+    estimates.decide()
+    assert estimates.noise.tolist() == [0, 0, 0.3, 0.3]
 
 
 def test_equal_dimensions_make_nobody_noisy_and_are_counted() -> None:

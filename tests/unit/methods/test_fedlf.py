@@ -52,6 +52,16 @@ def test_a_layer_whose_direction_vanishes_is_merged_with_its_neighbour(last: boo
     assert solved.combination.notes["blocks"] == 1
 
 
+@pytest.mark.parametrize(("second", "step"), [((3.0, -1.0, 1.0), (2.0, 0.0, 1.0)), ((3.0, 1.0, -1.0), (2.0, 1.0, 0.0))])
+def test_a_layer_is_merged_with_the_next_and_the_last_with_the_one_before(
+    second: tuple[float, ...], step: tuple[float, ...]
+) -> None:
+    # The vanishing layer and its neighbour: (1, 1) and (-1, 1), of one length, have (0, 1) half way between them.
+    solved = decide(fedlf((slice(0, 1), slice(1, 2), slice(2, 3))), np.array([(1.0, 1.0, 1.0), second]))
+    np.testing.assert_allclose(solved.step, step, rtol=1e-12, atol=1e-15)
+    assert solved.combination.notes["blocks"] == 2
+
+
 def test_only_the_layers_that_vanish_are_merged() -> None:
     grads = np.array([[3.0, 0, 2, 0, 1, 0], [-3, 0, 0, 4, 0, 1]])
     solved = decide(fedlf((*PAIR, slice(4, 6))), grads)

@@ -209,6 +209,46 @@ def test_quantised_values_lie_on_levels_and_are_right_in_the_mean() -> None:
     assert torch.equal(quantise(before, before, 3, rng), before)
 
 
+def test_what_is_rounded_is_the_difference_to_the_row_before() -> None:
+    # With one bit every difference is -R or R.
+    federation = rounds_of(2, **{"fednew.bits": 1})
+    first = row_of(federation.replies()[0])
+    federation.go()
+    differences = np.abs(row_of(federation.replies()[0]) - first)
+    assert differences.min() > 0
+    np.testing.assert_allclose(differences, differences.max(), rtol=1e-9)
+
+
+def test_negative_curvature_along_the_first_direction_gives_a_gradient_step() -> None:
+    settings = Settings.from_mapping(
+        {**FEDNEW, "fednew.form": "cg", "fednew.alpha": 0.1, "dtype": "float64", "local.lr": 0.1}
+    )
+    work = scalar_work(FedNewWork, settings, -1.0)
+    assert work(1, 2.0, None, make_method(settings).directives(1, 0)) == pytest.approx(0.1 * 2)
+    # u = rho (0.2 - 0.5) = -0.06, and the step before pulls by rho 0.5 = 0.1.
+    assert work(2, 2.0, 0.5, {"taken": 1.0}) == pytest.approx(0.1 * (2 + 0.06 + 0.1))
+
+
+@pytest.mark.parametrize("scale", [255.0, 1e4])
+def test_the_exact_form_is_repaired_whatever_the_features(scale: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, y = scale * torch.rand(20, 100, generator=generator), torch.arange(20) % 3
+    loss = LocalLoss(FlatModel(nn.Linear(100, 3), torch.device("cpu")), (x, y))
+    settings = Settings.from_mapping({**FEDNEW, "fednew.alpha": 1e-3, "fednew.rho": 1e-3})
+    cpu = torch.device("cpu")
+    state, memory = CurvatureState(1, torch.float32, cpu), RoundMemory(torch.float32, cpu)
+    work = FedNewWork(Bench(settings, loss, Curvature(settings.curvature, 0.1, loss, state), memory))
+    theta = torch.zeros_like(loss.model.theta)  # all classes alike, so that the Hessian is as large as it can be
+    value, gradient = loss.loss_and_gradient(theta)
+    line = Line(theta, None, 0.0, torch.tensor)
+    product = work.perform(
+        Occasion(ClientTask(1, 1, directives={"taken": 0.0}), Turn(0, 1, 0), line), Point(1, theta, gradient, value)
+    )
+    assert product.figures["repaired"] == 1
+    assert bool(product.row.isfinite().all())
+    assert float(product.row @ gradient) > 0
+
+
 def test_three_bits_reach_the_optimum_too() -> None:
     federation = rounds_of(2, **{"fednew.bits": 3})
     federation.go(70)

@@ -159,9 +159,10 @@ def test_the_error_is_the_frobenius_norm() -> None:
     assert float(np.linalg.norm(hessian, 2)) < 0.9 * float(reply.vectors["errors"][0])
 
 
-def test_with_sampling_it_is_fednl_pp() -> None:
+@pytest.mark.parametrize("alpha", [1.0, 0.5])
+def test_with_sampling_it_is_fednl_pp(alpha: float) -> None:
     # FedNL-PP in absolute terms: x = (H + l I)^-1 of the mean of (H_k + l_k I) w_k - grad f_k(w_k), each as last seen.
-    federation = rounds_of(3, sampled=2)
+    federation = rounds_of(3, sampled=2, **{"fednl.alpha": alpha})
     sets, counts = ([0, 1], [1, 2], [0, 2], [0, 1], [1, 2]), np.array([len(client_data(k).y_train) for k in range(3)])
     known, errors = np.zeros((3, DIM, DIM)), np.zeros(3)
     targets, seen = np.zeros((3, DIM)), np.zeros(3, bool)
@@ -169,7 +170,7 @@ def test_with_sampling_it_is_fednl_pp() -> None:
     for present in sets:
         for k in present:
             hessian = hessian_at(theta, client_data(k))
-            known[k] += rank_one(hessian - known[k])
+            known[k] += alpha * rank_one(hessian - known[k])
             errors[k] = np.linalg.norm(hessian - known[k])
             targets[k] = (known[k] + errors[k] * np.eye(DIM)) @ theta - gradient_at(theta, client_data(k))
             seen[k] = True

@@ -95,6 +95,9 @@ def test_references_are_means_of_what_was_not_above_them() -> None:
     assert references.update([4], np.array([0.5])) == 0  # (4 * 1.5 + 0.5) / 5 = 1.3
     copy = LossReferences()
     copy.restore_state({name: np.array(value) for name, value in references.export_state().items()})
+    below = LossReferences()
+    below.restore_state(references.export_state())
+    assert below.update([4], np.array([1.3 - 1e-9])) == 0
     for some in (references, copy):
         assert some.update([4], np.array([1.3 + 1e-9])) == 1
         assert some.update([7, 9], np.array([1.0, 5.0])) == 0

@@ -32,8 +32,9 @@ def test_fedavgm_by_hand() -> None:
     np.testing.assert_allclose(decide(method, FIRST, examples=[1, 3]).step, [4.5, 1])  # v = (2.25, 0.5)
 
 
-def test_fedadam_leaves_out_a_mean_whose_square_is_no_number() -> None:
-    method, spared = make("fedadam"), make("fedadam")
+@BOTH
+def test_a_mean_whose_square_is_no_number_is_left_out(name: str) -> None:
+    method, spared = make(name), make(name)
     for each in (method, spared):
         decide(each, SECOND)
     solved = decide(method, FIRST * 1e200, rates=[1, 1])
@@ -44,11 +45,12 @@ def test_fedadam_leaves_out_a_mean_whose_square_is_no_number() -> None:
     assert float(following.step.abs().max()) > 0
 
 
-def test_fedadam_stays_where_the_first_mean_of_all_is_left_out() -> None:
-    method = make("fedadam")
+@BOTH
+def test_the_model_stays_where_the_first_mean_of_all_is_left_out(name: str) -> None:
+    method = make(name)
     solved = decide(method, FIRST * 1e200, rates=[1, 1])
     np.testing.assert_array_equal(solved.step, [0, 0])
-    np.testing.assert_array_equal(decide(method, SECOND).step, decide(make("fedadam"), SECOND).step)
+    np.testing.assert_array_equal(decide(method, SECOND).step, decide(make(name), SECOND).step)
 
 
 def test_fedadam_by_hand() -> None:

@@ -67,6 +67,17 @@ def test_the_first_personal_step_is_the_rule_of_the_paper() -> None:
     np.testing.assert_allclose(client.export_state()[PERSONAL], v, rtol=1e-10, atol=1e-13)
 
 
+def test_the_statistics_of_the_personal_model_are_its_own() -> None:
+    settings = ditto(model=NORM, **{"local.batch-size": 0, "local.epochs": 1})
+    model, client = local_loss(settings).model, client_of(settings)
+    fresh = {name: values.numpy() for name, values in model.spec.read_buffers(model.module).items()}
+    for number, theta in enumerate(models(settings, 2), 1):
+        reply = client.work(ClientTask(number, number), theta, None, fresh)
+    counted = "2.num_batches_tracked"
+    assert int(reply.buffers[counted]) == 1
+    assert int(client.export_state()[f"work/after/buffer.{counted}"]) == 2
+
+
 def test_without_a_pull_the_personal_model_is_local_sgd_from_its_start() -> None:
     settings = ditto(**{"ditto.weight": 0.0, "dtype": "float64"})
     loss, client = local_loss(settings), client_of(settings)
