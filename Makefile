@@ -63,7 +63,7 @@ test-deploy: $(STAMP)  ## real SuperLinks and SuperNodes on loopback: tens of mi
 	@$(BIN)/pytest -q -m "deploy and not soak"
 
 test-deploy-http: $(HTTP)/.installed  ## the same with the first Flower that speaks HTTP, in an environment of its own
-	@$(HTTP)/bin/pytest -q -m "deploy and not soak" --ignore tests/deploy/test_compose.py
+	@$(HTTP)/bin/pytest -q -m "deploy and not soak" tests/deploy --ignore tests/deploy/test_compose.py
 
 test-soak: $(STAMP)  ## kill every process of a federation twenty times: hours
 	@$(BIN)/pytest -q -s -m soak
