@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from scipy.stats import trim_mean as scipy_trim_mean
 
 from dqnfed_flwr.config import Settings
+from dqnfed_flwr.linalg.gram import TRUSTED_CONDITION
 from dqnfed_flwr.methods._base import Method
 from dqnfed_flwr.methods.krum import krum_scores
 from dqnfed_flwr.methods.registry import make_method
@@ -51,6 +52,14 @@ def test_krum_worked_by_hand() -> None:
     np.testing.assert_array_equal(solved.combination.weights, [0, 1, 0, 0, 0])
     assert solved.combination.status == "converged"
     assert solved.combination.notes == {"byzantine": 1, "kept": 1}
+
+
+def test_krum_tells_how_nearly_its_rows_agree() -> None:
+    # Distances are differences of inner products: with rows this close float32 sums do not decide them.
+    rows = 1 + 1e-3 * np.random.default_rng(0).standard_normal((6, 50))
+    combination = decide(method("krum"), rows).combination
+    assert combination.condition > TRUSTED_CONDITION
+    assert decide(method("krum"), LINE).combination.rank == 1
 
 
 def test_multi_krum_averages_as_equals_and_takes_the_first_of_a_tie() -> None:
