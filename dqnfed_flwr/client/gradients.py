@@ -186,7 +186,7 @@ class LocalLoss:
 
     def _forward_only(self) -> AbstractContextManager[object]:
         """Recurrent and attention layers take other kernels, with other rounding, where no gradient can be asked."""
-        return torch.enable_grad() if self.model.recurrent or self.model.attends else torch.inference_mode()
+        return torch.enable_grad() if self.model.recurrent or self.model.attends else torch.no_grad()
 
     def twice_differentiable(self) -> AbstractContextManager[object]:
         """Fused kernels, of cuDNN for recurrent layers and of attention, can be differentiated once only."""

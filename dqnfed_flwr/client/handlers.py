@@ -51,7 +51,7 @@ class _Session:
             self.saved = wire.memory_record(context.state)
 
 
-_SESSIONS: Cache[tuple[_Items, int, str | None], _Session] = Cache()
+_SESSIONS: Cache[tuple[int, _Items, int, str | None], _Session] = Cache()
 
 
 def answer_task(message: Message, context: Context) -> Message:
@@ -99,9 +99,16 @@ def _session_of(context: Context) -> _Session:
     node = context.node_config
     if "partition-id" not in node:
         raise ConfigError("this node has no partition-id; start it with --node-config 'partition-id=0'")
-    items, partition, path = _items(context.run_config), int(node["partition-id"]), node.get("data")
+    items, partition, path = _items(context.run_config), _partition(node["partition-id"]), node.get("data")
     place = None if path is None else str(path)
-    return _SESSIONS.get((items, partition, place), lambda: _open(_settings(items), partition, place))
+    return _SESSIONS.get((context.run_id, items, partition, place), lambda: _open(_settings(items), partition, place))
+
+
+def _partition(given: Scalar) -> int:
+    text = str(given)
+    if not text.isdecimal():
+        raise ConfigError(f"partition-id: found {given!r}; give the number of this node's client, from 0")
+    return int(text)
 
 
 def _open(settings: Settings, partition: int, data_path: str | None) -> _Session:

@@ -42,9 +42,10 @@ def read_task(config: Mapping[str, Any]) -> tuple[ClientTask, bool]:
             values[field.name] = value
         elif key in ("exchange", "round"):
             raise ConfigError(f"{key}: missing from the task; send at least exchange and round")
-    values["directives"] = {
-        key.removeprefix(_DIRECTIVE): float(value) for key, value in config.items() if key.startswith(_DIRECTIVE)
-    }
+    told = {key: value for key, value in config.items() if key.startswith(_DIRECTIVE)}
+    if wrong := [key for key, value in told.items() if not isinstance(value, (int, float))]:
+        raise ConfigError(f"{wrong[0]}: found {told[wrong[0]]!r}; a directive is a number")
+    values["directives"] = {key.removeprefix(_DIRECTIVE): float(value) for key, value in told.items()}
     return ClientTask(**values), bool(config.get(HAS_STEP, False))
 
 

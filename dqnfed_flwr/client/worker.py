@@ -176,6 +176,8 @@ class Worker:
         """A copy of `vector` of its own, on the device and in the dtype of the model."""
         if isinstance(vector, Tensor):
             return self._fitting(vector.detach().to(self._device, self._dtype, copy=True))
+        if vector.dtype.kind not in "fiu":
+            raise ShapeError(f"a vector of {vector.dtype}; need numbers")
         return self._fitting(torch.tensor(vector, dtype=self._dtype, device=self._device))
 
     def _shared_vector(self, vector: Vector) -> Tensor:

@@ -53,11 +53,12 @@ def export_run(run: Path, target: Path) -> list[Path]:
             f"{run}: its run.json does not say what form its data had; it is of an older version. Run it anew"
         )
     module = trained_module(result, result.form)
+    program = _program(module, result.form)
     paths = [target / name for name in (WEIGHTS, PROGRAM, CARD)]
     try:
         target.mkdir(parents=True, exist_ok=True)
         _write_weights(module, result, paths[0])
-        torch.export.save(_program(module, result.form), paths[1])
+        torch.export.save(program, paths[1])
         paths[2].write_text(card_of(result, sum(p.numel() for p in module.parameters())), "utf-8")
         shutil.copymode(paths[2], paths[0])  # safetensors lets nobody else read what it writes
     except OSError as error:
@@ -85,12 +86,25 @@ def _write_weights(module: nn.Module, result: RunResult, path: Path) -> None:
 
 
 def _program(module: nn.Module, form: Form) -> torch.export.ExportedProgram:
-    """The traced module: a batch of any size [N, *input_shape] to logits [N, num_classes]."""
+    """The traced module: a batch of any size [N, *input_shape] to logits [N, num_classes].
+
+    Raises
+    ------
+    RunError
+        If torch cannot trace it.
+    """
     batch = ({0: torch.export.Dim("batch")},)
     with warnings.catch_warnings():
         # torch's own LSTM puts its flat weights together anew while it is traced.
         warnings.filterwarnings("ignore", message="The tensor attributes")
-        return torch.export.export(module, (_example(module, form),), dynamic_shapes=batch)
+        try:
+            return torch.export.export(module, (_example(module, form),), dynamic_shapes=batch)
+        except Exception as error:  # whatever the tracer makes of layers of the user's own
+            first = str(error).strip().partition("\n")[0]
+            raise RunError(
+                f"{PROGRAM}: torch cannot trace {type(module).__name__} ({type(error).__name__}: {first}); write its "
+                "forward without branches on values, or take the weights from model.npz"
+            ) from error
 
 
 def _example(module: nn.Module, form: Form) -> Tensor:

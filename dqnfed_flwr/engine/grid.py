@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from logging import WARNING
 from typing import NoReturn
 
@@ -23,7 +24,9 @@ from dqnfed_flwr.engine.once import Once
 from dqnfed_flwr.errors import DQNFedError, ModelError, RunError
 from dqnfed_flwr.wire import decode_memory, encode_memory
 
-RUN_ID, SERVER_NODE = 1, 1
+SERVER_NODE = 1
+_RUNS = count(1)
+"""Numbers of the runs of this process: clients of two that go on at the same time are not the same."""
 CLIENT_ERROR = 2
 """Flower's code of an exception in a ClientApp."""
 
@@ -69,12 +72,12 @@ class InProcessGrid(Grid):
     def __init__(
         self, app: ClientApp, clients: int, run_config: UserConfig, *, jobs: int = 1, groups: Groups | None = None
     ) -> None:
-        self._app, self._groups = app, groups
+        self._app, self._groups, self._number = app, groups, next(_RUNS)
         self._ready: dict[str, Once] = {}
         self._replies = Ahead(self._answer, jobs)
         self._contexts = {
             client + 2: Context(
-                run_id=RUN_ID,
+                run_id=self._number,
                 node_id=client + 2,
                 node_config={"partition-id": client, "num-partitions": clients},
                 state=RecordDict(),
@@ -84,12 +87,12 @@ class InProcessGrid(Grid):
         }
         self._waiting: dict[str, Message] = {}
         self._sent = 0
-        TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, RUN_ID, SERVER_NODE
+        TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, self._number, SERVER_NODE
 
     @property
     def run(self) -> Run:
         """A run of this process alone."""
-        return Run.create_empty(RUN_ID)
+        return Run.create_empty(self._number)
 
     def set_run(self, run: Run) -> None:
         """Nothing to set: the grid is its own run."""

@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.errors import RunError
+from dqnfed_flwr.errors import DQNFedError, RunError
 from dqnfed_flwr.fairness import fairness_report
 from dqnfed_flwr.run_files import EVENTS, MODEL, RUN
+from dqnfed_flwr.strategy.checkpoint import DAMAGE
 from dqnfed_flwr.strategy.origin import Origin
 from dqnfed_flwr.strategy.preflight import Form
 from dqnfed_flwr.telemetry.events import RoundEvent
@@ -99,7 +101,7 @@ class RunResult:
 
     @property
     def exchanges(self) -> int:
-        """Exchanges in all."""
+        """Exchanges of all rounds; an evaluation after the last of them is not among them."""
         return sum(event.exchanges for event in self.events)
 
     @property
@@ -151,11 +153,18 @@ def read_result(directory: Path) -> RunResult:
     """
     try:
         record = json.loads((directory / RUN).read_text())
-        with np.load(directory / MODEL, allow_pickle=False) as archive:
+        with (directory / MODEL).open("rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
-        events = read_events(directory / EVENTS)
-    except (OSError, ValueError, KeyError) as error:
-        raise RunError(f"{directory}: no result of a finished run ({error})") from None
+        return _result(record, arrays, read_events(directory / EVENTS))
+    except DQNFedError:  # says itself what it is
+        raise
+    except DAMAGE as error:
+        what = f"{type(error).__name__}: {error}"
+        raise RunError(f"{directory}: no result of a finished run, or a damaged one ({what})") from None
+
+
+def _result(record: dict[str, Any], arrays: dict[str, NDArray[Any]], events: list[RoundEvent]) -> RunResult:
+    """From what `RunResult.write` wrote."""
     return RunResult(
         settings=Settings.from_mapping(record["settings"]),
         status=record["status"],

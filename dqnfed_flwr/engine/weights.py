@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from collections.abc import Collection, Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,6 +15,7 @@ from torch import Tensor, nn
 from dqnfed_flwr.errors import ConfigError, ShapeError
 from dqnfed_flwr.params import ParamSpec
 from dqnfed_flwr.run_files import MODEL
+from dqnfed_flwr.strategy.checkpoint import DAMAGE
 
 KEY = "start.model"
 BUFFER = "buffer."
@@ -82,7 +81,7 @@ def _archive(path: Path) -> dict[str, NDArray[Any]]:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except DAMAGE as error:
         raise ConfigError(f"{KEY}: {path}: damaged, or no model of a run ({error}); choose another file") from None
 
 

@@ -86,7 +86,7 @@ class DQNFed(Strategy):
         grid: Grid,
         initial_arrays: ArrayRecord,
         num_rounds: int | None = None,
-        timeout: float = 3600,
+        timeout: float | None = None,
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: EvaluateFn | None = None,
@@ -101,8 +101,8 @@ class DQNFed(Strategy):
             The model to start from, from `dqnfed_flwr.wire.encode_model`.
         num_rounds : int | None
             Rounds; None takes `settings.rounds`. With 0 nobody is asked, and the model stays `initial_arrays`.
-        timeout : float
-            Seconds that stand in for `settings.deadline`, if shorter.
+        timeout : float | None
+            Seconds that stand in for `settings.deadline`, if shorter; None for none.
         train_config, evaluate_config : ConfigRecord | None
             Not used: clients read the run config. Must be empty.
         evaluate_fn : Callable | None
@@ -216,9 +216,10 @@ class DQNFed(Strategy):
             raise ConfigError(f"replies of round {server_round} came before its messages were configured")
         return self._inherited
 
-    def _apply(self, num_rounds: int | None, timeout: float) -> None:
+    def _apply(self, num_rounds: int | None, timeout: float | None) -> None:
         rounds = self.settings.rounds if num_rounds is None else num_rounds
-        changes = {"rounds": rounds, "deadline": min(timeout, self.settings.deadline)}
+        deadline = self.settings.deadline if timeout is None else min(timeout, self.settings.deadline)
+        changes = {"rounds": rounds, "deadline": deadline}
         self.settings = Settings.from_mapping({**self.settings.flat(), **changes})
         self._roster.set_deadline(self.settings.deadline)
 

@@ -23,7 +23,7 @@ from dqnfed_flwr.strategy.pending import PendingStep, pending_step
 from dqnfed_flwr.strategy.roster import Roster
 from dqnfed_flwr.strategy.solve import NOT_FINITE, Solved
 from dqnfed_flwr.strategy.state import RunState
-from dqnfed_flwr.strategy.votes import silence
+from dqnfed_flwr.strategy.votes import silence, silence_unfit
 from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
 from dqnfed_flwr.types import ClientReply, Probe, RoundBatch
 
@@ -109,6 +109,8 @@ class StepTrials:
         """
         probes = collected.probes
         verdict = self._verdict(pending, probes)
+        if verdict.stationary and silence_unfit(pending, probes, self._state.ledger, self._settings.admission):
+            verdict = self._verdict(pending, probes)
         if verdict.accepted:
             self._take(pending, verdict.factor, orders, collected)
             return True

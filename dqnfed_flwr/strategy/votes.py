@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from logging import WARNING
 
@@ -43,14 +44,39 @@ def silence(
     _count_contradictions(pending, probes, last_chance=last_chance)
     least = 1 if last_chance else settings.veto_limit
     out = [client for client, count in pending.blocked.items() if count >= least]
-    if not out or 2 * (len(out) + len(pending.silenced)) >= len(probes):
+    details = {
+        client: f"its loss rose from {pending.losses[client]:.6g} to {probes[client].loss:.6g} where its gradient has "
+        f"it fall by {ladder.factor * pending.slopes[client]:.3g}; no smaller factor suits it, or not when it is "
+        "tried, or its loss falls the other way"
+        for client in out
+    }
+    return _take_votes(pending, details, len(probes), ledger, settings)
+
+
+def silence_unfit(
+    pending: PendingStep, probes: Mapping[int, Probe], ledger: Ledger, settings: AdmissionSettings
+) -> bool:
+    """Take the vote from a minority whose losses are finite nowhere on the ladder of a search; True if it lost any.
+
+    Without that one such reply would end the search, and with it the round or the run.
+    """
+    ladder = pending.ladder
+    if settings.mode == "off" or not settings.veto_limit or not (ladder.rungs_above or ladder.rungs_below):
+        return False
+    unfit = [client for client, probe in probes.items() if not any(map(math.isfinite, probe.losses))]
+    details = dict.fromkeys(unfit, "its loss is finite at no factor along a step at which the others' are")
+    return _take_votes(pending, details, len(probes), ledger, settings)
+
+
+def _take_votes(
+    pending: PendingStep, details: Mapping[int, str], voters: int, ledger: Ledger, settings: AdmissionSettings
+) -> bool:
+    """Take the vote on a step from the clients of `details`, each with the reason, as long as they are a minority."""
+    out = [client for client in details if client not in pending.silenced]
+    if not out or 2 * (len(out) + len(pending.silenced)) >= voters:
         return False
     for client in out:
-        detail = (
-            f"its loss rose from {pending.losses[client]:.6g} to {probes[client].loss:.6g} where its gradient has it "
-            f"fall by {ladder.factor * pending.slopes[client]:.3g}; no smaller factor suits it, or not when it is "
-            "tried, or its loss falls the other way"
-        )
+        detail = details[client]
         log(WARNING, "Client %d has no vote on round %d: %s", client, pending.round, detail)
         pending.dropped.append(DroppedClient(client, VETO, detail))
         if ledger.strike(client, VETO, pending.round, settings):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from torch import nn
+from torch import Tensor, nn
 
 
 def norm_mlp(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
@@ -31,3 +31,17 @@ def in_place_mlp(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     """A small network that writes over the outputs of its first layer."""
     width = math.prod(input_shape)
     return nn.Sequential(nn.Flatten(), nn.Linear(width, 8), nn.ReLU(inplace=True), nn.Linear(8, num_classes))
+
+
+class Branching(nn.Linear):
+    """A layer whose way depends on the values that it is given."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """The layer, halved where it is large."""
+        logits = super().forward(inputs.flatten(1))
+        return logits / 2 if logits.abs().max() > 1e9 else logits
+
+
+def branching(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    """A model that trains and cannot be traced."""
+    return Branching(math.prod(input_shape), num_classes)

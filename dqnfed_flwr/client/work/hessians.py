@@ -46,10 +46,17 @@ def dense_hessian(loss: LocalLoss, theta: Tensor, rows: Tensor | None = None) ->
         order = torch.from_numpy(head.reshape(-1).argsort()).to(theta.device)
         return head_hessian(loss, theta, by_class=False, rows=rows)[0][order][:, order]
     identity = torch.eye(dim, dtype=theta.dtype, device=theta.device)
-    if loss.model.recurrent:  # their backward passes cannot be batched
+    if loss.model.recurrent or loss.model.attends:  # their backward passes cannot be batched
         hessian = torch.stack([loss.hessian_product(theta, column, rows) for column in identity])
         return (hessian + hessian.T) / 2
-    hessian = torch.zeros_like(identity)
+    with loss.twice_differentiable():
+        hessian = _in_batches(loss, identity, rows)
+    return (hessian + hessian.T) / 2 + loss.ridge * identity
+
+
+def _in_batches(loss: LocalLoss, identity: Tensor, rows: Tensor | None) -> Tensor:
+    """The Hessian of the mean cross-entropy [D, D], some columns at a time."""
+    hessian, dim = torch.zeros_like(identity), len(identity)
     for inputs, labels, samples in chunks(loss, rows):
         part = cross_entropy(loss.model.module(inputs), labels, samples)
         gradient = loss.model.flat(differentiate(part, loss.model.parameters, create_graph=True))
@@ -67,13 +74,13 @@ def dense_hessian(loss: LocalLoss, theta: Tensor, rows: Tensor | None = None) ->
                 materialize_grads=True,
             )
             hessian[start : start + BATCH] += torch.cat([c.reshape(len(basis), -1) for c in columns], dim=1)
-    return (hessian + hessian.T) / 2 + loss.ridge * identity
+    return hessian
 
 
 def head_hessian(loss: LocalLoss, theta: Tensor, *, by_class: bool, rows: Tensor | None = None) -> Tensor:
     """The Hessian of f_k with respect to the last layer alone, at `theta` [D].
 
-    With features h (1 appended where there is a bias) and class probabilities p, it is the mean of
+    With features h (1 appended where a bias is trained) and class probabilities p, it is the mean of
     (diag p - p p^T) x (h h^T), plus the ridge. Values are in the order of `ParamSpec.head`: class by class.
 
     Parameters
@@ -97,9 +104,10 @@ def head_hessian(loss: LocalLoss, theta: Tensor, *, by_class: bool, rows: Tensor
     layer = _head(loss)
     total: Tensor | None = None
     for inputs, _, samples in chunks(loss, rows):
-        features, logits = _through(loss, layer, inputs)
+        with torch.no_grad():
+            features, logits = _through(loss, layer, inputs)
         if features is None:
-            raise ConfigError("form: the model does not return what its last layer gives; use another form")
+            raise ConfigError("form: the model does not return what its last layer gives once; use another form")
         part = _head_part(features, logits, layer, by_class=by_class) / samples
         total = part if total is None else total + part
     if total is None:
@@ -119,21 +127,27 @@ def _head(loss: LocalLoss) -> nn.Linear:
 
 
 def _ends_in_its_head(loss: LocalLoss) -> bool:
+    """Whether the loss is that of a linear layer on features that no parameter has a part in."""
     layer = _last_module(loss)
-    return isinstance(layer, nn.Linear) and _through(loss, layer, loss.samples[0][:1])[0] is not None
+    if not isinstance(layer, nn.Linear):
+        return False
+    with torch.enable_grad():
+        features, _ = _through(loss, layer, loss.samples[0][:1])
+    return features is not None and not features.requires_grad
 
 
 def _through(loss: LocalLoss, layer: nn.Linear, inputs: Tensor) -> tuple[Tensor | None, Tensor]:
-    """What goes into the last layer [n, m], None where its outputs are not the logits; and the logits."""
+    """What goes into the last layer [n, m], None where it has another use than to give the logits; and the logits."""
     caught: list[tuple[Tensor, Tensor]] = []
     hook = layer.register_forward_hook(lambda _, inputs, output: caught.append((inputs[0], output)))
     try:
-        with torch.no_grad():
-            logits: Tensor = loss.model.module(inputs)
+        logits: Tensor = loss.model.module(inputs)
     finally:
         hook.remove()
-    fitting = (features for features, output in caught[-1:] if features.ndim == 2 and torch.equal(output, logits))
-    return next(fitting, None), logits
+    if len(caught) != 1:
+        return None, logits
+    ((features, output),) = caught
+    return features if features.ndim == 2 and torch.equal(output, logits) else None, logits
 
 
 def _last_module(loss: LocalLoss) -> nn.Module:
@@ -141,7 +155,7 @@ def _last_module(loss: LocalLoss) -> nn.Module:
 
 
 def _head_part(features: Tensor, logits: Tensor, layer: nn.Linear, *, by_class: bool) -> Tensor:
-    if layer.bias is not None:
+    if layer.bias is not None and layer.bias.requires_grad:
         features = torch.cat([features, features.new_ones(len(features), 1)], dim=1)
     p = logits.softmax(dim=1)
     if by_class:

@@ -319,6 +319,21 @@ def test_a_token_that_the_model_has_no_row_for_is_told_wherever_it_stands(unknow
         LocalLoss(FlatModel(TinyLstm(), CPU), (tokens, torch.zeros(4, dtype=torch.int64)))
 
 
+class Keeping(nn.Linear):
+    """A layer that makes a mask once for every size of batch."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if len(self.__dict__.get("mask", ())) != len(inputs):
+            self.mask = torch.ones(len(inputs), 1)
+        return super().forward(inputs * self.mask) * self.mask
+
+
+def test_a_model_may_keep_what_it_made_in_a_pass_without_gradients() -> None:
+    loss = LocalLoss(FlatModel(Keeping(6, 3), CPU), (torch.ones(4, 6), torch.zeros(4, dtype=torch.int64)))
+    theta = loss.model.theta
+    assert loss.loss(theta) == loss.loss_and_gradient(theta)[0]
+
+
 def test_a_model_that_draws_in_training_alone_is_taken() -> None:
     model = FlatModel(Forgetful(always=False), CPU)
     assert model.draws

@@ -46,6 +46,7 @@ def test_absent_keys_take_their_default() -> None:
         ({"exchange": True, "round": 1}, "exchange: found True"),
         ({"exchange": 1, "round": 1, "train": 1}, "train: found 1; the task needs bool"),
         ({"exchange": 1, "round": 1, "factor": "x"}, "factor: found 'x'; the task needs float"),
+        ({"exchange": 1, "round": 1, "directive.taken": "x"}, "directive.taken: found 'x'; a directive is a number"),
     ],
 )
 def test_configs_that_are_no_task_are_refused(config: dict[str, int | str], error: str) -> None:

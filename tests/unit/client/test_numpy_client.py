@@ -354,6 +354,8 @@ def test_the_classes_of_the_task_shape_the_model() -> None:
 def test_unfit_models_and_devices_are_refused() -> None:
     with pytest.raises(ShapeError, match=r"shape \(14,\) was sent; this model needs \(15,\)"):
         client().work(ClientTask(1, 1), theta(dim=14))
+    with pytest.raises(ShapeError, match="a vector of <U3; need numbers"):
+        client().work(ClientTask(1, 1), np.array(["one"] * 15))
     with pytest.raises(ConfigError, match="device: found 'tpu'"):
         client({"device": "tpu"}).work(ClientTask(1, 1), theta())
 

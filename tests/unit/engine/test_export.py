@@ -101,6 +101,14 @@ def test_the_command_writes_beside_the_run_and_says_so(trained: tuple[RunResult,
     assert done.output.split() == [str(trained[1] / name) for name in (WEIGHTS, PROGRAM, CARD)]
 
 
+def test_a_model_that_cannot_be_traced_is_told_before_anything_is_written(tmp_path: Path) -> None:
+    run({**TINY, "model": "tests.helpers.models:branching", "rounds": 1, "output": str(tmp_path / "run")})
+    with pytest.raises(RunError, match=r"model.pt2: torch cannot trace Branching .*model.npz$") as raised:
+        export_run(tmp_path / "run", tmp_path / "model")
+    assert "\n" not in str(raised.value)
+    assert not (tmp_path / "model").exists()
+
+
 def test_what_cannot_be_exported_is_told(trained: tuple[RunResult, Path], tmp_path: Path) -> None:
     with pytest.raises(RunError, match="no result of a finished run"):
         export_run(tmp_path, tmp_path)

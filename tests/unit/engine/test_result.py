@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -62,6 +63,24 @@ def test_a_ratio_that_nobody_reported_is_null() -> None:
     result = make_result([make_event(1, None, rho=math.nan)])
     assert result.to_json()["improved_ratio"] == [None]
     json.dumps(result.to_json(), allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        (MODEL, lambda content: b""),
+        (MODEL, lambda content: content[: len(content) // 2]),
+        (MODEL, lambda content: b"\x93NUMPY" + content),
+        (RUN, lambda content: b"{}"),
+        (RUN, lambda content: b"[]"),
+        (RUN, lambda content: content.replace(b'"accuracies": {', b'"accuracies": {"one": 1, ')),
+    ],
+)
+def test_any_damage_is_told(tmp_path: Path, name: str, damage: Callable[[bytes], bytes]) -> None:
+    written(tmp_path)
+    (tmp_path / name).write_bytes(damage((tmp_path / name).read_bytes()))
+    with pytest.raises(RunError, match="no result of a finished run, or a damaged one"):
+        read_result(tmp_path)
 
 
 @pytest.mark.parametrize("name", [RUN, MODEL, EVENTS])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,11 @@ import numpy as np
 import pytest
 from flwr.app import Message, MessageType
 
+from dqnfed_flwr.admission import SUSPENDED, VETO
 from dqnfed_flwr.engine.grid import InProcessGrid
 from dqnfed_flwr.strategy.dqnfed import DQNFed
-from dqnfed_flwr.types import ClientTask
+from dqnfed_flwr.types import ClientReply, ClientTask
+from dqnfed_flwr.wire import Assignment
 from tests.helpers.grids import ShuffledGrid
 from tests.helpers.quadratics import Federation, Quadratic, opposed, spread_out, start_at, strategy
 
@@ -132,6 +135,49 @@ def test_replies_in_any_order_give_the_same_bits() -> None:
 
     straight = final(InProcessGrid(Federation(spread_out(7)).app(), 7, {}))
     assert final(ShuffledGrid(Federation(spread_out(7)).app(), 7, 1)) == straight
+
+
+class Ruinous(Federation):
+    """A federation some of whose clients claim that their loss is finite nowhere on a ladder."""
+
+    liars: tuple[int, ...] = (3,)
+    always = False
+
+    def reply(self, client: int, given: Assignment) -> ClientReply:
+        """As the others, but for that."""
+        reply = super().reply(client, given)
+        if client not in self.liars or reply.probe is None or not (self.always or given.task.round == 4):
+            return reply
+        return replace(reply, probe=replace(reply.probe, losses=(np.nan,) * len(reply.probe.losses)))
+
+
+def test_one_client_that_is_finite_nowhere_does_not_end_the_search_of_the_others() -> None:
+    federation, honest = Ruinous(spread_out(6)), run(Federation(spread_out(6)))
+    server = run(federation)
+    assert server.outcome is not None
+    assert honest.outcome is not None
+    assert server.outcome.status == honest.outcome.status == "finished"
+    assert [drop.client for event in server.outcome.events for drop in event.dropped if drop.reason == VETO] == [3]
+    assert all(event.factor > 0 for event in server.outcome.events)
+
+
+def test_one_that_is_so_always_is_suspended() -> None:
+    federation = Ruinous(spread_out(6))
+    federation.always = True
+    server = run(federation, rounds=12)
+    assert server.outcome is not None
+    assert len(server.outcome.events) == 12
+    assert all(event.factor > 0 for event in server.outcome.events)
+    assert any(drop.reason == SUSPENDED for event in server.outcome.events for drop in event.dropped)
+
+
+def test_half_of_the_clients_are_believed() -> None:
+    federation = Ruinous(spread_out(6))
+    federation.liars = (0, 1, 2)
+    server = run(federation)
+    assert server.outcome is not None
+    assert server.outcome.status == "pareto-stationary"
+    assert [event.status for event in server.outcome.events][-1] == "stationary"
 
 
 def test_opposite_gradients_end_the_run() -> None:

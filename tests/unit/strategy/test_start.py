@@ -23,6 +23,12 @@ def test_num_rounds_and_timeout_of_the_call_take_precedence() -> None:
     assert server.settings.deadline == 7
 
 
+def test_without_a_timeout_the_deadline_is_that_of_the_settings() -> None:
+    server = strategy(2, {"rounds": 1, "deadline": 7200})
+    server.start(InProcessGrid(Federation(spread_out(2)).app(), 2, {}), start_at(np.zeros(6)))
+    assert server.settings.deadline == server.roster.debts.deadline == 7200
+
+
 def test_the_timeout_holds_for_members_and_for_what_they_owe(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     monkeypatch.setattr(roster, "time", clock)

@@ -25,6 +25,45 @@ class TinyLstm(nn.Module):
         return logits
 
 
+class Twice(nn.Module):
+    """Its last layer is its first as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        logits: Tensor = self.layer(torch.tanh(self.layer(inputs)))
+        return logits
+
+
+class Tied(Twice):
+    """The same without calling it twice."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        logits: Tensor = self.layer(torch.tanh(nn.functional.linear(inputs, self.layer.weight)))
+        return logits
+
+
+class Attending(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(2, 2, batch_first=True)
+        self.head = nn.Linear(2, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        words = torch.stack([inputs, inputs.flip(1)], dim=2)
+        logits: Tensor = self.head(self.attention(words, words, words, need_weights=False)[0].mean(1))
+        return logits
+
+
+def without_its_bias() -> nn.Module:
+    layer = nn.Linear(3, 3)
+    if layer.bias is not None:
+        layer.bias.requires_grad_(False)
+    return layer
+
+
 def problem(module: nn.Module, ridge: float = 0.1, chunk: int = 4) -> LocalLoss:
     torch.manual_seed(0)
     for parameter in module.parameters():
@@ -46,7 +85,18 @@ def by_products(loss: LocalLoss, theta: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    "module", [linear(), deep(), TinyLstm(), nn.Linear(3, 3, bias=False), nn.Sequential(nn.Linear(3, 3), nn.Tanh())]
+    "module",
+    [
+        linear(),
+        deep(),
+        TinyLstm(),
+        nn.Linear(3, 3, bias=False),
+        nn.Sequential(nn.Linear(3, 3), nn.Tanh()),
+        Twice(),
+        Tied(),
+        Attending(),
+        without_its_bias(),
+    ],
 )
 @pytest.mark.parametrize("rows", [None, torch.tensor([1, 5, 6])])
 def test_a_dense_hessian_has_the_products_as_columns(module: nn.Module, rows: Tensor | None) -> None:
@@ -74,6 +124,12 @@ def test_the_block_of_the_last_layer_is_cut_from_the_whole() -> None:
     classes = head_hessian(loss, theta, by_class=True)
     for block, own in zip(classes, head, strict=True):
         np.testing.assert_allclose(block, whole[np.ix_(own, own)], rtol=1e-9, atol=1e-12)
+
+
+def test_a_last_layer_that_is_called_twice_has_no_block_of_its_own() -> None:
+    loss = problem(Twice())
+    with pytest.raises(ConfigError, match="gives once; use another form"):
+        head_hessian(loss, loss.model.theta.clone(), by_class=False)
 
 
 def test_the_head_lists_the_last_layer_class_by_class() -> None:
