@@ -49,6 +49,7 @@ class Monitored:
 
     def start(self, name: str, *command: str | Path) -> None:
         """Start a process in a group of its own, its output in a file, and see to its end."""
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it is ignored, also by children
         environment = {
             **os.environ,
             "FLWR_HOME": str(self.place / "flower"),
