@@ -91,15 +91,16 @@ def _runs(row: Row, wanted: int) -> str:
 
 def difference_table(comparison: Comparison) -> Table | None:
     """Each row less the reference, with intervals."""
-    if comparison.reference is None or not any(comparison.differences):
+    reference = comparison.reference
+    if reference is None or not any(comparison.differences):
         return None
     rows = tuple(
-        (Cell(row.label), *(Cell(interval_text(found[key]) if found else UNKNOWN) for key in COMPARED))
+        (Cell(row.label), *(Cell(_difference(found[key], row, reference) if found else UNKNOWN) for key in COMPARED))
         for row, found in zip(comparison.rows, comparison.differences, strict=True)
-        if row is not comparison.reference
+        if row is not reference
     )
     return Table(
-        f"Difference to {comparison.reference.label}, in percentage points, with 95 % intervals over seeds",
+        f"Difference to {reference.label}, in percentage points, with 95 % intervals over seeds",
         ("method", "mean", "worst 10 %"),
         rows,
         (
@@ -107,6 +108,11 @@ def difference_table(comparison: Comparison) -> Table | None:
             "excludes 0; above means better than the reference. Not corrected for the number of rows.",
         ),
     )
+
+
+def _difference(found: Interval, row: Row, reference: Row) -> str:
+    """An interval, marked where one is better than the other: a model for all and a personal one are not the same."""
+    return interval_text(found) + (decision_mark(found) if row.personal == reference.personal else "")
 
 
 def shift_table(comparison: Comparison) -> Table | None:
@@ -163,12 +169,16 @@ def _alike(trials: Sequence[Trial]) -> bool:
 
 
 def interval_text(interval: Interval) -> str:
-    """Percentage points, with a mark where 0 is excluded; without bounds where there are none."""
+    """Percentage points; without bounds where there are none."""
     low, estimate, high = (100 * value for value in interval)
-    if math.isnan(low):
-        return f"{estimate:+.2f}"
-    mark = (" ▲" if low > 0 else " ▼") if interval.excludes_zero else ""
-    return f"{estimate:+.2f} [{low:+.2f}, {high:+.2f}]{mark}"
+    return f"{estimate:+.2f}" if math.isnan(low) else f"{estimate:+.2f} [{low:+.2f}, {high:+.2f}]"
+
+
+def decision_mark(interval: Interval) -> str:
+    """What stands behind an interval that excludes 0."""
+    if not interval.excludes_zero:
+        return ""
+    return " ▲" if interval.low > 0 else " ▼"
 
 
 def _main_notes(comparison: Comparison) -> tuple[str, ...]:

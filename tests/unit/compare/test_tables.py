@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from dqnfed_flwr.compare.files import as_json, write_files
 from dqnfed_flwr.compare.grid import Trial
 from dqnfed_flwr.compare.results import Comparison, compare_rows, reference_of
 from dqnfed_flwr.compare.sheets import markdown, print_tables
-from dqnfed_flwr.compare.tables import grid_table, interval_text, tables
+from dqnfed_flwr.compare.tables import decision_mark, grid_table, interval_text, tables
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import ConfigError, RunError
 from tests.helpers.comparisons import make_comparison
@@ -118,11 +119,26 @@ def test_points_that_came_out_alike_are_said_to_have_chosen_nothing(comparison: 
     assert len(ordinary.notes) == 1
 
 
-def test_interval_text_marks_what_excludes_zero() -> None:
-    assert interval_text(Interval(-0.03, -0.02, -0.01)) == "-2.00 [-3.00, -1.00] ▼"
-    assert interval_text(Interval(math.nan, -0.02, math.nan)) == "-2.00"
-    assert interval_text(Interval(0.01, 0.02, 0.03)) == "+2.00 [+1.00, +3.00] ▲"
-    assert interval_text(Interval(-0.01, 0.02, 0.03)) == "+2.00 [-1.00, +3.00]"
+@pytest.mark.parametrize(
+    ("interval", "text", "mark"),
+    [
+        (Interval(-0.03, -0.02, -0.01), "-2.00 [-3.00, -1.00]", " ▼"),
+        (Interval(math.nan, -0.02, math.nan), "-2.00", ""),
+        (Interval(0.01, 0.02, 0.03), "+2.00 [+1.00, +3.00]", " ▲"),
+        (Interval(-0.01, 0.02, 0.03), "+2.00 [-1.00, +3.00]", ""),
+    ],
+)
+def test_an_interval_is_marked_where_it_excludes_zero(interval: Interval, text: str, mark: str) -> None:
+    assert (interval_text(interval), decision_mark(interval)) == (text, mark)
+
+
+def test_a_personal_model_is_not_called_better_than_one_for_all() -> None:
+    rows: dict[str, list[Sequence[float]]] = {"dqn-fed": [(0.5, 0.6), (0.51, 0.62)], "ditto": [(0.9, 0.9), (0.9, 0.9)]}
+    rows["fedavg"] = [(0.4, 0.5), (0.405, 0.515)]
+    (found,) = (table for table in tables(make_comparison(rows)) if table.title.startswith("Difference to DQN-Fed"))
+    means = {row[0].text: row[1].text for row in found.rows}
+    assert means["FedAvg"].endswith("▼")
+    assert means["Ditto"] == "+34.25 [+24.72, +43.78]"
 
 
 def test_clients_against_fedavg(comparison: Comparison) -> None:
