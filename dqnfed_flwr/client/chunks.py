@@ -14,6 +14,12 @@ MOST_CHUNK_BYTES = 256 * 2**20
 Larger ones are no faster on a processor, and a device at the edge has little memory.
 """
 MAX_CHUNK = 4096
+FEWEST = 16
+"""Samples of a chunk that may fill `MOST_CHUNK_BYTES` on any device.
+
+Every chunk reads all parameters and adds a gradient of their size: four samples of ResNet-18 at a time take a quarter
+longer than sixteen (`benchmarks/chunks.py`).
+"""
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, samples: int) -> Tensor:
@@ -41,7 +47,8 @@ def cross_entropy(logits: Tensor, labels: Tensor, samples: int) -> Tensor:
 def choose_chunk(model: FlatModel, inputs: Tensor, labels: Tensor) -> int:
     """Samples whose saved activations fill at most the bytes of the device: a power of two, at most `MAX_CHUNK`.
 
-    Counts what one sample leaves behind for its backward pass; the parameters, which all share, do not count.
+    `FEWEST` samples, or as many of them as fit, may fill `MOST_CHUNK_BYTES` instead. Counted is what one sample leaves
+    behind for its backward pass; the parameters, which all share, do not count.
     """
     shared = {tensor.untyped_storage().data_ptr() for tensor in model.module.state_dict().values()}
     saved: dict[int, torch.UntypedStorage] = {}  # held, so that no other takes its place, and the count is the same
@@ -54,7 +61,8 @@ def choose_chunk(model: FlatModel, inputs: Tensor, labels: Tensor) -> int:
     with torch.autograd.graph.saved_tensors_hooks(count, lambda nothing: nothing):
         cross_entropy(model.module(inputs[:1].clone()), labels[:1].clone(), 1)
     size = sum(storage.nbytes() for storage in saved.values())
-    chunk, most = MAX_CHUNK, CHUNK_BYTES.get(model.theta.device.type, MOST_CHUNK_BYTES)
-    while chunk > 1 and chunk * size > most:
+    most = CHUNK_BYTES.get(model.theta.device.type, MOST_CHUNK_BYTES)
+    chunk = MAX_CHUNK
+    while chunk > 1 and chunk * size > (most if chunk > FEWEST else MOST_CHUNK_BYTES):
         chunk //= 2
     return chunk

@@ -34,7 +34,7 @@ class LocalLoss:
     ridge : float
         Weight of the quadratic term.
     chunk : int
-        Samples a pass; 0 takes as many as keep the saved activations within the bytes of `CHUNK_BYTES`.
+        Samples a pass; 0 leaves it to `choose_chunk`, by the bytes of the saved activations.
     outputs : int
         Logits that the model must give for a sample; 0 takes any number of them.
 

@@ -15,6 +15,7 @@ from flwr.app import Array
 from benchmarks import (
     _fedavg_app,
     agreement,
+    chunks,
     client_rate,
     convex,
     deployed,
@@ -37,7 +38,7 @@ from dqnfed_flwr.strategy.roster import Roster
 
 Main = Callable[[Sequence[str]], None]
 
-BENCHMARKS = (server_step, method_step, server_memory, agreement, engine, client_rate, convex)
+BENCHMARKS = (server_step, method_step, server_memory, agreement, engine, client_rate, chunks, convex)
 
 
 def record_of(main: Main, arguments: Sequence[str], tmp_path: Path) -> dict[str, Any]:
@@ -188,6 +189,13 @@ def test_client_rate(tmp_path: Path) -> None:
     assert record["parameters"] == 656_810
     assert record["pairs_kept"] == 1
     assert record["rate_over_gradient"] > 0
+
+
+def test_chunks(tmp_path: Path) -> None:
+    record = record_of(chunks.main, ["--model", "mlp", "--samples", "8", "--sizes", "2", "--repeats", "1"], tmp_path)
+    assert [row["chunk"] for row in record["chunks"]] == [4, 2, record["chosen"]]
+    assert all(row["gradient_seconds"] > 0 and row["loss_seconds"] > 0 for row in record["chunks"])
+    assert record["small_over_chosen"] > 0
 
 
 def test_convex(tmp_path: Path, two_classes: Path) -> None:

@@ -274,6 +274,10 @@ def test_the_chosen_chunk_bounds_the_activations(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(chunks.CHUNK_BYTES, "cpu", 64 * 4 * activations)
     assert 8 <= choose_chunk(model, x, y) <= 64
     monkeypatch.setitem(chunks.CHUNK_BYTES, "cpu", 1)
+    assert choose_chunk(model, x, y) == chunks.FEWEST
+    monkeypatch.setattr(chunks, "MOST_CHUNK_BYTES", 8 * 4 * activations)
+    assert 1 < choose_chunk(model, x, y) <= 8
+    monkeypatch.setattr(chunks, "MOST_CHUNK_BYTES", 1)
     assert choose_chunk(model, x, y) == 1
     monkeypatch.setitem(chunks.CHUNK_BYTES, "cpu", 2**60)
     assert choose_chunk(model, x, y) == chunks.MAX_CHUNK
