@@ -10,7 +10,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dqnfed_flwr.exporter.files import RunFile, RunFiles, join
+from dqnfed_flwr.exporter.exposition import RunFile, join
+from dqnfed_flwr.exporter.files import RunFiles
 from dqnfed_flwr.exporter.host import measure_certificates, measure_disks
 from dqnfed_flwr.exporter.metrics import EXPORTER_METRICS, NODE_STATES, RUN_STATES
 from dqnfed_flwr.exporter.poll import Poll, Standing

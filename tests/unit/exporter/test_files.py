@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dqnfed_flwr.exporter.files import RunFiles, join, read_run
+from dqnfed_flwr.exporter.exposition import RunFile, join
+from dqnfed_flwr.exporter.files import RunFiles, read_run
 from tests.helpers.served import series, write_run
 
 
@@ -88,7 +89,7 @@ def test_a_file_is_read_again_only_when_it_has_changed(tmp_path: Path, monkeypat
 
     read: list[str] = []
 
-    def noted(path: Path, stamp: tuple[int, int, int]) -> files.RunFile:
+    def noted(path: Path, stamp: tuple[int, int, int]) -> RunFile:
         read.append(path.stem)
         return read_run(path, stamp)
 
