@@ -11,15 +11,10 @@ A step is meant to be subtracted: theta - alpha * step.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Generic
 
-import numpy as np
-from numpy.typing import NDArray
-
-from dqnfed_flwr.errors import ShapeError
+from dqnfed_flwr.linalg.caller_rows import RowsT, combine, gramian, slopes, vector
 from dqnfed_flwr.linalg.least_distance import Status
 from dqnfed_flwr.linalg.min_norm import (
     CUTOFF,
@@ -28,18 +23,10 @@ from dqnfed_flwr.linalg.min_norm import (
     one_sided_weights,
     two_sided_weights,
 )
-from dqnfed_flwr.linalg.scaling import checked_vector
-from dqnfed_flwr.types import Float64Array, FloatArray
+from dqnfed_flwr.types import Float64Array
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    Rates = Sequence[float] | NDArray[np.floating] | Tensor
-
-RowsT = TypeVar("RowsT", FloatArray, "Tensor")
-
-BLOCK_VALUES = 1 << 20
-"""Values of the rows that are widened to float64 at once."""
+    from dqnfed_flwr.linalg.caller_rows import Numbers as Rates
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +86,9 @@ def two_sided_step(grads: RowsT, rates: Rates, *, ridge: float = 0.0, cutoff: fl
     ConfigError
         If `ridge` or `cutoff` is out of range.
     """
-    gram = _gramian(grads)
-    solution = two_sided_weights(gram, _vector("rates", rates, len(gram)), ridge=ridge, cutoff=cutoff)
-    return _result(_combine(solution.weights, grads, None), solution)
+    gram = gramian(grads)
+    solution = two_sided_weights(gram, vector("rates", rates, len(gram)), ridge=ridge, cutoff=cutoff)
+    return _result(combine(solution.weights, grads, None), solution)
 
 
 def one_sided_step(grads: RowsT, rates: Rates, reference: RowsT | None = None) -> StepResult[RowsT]:
@@ -129,10 +116,10 @@ def one_sided_step(grads: RowsT, rates: Rates, reference: RowsT | None = None) -
     ShapeError
         If an array has an unfit shape, dtype or device or is not finite.
     """
-    gram = _gramian(grads)
-    wanted = _vector("rates", rates, len(gram))
-    solution = one_sided_weights(gram, wanted, offset=None if reference is None else _slopes(grads, reference))
-    return _result(_combine(solution.weights, grads, reference), solution)
+    gram = gramian(grads)
+    wanted = vector("rates", rates, len(gram))
+    solution = one_sided_weights(gram, wanted, offset=None if reference is None else slopes(grads, reference))
+    return _result(combine(solution.weights, grads, reference), solution)
 
 
 def minimum_norm_point(grads: RowsT) -> StepResult[RowsT]:
@@ -153,8 +140,8 @@ def minimum_norm_point(grads: RowsT) -> StepResult[RowsT]:
     ShapeError
         If `grads` has an unfit shape or dtype or is not finite.
     """
-    solution = hull_weights(_gramian(grads))
-    return _result(_combine(solution.weights, grads, None), solution)
+    solution = hull_weights(gramian(grads))
+    return _result(combine(solution.weights, grads, None), solution)
 
 
 def _result(step: RowsT, solution: GramSolution) -> StepResult[RowsT]:
@@ -166,91 +153,3 @@ def _result(step: RowsT, solution: GramSolution) -> StepResult[RowsT]:
         status=solution.status,
         condition=solution.condition,
     )
-
-
-def _gramian(grads: RowsT) -> Float64Array:
-    """Check the rows and take their inner products [K, K]."""
-    _check_rows(grads)
-    gram = np.zeros((len(grads), len(grads)))
-    for part in _columns(grads):
-        block = _finite("the gradients", _wide(grads[:, part]))
-        gram += _host(block @ block.T)
-    return gram
-
-
-def _slopes(grads: RowsT, reference: RowsT) -> Float64Array:
-    """Check the reference and take grads @ reference [K]."""
-    kinds = [(type(x).__name__, tuple(x.shape[-1:]), x.dtype, _device(x)) for x in (reference, grads)]
-    if reference.ndim != 1 or kinds[0] != kinds[1]:
-        raise ShapeError(f"the reference is {kinds[0]}, ndim {reference.ndim}; need {kinds[1]}, ndim 1")
-    slopes = np.zeros(len(grads))
-    for part in _columns(grads):
-        slopes += _host(_wide(grads[:, part]) @ _finite("the reference", _wide(reference[part])))
-    return slopes
-
-
-def _combine(weights: Float64Array, grads: RowsT, reference: RowsT | None) -> RowsT:
-    """Compute weights @ grads + reference [D] in float64 and store it in the dtype of the rows."""
-    step = _empty_row(grads)
-    for part in _columns(grads):
-        rows = _wide(grads[:, part])
-        block = _beside(weights, rows) @ rows
-        step[part] = block if reference is None else block + _wide(reference[part])
-    return step
-
-
-def _check_rows(grads: FloatArray | Tensor) -> None:
-    if not isinstance(grads, np.ndarray) and not _is_tensor(grads):
-        raise ShapeError(f"gradients are a {type(grads).__name__}; pass a NumPy array or a torch tensor")
-    if str(grads.dtype).removeprefix("torch.") not in ("float32", "float64"):
-        raise ShapeError(f"gradients of dtype {grads.dtype}; convert them to float32 or float64")
-    if grads.ndim != 2 or 0 in grads.shape:
-        raise ShapeError(f"gradients of shape {tuple(grads.shape)}; need one row an objective, [K, D], K and D >= 1")
-
-
-def _is_tensor(value: object) -> TypeGuard[Tensor]:
-    torch = sys.modules.get("torch")  # who holds a tensor has imported torch
-    return torch is not None and isinstance(value, torch.Tensor)
-
-
-def _vector(name: str, values: Rates, size: int) -> Float64Array:
-    try:
-        array = np.asarray(values.detach().cpu() if _is_tensor(values) else values, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise ShapeError(f"{name} cannot be read as numbers ({error}); pass one a row") from None
-    return checked_vector(name, array, size)
-
-
-def _columns(grads: FloatArray | Tensor) -> Iterator[slice]:
-    rows, dim = grads.shape
-    width = max(1, BLOCK_VALUES // rows)
-    return (slice(start, start + width) for start in range(0, dim, width))
-
-
-def _wide(values: RowsT) -> RowsT:
-    return values.astype(np.float64, copy=False) if isinstance(values, np.ndarray) else values.detach().double()
-
-
-def _finite(name: str, values: RowsT) -> RowsT:
-    finite = np.isfinite(values) if isinstance(values, np.ndarray) else values.isfinite()
-    if not bool(finite.all()):
-        raise ShapeError(f"{name} must be finite; leave out what is not")
-    return values
-
-
-def _host(values: FloatArray | Tensor) -> Float64Array:
-    return np.asarray(values if isinstance(values, np.ndarray) else values.cpu().numpy(), dtype=np.float64)
-
-
-def _beside(weights: Float64Array, rows: RowsT) -> RowsT:
-    """Copy `weights` to the kind and device of the wide `rows`."""
-    return weights if isinstance(rows, np.ndarray) else rows.new_tensor(weights)
-
-
-def _empty_row(grads: RowsT) -> RowsT:
-    dim = grads.shape[1]
-    return np.empty(dim, grads.dtype) if isinstance(grads, np.ndarray) else grads.new_empty(dim)
-
-
-def _device(values: FloatArray | Tensor) -> str:
-    return "cpu" if isinstance(values, np.ndarray) else str(values.device)

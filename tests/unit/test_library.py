@@ -8,9 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dqnfed_flwr import library
 from dqnfed_flwr.errors import ShapeError
 from dqnfed_flwr.library import minimum_norm_point, one_sided_step, two_sided_step
+from dqnfed_flwr.linalg import caller_rows
 from dqnfed_flwr.linalg.gram_schmidt import newton_rate_step
 from dqnfed_flwr.linalg.least_distance import Status
 from dqnfed_flwr.types import Float64Array, FloatArray
@@ -182,7 +182,7 @@ class TestKinds:
         rng = np.random.default_rng(4)
         grads, rates, reference = conflicting_set(rng, 5, 40), rng.uniform(0.1, 1.0, 5), rng.standard_normal(40)
         whole = one_sided_step(grads, rates, reference)
-        monkeypatch.setattr(library, "BLOCK_VALUES", 35)
+        monkeypatch.setattr(caller_rows, "BLOCK_VALUES", 35)
         blocks = one_sided_step(grads, rates, reference)
         np.testing.assert_allclose(blocks.step, whole.step, rtol=1e-12)
 
