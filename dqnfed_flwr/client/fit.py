@@ -40,13 +40,24 @@ def check_fit(model: FlatModel, inputs: Tensor, outputs: int) -> None:
             f"model: {what} gave {shape}; need one logit a class, [1, {outputs or 'classes'}]: build the last layer "
             "for num_classes outputs"
         )
-    if not inputs.is_floating_point():
-        _answer(model, _extreme(inputs), 0)
+    check_tokens(model, inputs)
     if model.draws and not _repeats(model, inputs[:_TRIED]):
         raise ModelError(
             f"model: {type(model.module).__name__} gives the same samples other logits each time, though it was set to "
             "evaluate: its loss is no function of the model. Use nn.Dropout, or dropout(x, training=self.training)"
         )
+
+
+def check_tokens(model: FlatModel, inputs: Tensor) -> None:
+    """Pass the samples with the least and the greatest token [n, ...] through the model; features are left alone.
+
+    Raises
+    ------
+    ModelError
+        If it raises anything: layers of embeddings may have no row for them.
+    """
+    if len(inputs) and not inputs.is_floating_point():
+        _answer(model, _extreme(inputs), 0)
 
 
 def _answer(model: FlatModel, inputs: Tensor, seed: int) -> object:
@@ -68,13 +79,13 @@ def _repeats(model: FlatModel, inputs: Tensor) -> bool:
 
 
 def _extreme(tokens: Tensor) -> Tensor:
-    """The samples that hold the least and the greatest token, which a layer of embeddings may have no row for."""
+    """The samples that hold the least and the greatest token."""
     flat = tokens.reshape(len(tokens), -1)
     return tokens[torch.stack([flat.amin(1).argmin(), flat.amax(1).argmax()])]
 
 
 def _range(tokens: Tensor) -> str:
-    return f"{int(tokens.min())} to {int(tokens.max())}: store x_train as float, or build the model for so many tokens"
+    return f"{int(tokens.min())} to {int(tokens.max())}: store samples as float, or build the model for so many tokens"
 
 
 def _described(inputs: Tensor) -> str:

@@ -15,6 +15,7 @@ from dqnfed_flwr.client.copies import shared_copy
 from dqnfed_flwr.client.curvature import Curvature
 from dqnfed_flwr.client.curvature_state import CurvatureState, StateArrays
 from dqnfed_flwr.client.device import DTYPES, choose_device, prepare_torch
+from dqnfed_flwr.client.fit import check_tokens
 from dqnfed_flwr.client.flat_model import FlatModel
 from dqnfed_flwr.client.gradients import LocalLoss, Samples
 from dqnfed_flwr.client.line import Line, Vector
@@ -76,6 +77,8 @@ class Worker:
         train = self._samples(data.x_train, data.y_train)
         local = settings.local
         self._loss = LocalLoss(self._model, train, ridge=settings.ridge, chunk=local.chunk, outputs=num_classes)
+        for held_out in (data.x_validation, data.x_test) if data.input_kind == "tokens" else ():
+            check_tokens(self._model, to_model_input(held_out, self._dtype).to(self._device))
         curvature_state = CurvatureState(self.spec.dim, self._dtype, self._device)
         curvature = Curvature(settings.curvature, settings.local.lr, self._loss, curvature_state)
         self._work = make_work(Bench(settings, self._loss, curvature, RoundMemory(self._dtype, self._device)))

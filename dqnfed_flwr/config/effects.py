@@ -5,6 +5,7 @@ A key that is not named here counts as one with an effect.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
@@ -45,10 +46,12 @@ RULES: Mapping[str, tuple[Rule, ...]] = {
 }
 """Keys that only some step rules read."""
 Asks = Callable[["Settings"], bool]
+_FUNCTION = re.compile(r"[\w.]+:\w+")
 
 
 def _dealt(partition: str) -> Asks:
-    return lambda settings: settings.partition == partition or ":" in settings.data
+    """Where data are dealt out so; a function of the user's, `module:name`, may look at the settings of any."""
+    return lambda settings: settings.partition == partition or bool(_FUNCTION.fullmatch(settings.data))
 
 
 def _anchored(settings: Settings) -> bool:

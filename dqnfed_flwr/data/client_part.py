@@ -135,9 +135,14 @@ def _split(settings: Settings, partition: int, data: DataSet, train: IntArray, t
         train, test = train[kept], train[apart]
     kept, apart = stratified(y[train], split.validation_fraction, _stream(settings, _SPLIT_VALIDATION, partition))
     validation, train = train[apart], train[kept]
-    given = with_noise(y[train], settings.noise, data.num_classes, _stream(settings, _NOISE, partition))
+    given = with_noise(y[train], settings.noise, data.num_classes, _apart(settings, _NOISE, partition))
     return ClientPart(data, train, validation, given, x_test, y_test, test)
 
 
 def _stream(settings: Settings, stream: int, partition: int) -> Generator:
     return np.random.default_rng((settings.seed, stream, partition))
+
+
+def _apart(settings: Settings, stream: int, partition: int) -> Generator:
+    """A stream that is none of the rounds': those of (seed, round) would tell who is noisy by who is sampled."""
+    return np.random.default_rng(np.random.SeedSequence(settings.seed, spawn_key=(stream, partition)))

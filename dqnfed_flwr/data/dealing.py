@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -75,9 +75,12 @@ def _stamp(source: str) -> tuple[str, int, int]:
 def _loaded(source: str, stamp: tuple[str, int, int], num_classes: int, chosen: str) -> DataSet:
     """The set, once for all ways to deal it out; `stamp` tells another file of the same name."""
     del stamp
-    if chosen:  # those that are left out may lack samples, and are not counted in num_classes
-        return only_classes(as_data_set(read_arrays(source), source), chosen)
-    return load_dataset(source, num_classes)
+    if not chosen:
+        return load_dataset(source, num_classes)
+    data = only_classes(as_data_set(read_arrays(source), source), chosen)  # those left out may lack samples
+    if 0 < num_classes < data.num_classes:
+        raise DataError(f"num-classes: found {num_classes}, but split.only-classes keeps {data.num_classes}; 0 asks it")
+    return replace(data, num_classes=num_classes or data.num_classes)
 
 
 @lru_cache(maxsize=4)

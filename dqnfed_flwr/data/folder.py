@@ -28,8 +28,8 @@ def files(paths: Sequence[Path]) -> list[Path]:
     """All folders that images may lie in: those that come or go change the time of their folder."""
     root = paths[0]
     need([root / "train"], f"a folder of images for each class in {root}/train")
-    parts = sorted(part for part in root.iterdir() if part.is_dir())
-    classes = [folder for part in parts for folder in sorted(part.iterdir()) if folder.is_dir()]
+    parts = _folders(root)
+    classes = [folder for part in parts for folder in _folders(part)]
     places = sorted(Path(place) for folder in classes for place, _, _ in os.walk(folder))  # asks no image for its kind
     return [*parts, *places, *([root / ANNOTATIONS] if (root / ANNOTATIONS).exists() else [])]
 
@@ -37,8 +37,9 @@ def files(paths: Sequence[Path]) -> list[Path]:
 def read(paths: Sequence[Path], options: Options, scratch: Path) -> Arrays:
     """Images of both parts, class by class, in the order of their names."""
     root, size = paths[0], number(options, "size", 0)
-    train = [pair for part in options.get("train", "train").split("+") for pair in _by_class(root / part)]
-    test = _test_part(root, options.get("test", ""))
+    trained, tested = _parts(root, options)
+    train = [pair for part in trained for pair in _by_class(part)]
+    test = _by_class(tested) if tested else _annotated(root)
     names = sorted({name for _, name in train})
     unknown = sorted({name for _, name in test} - set(names))
     if unknown:
@@ -56,23 +57,39 @@ def _by_class(part: Path) -> Labelled:
     need([part], "a folder of images for each class in it")
     found = [
         (file, folder.name)
-        for folder in sorted(part.iterdir())
-        if folder.is_dir()
+        for folder in _folders(part)
         for file in sorted(folder.rglob("*"))
-        if is_image(file)
+        if is_image(file) and not any(_hidden(name) for name in file.relative_to(part).parts)
     ]
     if not found:
         raise DataError(f"data: no image in a folder of a class in {part}; unpack the set again")
     return found
 
 
-def _test_part(root: Path, wanted: str) -> Labelled:
-    if not wanted and (root / ANNOTATIONS).exists():
-        return _annotated(root)
-    for part in [wanted] if wanted else TESTS:
-        if (root / part).is_dir():
-            return _by_class(root / part)
-    raise DataError(f"data: {root} has no {wanted or ', '.join(TESTS)}; name the test part with test=FOLDER")
+def _folders(place: Path) -> list[Path]:
+    """Folders in `place`, by name; those that tools leave behind are none of the set's."""
+    return sorted(folder for folder in place.iterdir() if folder.is_dir() and not _hidden(folder.name))
+
+
+def _hidden(name: str) -> bool:
+    return name.startswith(".") or name == "__MACOSX"
+
+
+def _parts(root: Path, options: Options) -> tuple[list[Path], Path | None]:
+    """Folders that are trained on, and the one that is tested on; None where annotations name the test part."""
+    names, wanted = options.get("train", "train").split("+"), options.get("test", "")
+    annotated = not wanted and (root / ANNOTATIONS).exists()
+    places = [ANNOTATIONS.parent] if annotated else [Path(part) for part in ([wanted] if wanted else TESTS)]
+    tested = next((root / part for part in places if (root / part).is_dir()), None)
+    if tested is None:
+        raise DataError(f"data: {root} has no {wanted or ', '.join(TESTS)}; name the test part with test=FOLDER")
+    trained = [root / name for name in names]
+    if not all(names) or len({place.resolve() for place in [*trained, tested]}) < len(trained) + 1:
+        raise DataError(
+            f"data: {root}: train={'+'.join(names)} where {tested.name}/ is the test part; train takes different "
+            "folders, none of them that one, such as train=train+valid"
+        )
+    return trained, None if annotated else tested
 
 
 def _annotated(root: Path) -> Labelled:

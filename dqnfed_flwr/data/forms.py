@@ -112,17 +112,17 @@ class Reader(Protocol):
         """Decode the set."""
 
 
-def number(options: Options, key: str, default: int, *, least: int = 0) -> int:
+def number(options: Options, key: str, default: int, *, least: int = 0, most: int = 10**9) -> int:
     """Read an option that is a whole number.
 
     Raises
     ------
     DataError
-        If it is none, or below `least`.
+        If it is none, or not from `least` to `most`.
     """
     text = options.get(key, str(default))
-    if not text.isdecimal() or int(text) < least:
-        raise DataError(f"data: {key}={text!r}; give a whole number from {least}, such as {key}={default}")
+    if not (text.isdecimal() and len(text) <= len(str(most)) and least <= int(text) <= most):
+        raise DataError(f"data: {key}={text!r}; give a whole number from {least} to {most}, such as {key}={default}")
     return int(text)
 
 

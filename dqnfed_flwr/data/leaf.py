@@ -87,7 +87,7 @@ def _users(folder: Path) -> Iterator[tuple[str, Samples]]:
                 given = content["user_data"][user]
                 if given["y"]:
                     yield str(user), _samples(given["x"], given["y"])
-        except (ValueError, TypeError, KeyError, OverflowError) as error:
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
             raise DataError(
                 f"data: {file} is not of LEAF's form, users and user_data with x and y ({error!r}); if it is cut "
                 "short, fetch or make it again"

@@ -53,7 +53,7 @@ def read(paths: Sequence[Path], options: Options, scratch: Path) -> Arrays:
 def _roles(path: Path) -> Mapping[str, str]:
     try:
         roles = json.loads(unpacked(path))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"data: {path} cannot be read as json ({error}); fetch the file again") from error
     if not isinstance(roles, dict) or not all(isinstance(text, str) for text in roles.values()):
         raise DataError(f"data: {path}: expected one json object that maps each role to its text")

@@ -7,6 +7,7 @@ The forms are those of `dqnfed_flwr.data.forms`. Sets are decoded once, checked,
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -18,7 +19,7 @@ from dqnfed_flwr.data.store import Arrays, console, data_root, kept
 from dqnfed_flwr.errors import DataError
 
 DECODED = "decoded"
-_VERSION = 2  # of the decoded form; a higher one makes kept files anew
+_VERSION = 3  # of the decoded form; a higher one makes kept files anew
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,10 @@ def paths_in(name: str) -> list[Path]:
     if name.endswith(".npz"):
         return [Path(name)]
     form, colon, rest = name.partition(":")
-    return [Path(item) for item in rest.split(",") if "=" not in item] if colon and form in FORMS else []
+    if not colon or form not in FORMS:
+        return []
+    first, *items = rest.split(",")
+    return [Path(item) for item in (first, *_further(items))]
 
 
 def source_npz(name: str) -> Path:
@@ -94,8 +98,8 @@ def parse(name: str) -> Source:
         For an unknown option, too many paths, or a named set whose files are missing.
     """
     head, *items = name.split(",")
-    options = tuple(sorted(_pair(item) for item in items if "=" in item))
-    further = [item for item in items if "=" not in item]
+    further = _further(items)
+    options = tuple(sorted(_pair(item) for item in items if item not in further))
     form, colon, path = head.partition(":")
     if not colon:
         if further:
@@ -110,6 +114,11 @@ def parse(name: str) -> Source:
     return source
 
 
+def _further(items: Sequence[str]) -> list[str]:
+    """What follows the first path and is no option."""
+    return [item for item in items if "=" not in item or "/" in item.partition("=")[0]]
+
+
 def _pair(item: str) -> tuple[str, str]:
     key, _, value = item.partition("=")
     return key.strip(), value.strip()
@@ -117,7 +126,10 @@ def _pair(item: str) -> tuple[str, str]:
 
 def _check(source: Source, name: str) -> None:
     form = FORMS[source.form]
-    unknown = sorted({key for key, _ in source.options} - set(form.options))
+    keys = [key for key, _ in source.options]
+    if twice := sorted({key for key in keys if keys.count(key) > 1}):
+        raise DataError(f"data: {name!r}: {', '.join(twice)} is given twice")
+    unknown = sorted(set(keys) - set(form.options))
     if unknown:
         raise DataError(
             f"data: {name!r}: unknown option {', '.join(unknown)}; {source.form} knows "

@@ -10,8 +10,8 @@ lies beside the training file, otherwise after the sentences read. A client is o
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -20,15 +20,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dqnfed_flwr.data.forms import Options, need, number
-from dqnfed_flwr.data.packed import text_lines
+from dqnfed_flwr.data.next_words import check_size, choose_words, tokens_in, windows
 from dqnfed_flwr.data.store import Arrays
 from dqnfed_flwr.errors import DataError
 
 WORD_COUNT = "stackoverflow.word_count"
-PAD, FIRST_WORD = 0, 1
-"""Tokens: 0 fills up, then the words by frequency, then any other word, beginning and end of a sentence."""
 Client = dict[str, NDArray[Any]]
 _DIGITS, _CHARACTERS = 10, 62  # classes of the two forms of federated EMNIST
+MOST_SENTENCES = 10_000_000
+"""Sentences of both parts that are held in memory; some 100 bytes each."""
+LONGEST = 1000
+"""Words before the next one that a sample may hold."""
 
 
 def files(paths: Sequence[Path]) -> list[Path]:
@@ -44,14 +46,23 @@ def read(paths: Sequence[Path], options: Options, scratch: Path) -> Arrays:
     train, test = _pair(paths)
     if _is_text(train):
         users, sentences = number(options, "users", 100), number(options, "sentences", 128)
+        length = number(options, "length", 20, least=1, most=LONGEST)
         parts = _read_parts((train, test), ("tokens",), users, sentences)
         vocabulary = number(options, "vocabulary", 10_000, least=1)
-        words = _words(train.with_name(WORD_COUNT), parts["train"], vocabulary)
-        return _next_words(parts, words, number(options, "length", 20, least=1))
-    return _images(_read_parts((train, test), ("pixels", "label"), number(options, "users", 0), 0))
+        words = choose_words(train.with_name(WORD_COUNT), _sentences(parts["train"]), vocabulary)
+        return _next_words(parts, words, length)
+    arrays = _images(_read_parts((train, test), ("pixels", "label"), number(options, "users", 0), 0))
+    return {**arrays, "num_classes": np.array(_classes((train, test)))}
 
 
 def _pair(paths: Sequence[Path]) -> tuple[Path, Path]:
+    train, test = _named_pair(paths)
+    if train == test:
+        raise DataError(f"data: {train} would be its own test part; name the other file: tff:TRAIN.h5,TEST.h5")
+    return train, test
+
+
+def _named_pair(paths: Sequence[Path]) -> tuple[Path, Path]:
     train = paths[0]
     if len(paths) > 1:
         return train, paths[1]
@@ -72,7 +83,8 @@ def _open(file: Path) -> Any:
         content = h5py.File(file, "r")
     except OSError as error:
         raise DataError(f"data: {file} is no whole .h5 file ({error}); fetch it again") from error
-    if "examples" not in content or not len(content["examples"]):
+    clients = content.get("examples")
+    if not isinstance(clients, h5py.Group) or not len(clients) or not isinstance(clients[min(clients)], h5py.Group):
         content.close()
         raise DataError(f"data: {file} has no clients under 'examples'; it is not of TensorFlow Federated's form")
     return content
@@ -97,6 +109,8 @@ def _read_parts(pair: tuple[Path, Path], fields: Sequence[str], users: int, most
     for part, file in zip(("train", "test"), pair, strict=True):
         with _open(file) as content:
             clients = content["examples"]
+            if "tokens" in fields:
+                _check_count([clients[name] for name in names if name in clients], most, file)
             parts[part] = {
                 name: _client(clients[name], fields, most, f"{file}: client {name}")
                 for name in names
@@ -104,7 +118,22 @@ def _read_parts(pair: tuple[Path, Path], fields: Sequence[str], users: int, most
             }
         if not parts[part]:
             raise DataError(f"data: {file} has none of the clients of {pair[0]}; the two files do not belong together")
+        if not any(len(client[fields[0]]) for client in parts[part].values()):
+            raise DataError(
+                f"data: {file} has no sample of the clients that are read; fetch it again, or read more users"
+            )
     return parts
+
+
+def _check_count(clients: Sequence[Any], most: int, file: Path) -> None:
+    """Count the sentences before they are read."""
+    sizes = [math.prod(client["tokens"].shape) for client in clients if _holds(client, "tokens")]
+    found = sum(min(size, most) if most else size for size in sizes)
+    if found > MOST_SENTENCES:
+        raise DataError(
+            f"data: {file}: {found:,} sentences, of which at most {MOST_SENTENCES:,} fit into memory; take fewer with "
+            "users= and sentences="
+        )
 
 
 def _client(found: Any, fields: Sequence[str], most: int, where: str) -> Client:
@@ -113,6 +142,8 @@ def _client(found: Any, fields: Sequence[str], most: int, where: str) -> Client:
         client = {field: np.asarray(found[field][: most or None]) for field in fields}
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise DataError(f"data: {where} cannot be read ({error}); fetch the file again") from error
+    if "tokens" in client and not all(isinstance(line, bytes) for line in client["tokens"].ravel()):
+        raise DataError(f"data: {where}: tokens of dtype {client['tokens'].dtype}, where sentences are asked for")
     if "pixels" in client:
         pixels, labels = client["pixels"], client["label"]
         if len(pixels) != len(labels) or labels.dtype.kind not in "iu":
@@ -130,50 +161,45 @@ def _images(parts: Mapping[str, Mapping[str, Client]]) -> Arrays:
     arrays = dict(_grouped(parts, sizes))
     for part, clients in parts.items():
         pixels = [np.rint(client["pixels"] * 255).astype(np.uint8) for client in clients.values()]
+        if len(shapes := {each.shape[1:] for each in pixels}) > 1:
+            raise DataError(f"data: images of the shapes {sorted(shapes)} in one part; keep one set a file")
         arrays[f"x_{part}"] = np.concatenate(pixels)
         arrays[f"y_{part}"] = np.concatenate([client["label"] for client in clients.values()]).astype(np.int64)
-    classes = _DIGITS if max(arrays[f"y_{part}"].max() for part in parts) < _DIGITS else _CHARACTERS
-    return {**arrays, "num_classes": np.array(classes)}
+    return arrays
 
 
-def _words(counted: Path, clients: Mapping[str, Client], vocabulary: int) -> dict[str, int]:
-    """Token of each of the most frequent words."""
-    if counted.exists():
-        frequent = [line.split()[0] for line in text_lines(counted)[:vocabulary]]
-        if len(frequent) < vocabulary:
-            raise DataError(
-                f"data: {counted} has {len(frequent)} words, where vocabulary={vocabulary} are asked for; if it is cut "
-                "short, fetch it again, or lower vocabulary"
-            )
-    else:
-        counts = Counter(word for client in clients.values() for line in client["tokens"] for word in _split(line))
-        frequent = [word for word, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:vocabulary]]
-    return {word: FIRST_WORD + place for place, word in enumerate(frequent)}
+def _classes(pair: tuple[Path, Path]) -> int:
+    """Classes of the whole files, whichever clients of them are read: a digits-only form has no label above 9."""
+    for file in pair:
+        with _open(file) as content:
+            for name, client in content["examples"].items():
+                if _holds(client, "label"):
+                    labels = _client(client, ("label",), 0, f"{file}: client {name}")["label"]
+                    if labels.size and labels.max() >= _DIGITS:
+                        return _CHARACTERS
+    return _DIGITS
 
 
-def _split(line: bytes) -> list[str]:
-    return line.decode("utf-8", "replace").split()
+def _holds(client: Any, field: str) -> bool:
+    """Whether a client is a group with an array of that name."""
+    h5py = import_module("h5py")
+    return isinstance(client, h5py.Group) and isinstance(client.get(field), h5py.Dataset)
+
+
+def _sentences(clients: Mapping[str, Client]) -> Iterator[bytes]:
+    return (line for client in clients.values() for line in client["tokens"])
 
 
 def _next_words(parts: Mapping[str, Mapping[str, Client]], words: Mapping[str, int], length: int) -> Arrays:
-    unknown, begin, end = (FIRST_WORD + len(words) + place for place in range(3))
     arrays: dict[str, NDArray[Any]] = {}
     sizes: dict[str, dict[str, int]] = {}
     for part, clients in parts.items():
-        samples = {}
-        for name, client in clients.items():
-            coded = ([words.get(word, unknown) for word in _split(line)] for line in client["tokens"])
-            samples[name] = [_contexts([begin, *sentence, end], length) for sentence in coded]
-        sizes[part] = {name: sum(map(len, each)) for name, each in samples.items()}
-        rows = np.concatenate([rows for each in samples.values() for rows in each])
+        check_size(_sentences(clients), length, f"the {part} part")
+        samples = {name: windows(client["tokens"], words, length) for name, client in clients.items()}
+        sizes[part] = {name: len(each) for name, each in samples.items()}
+        rows = np.concatenate(list(samples.values()))
         arrays[f"x_{part}"], arrays[f"y_{part}"] = rows[:, :-1], rows[:, -1].astype(np.int64)
-    return {**arrays, **_grouped(parts, sizes), "num_classes": np.array(end + 1)}
-
-
-def _contexts(sentence: list[int], length: int) -> NDArray[np.int32]:
-    """Every token but the first, each behind the `length` before it [N, length + 1]."""
-    padded = np.array([PAD] * (length - 1) + sentence, dtype=np.int32)
-    return np.lib.stride_tricks.sliding_window_view(padded, length + 1)
+    return {**arrays, **_grouped(parts, sizes), "num_classes": np.array(tokens_in(words))}
 
 
 def _grouped(parts: Mapping[str, Mapping[str, Client]], sizes: Mapping[str, Mapping[str, int]]) -> Arrays:

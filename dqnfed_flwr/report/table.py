@@ -75,6 +75,8 @@ def _per_round(result: RunResult) -> str:
 
 def _clients(result: RunResult) -> str:
     found = f"{len(result.joined)} of {result.settings.clients}"
+    if 0 < len(result.accuracies) < len(result.joined):
+        found += f"; accuracies of {len(result.accuracies)}"
     if not result.left_out:
         return found
     reasons = [

@@ -179,6 +179,7 @@ def test_what_is_said_to_have_no_effect_has_none(mapping: dict[str, Scalar]) -> 
             {"data": "my_own:load", "dqn-fed.reference": "none"},
             ["split.alpha", "split.shards", "admission.spread"],
         ),
+        ({"data": "libsvm:/data/a9a.txt", "partition": "iid"}, ["dqn-fed.scale", "dqn-fed.memory", "admission.spread"]),
         (
             {"partition": "shards", "dqn-fed.form": "two-sided", "start.epochs": 1, "attack.kind": "zero"},
             ["split.shards", "start.lr", "attack.share", "dqn-fed.ridge", "admission.spread"],

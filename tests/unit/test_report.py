@@ -78,6 +78,8 @@ def test_table_sets_runs_side_by_side() -> None:
 def test_table_says_who_is_missing_and_why() -> None:
     result = make_result([make_event(1, None)], settings=Settings.from_mapping({"clients": 4}))
     assert table_rows({"run": result})["clients"] == ["4 of 4"]
+    silent = replace(result, accuracies={0: 0.5, 1: 0.5})
+    assert table_rows({"run": silent})["clients"] == ["4 of 4; accuracies of 2"]
     lost = replace(result, settings=Settings.from_mapping({"clients": 9}))
     assert table_rows({"run": lost})["clients"] == ["4 of 9"]
     out = io.StringIO()

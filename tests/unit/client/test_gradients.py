@@ -303,7 +303,7 @@ def test_unfit_vectors_and_empty_data_are_refused() -> None:
         ),
         (nn.Linear(6, 1), torch.ones(4, 6), r"gave \(1, 1\); need one logit a class, \[1, 5\]"),
         (nn.Sequential(nn.Linear(6, 5), nn.Flatten(0)), torch.ones(4, 6), r"gave \(5,\); need one logit a class"),
-        (nn.Linear(6, 5), torch.ones(4, 6, dtype=torch.int64), r"int64 raised .*: store x_train as float, or build "),
+        (nn.Linear(6, 5), torch.ones(4, 6, dtype=torch.int64), r"int64 raised .*: store samples as float, or build "),
         (Forgetful(always=True), torch.ones(4, 6), r"other logits each time.* dropout\(x, training=self.training\)"),
     ],
 )

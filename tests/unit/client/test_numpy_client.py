@@ -17,7 +17,7 @@ from dqnfed_flwr.client.lists import write_task
 from dqnfed_flwr.client.numpy_client import DQNFedClient
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.data import ClientData
-from dqnfed_flwr.errors import ConfigError, DataError, ShapeError
+from dqnfed_flwr.errors import ConfigError, DataError, ModelError, ShapeError
 from dqnfed_flwr.types import ClientReply, ClientTask
 
 Vector = NDArray[np.float64]
@@ -54,6 +54,16 @@ class BatchNormModel(nn.Module):
 
 def batchnorm_model(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     return BatchNormModel()
+
+
+@pytest.mark.parametrize("part", ["x_validation", "x_test"])
+def test_tokens_that_are_only_tested_are_checked_before_the_first_round(part: str) -> None:
+    tokens = np.arange(24).reshape(3, 8) % 3
+    parts = {"x_train": tokens, "x_validation": tokens, "x_test": tokens, part: np.where(tokens == 1, 800, tokens)}
+    y = np.arange(3)
+    data = ClientData(parts["x_train"], y, parts["x_validation"], y, parts["x_test"], y, 3)
+    with pytest.raises(ModelError, match=r"whole numbers count as tokens, here 0 to 800"):
+        client({"model": "char-lstm-small", "dtype": "float32"}, data=data).properties()
 
 
 @pytest.fixture

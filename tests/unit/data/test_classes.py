@@ -50,6 +50,13 @@ def test_a_part_of_the_samples_is_drawn_from_the_classes_used(five_classes: str)
     assert set(features) <= {1.0, 3.0}
 
 
+def test_outputs_may_be_more_than_the_classes_used_but_not_fewer(five_classes: str) -> None:
+    chosen = {"split.only-classes": "4,0,2", "partition": "iid"}
+    assert load_client(settings(five_classes, **chosen, **{"num-classes": 7}), 0).num_classes == 7
+    with pytest.raises(DataError, match=r"num-classes: found 2, but split\.only-classes keeps 3"):
+        load_client(settings(five_classes, **chosen, **{"num-classes": 2}), 0)
+
+
 @pytest.mark.parametrize("text", ["0,5", "1,1", "2", "a,b", "-1,2"])
 def test_classes_that_cannot_be_used_are_named_with_those_that_can(five_classes: str, text: str) -> None:
     with pytest.raises(DataError, match=r"split\.only-classes: found '" + text):

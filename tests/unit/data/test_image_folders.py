@@ -52,6 +52,26 @@ def test_parts_may_be_joined_and_images_scaled(root: Path) -> None:
     assert (data.x_train.shape, data.y_train.tolist()) == ((5, 2, 2, 3), [0, 0, 1, 0, 1])
 
 
+@pytest.mark.parametrize("options", ["train=train+test", "train=train+train", "train=train+", "train=train+./test"])
+def test_what_is_tested_is_not_trained(root: Path, options: str) -> None:
+    cinic(root / "images")
+    with pytest.raises(DataError, match=r"where test/ is the test part; train takes different folders"):
+        load_dataset(f"folder:{root / 'images'},{options}")
+
+
+def test_folders_that_tools_leave_behind_are_no_classes(root: Path) -> None:
+    place = root / "images"
+    cinic(place)
+    for left in (".ipynb_checkpoints", "__MACOSX", "bird/.cache"):
+        write_image(place / "train" / left / "0.png", BLUE)
+    write_image(place / "train" / "bird" / "._train-0.png", BLUE)
+    write_image(place / ".hidden" / "bird" / "0.png", BLUE)
+
+    data = load_dataset(f"folder:{place}")
+
+    assert (data.y_train.tolist(), data.num_classes) == ([0, 0, 1], 2)
+
+
 def test_images_that_come_in_a_folder_of_a_class_are_seen(root: Path) -> None:
     place = root / "images"
     for part in ("train", "test"):
@@ -86,12 +106,12 @@ def test_what_does_not_fit_is_refused(root: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(DataError, match=r"missing .*images/train"):
         load_dataset(f"folder:{place}")
     (place / "train" / "a").mkdir(parents=True)
-    with pytest.raises(DataError, match="no image in a folder of a class"):
-        load_dataset(f"folder:{place}")
-    write_image(place / "train" / "a" / "0.png", RED)
     with pytest.raises(DataError, match="has no test, val, valid"):
         load_dataset(f"folder:{place}")
     write_image(place / "test" / "b" / "0.png", RED)
+    with pytest.raises(DataError, match="no image in a folder of a class"):
+        load_dataset(f"folder:{place}")
+    write_image(place / "train" / "a" / "0.png", RED)
     with pytest.raises(DataError, match=r"classes \['b'\] are tested and not trained"):
         load_dataset(f"folder:{place}")
     write_image(place / "train" / "b" / "1.png", RED, size=6)

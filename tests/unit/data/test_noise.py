@@ -11,6 +11,7 @@ from dqnfed_flwr.data import load_client
 from dqnfed_flwr.data.client_part import find_part
 from dqnfed_flwr.data.noise import noise_level, with_noise
 from dqnfed_flwr.errors import ConfigError
+from dqnfed_flwr.strategy.orders import sample
 
 CLASSES = 10
 LABELS = np.arange(4000) % CLASSES
@@ -90,6 +91,17 @@ def test_the_truth_stays_at_hand() -> None:
 
     np.testing.assert_array_equal(part.given, (part.data.y_train[part.train] + 1) % 10)
     np.testing.assert_array_equal(part.given, load_client(settings, 0).y_train)
+
+
+def test_who_is_noisy_says_nothing_of_who_is_sampled() -> None:
+    noise = {"noise.kind": "pair", "noise.clients": 0.5, "noise.level": 0.9, "partition": "iid"}
+    asked, noisy = [], []
+    for seed in range(400):
+        part = find_part(Settings.from_mapping({**noise, "seed": seed}), 0)
+        noisy.append((part.given != part.data.y_train[part.train]).any())
+        asked.append(0 in sample(list(range(10)), 2, seed=seed, round_number=6))
+    assert 0.4 < np.mean(noisy) < 0.6
+    assert abs(np.corrcoef(noisy, asked)[0, 1]) < 0.12  # (seed, 6, 0) is (seed, 6), and would give 0.2
 
 
 def test_settings_out_of_range_are_refused() -> None:

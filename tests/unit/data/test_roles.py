@@ -80,6 +80,7 @@ def test_options_thin_out_and_move_the_border(root: Path) -> None:
     [
         (b"{", "roles.json", "cannot be read as json"),
         (lzma.compress(b"{}")[:-9], "roles.json.xz", "if it is cut short, fetch it again"),
+        (b"[" * 100_000, "roles.json", "cannot be read as json"),
         (b"[1]", "roles.json", "expected one json object"),
         (b'{"A": "short"}', "roles.json", "no role is long enough"),
     ],

@@ -53,6 +53,7 @@ def test_other_names_are_none(name: str) -> None:
         ("leaf:a,b", "leaf takes 1 path.*must hold no comma"),
         ("tff:a,b,c", "takes 2 path"),
         ("leaf:a,size=3", "unknown option size; leaf knows none"),
+        ("folder:a,size=16,size=4", "size is given twice"),
         ("folder:a,sise=3", "unknown option sise; folder knows size, train, test"),
         ("cinic10,there", r"behind cinic10 come options, key=value; found \['there'\]"),
         ("no-such-set", "FORM:PATH with one of the forms leaf, tff, roles, folder, clothing1m, libsvm"),
@@ -210,7 +211,11 @@ def test_a_failure_in_the_making_leaves_nothing_behind(tmp_path: Path) -> None:
         ("mine.npz", ["mine.npz"]),
         ("libsvm:/data/a.txt,b.txt", ["/data/a.txt", "b.txt"]),
         ("folder:/data/pictures,size=32", ["/data/pictures"]),
+        ("tff:a=b/x_train.h5,users=3", ["a=b/x_train.h5"]),
+        ("libsvm:/d/x=1.txt,/d/y=1.txt", ["/d/x=1.txt", "/d/y=1.txt"]),
     ],
 )
 def test_paths_are_found_in_names(name: str, expected: list[str]) -> None:
     assert paths_in(name) == [Path(path) for path in expected]
+    if is_source(name):
+        assert list(parse(name).paths) == [Path(path).absolute() for path in expected]

@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from dqnfed_flwr.data import load_dataset
+from dqnfed_flwr.data import load_dataset, next_words, tff
 from dqnfed_flwr.errors import DataError
 from tests.helpers.published import write_h5
 
@@ -142,6 +143,77 @@ def test_what_does_not_fit_is_refused(root: Path) -> None:
     with pytest.raises(DataError, match="do not belong together"):
         load_dataset(f"tff:{root}")
     write_h5(root / "a_train.h5", {})
+    with pytest.raises(DataError, match="no clients under 'examples'"):
+        load_dataset(f"tff:{root}")
+
+
+def test_a_file_is_not_its_own_test_part(root: Path) -> None:
+    write_h5(root / "all.h5", {"a": {"pixels": pixels(1), "label": np.array([3], np.int32)}})
+    for name in ("tff:all.h5", "tff:all.h5,all.h5"):
+        with pytest.raises(DataError, match=r"all\.h5 would be its own test part; .*tff:TRAIN\.h5,TEST\.h5"):
+            load_dataset(name.replace("all", str(root / "all")))
+
+
+def test_the_number_of_classes_is_that_of_the_whole_file(root: Path) -> None:
+    digit = {"pixels": pixels(1), "label": np.array([3], np.int32)}
+    letter = {"pixels": pixels(1), "label": np.array([61], np.int32)}
+    for part in ("train", "test"):
+        write_h5(root / f"em_{part}.h5", {"a": digit, "b": letter})
+    assert [load_dataset(f"tff:{root},users={users}").num_classes for users in (1, 2)] == [62, 62]
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "message"),
+    [
+        ({"tokens": [b"a b"]}, {"tokens": []}, r"a_test\.h5 has no sample of the clients"),
+        ({"tokens": np.arange(3)}, {"tokens": [b"a"]}, r"client a: tokens of dtype int64, where sentences"),
+        (
+            {"pixels": np.zeros((1, 28, 28), np.float32), "label": np.zeros(1, np.int32)},
+            {"pixels": np.zeros((0, 28, 28), np.float32), "label": np.zeros(0, np.int32)},
+            r"a_test\.h5 has no sample of the clients",
+        ),
+    ],
+)
+def test_parts_without_fit_samples_are_refused(
+    root: Path, train: dict[str, Any], test: dict[str, Any], message: str
+) -> None:
+    write_h5(root / "a_train.h5", {"a": train})
+    write_h5(root / "a_test.h5", {"a": test})
+    with pytest.raises(DataError, match=message):
+        load_dataset(f"tff:{root}")
+
+
+def test_images_of_several_sizes_are_refused(root: Path) -> None:
+    small = {"pixels": np.zeros((1, 8, 8), np.float32), "label": np.zeros(1, np.int32)}
+    for part in ("train", "test"):
+        write_h5(root / f"a_{part}.h5", {"a": {"pixels": pixels(1), "label": np.zeros(1, np.int32)}, "b": small})
+    with pytest.raises(DataError, match=r"images of the shapes \[\(8, 8\), \(28, 28\)\] in one part"):
+        load_dataset(f"tff:{root}")
+
+
+def test_more_sentences_than_fit_are_counted_first(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for part in ("train", "test"):
+        write_h5(root / f"a_{part}.h5", {"a": {"tokens": [b"one", b"two three"]}})
+    monkeypatch.setattr(tff, "MOST_SENTENCES", 1)
+    with pytest.raises(DataError, match=r"a_train\.h5: 2 sentences, of which at most 1 fit .* users= and sentences="):
+        load_dataset(f"tff:{root}")
+    assert load_dataset(f"tff:{root},sentences=1").x_train.shape == (2, 20)
+    monkeypatch.setattr(tff, "MOST_SENTENCES", 2)
+    monkeypatch.setattr(next_words, "MOST_VALUES", 5 * 21 - 1)
+    with pytest.raises(DataError, match=r"the train part: the windows of these sentences are .* GiB"):
+        load_dataset(f"tff:{root}")
+
+
+def test_a_window_has_a_sensible_length(root: Path) -> None:
+    with pytest.raises(DataError, match=r"length='99999999999'; give a whole number from 1 to 1000"):
+        load_dataset(stackoverflow(root) + ",length=99999999999")
+
+
+def test_clients_that_are_no_groups_are_refused(root: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    for part in ("train", "test"):
+        with h5py.File(root / f"a_{part}.h5", "w") as file:
+            file["examples"] = np.zeros(3)
     with pytest.raises(DataError, match="no clients under 'examples'"):
         load_dataset(f"tff:{root}")
 
