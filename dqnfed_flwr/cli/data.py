@@ -52,6 +52,8 @@ def fetch(
       dqnfed data fetch folder:/srv/cinic-10,train=train+valid
 
     A transfer that is cut off goes on where it was when the command is given again.
+
+    Exit status: 0 all are there, 1 one cannot be had.
     """  # noqa: D301  # \b keeps the lines of a help text apart
     from dqnfed_flwr.data.catalogue import npz_of
 
@@ -80,6 +82,8 @@ def describe(
       dqnfed data describe digits
       dqnfed data describe digits --set split.alpha=0.1 --output runs/classes
       dqnfed data describe mine.yaml --set noise.kind=symmetric
+
+    Exit status: 0 shown, 1 the data cannot be had or dealt out so, 2 the settings are at fault.
     """  # noqa: D301  # \b keeps the lines of a help text apart
     from rich.console import Console
 
