@@ -79,7 +79,7 @@ def _loaded(source: str, stamp: tuple[str, int, int], num_classes: int, chosen: 
         return load_dataset(source, num_classes)
     data = only_classes(as_data_set(read_arrays(source), source), chosen)  # those left out may lack samples
     if 0 < num_classes < data.num_classes:
-        raise DataError(f"num-classes: found {num_classes}, but split.only-classes keeps {data.num_classes}; 0 asks it")
+        raise DataError(f"num-classes: found {num_classes}, but split.only-classes keeps {data.num_classes}; give 0")
     return replace(data, num_classes=num_classes or data.num_classes)
 
 

@@ -135,6 +135,8 @@ def _check(source: Source, name: str) -> None:
             f"data: {name!r}: unknown option {', '.join(unknown)}; {source.form} knows "
             f"{', '.join(form.options) or 'none'}"
         )
+    if len(set(source.paths)) < len(source.paths):
+        raise DataError(f"data: {name!r} names a file twice; what is tested on must not be trained on")
     if len(source.paths) > form.most_paths:
         raise DataError(
             f"data: {name!r}: {source.form} takes {form.most_paths} path(s), found {len(source.paths)}; a path must "

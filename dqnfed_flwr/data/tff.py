@@ -28,7 +28,7 @@ WORD_COUNT = "stackoverflow.word_count"
 Client = dict[str, NDArray[Any]]
 _DIGITS, _CHARACTERS = 10, 62  # classes of the two forms of federated EMNIST
 MOST_SENTENCES = 10_000_000
-"""Sentences of both parts that are held in memory; some 100 bytes each."""
+"""Sentences of a part, which are held in memory; some 100 bytes each."""
 LONGEST = 1000
 """Words before the next one that a sample may hold."""
 

@@ -54,6 +54,7 @@ def test_other_names_are_none(name: str) -> None:
         ("tff:a,b,c", "takes 2 path"),
         ("leaf:a,size=3", "unknown option size; leaf knows none"),
         ("folder:a,size=16,size=4", "size is given twice"),
+        ("libsvm:a.txt,./a.txt", "names a file twice; what is tested on must not be trained on"),
         ("folder:a,sise=3", "unknown option sise; folder knows size, train, test"),
         ("cinic10,there", r"behind cinic10 come options, key=value; found \['there'\]"),
         ("no-such-set", "FORM:PATH with one of the forms leaf, tff, roles, folder, clothing1m, libsvm"),

@@ -149,9 +149,8 @@ def test_what_does_not_fit_is_refused(root: Path) -> None:
 
 def test_a_file_is_not_its_own_test_part(root: Path) -> None:
     write_h5(root / "all.h5", {"a": {"pixels": pixels(1), "label": np.array([3], np.int32)}})
-    for name in ("tff:all.h5", "tff:all.h5,all.h5"):
-        with pytest.raises(DataError, match=r"all\.h5 would be its own test part; .*tff:TRAIN\.h5,TEST\.h5"):
-            load_dataset(name.replace("all", str(root / "all")))
+    with pytest.raises(DataError, match=r"all\.h5 would be its own test part; .*tff:TRAIN\.h5,TEST\.h5"):
+        load_dataset(f"tff:{root / 'all.h5'}")
 
 
 def test_the_number_of_classes_is_that_of_the_whole_file(root: Path) -> None:
