@@ -10,6 +10,8 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -94,46 +96,48 @@ def test_linters_where_they_are_installed(tool: str, file: str) -> None:
     assert done.returncode == 0, done.stdout
 
 
-def entrypoint(*command: str, pause: str = "0") -> subprocess.Popen[str]:
-    return subprocess.Popen(
+@contextmanager
+def entrypoint(*command: str, pause: str = "0") -> Iterator[subprocess.Popen[str]]:
+    """The entry point at work; whatever happens, it ends with the block."""
+    with subprocess.Popen(
         [str(ENTRYPOINT), *command],
         env={"PATH": os.environ["PATH"], "DQNFED_RESTART_PAUSE": pause},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-    )
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 @pytest.mark.parametrize("pause", ["0", "5"])
 def test_entrypoint_hands_a_stop_on_and_does_not_pause(pause: str) -> None:
-    process = entrypoint("sh", "-c", 'trap "exit 7" TERM; echo up; while :; do sleep 0.05; done', pause=pause)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "up\n"
-    began = time.monotonic()
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=4)
-    assert process.returncode == 7
-    assert time.monotonic() - began < 4
+    with entrypoint("sh", "-c", 'trap "exit 7" TERM; echo up; while :; do sleep 0.05; done', pause=pause) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        began = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=4) == 7
+        assert time.monotonic() - began < 4
 
 
 def test_entrypoint_ends_with_the_programs_status() -> None:
-    for pause in ("0", "5"):
-        process = entrypoint("true", pause=pause)
-        process.communicate(timeout=4)
-        assert process.returncode == 0
-    process = entrypoint("sh", "-c", "exit 3")
-    process.communicate(timeout=4)
-    assert process.returncode == 3
+    for command, pause, status in (("exit 0", "0", 0), ("exit 0", "5", 0), ("exit 3", "0", 3)):
+        with entrypoint("sh", "-c", command, pause=pause) as process:
+            assert process.wait(timeout=4) == status
 
 
 def test_entrypoint_pauses_after_a_failure_until_told_to_stop() -> None:
-    process = entrypoint("sh", "-c", "exit 3", pause="5")
-    assert process.stderr is not None
-    assert "ended with status 3 after 0 s; it is started again in 10 s" in process.stderr.readline()
-    assert process.poll() is None
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=4)
-    assert process.returncode == 3
+    with entrypoint("sh", "-c", "exit 3", pause="5") as process:
+        assert process.stderr is not None
+        told = re.search(r"ended with status 3 after (\d) s; it is started again in (\d+) s", process.stderr.readline())
+        assert told is not None
+        assert int(told[1]) + int(told[2]) == 10  # whole seconds by the clock, which may have turned meanwhile
+        assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=4) == 3
 
 
 def healthcheck(*addresses: str) -> subprocess.CompletedProcess[str]:
