@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -16,6 +17,9 @@ NEAR_ONE = 0.99
 """From here on a mean of rho_t over all rounds counts as near 1."""
 SMOOTH, SHARE = 5, 0.95
 """Evaluations whose mean accuracies are averaged, and the share of the accuracy reached, where rounds are counted."""
+FEWEST = 3
+"""Evaluations of a run without which rounds are not counted."""
+Curve = Sequence[tuple[int, float]]
 
 
 class Verdict(StrEnum):
@@ -112,31 +116,43 @@ def judge(interval: Interval | None, sign: int) -> Verdict:
     return Verdict.NOT_BORNE_OUT if max(low, high) < 0 else Verdict.UNDECIDED
 
 
-def rounds_to(record: Record, target: float) -> float:
-    """The first round whose mean test accuracy, averaged with a few before it, is at least `target`; else infinite."""
-    reached = (number for number, value in _smoothed(record) if value >= target)
-    return float(next(reached, math.inf))
-
-
 def speed(ours: Record, rival: Record) -> float:
-    """Share of the rival's rounds that ours takes to an accuracy that both reach, less 1; NaN without evaluations.
+    """Share of the rival's rounds that ours takes to an accuracy that both reach, less 1; NaN with few evaluations.
 
     Single evaluations jump by points, and the last tenths of a point take most of the rounds: means of `SMOOTH`
     evaluations are looked at, and the target is `SHARE` of the lower one of their two best.
     """
-    curves = [_smoothed(record) for record in (ours, rival)]
-    if not all(curves):
+    curves = _curves(ours, rival)
+    if not curves:
         return math.nan
     target = SHARE * min(max(value for _, value in each) for each in curves)
-    return rounds_to(ours, target) / rounds_to(rival, target) - 1
+    mine, theirs = (rounds_to(curve, target) for curve in curves)
+    return mine / theirs - 1
 
 
-def _smoothed(record: Record) -> list[tuple[int, float]]:
-    """Rounds, and the mean of the mean accuracies of the last `SMOOTH` evaluations then: of fewer in a short run."""
-    known = [(event.round, mean_accuracy(event)) for event in record.events if event.accuracy]
-    if not known:
+def rounds_to(curve: Curve, target: float) -> float:
+    """The first round whose accuracy is at least `target`; else infinite."""
+    return float(next((number for number, value in curve if value >= target), math.inf))
+
+
+def _curves(*records: Record) -> list[Curve]:
+    """Rounds, and the mean of the mean accuracies of the last evaluations then, alike for both runs.
+
+    Both are looked at in the same rounds, as long as both go on, and averaged over equally many: fewer than `SMOOTH` in
+    short runs. None where one has fewer than `FEWEST`, for they tell when it was looked at and not when it was there.
+    """
+    known = [{event.round: mean_accuracy(event) for event in record.events if event.accuracy} for record in records]
+    if not all(known):
         return []
-    window = min(SMOOTH, math.ceil(len(known) / 4))
+    end = min(max(each) for each in known)
+    shared = set.intersection(*map(set, known))
+    kept = [[(number, each[number]) for number in sorted(each) if number in shared or number > end] for each in known]
+    fewest = min(map(len, kept))
+    window = min(SMOOTH, math.ceil(fewest / 4))
+    return [_smoothed(each, window) for each in kept] if fewest >= FEWEST else []
+
+
+def _smoothed(known: Curve, window: int) -> Curve:
     return [
         (known[end - 1][0], float(np.mean([value for _, value in known[end - window : end]])))
         for end in range(window, len(known) + 1)

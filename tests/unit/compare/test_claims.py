@@ -80,6 +80,23 @@ def test_one_lucky_evaluation_decides_no_speed() -> None:
     assert speed(calm, lucky) == 0
 
 
+def test_a_run_is_not_faster_because_it_ended_early() -> None:
+    means = [0.1, 0.3, 0.5, 0.6, *[0.62] * 16]
+    short, long = with_means(Entry("dqn-fed"), *means[:4]), with_means(Entry("fedavg"), *means)
+    assert speed(short, long) == speed(long, short) == 0
+
+
+def test_a_run_is_not_faster_because_it_was_looked_at_more_often() -> None:
+    often = with_means(Entry("dqn-fed"), *[0.05 * k for k in range(1, 13)])
+    events = tuple(event for number, event in enumerate(often.events, 1) if number % 4 == 0)
+    assert speed(often, replace(often, events=events)) == 0
+
+
+def test_two_evaluations_tell_no_speed() -> None:
+    ours, theirs = with_means(Entry("dqn-fed"), 0.5, 0.6), with_means(Entry("fedavg"), 0.1, 0.6, 0.6, 0.6)
+    assert math.isnan(speed(ours, theirs))
+
+
 def test_speed_is_unknown_without_evaluations() -> None:
     blind = replace(make_record(Entry("fedavg"), 0, (0.5,)), events=(make_event(1, None),))
     assert math.isnan(speed(blind, with_means(Entry("dqn-fed"), 0.5)))
@@ -123,8 +140,8 @@ def test_rho_near_one_asks_every_seed() -> None:
 
 
 def test_rounds_to_an_accuracy_that_is_never_reached_are_infinite() -> None:
-    record = make_record(Entry("fedavg"), 0, (0.6, 0.6))  # 0.2, 0.4, 0.6
-    assert [rounds_to(record, target) for target in (0.1, 0.39, 0.7)] == [1.0, 2.0, math.inf]
+    curve = [(1, 0.2), (2, 0.4), (3, 0.6)]
+    assert [rounds_to(curve, target) for target in (0.1, 0.39, 0.7)] == [1.0, 2.0, math.inf]
 
 
 def test_no_claims_without_a_reference() -> None:

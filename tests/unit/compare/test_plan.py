@@ -71,6 +71,11 @@ def test_a_grid_brings_a_validation_part_to_all_its_runs(tmp_path: Path) -> None
     assert {job.settings.split.validation_fraction for job in plan(tmp_path).possible()} == {0.0}
 
 
+def test_a_grid_without_validation_samples_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"split\.validation-fraction: found 0; a grid is chosen by"):
+        plan(tmp_path, grids=("local.lr=0.1,0.3",), split__validation_fraction=0)
+
+
 def test_short_grid_runs_have_folders_of_their_own_and_full_ones_serve_twice(tmp_path: Path) -> None:
     grids = ("q-ffl.q=0.1,1",)
     short = plan(tmp_path, "fedavg,q-ffl", grids=grids, grid_rounds=2, grid_seed=9, rounds=5)

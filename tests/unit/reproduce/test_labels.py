@@ -34,6 +34,8 @@ def test_what_is_smaller_and_what_is_different_is_said() -> None:
 
 def test_other_seeds_are_said_and_more_of_them_are_not() -> None:
     assert label("table3", "participation50", Wish(seeds="5,6,7,8,9")) == "changed: seeds 5 6 7 8 9 for 0 1 2 3 4"
+    assert label("table3", "participation50", Wish(seeds="7,8")) == "changed: seeds 7 8 for 0 1 2 3 4"
+    assert label("table3", "participation50", Wish(seeds="3,1")) == "reduced: seeds 2 of 5"
     assert label("table3", "participation50", Wish(seeds="0,1,2,3,4,5")) == ""
 
 
