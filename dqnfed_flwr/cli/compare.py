@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from dqnfed_flwr.cli.effects import set_keys, tell_unread
+from dqnfed_flwr.cli.effects import set_keys, tell_unread, tell_unread_of_rows
 from dqnfed_flwr.cli.failures import Interrupted
 from dqnfed_flwr.cli.single import EngineName, flat_config, show_files, tried, write_json
 from dqnfed_flwr.compare.entries import check_overrides
@@ -67,6 +67,7 @@ def run_comparison(options: Options) -> None:
         for method, reason in plan.skipped.items():
             console.print(f"{method} is left out: {reason}", soft_wrap=True, markup=False, highlight=False)
         tell_unread(set_keys(options.overrides), plan.possible())
+        tell_unread_of_rows(plan.possible())
         try:
             with CompareProgress(console, number_of_runs(plan)) as progress:
                 rows = conduct(

@@ -34,6 +34,15 @@ def tell_unread(keys: Sequence[str], jobs: Iterable[Job]) -> None:
         typer.echo(f"dqnfed: no effect, for rows or grids have their own: {', '.join(unread)}", err=True)
 
 
+def tell_unread_of_rows(jobs: Iterable[Job]) -> None:
+    """Name on stderr the settings that rows were given by themselves and their methods do not read."""
+    runs = list(jobs)
+    for entry in dict.fromkeys(job.entry for job in runs):
+        settings = [job.settings for job in runs if job.entry == entry]
+        if unread := [key for key in entry.own if all(without_effect(each, [key]) for each in settings)]:
+            typer.echo(f"dqnfed: no effect in {entry.spec}: {', '.join(unread)}", err=True)
+
+
 def tell_without_effect(keys: Sequence[str], runs: Iterable[Settings]) -> None:
     """Name on stderr the keys that change nothing in any of the runs, with the methods of these."""
     settings = list(runs) if keys else []

@@ -77,7 +77,11 @@ def report(
     runs: Annotated[Path, typer.Argument(hidden=True)],
     output: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", show_default=False, help="The page; report.html in RUNS by default."),
+        typer.Option(
+            metavar="FILE",
+            show_default=False,
+            help="The page; report.html in RUNS by default. The Markdown lies beside it, as .md.",
+        ),
     ] = None,
 ) -> None:
     """Write one page about a comparison, a reproduction or single runs, and the same as Markdown.

@@ -17,7 +17,7 @@ from rich.console import Console
 from dqnfed_flwr.cli.effects import given_keys, tell_without_effect
 from dqnfed_flwr.cli.failures import Interrupted
 from dqnfed_flwr.config import Scalar, Settings, flatten, nest
-from dqnfed_flwr.errors import ConfigError, DataError, ModelError, RunError
+from dqnfed_flwr.errors import CheckpointError, ConfigError, DataError, ModelError, RunError
 from dqnfed_flwr.experiments import load_config, parse_scalar
 from dqnfed_flwr.report.progress import progress_listener
 from dqnfed_flwr.report.table import summary_table
@@ -57,7 +57,7 @@ def run_one(options: Options) -> None:
     with tried(Path(json_path) if json_path and json_path != "-" else None):
         try:
             result = train(settings, console, name, options.engine, overwrite=options.overwrite)
-        except (DataError, ModelError) as error:  # found before the first round
+        except (DataError, ModelError, CheckpointError) as error:  # found before the first round
             raise ConfigError(str(error)) from error
         except KeyboardInterrupt:
             raise Interrupted(_how_to_go_on(options, settings, before)) from None

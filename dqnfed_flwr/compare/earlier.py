@@ -1,12 +1,14 @@
-"""Runs that lie in the folders of a comparison already: whether they are those that are asked for."""
+"""What lies in the folders of a comparison already: whether it is of the runs that are asked for."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dqnfed_flwr.config import Settings
+from dqnfed_flwr.compare.files import JSON
+from dqnfed_flwr.config import Scalar, Settings
 from dqnfed_flwr.errors import CheckpointError, ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -38,14 +40,38 @@ def foreign(jobs: Sequence[Job]) -> list[str]:
     return [text for text in texts if text]
 
 
+def foreign_figures(directory: Path, config: Mapping[str, Scalar]) -> list[str]:
+    """Tell whether figures of other runs than these would be overwritten: of rows that share other settings.
+
+    Parameters
+    ----------
+    directory : Path
+        Of the comparison.
+    config : Mapping[str, Scalar]
+        What its rows share.
+    """
+    path = directory / JSON
+    try:
+        found = json.loads(path.read_text("utf-8"))
+        changed = _changed(dict(found["settings"]), config)
+        kept = any(run["status"] != "failed" for row in found["methods"] for run in row["runs"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return []  # nothing that anybody could still read
+    return [f"{path} has figures of runs of other settings; {'; '.join(changed)}"] if changed and kept else []
+
+
 def _other_settings(job: Job, found: Mapping[str, Any]) -> str:
-    then, now = {**Settings().flat(), **found.get("settings", {})}, job.settings.flat()
-    changed = [
+    changed = _changed(found.get("settings", {}), job.settings.flat())
+    return f"{job.folder} holds a run of other settings; {'; '.join(changed)}" if changed else ""
+
+
+def _changed(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    then, now = ({**Settings().flat(), **given} for given in (then, now))
+    return [
         f"{key}: {then.get(key)!r} there, {now.get(key)!r} now"
         for key in sorted(then.keys() | now.keys())
         if then.get(key) != now.get(key) and key not in MAY_DIFFER
     ]
-    return f"{job.folder} holds a run of other settings; {'; '.join(changed)}" if changed else ""
 
 
 def _other_data(job: Job, found: Mapping[str, Any], fingerprints: Mapping[str, str | None]) -> str:

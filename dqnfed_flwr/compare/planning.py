@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dqnfed_flwr.compare.earlier import foreign
+from dqnfed_flwr.compare.earlier import foreign, foreign_figures
 from dqnfed_flwr.compare.entries import ALL, ROWS_DECIDE, Entry, parse_methods, parse_seeds, short, with_grids
 from dqnfed_flwr.compare.plan import Plan
 from dqnfed_flwr.config import Scalar
@@ -97,7 +97,7 @@ def plan_rows(
     titles = [entry.title for entry in plan.entries]
     if twice := [title for place, title in enumerate(titles) if title in titles[:place]]:
         raise ConfigError(f"rows: two would be called {twice[0]!r}; give one of them another title")
-    if others := foreign(plan.possible()):
+    if others := foreign(plan.possible()) or foreign_figures(plan.directory, plan.config):
         raise ConfigError(
             "\n".join(others) + f"\n{plan.directory} holds another comparison; name another folder by --output"
         )
@@ -140,13 +140,10 @@ def _gathered(faults: Mapping[Entry, list[str]], entries: int) -> list[str]:
 
 
 def _titled(plan: Plan) -> tuple[Entry, ...]:
-    """The rows with their titles, where they have none; those that would share one show what is their own."""
-    titles = [plan.settings(entry, entry.points[0], plan.grid_seed).title for entry in plan.entries]
-    return tuple(
-        replace(
-            entry,
-            title=entry.title
-            or (f"{title} [{short(entry.method, entry.own)}]" if entry.own and titles.count(title) > 1 else title),
-        )
-        for entry, title in zip(plan.entries, titles, strict=True)
-    )
+    """The rows with their titles: the method, and what is their own, where they have none."""
+
+    def title(entry: Entry) -> str:
+        method = plan.settings(entry, entry.points[0], plan.grid_seed).title
+        return f"{method} [{short(entry.method, entry.own)}]" if entry.own else method
+
+    return tuple(replace(entry, title=entry.title or title(entry)) for entry in plan.entries)

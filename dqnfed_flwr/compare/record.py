@@ -19,6 +19,7 @@ from dqnfed_flwr.telemetry.events import RoundEvent
 from dqnfed_flwr.telemetry.log import read_events
 
 Accuracies = Mapping[int, float]
+ANEW = "remove that folder and make the run anew"
 
 
 @dataclass(frozen=True)
@@ -116,9 +117,9 @@ def read_record(job: Job, failure: str = "", last: int = 1) -> Record:
         validation = _accuracies(found.get("validation", {}))
         status = str(found["status"])
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        return Record(job, "failed", f"{job.folder}: its files cannot be read ({error})")
+        return Record(job, "failed", f"{job.folder}: its files cannot be read ({error}); {ANEW}")
     if fault := _fault(found, events, final):
-        return Record(job, "failed", f"{job.folder}: {fault}")
+        return Record(job, "failed", f"{job.folder}: {fault}; {ANEW}")
     record = Record(job, status, "", (final,), events, found)
     chosen = record.keeps_best and any(event.validation for event in events)
     if events and not events[-1].accuracy and not chosen:
@@ -137,7 +138,7 @@ def _accuracies(record: Mapping[str, Any]) -> dict[int, float]:
 def _fault(found: Mapping[str, Any], events: Sequence[RoundEvent], final: Accuracies) -> str:
     """What is wrong with a run whose files can be read; empty if nothing is."""
     if found.get("rounds") != len(events):
-        return f"{RUN} tells of {found.get('rounds')} rounds, {EVENTS} of {len(events)}; make the run anew"
+        return f"{RUN} tells of {found.get('rounds')} rounds, {EVENTS} of {len(events)}"
     told = {f"{EVENTS}, round {event.round}": event.accuracy or {} for event in events} | {RUN: final}
     try:
         for where, accuracies in told.items():

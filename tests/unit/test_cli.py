@@ -279,6 +279,12 @@ def test_failed_run_ends_with_status_1_and_the_reason(fake: FakeRun) -> None:
     assert result.stderr == "dqnfed: 1 of 10 clients answered\n"
 
 
+def test_a_run_that_cannot_go_on_ends_with_status_2(tmp_path: Path) -> None:
+    result = call("run", "digits", "--output", str(tmp_path), "--resume", "--quiet")
+    assert result.exit_code == 2
+    assert "no checkpoint there; start the run without resume" in result.stderr
+
+
 def test_a_bug_is_not_hidden(fake: FakeRun) -> None:
     fake.error = ZeroDivisionError()
     result = call("run", "digits")

@@ -24,6 +24,7 @@ from dqnfed_flwr.report.plots import COLOURS, plot_runs
 from dqnfed_flwr.report.progress import LineProgress, LiveProgress, progress_listener
 from dqnfed_flwr.report.table import human_bytes, summary_table
 from dqnfed_flwr.telemetry.events import Listener, RoundEvent
+from dqnfed_flwr.telemetry.log import EventLog
 from tests.helpers.comparisons import make_comparison
 from tests.helpers.runs import make_event, make_result
 
@@ -189,6 +190,20 @@ def test_a_page_in_the_place_of_its_markdown_is_refused(tmp_path: Path, name: st
     with pytest.raises(ConfigError, match=r"where the Markdown goes; name the page, such as .*talk\.html"):
         write_report(tmp_path, tmp_path / name)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_markdown_of_somebody_else_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "notes.md").write_text("# My notes\n\nHow it was run is told elsewhere.\n")
+    with pytest.raises(ConfigError, match=r"would replace .*notes\.md, which is no report; name another"):
+        write_report(tmp_path, tmp_path / "notes.html")
+    (tmp_path / "run").mkdir()
+    make_result([make_event(1, (0.5, 0.7))], (0.5, 0.7)).write(tmp_path / "run")
+    log = EventLog(tmp_path / "run")
+    log.on_start(1, [make_event(1, (0.5, 0.7))])
+    log.on_end()
+    for _ in range(2):  # a report of before is replaced
+        write_report(tmp_path / "run", tmp_path / "talk.html")
+    assert (tmp_path / "talk.md").read_text().startswith("# ")
 
 
 def how_it_was_run(commits: Sequence[Sequence[str | None]]) -> dict[str, str]:

@@ -11,6 +11,14 @@ from dqnfed_flwr.compare.sheets import Cell, Table, markdown
 from dqnfed_flwr.report.page.blocks import CLAIM_NOTES, TONES, about
 from dqnfed_flwr.report.page.document import Chapter, Document, Section
 
+HOW = "How it was run"
+"""A heading that every report has."""
+
+
+def is_report(text: str) -> bool:
+    """Whether a Markdown file is one of these reports, and not of somebody's own."""
+    return re.search(f"^#+ {HOW}$", text, re.MULTILINE) is not None
+
 
 def report_markdown(document: Document) -> str:
     """The whole report; with several chapters, each is a level lower."""
@@ -31,7 +39,7 @@ def _chapter(chapter: Chapter, mark: str) -> list[str]:
         parts += [*([f"{mark}# {section.title}"] if own else []), *([label] if label else [])]
         below = f"{mark}##" if own else f"{mark}#"
         parts.append(re.sub("^## ", f"{below} ", markdown(found, "").strip(), flags=re.MULTILINE))
-        parts.append(_listed(f"{below} How it was run", [f"{name}: {text}" for name, text in about(section) if text]))
+        parts.append(_listed(f"{below} {HOW}", [f"{name}: {text}" for name, text in about(section) if text]))
     return parts + [_listed(f"{mark}# {head}", texts) for head, texts in chapter.lists]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from dqnfed_flwr.errors import ConfigError, RunError
 from dqnfed_flwr.report.page.document import read_document
 from dqnfed_flwr.report.page.html import html
-from dqnfed_flwr.report.page.markdown import report_markdown
+from dqnfed_flwr.report.page.markdown import is_report, report_markdown
 
 PAGE, MARKDOWN = "report.html", ".md"
 
@@ -25,7 +25,8 @@ def write_report(directory: Path, output: Path | None) -> list[Path]:
     Raises
     ------
     ConfigError
-        If there is nothing to report on, or `output` is a folder or would be both files.
+        If there is nothing to report on, `output` is a folder or would be both files, or the Markdown beside it would
+        replace a file that is no report.
     RunError
         If a file cannot be written.
     """
@@ -50,3 +51,13 @@ def _check(page: Path) -> None:
             f"--output: found {page}, which is where the Markdown goes; name the page, such as "
             f"{page.with_suffix('.html')}: the Markdown is written beside it"
         )
+    beside = page.with_suffix(MARKDOWN)
+    if beside.exists() and not _ours(beside):
+        raise ConfigError(f"--output: the Markdown of {page} would replace {beside}, which is no report; name another")
+
+
+def _ours(path: Path) -> bool:
+    try:
+        return is_report(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return False

@@ -103,6 +103,13 @@ def test_settings_that_no_row_reads_are_named(fake: FakeWorkers, tmp_path: Path)
     assert result.stderr == "dqnfed: no effect with dqn-fed, fedavg: q-ffl.q, step.radius\n"
 
 
+def test_settings_of_a_row_that_its_method_does_not_read_are_named(fake: FakeWorkers, tmp_path: Path) -> None:
+    methods = "fedavg@dqn-fed.form=one-sided@local.lr=0.3,dqn-fed@dqn-fed.form=one-sided"
+    result = call("digits", "--seeds", "0,1", "--methods", methods, "--output", str(tmp_path))
+    assert (result.exit_code, len(fake.jobs)) == (0, 4)
+    assert result.stderr == "dqnfed: no effect in fedavg@dqn-fed.form=one-sided@local.lr=0.3: dqn-fed.form\n"
+
+
 def test_settings_that_rows_and_grids_replace_are_named(fake: FakeWorkers, tmp_path: Path) -> None:
     methods = "q-ffl@q-ffl.q=2,q-ffl,fedavg"
     more = ["--grid", "q-ffl.q=0.1,1", "--set", "q-ffl.q=3", "--set", "local.lr=0.2"]

@@ -58,9 +58,9 @@ def test_one_thread_unless_told_otherwise(tmp_path: Path) -> None:
     assert plan(tmp_path, local__threads=0).possible()[0].settings.local.threads == 0
 
 
-def test_rows_of_one_title_show_what_is_their_own(tmp_path: Path) -> None:
+def test_rows_show_what_is_their_own(tmp_path: Path) -> None:
     made = plan(tmp_path, "q-ffl,q-ffl@q-ffl.q=2,fedavg@local.lr=0.3")
-    assert [entry.title for entry in made.entries] == ["q-FFL", "q-FFL [q=2]", "FedAvg"]
+    assert [entry.title for entry in made.entries] == ["q-FFL", "q-FFL [q=2]", "FedAvg [local.lr=0.3]"]
 
 
 def test_a_grid_brings_a_validation_part_to_all_its_runs(tmp_path: Path) -> None:
@@ -256,6 +256,25 @@ def test_a_result_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (job.folder / "run.json").write_text(json.dumps([1]))
     with pytest.raises(ConfigError, match=r"run.json: cannot be read .* remove it"):
         plan(tmp_path)
+
+
+def figures(folder: Path, status: str, settings: dict[str, Any]) -> None:
+    rows = [{"runs": [{"seed": 0, "status": status}]}]
+    (folder / "comparison.json").write_text(json.dumps({"settings": settings, "methods": rows}))
+
+
+def test_figures_of_runs_of_other_settings_are_not_overwritten(tmp_path: Path) -> None:
+    figures(tmp_path, "finished", dict(plan(tmp_path, rounds=3).config))
+    with pytest.raises(ConfigError, match=r"comparison.json has figures .* rounds: 3 there, 5 now\n.*--output"):
+        plan(tmp_path, rounds=5)
+    assert plan(tmp_path, "mgda", rounds=3, deadline=9.0).entries
+
+
+def test_figures_of_runs_that_all_failed_may_be_overwritten(tmp_path: Path) -> None:
+    figures(tmp_path, "failed", {"rounds": 3})
+    assert plan(tmp_path, rounds=5).entries
+    (tmp_path / "comparison.json").write_text("[]")
+    assert plan(tmp_path, rounds=5).entries
 
 
 TINY_KEYS: dict[str, Any] = {key.replace(".", "__"): value for key, value in TINY.items()}

@@ -8,7 +8,7 @@ import pytest
 from dqnfed_flwr.compare.entries import Entry
 from dqnfed_flwr.compare.grid import trial_of
 from dqnfed_flwr.compare.plan import Job
-from dqnfed_flwr.compare.record import read_record
+from dqnfed_flwr.compare.record import ANEW, read_record
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.telemetry.events import RoundEvent
@@ -75,20 +75,20 @@ def test_a_log_that_lost_rounds_is_a_failed_run(job: Job) -> None:
     log.write_text("".join(log.read_text().splitlines(keepends=True)[:2]))
     record = read_record(job, last=5)
     assert (record.good, record.figures) == (False, {})
-    assert record.reason == f"{job.folder}: run.json tells of 3 rounds, events.jsonl of 2; make the run anew"
+    assert record.reason == f"{job.folder}: run.json tells of 3 rounds, events.jsonl of 2; {ANEW}"
 
 
 def test_an_accuracy_that_is_none_is_a_failed_run(job: Job) -> None:
     record = job.folder / "run.json"
     record.write_text(record.read_text().replace('"1": 0.7', '"1": NaN'))
     said = "run.json: client 1 has nan; an accuracy is a number in [0, 1]"
-    assert (read_record(job).good, read_record(job).reason) == (False, f"{job.folder}: {said}")
+    assert (read_record(job).good, read_record(job).reason) == (False, f"{job.folder}: {said}; {ANEW}")
 
 
 def test_so_is_one_of_an_evaluation_on_the_way(tmp_path: Path) -> None:
     found = read_record(written(tmp_path, [make_event(1, (0.2, 1.4)), make_event(2, (0.2, 0.4))]))
     said = "events.jsonl, round 1: client 1 has 1.4; an accuracy is a number in [0, 1]"
-    assert (found.good, found.reason) == (False, f"{tmp_path}: {said}")
+    assert (found.good, found.reason) == (False, f"{tmp_path}: {said}; {ANEW}")
 
 
 def test_a_failed_run_has_a_reason_and_no_figures(job: Job) -> None:
