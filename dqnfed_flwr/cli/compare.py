@@ -66,8 +66,9 @@ def run_comparison(options: Options) -> None:
         reference = reference_of(plan, options.reference)
         for method, reason in plan.skipped.items():
             console.print(f"{method} is left out: {reason}", soft_wrap=True, markup=False, highlight=False)
-        tell_unread(set_keys(options.overrides), plan.possible())
-        tell_unread_of_rows(plan.possible())
+        possible = plan.possible()
+        tell_unread(set_keys(options.overrides), possible)
+        tell_unread_of_rows(possible)
         try:
             with CompareProgress(console, number_of_runs(plan)) as progress:
                 rows = conduct(

@@ -18,7 +18,7 @@ NEAR_ONE = 0.99
 SMOOTH, SHARE = 5, 0.95
 """Evaluations whose mean accuracies are averaged, and the share of the accuracy reached, where rounds are counted."""
 FEWEST = 3
-"""Evaluations of a run without which rounds are not counted."""
+"""Rounds in which both runs were evaluated; with fewer, rounds are not counted."""
 Curve = Sequence[tuple[int, float]]
 
 
@@ -139,17 +139,16 @@ def _curves(*records: Record) -> list[Curve]:
     """Rounds, and the mean of the mean accuracies of the last evaluations then, alike for both runs.
 
     Both are looked at in the same rounds, as long as both go on, and averaged over equally many: fewer than `SMOOTH` in
-    short runs. None where one has fewer than `FEWEST`, for they tell when it was looked at and not when it was there.
+    short runs. Empty with fewer than `FEWEST` of them, which tell when a run was looked at and not when it was there.
     """
     known = [{event.round: mean_accuracy(event) for event in record.events if event.accuracy} for record in records]
-    if not all(known):
+    shared = set.intersection(*map(set, known))
+    if len(shared) < FEWEST:
         return []
     end = min(max(each) for each in known)
-    shared = set.intersection(*map(set, known))
     kept = [[(number, each[number]) for number in sorted(each) if number in shared or number > end] for each in known]
-    fewest = min(map(len, kept))
-    window = min(SMOOTH, math.ceil(fewest / 4))
-    return [_smoothed(each, window) for each in kept] if fewest >= FEWEST else []
+    window = min(SMOOTH, math.ceil(len(shared) / 4))
+    return [_smoothed(each, window) for each in kept]
 
 
 def _smoothed(known: Curve, window: int) -> Curve:

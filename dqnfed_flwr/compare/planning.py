@@ -85,8 +85,12 @@ def plan_rows(
     """
     config = {key: value for key, value in request.config.items() if key not in ROWS_DECIDE}
     config.setdefault("local.threads", 1)
-    if any(entry.axes for entry in entries) and not config.setdefault(VALIDATION, VALIDATION_SHARE):
-        raise ConfigError(f"{VALIDATION}: found 0; a grid is chosen by validation samples: raise it, or leave it out")
+    if any(entry.axes for entry in entries):
+        config.setdefault(VALIDATION, VALIDATION_SHARE)
+        if not config[VALIDATION]:
+            raise ConfigError(
+                f"{VALIDATION}: found 0; a grid is chosen by validation samples: raise it or leave it out"
+            )
     if request.grid_rounds and any("rounds" in entry.axes for entry in entries):
         raise ConfigError("--grid rounds: cannot be searched with --grid-rounds, which gives every point the same")
     first = seeds[0] if request.grid_seed is None else request.grid_seed

@@ -116,8 +116,10 @@ def read_record(job: Job, failure: str = "", last: int = 1) -> Record:
         final = _accuracies(found["accuracies"])
         validation = _accuracies(found.get("validation", {}))
         status = str(found["status"])
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+    except (FileNotFoundError, ValueError, LookupError, TypeError, AttributeError) as error:
         return Record(job, "failed", f"{job.folder}: its files cannot be read ({error}); {ANEW}")
+    except OSError as error:  # such as missing rights: what is there may be whole
+        return Record(job, "failed", f"{job.folder}: its files cannot be read ({error})")
     if fault := _fault(found, events, final):
         return Record(job, "failed", f"{job.folder}: {fault}; {ANEW}")
     record = Record(job, status, "", (final,), events, found)

@@ -47,9 +47,9 @@ def deviations(
             reduced.append(f"{NAMES.get(key, key)} {show(now)} of {show(then) if then else 'all'}")
         else:
             changed.append(f"{key} {show(now)} for {show(then)}" if then != "" else f"{key} {show(now)}")
-    if full_seeds and set(seeds) < set(full_seeds):
+    if set(seeds) < set(full_seeds):
         reduced.append(f"seeds {len(seeds)} of {len(full_seeds)}")
-    elif full_seeds and not set(full_seeds) <= set(seeds):
+    elif not set(full_seeds) <= set(seeds):
         changed.append(f"seeds {_listed(seeds)} for {_listed(full_seeds)}")
     parts = [f"{word}: {', '.join(found)}" for word, found in (("reduced", reduced), ("changed", changed)) if found]
     return "; ".join(parts)

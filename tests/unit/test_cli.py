@@ -283,6 +283,10 @@ def test_a_run_that_cannot_go_on_ends_with_status_2(tmp_path: Path) -> None:
     result = call("run", "digits", "--output", str(tmp_path), "--resume", "--quiet")
     assert result.exit_code == 2
     assert "no checkpoint there; start the run without resume" in result.stderr
+    given = ["run", "digits", "--output", str(tmp_path), "--set", "rounds=1", "--quiet"]
+    assert call(*given).exit_code == 0
+    other = call(*given, "--set", "split.alpha=0.1", "--resume")
+    assert (other.exit_code, "split.alpha: 0.5 then, 0.1 now" in other.stderr) == (2, True)
 
 
 def test_a_bug_is_not_hidden(fake: FakeRun) -> None:

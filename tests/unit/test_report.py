@@ -192,18 +192,37 @@ def test_a_page_in_the_place_of_its_markdown_is_refused(tmp_path: Path, name: st
     assert list(tmp_path.iterdir()) == []
 
 
+def leave_run(folder: Path) -> Path:
+    """A finished run of one round."""
+    folder.mkdir(exist_ok=True)
+    event = make_event(1, (0.5, 0.7))
+    make_result([event], (0.5, 0.7)).write(folder)
+    log = EventLog(folder)
+    log.on_start(1, [event])
+    log.on_end()
+    return folder
+
+
 def test_markdown_of_somebody_else_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "notes.md").write_text("# My notes\n\nHow it was run is told elsewhere.\n")
     with pytest.raises(ConfigError, match=r"would replace .*notes\.md, which is no report; name another"):
         write_report(tmp_path, tmp_path / "notes.html")
-    (tmp_path / "run").mkdir()
-    make_result([make_event(1, (0.5, 0.7))], (0.5, 0.7)).write(tmp_path / "run")
-    log = EventLog(tmp_path / "run")
-    log.on_start(1, [make_event(1, (0.5, 0.7))])
-    log.on_end()
-    for _ in range(2):  # a report of before is replaced
-        write_report(tmp_path / "run", tmp_path / "talk.html")
-    assert (tmp_path / "talk.md").read_text().startswith("# ")
+
+
+def test_a_report_of_before_is_replaced(tmp_path: Path) -> None:
+    run, page = leave_run(tmp_path / "run"), tmp_path / "talk.html"
+    write_report(run, page)
+    markdown = page.with_suffix(".md")
+    text = markdown.read_text()
+    markdown.write_text(text + "more\n")
+    write_report(run, page)
+    assert markdown.read_text() == text
+
+
+def test_a_report_that_was_cut_short_is_written_again(tmp_path: Path) -> None:
+    (leave_run(tmp_path) / "report.md").write_text("# DQN-")
+    write_report(tmp_path, None)
+    assert "How it was run" in (tmp_path / "report.md").read_text()
 
 
 def how_it_was_run(commits: Sequence[Sequence[str | None]]) -> dict[str, str]:

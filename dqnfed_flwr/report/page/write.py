@@ -31,7 +31,8 @@ def write_report(directory: Path, output: Path | None) -> list[Path]:
         If a file cannot be written.
     """
     page = output or directory / PAGE
-    _check(page)
+    if output:
+        _check(output)
     document = read_document(directory)
     texts = {page: html(document), page.with_suffix(MARKDOWN): report_markdown(document)}
     for path, text in texts.items():

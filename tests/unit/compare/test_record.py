@@ -102,6 +102,14 @@ def test_a_result_that_cannot_be_read_is_a_failed_run(job: Job, text: str) -> No
     record = read_record(job)
     assert record.status == "failed"
     assert "cannot be read" in record.reason
+    assert record.reason.endswith(ANEW)
+
+
+def test_a_run_that_may_not_be_read_is_not_to_be_removed(job: Job) -> None:
+    (job.folder / "events.jsonl").unlink()
+    (job.folder / "events.jsonl").mkdir()  # an error of the file system, whoever runs this
+    record = read_record(job)
+    assert (record.status, ANEW in record.reason) == ("failed", False)
 
 
 def test_a_run_that_ended_between_evaluations_is_judged_by_its_final_model(tmp_path: Path) -> None:
