@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,14 +11,17 @@ from dqnfed_flwr.config import Settings
 from dqnfed_flwr.linalg.gram import Basis
 from dqnfed_flwr.methods._base import RoundRows
 from dqnfed_flwr.methods.registry import make_method
+from dqnfed_flwr.strategy.hearing import Hearing
 from dqnfed_flwr.strategy.solve import Solved, make_batch, solve
-from dqnfed_flwr.types import ClientReply, Float64Array
+from dqnfed_flwr.types import ClientReply, Float64Array, RoundBatch
 
 Float32Array = NDArray[np.float32]
 
 COMMON = 0.3
 """Mean of all values, a part that all rows share; their unit-diagonal Gramian has a condition number of 1 + 0.09 K."""
 EXAMPLES = 500
+THETA_NORM = 1.0
+"""Of a model that does not exist."""
 
 
 def drawn_row(client: int, parameters: int) -> Float32Array:
@@ -29,6 +34,13 @@ def drawn_row(client: int, parameters: int) -> Float32Array:
 def drawn_rates(clients: int) -> Float64Array:
     """d_k [K], within a factor of two."""
     return np.random.default_rng(clients).uniform(1.0, 2.0, clients)
+
+
+def batch_of(replies: Mapping[int, ClientReply], rows: RoundRows) -> RoundBatch:
+    """The figures of a first round in which everybody is heard; clients rise, as do the slots of `rows`."""
+    losses = {client: reply.loss for client, reply in replies.items()}
+    hearing = Hearing(losses, tuple(losses), dict(zip(losses, rows.slots, strict=True)))
+    return make_batch(replies, hearing, rows, 1, THETA_NORM)
 
 
 class LastReply:
@@ -62,4 +74,4 @@ class LastReply:
 
     def solve(self) -> Solved:
         """The step from the rows that are there."""
-        return solve(self._method, make_batch(self._replies, self._rows, 1), self._rows)
+        return solve(self._method, batch_of(self._replies, self._rows), self._rows)

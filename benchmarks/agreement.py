@@ -20,13 +20,14 @@ import torch
 
 from benchmarks._common import Bar, Json, arguments, report
 from benchmarks._gradient_sets import STREAMED_VALUES, GradientSet, gradient_sets
+from benchmarks._server import batch_of
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.linalg.gram import Basis
 from dqnfed_flwr.linalg.gram_schmidt import newton_rate_step
 from dqnfed_flwr.linalg.min_norm import two_sided_weights
 from dqnfed_flwr.methods._base import RoundRows
 from dqnfed_flwr.methods.registry import make_method
-from dqnfed_flwr.strategy.solve import make_batch, solve
+from dqnfed_flwr.strategy.solve import solve
 from dqnfed_flwr.types import ClientReply, Float64Array, FloatArray
 
 BARS = (
@@ -48,7 +49,7 @@ def real_step(rows: FloatArray, rates: Float64Array, order: Sequence[int]) -> Fl
         basis.put(client, rows[client])
     replies = {client: ClientReply(1, loss=1.0, rate=float(rate)) for client, rate in enumerate(rates)}
     round_rows = RoundRows(basis, tuple(range(clients)))
-    step: FloatArray = solve(make_method(SETTINGS), make_batch(replies, round_rows, 1), round_rows).step.numpy()
+    step: FloatArray = solve(make_method(SETTINGS), batch_of(replies, round_rows), round_rows).step.numpy()
     return step
 
 

@@ -74,7 +74,7 @@ def _work(message: Message, client: int) -> ClientReply:
         gradient=gradient if task.train else None,
         loss=loss_at(task.factor),
         rate=float(gradient @ gradient),
-        probe=probe(loss_at, task, 1e-4, 1e-7) if task.probe else None,
+        probe=probe(loss_at, task, 1e-4) if task.probe else None,
         test=Evaluation(correct=1, examples=1, loss=0.0) if task.evaluate else None,
     )
 

@@ -14,13 +14,13 @@ from functools import partial
 import numpy as np
 
 from benchmarks._common import Bar, Json, arguments, median, report, seconds_once
-from benchmarks._server import EXAMPLES, drawn_rates, drawn_row
+from benchmarks._server import EXAMPLES, batch_of, drawn_rates, drawn_row
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.linalg.gram import Basis
 from dqnfed_flwr.methods._base import GramMethod, Method, RoundRows
 from dqnfed_flwr.methods.registry import METHODS, make_method
-from dqnfed_flwr.strategy.solve import make_batch, solve
+from dqnfed_flwr.strategy.solve import solve
 from dqnfed_flwr.types import ClientReply
 
 BAR = Bar("worst_inner_product_ratio", "<=", 1.25)
@@ -60,7 +60,7 @@ class Server:
         clients = len(self._replies)
         self._basis.put(clients - 1, self._last)
         rows = RoundRows(self._basis, tuple(range(clients)))
-        solve(method, make_batch(self._replies, rows, 1), rows)
+        solve(method, batch_of(self._replies, rows), rows)
 
     def begin(self) -> None:
         """As before the last reply."""

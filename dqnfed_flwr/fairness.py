@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dqnfed_flwr.errors import DataError, ShapeError
+from dqnfed_flwr.guarantee.harm import not_above
 from dqnfed_flwr.types import Float64Array
 
 Accuracies = Mapping[int, float] | Mapping[str, float] | Sequence[float] | NDArray[np.floating]
@@ -66,14 +67,19 @@ def fairness_report(accuracies: Accuracies) -> dict[str, float]:
     }
 
 
-def improved_ratio(before: Sequence[float] | Float64Array, after: Sequence[float] | Float64Array) -> float:
-    """rho_t (29): share of the clients whose training loss did not rise.
+def improved_ratio(
+    before: Sequence[float] | Float64Array, after: Sequence[float] | Float64Array, entitlement: float = 0.0
+) -> float:
+    """rho_t (29): share of the clients whose training loss did not rise; with an entitlement, that were not harmed.
 
     Parameters
     ----------
     before, after : Sequence[float] or Float64Array
         f_k(theta^t) and f_k(theta^{t+1}) of the participants, in the same order [K]. NaN in `after` stands for a
-        client that did not answer again; it is not counted. An unchanged loss counts as improved.
+        client that did not answer again; it is not counted. An unchanged loss counts as improved, and so does one
+        that rose by no more than `guarantee.harm.resolution`, the tolerance of every comparison of losses.
+    entitlement : float
+        e: a loss may rise as long as it stays below; 0 for (29).
 
     Returns
     -------
@@ -98,7 +104,7 @@ def improved_ratio(before: Sequence[float] | Float64Array, after: Sequence[float
     answered = ~np.isnan(second)
     if not answered.any():
         return math.nan
-    return float(np.mean(second[answered] <= first[answered]))
+    return float(np.mean(not_above(second[answered], first[answered], entitlement)))
 
 
 def suffering_and_well_performing(accuracies: Accuracies, baseline: Accuracies) -> ClientShift:

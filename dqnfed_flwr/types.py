@@ -76,8 +76,10 @@ class ClientTask:
         How often the client may halve the factor when its own acceptance test fails at `factor`.
     reference_loss : float
         The client's loss at theta^{t-1}, as it reported it.
+    entitlement : float
+        e: a loss below it may rise up to it, see `guarantee.harm`.
     slope : float
-        g_k . step, the slope of its loss along the step at theta^{t-1}.
+        g_k . step, the slope of its loss along the step at theta^{t-1}; 0 where its row could not be used.
     num_classes : int
         Classes of the federation's model; 0 leaves it to the client's own data.
     directives : Mapping[str, float]
@@ -96,6 +98,7 @@ class ClientTask:
     grow: bool = False
     halvings: int = 0
     reference_loss: float = 0.0
+    entitlement: float = 0.0
     slope: float = 0.0
     num_classes: int = 0
     directives: Mapping[str, float] = field(default_factory=dict)
@@ -226,6 +229,10 @@ class RoundBatch:
         Further figures of the clients that the method asked for, each [K].
     examples : Float64Array
         Samples of each client, as checked [K]; empty where nobody asks for them.
+    slack : Float64Array
+        By how much each loss may rise, e - f_k where that is positive, else 0 [K]; empty for nobody.
+    theta_norm : float
+        Euclidean norm of the model that the rows belong to.
     """
 
     gram: Float64Array
@@ -236,6 +243,13 @@ class RoundBatch:
     round: int
     figures: Mapping[str, Float64Array] = field(default_factory=dict)
     examples: Float64Array = field(default_factory=lambda: np.zeros(0))
+    slack: Float64Array = field(default_factory=lambda: np.zeros(0))
+    theta_norm: float = 0.0
+
+    @property
+    def served(self) -> NDArray[np.bool_]:
+        """Clients whose loss is below their entitlement [K]."""
+        return self.slack > 0 if self.slack.size else np.zeros(len(self.clients), dtype=bool)
 
 
 @dataclass(frozen=True, slots=True)

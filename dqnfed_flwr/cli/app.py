@@ -103,7 +103,8 @@ def run(
       dqnfed run mine.yaml --output runs/mine --resume
       dqnfed run digits --quiet --json - | python -m json.tool
 
-    Exit status: 0 the run ended, 1 it failed, 2 settings, data, model or checkpoint are at fault, 130 interrupted.
+    Exit status: 0 the run ended, 1 it failed, 2 settings, data, model or checkpoint are at fault, 4 it ended before its
+    rounds were done, as pareto-stationary or line-search-failed (the results are written), 130 interrupted.
     """  # noqa: D301  # \b keeps the lines of a help text apart
     from dqnfed_flwr.cli.single import Options, run_one
 

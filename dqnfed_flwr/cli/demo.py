@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from dqnfed_flwr.cli.single import draw, read_settings, show_files, train
-from dqnfed_flwr.report.table import known, summary_table
+from dqnfed_flwr.report.table import summary_table
 from dqnfed_flwr.run_files import EVENTS, PLOT, RUN
 
 if TYPE_CHECKING:
@@ -19,6 +19,8 @@ EXPERIMENTS = {"DQN-Fed": "digits", "FedAvg": "digits-fedavg"}
 
 def run_demo(output: Path) -> None:
     """Carry out `dqnfed demo`."""
+    from dqnfed_flwr.engine.ending import early_end
+
     folder = output.expanduser().resolve()
     console = Console()
     console.print(
@@ -31,6 +33,9 @@ def run_demo(output: Path) -> None:
     }
     console.print(summary_table(results))
     console.print("\n".join(verdict(*results.values())), highlight=False)
+    for name, result in results.items():
+        if words := early_end(result):
+            console.print(f"{name}: {words}", highlight=False)
     console.print()
     draw(results, folder / PLOT, console)
     show_files(
@@ -49,17 +54,23 @@ def verdict(ours: RunResult, theirs: RunResult) -> list[str]:
 
 
 def _losses(result: RunResult) -> str:
-    ratios = known(result.improved_ratio)
-    risen = sum(ratio < 1 for ratio in ratios)
-    if risen:
-        return f"the training loss of some client rose in {risen} of {len(ratios)} rounds"
+    totals = result.totals
+    moved = f"{totals.judged} rounds"
+    if totals.moved < totals.rounds:
+        moved += f" that moved the model, of {totals.rounds}"
+    if risen := totals.judged - totals.improved:
+        harmed = sum(bool(event.harmed) for event in result.events if event.moved)
+        above = "never above" if not harmed else f"in {harmed} of them above"
+        entitled = f", {above} what it is entitled to" if harmed < risen else ""
+        return f"the training loss of some client rose in {risen} of {moved}{entitled}"
     fell = all(
         after < before
         for event in result.events
+        if event.moved
         for before, after in zip(event.losses_before, event.losses_after, strict=True)
         if after == after
     )
-    return f"the training loss of every client {'fell' if fell else 'fell or stayed'} in each of {len(ratios)} rounds"
+    return f"the training loss of every client {'fell' if fell else 'fell or stayed'} in each of {moved}"
 
 
 def _percent(result: RunResult, key: str) -> str:

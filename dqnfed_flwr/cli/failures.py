@@ -12,13 +12,17 @@ import typer
 
 from dqnfed_flwr.errors import ConfigError, DQNFedError
 
-FAILED, MISUSED, INTERRUPTED = 1, 2, 130
+FAILED, MISUSED, ENDED_EARLY, INTERRUPTED = 1, 2, 4, 130
 
 Parameters = ParamSpec("Parameters")
 
 
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C during a run; the text says how to go on."""
+
+
+class EndedEarly(Exception):  # the run did not fail
+    """A run came to an end before its rounds were done; the text says why. Its results are written."""
 
 
 def reported(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
@@ -31,6 +35,9 @@ def reported(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
         except DQNFedError as error:
             typer.echo(f"dqnfed: {error}", err=True)
             raise typer.Exit(MISUSED if isinstance(error, ConfigError) else FAILED) from None
+        except EndedEarly as end:
+            typer.echo(f"dqnfed: {end}", err=True)
+            raise typer.Exit(ENDED_EARLY) from None
         except KeyboardInterrupt as interrupt:
             typer.echo(f"\ndqnfed: interrupted{f'; {interrupt}' if str(interrupt) else ''}", err=True)
             raise typer.Exit(INTERRUPTED) from None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dqnfed_flwr.cli.failures import Interrupted, ended_whole, reported
+from dqnfed_flwr.cli.failures import EndedEarly, Interrupted, ended_whole, reported
 from dqnfed_flwr.errors import RunError
 
 if TYPE_CHECKING:
@@ -53,8 +53,8 @@ def submit(
       dqnfed submit mine.yaml hospital --output /srv/runs/mine --detach
       dqnfed submit mine.yaml hospital --output /srv/runs/mine --resume
 
-    Exit status: 0 completed, 1 failed or stopped, 2 misuse, 130 interrupted, 143 ended by SIGTERM (the run
-    itself goes on).
+    Exit status: 0 completed, 1 failed or stopped, 2 misuse, 4 completed before its rounds were done, 130
+    interrupted, 143 ended by SIGTERM (the run itself goes on).
     """  # noqa: D301  # \b keeps the lines of a help text apart
     from dqnfed_flwr.cli.single import flat_config
     from dqnfed_flwr.deploy import runs as remote
@@ -134,12 +134,26 @@ def add_commands(app: typer.Typer) -> None:
 
 
 def _to_the_end(link: SuperLink, run_id: str, connection: str) -> Failure | None:
-    """Follow a run; None if it completed."""
+    """Follow a run; None if it completed.
+
+    Raises
+    ------
+    EndedEarly
+        If it completed before its rounds were done.
+    """
     from dqnfed_flwr.deploy import runs as remote
     from dqnfed_flwr.deploy.failure import Failure
+    from dqnfed_flwr.engine.ending import early_end_in
+
+    said: list[str] = []
+
+    def show(line: str) -> None:
+        typer.echo(line)
+        if words := early_end_in(line):
+            said.append(words)
 
     try:
-        record = remote.follow(link, run_id, typer.echo)
+        record = remote.follow(link, run_id, show)
     except KeyboardInterrupt:
         raise Interrupted(
             f"run {run_id} goes on; see it with: dqnfed logs {run_id} {connection} --follow, "
@@ -148,4 +162,6 @@ def _to_the_end(link: SuperLink, run_id: str, connection: str) -> Failure | None
     if record["status"] != remote.COMPLETED:
         return Failure(run_id, record, remote.patiently(lambda: remote.log_of(link, run_id)))
     typer.echo(f"run {run_id} is completed")
+    if said:
+        raise EndedEarly(said[-1])
     return None

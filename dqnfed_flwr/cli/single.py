@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 
 from dqnfed_flwr.cli.effects import given_keys, tell_without_effect
-from dqnfed_flwr.cli.failures import Interrupted
+from dqnfed_flwr.cli.failures import EndedEarly, Interrupted
 from dqnfed_flwr.config import Scalar, Settings, flatten, nest
 from dqnfed_flwr.errors import CheckpointError, ConfigError, DataError, ModelError, RunError
 from dqnfed_flwr.experiments import load_config, parse_scalar
@@ -67,6 +67,21 @@ def run_one(options: Options) -> None:
             show_files(console, [folder / RUN, folder / MODEL, folder / EVENTS, folder / PLOT])
         if json_path:
             write_json(result.to_json(), json_path)
+    raise_early_end(result)
+
+
+def raise_early_end(result: RunResult) -> None:
+    """Say that a run ended before its rounds were done.
+
+    Raises
+    ------
+    EndedEarly
+        If it did.
+    """
+    from dqnfed_flwr.engine.ending import early_end
+
+    if words := early_end(result):
+        raise EndedEarly(words)
 
 
 def read_settings(config: str, overrides: Sequence[str], output: Path | None, *, resume: bool = False) -> Settings:

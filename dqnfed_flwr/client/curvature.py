@@ -26,10 +26,7 @@ from torch import Tensor
 
 from dqnfed_flwr.client.curvature_state import CurvatureState, Record, Visit
 from dqnfed_flwr.config import CurvatureSettings
-from dqnfed_flwr.linalg.lbfgs import LBFGSHistory
-
-SMALLEST_MOVE = 100
-"""A pair is formed if |s| is at least so many rounding units of |theta|; below, rounding decides the pair."""
+from dqnfed_flwr.linalg.lbfgs import LBFGSHistory, tells_curvature
 
 Pair = tuple[Tensor, Tensor]
 
@@ -162,8 +159,8 @@ class Curvature:
         else:
             return None
         s = point.theta - before
-        shortest = SMALLEST_MOVE * torch.finfo(s.dtype).eps * float(torch.linalg.vector_norm(point.theta))
-        return (s, point.gradient - gradient) if float(torch.linalg.vector_norm(s)) >= shortest else None
+        long_enough = tells_curvature(s, float(torch.linalg.vector_norm(point.theta)))
+        return (s, point.gradient - gradient) if long_enough else None
 
     def _hessian_pair(self, point: Point) -> Pair | None:
         norm = float(torch.linalg.vector_norm(point.gradient))

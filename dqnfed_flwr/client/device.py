@@ -50,7 +50,7 @@ def choose_device(name: str, dtype: Literal["float32", "float64"]) -> torch.devi
     return device
 
 
-def prepare_torch(threads: int, device: torch.device) -> None:
+def prepare_torch(threads: int, device: torch.device, *, twice: bool = False) -> None:
     """Fix what the bits of a result depend on: the number of threads, and on CUDA the choice of kernels.
 
     Parameters
@@ -59,7 +59,15 @@ def prepare_torch(threads: int, device: torch.device) -> None:
         Threads of one operation; 0 takes every core, explicitly, so that all engines agree.
     device : torch.device
         Float32 products on CUDA are made in float32 (no TF32): curvature pairs are differences of gradients.
+    twice : bool
+        Whether the run differentiates twice. Fused attention cannot, and its switch belongs to the whole process: were
+        it turned for single passes, those of other threads would change their bits. So all passes of such a run go
+        without fused attention.
     """
+    if twice:
+        torch.backends.cuda.enable_flash_sdp(False)
+        torch.backends.cuda.enable_mem_efficient_sdp(False)
+        torch.backends.cuda.enable_cudnn_sdp(False)
     wanted = threads or os.cpu_count() or 1
     if torch.get_num_threads() != wanted:
         torch.set_num_threads(wanted)

@@ -71,7 +71,7 @@ class Worker:
         self._num_classes = num_classes
         self._dtype = DTYPES[settings.dtype]
         self._device = choose_device(settings.device, settings.dtype)
-        prepare_torch(settings.local.threads, self._device)
+        prepare_torch(settings.local.threads, self._device, twice=settings.differentiates_twice)
         module = build_model(settings.model, data.input_shape, num_classes, seed=settings.seed, dtype=self._dtype)
         self._model = FlatModel(module, self._device)
         train = self._samples(data.x_train, data.y_train)
@@ -149,7 +149,7 @@ class Worker:
         def loss_at(factor: float) -> float:
             return loss if loss is not None and factor == task.factor else self._loss.loss(line.at(factor))
 
-        return probe(loss_at, task, self._settings.step.armijo, torch.finfo(self._dtype).eps)
+        return probe(loss_at, task, self._settings.step.armijo)
 
     def _evaluations(self, occasion: Occasion) -> tuple[Evaluation, Evaluation | None]:
         """Test and, where there is one, validation part at the model that the work reports on."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dqnfed_flwr.compare.files import JSON
-from dqnfed_flwr.config import Scalar, Settings
+from dqnfed_flwr.config import Scalar, Settings, retired_in, without_retired
 from dqnfed_flwr.errors import CheckpointError, ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -66,12 +66,14 @@ def _other_settings(job: Job, found: Mapping[str, Any]) -> str:
 
 
 def _changed(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    then, now = ({**Settings().flat(), **given} for given in (then, now))
-    return [
+    retired = retired_in(then)
+    then, now = ({**Settings().flat(), **given} for given in (without_retired(then), now))
+    changed = [
         f"{key}: {then.get(key)!r} there, {now.get(key)!r} now"
         for key in sorted(then.keys() | now.keys())
         if then.get(key) != now.get(key) and key not in MAY_DIFFER
     ]
+    return [*(f"{key}: set there, no longer a setting" for key in retired), *changed]
 
 
 def _other_data(job: Job, found: Mapping[str, Any], fingerprints: Mapping[str, str | None]) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from types import MappingProxyType
 
-from dqnfed_flwr.config import Scalar, Settings
+from dqnfed_flwr.config import Scalar, Settings, is_retired, said_of
 from dqnfed_flwr.config.effects import METHOD_OF
 from dqnfed_flwr.config.profiles import profile_of
 from dqnfed_flwr.errors import ConfigError
@@ -16,7 +16,7 @@ from dqnfed_flwr.experiments import parse_scalar
 ALL = "all"
 FIRST = ("dqn-fed", "fedavg")
 """The first rows where all methods are compared; the others follow in the order of the registry."""
-GENERAL = ("split", "noise", "start", "attack", "local", "curvature", "step", "admission")
+GENERAL = ("split", "noise", "start", "attack", "local", "curvature", "step", "guarantee")
 """Groups of settings that every method shares; any other group belongs to methods."""
 GROUPS: dict[str, tuple[str, ...]] = {method: (group,) for group, method in METHOD_OF.items()}
 """Groups of methods that have another name than their group."""
@@ -135,7 +135,8 @@ def with_grids(entries: Sequence[Entry], grids: Sequence[str], base: Point = NOT
     known = Settings().flat()
     for key in axes:
         if key not in known:
-            faults.append(f"--grid {key}: unknown key; dqnfed settings lists all")
+            words = said_of(key) if is_retired(key) else f"{key}: unknown key; dqnfed settings lists all"
+            faults.append(f"--grid {words}")
         elif _common([key]):
             faults.append(f"--grid {_for_all(key)}")
         elif not any(concerns(key, entry, base) for entry in entries):

@@ -26,9 +26,9 @@ def run_lines(comparison: Comparison) -> list[Line]:
 def evaluation_lines(comparison: Comparison) -> list[Line]:
     """A line for each evaluation on the way of each final run, in the order of its rounds.
 
-    `exchanges`, `bytes_up`, `bytes_down` and `seconds` count from the beginning of the run; `rho` is the mean over the
-    rounds since the evaluation before, empty where none of them knows it. Figures of accuracy are those of the model
-    after that round.
+    `exchanges`, `bytes_up`, `bytes_down`, `seconds` and `moved`, the rounds that moved the model, count from the
+    beginning of the run; `rho` and `unharmed` are means over the rounds since the evaluation before, empty where none
+    of them knows it. Figures of accuracy are those of the model after that round.
     """
     return [line for row in comparison.rows for record in row.good for line in _evaluations(row, record)]
 
@@ -64,18 +64,24 @@ def _run(row: Row, record: Record | None) -> Line:
 
 
 def _evaluations(row: Row, record: Record) -> Iterator[Line]:
-    total = {"exchanges": 0, "bytes_up": 0, "bytes_down": 0, "seconds": 0.0}
+    total = {"exchanges": 0, "bytes_up": 0, "bytes_down": 0, "moved": 0, "seconds": 0.0}
     ratios: list[float] = []
+    unharmed: list[float] = []
     for event in record.events:
-        for key in ("exchanges", "bytes_up", "bytes_down"):
+        for key in ("exchanges", "bytes_up", "bytes_down", "moved"):
             total[key] += getattr(event, key)
         total["seconds"] += event.seconds.get("total", 0.0)
         ratios += [event.improved_ratio] * math.isfinite(event.improved_ratio)
+        unharmed += [event.unharmed_ratio] * math.isfinite(event.unharmed_ratio)
         if event.accuracy:
-            figures = {"rho": float(np.mean(ratios)) if ratios else math.nan, **fairness_report(event.accuracy)}
+            figures = {"rho": _mean(ratios), "unharmed": _mean(unharmed), **fairness_report(event.accuracy)}
             place = {"seed": record.job.seed, "round": event.round, **total, "seconds": _short(total["seconds"])}
             yield {**_name(row, row.point), **place, **{key: _short(value) for key, value in figures.items()}}
-            ratios = []
+            ratios, unharmed = [], []
+
+
+def _mean(values: list[float]) -> float:
+    return float(np.mean(values)) if values else math.nan
 
 
 def _short(value: float) -> float | None:

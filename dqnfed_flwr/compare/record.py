@@ -17,6 +17,7 @@ from dqnfed_flwr.fairness import checked_accuracies, fairness_report
 from dqnfed_flwr.run_files import EVENTS, RUN
 from dqnfed_flwr.telemetry.events import RoundEvent
 from dqnfed_flwr.telemetry.log import read_events
+from dqnfed_flwr.telemetry.totals import Totals
 
 Accuracies = Mapping[int, float]
 ANEW = "remove that folder and make the run anew"
@@ -31,7 +32,7 @@ class Record:
     job : Job
         What was to be run.
     status : str
-        `finished`, `pareto-stationary`, `early-stopped` or `failed`.
+        As in `run.json`, or `failed`.
     reason : str
         Why it failed; else empty.
     evaluations : tuple[Accuracies, ...]
@@ -71,21 +72,30 @@ class Record:
 
     @cached_property
     def figures(self) -> dict[str, float]:
-        """Fairness of the accuracies, rho_t, and what it took; NaN where unknown, empty if the run failed.
+        """Fairness of the accuracies, what rounds did to the clients, and what it took.
 
-        Fairness is that of each evaluation, averaged over them: a spread or a tail is one of a model that there was.
+        NaN where unknown; empty if the run failed. Fairness is that of each evaluation, averaged over them: a spread or
+        a tail is one of a model that there was.
         """
         if not self.evaluations:
             return {}
         rounds = len(self.events)
         ratios = [event.improved_ratio for event in self.events if not math.isnan(event.improved_ratio)]
+        unharmed = [event.unharmed_ratio for event in self.events if not math.isnan(event.unharmed_ratio)]
+        totals = Totals.of(self.events)
         seconds = sum(event.seconds.get("total", 0.0) for event in self.events)
         exchanges = sum(event.exchanges for event in self.events)
         return {
             **_mean_report([fairness_report(evaluation) for evaluation in self.evaluations]),
             "rho_mean": float(np.mean(ratios)) if ratios else math.nan,
             "rho_min": min(ratios, default=math.nan),
+            "unharmed_mean": float(np.mean(unharmed)) if unharmed else math.nan,
             "rounds": rounds,
+            "rounds_moved": totals.moved,
+            "rounds_improved": totals.improved,
+            "asked_mean": totals.asked,
+            "heard_mean": totals.heard,
+            "overruled": sum(totals.overruled.values()),
             "exchanges": exchanges,
             "exchanges_per_round": exchanges / rounds if rounds else math.nan,
             "bytes_up": sum(event.bytes_up for event in self.events),

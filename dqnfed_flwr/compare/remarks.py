@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from dqnfed_flwr.admission import REASONS, SUSPENDED, VETO
-from dqnfed_flwr.admission.examine import ZERO
 from dqnfed_flwr.compare.record import Record
 from dqnfed_flwr.compare.results import Comparison, Row
+from dqnfed_flwr.guarantee.claims import CONTRADICTION
+from dqnfed_flwr.guarantee.overrule import OVERRULED
 
 
 def remarks(comparison: Comparison) -> list[str]:
-    """What the accuracies are, which runs and clients are not in them, and whom admission left out."""
+    """What the accuracies are, which runs and clients are not in them, and who was not heard."""
     rows = comparison.rows
     return [
         *_which_models(rows, comparison.last),
@@ -62,11 +62,8 @@ def _missing(row: Row, record: Record, rows: Sequence[Row]) -> str:
 
 
 def _left_out(row: Row) -> str:
-    """How many replies or rounds of clients admission left out of the runs of a row, by reason; empty if none.
-
-    Rows of zeros do not count: a client at its optimum sends them, and the solve leaves them out by itself.
-    """
+    """How often a client was overruled or contradicted itself in the runs of a row; empty if never."""
     drops = (drop.reason for record in row.good for event in record.events for drop in event.dropped)
-    counts = Counter(reason for reason in drops if reason in (*REASONS, SUSPENDED, VETO) and reason != ZERO)
+    counts = Counter(reason for reason in drops if reason in (OVERRULED, CONTRADICTION))
     told = ", ".join(f"{reason} {count}" for reason, count in sorted(counts.items()))
-    return f"{row.label}: admission left clients out, in all rounds of all seeds: {told}." if told else ""
+    return f"{row.label}: clients were not heard, in all rounds of all seeds: {told}." if told else ""

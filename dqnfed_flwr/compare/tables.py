@@ -52,7 +52,11 @@ FAIRNESS = (
 COST = (
     Column("rho_mean", "ρ mean", 3, True),
     Column("rho_min", "ρ minimum", 3, True),
+    Column("unharmed_mean", "not harmed", 3, True),
     Column("rounds", "rounds", 1, None),
+    Column("rounds_moved", "moved", 1, None),
+    Column("heard_mean", "heard", 1, None),
+    Column("overruled", "overruled", 1, None),
     Column("exchanges_per_round", "exchanges a round", 2, False),
     Column("seconds_per_round", "seconds a round", 3, False),
 )

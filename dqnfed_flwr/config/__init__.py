@@ -1,7 +1,6 @@
 """Settings of a run: `settings` has the keys, `methods` those of each method. Importing it imports no torch."""
 
 from dqnfed_flwr.config._group import Scalar
-from dqnfed_flwr.config.admission import AdmissionSettings
 from dqnfed_flwr.config.effects import one_full_step, without_effect
 from dqnfed_flwr.config.groups import (
     CurvatureSettings,
@@ -12,20 +11,22 @@ from dqnfed_flwr.config.groups import (
     StepRuleName,
     StepSettings,
 )
+from dqnfed_flwr.config.guarantee import GuaranteeSettings
 from dqnfed_flwr.config.mapping import flatten, nest
 from dqnfed_flwr.config.methods import DqnFedSettings, FedMdfgSettings, ReferenceName
 from dqnfed_flwr.config.profiles import PROFILES, TORCHJD, Profile, profile_of
+from dqnfed_flwr.config.retired import is_retired, retired_in, said_of, without_retired
 from dqnfed_flwr.config.scenario import AttackSettings, StartSettings, check_for_nodes
 from dqnfed_flwr.config.settings import Settings, describe
 
 __all__ = [
     "PROFILES",
     "TORCHJD",
-    "AdmissionSettings",
     "AttackSettings",
     "CurvatureSettings",
     "DqnFedSettings",
     "FedMdfgSettings",
+    "GuaranteeSettings",
     "LocalSettings",
     "NoiseSettings",
     "PartitionName",
@@ -40,8 +41,12 @@ __all__ = [
     "check_for_nodes",
     "describe",
     "flatten",
+    "is_retired",
     "nest",
     "one_full_step",
     "profile_of",
+    "retired_in",
+    "said_of",
     "without_effect",
+    "without_retired",
 ]

@@ -9,8 +9,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from dqnfed_flwr.config._group import kebab
-from dqnfed_flwr.config.admission import AdmissionSettings
 from dqnfed_flwr.config.profiles import PASSES, PROFILES, Rule, Work
 
 if TYPE_CHECKING:
@@ -35,12 +33,10 @@ RULES: Mapping[str, tuple[Rule, ...]] = {
     "step.decay": ("fixed",),
     "step.radius": ("clipped",),
     **dict.fromkeys(
-        (
-            f"step.{key}"
-            for key in ("armijo", "acceptance", "start", "max-factor", "max-fall", "halvings", "ladder", "grow-every")
-        ),
+        (f"step.{key}" for key in ("armijo", "start", "max-factor", "max-fall", "halvings", "ladder", "grow-every")),
         ("probed",),
     ),
+    **dict.fromkeys((f"guarantee.{key}" for key in ("entitlement", "tolerate")), ("probed",)),
     "fedmdfg.search": ("search",),
     "fedmdfg.beta": ("search",),
 }
@@ -80,10 +76,6 @@ READ_WHERE: Mapping[str, Asks] = {
     **dict.fromkeys(
         (f"curvature.{key}" for key in ("previous", "memory", "filter", "damping")),
         lambda settings: settings.reads_curvature and settings.curvature.kind != "none",
-    ),
-    **dict.fromkeys(
-        (f"admission.{kebab(key)}" for key in AdmissionSettings.model_fields if key != "mode"),
-        lambda settings: settings.admission.mode != "off",
     ),
     "step.min-move": lambda settings: settings.rule == "probed" or settings.step.on_stationary == "relax",
     **dict.fromkeys(("dqn-fed.lr", "dqn-fed.scale"), _anchored),

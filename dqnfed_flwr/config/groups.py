@@ -98,7 +98,6 @@ class StepSettings(Group):
     decay: float = Field(1.0, gt=0, le=1, description="eta_t = lr * decay^(t-1) (fixed)")
     radius: float = Field(1.0, gt=0, description="longest step |theta^{t+1} - theta^t| (clipped)")
     armijo: float = Field(1e-4, ge=0, lt=1, description="beta of the acceptance test (probed)")
-    acceptance: float = Field(1.0, gt=0, le=1, description="share of participants whose test must hold (probed)")
     start: float = Field(1.0, gt=0, description="first factor alpha (probed)")
     max_factor: float = Field(1024.0, gt=0, description="largest factor alpha (probed)")
     max_fall: float = Field(

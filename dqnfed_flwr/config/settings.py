@@ -15,7 +15,6 @@ from typing import Any, Literal, get_args
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from dqnfed_flwr.config._group import Group, Scalar, kebab
-from dqnfed_flwr.config.admission import AdmissionSettings
 from dqnfed_flwr.config.combinations import faults, title_of
 from dqnfed_flwr.config.groups import (
     MAX_FALL_EACH,
@@ -27,6 +26,7 @@ from dqnfed_flwr.config.groups import (
     StepRuleName,
     StepSettings,
 )
+from dqnfed_flwr.config.guarantee import GuaranteeSettings
 from dqnfed_flwr.config.mapping import flatten, nest
 from dqnfed_flwr.config.methods import (
     AdaFedSettings,
@@ -56,6 +56,7 @@ from dqnfed_flwr.config.methods import (
     VRedSettings,
 )
 from dqnfed_flwr.config.profiles import GRADIENTS, PASSES, Profile, Rule, Work, profile_of
+from dqnfed_flwr.config.retired import is_retired, said_of, without_retired
 from dqnfed_flwr.config.scenario import AttackSettings, StartSettings
 from dqnfed_flwr.errors import ConfigError
 
@@ -106,7 +107,7 @@ class Settings(Group):
     local: LocalSettings = Field(default_factory=LocalSettings)
     curvature: CurvatureSettings = Field(default_factory=CurvatureSettings)
     step: StepSettings = Field(default_factory=StepSettings)
-    admission: AdmissionSettings = Field(default_factory=AdmissionSettings)
+    guarantee: GuaranteeSettings = Field(default_factory=GuaranteeSettings)
     dqn_fed: DqnFedSettings = Field(default_factory=DqnFedSettings)
     momentum: MomentumSettings = Field(default_factory=MomentumSettings)
     server_lbfgs: ServerLbfgsSettings = Field(default_factory=ServerLbfgsSettings)
@@ -181,10 +182,23 @@ class Settings(Group):
 
     @property
     def reference(self) -> Literal["none", "gradient", "momentum", "lbfgs", "update"]:
-        """The anchor, with `auto` resolved: with sampling, a history of mean gradients would mix different clients."""
+        """The anchor, with `auto` resolved: with sampling, a history of mean gradients would mix different clients.
+
+        Where clients may lie, it would mix what was set aside with what was not.
+        """
         if self.dqn_fed.reference == "auto":
-            return "lbfgs" if self.sampled >= self.clients else "momentum"
+            doubted = self.guarantee.tolerate and self.rule == "probed"
+            return "lbfgs" if self.sampled >= self.clients and not doubted else "momentum"
         return self.dqn_fed.reference
+
+    @property
+    def differentiates_twice(self) -> bool:
+        """Whether clients compute products with Hessians."""
+        stages = (self, self.stage_settings)
+        return any(
+            each.local_work in ("newton", "fednl", "fednew") or (each.curvature.kind == "hvp" and each.reads_curvature)
+            for each in stages
+        )
 
     @property
     def sampled(self) -> int:
@@ -219,6 +233,17 @@ class Settings(Group):
     def trains_buffers(self) -> bool:
         """Whether local work changes the model's buffers, so that clients send them."""
         return self.local_work in PASSES
+
+    @classmethod
+    def from_record(cls, flat: Mapping[str, Any]) -> Settings:
+        """The settings that a run wrote down, by dotted keys, also one of an earlier version.
+
+        Raises
+        ------
+        ConfigError
+            As `from_mapping`.
+        """
+        return cls.from_mapping(without_retired(flat))
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> Settings:
@@ -267,6 +292,8 @@ def _meaning(description: str | None, annotation: object) -> str:
 def _explain(item: Any) -> str:
     key = ".".join(str(part) for part in item["loc"])
     if item["type"] == "extra_forbidden":
+        if is_retired(key):
+            return said_of(key)
         group = key.rsplit(".", 1)[0] + "." if "." in key else ""
         known = sorted(name[len(group) :] for name, _, _ in describe() if name.startswith(group))
         near = get_close_matches(key[len(group) :], known, n=1)

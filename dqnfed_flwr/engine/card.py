@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from dqnfed_flwr.engine.ending import early_end, held_up
 from dqnfed_flwr.engine.result import RunResult
 
 FIGURES = {
@@ -33,13 +34,7 @@ def card_of(result: RunResult, parameters: int) -> str:
     sections = {
         "Model": f"{_model(result, parameters)}\n\n{LOADING}",
         "Data": _data(result),
-        "Training": "\n".join(
-            (
-                f"- {settings.title}, step rule `{settings.rule}`, local work `{settings.local.work}`",
-                f"- {len(result.events)} rounds, ended as `{result.status}`; seed {settings.seed}, {settings.dtype}",
-                f"- {result.exchanges} exchanges, {result.bytes_up + result.bytes_down:,} bytes in all",
-            )
-        ),
+        "Training": _training(result),
         "Fairness": _fairness(result),
         "Clients": _clients(result),
         "Versions": "\n".join(f"- {name} {text}" for name, text in result.versions.items()),
@@ -49,6 +44,19 @@ def card_of(result: RunResult, parameters: int) -> str:
     }
     head = f"# {settings.model} trained with {settings.title}"
     return "\n\n".join([head, *(f"## {title}\n\n{text}" for title, text in sections.items())]) + "\n"
+
+
+def _training(result: RunResult) -> str:
+    settings, moved = result.settings, result.totals.moved
+    lines = [
+        f"- {settings.title}, step rule `{settings.rule}`, local work `{settings.local.work}`",
+        f"- {len(result.events)} rounds, of which {moved} moved the model; ended as `{result.status}`; seed "
+        f"{settings.seed}, {settings.dtype}",
+        f"- {result.exchanges} exchanges, {result.bytes_up + result.bytes_down:,} bytes in all",
+    ]
+    if words := early_end(result):
+        lines.append(f"- {words}")
+    return "\n".join(lines)
 
 
 def _model(result: RunResult, parameters: int) -> str:
@@ -74,13 +82,19 @@ def _fairness(result: RunResult) -> str:
     final = result.final
     lines = ["| test accuracy | value |", "|---|---|"]
     lines += [f"| {title} | {final[key]:.4f} |" for key, title in FIGURES.items() if key in final]
-    ratios = [ratio for ratio in result.improved_ratio if ratio == ratio]
-    if ratios:
-        lines += [f"| rounds in which every participant improved | {sum(r == 1 for r in ratios)} of {len(ratios)} |"]
-        lines += [f"| mean share of participants that improved | {sum(ratios) / len(ratios):.4f} |"]
-    return (
-        "\n".join(lines)
-        + '\n\n"Improved" is said of the participants of a round: clients that were left out of it have no part in it.'
+    totals = result.totals
+    lines += [f"| rounds that moved the model | {totals.moved} of {totals.rounds} |"]
+    if totals.judged:
+        lines += [f"| every participant improved | {totals.improved} of {totals.judged} rounds that moved the model |"]
+        lines += [f"| mean share of participants that improved, over these | {totals.rho:.4f} |"]
+        lines += [f"| mean share of participants not harmed, over these | {totals.unharmed:.4f} |"]
+    if totals.rounds:
+        lines += [f"| clients heard of those asked, mean | {totals.heard:.1f} of {totals.asked:.1f} |"]
+        lines += [f"| votes overruled | {sum(totals.overruled.values())} |"]
+    return "\n".join(lines) + (
+        "\n\nA participant improved where its training loss did not rise, and was not harmed where it improved or its "
+        f"loss stayed below the entitlement (`guarantee.entitlement` {result.settings.guarantee.entitlement}). "
+        "Participants are those of a round: clients that were left out of it have no part in it."
     )
 
 
@@ -92,6 +106,10 @@ def _clients(result: RunResult) -> str:
         clients = sorted(client for found, client in drops if found == reason)
         times = sum(count for (found, _), count in drops.items() if found == reason)
         lines.append(f"- left out, `{reason}`: {times} times, clients {_named(clients)}")
+    if overruled := result.totals.overruled:
+        lines.append(f"- overruled: {sum(overruled.values())} times, clients {_named(list(overruled))}")
+    if words := held_up(result.totals):
+        lines.append(f"- held up the others by refusing steps: {words}")
     if missing := result.settings.clients - len(result.joined):
         lines.append(f"- gave neither a gradient nor an accuracy: {missing} of {result.settings.clients}")
     lines += [f"- left out at the end, {who}: {why}" for who, why in list(result.left_out.items())[:NAMED]]

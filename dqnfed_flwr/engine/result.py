@@ -23,6 +23,7 @@ from dqnfed_flwr.strategy.origin import Origin
 from dqnfed_flwr.strategy.preflight import Form
 from dqnfed_flwr.telemetry.events import RoundEvent
 from dqnfed_flwr.telemetry.log import read_events
+from dqnfed_flwr.telemetry.totals import Totals
 from dqnfed_flwr.types import FloatArray
 from dqnfed_flwr.version import DISTRIBUTION, package_version
 from dqnfed_flwr.wire import Buffers
@@ -48,7 +49,7 @@ class RunResult:
     settings : Settings
         Of the run.
     status : str
-        `finished`, `pareto-stationary` or `early-stopped`.
+        `finished`, `early-stopped`, or one of `strategy.state.ENDED_EARLY`.
     theta : FloatArray
         Trainable parameters of the final model [D]; `ParamSpec.unflatten` writes them into a module.
     buffers : Buffers
@@ -100,6 +101,16 @@ class RunResult:
         return [event.improved_ratio for event in self.events]
 
     @property
+    def unharmed_ratio(self) -> list[float]:
+        """Share of the participants that were not harmed, one a round."""
+        return [event.unharmed_ratio for event in self.events]
+
+    @property
+    def totals(self) -> Totals:
+        """Counts and means over the rounds."""
+        return Totals.of(self.events)
+
+    @property
     def exchanges(self) -> int:
         """Exchanges of all rounds; an evaluation after the last of them is not among them."""
         return sum(event.exchanges for event in self.events)
@@ -123,7 +134,13 @@ class RunResult:
             "final": self.final,
             "accuracies": {str(client): value for client, value in self.accuracies.items()},
             "validation": {str(client): value for client, value in self.validation.items()},
+            "rounds_moved": self.totals.moved,
             "improved_ratio": [ratio if math.isfinite(ratio) else None for ratio in self.improved_ratio],
+            "unharmed_ratio": [ratio if math.isfinite(ratio) else None for ratio in self.unharmed_ratio],
+            "asked": [event.asked for event in self.events],
+            "heard": [len(event.heard) for event in self.events],
+            "overruled": [len(event.overruled) for event in self.events],
+            "moved": [event.moved for event in self.events],
             "exchanges": self.exchanges,
             "bytes_up": self.bytes_up,
             "bytes_down": self.bytes_down,
@@ -166,7 +183,7 @@ def read_result(directory: Path) -> RunResult:
 def _result(record: dict[str, Any], arrays: dict[str, NDArray[Any]], events: list[RoundEvent]) -> RunResult:
     """From what `RunResult.write` wrote."""
     return RunResult(
-        settings=Settings.from_mapping(record["settings"]),
+        settings=Settings.from_record(record["settings"]),
         status=record["status"],
         theta=arrays.pop("theta"),
         events=events,

@@ -6,11 +6,14 @@ import os
 import tempfile
 import time
 from collections.abc import Sequence
+from logging import WARNING
 from pathlib import Path
 
+from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from dqnfed_flwr.config import Settings
+from dqnfed_flwr.engine.ending import early_end, held_up
 from dqnfed_flwr.engine.metrics import metrics_of
 from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.engine.start import initial_model
@@ -65,7 +68,16 @@ def serve(
         raise
     if metrics:
         metrics.conclude(result.status)
+    _tell(result, on_superlink=bool(run_id))
     return result
+
+
+def _tell(result: RunResult, *, on_superlink: bool) -> None:
+    """Log who held up the others, and on a SuperLink, where the log is all that is seen, that the run ended early."""
+    if words := held_up(result.totals):
+        log(WARNING, "A client that refuses steps in most rounds holds up the others: %s", words)
+    if on_superlink and (words := early_end(result)):
+        log(WARNING, "%s", words)
 
 
 def _was_asked_to(error: BaseException) -> bool:

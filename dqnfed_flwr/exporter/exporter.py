@@ -21,6 +21,19 @@ from dqnfed_flwr.telemetry.samples import Samples
 from dqnfed_flwr.telemetry.textfile import ROUNDS_SUFFIX
 from dqnfed_flwr.version import package_version
 
+SUMMARY = (
+    "round",
+    "rounds",
+    "asked_clients",
+    "participants",
+    "heard_clients",
+    "improved_clients_ratio",
+    "unharmed_clients_ratio",
+    "moved_rounds",
+    "clients_overruled_total",
+    "clients_harmed_total",
+)
+"""Metrics of a run, without their prefix, that the page shows of every run."""
 logger = logging.getLogger("dqnfed")
 
 
@@ -188,7 +201,7 @@ def _summary(run: RunFile) -> dict[str, Any]:
         "name": run.name,
         "state": run.state,
         **run.info,
-        **{key: _number(figures.get(key)) for key in ("round", "rounds", "participants", "improved_clients_ratio")},
+        **{key: _number(figures.get(key)) for key in SUMMARY},
         "last_round": _number(figures.get("last_round_timestamp_seconds")),
     }
 

@@ -61,16 +61,23 @@ FEDERATION = (
     _stat("State", "The state each run is in.", "dqnfed_run_state[run] == 1", legend="{{run}}: {{state}}"),
     _stat("Last round", "When the last round was settled.", "dqnfed_last_round_timestamp_seconds[run] * 1000", TIME),
     Panel(
-        "Improved clients by round",
-        "1 where every participant's training loss fell or stayed. Below 0.9 for five rounds is an alert.",
-        (("dqnfed_improved_clients_ratio[run]", "{{run}}"),),
+        "Improved and unharmed clients by round",
+        "Improved: the training loss did not rise. Unharmed: that, or it is below the entitlement. Below 0.9 unharmed "
+        "in five rounds that moved the model is an alert.",
+        (
+            ("dqnfed_improved_clients_ratio[run]", "{{run}} improved"),
+            ("dqnfed_unharmed_clients_ratio[run]", "{{run}} unharmed"),
+        ),
         RATIO,
         limits=(0, 1),
     ),
     Panel(
         "Progress",
-        "Share of the rounds asked for.",
-        (("dqnfed_round[run] / dqnfed_rounds[run]", "{{run}}"),),
+        "Share of the rounds asked for, and of the rounds settled those that moved the model.",
+        (
+            ("dqnfed_round[run] / dqnfed_rounds[run]", "{{run}} settled"),
+            ("dqnfed_moved_rounds[run] / dqnfed_round[run]", "{{run}} moved the model"),
+        ),
         RATIO,
         limits=(0, 1),
     ),
@@ -94,7 +101,24 @@ FEDERATION = (
             ),
         ),
     ),
-    _one("Participants", "Clients whose gradients made the step.", "dqnfed_participants[run]"),
+    Panel(
+        "Asked, participants and heard",
+        "Clients that were asked for a gradient, those whose loss is known, and those whose gradients made the step.",
+        (
+            ("dqnfed_asked_clients[run]", "{{run}} asked"),
+            ("dqnfed_participants[run]", "{{run}} participants"),
+            ("dqnfed_heard_clients[run]", "{{run}} heard"),
+        ),
+    ),
+    Panel(
+        "Harmed, overruled and refusing clients",
+        "In the chosen step: who lost, whose vote was set aside, and who turned a candidate down.",
+        (
+            (f"increase(dqnfed_clients_harmed_total[run][{RATE}])", "{{run}} harmed"),
+            (f"increase(dqnfed_clients_overruled_total[run][{RATE}])", "{{run}} overruled"),
+            (f"increase(dqnfed_clients_refused_total[run][{RATE}])", "{{run}} refusing"),
+        ),
+    ),
     Panel(
         "Replies that did not count",
         "By reason, in the chosen step.",
@@ -105,7 +129,12 @@ FEDERATION = (
         "Infinite losses and losses that are no number.",
         f"increase(dqnfed_nonfinite_losses_total[run][{RATE}])",
     ),
-    _one("Rounds of a low ratio", "Rounds in a row below 0.9.", "dqnfed_low_ratio_rounds[run]"),
+    _one(
+        "Rounds of a low ratio",
+        "Rounds in a row that moved the model and left less than 0.9 unharmed.",
+        "dqnfed_low_ratio_rounds[run]",
+    ),
+    _one("Entitlement", "Loss up to which a client may rise without harm.", "dqnfed_entitlement[run]"),
 )
 
 FAIRNESS = (

@@ -17,12 +17,19 @@ from torch import Tensor
 
 from dqnfed_flwr.errors import CheckpointError, ConfigError, ShapeError
 
+SMALLEST_MOVE = 100
+"""A pair is formed if |s| is at least so many rounding units of |theta|; below, rounding decides the pair."""
 DAMPING_SHARE = 0.2
 """Powell damping lifts s.y to this share of s.B s."""
 BLOCK = 1024
 """Values summed in float32 before the sum is carried in float64."""
 LONG = 1 << 16
 """Vectors from this length on are summed in blocks: to about 1e-8 of |a| |b|, in a sixth of the time."""
+
+
+def tells_curvature(s: Tensor, theta_norm: float) -> bool:
+    """Whether the move s [D] from or to a model of norm `theta_norm` is long enough for a pair."""
+    return float(torch.linalg.vector_norm(s)) >= SMALLEST_MOVE * torch.finfo(s.dtype).eps * theta_norm
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ Those that need a vector of size D derive from `Method` and ask the basis for it
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -34,11 +34,14 @@ class RoundRows:
         Slot of each client's row, in the order of `RoundBatch.clients`.
     vectors : Mapping[str, tuple[FloatArray, ...]]
         Further arrays of the clients by name, in the same order, as the method asked for them in `extras`.
+    others : tuple[int, ...]
+        Slots of rows that have no part in the step; how the losses behind them fall along it is of interest.
     """
 
     basis: Basis
     slots: tuple[int, ...]
     vectors: Mapping[str, tuple[FloatArray, ...]] = field(default_factory=dict)
+    others: tuple[int, ...] = ()
 
     def combine(self, weights: Float64Array) -> Tensor:
         """Weighted sum [D] of the clients' rows by K weights."""
@@ -76,9 +79,12 @@ class Method(ABC):
     ----------
     reference_rows : int
         Slots beyond the K clients that the method uses in the basis; they follow the clients' slots.
+    guaranteed : bool
+        Whether the step lowers the loss of each client whose row is given, so that a client can hold up the others.
     """
 
     reference_rows: int = 0
+    guaranteed: bool = False
 
     def extras(self, dim: int) -> Extras:
         """What clients must send beside gradient, loss and rate, for a model of D = `dim`."""
@@ -138,6 +144,10 @@ class Method(ABC):
     def retreat(self) -> bool:
         """Hear that no length of the last step was accepted; True if the method will propose another one there."""
         return False
+
+    def disown(self, clients: Collection[int]) -> None:
+        """Forget what these clients brought: they are not believed, or set aside, from this round on."""
+        del clients
 
     def export_state(self) -> dict[str, NDArray[np.generic]]:
         """What the method remembers between rounds, for a checkpoint.

@@ -7,6 +7,7 @@ is below 1: a client that drops out under full participation is not remembered.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -72,6 +73,10 @@ class AbsentClients:
         for number, item in enumerate(absent):
             rows.basis.put(first + number, item.row)
         return tuple(range(first, first + len(absent)))
+
+    def forget(self, clients: Collection[int]) -> None:
+        """Drop the rows of these clients."""
+        self._known = {client: item for client, item in self._known.items() if client not in clients}
 
     def export_state(self) -> dict[str, NDArray[np.generic]]:
         """Clients, rounds and rows; empty where nothing is kept."""

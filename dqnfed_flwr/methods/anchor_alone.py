@@ -39,7 +39,7 @@ class AnchorAlone(VectorMethod):
     def observe(self, batch: RoundBatch, rows: RoundRows) -> None:
         """Ask the anchor, and judge its proposal by the mean gradient."""
         mean = rows.combine(batch.shares)
-        self._proposal = self._anchor.propose(mean, rows, batch.shares)
+        self._proposal = self._anchor.propose(mean, rows, batch)
         descent = float(torch.dot(mean.double(), self._proposal.double()))
         self._reset = bool(mean.any()) and not (math.isfinite(descent) and descent > 0)
         if self._reset:

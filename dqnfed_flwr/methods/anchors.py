@@ -13,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dqnfed_flwr.linalg.lbfgs import LBFGSHistory
+from dqnfed_flwr.linalg.lbfgs import LBFGSHistory, tells_curvature
 from dqnfed_flwr.methods._base import RoundRows, State
-from dqnfed_flwr.types import Extras, Float64Array
+from dqnfed_flwr.types import Extras, RoundBatch
 
 
 class Anchor(ABC):
@@ -27,8 +27,8 @@ class Anchor(ABC):
         return Extras()
 
     @abstractmethod
-    def propose(self, mean_gradient: Tensor, rows: RoundRows, shares: Float64Array) -> Tensor:
-        """The reference step [D] of this round, from the mean gradient [D], the rows and the sample shares [K]."""
+    def propose(self, mean_gradient: Tensor, rows: RoundRows, batch: RoundBatch) -> Tensor:
+        """The reference step [D] of this round, from the mean gradient [D], the rows and their figures."""
 
     def settle(self, step: Tensor, factor: float) -> None:
         """Learn the step that was taken in its place, theta^{t+1} = theta^t - factor * step."""
@@ -53,7 +53,7 @@ class GradientAnchor(Anchor):
     def __init__(self, lr: float) -> None:
         self._lr = lr
 
-    def propose(self, mean_gradient: Tensor, rows: RoundRows, shares: Float64Array) -> Tensor:
+    def propose(self, mean_gradient: Tensor, rows: RoundRows, batch: RoundBatch) -> Tensor:
         """lr * mean gradient."""
         return self._lr * mean_gradient
 
@@ -65,9 +65,9 @@ class UpdateAnchor(Anchor):
         """The displacement of local passes [D]."""
         return Extras({"update": (dim,)})
 
-    def propose(self, mean_gradient: Tensor, rows: RoundRows, shares: Float64Array) -> Tensor:
+    def propose(self, mean_gradient: Tensor, rows: RoundRows, batch: RoundBatch) -> Tensor:
         """Mean displacement by sample shares."""
-        return rows.mean_vector("update", shares)
+        return rows.mean_vector("update", batch.shares)
 
 
 class MomentumAnchor(Anchor):
@@ -80,7 +80,7 @@ class MomentumAnchor(Anchor):
         self._lr, self._beta = lr, beta
         self._last: Tensor | None = None
 
-    def propose(self, mean_gradient: Tensor, rows: RoundRows, shares: Float64Array) -> Tensor:
+    def propose(self, mean_gradient: Tensor, rows: RoundRows, batch: RoundBatch) -> Tensor:
         """beta * u_{t-1} + lr * mean gradient."""
         step = self._lr * mean_gradient
         return step if self._last is None else step + self._beta * self._last
@@ -106,7 +106,7 @@ class LbfgsAnchor(Anchor):
     """L-BFGS step of the mean gradient, from the server's own history of models and mean gradients.
 
     The first step, without a pair, is lr * mean gradient. Meant for full participation: with sampling the history
-    mixes different clients.
+    mixes different clients. No pair is formed from means of different clients.
     """
 
     def __init__(self, lr: float, memory: int) -> None:
@@ -114,12 +114,15 @@ class LbfgsAnchor(Anchor):
         self._history = LBFGSHistory(memory)
         self._gradient: Tensor | None = None
         self._move: Tensor | None = None
+        self._of: tuple[int, ...] | None = None
 
-    def propose(self, mean_gradient: Tensor, rows: RoundRows, shares: Float64Array) -> Tensor:
+    def propose(self, mean_gradient: Tensor, rows: RoundRows, batch: RoundBatch) -> Tensor:
         """Take in the pair of the last move, then B * mean gradient."""
-        if self._move is not None and self._gradient is not None:
-            self._history.push(self._move, mean_gradient - self._gradient)
-        self._gradient, self._move = mean_gradient, None
+        of = tuple(client for client, share in zip(batch.clients, batch.shares, strict=True) if share)
+        move, before = (self._move, self._gradient) if self._of in (None, of) else (None, None)
+        if move is not None and before is not None and tells_curvature(move, batch.theta_norm):
+            self._history.push(move, mean_gradient - before)
+        self._gradient, self._move, self._of = mean_gradient, None, of
         if not len(self._history):
             return self._lr * mean_gradient
         return self._history.inverse_product(mean_gradient)
@@ -133,8 +136,10 @@ class LbfgsAnchor(Anchor):
         self._history.clear()
 
     def export_state(self) -> dict[str, NDArray[np.generic]]:
-        """Pairs, last mean gradient and last move."""
+        """Pairs, last mean gradient, whose it is, and last move."""
         state: dict[str, NDArray[np.generic]] = {}
+        if self._of is not None:
+            state["of"] = np.array(self._of, np.int64)
         for number, (s, y) in enumerate(self._history.pairs):
             state[f"s{number}"], state[f"y{number}"] = s.cpu().numpy(), y.cpu().numpy()
         for name, vector in (("gradient", self._gradient), ("move", self._move)):
@@ -154,3 +159,4 @@ class LbfgsAnchor(Anchor):
             self._history.push(s, y)
             number += 1
         self._gradient, self._move = tensor("gradient"), tensor("move")
+        self._of = tuple(state["of"].astype(int).tolist()) if "of" in state else None  # earlier versions did not say

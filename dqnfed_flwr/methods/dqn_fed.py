@@ -20,21 +20,21 @@ anchored form may heed clients of earlier rounds (`absent-rounds`).
 from __future__ import annotations
 
 from dqnfed_flwr.config import DqnFedSettings, Settings
-from dqnfed_flwr.linalg.min_norm import one_sided_weights, two_sided_weights
+from dqnfed_flwr.linalg.min_norm import two_sided_weights
 from dqnfed_flwr.methods._base import Method
 from dqnfed_flwr.methods.absent import AbsentClients
 from dqnfed_flwr.methods.anchored import AnchoredMethod
 from dqnfed_flwr.methods.anchors import Anchor, GradientAnchor, LbfgsAnchor, MomentumAnchor, UpdateAnchor
-from dqnfed_flwr.methods.rate_method import RateMethod
+from dqnfed_flwr.methods.rate_method import OneSided, TwoSided
 
 
 def dqn_fed(run: Settings) -> Method:
     """The form that the settings of the run name."""
     settings = run.dqn_fed
     if settings.form == "two-sided":
-        return RateMethod(settings, lambda g, d: two_sided_weights(g, d, ridge=settings.ridge, cutoff=settings.cutoff))
+        return TwoSided(settings, lambda g, d: two_sided_weights(g, d, ridge=settings.ridge, cutoff=settings.cutoff))
     if settings.form == "one-sided" or run.reference == "none":
-        return RateMethod(settings, one_sided_weights)
+        return OneSided(settings)
     absent = AbsentClients(settings.absent_rounds, run.sampled, run.clients)
     return AnchoredMethod(settings, _anchor(settings, run.reference), absent)
 

@@ -10,11 +10,18 @@ from dqnfed_flwr.types import Float64Array, RoundBatch
 ZERO_GRADIENT = "zero-gradient"
 BAD_RATE = "bad-rate"
 MAX_INVERSE_CURVATURE = 1e12
-"""Largest d_k / |g_k|^2 that is believed."""
+"""Largest d_k / |g_k|^2 that is believed where rates are not held near their median."""
 
 
-def fit_clients(batch: RoundBatch) -> tuple[NDArray[np.bool_], dict[int, str]]:
+def fit_clients(batch: RoundBatch, spread: float) -> tuple[NDArray[np.bool_], dict[int, str]]:
     """Clients that can be held to a rate.
+
+    Parameters
+    ----------
+    batch : RoundBatch
+        Of the round.
+    spread : float
+        As in `limit_spread`; where rates are held near their median, none is too large.
 
     Returns
     -------
@@ -25,7 +32,9 @@ def fit_clients(batch: RoundBatch) -> tuple[NDArray[np.bool_], dict[int, str]]:
     """
     norms = np.diag(batch.gram)
     gradient = norms > 0
-    rate = np.isfinite(batch.rates) & (batch.rates > 0) & (batch.rates <= MAX_INVERSE_CURVATURE * norms)
+    rate = np.isfinite(batch.rates) & (batch.rates > 0)
+    if not spread:
+        rate &= batch.rates <= MAX_INVERSE_CURVATURE * norms
     excluded = {
         client: BAD_RATE if has_gradient else ZERO_GRADIENT
         for client, has_gradient, has_rate in zip(batch.clients, gradient, rate, strict=True)

@@ -27,6 +27,12 @@ class Standing:
     mean: float = math.nan
     worst: float = math.nan
     rho: float = math.nan
+    unharmed: float = math.nan
+    asked: int = 0
+    heard: int = 0
+    overruled: int = 0
+    moved: int = 0
+    settled: int = 0
 
     def update(self, event: RoundEvent) -> None:
         """Take over what `event` has."""
@@ -35,13 +41,37 @@ class Standing:
             self.mean = sum(event.accuracy.values()) / len(event.accuracy)
             self.worst = min(event.accuracy.values())
         if not math.isnan(event.improved_ratio):
-            self.rho = event.improved_ratio
+            self.rho, self.unharmed = event.improved_ratio, event.unharmed_ratio
+        self.asked, self.heard = event.asked, len(event.heard)
+        self.overruled += len(event.overruled)
+        self.moved += event.moved
+        self.settled += 1
 
     def __str__(self) -> str:
+        """All figures in a line."""
+        return f"{self.accuracies}  {self.conduct}" if self.round else self.accuracies
+
+    @property
+    def accuracies(self) -> str:
         """Mean and worst accuracy, and rho_t, with a dash for what is not known yet."""
         mean, worst = (f"{100 * value:5.1f} %" if value == value else "    – " for value in (self.mean, self.worst))
-        rho = f"{self.rho:.2f}" if self.rho == self.rho else "–"
-        return f"mean {mean}  worst {worst}  ρ {rho}"
+        return f"mean {mean}  worst {worst}  ρ {_ratio(self.rho)}"
+
+    @property
+    def conduct(self) -> str:
+        """What the last round did to the clients; and in how many rounds the model moved, and a vote was overruled."""
+        overruled = f"  overruled {self.overruled}" if self.overruled else ""
+        heard = f"unharmed {_ratio(self.unharmed)}  heard {self.heard} of {self.asked}"
+        return f"{heard}  moved {self.moved} of {self.settled}{overruled}"
+
+    @property
+    def lines(self) -> str:
+        """All figures in two lines, for a terminal."""
+        return f"{self.accuracies}\n{self.conduct}" if self.round else self.accuracies
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.2f}" if value == value else "–"
 
 
 class LiveProgress:
@@ -65,7 +95,7 @@ class LiveProgress:
         for event in done:
             self._standing.update(event)
         self._task = self._progress.add_task(
-            self._label, total=rounds, completed=self._standing.round, standing=str(self._standing)
+            self._label, total=rounds, completed=self._standing.round, standing=self._standing.lines
         )
         self._progress.start()
 
@@ -73,7 +103,7 @@ class LiveProgress:
         """Move on."""
         self._standing.update(event)
         if self._task is not None:
-            self._progress.update(self._task, completed=event.round, standing=str(self._standing))
+            self._progress.update(self._task, completed=event.round, standing=self._standing.lines)
 
     def on_end(self) -> None:
         """Leave the last state on the screen."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 UNKNOWN = "–"
 NAMED, REASON_WIDTH = 3, 80
-"""Nodes left out whose reasons stand in the table, and how much of each."""
+"""Clients named in a row at most, and how much of the reason of one that is left out."""
 
 
 def summary_table(results: Mapping[str, RunResult]) -> Table:
@@ -32,6 +32,9 @@ def summary_table(results: Mapping[str, RunResult]) -> Table:
         table.add_column(heading, justify="right")
     for label, show in ROWS:
         table.add_row(label, *(show(result) for result in results.values()))
+    holding = [_holding_up(result) for result in results.values()]
+    if any(holding):
+        table.add_row("hold up the others: refused a step", *(words or "nobody" for words in holding))
     return table
 
 
@@ -58,15 +61,50 @@ def _final(key: str, form: str, scale: float = 1.0) -> Callable[[RunResult], str
 
 
 def _rho(summary: Callable[[list[float]], float]) -> Callable[[RunResult], str]:
-    def show(result: RunResult) -> str:
-        ratios = known(result.improved_ratio)
-        return f"{summary(ratios):.3f}" if ratios else UNKNOWN
+    return lambda result: _summary(result.improved_ratio, summary)
 
-    return show
+
+def _unharmed(result: RunResult) -> str:
+    return _summary(result.unharmed_ratio, _mean)
+
+
+def _summary(ratios: list[float], summary: Callable[[list[float]], float]) -> str:
+    found = known(ratios)
+    return f"{summary(found):.3f}" if found else UNKNOWN
 
 
 def _mean(values: list[float]) -> float:
     return sum(values) / len(values)
+
+
+def _improved(result: RunResult) -> str:
+    totals = result.totals
+    return f"{totals.improved} of {totals.judged} rounds"
+
+
+def _moved(result: RunResult) -> str:
+    return f"{result.totals.moved} of {len(result.events)} rounds"
+
+
+def _heard(result: RunResult) -> str:
+    totals = result.totals
+    return f"{totals.heard:.1f} of {totals.asked:.1f}" if totals.rounds else UNKNOWN
+
+
+def _overruled(result: RunResult) -> str:
+    found = result.totals.overruled
+    return f"{sum(found.values())} ({_named([str(client) for client in found])})" if found else "0"
+
+
+def _holding_up(result: RunResult) -> str:
+    totals = result.totals
+    found = [f"{client} in {count}" for client, count in totals.holding_up.items()]
+    return f"{_named(found)} of {totals.rounds} rounds" if found else ""
+
+
+def _named(names: list[str]) -> str:
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more
 
 
 def _per_round(result: RunResult) -> str:
@@ -97,7 +135,12 @@ ROWS: tuple[tuple[str, Callable[[RunResult], str]], ...] = (
     ("KL to equal accuracies", _final("kl_uniform", "{:.5f}")),
     ("ρ mean (clients whose loss did not rise)", _rho(_mean)),
     ("ρ minimum", _rho(min)),
+    ("not harmed, mean (or below the entitlement)", _unharmed),
+    ("moved the model", _moved),
+    ("every participant improved, where moved", _improved),
     ("clients", _clients),
+    ("heard of those asked, mean", _heard),
+    ("overruled (clients)", _overruled),
     ("rounds", lambda result: str(len(result.events))),
     ("ended", lambda result: result.status),
     ("exchanges a round", _per_round),

@@ -34,6 +34,10 @@ class StepScale:
         By participant: f_k at the model it starts from, and g_k . step. Empty in Flower's inherited loop.
     dim : int
         D, of the model; 0 where that is not known.
+    contested : bool
+        Whether a client that was overruled the last time has a vote on it, which nobody can take away.
+    doubters : int
+        Clients whose doubts about a larger factor do not keep it from being tried: as many as may lie.
     """
 
     norm: float
@@ -44,6 +48,8 @@ class StepScale:
     losses: Mapping[int, float] = field(default_factory=dict)
     slopes: Mapping[int, float] = field(default_factory=dict)
     dim: int = 0
+    contested: bool = False
+    doubters: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 
 from dqnfed_flwr.config import StepSettings
 from dqnfed_flwr.steps._base import Ladder, StepRule, StepScale, Verdict, hardly_moves, smallest_factor
@@ -11,10 +12,30 @@ from dqnfed_flwr.types import Probe
 
 LARGE = 2_000_000
 """Parameters of a model whose step costs more to send along each time than an exchange more now and then."""
+_NAMES = {False: "", True: "contested_"}
+
+
+@dataclass(slots=True)
+class Pace:
+    """Factors that a rule remembers from round to round.
+
+    Attributes
+    ----------
+    factor : float
+        Of the next candidate.
+    first : float
+        The first of this round.
+    missed : float
+        The first of the round that last had a miss.
+    """
+
+    factor: float
+    first: float
+    missed: float
 
 
 class Probed(StepRule):
-    """Accept a candidate where the loss of (a share of) all participants fell, by the Armijo test of each.
+    """Accept a candidate where the loss of every participant with a vote fell, by the Armijo test of each.
 
     The first candidate of a round is the factor last accepted. It is doubled when the test would have held there as
     well (asked every `grow_every` rounds), and drawn back to what was accepted after a miss. A single round can ask for
@@ -26,6 +47,9 @@ class Probed(StepRule):
     others, and without a bound the step goes as far as those few losses fall. Of the mean, because one loss that is
     nearly 0 shall not hold everybody. The bound holds for its round alone: a factor that nothing else held back is the
     next round's candidate again. It is never below the smallest move worth trying, `min_move`.
+
+    Rounds in which somebody has a vote because he was overruled the last time (`StepScale.contested`) have factors of
+    their own: what a liar asks for there slows down nobody in other rounds.
 
     With the ladder `after-miss`, and with `auto` after round 1 where the model has `LARGE` parameters or more, the
     first candidate goes out by itself, and a miss halves it unseen. From then on its rungs are asked for, so that a
@@ -41,31 +65,29 @@ class Probed(StepRule):
 
     def __init__(self, settings: StepSettings, *, max_fall: Callable[[int], float] = lambda _: math.inf) -> None:
         self._settings, self._max_fall = settings, max_fall
-        self._factor = self._first = self._missed = settings.start
+        self._paces = {contested: Pace(settings.start, settings.start, settings.start) for contested in (False, True)}
 
     def propose(self, scale: StepScale) -> Ladder:
         """The factor accepted last, or the largest allowed, with the rungs around it."""
-        every = self._settings.grow_every
+        pace, every = self._paces[scale.contested], self._settings.grow_every
         most = min(self._settings.max_factor, self._bound(scale))
-        factor = min(self._factor, most)
-        due = bool(every) and (scale.round % every == 0 or 2 * factor < self._missed)
-        self._first = factor
+        factor = pace.first = min(pace.factor, most)
+        due = bool(every) and (scale.round % every == 0 or 2 * factor < pace.missed)
         return Ladder(factor, due and 2 * factor <= most, self._settings.halvings if self._at_once(scale) else 0)
 
     def judge(self, ladder: Ladder, probes: Mapping[int, Probe], scale: StepScale) -> Verdict:
-        """Accept if the tests of `acceptance` of the participants hold; else the largest rung at which they would."""
-        needed = math.ceil(self._settings.acceptance * len(probes) - 1e-9)
-        if sum(probe.holds for probe in probes.values()) >= needed:
-            grown = sum(bool(probe.grown_holds) for probe in probes.values())
-            reached = 2 * ladder.factor if ladder.grow and grown >= needed else ladder.factor
-            self._factor = max(self._factor, reached)  # a miss lowers it, so only the bound keeps them apart
+        """Accept if the tests of all participants with a vote hold; else the largest rung at which they would."""
+        pace = self._paces[scale.contested]
+        if all(probe.holds for probe in probes.values()):
+            grown = ladder.grow and sum(not probe.grown_holds for probe in probes.values()) <= scale.doubters
+            reached = 2 * ladder.factor if grown else ladder.factor
+            pace.factor = max(pace.factor, reached)  # a miss lowers it, so only the bound keeps them apart
             return Verdict(accepted=True, factor=ladder.factor)
         lowest = ladder.factor * 0.5 ** (ladder.halvings + 1)
-        reach = sorted((_reach(probe, ladder.factor, lowest) for probe in probes.values()), reverse=True)
-        factor = reach[needed - 1]
-        self._factor, self._missed = factor, self._first
+        factor = min(_reach(probe, ladder.factor, lowest) for probe in probes.values())
+        pace.factor, pace.missed = factor, pace.first
         if hardly_moves(factor, scale, self._settings.min_move):
-            self._factor = self._missed = self._settings.start
+            pace.factor = pace.missed = self._settings.start
             return Verdict(accepted=False, factor=0.0, stationary=True)
         return Verdict(accepted=False, factor=factor)
 
@@ -85,13 +107,17 @@ class Probed(StepRule):
         return self._settings.ladder == "always"
 
     def export_state(self) -> dict[str, float]:
-        """The factor of the next candidate, the first of this round and that of the round that last had a miss."""
-        return {"factor": self._factor, "first": self._first, "missed": self._missed}
+        """The factors of both kinds of rounds; those of contested ones by names of their own."""
+        return {
+            f"{_NAMES[kind]}{key}": value for kind, pace in self._paces.items() for key, value in asdict(pace).items()
+        }
 
     def restore_state(self, state: Mapping[str, float]) -> None:
-        """Take them up; earlier versions had the factor alone."""
-        self._factor = state["factor"]
-        self._first, self._missed = (state.get(key, self._factor) for key in ("first", "missed"))
+        """Take them up; earlier versions had fewer."""
+        for kind, name in _NAMES.items():
+            factor = state.get(f"{name}factor", state["factor"])
+            first, missed = (state.get(f"{name}{key}", factor) for key in ("first", "missed"))
+            self._paces[kind] = Pace(factor, first, missed)
 
 
 def _most(scale: StepScale, max_fall: float) -> float:

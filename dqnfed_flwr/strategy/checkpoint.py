@@ -9,14 +9,14 @@ import json
 import os
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config import Settings, without_retired
 from dqnfed_flwr.errors import CheckpointError
 from dqnfed_flwr.strategy.vectors import LONG, Arrays, Mark, Place, VectorFile, mark_of, read_vectors
 from dqnfed_flwr.version import package_version
@@ -193,16 +193,18 @@ def output_directory(settings: Settings) -> Path | None:
     return Path(settings.output).expanduser() if settings.output else None
 
 
-def check_settings(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+def check_settings(found: Mapping[str, Any], wanted: Mapping[str, Any], ignored: Collection[str] = ()) -> None:
     """Refuse to continue a run under other settings; one that `found` does not know yet had its default.
+
+    Keys that are `ignored` have no effect on the run.
 
     Raises
     ------
     CheckpointError
         Naming each key that differs, with both values.
     """
-    found = {**Settings().flat(), **found}
-    keys = sorted((set(found) | set(wanted)) - set(FREE_TO_CHANGE))
+    found = {**Settings().flat(), **without_retired(found)}
+    keys = sorted((set(found) | set(wanted)) - {*FREE_TO_CHANGE, *ignored})
     if changed := [
         f"{key}: {found.get(key)!r} then, {wanted.get(key)!r} now" for key in keys if found.get(key) != wanted.get(key)
     ]:

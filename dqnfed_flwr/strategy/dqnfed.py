@@ -13,7 +13,6 @@ from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import NDArray
 
 from dqnfed_flwr import wire
-from dqnfed_flwr.admission import Ledger
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.methods.registry import make_method
@@ -67,7 +66,6 @@ class DQNFed(Strategy):
             settings.clients, settings.min_clients, settings.deadline, settings.num_classes, settings.retries
         )
         self._inherited: InheritedRound | None = None
-        self._ledger = Ledger()
 
     @property
     def roster(self) -> Roster:
@@ -206,7 +204,6 @@ class DQNFed(Strategy):
             self._roster,
             server_round=server_round,
             arrays=arrays,
-            ledger=self._ledger,
             last=self._inherited.last if self._inherited else None,
         )
         return self._inherited

@@ -9,14 +9,15 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from dqnfed_flwr.admission.examine import LOSS, NORM, RATE
 from dqnfed_flwr.fairness import improved_ratio
+from dqnfed_flwr.guarantee.overrule import Certificate
 from dqnfed_flwr.strategy.pending import PendingStep
 from dqnfed_flwr.strategy.tally import Tally
 from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
 from dqnfed_flwr.types import ClientReply, Evaluation
 
-TOO_LARGE = (NORM, LOSS, RATE, "not-finite")
+NOT_FINITE = "not-finite"
+NONE = Certificate(distance=math.nan)
 
 
 def round_event(
@@ -51,6 +52,7 @@ def round_event(
     after = [losses_after.get(client, math.nan) for client in pending.clients]
     combination = pending.combination
     accuracy, validation, test_loss = evaluations(evaluated)
+    certificate = pending.certificate if factor == 0 else NONE
     return RoundEvent(
         round=pending.round,
         participants=list(pending.clients),
@@ -78,6 +80,13 @@ def round_event(
         validation=validation,
         test_loss=test_loss,
         notes=dict(combination.notes),
+        asked=len(pending.asked),
+        heard=list(pending.heard),
+        overruled=[client for client in pending.overruled if client not in pending.caught],
+        refused=list(pending.refused),
+        entitlement=pending.entitlement,
+        certificate=dict(certificate.weights),
+        distance=certificate.distance,
     )
 
 
@@ -101,7 +110,7 @@ def most_frequent_reason(dropped: Mapping[int, DroppedClient]) -> str:
     lines = [line.strip() for line in said.detail.splitlines() if line.strip()] or [""]
     detail = lines[0] if len(lines) == 1 else f"{lines[0]} ... {lines[-1]}"
     told = f". {count} of {len(dropped)} left out: {reason}, client {said.client}: {detail}"
-    if len(dropped) > 1 and all(drop.reason in TOO_LARGE for drop in dropped.values()):
+    if len(dropped) > 1 and all(drop.reason == NOT_FINITE for drop in dropped.values()):
         told += (
             ". All at once: the training has diverged; lower local.lr or step.lr, or take a step rule that holds the "
             "step back (step-rule clipped, probed)"

@@ -12,15 +12,14 @@ from flwr.app import ArrayRecord, Message, MetricRecord
 from flwr.common.logger import log
 
 from dqnfed_flwr import wire
-from dqnfed_flwr.admission import Ledger
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.fairness import fairness_report
 from dqnfed_flwr.methods._base import Method
 from dqnfed_flwr.params import line_point
 from dqnfed_flwr.steps import StepRule
-from dqnfed_flwr.strategy.admission import book, present
 from dqnfed_flwr.strategy.exchange import Answer
+from dqnfed_flwr.strategy.hearing import Hearing
 from dqnfed_flwr.strategy.intake import Collected, Intake, mean_buffers, message_type
 from dqnfed_flwr.strategy.orders import Orders, final_evaluation, next_orders, trains_on_the_line
 from dqnfed_flwr.strategy.roster import Roster
@@ -44,8 +43,6 @@ class InheritedRound:
         From 1.
     arrays : ArrayRecord
         The model, as `wire.encode_model` made it.
-    ledger : Ledger
-        What admission remembers of clients; changed in place.
     last : Move | None
         The step that led to the model, where it is known.
 
@@ -69,7 +66,6 @@ class InheritedRound:
         *,
         server_round: int,
         arrays: ArrayRecord,
-        ledger: Ledger,
         last: Move | None = None,
     ) -> None:
         if settings.rule in ("probed", "search"):
@@ -82,7 +78,6 @@ class InheritedRound:
         self._method, self._rule, self._roster = method, rule, roster
         done = server_round - 1
         self._state = RunState(theta=model, candidate=model, buffers=buffers, round=done, exchange=done)
-        self._state.ledger = ledger
         self.last = last
         self._state.last = last if trains_on_the_line(settings) else None
         self._intake = Intake(settings, model, buffers, method)
@@ -92,7 +87,7 @@ class InheritedRound:
 
     def train_messages(self) -> list[Message]:
         """To this round's sample."""
-        clients, _ = present(self._state, self._roster.members, self._settings)
+        clients = list(self._roster.members)
         return self._send(next_orders(self._state, self._settings, clients, self._num_classes, self._method))
 
     def evaluate_messages(self) -> list[Message]:
@@ -106,11 +101,11 @@ class InheritedRound:
         if len(collected.trained) < self._settings.min_clients:
             log(WARNING, "%d usable replies: the round changes nothing", len(collected.trained))
             return None, None
-        if self._orders is not None:
-            book(self._state.ledger, collected, self._orders, self._settings.admission)
-        batch, solved = solve_replies(self._method, collected, self._state.round + 1)
         theta = self._state.theta
-        factor = self._rule.propose(solved.scale(float(theta.norm()), batch.round)).factor
+        hearing = Hearing(dict(collected.losses), tuple(collected.trained), collected.slots())
+        norm = float(theta.norm())
+        batch, solved = solve_replies(self._method, collected, hearing, self._state.round + 1, norm)
+        factor = self._rule.propose(solved.scale(norm, batch.round)).factor
         self._method.settle(solved.step, factor)
         self.last = Move(solved.step, factor) if factor else None
         model = line_point(theta, solved.step, 0.0, factor)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from logging import WARNING
 from types import MappingProxyType
@@ -16,12 +16,12 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from dqnfed_flwr import wire
-from dqnfed_flwr.admission.examine import Limits
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import WireError
+from dqnfed_flwr.guarantee.claims import two_losses
+from dqnfed_flwr.guarantee.harm import holds
 from dqnfed_flwr.linalg.gram import Basis
 from dqnfed_flwr.methods._base import Method, RoundRows
-from dqnfed_flwr.strategy.admission import turn_away
 from dqnfed_flwr.strategy.debts import Debts
 from dqnfed_flwr.strategy.exchange import Answer, converse
 from dqnfed_flwr.strategy.member import Member
@@ -46,15 +46,15 @@ class Collected:
     rows : RoundRows
         The rows, in the order of `trained`.
     answered : dict[int, ClientReply]
-        All replies of sound form, by client, rising; also those whose row is not believed, for what they evaluated.
+        All replies of sound form, by client, rising.
     probes : dict[int, Probe]
         What participants say of the candidate, by client, rising; also where the rest of the reply is unfit.
     dropped : dict[int, DroppedClient]
-        Clients without a valid or believable reply.
-    logs : dict[int, dict[str, float]]
-        What admission remembers of those in `trained`, should the exchange count.
-    limits : Limits
-        By which it judged.
+        Clients without a valid reply.
+    losses : dict[int, float]
+        f_k at the model sent, of those asked to train, by client, rising; also where the rest of the reply is unfit.
+    caught : dict[int, str]
+        Clients whose reply contradicts itself, with what it says.
     """
 
     answered: dict[int, ClientReply]
@@ -62,8 +62,22 @@ class Collected:
     rows: RoundRows
     probes: dict[int, Probe] = field(default_factory=dict)
     dropped: dict[int, DroppedClient] = field(default_factory=dict)
-    logs: dict[int, dict[str, float]] = field(default_factory=dict)
-    limits: Limits = field(default_factory=dict)
+    losses: dict[int, float] = field(default_factory=dict)
+    caught: dict[int, str] = field(default_factory=dict)
+
+    def slots(self) -> dict[int, int]:
+        """Slot of each row, by client."""
+        return dict(zip(self.trained, self.rows.slots, strict=True))
+
+    def rows_of(self, heard: Sequence[int], others: Sequence[int]) -> RoundRows:
+        """The rows of those `heard`, with those of `others` beside them."""
+        places = {client: k for k, client in enumerate(self.trained)}
+        vectors = {
+            name: tuple(values[places[client]] for client in heard) for name, values in self.rows.vectors.items()
+        }
+        slots = self.slots()
+        beside = tuple(slots[client] for client in others)
+        return RoundRows(self.rows.basis, tuple(slots[client] for client in heard), vectors, beside)
 
 
 class Intake:
@@ -145,35 +159,49 @@ class Intake:
     ) -> Collected:
         """Check the answers, given with their client, one by one; rows go into the basis as they come.
 
-        Then hold them against each other and against what their nodes `registered`, samples by client.
+        Each is held against itself, and against the samples that its node `registered` with, by client.
         """
         self._basis.clear()
         replies: dict[int, ClientReply] = {}
         probes: dict[int, Probe] = {}
         dropped: dict[int, DroppedClient] = {}
+        losses: dict[int, float] = {}
+        caught: dict[int, str] = {}
         for client, answer in answers:
+            task = orders.tasks[client]
             try:
                 content = answer.content()
                 state.tally.bytes_up += wire.payload(content)
-                if probe := wire.decode_probe(content, orders.tasks[client]):
+                if (loss := wire.decode_loss(content, task)) is not None:
+                    losses[client] = loss
+                if probe := wire.decode_probe(content, task):
                     probes[client] = probe
-                replies[client] = self._take(content, client, orders)
+                reply = replies[client] = self._take(content, client, orders)
+                if words := self._contradiction(reply, task, registered.get(client, 0)):
+                    caught[client] = words
             except WireError as error:
                 dropped[client] = DroppedClient(client, error.reason, error.detail)
                 log(WARNING, "Client %d is left out: %s", client, error)
-        slots = {client: orders.train.index(client) for client in sorted(replies) if client in orders.train}
-        admitted = turn_away(replies, self._basis, slots, state.ledger, registered, self._settings.admission)
-        for drop in admitted.dropped:
-            log(WARNING, "Client %d is left out: %s: %s", drop.client, drop.reason, drop.detail)
-        dropped |= {drop.client: drop for drop in admitted.dropped}
         return Collected(
             dict(sorted(replies.items())),
-            *self._rows(admitted.replies, orders),
+            *self._rows(replies, orders),
             dict(sorted(probes.items())),
             dict(sorted(dropped.items())),
-            admitted.logs,
-            admitted.limits,
+            dict(sorted(losses.items())),
+            caught,
         )
+
+    def _contradiction(self, reply: ClientReply, task: ClientTask, registered: int) -> str:
+        """What a reply says against itself, or against what its node registered; empty if nothing."""
+        if 0 < registered < reply.num_examples:
+            return f"{reply.num_examples} samples; the node registered {registered}"
+        if reply.probe is None or self._settings.rule != "probed":
+            return ""
+        loss = reply.probe.loss
+        if reply.probe.holds != holds(loss, task.factor, task, self._settings.step.armijo):
+            said = "holds" if reply.probe.holds else "fails"
+            return f"it says that its test {said} where its loss goes from {task.reference_loss:.6g} to {loss:.6g}"
+        return two_losses("its probe has loss", loss, "its gradient's pass", reply.loss) if task.train else ""
 
     def _take(self, content: RecordDict, client: int, orders: Orders) -> ClientReply:
         form = ReplyForm(self._dim, self._buffers, self._method.round_extras(orders.round, self._dim))

@@ -14,7 +14,7 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from dqnfed_flwr import wire
-from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config import Settings, without_effect
 from dqnfed_flwr.errors import CheckpointError, ConfigError
 from dqnfed_flwr.methods._base import Method
 from dqnfed_flwr.run_files import CHECKPOINT, EVENTS
@@ -148,7 +148,8 @@ class RunKeeper:
         if store is None:
             raise ConfigError("resume: needs output, the directory of the run to continue")
         record, arrays = store.read()
-        check_settings(record["settings"], self._settings.flat())
+        wanted = self._settings.flat()
+        check_settings(record["settings"], wanted, without_effect(self._settings, ["guarantee.entitlement"]))
         origin = origin.continuing(record)
         state = self._restored(store, record, arrays)
         if dropped := reopen(state, self._settings):

@@ -8,6 +8,7 @@ gradients are thrown away and the next exchange carries the factor that the rule
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from logging import WARNING
@@ -19,9 +20,9 @@ from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import QuorumError
 from dqnfed_flwr.methods._base import Method
 from dqnfed_flwr.steps import StepRule
-from dqnfed_flwr.strategy.admission import book, present
 from dqnfed_flwr.strategy.events import most_frequent_reason
 from dqnfed_flwr.strategy.exchange import Repeats
+from dqnfed_flwr.strategy.hearing import hold_hearing
 from dqnfed_flwr.strategy.intake import Collected, Intake
 from dqnfed_flwr.strategy.orders import Orders, final_evaluation, next_orders
 from dqnfed_flwr.strategy.pending import PendingStep
@@ -90,16 +91,8 @@ class RoundLoop:
                 else:
                     self._short_of(f"{len(self._roster.members)} clients are there")
                 continue
-            clients, suspended = present(self._state, self._roster.free, self._settings)
-            not_asked = [*suspended, *self._roster.debts.owing, *self._roster.left_out]
-            orders = next_orders(
-                self._state,
-                self._settings,
-                clients,
-                self._num_classes,
-                self._method,
-                suspended=[drop.client for drop in suspended],
-            )
+            not_asked = [*self._roster.debts.owing, *self._roster.left_out]
+            orders = next_orders(self._state, self._settings, list(self._roster.free), self._num_classes, self._method)
             settled = self._state.round
             collected = self._exchange(grid, orders)
             self._absorb(orders, collected, not_asked)
@@ -142,22 +135,39 @@ class RoundLoop:
             what = f"{len(collected.trained)} usable replies in round {orders.round}"
             self._short_of(what, collected.dropped, unusable=[drop.client for drop in dropped])
             return
-        before = {client for out in self._state.unusable for client in out}
-        earlier = [drop for drop in self._state.tally.dropped if drop.client in before]
-        book(self._state.ledger, collected, orders, self._settings.admission, earlier)
-        self._state.go_on()
         since = time.perf_counter()
-        batch, solved = solve_replies(self._method, collected, orders.round)
-        self._state.tally.spend("solve", since)
-        self._trials.begin(batch, solved, collected, [*dropped, *not_asked])
+        state = self._state
+        hearing = hold_hearing(
+            collected.losses,
+            collected.rows.basis,
+            collected.slots(),
+            collected.caught,
+            state.standing,
+            self._settings,
+            round_number=orders.round,
+            model=state.moves,
+            guaranteed=self._method.guaranteed,
+            asked=len(orders.train),
+            unreadable=sum(drop.client not in collected.losses and drop.reason != "absent" for drop in dropped),
+        )
+        if not hearing.heard:
+            state.tally.leave_out(hearing.dropped)
+            self._short_of(f"nobody is heard in round {orders.round}", unusable=list(hearing.losses))
+            return
+        state.go_on()
+        batch, solved = solve_replies(self._method, collected, hearing, orders.round, float(state.theta.norm()))
+        state.tally.spend("solve", since)
+        self._trials.begin(batch, solved, collected, hearing, [*dropped, *not_asked], asked=orders.train)
 
     def _settle(self, pending: PendingStep, orders: Orders, collected: Collected) -> bool:
         """Have the pending step judged; True if its round ended with it, so that replies go into the next."""
-        if collected.probes:
+        needed = max(math.ceil(self._settings.guarantee.voters * len(pending.clients) - 1e-9), 1)
+        if len(collected.probes) >= needed:
             return self._trials.judge(pending, orders, collected)
         self._state.tally.leave_out(collected.dropped.values())
         if not self._gave_up():
-            self._short_of(f"no participant of round {pending.round} answered again", collected.dropped)
+            what = f"{len(collected.probes)} of {len(pending.clients)} participants of round {pending.round}"
+            self._short_of(f"{what} answered again; {needed} must judge its step", collected.dropped)
         return False
 
     def _gave_up(self) -> bool:
@@ -167,7 +177,7 @@ class RoundLoop:
             return False
         if len(self._roster.free) < self._settings.min_clients:
             return False
-        log(WARNING, "No participant of round %d came back; its step is dropped, the model stays", pending.round)
+        log(WARNING, "Too few participants of round %d came back; its step is dropped, the model stays", pending.round)
         self._state.go_on()
         self._trials.abandon(pending)
         return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -41,7 +41,6 @@ def next_orders(
     clients: list[int],
     num_classes: int,
     method: Method,
-    suspended: Collection[int] = (),
 ) -> Orders:
     """Plan the exchange that carries `state.candidate`.
 
@@ -60,9 +59,6 @@ def next_orders(
         Classes of the federation's model.
     method : Method
         Has the last word on who trains, and tells clients what it has to tell.
-    suspended : Collection[int]
-        Members present that are not asked to train; they evaluate like the others, and tell what a step did to them
-        that they had a part in.
     """
     pending = state.pending
     train_round = state.round + (2 if pending else 1)
@@ -71,9 +67,8 @@ def next_orders(
         offered = method.offered(train_round, settings.sampled)
         drawn = _sample_anew(clients, offered, state, settings, train_round)
         train = _select(method, train_round, drawn, state)
-    present = {*clients, *suspended}
-    probe = tuple(client for client in pending.clients if client in present) if pending else ()
-    evaluate = tuple(sorted(present)) if pending and _due(pending.round, settings) else ()
+    probe = tuple(client for client in pending.clients if client in clients) if pending else ()
+    evaluate = tuple(sorted(clients)) if pending and _due(pending.round, settings) else ()
     tasks = {
         client: _task(
             client, state, train_round, (client in train, client in probe, client in evaluate), num_classes=num_classes
@@ -176,5 +171,6 @@ def _task(
         rungs_above=ladder.rungs_above,
         rungs_below=ladder.rungs_below,
         reference_loss=state.pending.losses[client],
+        entitlement=state.pending.entitlement,
         slope=state.pending.slopes[client],
     )

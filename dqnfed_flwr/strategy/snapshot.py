@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dqnfed_flwr.admission import Ledger
+from dqnfed_flwr.guarantee.overrule import Standing
 from dqnfed_flwr.steps import Ladder, StepScale
 from dqnfed_flwr.strategy.checkpoint import group, ungroup
 from dqnfed_flwr.strategy.pending import PendingStep
@@ -19,6 +19,7 @@ from dqnfed_flwr.strategy.vectors import Arrays
 from dqnfed_flwr.telemetry.events import DroppedClient
 from dqnfed_flwr.types import Combination, SearchHints
 
+_CLIENTS = ("asked", "clients", "heard", "binding", "voteless", "aside", "overruled", "caught", "refused")
 _BY_CLIENT = ("losses", "slopes", "rates", "shares", "weights")
 
 
@@ -26,7 +27,7 @@ def pack_state(state: RunState) -> tuple[dict[str, Any], Arrays]:
     """Everything in `state` but what the running tally counts and times."""
     record: dict[str, Any] = {"round": state.round, "exchange": state.exchange, "status": state.status}
     record |= {"failures": state.failures, "unusable": [list(out) for out in state.unusable]}
-    record["admission"] = state.ledger.export_state()
+    record |= {"standing": state.standing.export_state(), "moves": state.moves, "unmoved": state.unmoved}
     record["dropped"] = [asdict(drop) for drop in state.tally.dropped]
     arrays: Arrays = {"theta": state.theta.numpy(), "candidate": state.candidate.numpy()}
     arrays |= group("buffer", state.buffers)
@@ -58,7 +59,9 @@ def unpack_state(record: dict[str, Any], arrays: Arrays) -> RunState:
         pending=_unpack_pending(record["pending"], ungroup("pending", arrays)) if "pending" in record else None,
         best=_unpack_best(best, arrays) if best else None,
         last=Move(_tensor(arrays["last"]), **last) if last else None,
-        ledger=Ledger.of(record.get("admission", {})),
+        standing=Standing.of(record.get("standing", {})),
+        moves=record.get("moves", record["round"]),
+        unmoved=record.get("unmoved", 0),
         tally=Tally(dropped=[DroppedClient(**item) for item in record.get("dropped", [])]),
     )
 
@@ -69,14 +72,15 @@ def _unpack_best(record: dict[str, Any], arrays: Arrays) -> BestModel:
 
 def _pack_pending(pending: PendingStep) -> tuple[dict[str, Any], Arrays]:
     combination = asdict(pending.combination)
-    arrays: Arrays = {"step": pending.step.numpy(), "weights": combination.pop("weights")}
+    arrays: Arrays = {"step": pending.step.numpy(), "weights": combination.pop("weights"), "gram": pending.gram}
     if pending.fallback is not None:
         arrays["fallback"] = pending.fallback.numpy()
     record = {
         "round": pending.round,
         "ladder": asdict(pending.ladder),
         "scale": asdict(pending.scale),
-        "clients": list(pending.clients),
+        **{name: list(getattr(pending, name)) for name in _CLIENTS},
+        "entitlement": pending.entitlement,
         **{name: list(getattr(pending, name).values()) for name in _BY_CLIENT},
         "combination": combination,
         "dropped": [asdict(item) for item in pending.dropped],
@@ -85,35 +89,57 @@ def _pack_pending(pending: PendingStep) -> tuple[dict[str, Any], Arrays]:
         "misses": pending.misses,
         "relaxed": pending.relaxed,
         "blocked": [list(item) for item in pending.blocked.items()],
-        "promised": [list(item) for item in pending.promised.items()],
-        "silenced": list(pending.silenced),
+        "promised": [[client, *named] for client, named in pending.promised.items()],
         "first": pending.first,
+        "unreadable": pending.unreadable,
     }
     return record, arrays
 
 
 def _unpack_pending(record: dict[str, Any], arrays: Arrays) -> PendingStep:
-    clients = tuple(record.pop("clients"))
+    _from_older(record, arrays)
+    groups: dict[str, Any] = {name: tuple(record.pop(name)) for name in _CLIENTS}
     combination = record.pop("combination")
     combination["excluded"] = {int(client): reason for client, reason in combination["excluded"].items()}
     combination["hints"] = SearchHints(**combination["hints"])
     blocked = {int(client): int(count) for client, count in record.pop("blocked", [])}
-    promised = {int(client): float(factor) for client, factor in record.pop("promised", [])}
-    by_client: dict[str, Any] = {name: dict(zip(clients, record.pop(name), strict=True)) for name in _BY_CLIENT}
+    promised = {int(client): (float(factor), float(loss)) for client, factor, loss in record.pop("promised", [])}
+    by_client: dict[str, Any] = {
+        name: dict(zip(groups["clients"], record.pop(name), strict=True)) for name in _BY_CLIENT
+    }
     return PendingStep(
         step=_tensor(arrays["step"]),
         fallback=_tensor(arrays["fallback"]) if "fallback" in arrays else None,
         ladder=Ladder(**record.pop("ladder")),
         scale=_unpack_scale(record.pop("scale")),
-        clients=clients,
         combination=Combination(weights=np.asarray(arrays["weights"], dtype=np.float64), **combination),
         dropped=[DroppedClient(**item) for item in record.pop("dropped")],
         blocked=blocked,
         promised=promised,
-        silenced=tuple(record.pop("silenced", ())),
+        gram=np.asarray(arrays["gram"], dtype=np.float64),
+        **groups,
         **by_client,
         **record,
     )
+
+
+def _from_older(record: dict[str, Any], arrays: Arrays) -> None:
+    """Complete a pending step of a version in which all participants were heard and nobody was entitled to a rise."""
+    if "asked" in record:
+        return
+    clients = record["clients"]
+    record |= {
+        "asked": clients,
+        "heard": clients,
+        "binding": [],
+        "voteless": [],
+        "aside": [],
+        "overruled": [],
+        "refused": [],
+        "promised": [],
+    }
+    record["caught"] = record.pop("silenced", [])
+    arrays["gram"] = np.zeros((0, 0))
 
 
 def _unpack_scale(record: dict[str, Any]) -> StepScale:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from logging import DEBUG, WARNING
 
@@ -15,6 +16,7 @@ from dqnfed_flwr.linalg.gram import TRUSTED_CONDITION
 from dqnfed_flwr.linalg.threads import one_blas_thread
 from dqnfed_flwr.methods._base import Method, RoundRows
 from dqnfed_flwr.steps import StepScale
+from dqnfed_flwr.strategy.hearing import Hearing, slack
 from dqnfed_flwr.strategy.intake import Collected
 from dqnfed_flwr.types import ClientReply, Combination, Float64Array, RoundBatch
 
@@ -35,7 +37,7 @@ class Solved:
     norm : float
         |step|.
     slopes : Float64Array
-        g_k . step [K].
+        g_k . step, of the K rows of the round and then of the `others` beside them.
     """
 
     combination: Combination
@@ -49,30 +51,46 @@ class Solved:
         return StepScale(self.norm, found.length, theta_norm, round_number, found.hints, dim=self.step.numel())
 
 
-def solve_replies(method: Method, collected: Collected, round_number: int) -> tuple[RoundBatch, Solved]:
-    """The figures of those who trained, and the method's step from their rows."""
-    batch = make_batch(collected.trained, collected.rows, round_number)
-    return batch, solve(method, batch, collected.rows)
+def solve_replies(
+    method: Method, collected: Collected, hearing: Hearing, round_number: int, theta_norm: float
+) -> tuple[RoundBatch, Solved]:
+    """The figures of those who are heard, and the method's step from their rows."""
+    method.disown(hearing.disowned)
+    rows = collected.rows_of(hearing.heard, hearing.unheard)
+    batch = make_batch(collected.trained, hearing, rows, round_number, theta_norm)
+    return batch, solve(method, batch, rows)
 
 
-def make_batch(replies: dict[int, ClientReply], rows: RoundRows, round_number: int) -> RoundBatch:
-    """Gather the figures of the clients in `replies`, which are in rising order, as are the slots of `rows`."""
-    examples = np.array([reply.num_examples for reply in replies.values()], dtype=np.float64)
+def make_batch(
+    replies: Mapping[int, ClientReply], hearing: Hearing, rows: RoundRows, round_number: int, theta_norm: float
+) -> RoundBatch:
+    """Gather the figures of those who are heard, which are in rising order, as are the slots of `rows`.
+
+    The shares of those who are apart are 0: they are heard, but the mean is not made of what was set aside before.
+    """
+    heard = [replies[client] for client in hearing.heard]
+    examples = np.array([reply.num_examples for reply in heard], dtype=np.float64)
+    trusted = examples * [client not in hearing.apart for client in hearing.heard]
+    weighed = trusted if trusted.any() else examples
+    losses = np.array([reply.loss for reply in heard])
+    cuts = np.array([hearing.cuts.get(client, 1.0) for client in hearing.heard])
     return RoundBatch(
         gram=rows.basis.gram(rows.slots),
-        losses=np.array([reply.loss for reply in replies.values()]),
-        rates=np.array([reply.rate for reply in replies.values()]),
-        shares=examples / examples.sum(),
-        clients=tuple(replies),
+        losses=losses,
+        rates=np.array([reply.rate for reply in heard]) * cuts**2,
+        shares=weighed / weighed.sum(),
+        clients=hearing.heard,
         round=round_number,
-        figures=_figures(replies),
+        figures=_figures(heard),
         examples=examples,
+        slack=slack(losses, hearing.entitlement),
+        theta_norm=theta_norm,
     )
 
 
-def _figures(replies: dict[int, ClientReply]) -> dict[str, Float64Array]:
-    names = next(iter(replies.values())).figures if replies else {}
-    return {name: np.array([reply.figures[name] for reply in replies.values()]) for name in names}
+def _figures(replies: Sequence[ClientReply]) -> dict[str, Float64Array]:
+    names = replies[0].figures if replies else {}
+    return {name: np.array([reply.figures[name] for reply in replies]) for name in names}
 
 
 def solve(method: Method, batch: RoundBatch, rows: RoundRows) -> Solved:
@@ -104,7 +122,7 @@ def _solve(method: Method, batch: RoundBatch, rows: RoundRows) -> Solved:
         products = gram @ weights
         square = float(weights @ products)
     norm = math.sqrt(max(square, 0.0)) if math.isfinite(square) else math.inf
-    slopes = products[[filled.index(slot) for slot in rows.slots]]
+    slopes = products[[filled.index(slot) for slot in (*rows.slots, *rows.others)]]
     if not norm < torch.finfo(step.dtype).max:
         log(WARNING, "The step of round %d is not finite; the model stays", batch.round)
         nothing = replace(combination, weights=np.zeros_like(combination.weights), status=NOT_FINITE)

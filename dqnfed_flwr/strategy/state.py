@@ -8,13 +8,15 @@ from typing import Literal
 
 from torch import Tensor
 
-from dqnfed_flwr.admission import Ledger
 from dqnfed_flwr.config import Settings
+from dqnfed_flwr.guarantee.overrule import Standing
 from dqnfed_flwr.strategy.pending import PendingStep
 from dqnfed_flwr.strategy.tally import Tally
 from dqnfed_flwr.wire import Buffers
 
-RunStatus = Literal["running", "finished", "pareto-stationary", "early-stopped"]
+RunStatus = Literal["running", "finished", "pareto-stationary", "line-search-failed", "early-stopped"]
+ENDED_EARLY = ("pareto-stationary", "line-search-failed")
+"""Of a run that ended before its rounds were done, and not because it had learnt enough."""
 
 
 @dataclass(slots=True)
@@ -80,8 +82,10 @@ class RunState:
         With early stopping.
     last : Move | None
         The step that led to `theta`, from the end of its round to the next solve, where clients need to hear of it.
-    ledger : Ledger
-        What admission remembers of clients.
+    standing : Standing
+        What is remembered of clients.
+    moves, unmoved : int
+        Steps taken: the number of the model; and rounds since the last of them.
     tally : Tally
         Of the round that is under way.
     """
@@ -97,7 +101,9 @@ class RunState:
     pending: PendingStep | None = None
     best: BestModel | None = None
     last: Move | None = None
-    ledger: Ledger = field(default_factory=Ledger)
+    standing: Standing = field(default_factory=Standing)
+    moves: int = 0
+    unmoved: int = 0
     tally: Tally = field(default_factory=Tally)
 
     @property
@@ -123,6 +129,7 @@ class RunState:
         """The candidate is the model; `keep_move` where clients need to hear of the step that led there."""
         self.last = self.move if keep_move else None
         self.theta = self.candidate
+        self.moves += 1
 
     def withdraw(self) -> None:
         """The candidate is no more; the model stays."""

@@ -3,31 +3,37 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from logging import INFO
+from logging import INFO, WARNING
 
 import numpy as np
 from flwr.common.logger import log
 from torch import Tensor
 
 from dqnfed_flwr.config import Settings
+from dqnfed_flwr.guarantee.harm import resolution
 from dqnfed_flwr.methods._base import Method
-from dqnfed_flwr.methods.rates import ZERO_GRADIENT
 from dqnfed_flwr.params import line_point
 from dqnfed_flwr.steps import Ladder, StepRule, StepScale, Verdict, hardly_moves, mean_loss_falls
 from dqnfed_flwr.strategy.events import round_event
+from dqnfed_flwr.strategy.hearing import Hearing
 from dqnfed_flwr.strategy.intake import Collected, mean_buffers
 from dqnfed_flwr.strategy.orders import Orders, trains_on_the_line
 from dqnfed_flwr.strategy.pending import PendingStep, pending_step
 from dqnfed_flwr.strategy.roster import Roster
 from dqnfed_flwr.strategy.solve import NOT_FINITE, Solved
 from dqnfed_flwr.strategy.state import RunState
-from dqnfed_flwr.strategy.votes import silence, silence_unfit
+from dqnfed_flwr.strategy.votes import catch_liars, overrule_refusals
 from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
 from dqnfed_flwr.types import ClientReply, Probe, RoundBatch
 
-STATIONARY, UNJUDGED, NO_STEP = "stationary", "unjudged", "no-step"
+STATIONARY, UNJUDGED, NO_STEP, LINE_SEARCH_FAILED = "stationary", "unjudged", "no-step", "line-search-failed"
+CONTESTED = "contested"
+CONTESTED_TRIES = 2
+"""Candidates of a contested round; if somebody refuses the last one too, the model stays for this round."""
+UNMOVED_ROUNDS = 6
+"""Rounds in a row without a step, after which a run in which clients may lie is at its end."""
 RELAXED_BACKOFF = 0.25
 """A relaxed step that does not lower the mean loss is cut to this share."""
 
@@ -61,7 +67,16 @@ class StepTrials:
         self._settings, self._state, self._method, self._rule = settings, state, method, rule
         self._roster, self._on_round = roster, on_round
 
-    def begin(self, batch: RoundBatch, solved: Solved, collected: Collected, dropped: list[DroppedClient]) -> None:
+    def begin(
+        self,
+        batch: RoundBatch,
+        solved: Solved,
+        collected: Collected,
+        hearing: Hearing,
+        dropped: list[DroppedClient],
+        *,
+        asked: Sequence[int],
+    ) -> None:
         """Make the step of a solve the pending one and offer it, or end the round where there is none to try.
 
         Parameters
@@ -71,16 +86,21 @@ class StepTrials:
         solved : Solved
             The step.
         collected : Collected
-            What the clients sent; their buffers become the model's.
+            What the clients sent; the buffers of those who are heard become the model's.
+        hearing : Hearing
+            Whose rows make the step.
         dropped : list[DroppedClient]
             Who was left out before the solve.
+        asked : Sequence[int]
+            Who was asked for a row.
         """
-        pending = pending_step(batch, solved, collected, dropped, theta_norm=float(self._state.theta.norm()))
+        pending = pending_step(batch, solved, collected, hearing, dropped, asked=asked)
         if self._settings.step.on_stationary == "relax":
-            pending.fallback = collected.rows.combine(batch.shares)
-        self._state.begin(pending, mean_buffers(collected.trained, self._state.buffers))
+            pending.fallback = collected.rows_of(hearing.heard, ()).combine(batch.shares)
+        heard = {client: collected.trained[client] for client in hearing.heard}
+        self._state.begin(pending, mean_buffers(heard, self._state.buffers))
         if solved.norm > 0:
-            ladder = self._rule.propose(_told(pending))
+            ladder = self._rule.propose(self._told(pending))
             pending.first = ladder.factor
             self._offer(pending, ladder)
         elif solved.combination.status == NOT_FINITE:
@@ -107,16 +127,21 @@ class StepTrials:
         bool
             Whether the candidate is the model now, so that the gradients collected there are of use.
         """
-        probes = collected.probes
-        verdict = self._verdict(pending, probes)
-        if verdict.stationary and silence_unfit(pending, probes, self._state.ledger, self._settings.admission):
-            verdict = self._verdict(pending, probes)
+        votes = pending.votes(collected.probes)
+        if self._set_aside(pending, votes, collected.caught):
+            if pending.ladder.factor < pending.first:
+                return self._try_anew(pending, collected)
+            votes = pending.votes(collected.probes)
+        verdict = self._verdict(pending, votes)
         if verdict.accepted:
             self._take(pending, verdict.factor, orders, collected)
             return True
         pending.misses += 1
         self._state.tally.leave_out(collected.dropped.values())
-        if silence(pending, probes, self._state.ledger, self._settings.admission, last_chance=verdict.stationary):
+        if pending.scale.contested and pending.misses >= CONTESTED_TRIES:
+            self._state.withdraw()
+            self._give_up(pending, CONTESTED)
+        elif verdict.stationary and self._set_aside(pending, votes, {}, last_chance=True):
             self._offer(pending, self._rule.retry(pending.first))
         elif verdict.stationary:
             self._state.withdraw()
@@ -124,6 +149,27 @@ class StepTrials:
         else:
             self._offer(pending, self._rule.retry(verdict.factor))
         return False
+
+    def _try_anew(self, pending: PendingStep, collected: Collected) -> bool:
+        """Begin again at the first factor: those for whom it was cut have no vote any more."""
+        pending.misses += 1
+        self._state.tally.leave_out(collected.dropped.values())
+        self._offer(pending, self._rule.retry(pending.first))
+        return False
+
+    def _set_aside(
+        self, pending: PendingStep, votes: Mapping[int, Probe], caught: Mapping[int, str], *, last_chance: bool = False
+    ) -> bool:
+        """Take votes away, where the rule makes a step depend on them; True if any was taken."""
+        if pending.relaxed or self._settings.rule not in ("probed", "search"):
+            return False
+        standing = self._state.standing
+        changed = catch_liars(pending, votes, caught, standing, last_chance=last_chance)
+        if self._settings.rule == "search":
+            return changed
+        left = pending.votes(votes)
+        guarantee = self._settings.guarantee
+        return overrule_refusals(pending, left, standing, guarantee, last_chance=last_chance) or changed
 
     def abandon(self, pending: PendingStep) -> None:
         """End the round without the step, which nobody is left to judge; the model stays."""
@@ -139,9 +185,8 @@ class StepTrials:
         state.tally.spend("step", since)
 
     def _verdict(self, pending: PendingStep, probes: Mapping[int, Probe]) -> Verdict:
-        probes = {client: probe for client, probe in probes.items() if client not in pending.silenced} or probes
         if not pending.relaxed:
-            return self._rule.judge(pending.ladder, probes, _told(pending))
+            return self._rule.judge(pending.ladder, probes, self._told(pending))
         factor = pending.ladder.factor
         if mean_loss_falls(probes, pending.losses, pending.shares):
             return Verdict(accepted=True, factor=factor)
@@ -150,36 +195,64 @@ class StepTrials:
             return Verdict(accepted=False, factor=0.0, stationary=True)
         return Verdict(accepted=False, factor=smaller)
 
+    def _told(self, pending: PendingStep) -> StepScale:
+        """What the rule is told of a step: its scale, losses and slopes of the participants, and how many may lie."""
+        doubters = self._settings.guarantee.liars(len(pending.asked))
+        return replace(pending.scale, losses=pending.losses, slopes=pending.slopes, doubters=doubters)
+
     def _take(self, pending: PendingStep, factor: float, orders: Orders, collected: Collected) -> None:
         """The candidate is the model."""
         self._state.accept(keep_move=trains_on_the_line(self._settings))
         self._method.settle(pending.step, factor)
-        for client in set(collected.probes) - set(pending.silenced):
-            self._state.ledger.voted(client)
         losses = {client: probe.loss for client, probe in collected.probes.items()}
         late = [drop for client, drop in collected.dropped.items() if client not in orders.train]
         status = "relaxed" if pending.relaxed else pending.combination.status
         self._finish(pending, factor, losses, status, collected.answered, late)
 
     def _no_common_step(self, pending: PendingStep) -> None:
-        """No step lowers every participant's loss: relax, or leave the model as it is."""
+        """No step suits everybody: try the method's others, relax, or leave the model as it is."""
         if pending.misses and not pending.relaxed and self._method.retreat():
             self._state.solve_anew(pending)
             return
         choice = self._settings.step.on_stationary
-        if choice == "relax" and pending.clients and pending.fallback is not None:
+        if choice == "relax" and pending.heard and pending.fallback is not None:
             self._relax(pending, pending.fallback)
             return
-        self._give_up(pending, STATIONARY)
-        if choice == "stop" and self._all_had_a_say(pending):
-            log(INFO, "The model is Pareto-stationary after %d rounds", pending.round)
-            self._state.status = "pareto-stationary"
+        found = pending.certificate
+        proven = found.stationary
+        self._give_up(pending, STATIONARY if proven else LINE_SEARCH_FAILED)
+        if choice != "stop" or not self._all_had_a_say(pending) or not self._at_an_end(pending):
+            return
+        self._state.status = "pareto-stationary" if proven else "line-search-failed"
+        if proven:
+            log(
+                WARNING,
+                "Pareto-stationary after round %d: the unit gradients of clients %s, weighted so, sum to a "
+                "vector of length %.2g",
+                pending.round,
+                _named(found.weights),
+                found.distance,
+            )
+        else:
+            log(
+                WARNING,
+                "Round %d: clients %s refused its steps until no length was left to try, though a common direction "
+                "exists (its cosine with every gradient is %.2g)",
+                pending.round,
+                ", ".join(map(str, pending.refused)),
+                found.distance,
+            )
 
     def _all_had_a_say(self, pending: PendingStep) -> bool:
-        """Whether everybody who is there took part, or was at an optimum of its own; a few do not end a run."""
-        resting = {drop.client for drop in pending.dropped if drop.reason == ZERO_GRADIENT}
-        heard = resting.union(pending.clients)
-        return self._settings.sampled >= self._settings.clients and heard.issuperset(self._roster.members)
+        """Whether everybody who is there took part, with a row; a few do not end a run."""
+        everybody = self._settings.sampled >= self._settings.clients
+        without_row = set(pending.voteless).difference(pending.caught)
+        return everybody and set(pending.clients).difference(without_row).issuperset(self._roster.members)
+
+    def _at_an_end(self, pending: PendingStep) -> bool:
+        """Whether no step is to be expected either: where clients may lie, after some rounds in a row without one."""
+        liars = self._settings.rule == "probed" and self._settings.guarantee.liars(len(pending.asked))
+        return not pending.scale.contested and self._state.unmoved >= (UNMOVED_ROUNDS if liars else 1)
 
     def _relax(self, pending: PendingStep, mean_gradient: Tensor) -> None:
         """Go on along the mean row, as long as FedAvg's step, judged by the mean loss."""
@@ -204,6 +277,10 @@ class StepTrials:
         dropped: list[DroppedClient],
     ) -> None:
         dropped = [*dropped, *self._roster.debts.take_late()]
+        self._state.standing.took_part(pending.clients, _unheard(pending, losses), pending.refused, pending.round)
+        if factor:
+            self._state.standing.said |= {client: (self._state.moves, loss) for client, loss in losses.items()}
+        self._state.unmoved = 0 if factor else self._state.unmoved + 1
         event = round_event(pending, factor, losses, status, evaluated, dropped, self._state.tally)
         self._state.settle(pending, self._settings.rounds)
         self._watch_validation(event)
@@ -218,9 +295,21 @@ class StepTrials:
             log(INFO, "Stopped early: round %d had the best validation accuracy", self._state.best.round)
 
 
-def _told(pending: PendingStep) -> StepScale:
-    """What the rule is told of a step: its scale, with losses and slopes of the participants."""
-    return replace(pending.scale, losses=pending.losses, slopes=pending.slopes)
+def _unheard(pending: PendingStep, losses: Mapping[int, float]) -> list[int]:
+    """Who has a claim after a round: the overruled, and those set aside whose loss did not fall.
+
+    A round in which somebody has a claim gives no other, so that there are rounds without.
+    """
+    if pending.scale.contested:
+        return []
+    before = pending.losses
+    idle = [c for c in pending.aside if not losses.get(c, before[c]) < before[c] - resolution(before[c])]
+    return [*pending.overruled, *idle]
+
+
+def _named(weights: Mapping[int, float]) -> str:
+    """Clients with their weights, the largest first."""
+    return ", ".join(f"{client} ({weight:.2f})" for client, weight in sorted(weights.items(), key=lambda it: -it[1]))
 
 
 def _rests_on_nothing(solved: Solved, collected: Collected, batch: RoundBatch) -> bool:

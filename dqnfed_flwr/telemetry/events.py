@@ -10,7 +10,14 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
+
+from dqnfed_flwr.fairness import improved_ratio
+from dqnfed_flwr.guarantee.harm import not_above
+
 EVENT_SCHEMA = 1
+DERIVED = ("unharmed_ratio", "harmed")
+"""Keys of a line that follow from others, for readers without this package."""
 INFINITE = "infinite_after"
 """Key of a line alone: participants whose loss after the round was infinite, which JSON has no number for."""
 
@@ -35,7 +42,7 @@ class RoundEvent:
     round : int
         t, from 1.
     participants : list[int]
-        Clients (partition numbers, rising) whose gradients made the step.
+        Clients (partition numbers, rising) that were asked for a gradient and said what their loss is; S^t of (29).
     losses_before, losses_after : list[float]
         f_k(theta^{t-1}) and f_k(theta^t) of each participant; NaN (null) after where the client did not answer again.
     improved_ratio : float
@@ -47,7 +54,8 @@ class RoundEvent:
     factor : float
         alpha; 0 when the model was left as it was.
     rank, condition, residual, status
-        Of the solve, see `dqnfed_flwr.types.Combination`; status `stationary` also when no factor was accepted.
+        Of the solve, see `dqnfed_flwr.types.Combination`. Where the model stayed the status says why: `stationary`,
+        `line-search-failed`, `contested`, `unjudged`, `not-finite` or `no-step`.
     misses : int
         Candidates that were not accepted.
     exchanges : int
@@ -70,6 +78,20 @@ class RoundEvent:
         Mean test loss over evaluated clients, NaN if none.
     notes : dict[str, float]
         Further figures of the method.
+    asked : int
+        Clients that were asked for a gradient.
+    heard : list[int]
+        Participants whose gradients made the step.
+    overruled : list[int]
+        Participants whose vote was set aside for this round, though they said nothing contradictory.
+    refused : list[int]
+        Participants that turned a candidate down.
+    entitlement : float
+        e: the loss up to which a participant may rise without harm.
+    certificate : dict[int, float]
+        Where the model stayed: weights, by client, of the shortest point in the convex hull of the unit gradients.
+    distance : float
+        Its length; near 0 the model is Pareto-stationary. NaN where the model moved.
     """
 
     round: int
@@ -98,12 +120,36 @@ class RoundEvent:
     validation: dict[int, float] | None = None
     test_loss: float = math.nan
     notes: dict[str, float] = field(default_factory=dict)
+    asked: int = 0
+    heard: list[int] = field(default_factory=list)
+    overruled: list[int] = field(default_factory=list)
+    refused: list[int] = field(default_factory=list)
+    entitlement: float = 0.0
+    certificate: dict[int, float] = field(default_factory=dict)
+    distance: float = math.nan
     schema: int = EVENT_SCHEMA
+
+    @property
+    def moved(self) -> bool:
+        """Whether the round changed the model."""
+        return self.factor != 0
+
+    @property
+    def unharmed_ratio(self) -> float:
+        """Share of the participants that answered again whose loss did not rise, or stayed below the entitlement."""
+        return improved_ratio(self.losses_before, self.losses_after, self.entitlement)
+
+    @property
+    def harmed(self) -> list[int]:
+        """The others of them."""
+        fine = not_above(self.losses_after, self.losses_before, self.entitlement) | np.isnan(self.losses_after)
+        return [client for client, good in zip(self.participants, fine, strict=True) if not good]
 
     def to_json(self) -> str:
         """One line of JSON."""
         infinite = [c for c, loss in zip(self.participants, self.losses_after, strict=True) if math.isinf(loss)]
-        return json.dumps(_finite({**asdict(self), INFINITE: infinite}), separators=(",", ":"))
+        derived = {name: getattr(self, name) for name in DERIVED}
+        return json.dumps(_finite({**asdict(self), INFINITE: infinite, **derived}), separators=(",", ":"))
 
     @classmethod
     def from_json(cls, line: str) -> RoundEvent:
@@ -128,6 +174,12 @@ class RoundEvent:
             record[key] = [_number(value) for value in record[key]]
         for key in ("improved_ratio", "step_norm_squared", "factor", "condition", "residual", "test_loss"):
             record[key] = _number(record[key])
+        for derived in DERIVED:
+            record.pop(derived, None)
+        record["distance"] = _number(record.get("distance"))
+        record["certificate"] = {int(client): weight for client, weight in record.get("certificate", {}).items()}
+        record.setdefault("asked", len(record["participants"]))
+        record.setdefault("heard", list(record["participants"]))  # an earlier version named none but those
         for key in ("accuracy", "validation"):
             if record[key] is not None:
                 record[key] = {int(client): value for client, value in record[key].items()}

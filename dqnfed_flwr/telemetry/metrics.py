@@ -12,7 +12,16 @@ from typing import Literal
 
 Kind = Literal["gauge", "counter", "histogram", "info"]
 
-STATES = ("running", "paused", "finished", "pareto-stationary", "early-stopped", "stopped", "failed")
+STATES = (
+    "running",
+    "paused",
+    "finished",
+    "pareto-stationary",
+    "line-search-failed",
+    "early-stopped",
+    "stopped",
+    "failed",
+)
 """States of a run; one that waits for room on a disk is `paused`, one that an operator or a signal ended is `stopped`.
 A run that was killed stays `running`, and its last round grows old."""
 REASONS = (
@@ -34,18 +43,25 @@ REASONS = (
     "bad-figure",
     "bad-probe",
     "zero-gradient",
-    "norm-out-of-range",
-    "loss-out-of-range",
-    "rate-out-of-range",
-    "cosine-out-of-range",
-    "count-above-registered",
-    "veto",
-    "suspended",
+    "contradiction",
+    "set-aside",
+    "overruled",
     "other-form",
     "other-version",
 )
 """Known reasons for leaving a client out; each begins at 0, so that the first one counts as a rise."""
-SOLVES = ("converged", "stationary", "bvls", "not-converged", "relaxed", "unjudged", "not-finite", "no-step")
+SOLVES = (
+    "converged",
+    "stationary",
+    "line-search-failed",
+    "contested",
+    "bvls",
+    "not-converged",
+    "relaxed",
+    "unjudged",
+    "not-finite",
+    "no-step",
+)
 """Known ends of a solve."""
 PHASES = ("exchange", "solve", "step")
 PERCENTILES = (10, 25, 50, 75, 90)
@@ -53,7 +69,7 @@ SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 60.0, 120.0
 """Upper bounds of the histograms' buckets."""
 WHEN = ("before", "after")
 LOW_RATIO = 0.9
-"""Below it, `dqnfed_low_ratio_rounds` counts a round."""
+"""Below it, `dqnfed_low_ratio_rounds` counts a round that moved the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +129,20 @@ RUN_METRICS = (
     _gauge("run_start_timestamp_seconds", "seconds", "When this process began the run, since 1970"),
     _gauge("last_round_timestamp_seconds", "seconds", "When the last round was settled, since 1970"),
     _gauge("round", "", "Rounds settled"),
+    _gauge("moved_rounds", "", "Those of them that moved the model"),
     _gauge("rounds", "", "Rounds the run was asked for"),
-    _gauge("participants", "", "Clients whose gradients made the last step"),
+    _gauge("asked_clients", "", "Clients that were asked for a gradient in the last round"),
+    _gauge("participants", "", "Those of them whose loss is known"),
+    _gauge("heard_clients", "", "Those of them whose gradients made the step"),
     _counter("clients_dropped", "", "Replies that did not count, by reason", "reason"),
+    _gauge("model_moved", "", "1 where the last round moved the model, 0 where the model stayed"),
     _gauge("improved_clients_ratio", "ratio", "rho: participants whose training loss did not rise in the last round"),
-    _gauge("low_ratio_rounds", "", "Rounds in a row, up to the last, in which that ratio was below 0.9"),
+    _gauge("unharmed_clients_ratio", "ratio", "The same, and those whose loss is below the entitlement"),
+    _gauge("entitlement", "", "Training loss up to which a participant may rise without harm"),
+    _gauge("low_ratio_rounds", "", "Moved rounds in a row, up to the last, whose ratio of unharmed was below 0.9"),
+    _counter("clients_harmed", "", "Participants that were harmed, over all rounds"),
+    _counter("clients_overruled", "", "Participants whose vote was set aside for a round, over all rounds"),
+    _counter("clients_refused", "", "Participants that turned a candidate down, over all rounds"),
     _gauge("train_loss_mean", "", "Mean training loss of the participants before and after the round", "when"),
     _gauge("train_loss_min", "", "Smallest of them", "when"),
     _gauge("train_loss_max", "", "Largest of them", "when"),

@@ -14,7 +14,7 @@ from dqnfed_flwr.telemetry.textfile import replace_file
 KEPT = 500
 """Rounds in the file at least; it is made anew when it holds twice as many."""
 NAMED = 10
-"""Clients named in a round at most: the worst, and those left out."""
+"""Clients named in a round at most: the worst, those left out, and those that refused."""
 
 
 def short(event: RoundEvent, at: float) -> dict[str, Any]:
@@ -32,7 +32,14 @@ def short(event: RoundEvent, at: float) -> dict[str, Any]:
         "round": event.round,
         "at": at,
         "ratio": event.improved_ratio,
+        "unharmed": event.unharmed_ratio,
+        "asked": event.asked,
         "participants": len(event.participants),
+        "heard": len(event.heard),
+        "overruled": len(event.overruled),
+        "harmed": len(event.harmed),
+        "refused": event.refused[:NAMED],
+        "moved": event.moved,
         "loss": [_mean(before), _mean(after)],
         "factor": event.factor,
         "status": event.status,

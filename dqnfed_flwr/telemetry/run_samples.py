@@ -47,17 +47,28 @@ COUNTED = {
 }
 LATEST = {
     "dqnfed_round": "round",
+    "dqnfed_asked_clients": "asked",
+    "dqnfed_model_moved": "moved",
     "dqnfed_improved_clients_ratio": "improved_ratio",
+    "dqnfed_unharmed_clients_ratio": "unharmed_ratio",
+    "dqnfed_entitlement": "entitlement",
     "dqnfed_step_factor": "factor",
     "dqnfed_gramian_rank": "rank",
     "dqnfed_gramian_condition": "condition",
     "dqnfed_solve_residual": "residual",
 }
+NAMED = {
+    "dqnfed_clients_harmed_total": "harmed",
+    "dqnfed_clients_overruled_total": "overruled",
+    "dqnfed_clients_refused_total": "refused",
+}
+"""Counters of clients, and the field of an event that has a list of them."""
 UNKNOWN_AT_FIRST = (
     *LATEST,
     *FAIRNESS.values(),
     "dqnfed_step_norm",
     "dqnfed_participants",
+    "dqnfed_heard_clients",
     "dqnfed_test_loss_mean",
     "dqnfed_validation_accuracy_mean_ratio",
     "dqnfed_last_round_timestamp_seconds",
@@ -103,6 +114,7 @@ class RunSamples(Samples):
         self.set("dqnfed_run_start_timestamp_seconds", at)
         _make_series(self)
         self.set("dqnfed_round", 0)
+        self.set("dqnfed_moved_rounds", 0)
         self.set("dqnfed_rounds", rounds)
         self.set("dqnfed_low_ratio_rounds", 0)
 
@@ -115,11 +127,12 @@ class RunSamples(Samples):
         """Raise the counters and fill the histograms."""
         for name, field in COUNTED.items():
             self.add(name, getattr(event, field))
-        self.add("dqnfed_unmoved_rounds_total", event.factor == 0)
-        if event.improved_ratio < LOW_RATIO:
-            self.add("dqnfed_low_ratio_rounds", 1)
-        elif event.improved_ratio >= LOW_RATIO:  # NaN, where nobody answered again, changes nothing
-            self.set("dqnfed_low_ratio_rounds", 0)
+        for name, field in NAMED.items():
+            self.add(name, len(getattr(event, field)))
+        self.add("dqnfed_unmoved_rounds_total", not event.moved)
+        self.add("dqnfed_moved_rounds", event.moved)
+        if event.moved:
+            self._count_low(event.unharmed_ratio)
         self.add("dqnfed_solves_total", 1, str(event.status))
         for drop in event.dropped:
             self.add("dqnfed_clients_dropped_total", 1, drop.reason)
@@ -134,12 +147,19 @@ class RunSamples(Samples):
             else:
                 self.observe("dqnfed_phase_seconds", seconds, phase)
 
+    def _count_low(self, ratio: float) -> None:
+        if ratio < LOW_RATIO:
+            self.add("dqnfed_low_ratio_rounds", 1)
+        elif ratio >= LOW_RATIO:  # NaN, where nobody answered again, changes nothing
+            self.set("dqnfed_low_ratio_rounds", 0)
+
     def show(self, events: Sequence[RoundEvent]) -> None:
         """Set the gauges, from the last of these rounds and the last evaluation among them."""
         for event in events[-1:]:
             for name, field in LATEST.items():
                 self.set(name, getattr(event, field))
             self.set("dqnfed_participants", len(event.participants))
+            self.set("dqnfed_heard_clients", len(event.heard))
             self.set("dqnfed_step_norm", math.sqrt(max(event.step_norm_squared, 0.0)))
             self._take_losses(event)
         for event in [event for event in events if event.accuracy or event.validation][-1:]:
@@ -179,7 +199,7 @@ def _make_series(samples: Samples) -> None:
     """Let every series appear at once: a counter must have been 0 before its first rise can be seen."""
     for name in UNKNOWN_AT_FIRST:
         samples.set(name, math.nan)
-    for name in (*COUNTED, "dqnfed_unmoved_rounds_total", "dqnfed_nonfinite_losses_total"):
+    for name in (*COUNTED, *NAMED, "dqnfed_unmoved_rounds_total", "dqnfed_nonfinite_losses_total"):
         samples.add(name, 0)
     for reason in REASONS:
         samples.add("dqnfed_clients_dropped_total", 0, reason)

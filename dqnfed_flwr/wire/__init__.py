@@ -14,7 +14,7 @@ What comes from a client is checked here before anything else sees it: keys, dty
 from dqnfed_flwr.wire.figures import MAX_EXAMPLES
 from dqnfed_flwr.wire.model import decode_memory, decode_model, encode_memory, encode_model, memory_record
 from dqnfed_flwr.wire.records import FIGURES, PROPERTIES, VECTORS, Buffers, payload
-from dqnfed_flwr.wire.reply import ReplyForm, change_row, decode_probe, decode_reply, encode_reply
+from dqnfed_flwr.wire.reply import ReplyForm, change_row, decode_loss, decode_probe, decode_reply, encode_reply
 from dqnfed_flwr.wire.task import Assignment, decode_properties, decode_task, encode_properties, encode_task
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "Buffers",
     "ReplyForm",
     "change_row",
+    "decode_loss",
     "decode_memory",
     "decode_model",
     "decode_probe",

@@ -135,6 +135,17 @@ def decode_probe(content: RecordDict, task: ClientTask) -> Probe | None:
     return read_probe(figures_of(content), task) if task.probe else None
 
 
+def decode_loss(content: RecordDict, task: ClientTask) -> float | None:
+    """f_k at the model sent, None if it was not asked or cannot be read; readable even where the row is unfit.
+
+    A client whose row is of no use is a participant all the same: its loss after the step is held against this one.
+    """
+    try:
+        return figures_of(content).loss("loss") if task.train else None
+    except WireError:
+        return None
+
+
 def _read_buffer(name: str, array: FlowerArray, current: NDArray[np.generic]) -> NDArray[np.generic]:
     values = view(array, current.shape, (str(current.dtype),))
     if not np.isfinite(values).all():

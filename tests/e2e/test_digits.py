@@ -1,4 +1,4 @@
-"""The run that the project is about: real digits, ten clients, every loss falling in every round."""
+"""The run that the project is about: real digits, ten clients, nobody harmed in any round."""
 
 from __future__ import annotations
 
@@ -16,12 +16,27 @@ def digits() -> RunResult:
     return run({"rounds": ROUNDS, "local.threads": 1})
 
 
-def test_every_loss_of_every_client_falls_in_every_round(digits: RunResult) -> None:
-    assert digits.improved_ratio == [1.0] * ROUNDS
+def test_nobody_is_harmed_in_any_round(digits: RunResult) -> None:
+    assert [event.unharmed_ratio for event in digits.events] == [1.0] * ROUNDS
     for event in digits.events:
-        assert event.participants == list(range(10))
-        assert all(after <= before for before, after in zip(event.losses_before, event.losses_after, strict=True))
+        assert event.participants == event.heard == list(range(10))
+        assert event.entitlement <= 0.5 * np.mean(event.losses_before) + 1e-12
+        before, after = np.array(event.losses_before), np.array(event.losses_after)
+        assert (after <= np.maximum(before * (1 + 1e-6) + 1e-9, event.entitlement)).all()
+    assert (np.diff([event.entitlement for event in digits.events]) <= 0).all()
     assert digits.status == "finished"
+
+
+def test_every_loss_of_every_client_falls_in_every_round_where_none_may_rise() -> None:
+    strict = run({"rounds": ROUNDS, "local.threads": 1, "guarantee.entitlement": 0})
+    assert strict.improved_ratio == [1.0] * ROUNDS
+    for event in strict.events:
+        assert event.entitlement == 0
+        assert all(
+            after <= before * (1 + 1e-6) + 1e-9
+            for before, after in zip(event.losses_before, event.losses_after, strict=True)
+        )
+    assert strict.status == "finished"
 
 
 def test_losses_after_a_round_are_those_before_the_next(digits: RunResult) -> None:

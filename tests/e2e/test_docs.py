@@ -21,14 +21,15 @@ import numpy as np
 import pytest
 
 from dqnfed_flwr import run
-from dqnfed_flwr.admission import REASONS, SUSPENDED, VETO
 from dqnfed_flwr.config import PartitionName, ReferenceName, Settings, StepRuleName
+from dqnfed_flwr.guarantee.claims import CONTRADICTION
+from dqnfed_flwr.guarantee.overrule import OVERRULED, SET_ASIDE
 from dqnfed_flwr.methods.rates import BAD_RATE, ZERO_GRADIENT
 from dqnfed_flwr.methods.registry import METHODS
 from dqnfed_flwr.models import MODELS
 from dqnfed_flwr.strategy import preflight
 from dqnfed_flwr.strategy.debts import LATE, OWING
-from dqnfed_flwr.telemetry.events import INFINITE, RoundEvent
+from dqnfed_flwr.telemetry.events import DERIVED, INFINITE, RoundEvent
 from tests.helpers.markdown import Block, anchors, blocks, links, names, prose, rows, section
 from tests.helpers.settings_table import with_table
 
@@ -45,7 +46,7 @@ DRY = {
     "pip install": "pip --disable-pip-version-check install --quiet --dry-run --no-index --no-build-isolation",
 }
 """What an installation is tried as: everything but the download."""
-WITHOUT_FLOWER = ("admission", "linalg", "methods", "data", "models", "steps", "fairness", "params")
+WITHOUT_FLOWER = ("guarantee", "linalg", "methods", "data", "models", "steps", "fairness", "params")
 WITHOUT_FLOWER_AT_CLIENTS = (
     "chunks",
     "gradients",
@@ -167,8 +168,11 @@ def test_demo_prints_what_the_readme_shows(checkout: Path) -> None:
     labels = [line.split("│")[1].strip() for line in shown.splitlines() if line.startswith("│")]
     assert len(labels) > 5
     assert [label for label in labels if label not in printed] == []
-    assert "the training loss of every client fell in each of" in " ".join(printed.split())
-    assert "the training loss of every client fell in each of" in " ".join(shown.split())
+    (harmed,) = (line for line in shown.splitlines() if line.startswith("│ not harmed, mean"))
+    assert harmed.split("│")[2].strip() == "1.000"
+    for words in ("the training loss of some client rose in", "The worst client is right on"):
+        assert words in " ".join(printed.split())
+        assert words in " ".join(shown.split())
 
 
 @pytest.mark.slow
@@ -285,7 +289,11 @@ def test_files_hold_what_their_page_says(tmp_path: Path) -> None:
     page = ROOT / "docs" / "events.md"
     result = run({"clients": 3, "rounds": 1, "output": str(tmp_path), "local.threads": 1})
     figures = json.loads((tmp_path / "run.json").read_text())
-    assert set(names(section(page, "events.jsonl"))) == {field.name for field in fields(RoundEvent)} | {INFINITE}
+    assert set(names(section(page, "events.jsonl"))) == {
+        *(field.name for field in fields(RoundEvent)),
+        INFINITE,
+        *DERIVED,
+    }
     assert set(json.loads((tmp_path / "events.jsonl").read_text())) == set(names(section(page, "events.jsonl")))
     assert set(names(section(page, "run.json"))) == set(figures)
     assert set(names(section(page, "final"))) == set(figures["final"]) == set(result.final)
@@ -313,11 +321,11 @@ def test_every_reason_for_leaving_a_client_out_is_explained() -> None:
     assert set(explained) == raised | {
         ZERO_GRADIENT,
         BAD_RATE,
-        VETO,
-        SUSPENDED,
+        CONTRADICTION,
+        OVERRULED,
+        SET_ASIDE,
         OWING,
         LATE,
-        *REASONS,
         *preflight.REASONS,
     }
 

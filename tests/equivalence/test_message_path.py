@@ -19,9 +19,10 @@ from dqnfed_flwr.methods._base import RoundRows
 from dqnfed_flwr.methods.registry import make_method
 from dqnfed_flwr.models import build_model
 from dqnfed_flwr.params import ParamSpec, line_point
-from dqnfed_flwr.strategy.solve import make_batch, solve
+from dqnfed_flwr.strategy.solve import solve
 from dqnfed_flwr.types import ClientTask
 from tests.helpers.grids import ShuffledGrid
+from tests.helpers.hearings import batch_of
 from tests.helpers.runs import TINY
 from tests.helpers.transport import TransportGrid
 
@@ -69,6 +70,6 @@ def test_a_run_is_what_direct_calls_make_it(method: str) -> None:
         for slot, reply in replies.items():
             assert reply.gradient is not None
             rows.basis.put(slot, reply.gradient)
-        step = solve(rule, make_batch(replies, rows, number), rows).step
+        step = solve(rule, batch_of(replies, rows, number), rows).step
         theta = line_point(theta, step, 0.0, 1.0)
     assert np.array_equal(run(settings).theta, theta)

@@ -73,7 +73,7 @@ class Federation:
             gradient=objective.gradient(theta) if task.train else None,
             loss=loss if task.train else float("nan"),
             rate=2 * loss if task.train else float("nan"),
-            probe=probe(loss_at, task, self.armijo, np.finfo(np.float64).eps) if task.probe else None,
+            probe=probe(loss_at, task, self.armijo) if task.probe else None,
             test=Evaluation(round(100 * np.exp(-loss)) if np.isfinite(loss) else 0, 100, loss)
             if task.evaluate
             else None,
@@ -111,6 +111,13 @@ def start_at(theta: Sequence[float] | NDArray[np.floating], dtype: str = "float6
 
 
 def strategy(clients: int, mapping: Mapping[str, Any] | None = None) -> DQNFed:
-    """A strategy for `clients` clients in float64, one-sided unless told otherwise."""
-    defaults = {"clients": clients, "rounds": 3, "dtype": "float64", "dqn-fed.form": "one-sided", "local.threads": 1}
+    """A strategy for `clients` clients in float64; unless told otherwise one-sided, and no loss may rise."""
+    defaults = {
+        "clients": clients,
+        "rounds": 3,
+        "dtype": "float64",
+        "dqn-fed.form": "one-sided",
+        "local.threads": 1,
+        "guarantee.entitlement": 0,
+    }
     return DQNFed(Settings.from_mapping({**defaults, **(mapping or {})}))

@@ -15,6 +15,14 @@ from dqnfed_flwr.types import Float64Array, FloatArray, RoundBatch
 Vectors = Mapping[str, tuple[FloatArray, ...]]
 
 
+def round_rows(rows: Float64Array, further: int = 0) -> RoundRows:
+    """Rows [K, D] in the first slots of a basis with `further` empty ones."""
+    basis = Basis(len(rows) + further, rows.shape[1], torch.float64)
+    for slot, row in enumerate(rows):
+        basis.put(slot, row)
+    return RoundRows(basis, tuple(range(len(rows))))
+
+
 def decide(
     method: Method,
     grads: Float64Array,
@@ -26,6 +34,7 @@ def decide(
     number: int = 1,
     vectors: Vectors | None = None,
     figures: Mapping[str, Float64Array] | None = None,
+    slack: Sequence[float] = (),
 ) -> Solved:
     """What `method` makes of the rows [K, D].
 
@@ -50,6 +59,7 @@ def decide(
         round=number,
         figures={**{name: np.zeros(count) for name in asked.figures}, **(figures or {})},
         examples=weights,
+        slack=np.asarray(slack, np.float64),
     )
     given = {**blank, "update": tuple(0.1 * grads), **(vectors or {})}
     return solve(method, batch, RoundRows(basis, tuple(range(count)), given))

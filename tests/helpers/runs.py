@@ -34,6 +34,8 @@ def make_event(round_number: int, accuracy: Sequence[float] | None, *, rho: floa
         bytes_up=1_000_000,
         bytes_down=2_000_000,
         accuracy=None if accuracy is None else dict(enumerate(accuracy)),
+        asked=4,
+        heard=[0, 1, 2, 3],
     )
 
 

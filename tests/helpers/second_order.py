@@ -15,8 +15,9 @@ from dqnfed_flwr.config import Settings
 from dqnfed_flwr.data import ClientData
 from dqnfed_flwr.linalg.gram import Basis
 from dqnfed_flwr.methods._base import Method, RoundRows
-from dqnfed_flwr.strategy.solve import Solved, make_batch, solve
+from dqnfed_flwr.strategy.solve import Solved, solve
 from dqnfed_flwr.types import ClientReply, ClientTask, Float64Array
+from tests.helpers.hearings import batch_of
 
 CLASSES, FEATURES, RIDGE = 3, 4, 0.05
 DIM = CLASSES * (FEATURES + 1)
@@ -114,4 +115,5 @@ class Rounds:
         names = self.method.extras(dim).vectors
         vectors = {name: tuple(reply.vectors[name] for reply in replies.values()) for name in names}
         rows = RoundRows(basis, tuple(range(len(replies))), vectors)
-        return solve(self.method, make_batch(replies, rows, self.round), rows)
+        batch = batch_of(replies, rows, self.round, theta_norm=float(np.linalg.norm(self.theta)))
+        return solve(self.method, batch, rows)

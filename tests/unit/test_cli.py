@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine import run as engine_run
 from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.errors import DataError, ModelError, QuorumError
-from dqnfed_flwr.telemetry.events import Listener
+from dqnfed_flwr.telemetry.events import Listener, RoundEvent
 from dqnfed_flwr.telemetry.log import EventLog
 from tests.helpers.runs import make_event, make_result
 
@@ -39,6 +40,8 @@ class FakeRun:
         self.overwrites: list[bool] = []
         self.error: BaseException | None = None
         self.saves = True
+        self.events = EVENTS
+        self.status = "finished"
 
     def __call__(
         self, settings: Settings, *, engine: str, overwrite: bool = False, listeners: Sequence[Listener] = ()
@@ -46,11 +49,11 @@ class FakeRun:
         self.overwrites.append(overwrite)
         self.settings.append(settings)
         self.engines.append(engine)
-        result = make_result(EVENTS, settings=settings)
+        result = replace(make_result(self.events, settings=settings), status=self.status)
         log = [EventLog(Path(settings.output))] if settings.output else []
         for listener in (*log, *listeners):
             listener.on_start(2, [])
-            for event in EVENTS:
+            for event in self.events:
                 listener.on_round(event)
             listener.on_end()
         if settings.output and self.saves:
@@ -78,7 +81,14 @@ def call(*arguments: str) -> Result:
     [
         ((), ["dqnfed demo", "dqnfed run digits", "dqnfed settings", "--version"]),
         (("run",), ["CONFIG is a shipped experiment", "--set KEY=VALUE", "--engine", "--resume", "--json", "--quiet"]),
-        (("run",), ["  dqnfed run mine.yaml --output runs/mine --resume\n", "Exit status: 0"]),
+        (
+            ("run",),
+            [
+                "  dqnfed run mine.yaml --output runs/mine --resume\n",
+                "Exit status: 0",
+                "it ended before its rounds were done",
+            ],
+        ),
         (("demo",), ["FedAvg", "--output DIR", "runs/demo"]),
         (("settings",), ["every setting"]),
     ],
@@ -279,6 +289,40 @@ def test_failed_run_ends_with_status_1_and_the_reason(fake: FakeRun) -> None:
     assert result.stderr == "dqnfed: 1 of 10 clients answered\n"
 
 
+def ended(status: str, **changes: Any) -> list[RoundEvent]:
+    """A round that moved the model, and one after which the run was at its end."""
+    last = replace(make_event(2, None), factor=0.0, losses_after=[1.0] * 4, status=status, **changes)
+    return [EVENTS[0], last]
+
+
+@pytest.mark.parametrize("quiet", [[], ["--quiet"]])
+def test_an_early_end_has_a_status_of_its_own_and_leaves_its_results(
+    fake: FakeRun, tmp_path: Path, quiet: list[str]
+) -> None:
+    fake.status = "pareto-stationary"
+    fake.events = ended("stationary", certificate={0: 0.25, 3: 0.75}, distance=1e-5)
+    json_path = tmp_path / "figures.json"
+    result = call("run", "digits", "--output", str(tmp_path), "--json", str(json_path), *quiet)
+    assert result.exit_code == 4
+    (said,) = result.stderr.splitlines()
+    assert said.startswith("dqnfed: The run ended early, as pareto-stationary, after round 2 of ")
+    assert "clients 3 (0.75), 0 (0.25), weighted so, sum to a vector of length 1e-05" in said
+    for key in ("guarantee.tolerate", "step.on-stationary", "guarantee.entitlement"):
+        assert key in said
+    assert json.loads(json_path.read_text())["status"] == "pareto-stationary"
+    assert (tmp_path / "run.json").exists()
+    assert quiet or ("moved the model" in result.stdout and "1 of 2 rounds" in result.stdout)
+
+
+def test_a_line_search_that_failed_names_who_refused(fake: FakeRun) -> None:
+    fake.status = "line-search-failed"
+    fake.events = ended("line-search-failed", refused=[1, 2], certificate={1: 1.0}, distance=0.5)
+    result = call("run", "digits", "--json", "-")
+    assert result.exit_code == 4
+    assert "clients 1, 2 refused its step, until no length was left to try; a common direction exists" in result.stderr
+    assert json.loads(result.stdout)["rounds_moved"] == 1
+
+
 def test_a_run_that_cannot_go_on_ends_with_status_2(tmp_path: Path) -> None:
     result = call("run", "digits", "--output", str(tmp_path), "--resume", "--quiet")
     assert result.exit_code == 2
@@ -377,6 +421,20 @@ def test_verdict_follows_from_the_figures() -> None:
     assert "80.0% of its test digits with DQN-Fed and on 50.0% with FedAvg" in second
     swapped, _ = verdict(worse, better)
     assert "DQN-Fed: the training loss of some client rose in 1 of 2 rounds" in swapped
+
+
+def test_verdict_counts_rounds_that_moved_the_model() -> None:
+    stayed = [replace(make_event(t, None), factor=0.0, losses_after=[1.0] * 4) for t in (2, 3)]
+    result = make_result([make_event(1, None), *stayed])
+    first, _ = verdict(result, result)
+    assert "every client fell in each of 1 rounds that moved the model, of 3" in first
+
+
+def test_demo_says_that_a_run_ended_early(fake: FakeRun, tmp_path: Path) -> None:
+    fake.status, fake.events = "line-search-failed", ended("line-search-failed", refused=[2])
+    result = call("demo", "--output", str(tmp_path))
+    assert result.exit_code == 0
+    assert "DQN-Fed: The run ended early, as line-search-failed" in " ".join(result.stdout.split())
 
 
 def test_verdict_tells_a_fall_from_a_standstill() -> None:

@@ -25,7 +25,6 @@ OTHER: dict[str, Scalar] = {
     "step.decay": 0.5,
     "step.radius": 1e-3,
     "step.armijo": 0.5,
-    "step.acceptance": 0.5,
     "step.start": 0.125,
     "step.max-factor": 0.25,
     "step.max-fall": 0.01,
@@ -75,17 +74,10 @@ OTHER: dict[str, Scalar] = {
     "local-newton.tolerance": 0.5,
     "local-newton.damping": 2.0,
     "local-newton.matrix": "hessian",
-    "admission.norm-factor": 1.01,
-    "admission.loss-factor": 1.01,
-    "admission.rate-factor": 1.01,
-    "admission.spread": 0.1,
-    "admission.past-factor": 1.01,
-    "admission.min-cosine": 0.9,
-    "admission.min-replies": 3,
-    "admission.veto-limit": 1,
-    "admission.suspend-after": 1,
-    "admission.suspend-rounds": 1,
+    "guarantee.entitlement": "0",
+    "guarantee.tolerate": 1,
 }
+GUARANTEE = ("guarantee.entitlement", "guarantee.tolerate", "guarantee.voters")
 
 
 def test_every_key_of_the_tables_exists() -> None:
@@ -144,8 +136,9 @@ def test_curvature_that_nobody_reads_costs_nothing(method: str) -> None:
         {"method": "fednl", "fednl.form": "diagonal"},
         {"method": "fednl", "participation": 0.7},
         {"method": "ditto"},
-        {"admission.mode": "off", "attack.kind": "random", "attack.clients": "0"},
+        {"attack.kind": "random", "attack.clients": "0"},
         {"partition": "iid", "dqn-fed.form": "two-sided"},
+        {"step-rule": "clipped", "guarantee.tolerate": 1},
         {"partition": "one-class", "split.merge": "4,3,3", "dqn-fed.reference": "none"},
         {"partition": "pathological", "dqn-fed.reference": "momentum", "noise.kind": "pair"},
         {"partition": "shards", "participation": 0.7, "start.epochs": 1},
@@ -162,8 +155,13 @@ def test_what_is_said_to_have_no_effect_has_none(mapping: dict[str, Scalar]) -> 
 @pytest.mark.parametrize(
     ("mapping", "used"),
     [
-        ({}, ["split.alpha", "dqn-fed.scale", "dqn-fed.memory", "admission.spread"]),
-        ({"admission.mode": "off"}, ["split.alpha", "dqn-fed.scale", "dqn-fed.memory"]),
+        ({}, ["split.alpha", "dqn-fed.scale", "dqn-fed.memory", *GUARANTEE]),
+        ({"guarantee.tolerate": 1}, ["split.alpha", "dqn-fed.scale", "dqn-fed.beta", *GUARANTEE]),
+        (
+            {"guarantee.tolerate": 1, "step-rule": "clipped"},
+            ["split.alpha", "dqn-fed.scale", "dqn-fed.memory", "guarantee.voters"],
+        ),
+        ({"method": "fedavg"}, ["split.alpha", "guarantee.voters"]),
         (
             {"participation": 0.5, "noise.kind": "pair", "dqn-fed.form": "anchored"},
             [
@@ -172,17 +170,17 @@ def test_what_is_said_to_have_no_effect_has_none(mapping: dict[str, Scalar]) -> 
                 "dqn-fed.scale",
                 "dqn-fed.beta",
                 "dqn-fed.absent-rounds",
-                "admission.spread",
+                *GUARANTEE,
             ],
         ),
         (
             {"data": "my_own:load", "dqn-fed.reference": "none"},
-            ["split.alpha", "split.shards", "admission.spread"],
+            ["split.alpha", "split.shards", *GUARANTEE],
         ),
-        ({"data": "libsvm:/data/a9a.txt", "partition": "iid"}, ["dqn-fed.scale", "dqn-fed.memory", "admission.spread"]),
+        ({"data": "libsvm:/data/a9a.txt", "partition": "iid"}, ["dqn-fed.scale", "dqn-fed.memory", *GUARANTEE]),
         (
             {"partition": "shards", "dqn-fed.form": "two-sided", "start.epochs": 1, "attack.kind": "zero"},
-            ["split.shards", "start.lr", "attack.share", "dqn-fed.ridge", "admission.spread"],
+            ["split.shards", "start.lr", "attack.share", "dqn-fed.ridge", *GUARANTEE],
         ),
     ],
 )
@@ -191,7 +189,7 @@ def test_keys_that_only_count_where_others_ask_for_them(mapping: dict[str, Scala
     keys = [
         *("split.alpha", "split.shards", "noise.level", "start.lr", "attack.share", "attack.factor"),
         *("curvature.memory", "dqn-fed.scale", "dqn-fed.beta", "dqn-fed.memory", "dqn-fed.absent-rounds"),
-        *("dqn-fed.ridge", "admission.spread"),
+        *("dqn-fed.ridge", *GUARANTEE),
     ]
     unused = without_effect(settings, keys)
     assert [key for key in keys if key not in unused] == used
@@ -205,6 +203,8 @@ def test_keys_that_only_count_where_others_ask_for_them(mapping: dict[str, Scala
         ({"dqn-fed.reference": "momentum"}, "dqn-fed.beta"),
         ({"dqn-fed.reference": "lbfgs", "rounds": 5}, "dqn-fed.memory"),
         ({}, "dqn-fed.scale"),
+        ({}, "guarantee.tolerate"),
+        ({"rounds": 30}, "guarantee.entitlement"),
         ({"participation": 0.34, "rounds": 12}, "dqn-fed.absent-rounds"),
         ({"method": "fedavg"}, "local.decay"),
         ({"method": "fedavg", "local.epochs": 2}, "local.momentum"),

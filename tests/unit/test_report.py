@@ -69,6 +69,12 @@ def test_table_sets_runs_side_by_side() -> None:
     assert rows["best 10 % of clients"] == ["80.00 %", "40.00 %"]
     assert rows["ρ mean (clients whose loss did not rise)"] == ["1.000", "0.750"]
     assert rows["ρ minimum"] == ["1.000", "0.500"]
+    assert rows["not harmed, mean (or below the entitlement)"] == ["1.000", "0.750"]
+    assert rows["moved the model"] == ["2 of 2 rounds"] * 2
+    assert rows["every participant improved, where moved"] == ["2 of 2 rounds", "1 of 2 rounds"]
+    assert rows["heard of those asked, mean"] == ["4.0 of 4.0"] * 2
+    assert rows["overruled (clients)"] == ["0", "0"]
+    assert not any(row.startswith("hold up") for row in rows)
     assert rows["rounds"] == ["2", "2"]
     assert rows["exchanges a round"] == ["1.00", "1.00"]
     assert rows["bytes up, from clients"] == ["2 MB", "2 MB"]
@@ -89,6 +95,17 @@ def test_table_says_who_is_missing_and_why() -> None:
     assert "4 of 9; left out: 0 (other-form: [5]), node 1 (...), node 2 (...) and 2 more" in out.getvalue()
 
 
+def test_a_round_that_left_the_model_as_it_was_improved_nobody() -> None:
+    stayed = [replace(make_event(t, None), factor=0.0, losses_after=[1.0] * 4, refused=[1, 3]) for t in (2, 3)]
+    overruled = replace(make_event(4, None), overruled=[1, 2], heard=[0, 3], refused=[1])
+    rows = table_rows({"run": make_result([make_event(1, None), *stayed, overruled])})
+    assert rows["moved the model"] == ["2 of 4 rounds"]
+    assert rows["every participant improved, where moved"] == ["2 of 2 rounds"]
+    assert rows["heard of those asked, mean"] == ["3.5 of 4.0"]
+    assert rows["overruled (clients)"] == ["2 (1, 2)"]
+    assert rows["hold up the others: refused a step"] == ["1 in 3 of 4 rounds"]  # 3 did in 2, which is not most
+
+
 def test_table_marks_what_is_unknown() -> None:
     rows = table_rows({"DQN-Fed": make_result([make_event(1, None, rho=math.nan)])})
     assert rows["ρ minimum"] == ["–"]
@@ -105,10 +122,19 @@ def test_lines_carry_the_latest_known_figures(monkeypatch: pytest.MonkeyPatch) -
     )
     lines = [re.sub(r" +\d+\.\d s$", "", line) for line in stream.getvalue().splitlines()]
     assert lines == [
-        "DQN-Fed: round 1/3  mean  60.0 %  worst  50.0 %  ρ 1.00",
-        "DQN-Fed: round 2/3  mean  60.0 %  worst  50.0 %  ρ 0.75",
-        "DQN-Fed: round 3/3  mean  90.0 %  worst  90.0 %  ρ 0.75",
+        "DQN-Fed: round 1/3  mean  60.0 %  worst  50.0 %  ρ 1.00  unharmed 1.00  heard 4 of 4  moved 1 of 1",
+        "DQN-Fed: round 2/3  mean  60.0 %  worst  50.0 %  ρ 0.75  unharmed 0.75  heard 4 of 4  moved 2 of 2",
+        "DQN-Fed: round 3/3  mean  90.0 %  worst  90.0 %  ρ 0.75  unharmed 0.75  heard 4 of 4  moved 3 of 3",
     ]
+
+
+def test_lines_count_rounds_that_moved_and_votes_that_were_overruled() -> None:
+    standing = progress.Standing()
+    assert str(standing) == "mean     –   worst     –   ρ –"
+    standing.update(replace(make_event(1, None, rho=0.5), entitlement=2.0, heard=[0, 1, 2], overruled=[3]))
+    assert str(standing).endswith("ρ 0.50  unharmed 1.00  heard 3 of 4  moved 1 of 1  overruled 1")
+    standing.update(replace(make_event(2, None), factor=0.0))
+    assert str(standing).endswith("ρ 1.00  unharmed 1.00  heard 4 of 4  moved 1 of 2  overruled 1")
 
 
 def test_fast_rounds_leave_the_first_and_the_last_line() -> None:
@@ -133,6 +159,7 @@ def test_live_bar_ends_with_the_last_round() -> None:
     last = stream.getvalue().split("\r")[-1]
     assert "DQN-Fed" in last
     assert "round 2/2 mean  85.0 %  worst  80.0 %  ρ 0.50" in last
+    assert "unharmed 0.50  heard 4 of 4  moved 2 of 2" in last
 
 
 def test_terminal_gets_the_bar_and_a_pipe_gets_lines() -> None:

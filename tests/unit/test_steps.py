@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -211,28 +212,79 @@ def test_a_client_that_found_no_rung_sends_the_factor_below_the_ladder() -> None
     assert rule.judge(rule.propose(scale()), {0: HOLDS, 1: FAILS}, scale()) == Verdict(False, 0.125)
 
 
+def test_every_vote_counts_however_many_agree() -> None:
+    rule = probed()
+    probes = dict.fromkeys(range(9), HOLDS) | {9: back(0.5)}
+    assert rule.judge(rule.propose(scale()), probes, scale()) == Verdict(False, 0.5)
+
+
 @pytest.mark.parametrize(
-    ("acceptance", "holding", "accepted"),
-    [
-        (1.0, 10, True),
-        (1.0, 9, False),
-        (0.9, 9, True),
-        (0.9, 8, False),
-        (0.3, 3, True),
-        (0.01, 1, True),
-        (0.01, 0, False),
-    ],
+    ("doubtful", "doubters", "following"),
+    [(0, 0, 0.5), (1, 0, 0.25), (1, 1, 0.5), (2, 1, 0.25), (2, 2, 0.5), (3, 2, 0.25)],
 )
-def test_a_share_of_the_participants_may_be_enough(acceptance: float, holding: int, accepted: bool) -> None:
-    rule = probed(acceptance=acceptance)
-    probes = {client: HOLDS if client < holding else back(0.5) for client in range(10)}
-    assert rule.judge(rule.propose(scale()), probes, scale()).accepted is accepted
+def test_the_doubts_of_as_many_as_may_lie_hold_up_no_growth(doubtful: int, doubters: int, following: float) -> None:
+    told = replace(scale(), doubters=doubters)
+    for doubt in (HOLDS, Probe(0.5, True, grown_holds=False)):
+        rule = probed(grow_every=1, start=0.25)
+        probes = {client: doubt if client < doubtful else GROWS for client in range(5)}
+        assert rule.judge(rule.propose(told), probes, told) == Verdict(True, 0.25)
+        assert rule.propose(told).factor == following
 
 
-def test_with_a_share_only_the_neediest_of_that_share_sets_the_factor() -> None:
-    rule = probed(acceptance=0.5)
-    probes = {0: back(0.5), 1: back(0.25), 2: back(0.125), 3: FAILS}
-    assert rule.judge(rule.propose(scale()), probes, scale()) == Verdict(False, 0.25)
+def test_doubters_accept_no_candidate_for_others() -> None:
+    told = replace(scale(), doubters=3)
+    rule = probed()
+    assert rule.judge(rule.propose(told), {0: HOLDS, 1: back(0.5)}, told) == Verdict(False, 0.5)
+
+
+CONTESTED = replace(scale(), contested=True)
+
+
+def test_contested_rounds_have_a_pace_of_their_own() -> None:
+    rule = probed(grow_every=0)
+    assert rule.judge(rule.propose(CONTESTED), {0: back(2.0**-5)}, CONTESTED) == Verdict(False, 2.0**-5)
+    assert rule.propose(scale()).factor == 1.0  # what was asked for there slows down no other round
+    assert rule.propose(CONTESTED).factor == 2.0**-5
+    assert rule.judge(rule.propose(scale()), {0: back(0.5)}, scale()) == Verdict(False, 0.5)
+    assert (rule.propose(scale()).factor, rule.propose(CONTESTED).factor) == (0.5, 2.0**-5)
+
+
+def test_a_miss_of_a_contested_round_asks_for_growth_there_alone() -> None:
+    rule = probed(grow_every=100)
+    rule.judge(rule.propose(CONTESTED), {0: back(2.0**-5)}, CONTESTED)
+    rule.judge(rule.retry(2.0**-5), {0: HOLDS}, CONTESTED)
+    assert rule.propose(CONTESTED).grow
+    assert not rule.propose(scale()).grow
+    rule.judge(rule.propose(CONTESTED), {0: GROWS}, CONTESTED)
+    assert (rule.propose(CONTESTED).factor, rule.propose(scale()).factor) == (2.0**-4, 1.0)
+
+
+def test_a_contested_round_in_which_nothing_suits_ends_its_own_search_alone() -> None:
+    rule = probed(min_move=0.1, start=1.0, grow_every=0)
+    rule.judge(rule.propose(scale()), {0: back(0.5)}, scale())
+    still = replace(scale(norm=2.0, theta_norm=10.0), contested=True)
+    assert rule.judge(Ladder(1.0), {0: FAILS}, still) == Verdict(False, 0.0, True)
+    assert (rule.propose(CONTESTED).factor, rule.propose(scale()).factor) == (1.0, 0.5)
+
+
+def test_both_paces_are_remembered_across_a_stop() -> None:
+    rule = after_a_miss(2.0**-3, grow_every=100)
+    rule.judge(rule.propose(CONTESTED), {0: back(2.0**-5)}, CONTESTED)
+    state = rule.export_state()
+    assert set(state) == {f"{kind}{key}" for kind in ("", "contested_") for key in ("factor", "first", "missed")}
+    copy = probed(grow_every=100)
+    copy.restore_state(state)
+    assert copy.export_state() == state
+    for told in (scale(number=7), replace(CONTESTED, round=7)):
+        assert copy.propose(told) == rule.propose(told)
+    assert copy.propose(scale()).factor != copy.propose(CONTESTED).factor
+
+
+def test_a_state_of_one_pace_is_that_of_both() -> None:
+    older = probed(grow_every=100)
+    older.restore_state({"factor": 0.25, "first": 0.5, "missed": 1.0})
+    assert (older.propose(scale()).factor, older.propose(CONTESTED).factor) == (0.25, 0.25)
+    assert (older.propose(scale()).grow, older.propose(CONTESTED).grow) == (True, False)
 
 
 def test_probed_gives_up_where_the_model_would_hardly_move() -> None:

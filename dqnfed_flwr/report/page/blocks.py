@@ -95,6 +95,14 @@ def tiles(section: Section) -> str:
         )
     ]
     shown.append((_plus_minus(figures["rho_mean"].mean, math.nan, 3), "ρ: clients whose loss did not rise"))
+    shown.append((_plus_minus(figures["unharmed_mean"].mean, math.nan, 3), "clients that were not harmed"))
+    rounds = _plus_minus(figures["rounds"].mean, math.nan, 1)
+    shown.append(
+        (
+            f"{_plus_minus(figures['rounds_moved'].mean, math.nan, 1)}<small> of {rounds}</small>",
+            "rounds moved the model, mean over seeds",
+        )
+    )
     found = [finding for each in section.claims.values() for finding in each if finding.bounded]
     if found:
         held = sum(finding.verdict is Verdict.BORNE_OUT for finding in found)

@@ -123,7 +123,7 @@ def test_the_candidate_is_probed_on_the_line_the_message_names() -> None:
     def loss(a: float) -> float:
         return one.work(ClientTask(9, 9), start - a * step).loss
 
-    task = ClientTask(2, 2, True, True, False, 1.0, True, 12, at_start.loss, slope)
+    task = ClientTask(2, 2, True, True, False, 1.0, True, 12, at_start.loss, slope=slope)
     reply = one.work(task, start - step, step)
     probe = reply.probe
     assert probe is not None
@@ -137,7 +137,7 @@ def test_the_candidate_is_probed_on_the_line_the_message_names() -> None:
 
     small = probe.back_factor / 4
     again = one.work(
-        ClientTask(3, 2, False, True, False, small, True, 0, at_start.loss, slope), start - small * step, step
+        ClientTask(3, 2, False, True, False, small, True, 0, at_start.loss, slope=slope), start - small * step, step
     )
     assert again.probe is not None
     assert (again.probe.holds, again.probe.grown_holds) == (True, True)
@@ -264,7 +264,7 @@ def test_fit_and_evaluate_speak_lists(batchnorm: str) -> None:
     assert isinstance(one, NumPyClient)
     model, step = theta(dim=23), theta(3, dim=23)
     values = list(buffers().values())
-    task = ClientTask(2, 1, True, True, True, 0.5, True, 2, 1e9, 0.0)
+    task = ClientTask(2, 1, True, True, True, 0.5, True, 2, reference_loss=1e9)
     expected = direct.work(task, model, step, buffers())
     arrays, examples, metrics = one.fit([model, step, *values], write_task(task, has_step=True))
     assert examples == 30

@@ -74,7 +74,9 @@ def test_searches_come_first_and_their_choice_is_run_with_all_seeds(tmp_path: Pa
     assert (rows[0].label, rows[1].label, rows[1].point) == ("FedAvg", "q-FFL (q=1.0)", {"q-ffl.q": 1.0})
     assert [len(row.good) for row in rows] == [2, 2]
     assert [trial.figures["mean"] for trial in rows[1].trials] == [0.4, 0.8, 0.8]
-    assert lines[0].startswith("[1/7] q-FFL (q=0.1), seed 0: 1 rounds, mean  70.0 %  worst  50.0 %  ρ 1.00, ")
+    assert lines[0].startswith(
+        "[1/7] q-FFL (q=0.1), seed 0: 1 rounds, mean  70.0 %  worst  50.0 %  ρ 1.00  unharmed 1.00  "
+    )
     assert lines[-1].startswith("[7/7] ")
     assert "; 0 to go, " in lines[-1]
 

@@ -7,7 +7,7 @@ from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.methods.registry import METHODS
 
-GENERAL = {"split", "noise", "start", "attack", "local", "curvature", "step", "admission"}
+GENERAL = {"split", "noise", "start", "attack", "local", "curvature", "step", "guarantee"}
 
 
 def test_methods_with_settings_of_their_own() -> None:

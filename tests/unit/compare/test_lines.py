@@ -46,12 +46,16 @@ def test_evaluations_count_from_the_beginning_and_rho_since_the_one_before() -> 
         "round": 2,
         "rho": 0.75,
     }
-    assert {key: fourth[key] for key in ("exchanges", "bytes_up", "bytes_down", "seconds", "rho")} == {
+    assert {
+        key: fourth[key] for key in ("exchanges", "bytes_up", "bytes_down", "seconds", "moved", "rho", "unharmed")
+    } == {
         "exchanges": 8,
         "bytes_up": 40,
         "bytes_down": 120,
         "seconds": 1.0,
+        "moved": 4,
         "rho": 0.0,
+        "unharmed": 0.0,
     }
     exact = fairness_report([0.4, 0.8])
     assert {key: fourth[key] for key in exact} == {key: float(f"{value:.6g}") for key, value in exact.items()}

@@ -40,7 +40,26 @@ def test_a_run_is_read_back_with_its_figures(job: Job) -> None:
     assert (record.good, record.status, record.accuracies) == (True, "finished", {0: 0.5, 1: 0.7})
     assert record.figures["mean"] == pytest.approx(0.6)
     assert (record.figures["rho_mean"], record.figures["rho_min"]) == pytest.approx((2.5 / 3, 0.5))
+    assert record.figures["unharmed_mean"] == pytest.approx(2.5 / 3)
     assert (record.figures["rounds"], record.figures["exchanges"], record.figures["bytes_up"]) == (3, 3, 3_000_000)
+
+
+def test_figures_tell_what_rounds_did_to_the_clients(tmp_path: Path) -> None:
+    # Round 2 left the model as it was; in round 3 a loss rose from 0.5 to 0.6, which an entitlement of 0.7 allows.
+    moved = make_event(1, None)
+    stayed = replace(make_event(2, None), factor=0.0, losses_after=[1.0] * 4)
+    served = replace(
+        make_event(3, (0.4, 0.8), rho=0.75),
+        losses_before=[1.0, 1.0, 1.0, 0.5],
+        losses_after=[0.9, 0.9, 0.9, 0.6],
+        entitlement=0.7,
+        heard=[0, 1],
+        overruled=[2],
+    )
+    figures = read_record(written(tmp_path, [moved, stayed, served])).figures
+    assert figures["rho_mean"] == pytest.approx(2.75 / 3)
+    assert (figures["unharmed_mean"], figures["rounds_moved"], figures["rounds_improved"]) == (1.0, 2, 1)
+    assert (figures["asked_mean"], figures["heard_mean"], figures["overruled"]) == pytest.approx((4.0, 10 / 3, 1))
 
 
 def test_figures_are_those_of_each_of_the_last_evaluations_averaged(tmp_path: Path) -> None:

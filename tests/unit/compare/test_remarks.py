@@ -56,15 +56,15 @@ def test_runs_with_fewer_evaluations_than_asked_for_are_named() -> None:
     assert remarks(made)[1:] == ["Not all runs have 2 evaluations: FedAvg 1."]
 
 
-def test_clients_that_admission_left_out_are_counted() -> None:
+def test_clients_that_were_not_heard_are_counted() -> None:
     made = make_comparison({"dqn-fed": [[0.5, 0.7]], "fedavg": [[0.5, 0.7]]})
     events = made.rows[0].records[0].events
     drops = [
-        DroppedClient(0, "norm-out-of-range", "far"),
-        DroppedClient(1, "suspended", ""),
+        DroppedClient(0, "contradiction", "it said two things"),
+        DroppedClient(1, "overruled", ""),
         DroppedClient(2, "absent", ""),
     ]
     changes = [replace(event, dropped=drops[: place + 1]) for place, event in enumerate(events)]
     assert remarks(changed(made, 0, events=tuple(changes))) == [
-        "DQN-Fed: admission left clients out, in all rounds of all seeds: norm-out-of-range 3, suspended 2."
+        "DQN-Fed: clients were not heard, in all rounds of all seeds: contradiction 3, overruled 2."
     ]

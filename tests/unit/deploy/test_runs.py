@@ -87,6 +87,16 @@ def test_a_run_that_completes(flower: Flower) -> None:
     assert any(" run " in line and line.endswith("hospital --format json") for line in flower.calls)
 
 
+@pytest.mark.parametrize("arguments", [["submit", "digits", "hospital"], ["logs", RUN, "hospital", "--follow"]])
+def test_a_run_that_completes_before_its_rounds_are_done(flower: Flower, arguments: list[str]) -> None:
+    words = "The run ended early, as pareto-stationary, after round 2 of 9: no step lowers every loss. What can be done"
+    flower.answers["log"] = f"{LOG}\n\033[93mWARNING \033[0m:   {words}"
+    flower.write()
+    result = call(*arguments)
+    assert (result.exit_code, result.stderr) == (4, f"dqnfed: {words}\n")
+    assert result.stdout.endswith(f"run {RUN} is completed\n")
+
+
 @pytest.mark.parametrize("state", ["finished:failed", "finished:stopped"])
 def test_a_run_that_does_not(flower: Flower, state: str) -> None:
     flower.status("running", state, details="ServerApp failed with exception: 1 usable replies")

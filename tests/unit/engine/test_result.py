@@ -55,7 +55,9 @@ def test_the_json_holds_settings_and_figures(tmp_path: Path) -> None:
     record = json.loads((tmp_path / RUN).read_text())
     assert record["settings"]["dqn-fed.beta"] == 0.5
     assert set(record["final"]) >= {"mean", "std", "worst10", "best10", "angle_deg", "kl_uniform", "jain"}
-    assert record["improved_ratio"] == [1.0, 0.75]
+    assert record["improved_ratio"] == record["unharmed_ratio"] == [1.0, 0.75]
+    assert (record["rounds_moved"], record["moved"]) == (2, [True, True])
+    assert (record["asked"], record["heard"], record["overruled"]) == ([4, 4], [4, 4], [0, 0])
     assert record["rounds"] == 2
 
 

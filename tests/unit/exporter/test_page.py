@@ -62,4 +62,5 @@ def test_a_browser_shows_runs_clients_and_nodes(tmp_path: Path) -> None:
     assert "12 of 12" in shown
     assert "<img" not in shown
     assert shown.count('fill="var(--red)"') == 6  # rounds of a low ratio
+    assert all(word in shown for word in ("clients not harmed", "heard of those asked", "4 of 4", "votes overruled"))
     assert all(word in shown for word in ("absent", "offline", "<polygon", "ServerApp raised", "live, "))

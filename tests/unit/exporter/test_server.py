@@ -61,6 +61,8 @@ def test_paths(tmp_path: Path) -> None:
         assert "default-src 'none'" in headers["content-security-policy"]
         state = json.loads(get(server, "/api/state.json")[2])
         assert [(run["name"], run["state"], run["round"]) for run in state["runs"]] == [("a", "running", 3)]
+        figures = ("asked_clients", "heard_clients", "unharmed_clients_ratio", "moved_rounds")
+        assert [state["runs"][0][key] for key in (*figures, "clients_overruled_total")] == [4, 4, 1, 3, 0]
         assert [record["round"] for record in json.loads(get(server, "/api/rounds/a")[2])] == [1, 2, 3]
         assert get(server, "/metrics", "HEAD")[::2] == (200, b"")
         assert get(server, "/metrics", "POST")[0] == 501

@@ -16,7 +16,7 @@ from dqnfed_flwr.methods._base import Method, RoundRows
 from dqnfed_flwr.methods.anchor_alone import AnchorAlone
 from dqnfed_flwr.methods.anchors import Anchor
 from dqnfed_flwr.methods.registry import make_method
-from dqnfed_flwr.types import Float64Array
+from dqnfed_flwr.types import Float64Array, RoundBatch
 from tests.helpers.quadratics import Quadratic, spread_out
 from tests.helpers.rounds import decide
 
@@ -102,7 +102,7 @@ class Broken(Anchor):
     def __init__(self, proposal: Callable[[Tensor], Tensor]) -> None:
         self.proposal, self.forgot = proposal, 0
 
-    def propose(self, mean_gradient: Tensor, rows: RoundRows, shares: Float64Array) -> Tensor:
+    def propose(self, mean_gradient: Tensor, rows: RoundRows, batch: RoundBatch) -> Tensor:
         return self.proposal(mean_gradient)
 
     def forget(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,16 +11,17 @@ from torch import Tensor
 
 from dqnfed_flwr.linalg.dense_bfgs import inverse_update
 from dqnfed_flwr.linalg.gram import Basis
+from dqnfed_flwr.linalg.lbfgs import SMALLEST_MOVE
 from dqnfed_flwr.methods._base import RoundRows
 from dqnfed_flwr.methods.anchors import Anchor, GradientAnchor, LbfgsAnchor, MomentumAnchor, UpdateAnchor
-from dqnfed_flwr.types import Float64Array
+from dqnfed_flwr.types import Float64Array, RoundBatch
 
-SHARES = np.array([0.25, 0.75])
+BATCH = RoundBatch(np.eye(2), np.ones(2), np.ones(2), np.array([0.25, 0.75]), (0, 1), 1, theta_norm=1.0)
 ROWS = RoundRows(Basis(3, 3, torch.float64), (0, 1), {"update": (np.array([4.0, 0, 0]), np.array([0.0, 4, 0]))})
 
 
-def propose(anchor: Anchor, gradient: list[float] | Float64Array) -> Float64Array:
-    return np.asarray(anchor.propose(vector(gradient), ROWS, SHARES))
+def propose(anchor: Anchor, gradient: list[float] | Float64Array, batch: RoundBatch = BATCH) -> Float64Array:
+    return np.asarray(anchor.propose(vector(gradient), ROWS, batch))
 
 
 def vector(values: list[float] | Float64Array) -> Tensor:
@@ -116,6 +119,77 @@ def test_lbfgs_forms_one_pair_a_move_and_none_where_the_model_stayed(rng: np.ran
     assert "move" not in anchor.export_state()
     anchor.forget()
     np.testing.assert_allclose(propose(anchor, [1, 0, 0]), [0.1, 0, 0])
+
+
+def pairs_of(anchor: Anchor) -> int:
+    return sum(name.startswith("s") for name in anchor.export_state())
+
+
+OTHERS = replace(BATCH, clients=(0, 2))
+ONE_APART = replace(BATCH, shares=np.array([1.0, 0.0]))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "pairs"),
+    [
+        (BATCH, BATCH, 1),
+        (BATCH, replace(BATCH, shares=np.array([0.5, 0.5])), 1),  # of the same clients
+        (BATCH, OTHERS, 0),
+        (BATCH, ONE_APART, 0),
+        (ONE_APART, BATCH, 0),
+        (ONE_APART, replace(OTHERS, shares=np.array([1.0, 0.0])), 1),  # of client 0 alone, both
+    ],
+)
+@pytest.mark.parametrize("stopped", [False, True])
+def test_means_of_different_clients_make_no_pair(
+    rng: np.random.Generator, first: RoundBatch, second: RoundBatch, pairs: int, stopped: bool
+) -> None:
+    bowl = Bowl(rng)
+    anchor: Anchor = LbfgsAnchor(lr=0.1, memory=5)
+    step = propose(anchor, bowl.gradient(np.zeros(3)), first)
+    anchor.settle(vector(step), 1.0)
+    if stopped:
+        anchor = reborn(anchor, LbfgsAnchor(lr=0.1, memory=5))
+    propose(anchor, bowl.gradient(-step), second)
+    assert pairs_of(anchor) == pairs
+
+
+def test_after_a_change_of_clients_the_next_pair_is_that_of_the_new_ones(rng: np.random.Generator) -> None:
+    bowl, anchor, x = Bowl(rng), LbfgsAnchor(lr=0.1, memory=5), np.zeros(3)
+    held = []
+    for batch in (BATCH, OTHERS, OTHERS):
+        step = propose(anchor, bowl.gradient(x), batch)
+        held.append(pairs_of(anchor))
+        anchor.settle(vector(step), 1.0)
+        x = x - step
+    assert held == [0, 0, 1]
+
+
+@pytest.mark.parametrize(("share", "pairs"), [(0.9, 0), (1.1, 1)])
+def test_a_move_within_the_rounding_of_the_model_makes_no_pair(share: float, pairs: int) -> None:
+    # The move is (1, 0, 0): as long as SMALLEST_MOVE rounding units of a model of this norm, up to `share`.
+    norm = 1 / (SMALLEST_MOVE * np.finfo(np.float64).eps) / share
+    anchor, far = LbfgsAnchor(lr=1.0, memory=5), replace(BATCH, theta_norm=norm)
+    propose(anchor, [1.0, 0.0, 0.0], far)
+    anchor.settle(vector([-1.0, 0.0, 0.0]), 1.0)
+    propose(anchor, [2.0, 0.0, 0.0], far)
+    assert pairs_of(anchor) == pairs
+
+
+def test_a_state_of_an_earlier_version_makes_a_pair_of_its_last_move_as_it_did_then() -> None:
+    anchor = LbfgsAnchor(lr=1.0, memory=5)
+    propose(anchor, [1.0, 0.0, 0.0])
+    anchor.settle(vector([-1.0, 0.0, 0.0]), 1.0)
+    state = anchor.export_state()
+    del state["of"]
+    older = LbfgsAnchor(lr=1.0, memory=5)
+    older.restore_state(state)
+    assert "of" not in older.export_state()
+    propose(older, [2.0, 0.0, 0.0])
+    assert pairs_of(older) == 1
+    older.settle(vector([-1.0, 0.0, 0.0]), 1.0)
+    propose(older, [3.0, 0.0, 0.0], OTHERS)  # from here on it knows
+    assert pairs_of(older) == 1
 
 
 @pytest.mark.parametrize("settled", [True, False])

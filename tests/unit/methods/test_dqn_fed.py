@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,13 +13,17 @@ from hypothesis import strategies as st
 
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import RunError
+from dqnfed_flwr.guarantee.overrule import certificate
 from dqnfed_flwr.linalg.gram import Basis
 from dqnfed_flwr.linalg.gram_schmidt import newton_rate_step
 from dqnfed_flwr.methods._base import Method, RoundRows
+from dqnfed_flwr.methods.rates import MAX_INVERSE_CURVATURE
 from dqnfed_flwr.methods.registry import make_method
-from dqnfed_flwr.types import RoundBatch
-from tests.helpers.gradient_sets import conflicting_set
+from dqnfed_flwr.types import Float64Array, RoundBatch
+from tests.helpers.gradient_sets import conflicting_set, random_set
 from tests.helpers.rounds import decide
+
+Rows = Callable[[np.random.Generator, int, int], Float64Array]
 
 
 def dqn_fed(**mapping: Any) -> Method:
@@ -174,17 +179,188 @@ def test_opposite_gradients_have_no_common_step(form: str) -> None:
     assert solved.norm == 0
 
 
-def test_a_retreat_is_one_sided_and_ends_with_its_round() -> None:
+def test_a_retreat_is_one_sided_then_with_equal_cosines_and_ends_with_its_round() -> None:
     grads = np.array([[1.0, 0], [-0.5, 1]])
-    method = dqn_fed(reference="gradient")
+    method, one_sided = dqn_fed(reference="gradient"), dqn_fed(form="one-sided")
     assert method.retreat()
-    assert not method.retreat()  # once
     solved = decide(method, grads)
     assert solved.combination.notes == {"retreat": 1.0}
-    assert np.array_equal(solved.step, decide(dqn_fed(form="one-sided"), grads).step)
+    assert np.array_equal(solved.step, decide(one_sided, grads).step)
+    assert method.retreat()
+    assert one_sided.retreat()
+    further = decide(method, grads)
+    assert np.array_equal(further.step, decide(one_sided, grads).step)
+    assert not np.array_equal(further.step, solved.step)
+    assert not method.retreat()  # nothing else is left
     method.settle(solved.step, 0.0)
     assert "retreat" not in decide(method, grads).combination.notes
     assert method.retreat()
+    assert np.array_equal(decide(method, grads).step, solved.step)
+
+
+@pytest.mark.parametrize("retreats", [0, 1, 2])
+def test_how_far_it_has_retreated_is_remembered_across_a_stop(retreats: int) -> None:
+    grads = np.array([[1.0, 0], [-0.5, 1]])
+    for form in ({"form": "one-sided"}, {"reference": "gradient"}):
+        method, restored = dqn_fed(**form), dqn_fed(**form)
+        for _ in range(retreats):
+            method.retreat()
+        restored.restore_state({name: np.array(value) for name, value in method.export_state().items()})
+        assert np.array_equal(decide(restored, grads).step, decide(method, grads).step)
+        assert restored.retreat() == method.retreat()
+
+
+def test_a_state_of_an_earlier_version_has_not_fallen_back_to_equal_cosines() -> None:
+    grads = np.array([[1.0, 0], [-0.5, 1]])
+    method = dqn_fed(form="one-sided")
+    method.retreat()
+    method.restore_state({})
+    assert np.array_equal(decide(method, grads).step, decide(dqn_fed(form="one-sided"), grads).step)
+
+
+def test_equal_cosines_take_their_length_from_the_median_rate() -> None:
+    # Rates over norms are 4/2 and 3/1, 5/2 in the middle: that is the product with both unit gradients.
+    method = dqn_fed(**{"form": "one-sided", "rate-spread": 0})
+    assert method.retreat()
+    solved = decide(method, np.array([[2.0, 0], [0, 1]]), rates=[4, 3])
+    np.testing.assert_allclose(solved.step, [2.5, 2.5], rtol=1e-14)
+    assert solved.combination.notes == {"equal_cosines": 1.0}
+    assert solved.combination.length == pytest.approx(12.5)
+    assert not method.retreat()  # once a round
+    method.settle(solved.step, 1.0)
+    again = decide(method, np.array([[2.0, 0], [0, 1]]), rates=[4, 3])
+    np.testing.assert_allclose(again.step, [2.0, 3.0], rtol=1e-14)
+    assert "equal_cosines" not in again.combination.notes
+
+
+@given(seed=st.integers(0, 10_000), rows=st.sampled_from([conflicting_set, random_set]))
+def test_no_direction_has_a_larger_smallest_cosine(seed: int, rows: Rows) -> None:
+    rng = np.random.default_rng(seed)
+    grads = rows(rng, 5, 15)
+    method = dqn_fed(form="one-sided")
+    method.retreat()
+    solved = decide(method, grads, rates=rng.uniform(0.5, 2.0, 5))
+    cosines = solved.slopes / np.linalg.norm(grads, axis=1) / solved.norm
+    assert cosines.min() == pytest.approx(certificate(grads @ grads.T, range(5)).distance, rel=1e-9)
+
+
+def test_a_served_client_asks_only_not_to_rise_above_its_entitlement() -> None:
+    # u_x >= 1 and -u_x + u_y / 2 >= -s: the shortest is (1, 2 (1 - s)), or (1, 0) where s is 1 or more.
+    grads = np.array([[1.0, 0], [-1, 0.5]])
+    for slack, expected in ((0.25, [1.0, 1.5]), (1.0, [1.0, 0.0]), (5.0, [1.0, 0.0])):
+        method = dqn_fed(**{"form": "one-sided", "rate-spread": 0})
+        solved = decide(method, grads, rates=[1, 1], slack=[0.0, slack])
+        np.testing.assert_allclose(solved.step, expected, atol=1e-12)
+        assert solved.slopes[1] >= -slack * (1 + 1e-12)
+    strict = decide(dqn_fed(**{"form": "one-sided", "rate-spread": 0}), grads, rates=[1, 1], slack=[0.0, 0.0])
+    np.testing.assert_allclose(strict.step, [1.0, 4.0], rtol=1e-12)
+
+
+def test_the_two_sided_form_knows_no_entitlement() -> None:
+    grads = np.array([[2.0, 0], [0, 1]])
+    method = dqn_fed(**{"form": "two-sided", "rate-spread": 0})
+    np.testing.assert_allclose(decide(method, grads, rates=[4, 3], slack=[0.0, 9.0]).step, [2, 3], rtol=1e-14)
+
+
+def test_equal_cosines_are_those_of_clients_above_their_entitlement() -> None:
+    # Opposite gradients, and too little slack for the rate of client 0: it alone is left, at 4/2 a unit gradient.
+    grads = np.array([[2.0, 0], [-1, 0]])
+    solved = decide(dqn_fed(**{"form": "one-sided", "rate-spread": 0}), grads, rates=[4, 1], slack=[0.0, 0.25])
+    np.testing.assert_allclose(solved.step, [2.0, 0.0], rtol=1e-14)
+    assert (solved.combination.status, solved.combination.notes) == ("converged", {"equal_cosines": 1.0})
+
+
+def test_where_all_are_served_equal_cosines_are_those_of_all() -> None:
+    method = dqn_fed(**{"form": "one-sided", "rate-spread": 0})
+    method.retreat()
+    solved = decide(method, np.array([[2.0, 0], [0, 1]]), rates=[4, 3], slack=[0.1, 0.2])
+    np.testing.assert_allclose(solved.step, [2.5, 2.5], rtol=1e-14)
+
+
+@settings(max_examples=50)
+@given(seed=st.integers(0, 10_000), served=st.lists(st.booleans(), min_size=5, max_size=5))
+def test_what_each_client_asks_for_is_met(seed: int, served: list[bool]) -> None:
+    rng = np.random.default_rng(seed)
+    grads, rates = conflicting_set(rng, 5, 15), rng.uniform(0.5, 2.0, 5)
+    slack = np.where(served, rng.uniform(0.01, 1.0, 5), 0.0)
+    above = slack == 0
+    descent = np.maximum(grads @ (0.3 * grads.mean(axis=0)), 0)[above]
+    scaled = descent.mean() * rates / rates[above].mean() if above.any() else rates
+    for form, wanted in (("one-sided", rates), ("anchored", scaled)):
+        method = dqn_fed(**{"form": form, "reference": "gradient", "lr": 0.3, "rate-spread": 0})
+        solved = decide(method, grads, rates=rates, slack=[*slack])
+        assert solved.combination.status == "converged"
+        demands = np.where(above, wanted, -slack)
+        assert (solved.slopes >= demands - 1e-9 * np.linalg.norm(grads, axis=1) * solved.norm).all()
+
+
+def test_anchored_changes_the_reference_for_a_served_client_as_little_as_its_slack_asks() -> None:
+    # The reference (1, 1/4) has client 0's loss fall by 4, which is all that is asked of it, and lets client 1's rise
+    # by 15/8. With 4 u_x >= 4 and -2 u_x + u_y / 2 >= -s the nearest is (1, 2 (2 - s)) while that is above 1/4.
+    grads = np.array([[4.0, 0], [-2, 0.5]])
+    for slack, expected in ((1.0, [1.0, 2.0]), (1.875, [1.0, 0.25]), (9.0, [1.0, 0.25])):
+        method = dqn_fed(**{"reference": "gradient", "lr": 1.0, "rate-spread": 0})
+        solved = decide(method, grads, rates=[3, 5], slack=[0.0, slack])
+        np.testing.assert_allclose(solved.step, expected, rtol=1e-12)
+        assert "retreat" not in solved.combination.notes
+        assert solved.slopes[1] >= -slack * (1 + 1e-12)
+
+
+def test_where_all_are_served_the_reference_is_the_step_as_far_as_slack_allows() -> None:
+    # With slack 1, client 1 lacks 7/8 along the reference (1, 1/4): 7/34 of its gradient (-2, 1/2) make up for that.
+    grads = np.array([[4.0, 0], [-2, 0.5]])
+    for slack, expected in (([9.0, 9.0], [1.0, 0.25]), ([9.0, 1.0], [10 / 17, 6 / 17])):
+        method = dqn_fed(**{"reference": "gradient", "lr": 1.0, "rate-spread": 0})
+        np.testing.assert_allclose(decide(method, grads, slack=slack).step, expected, rtol=1e-12)
+
+
+def test_anchored_falls_back_to_equal_cosines_where_no_step_suits_the_served() -> None:
+    grads = np.array([[2.0, 0], [-1, 0]])
+    method = dqn_fed(**{"reference": "gradient", "lr": 1.0, "rate-spread": 0})
+    solved = decide(method, grads, rates=[4, 1], slack=[0.0, 0.25])
+    np.testing.assert_allclose(solved.step, [2.0, 0.0], rtol=1e-14)
+    assert solved.combination.notes["retreat"] == 1.0
+
+
+@settings(max_examples=50)
+@given(seed=st.integers(0, 10_000), client=st.integers(0, 4), power=st.integers(-60, 60))
+@pytest.mark.parametrize("retreats", [0, 1])
+def test_the_unit_in_which_a_client_counts_its_loss_does_not_matter(
+    retreats: int, seed: int, client: int, power: int
+) -> None:
+    # c f has the gradient c g and the rate c d~. A spread that holds no rate leaves the solve as it is; equal cosines
+    # keep their direction.
+    rng = np.random.default_rng(seed)
+    grads, rates = conflicting_set(rng, 5, 15), rng.uniform(0.5, 2.0, 5)
+    unit = np.ones(5)
+    unit[client] = 2.0**power
+    steps = []
+    for factors in (np.ones(5), unit):
+        method = dqn_fed(**{"form": "one-sided", "rate-spread": 1e100})
+        for _ in range(retreats):
+            method.retreat()
+        solved = decide(method, grads * factors[:, None], rates=rates * factors)
+        assert solved.combination.excluded == {}
+        steps.append(np.asarray(solved.step))
+    one, other = (step / (float(np.linalg.norm(step)) if retreats else 1.0) for step in steps)
+    np.testing.assert_allclose(other, one, atol=1e-9 * float(np.linalg.norm(one)))
+
+
+@settings(max_examples=50)
+@given(seed=st.integers(0, 10_000), client=st.integers(0, 4), power=st.integers(-60, 10))
+def test_a_short_row_is_heard_in_the_direction_like_any_other(seed: int, client: int, power: int) -> None:
+    # Without the limit a rate beyond `MAX_INVERSE_CURVATURE` would have it left out.
+    rng = np.random.default_rng(seed)
+    grads, rates = conflicting_set(rng, 5, 15), rng.uniform(0.5, 2.0, 5)
+    grads[client] *= 2.0**power  # the rate stays
+    for form in ("one-sided", "anchored"):
+        solved = decide(dqn_fed(form=form), grads, rates=rates)
+        assert (solved.combination.excluded, solved.combination.status) == ({}, "converged")
+        cosines = solved.slopes / np.linalg.norm(grads, axis=1) / solved.norm
+        assert (cosines > (0 if power > -20 else -1e-12)).all()
+    unlimited = decide(dqn_fed(**{"form": "one-sided", "rate-spread": 0}), grads, rates=rates)
+    too_flat = rates[client] > MAX_INVERSE_CURVATURE * float(grads[client] @ grads[client])
+    assert unlimited.combination.excluded == ({client: "bad-rate"} if too_flat else {})
 
 
 def test_a_retreat_forgets_the_anchors_memory() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.methods.fedfv import FedFV, project
+from dqnfed_flwr.methods.fedfv import FedFV, project, project_off_absent
 from tests.helpers.gradient_sets import conflicting_set, random_set
 from tests.helpers.rounds import decide
 
@@ -64,6 +64,34 @@ def test_clients_absent_since_last_round_are_heeded() -> None:
         np.testing.assert_allclose(second.step, [0.0, sqrt(2)], atol=1e-12)
         assert second.combination.notes == {"absent": 2.0, "absent_conflicts": 2.0}
         np.testing.assert_allclose(decide(method, later, clients=[2, 3], number=3).step, third, atol=1e-12)
+
+
+def test_the_absent_of_one_round_are_met_as_their_sum() -> None:
+    # The mean (-1, -2, 1), of length sqrt(6), conflicts with (1, 0, 0) by -1 and with (0, 1, 0) by -2, not with
+    # (0, 0, 3). Off the sum (1, 1, 0), of product -3 and squared length 2: (1/2, -1/2, 1), of length sqrt(3/2).
+    # Off one of the two alone it would be (0, -2, 1) or (-1, 0, 1), off one after the other (0, 0, 1).
+    method = fedfv(**{"clients": 6, "participation": 0.5, "fedfv.tau": 1})
+    decide(method, np.diag([1.0, 1.0, 3.0]), clients=[0, 1, 2], number=1)
+    solved = decide(method, np.array([[-1.0, -2.0, 1.0]] * 3), clients=[3, 4, 5], number=2)
+    np.testing.assert_allclose(solved.step, [1.0, -1.0, 2.0], rtol=1e-12)
+    assert solved.combination.notes == {"absent": 3.0, "absent_conflicts": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("rounds", "expected", "conflicts"),
+    [
+        ([4, 4, 4], [1 / 3, -4 / 3, 2 / 3], 3),  # (-1, -2, 0) off the sum (2, 1, 1): the product is -4, its square 6
+        ([4, 4, 5], [0.5, -0.5, 0.0], 2),  # off the sum (1, 1, 0), and then nothing opposes (1, 0, 1)
+        ([3, 4, 5], [0.0, 0.0, 0.0], 2),  # off (1, 0, 0), and then off (0, 1, 0)
+    ],
+)
+def test_the_rounds_of_the_absent_are_met_one_after_the_other(
+    rounds: list[int], expected: list[float], conflicts: int
+) -> None:
+    rows = np.array([[-1.0, -2.0, 0.0], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [1.0, 0.0, 1.0]])
+    mean, met = project_off_absent(np.array([1.0, 0.0, 0.0, 0.0]), rows @ rows.T, rounds)
+    np.testing.assert_allclose(mean @ rows, expected, atol=1e-12)
+    assert met == conflicts
 
 
 def test_absent_clients_survive_a_restart() -> None:

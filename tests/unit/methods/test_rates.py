@@ -38,9 +38,15 @@ def batch(norms: list[float], rates: list[float]) -> RoundBatch:
 def test_a_client_without_gradient_or_believable_rate_is_left_out(
     squared_norm: float, rate: float, reason: str | None
 ) -> None:
-    mask, excluded = fit_clients(batch([1.0, squared_norm], [1.0, rate]))
+    mask, excluded = fit_clients(batch([1.0, squared_norm], [1.0, rate]), spread=0)
     assert list(mask) == [True, reason is None]
     assert excluded == ({} if reason is None else {11: reason})
+
+
+@pytest.mark.parametrize("squared_norm", [1e-200, 1e-12, 4.0, 1e12])
+def test_where_rates_are_held_near_their_median_no_curvature_is_too_small(squared_norm: float) -> None:
+    mask, excluded = fit_clients(batch([1.0, squared_norm, 0.0], [1.0, 1e14, 1.0]), spread=4.0)
+    assert (list(mask), excluded) == ([True, True, False], {12: "zero-gradient"})
 
 
 def test_rates_are_held_within_the_factor_of_their_median() -> None:

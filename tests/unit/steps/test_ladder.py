@@ -14,7 +14,7 @@ from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.steps import StepScale
 from dqnfed_flwr.steps.probed import LARGE, Probed
 from dqnfed_flwr.types import Probe
-from tests.helpers.attacks import FURTHER
+from tests.helpers.attacks import sign_flip
 from tests.helpers.quadratics import Federation, spread_out, start_at, strategy
 
 CLIENTS, BAD = 6, 3
@@ -55,6 +55,7 @@ def test_every_loss_falls_for_less_traffic() -> None:
         "rounds": 20,
         "evaluate-every": 0,
         "local.threads": 1,
+        "guarantee.entitlement": 0,
     }
     always, later = (run({**digits, "step.ladder": ladder}) for ladder in ("always", "after-miss"))
     assert min(later.improved_ratio) == 1.0
@@ -64,9 +65,10 @@ def test_every_loss_falls_for_less_traffic() -> None:
 
 def test_one_that_contradicts_itself_is_found_out_all_the_same() -> None:
     server = strategy(CLIENTS, {"step.ladder": "after-miss"})
-    attack, reason = FURTHER["sign flip"]
-    app = Hostile(Federation(spread_out(CLIENTS)).app(), (BAD,), attack)
+    app = Hostile(Federation(spread_out(CLIENTS)).app(), (BAD,), sign_flip)
     server.start(InProcessGrid(app, CLIENTS, {}), start_at(np.zeros(6)))
     outcome = server.outcome
     assert outcome is not None
-    assert [[drop.reason for drop in event.dropped] for event in outcome.events] == [[reason]] * 3
+    assert [[(drop.client, drop.reason) for drop in event.dropped] for event in outcome.events] == [
+        [(BAD, "contradiction")]
+    ] * 3

@@ -46,6 +46,10 @@ class Refusing(Failing):
         return reply if reply.probe is None else replace(reply, probe=Probe(1e9, False))
 
 
+SERVED = {"guarantee.entitlement": 10}
+"""All losses are below it, so that who refuses every factor contradicts no gradient."""
+
+
 def run(exchanges: Collection[int], clients: Collection[int], settings: Mapping[str, Any]) -> DQNFed:
     federation = Failing(spread_out(CLIENTS))
     federation.exchanges, federation.clients = exchanges, clients
@@ -86,7 +90,7 @@ def test_one_that_fails_where_the_candidate_misses_is_counted_once() -> None:
 def test_one_that_fails_before_a_retreat_is_counted() -> None:
     federation = Refusing(spread_out(CLIENTS))
     federation.exchanges = (1,)
-    server = strategy(CLIENTS, {"dqn-fed.form": "anchored", "step.on-stationary": "stay", "rounds": 1})
+    server = strategy(CLIENTS, {"dqn-fed.form": "anchored", "step.on-stationary": "stay", "rounds": 1, **SERVED})
     server.start(InProcessGrid(federation.app(), CLIENTS, {}), start_at(np.ones(6)))
     assert drops(server) == [[(BAD, "not-finite")]]
     assert server.outcome is not None

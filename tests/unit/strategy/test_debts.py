@@ -94,9 +94,9 @@ def dropped(events: list[RoundEvent]) -> Counter[tuple[int, str]]:
     return Counter((drop.client, drop.reason) for event in events for drop in event.dropped)
 
 
-def theta(server: DQNFed) -> object:
+def theta(server: DQNFed) -> list[float]:
     assert server.outcome is not None
-    return server.outcome.theta.tolist()
+    return [float(value) for value in server.outcome.theta]
 
 
 def test_a_slow_node_has_one_message_at_a_time_and_its_late_replies_are_counted(clock: Clock) -> None:
@@ -118,7 +118,9 @@ def test_a_slow_node_has_one_message_at_a_time_and_its_late_replies_are_counted(
 def test_late_work_is_never_used(clock: Clock) -> None:
     slow = trained(federation(clock, slow=24.0))
     silent = trained(SilentGrid(Federation(spread_out(CLIENTS)).app(), CLIENTS, silent=[SLOW]))
-    assert theta(slow) == theta(silent)
+    # Where it is not asked there is no empty slot among the rows, which changes the order of sums.
+    np.testing.assert_allclose(theta(slow), theta(silent), rtol=1e-12)
+    assert [event.heard for event in events(slow)] == [event.heard for event in events(silent)] == [OTHERS] * 20
 
 
 def test_an_exchange_closes_at_its_deadline_while_a_node_is_late(clock: Clock) -> None:

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from flwr.app import Message, MessageType
 
-from dqnfed_flwr.admission import SUSPENDED, VETO
 from dqnfed_flwr.engine.grid import InProcessGrid
+from dqnfed_flwr.guarantee.claims import CONTRADICTION
 from dqnfed_flwr.strategy.dqnfed import DQNFed
 from dqnfed_flwr.types import ClientReply, ClientTask
 from dqnfed_flwr.wire import Assignment
@@ -157,27 +157,40 @@ def test_one_client_that_is_finite_nowhere_does_not_end_the_search_of_the_others
     assert server.outcome is not None
     assert honest.outcome is not None
     assert server.outcome.status == honest.outcome.status == "finished"
-    assert [drop.client for event in server.outcome.events for drop in event.dropped if drop.reason == VETO] == [3]
+    assert [
+        drop.client for event in server.outcome.events for drop in event.dropped if drop.reason == CONTRADICTION
+    ] == [3]
     assert all(event.factor > 0 for event in server.outcome.events)
 
 
-def test_one_that_is_so_always_is_suspended() -> None:
+def test_one_that_is_so_always_holds_up_no_round() -> None:
     federation = Ruinous(spread_out(6))
     federation.always = True
     server = run(federation, rounds=12)
     assert server.outcome is not None
     assert len(server.outcome.events) == 12
     assert all(event.factor > 0 for event in server.outcome.events)
-    assert any(drop.reason == SUSPENDED for event in server.outcome.events for drop in event.dropped)
+    drops = [[(drop.client, drop.reason) for drop in event.dropped] for event in server.outcome.events]
+    assert drops == [[(3, CONTRADICTION)]] * 12
 
 
-def test_half_of_the_clients_are_believed() -> None:
+@pytest.mark.parametrize("liars", [(0, 1, 2), (0, 1, 2, 4, 5)])
+def test_several_that_are_finite_nowhere_are_found_out_by_one_that_is(liars: tuple[int, ...]) -> None:
     federation = Ruinous(spread_out(6))
-    federation.liars = (0, 1, 2)
+    federation.liars = liars
     server = run(federation)
     assert server.outcome is not None
-    assert server.outcome.status == "pareto-stationary"
-    assert [event.status for event in server.outcome.events][-1] == "stationary"
+    assert server.outcome.status == "finished"
+    assert [drop.client for event in server.outcome.events for drop in event.dropped] == list(liars)
+
+
+def test_all_are_believed() -> None:
+    federation = Ruinous(spread_out(6))
+    federation.liars = tuple(range(6))
+    server = run(federation)
+    assert server.outcome is not None
+    assert server.outcome.status == "line-search-failed"
+    assert (server.outcome.events[-1].status, server.outcome.events[-1].dropped) == ("line-search-failed", [])
 
 
 def test_opposite_gradients_end_the_run() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from dqnfed_flwr.guarantee.overrule import Standing
 from dqnfed_flwr.linalg.least_distance import Status
 from dqnfed_flwr.steps import Ladder, StepScale
 from dqnfed_flwr.strategy.checkpoint import CheckpointStore
@@ -33,8 +34,10 @@ def pending(fallback: bool, relaxed: bool) -> PendingStep:
         round=8,
         step=torch.tensor([0.1, -1 / 3], dtype=torch.float64),
         ladder=Ladder(0.125, grow=True, halvings=6, rungs_above=2, rungs_below=9),
-        scale=StepScale(norm=1 / 7, length=2.5, theta_norm=1e-30, round=8, hints=hints),
+        scale=StepScale(norm=1 / 7, length=2.5, theta_norm=1e-30, round=8, hints=hints, contested=relaxed),
+        asked=(2, 5, 7, 11),
         clients=clients,
+        heard=(2, 11),
         losses=by_client(1.0),
         slopes=by_client(-2.0),
         rates=by_client(3.0),
@@ -56,7 +59,16 @@ def pending(fallback: bool, relaxed: bool) -> PendingStep:
         pairs_rejected=1,
         misses=2,
         blocked={5: 1},
-        promised={5: 1 / 3, 11: 0.25},
+        promised={5: (1 / 3, 2 / 7), 11: (0.25, 0.1)},
+        gram=np.array([[1 / 3, 0.1], [0.1, 2.0]]),
+        binding=(2, 11),
+        entitlement=1 / 11,
+        voteless=(5,),
+        aside=(2,),
+        overruled=(11,),
+        caught=(5,),
+        refused=(5, 11),
+        first=1 / 13,
         relaxed=relaxed,
         fallback=torch.tensor([1 / 9, 2 / 9], dtype=torch.float64) if fallback else None,
     )
@@ -79,6 +91,18 @@ def state(dtype: torch.dtype, *, waiting: PendingStep | None, best: bool) -> Run
         best=BestModel(5, 2 / 3, theta - 1, {"norm.mean": np.zeros(1, np.float32), "norm.count": np.array(3)}, 1)
         if best
         else None,
+        standing=Standing(
+            claims={2},
+            caught={5: 2},
+            muted={5: 23},
+            apart={5: 17, 7: 9},
+            aside={7},
+            refused={2, 5},
+            said={2: (6, 1 / 3), 5: (6, 2.5)},
+            entitlement=1 / 11,
+        ),
+        moves=6,
+        unmoved=1,
         tally=Tally(dropped=[DroppedClient(4, "not-finite", "one value is NaN")]),
     )
 

@@ -11,9 +11,10 @@ from dqnfed_flwr.linalg.gram import SMALL, Basis
 from dqnfed_flwr.linalg.gram_schmidt import newton_rate_step
 from dqnfed_flwr.methods._base import RoundRows
 from dqnfed_flwr.methods.registry import make_method
-from dqnfed_flwr.strategy.solve import make_batch, solve
+from dqnfed_flwr.strategy.solve import solve
 from dqnfed_flwr.types import ClientReply, Float64Array
 from tests.helpers.gradient_sets import conflicting_set
+from tests.helpers.hearings import batch_of
 
 TWO_SIDED = Settings.from_mapping({"dqn-fed.form": "two-sided", "dqn-fed.rate-spread": 0})
 
@@ -30,7 +31,7 @@ def test_figures_stand_in_the_order_of_the_clients(rng: np.random.Generator) -> 
     basis = Basis(5, 4, torch.float64)
     basis.put(3, rows[1])
     basis.put(1, rows[0])
-    batch = make_batch(replies(2, (4, 9)), RoundRows(basis, (1, 3)), 7)
+    batch = batch_of(replies(2, (4, 9)), RoundRows(basis, (1, 3)), 7)
     assert (batch.clients, batch.round) == ((4, 9), 7)
     np.testing.assert_allclose(batch.gram, rows @ rows.T, rtol=1e-14)
     assert batch.losses.tolist() == [0.5, 1.5]
@@ -47,7 +48,7 @@ def test_slopes_and_norm_are_those_of_the_step_with_empty_slots_between(rng: np.
     for slot, row in zip(slots, rows, strict=True):
         basis.put(slot, row)
     given = RoundRows(basis, slots)
-    solved = solve(method, make_batch(replies(3, (1, 4, 6)), given, 1), given)
+    solved = solve(method, batch_of(replies(3, (1, 4, 6)), given, 1), given)
     np.testing.assert_allclose(solved.slopes, rows @ solved.step.numpy(), rtol=1e-10)
     assert solved.norm == pytest.approx(float(solved.step.norm()), rel=1e-10)
 
@@ -60,7 +61,7 @@ def distance(rows: Float64Array, rates: Float64Array) -> tuple[float, bool]:
         basis.put(slot, row)
     given = RoundRows(basis, tuple(range(len(rows))))
     fitting = {k: ClientReply(10, loss=1.0, rate=float(rate)) for k, rate in enumerate(rates)}
-    step = solve(make_method(TWO_SIDED), make_batch(fitting, given, 1), given).step.numpy()
+    step = solve(make_method(TWO_SIDED), batch_of(fitting, given, 1), given).step.numpy()
     exact = newton_rate_step(narrow.astype(np.float64), rates)[0]
     return float(np.linalg.norm(step - exact) / np.linalg.norm(exact)), basis.exact
 
@@ -87,7 +88,7 @@ def test_clients_that_send_the_same_are_solved_for_once_in_float64(rng: np.rando
         basis.put(slot, row)
     given = RoundRows(basis, (0, 1, 2))
     fitting = {k: ClientReply(10, loss=1.0, rate=float(rate)) for k, rate in enumerate(rates)}
-    solved = solve(make_method(TWO_SIDED), make_batch(fitting, given, 1), given)
+    solved = solve(make_method(TWO_SIDED), batch_of(fitting, given, 1), given)
     assert basis.exact
     assert solved.combination.rank == 2
     exact = newton_rate_step(narrow[:2].astype(np.float64), rates[:2])[0]

@@ -8,29 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from dqnfed_flwr.linalg.least_distance import Status
-from dqnfed_flwr.steps import Ladder, StepScale
-from dqnfed_flwr.strategy.pending import PendingStep
 from dqnfed_flwr.strategy.state import Move, RunState
 from dqnfed_flwr.telemetry.events import DroppedClient
-from dqnfed_flwr.types import Combination
+from tests.helpers.pendings import pending_step_of
 
 ABSENT = DroppedClient(9, "absent", "no reply")
-PENDING = PendingStep(
-    round=8,
-    step=torch.tensor([1.0, -1.0]),
-    ladder=Ladder(0.5),
-    scale=StepScale(norm=1.4, length=1.0, theta_norm=1.0, round=8),
-    clients=(2,),
-    losses={2: 1.0},
-    slopes={2: 1.0},
-    rates={2: 1.0},
-    shares={2: 1.0},
-    weights={2: 1.0},
-    combination=Combination(np.ones(1), 1.0, 1, 1.0, 0.0, Status.CONVERGED),
-    dropped=[ABSENT],
-    misses=2,
-)
+PENDING = pending_step_of(2, dropped=[ABSENT], misses=2)
 
 
 @pytest.fixture
@@ -57,6 +40,7 @@ def test_an_accepted_candidate_is_the_model(state: RunState, keep_move: bool) ->
     state.settle(PENDING, 100)
     assert state.theta.tolist() == [2.5, 3.5]
     assert state.theta is state.candidate
+    assert state.moves == 1
     assert (state.round, state.status, state.pending, state.tally.exchanges) == (8, "running", None, 0)
     assert (state.move is not None) == keep_move
 
@@ -65,7 +49,7 @@ def test_a_withdrawn_candidate_leaves_the_model(state: RunState) -> None:
     state.withdraw()
     state.settle(PENDING, 8)
     assert state.candidate.tolist() == [3.0, 3.0]
-    assert (state.round, state.status, state.move) == (8, "finished", None)
+    assert (state.round, state.status, state.move, state.moves) == (8, "finished", None, 0)
 
 
 def test_a_round_that_is_solved_anew_keeps_what_the_step_cost(state: RunState) -> None:

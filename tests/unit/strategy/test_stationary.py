@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from dqnfed_flwr import wire
 from dqnfed_flwr.engine.grid import InProcessGrid
-from dqnfed_flwr.methods.rate_method import RateMethod
+from dqnfed_flwr.methods.rate_method import OneSided
 from dqnfed_flwr.strategy.dqnfed import DQNFed
 from dqnfed_flwr.strategy.outcome import Outcome
 from dqnfed_flwr.types import ClientReply, Probe
@@ -39,11 +40,13 @@ def test_opposite_gradients_end_the_run_where_it_began(form: str) -> None:
     assert event.losses_after == event.losses_before == [0.5, 0.5]
     assert event.improved_ratio == 1.0  # (29): an unchanged loss counts
     assert outcome.theta.tolist() == [0.0, 0.0]
+    assert event.certificate == pytest.approx({0: 0.5, 1: 0.5})
+    assert event.distance == pytest.approx(0, abs=1e-12)
     assert len(outcome.accuracy) == 2
 
 
 def test_both_fall_until_they_oppose_each_other() -> None:
-    outcome = run(opposed(), [0.0, 4.0], **{"rounds": 60})
+    outcome = run(opposed(), [0.0, 4.0], **{"rounds": 200})
     assert outcome.status == "pareto-stationary"
     assert all(event.improved_ratio == 1.0 for event in outcome.events)
     assert outcome.events[-1].status == "stationary"
@@ -74,7 +77,7 @@ def test_a_run_that_is_given_fewer_rounds_than_it_has_done_is_over(tmp_path: Pat
 def test_the_method_hears_how_each_step_was_used(choice: str, monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[tuple[list[float], float]] = []
     monkeypatch.setattr(
-        RateMethod, "settle", lambda self, step, factor: heard.append((step.tolist(), factor)), raising=False
+        OneSided, "settle", lambda self, step, factor: heard.append((step.tolist(), factor)), raising=False
     )
     run(UNEQUAL, [0.0, 0.0], **{"step.on-stationary": choice, "local.lr": 0.5, "rounds": 2})
     # The mean gradient is (1, 0) at (0, 0) and (1/2, 0) at (-1/2, 0); a memory of steps takes what was taken.
@@ -135,7 +138,8 @@ def test_everybody_at_their_minimum_is_stationary_too(choice: str, form: str) ->
     outcome = run(both, [1.0, 1.0], **{"step.on-stationary": choice, "dqn-fed.form": form})
     assert outcome.status == ("pareto-stationary" if choice == "stop" else "finished")
     assert [drop.reason for drop in outcome.events[0].dropped] == ["zero-gradient"] * 2
-    assert outcome.events[0].participants == []
+    assert (outcome.events[0].participants, outcome.events[0].heard) == ([0, 1], [])
+    assert (outcome.events[0].certificate, outcome.events[0].distance) == ({}, 0.0)
     assert outcome.theta.tolist() == [1.0, 1.0]
 
 
@@ -160,40 +164,50 @@ class Stubborn(Federation):
         reply = super().reply(client, given)
         if client != 1 or reply.probe is None:
             return reply
-        return ClientReply(
-            num_examples=reply.num_examples,
-            gradient=reply.gradient,
-            loss=reply.loss,
-            rate=reply.rate,
-            probe=Probe(reply.probe.loss, False),
-            test=reply.test,
-        )
+        return replace(reply, loss=100.0 if given.task.train else reply.loss, probe=Probe(100.0, False))
+
+
+SERVED = {"guarantee.entitlement": 6.0}
+"""Of the losses 9 and 5 at (-2, 3) the second is below: what its client refuses does not contradict its gradient."""
 
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("choice", ["stop", "stay"])
 def test_a_step_of_which_no_length_is_accepted_leaves_the_model_as_it_was(choice: str, form: str) -> None:
-    start = [4.0, 3.0]
+    start = [-2.0, 3.0]
     settings = {"step.on-stationary": choice, "rounds": 2, "dqn-fed.form": form, "dqn-fed.reference": "momentum"}
-    outcome = run(Stubborn(opposed()), start, **settings)
-    assert outcome.status == ("pareto-stationary" if choice == "stop" else "finished")
+    outcome = run(Stubborn(opposed()), start, **settings, **SERVED)
+    assert outcome.status == ("line-search-failed" if choice == "stop" else "finished")
+    assert len(outcome.events) == (1 if choice == "stop" else 2)
     event = outcome.events[0]
-    assert (event.status, event.factor) == ("stationary", 0.0)
+    assert (event.status, event.factor) == ("line-search-failed", 0.0)
+    assert (event.refused, event.overruled, event.dropped) == ([1], [], [])
+    assert (event.certificate, event.distance) == ({0: 1.0}, 1.0)  # a common direction is there
     assert event.misses >= 3
     assert outcome.theta.tolist() == start
     assert event.exchanges <= 2 * (event.misses + 1)
 
 
+def test_one_that_refuses_against_its_own_gradient_ends_nothing() -> None:
+    outcome = run(Stubborn(opposed()), [4.0, 3.0], rounds=2)
+    assert outcome.status == "finished"
+    for event in outcome.events:
+        assert event.factor > 0
+        assert event.participants == [0, 1]  # it is counted, though it is not heard any more
+        assert [(drop.client, drop.reason) for drop in event.dropped] == [(1, "contradiction")]
+    assert [event.heard for event in outcome.events] == [[0, 1], [0]]
+
+
 def test_a_zero_row_that_a_rule_picks_by_itself_ends_no_run() -> None:
     resting = [Quadratic(np.zeros(2))] * 2
     moving = [Quadratic(np.array([4.0, 0.0])), Quadratic(np.array([0.0, 9.0])), Quadratic(np.array([-7.0, 5.0]))]
-    settings = {"method": "krum", "admission.mode": "off", "rounds": 3, "local.work": "gradient"}
+    settings = {"method": "krum", "rounds": 3, "local.work": "gradient"}
     outcome = run([*resting, *moving], [0.0, 0.0], **settings)
     assert outcome.status == "finished"
     assert [(event.status, event.factor) for event in outcome.events] == [("no-step", 0.0)] * 3
 
 
 def test_rows_that_are_all_zero_do() -> None:
-    settings = {"method": "krum", "admission.mode": "off", "rounds": 3, "local.work": "gradient"}
+    settings = {"method": "krum", "rounds": 3, "local.work": "gradient"}
     outcome = run([Quadratic(np.zeros(2))] * 5, [0.0, 0.0], **settings)
     assert (outcome.status, len(outcome.events)) == ("pareto-stationary", 1)

@@ -123,7 +123,9 @@ def test_the_most_frequent_reason_is_told_with_its_first_and_last_line() -> None
 
 
 def test_replies_that_are_all_too_large_tell_of_a_training_that_diverged() -> None:
-    wild = {k: DroppedClient(k, "norm-out-of-range", "norm 2e4 times the client's own largest") for k in range(3)}
+    wild = {
+        k: DroppedClient(k, "not-finite", "the gradient holds NaN or Inf, or is longer than 1.8e19") for k in range(3)
+    }
     wild |= {3: DroppedClient(3, "not-finite", "loss is nan")}
     assert "All at once: the training has diverged; lower local.lr" in most_frequent_reason(wild)
     assert "diverged" not in most_frequent_reason({**wild, 4: DroppedClient(4, "absent", "no reply")})

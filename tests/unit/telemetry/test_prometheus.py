@@ -17,21 +17,22 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from dqnfed_flwr import admission
-from dqnfed_flwr.admission import SUSPENDED, VETO
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.metrics import metrics_of
 from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.errors import CheckpointError, ConfigError, QuorumError
+from dqnfed_flwr.guarantee.claims import CONTRADICTION
+from dqnfed_flwr.guarantee.overrule import OVERRULED, SET_ASIDE
 from dqnfed_flwr.methods.rates import BAD_RATE, ZERO_GRADIENT
 from dqnfed_flwr.strategy import preflight
 from dqnfed_flwr.strategy.debts import LATE, OWING
+from dqnfed_flwr.strategy.state import ENDED_EARLY
 from dqnfed_flwr.telemetry import prometheus
 from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
-from dqnfed_flwr.telemetry.metrics import CLIENT_METRICS, REASONS, RUN_METRICS
+from dqnfed_flwr.telemetry.metrics import CLIENT_METRICS, REASONS, RUN_METRICS, STATES
 from dqnfed_flwr.telemetry.prometheus import RunMetrics
-from dqnfed_flwr.telemetry.rounds import read_rounds
+from dqnfed_flwr.telemetry.rounds import RoundFile, read_rounds, short
 from dqnfed_flwr.telemetry.run_samples import RunCard
 from dqnfed_flwr.telemetry.textfile import replace_file, run_name
 from tests.helpers.runs import TINY, make_event
@@ -85,6 +86,11 @@ def test_a_file_says_what_the_round_said(tmp_path: Path) -> None:
         seconds={"exchange": 0.02, "solve": 0.5, "total": 20.0},
         validation={0: 0.25, 1: 0.75},
         test_loss=0.125,
+        asked=5,
+        heard=[0, 1, 3],
+        overruled=[0, 2],
+        refused=[2],
+        entitlement=2.5,
     )
     found = metrics_after(tmp_path, [event, replace(event, round=2)])
     expected: dict[tuple[str, ...], float] = {
@@ -95,7 +101,17 @@ def test_a_file_says_what_the_round_said(tmp_path: Path) -> None:
         ("dqnfed_rounds",): 9,
         ("dqnfed_last_round_timestamp_seconds",): 1000,
         ("dqnfed_participants",): 4,
+        ("dqnfed_asked_clients",): 5,
+        ("dqnfed_heard_clients",): 3,
+        ("dqnfed_model_moved",): 1,
+        ("dqnfed_moved_rounds",): 2,
         ("dqnfed_improved_clients_ratio",): 0.75,
+        ("dqnfed_unharmed_clients_ratio",): 2 / 3,  # of the three that answered again, one loss rose above 2.5
+        ("dqnfed_entitlement",): 2.5,
+        ("dqnfed_clients_harmed_total",): 2,
+        ("dqnfed_clients_overruled_total",): 4,
+        ("dqnfed_clients_refused_total",): 2,
+        ("dqnfed_unmoved_rounds_total",): 0,
         ("dqnfed_clients_dropped_total", "absent"): 4,
         ("dqnfed_clients_dropped_total", "bad-shape"): 2,
         ("dqnfed_clients_dropped_total", "unreadable"): 0,
@@ -179,6 +195,48 @@ def test_rounds_of_a_low_ratio_are_counted_in_a_row(tmp_path: Path) -> None:
         return metrics_after(tmp_path, events)[("dqnfed_low_ratio_rounds",)]
 
     assert [low(), low(0.5, 0.75), low(0.5, 1.0), low(0.5, math.nan, 0.5), low(1.0, 0.5)] == [0, 2, 0, 2, 1]
+
+
+def test_rounds_that_move_nothing_and_harm_nobody_are_not_low(tmp_path: Path) -> None:
+    harmed = make_event(1, None, rho=0.5)
+    served = replace(make_event(2, None, rho=0.5), entitlement=2.0)
+    stayed = replace(make_event(2, None), factor=0.0, losses_after=[1.0] * 4)
+    found = metrics_after(tmp_path, [harmed, stayed])
+    assert found[("dqnfed_low_ratio_rounds",)] == 1
+    assert found[("dqnfed_model_moved",)] == 0
+    assert (found[("dqnfed_moved_rounds",)], found[("dqnfed_unmoved_rounds_total",)]) == (1, 1)
+    assert metrics_after(tmp_path, [harmed, served])[("dqnfed_low_ratio_rounds",)] == 0
+
+
+def test_a_resumed_run_knows_in_how_many_rounds_it_moved(tmp_path: Path) -> None:
+    listener = RunMetrics(tmp_path, CARD, pause=0)
+    listener.on_start(9, [make_event(1, None)])
+    listener.on_round(make_event(2, None))
+    listener = RunMetrics(tmp_path, CARD, pause=0)  # goes back to the checkpoint of round 1
+    listener.on_start(9, [make_event(1, None)])
+    listener.on_round(replace(make_event(2, None), factor=0.0))
+    assert read(tmp_path / "r1.prom")[("dqnfed_moved_rounds",)] == 1
+
+
+@pytest.mark.parametrize("status", ENDED_EARLY)
+def test_an_early_end_is_a_state_of_its_own(tmp_path: Path, status: str) -> None:
+    listener = RunMetrics(tmp_path, CARD, pause=0)
+    listener.on_start(9, [])
+    listener.on_round(replace(make_event(1, None), factor=0.0, status="line-search-failed"))
+    listener.conclude(status)
+    found = read(tmp_path / "r1.prom")
+    assert [state for state in STATES if found["dqnfed_run_state", state]] == [status]
+    assert found["dqnfed_solves_total", "line-search-failed"] == 1
+
+
+def test_a_round_in_short_says_what_it_did_to_the_clients() -> None:
+    event = replace(
+        make_event(1, None, rho=0.5), entitlement=1.2, heard=[0, 1], overruled=[3], refused=list(range(20)), asked=20
+    )
+    record = short(event, 1.0)
+    figures = ("ratio", "unharmed", "asked", "participants", "heard", "overruled", "harmed", "moved")
+    assert [record[key] for key in figures] == [0.5, 0.5, 20, 4, 2, 1, 2, True]
+    assert record["refused"] == list(range(10))  # bounded, whatever the number of clients
 
 
 def test_figures_of_an_evaluation_stand_until_the_next(tmp_path: Path) -> None:
@@ -397,8 +455,6 @@ def test_run_names_are_good_for_files_and_differ() -> None:
 
 
 def test_rounds_are_bounded_in_number_and_size(tmp_path: Path) -> None:
-    from dqnfed_flwr.telemetry.rounds import RoundFile, short
-
     file = RoundFile(tmp_path / "r.jsonl", kept=5)
     file.begin()
     for number in range(1, 40):
@@ -421,8 +477,8 @@ def test_damaged_lines_of_rounds_are_passed_over(tmp_path: Path) -> None:
 def test_reasons_are_those_of_the_code() -> None:
     sources = "".join(path.read_text("utf-8") for path in PACKAGE.rglob("*.py"))
     raised = set(re.findall(r'WireError\(\s*"([a-z-]+)"', sources)) - {"bad-properties"}  # of a node, not of a client
-    implausible = {VETO, SUSPENDED, OWING, LATE, *admission.REASONS, *preflight.REASONS}
-    assert set(REASONS) == raised | {ZERO_GRADIENT, BAD_RATE} | implausible
+    unheard = {CONTRADICTION, OVERRULED, SET_ASIDE, OWING, LATE, *preflight.REASONS}
+    assert set(REASONS) == raised | {ZERO_GRADIENT, BAD_RATE} | unheard
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")

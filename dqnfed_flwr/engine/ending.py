@@ -1,0 +1,79 @@
+"""What is said of a run that ended before its rounds were done, and of clients that hold up the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from dqnfed_flwr.engine.result import RunResult
+from dqnfed_flwr.strategy.state import ENDED_EARLY
+from dqnfed_flwr.telemetry.events import RoundEvent
+from dqnfed_flwr.telemetry.totals import Totals
+
+MARK = "The run ended early"
+"""Begins the line of a log that says so."""
+NAMED = 10
+"""Clients named at most."""
+REMEDY = (
+    "What can be done: guarantee.tolerate=N goes on where up to N of the clients oppose all others; "
+    "step.on-stationary=relax goes on along the mean gradient, at the cost of some, and stay tries again in every "
+    "round; a larger guarantee.entitlement lets losses rise that are below it."
+)
+SHORTER = "A smaller step.min-move tries shorter steps as well."
+"""Said where no length was accepted."""
+
+
+def early_end(result: RunResult) -> str:
+    """Why a run ended early, who is behind it, and what can be done, in one line; empty where it did not.
+
+    Parameters
+    ----------
+    result : RunResult
+        Of the run; its last round has the certificate, and who refused.
+    """
+    if result.status not in ENDED_EARLY:
+        return ""
+    remedy = f"{REMEDY} {SHORTER}" if result.status == "line-search-failed" else REMEDY
+    where = f"{MARK}, as {result.status}, after round {len(result.events)} of {result.settings.rounds}"
+    why = _why(result.status, result.events[-1]) if result.events else ""
+    return f"{where}: {why}. {remedy}" if why else f"{where}. {remedy}"
+
+
+def early_end_in(line: str) -> str:
+    """The words of `early_end` in a line of a log; empty where it has none."""
+    _, mark, rest = line.partition(MARK)
+    return f"{mark}{rest}".strip() if rest.startswith(", as ") else ""
+
+
+def held_up(totals: Totals) -> str:
+    """Which clients hold up the others, with the rounds in which they refused; empty if none does."""
+    named = [f"{client} in {count}" for client, count in totals.holding_up.items()]
+    if not named:
+        return ""
+    clients = "client" if len(named) == 1 else "clients"
+    return f"{clients} {_list(named)} of {totals.rounds} rounds"
+
+
+def _why(status: str, last: RoundEvent) -> str:
+    if status == "pareto-stationary":
+        if not last.certificate:
+            return "every gradient is 0"
+        return (
+            f"no step lowers every loss; the unit gradients of clients {_weighted(last.certificate)}, weighted so, sum "
+            f"to a vector of length {last.distance:.2g}"
+        )
+    if not last.refused:
+        return "no length of its step was accepted"
+    clients = _list([str(client) for client in last.refused])
+    who = f"{'clients' if len(last.refused) > 1 else 'client'} {clients} refused"
+    common = f"; a common direction exists, its cosine with every gradient is {last.distance:.2g}"
+    return f"{who} its step, until no length was left to try{common if last.certificate else ''}"
+
+
+def _weighted(weights: Mapping[int, float]) -> str:
+    falling = sorted(weights.items(), key=lambda item: (-item[1], item[0]))
+    return _list([f"{client} ({weight:.2f})" for client, weight in falling])
+
+
+def _list(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more

@@ -1,0 +1,1 @@
+"""The guarantee: what harm is, whose claims contradict each other, and who may be overruled."""

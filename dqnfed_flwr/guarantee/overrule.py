@@ -1,0 +1,257 @@
+"""Who may be overruled, where up to f of the clients asked in a round may lie (`guarantee.tolerate`).
+
+Whether a client that opposes the others lies, or is the one that they serve worst, no server can tell. So a client is
+overruled for one round only: the next time that it takes part it has a *claim*, and nobody is overruled in that round,
+unless it contradicted itself. `docs/admission.md` has the bound that follows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from dqnfed_flwr.linalg.min_norm import hull_weights
+from dqnfed_flwr.types import Float64Array
+
+OVERRULED = "overruled"
+"""Reason under which a client is counted whose row and vote do not count in a round."""
+SET_ASIDE = "set-aside"
+"""Reason under which a client is counted that has a vote on a step which its row has no part in."""
+GAIN = 4.0
+"""Rows are set aside where the others have a common step whose cosine with each is so many times as large."""
+GAIN_AGAIN = 1.5
+"""The same for those whose rows were set aside the last time too."""
+ALIKE = 0.9
+"""Two clients hold up a common step alike where without either the others reach this share of the best."""
+SUSPECTS = 8
+"""Clients that are looked at for each one that is set aside."""
+MUTED = 8
+"""Rounds in which a client that contradicted itself is not heard, twice as many each further time."""
+APART_ROUNDS = 10
+"""Rounds for which a client whose row was set aside has no part in the mean."""
+CERTIFICATE = 1e-3
+"""The hull of unit gradients comes this near to 0 at a model that counts as Pareto-stationary."""
+LEAST_WEIGHT = 1e-6
+"""Of a client in a certificate; what is below is rounding."""
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """The shortest point of the convex hull of unit gradients: `weights` by client, above 0, and its `distance` from 0.
+
+    The distance is also the largest cosine that one direction can have with every gradient (Desideri 2012). Where all
+    gradients are 0 there are no weights, and the distance is 0; NaN where none is known.
+    """
+
+    weights: Mapping[int, float] = field(default_factory=dict)
+    distance: float = math.nan
+
+    @property
+    def stationary(self) -> bool:
+        """Whether no direction lowers every loss at a rate worth a step."""
+        return self.distance <= CERTIFICATE
+
+
+def certificate(gram: Float64Array, clients: Sequence[int]) -> Certificate:
+    """That of the rows with the inner products `gram` [K, K]; rows of zeros have no direction and are left out."""
+    if not len(gram):
+        return Certificate()
+    norms = np.sqrt(np.maximum(np.diag(gram), 0.0))
+    moving = np.flatnonzero(norms > 0)
+    if not moving.size:
+        return Certificate(distance=0.0)
+    cosines = gram[np.ix_(moving, moving)] / norms[moving] / norms[moving, None]
+    weights = hull_weights(cosines).weights
+    distance = math.sqrt(max(float(weights @ cosines @ weights), 0.0))
+    return Certificate(
+        {clients[k]: w for k, w in zip(moving.tolist(), weights.tolist(), strict=True) if w > LEAST_WEIGHT}, distance
+    )
+
+
+@dataclass(slots=True)
+class Standing:
+    """What is remembered of clients; all of it survives a checkpoint.
+
+    Attributes
+    ----------
+    claims : set[int]
+        Clients that were overruled the last time they took part, or whose row was set aside and whose loss did not
+        fall; without those that ever contradicted themselves.
+    caught : dict[int, int]
+        How often each client contradicted itself.
+    muted : dict[int, int]
+        Last round in which such a client is probed and counted, but not heard: `MUTED` * 2^(n - 1) rounds the n-th
+        time.
+    apart : dict[int, int]
+        Last round in which a client whose row was set aside has no part in the mean.
+    aside, refused : set[int]
+        Clients whose row was set aside, and that refused a candidate, the last time they took part.
+    said : dict[int, tuple[int, float]]
+        The last loss of each client, with the number of the model that it is of.
+    entitlement : float
+        e of the last round.
+    """
+
+    claims: set[int] = field(default_factory=set)
+    caught: dict[int, int] = field(default_factory=dict)
+    muted: dict[int, int] = field(default_factory=dict)
+    apart: dict[int, int] = field(default_factory=dict)
+    aside: set[int] = field(default_factory=set)
+    refused: set[int] = field(default_factory=set)
+    said: dict[int, tuple[int, float]] = field(default_factory=dict)
+    entitlement: float = math.inf
+
+    def catch(self, client: int, round_number: int) -> None:
+        """A client contradicted itself in a round; once a round is enough."""
+        if self.muted.get(client, 0) >= round_number:
+            return
+        self.caught[client] = self.caught.get(client, 0) + 1
+        self.muted[client] = round_number + MUTED * 2 ** min(self.caught[client] - 1, 30) - 1
+        self.claims.discard(client)
+
+    def is_muted(self, client: int, round_number: int) -> bool:
+        """Whether a client's row and vote do not count in a round."""
+        return self.muted.get(client, 0) >= round_number
+
+    def set_apart(
+        self, clients: Iterable[int], aside: Collection[int], muted: Collection[int], round_number: int
+    ) -> frozenset[int]:
+        """Keep the muted, and those set aside for the second time in a row, out of the mean for some rounds.
+
+        Returns
+        -------
+        frozenset[int]
+            Those who have been in it until now.
+        """
+        out = {*muted, *self.aside.intersection(aside)}
+        new = frozenset(client for client in out if not self.is_apart(client, round_number))
+        self.apart |= dict.fromkeys(out, round_number + APART_ROUNDS)
+        self.aside = self.aside.difference(clients).union(aside)
+        return new
+
+    def is_apart(self, client: int, round_number: int) -> bool:
+        """Whether a client has no part in the mean."""
+        return self.apart.get(client, 0) >= round_number
+
+    def took_part(
+        self, clients: Iterable[int], unheard: Iterable[int], refused: Iterable[int], round_number: int
+    ) -> None:
+        """A round is over: who was `unheard` in it to its cost has a claim, any other of `clients` has none any more.
+
+        Who contradicted itself before has none either, and is not heard for some rounds.
+        """
+        again = set(unheard).intersection(self.caught)
+        self.claims = self.claims.difference(clients).union(set(unheard).difference(again))
+        for client in again:
+            self.catch(client, round_number + 1)
+        self.refused = self.refused.difference(clients).union(refused)
+
+    def export_state(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        return {
+            "claims": sorted(self.claims),
+            "caught": sorted(self.caught.items()),
+            "muted": sorted(self.muted.items()),
+            "apart": sorted(self.apart.items()),
+            "aside": sorted(self.aside),
+            "refused": sorted(self.refused),
+            "said": [[client, *said] for client, said in sorted(self.said.items())],
+            "entitlement": None if math.isinf(self.entitlement) else self.entitlement,
+        }
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> Standing:
+        """Inverse of `export_state`; of a record without content, nothing is remembered."""
+        return cls(
+            claims=set(record.get("claims", ())),
+            caught={int(client): int(count) for client, count in record.get("caught", ())},
+            muted={int(client): int(last) for client, last in record.get("muted", ())},
+            apart={int(client): int(last) for client, last in record.get("apart", ())},
+            aside=set(record.get("aside", ())),
+            refused=set(record.get("refused", ())),
+            said={int(client): (int(model), float(loss)) for client, model, loss in record.get("said", ())},
+            entitlement=math.inf if record.get("entitlement") is None else float(record["entitlement"]),
+        )
+
+
+def opposed(gram: Float64Array, clients: Sequence[int], most: int, before: Collection[int] = ()) -> list[int]:
+    """The fewest clients, `most` at the most, without whom the others have a much better common step; often none.
+
+    One after the other goes who holds up the common step most. Of the clients with the largest weights in the
+    certificate that is, in a first attempt, the one without whom the others reach furthest; in a second one, which
+    copies of one row cannot mislead, the one with the largest weight. The attempt after which the others reach further
+    counts. Of several that are about equal, the one goes that agrees least with the others (the measure of Krum,
+    Blanchard and others 2017, on unit rows).
+
+    Parameters
+    ----------
+    gram : Float64Array
+        Inner products of their rows [K, K].
+    clients : Sequence[int]
+        [K].
+    most : int
+        How many may be left out.
+    before : Collection[int]
+        Who was left out the last time: for them a smaller gain is enough.
+    """
+    if not 0 < most < len(clients):
+        return []
+    first = reach(gram, clients, ())
+    if GAIN_AGAIN * first >= 1:
+        return []  # no cosine is above 1
+    agreement = dict(zip(clients, _agreement(gram, most).tolist(), strict=True))
+    attempts = [_one_by_one(gram, clients, most, agreement, by_weight=by_weight) for by_weight in (False, True)]
+    attempts += [[client for client in clients if client in before][:most]]
+    best, out = max(((reach(gram, clients, out), out) for out in attempts), key=lambda found: found[0])
+    gain = GAIN_AGAIN if set(out) <= set(before) else GAIN
+    if best < gain * first or best <= CERTIFICATE:
+        return []
+    for client in sorted(out, key=lambda client: -agreement[client]):
+        fewer = [each for each in out if each != client]
+        if reach(gram, clients, fewer) >= ALIKE * best:
+            out = fewer
+    return out
+
+
+def _one_by_one(
+    gram: Float64Array, clients: Sequence[int], most: int, agreement: Mapping[int, float], *, by_weight: bool
+) -> list[int]:
+    """Who is left out first, second and so on, `most` at the most."""
+    out: list[int] = []
+    while len(out) < most:
+        weights = _without(gram, clients, out).weights
+        suspects = sorted(weights, key=lambda client: -weights[client])[:SUSPECTS]
+        if not suspects:
+            break
+        if by_weight:
+            score = {client: weights[client] for client in suspects}
+        else:
+            score = {client: reach(gram, clients, [*out, client]) for client in suspects}
+        enough = ALIKE * max(score.values()) - CERTIFICATE
+        out.append(min((c for c in suspects if score[c] >= enough), key=lambda client: (agreement[client], client)))
+    return out
+
+
+def reach(gram: Float64Array, clients: Sequence[int], without: Collection[int]) -> float:
+    """The largest cosine that one direction can have with the rows of all `clients` [K] but some."""
+    return _without(gram, clients, without).distance
+
+
+def _without(gram: Float64Array, clients: Sequence[int], without: Collection[int]) -> Certificate:
+    index = [k for k, client in enumerate(clients) if client not in without]
+    return certificate(gram[np.ix_(index, index)], [clients[k] for k in index])
+
+
+def _agreement(gram: Float64Array, liars: int) -> Float64Array:
+    """Sum of the K - 1 - f largest cosines of each row with the others [K]; infinite for rows of zeros."""
+    norms = np.sqrt(np.maximum(np.diag(gram), 0.0))
+    safe = np.where(norms > 0, norms, 1.0)
+    cosines = gram / safe / safe[:, None]
+    np.fill_diagonal(cosines, -np.inf)
+    nearest = max(len(gram) - 1 - liars, 1)
+    sums = np.sort(cosines, axis=1)[:, -nearest:].sum(axis=1)
+    return np.where(norms > 0, sums, np.inf)

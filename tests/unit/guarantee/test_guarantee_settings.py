@@ -1,0 +1,64 @@
+"""What `guarantee.*` may say."""
+
+from __future__ import annotations
+
+import pytest
+
+from dqnfed_flwr.config import GuaranteeSettings, Settings
+from dqnfed_flwr.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("given", "level", "share"),
+    [("0", 0.0, 0.0), (0, 0.0, 0.0), (0.25, 0.25, 0.0), ("30%", 0.0, 0.3), ("50 %", 0.0, 0.5)],
+)
+def test_an_entitlement_is_a_loss_or_a_share(given: object, level: float, share: float) -> None:
+    settings = Settings.from_mapping({"guarantee.entitlement": given}).guarantee
+    assert settings.level_and_share == pytest.approx((level, share))
+
+
+@pytest.mark.parametrize("given", ["-1", "much", "", "-5%", "inf", "nan", "%"])
+def test_other_entitlements_are_refused_by_name(given: str) -> None:
+    with pytest.raises(ConfigError, match=r"guarantee\.entitlement.*50%"):
+        Settings.from_mapping({"guarantee.entitlement": given})
+
+
+@pytest.mark.parametrize(
+    ("tolerate", "asked", "liars"),
+    [
+        (0, 10, 0),
+        (1, 10, 1),
+        (1, 3, 1),
+        (1, 2, 0),
+        (1, 1, 0),
+        (3, 7, 3),
+        (3, 6, 2),
+        (5, 10, 4),
+        (5, 11, 5),
+        (0.3, 10, 3),
+        (0.1, 9, 0),
+        (0.5, 10, 4),
+        (0.5, 11, 5),
+        (0.99, 4, 1),
+        (7, 0, 0),
+    ],
+)
+def test_those_who_may_lie_are_always_fewer_than_half(tolerate: float, asked: int, liars: int) -> None:
+    assert GuaranteeSettings(tolerate=tolerate).liars(asked) == liars
+
+
+@pytest.mark.parametrize("given", [-1, 1.5, -0.1])
+def test_other_numbers_of_liars_are_refused_by_name(given: float) -> None:
+    with pytest.raises(ConfigError, match=r"guarantee\.tolerate"):
+        Settings.from_mapping({"guarantee.tolerate": given})
+
+
+@pytest.mark.parametrize("given", [0, 1.1])
+def test_a_share_of_voters_lies_above_0_and_up_to_1(given: float) -> None:
+    with pytest.raises(ConfigError, match=r"guarantee\.voters"):
+        Settings.from_mapping({"guarantee.voters": given})
+
+
+def test_where_clients_may_lie_the_anchor_is_the_momentum() -> None:
+    assert Settings().reference == "lbfgs"
+    assert Settings.from_mapping({"guarantee.tolerate": 1}).reference == "momentum"
