@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import pytest
 from flwr.app import MetricRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,6 +17,7 @@ from dqnfed_flwr.engine.grid import InProcessGrid
 from dqnfed_flwr.guarantee.harm import ceiling
 from dqnfed_flwr.guarantee.overrule import OVERRULED
 from dqnfed_flwr.strategy.outcome import Outcome
+from dqnfed_flwr.strategy.trials import UNMOVED_ROUNDS
 from dqnfed_flwr.types import FloatArray
 from tests.helpers.quadratics import Federation, Quadratic, spread_out, start_at, strategy
 
@@ -106,3 +108,17 @@ def test_a_client_whose_row_is_unusable_is_counted_all_the_same() -> None:
     assert all(event.participants == [0, 1, 2, 3] and event.heard == [0, 1, 2] for event in events)
     assert all(event.asked == 4 for event in events)
     assert all((3, "not-finite") in {(drop.client, drop.reason) for drop in event.dropped} for event in events)
+
+
+@pytest.mark.parametrize(("liars", "rounds"), [(0, 1), (1, UNMOVED_ROUNDS)])
+def test_a_conflict_of_halves_ends_the_run_at_once_or_after_some_rounds_with_its_certificate(
+    liars: int, rounds: int
+) -> None:
+    """One of four may be overruled, which is not enough here; the next round might have been another."""
+    ahead, back = (Quadratic(side * np.eye(DIM)[0]) for side in (1.0, -1.0))
+    outcome = run(Federation([ahead, ahead, back, back]).app(), 4, 20, **{"guarantee.tolerate": liars})
+    assert (outcome.status, len(outcome.events)) == ("pareto-stationary", rounds)
+    last = outcome.events[-1]
+    assert last.distance < 1e-6
+    assert sum(last.certificate.values()) == pytest.approx(1.0)
+    assert {client // 2 for client in last.certificate} == {0, 1}
