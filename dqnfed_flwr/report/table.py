@@ -32,9 +32,9 @@ def summary_table(results: Mapping[str, RunResult]) -> Table:
         table.add_column(heading, justify="right")
     for label, show in ROWS:
         table.add_row(label, *(show(result) for result in results.values()))
-    holding = [_holding_up(result) for result in results.values()]
-    if any(holding):
-        table.add_row("hold up the others: refused a step", *(words or "nobody" for words in holding))
+    for label, told in WARNINGS:
+        if any(words := [told(result) for result in results.values()]):
+            table.add_row(label, *(word or "nobody" for word in words))
     return table
 
 
@@ -97,9 +97,16 @@ def _overruled(result: RunResult) -> str:
 
 
 def _holding_up(result: RunResult) -> str:
-    totals = result.totals
-    found = [f"{client} in {count}" for client, count in totals.holding_up.items()]
-    return f"{_named(found)} of {totals.rounds} rounds" if found else ""
+    return _in_rounds(result.totals.holding_up, result.totals.rounds)
+
+
+def _contradicted(result: RunResult) -> str:
+    return _in_rounds(result.totals.contradicted, result.totals.rounds)
+
+
+def _in_rounds(counts: Mapping[int, int], rounds: int) -> str:
+    found = [f"{client} in {count}" for client, count in counts.items()]
+    return f"{_named(found)} of {rounds} rounds" if found else ""
 
 
 def _named(names: list[str]) -> str:
@@ -148,3 +155,8 @@ ROWS: tuple[tuple[str, Callable[[RunResult], str]], ...] = (
     ("bytes down, to clients", lambda result: human_bytes(result.bytes_down)),
     ("seconds", lambda result: f"{result.seconds:.1f}"),
 )
+WARNINGS: tuple[tuple[str, Callable[[RunResult], str]], ...] = (
+    ("contradicted itself, not heard", _contradicted),
+    ("hold up the others: refused a step", _holding_up),
+)
+"""Rows that stand in the table where they name somebody."""

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from dqnfed_flwr.guarantee.claims import CONTRADICTION
 from dqnfed_flwr.telemetry.events import RoundEvent
 
 
@@ -24,8 +25,9 @@ class Totals:
         Means over the judged rounds of `improved_ratio` and `unharmed_ratio`; NaN where there is none.
     asked, heard : float
         Clients a round that were asked for a gradient, and whose gradients made the step; NaN without rounds.
-    overruled, harmed, refused : Mapping[int, int]
-        Rounds in which each client was overruled, was harmed, and turned a candidate down; none with 0.
+    overruled, harmed, refused, contradicted : Mapping[int, int]
+        Rounds in which each client was overruled, was harmed, turned a candidate down, and was not heard because it
+        contradicted itself; none with 0.
     """
 
     rounds: int
@@ -39,6 +41,7 @@ class Totals:
     overruled: Mapping[int, int]
     harmed: Mapping[int, int]
     refused: Mapping[int, int]
+    contradicted: Mapping[int, int]
 
     @classmethod
     def of(cls, events: Sequence[RoundEvent]) -> Totals:
@@ -57,6 +60,9 @@ class Totals:
             overruled=_count(event.overruled for event in events),
             harmed=_count(event.harmed for event in events),
             refused=_count(event.refused for event in events),
+            contradicted=_count(
+                {drop.client for drop in event.dropped if drop.reason == CONTRADICTION} for event in events
+            ),
         )
 
     @property

@@ -23,7 +23,7 @@ from dqnfed_flwr.report.page.document import Section
 from dqnfed_flwr.report.plots import COLOURS, plot_runs
 from dqnfed_flwr.report.progress import LineProgress, LiveProgress, progress_listener
 from dqnfed_flwr.report.table import human_bytes, summary_table
-from dqnfed_flwr.telemetry.events import Listener, RoundEvent
+from dqnfed_flwr.telemetry.events import DroppedClient, Listener, RoundEvent
 from dqnfed_flwr.telemetry.log import EventLog
 from tests.helpers.comparisons import make_comparison
 from tests.helpers.runs import make_event, make_result
@@ -104,6 +104,15 @@ def test_a_round_that_left_the_model_as_it_was_improved_nobody() -> None:
     assert rows["heard of those asked, mean"] == ["3.5 of 4.0"]
     assert rows["overruled (clients)"] == ["2 (1, 2)"]
     assert rows["hold up the others: refused a step"] == ["1 in 3 of 4 rounds"]  # 3 did in 2, which is not most
+    assert "contradicted itself, not heard" not in rows
+
+
+def test_who_contradicted_itself_is_named_with_the_rounds_in_which_it_was_not_heard() -> None:
+    words = [DroppedClient(2, "contradiction", "it reported loss 2, and later 0, of the same model")]
+    other = [DroppedClient(1, "overruled", "its loss would go from 1 to 2")]
+    events = [make_event(1, None), *(replace(make_event(t, None), dropped=words + other) for t in (2, 3))]
+    rows = table_rows({"run": make_result(events), "clean": make_result(events[:1])})
+    assert rows["contradicted itself, not heard"] == ["2 in 2 of 3 rounds", "nobody"]
 
 
 def test_table_marks_what_is_unknown() -> None:
