@@ -128,7 +128,7 @@ class StepTrials:
             Whether the candidate is the model now, so that the gradients collected there are of use.
         """
         votes = pending.votes(collected.probes)
-        if self._set_aside(pending, votes, collected.caught):
+        if self._take_votes(pending, votes, collected.caught):
             if pending.ladder.factor < pending.first:
                 return self._try_anew(pending, collected)
             votes = pending.votes(collected.probes)
@@ -141,7 +141,7 @@ class StepTrials:
         if pending.scale.contested and pending.misses >= CONTESTED_TRIES:
             self._state.withdraw()
             self._give_up(pending, CONTESTED)
-        elif verdict.stationary and self._set_aside(pending, votes, {}, last_chance=True):
+        elif verdict.stationary and self._take_votes(pending, votes, {}, last_chance=True):
             self._offer(pending, self._rule.retry(pending.first))
         elif verdict.stationary:
             self._state.withdraw()
@@ -157,7 +157,7 @@ class StepTrials:
         self._offer(pending, self._rule.retry(pending.first))
         return False
 
-    def _set_aside(
+    def _take_votes(
         self, pending: PendingStep, votes: Mapping[int, Probe], caught: Mapping[int, str], *, last_chance: bool = False
     ) -> bool:
         """Take votes away, where the rule makes a step depend on them; True if any was taken."""
