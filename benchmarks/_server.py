@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.linalg.gram import Basis
 from dqnfed_flwr.methods._base import RoundRows
-from dqnfed_flwr.methods.registry import make_method
+from dqnfed_flwr.methods.table import make_method
 from dqnfed_flwr.strategy.hearing import Hearing
 from dqnfed_flwr.strategy.solve import Solved, make_batch, solve
 from dqnfed_flwr.types import ClientReply, Float64Array, RoundBatch

@@ -19,7 +19,7 @@ from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.linalg.gram import Basis
 from dqnfed_flwr.methods._base import GramMethod, Method, RoundRows
-from dqnfed_flwr.methods.registry import METHODS, make_method
+from dqnfed_flwr.methods.table import METHODS, make_method
 from dqnfed_flwr.strategy.solve import solve
 from dqnfed_flwr.types import ClientReply
 

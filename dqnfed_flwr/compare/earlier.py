@@ -8,14 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dqnfed_flwr.compare.files import JSON
-from dqnfed_flwr.config import Scalar, Settings, retired_in, without_retired
+from dqnfed_flwr.config import KNOWN, Scalar, Settings, retired_in, without_retired
 from dqnfed_flwr.errors import CheckpointError, ConfigError, DataError
 
 if TYPE_CHECKING:
     from dqnfed_flwr.compare.plan import Job
-
-MAY_DIFFER = ("output", "resume", "deadline", "retries", "checkpoint-every", "metrics", "metrics-clients")
-"""Settings that leave the figures of a run as they are."""
 
 
 def foreign(jobs: Sequence[Job]) -> list[str]:
@@ -71,7 +68,7 @@ def _changed(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     changed = [
         f"{key}: {then.get(key)!r} there, {now.get(key)!r} now"
         for key in sorted(then.keys() | now.keys())
-        if then.get(key) != now.get(key) and key not in MAY_DIFFER
+        if then.get(key) != now.get(key) and not (key in KNOWN and KNOWN[key].changes == "nothing")
     ]
     return [*(f"{key}: set there, no longer a setting" for key in retired), *changed]
 

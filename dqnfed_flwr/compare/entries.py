@@ -7,29 +7,14 @@ from dataclasses import dataclass, field
 from itertools import product
 from types import MappingProxyType
 
-from dqnfed_flwr.config import Scalar, Settings, is_retired, said_of
-from dqnfed_flwr.config.effects import METHOD_OF
-from dqnfed_flwr.config.profiles import profile_of
+from dqnfed_flwr.config import GROUP_OF_METHOD, KNOWN, Scalar, Settings, is_retired, said_of
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.experiments import parse_scalar
+from dqnfed_flwr.methods.table import profile_of
 
 ALL = "all"
 FIRST = ("dqn-fed", "fedavg")
 """The first rows where all methods are compared; the others follow in the order of the registry."""
-GENERAL = ("split", "noise", "start", "attack", "local", "curvature", "step", "guarantee")
-"""Groups of settings that every method shares; any other group belongs to methods."""
-GROUPS: dict[str, tuple[str, ...]] = {method: (group,) for group, method in METHOD_OF.items()}
-"""Groups of methods that have another name than their group."""
-ROWS_DECIDE: Mapping[str, str] = {
-    "method": "name methods by --methods",
-    "seed": "name seeds by --seeds",
-    "output": "name a folder by --output",
-    "resume": "the same command again goes on where it was interrupted",
-}
-"""Settings that no file and no `--set` decides for a comparison, with what does."""
-COMMON = (*ROWS_DECIDE, "data", "partition", "clients", "num-classes")
-"""Settings that all rows share: without them the rows could not be compared client by client."""
-
 Point = Mapping[str, Scalar]
 NOTHING: Point = MappingProxyType({})
 
@@ -79,7 +64,7 @@ def parse_methods(text: str) -> list[Entry]:
         Naming every method that is unknown or stands twice, and every setting that cannot be one of a single row.
     """
     if text.strip() == ALL:
-        from dqnfed_flwr.methods.registry import METHODS
+        from dqnfed_flwr.methods.table import METHODS
 
         return [Entry(method) for method in sorted(METHODS, key=lambda name: [name != first for first in FIRST])]
     entries, faults = [], []
@@ -153,14 +138,14 @@ def with_grids(entries: Sequence[Entry], grids: Sequence[str], base: Point = NOT
 def concerns(key: str, entry: Entry, base: Point = NOTHING) -> bool:
     """Whether a key means something to a method that does not fix it already."""
     group, dot, _ = key.partition(".")
-    return key not in entry.own and (not dot or group in GENERAL or group in groups_of(entry, base))
+    return key not in entry.own and (not dot or group not in GROUP_OF_METHOD or group in groups_of(entry, base))
 
 
 def groups_of(entry: Entry, base: Point = NOTHING) -> tuple[str, ...]:
-    """The groups of settings that a method reads; FedCorr also those of the method it ends with."""
-    groups = GROUPS.get(entry.method, (entry.method,))
-    last = {**base, **entry.own}.get("fedcorr.last") if entry.method == "fedcorr" else None
-    return (*groups, *GROUPS.get(str(last), (str(last),))) if last else groups
+    """The groups of settings that a method reads; one with stages reads also those of the method it ends with."""
+    profile = profile_of(entry.method)
+    last = {**base, **entry.own}.get(f"{profile.key}.{profile.last}") if profile.last else None
+    return (profile.key, *((profile_of(str(last)).key,) if last else ()))
 
 
 def short(method: str, point: Point) -> str:
@@ -184,7 +169,7 @@ def _check_name(method: str) -> None:
 
 def shared(key: str) -> bool:
     """Whether rows can only be compared where this setting is the same; their folders, of course, differ."""
-    return key not in ("method", "output", "resume") and bool(_common([key]))
+    return KNOWN[key].about in ("data", "experiment")
 
 
 def check_overrides(keys: Iterable[str]) -> None:
@@ -195,18 +180,18 @@ def check_overrides(keys: Iterable[str]) -> None:
     ConfigError
         Naming them, each with what to do.
     """
-    if taken := [f"--set {key}: {ROWS_DECIDE[key]}" for key in keys if key in ROWS_DECIDE]:
+    if taken := [f"--set {key}: {KNOWN[key].instead}" for key in keys if key in KNOWN and KNOWN[key].instead]:
         raise ConfigError("\n".join(taken))
 
 
 def _common(keys: Mapping[str, Scalar] | Sequence[str]) -> list[str]:
-    return [key for key in keys if key in COMMON or key.startswith(("split.", "noise.", "attack."))]
+    return [key for key in keys if key in KNOWN and KNOWN[key].shared]
 
 
 def _for_all(key: str) -> str:
     """Why a row cannot have a key of its own, and what to do."""
-    if key in ROWS_DECIDE:
-        return f"{key}: {ROWS_DECIDE[key]}"
+    if KNOWN[key].instead:
+        return f"{key}: {KNOWN[key].instead}"
     return f"{key} must be the same for all; give it by --set"
 
 

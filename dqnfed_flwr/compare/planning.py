@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dqnfed_flwr.compare.earlier import foreign, foreign_figures
-from dqnfed_flwr.compare.entries import ALL, ROWS_DECIDE, Entry, parse_methods, parse_seeds, short, with_grids
+from dqnfed_flwr.compare.entries import ALL, Entry, parse_methods, parse_seeds, short, with_grids
 from dqnfed_flwr.compare.plan import Plan
-from dqnfed_flwr.config import Scalar
+from dqnfed_flwr.config import KNOWN, Scalar
 from dqnfed_flwr.errors import ConfigError, DQNFedError
 
 VALIDATION = "split.validation-fraction"
@@ -83,7 +83,7 @@ def plan_rows(
     ConfigError
         As `make_plan`.
     """
-    config = {key: value for key, value in request.config.items() if key not in ROWS_DECIDE}
+    config = {key: value for key, value in request.config.items() if not (key in KNOWN and KNOWN[key].instead)}
     config.setdefault("local.threads", 1)
     if any(entry.axes for entry in entries):
         config.setdefault(VALIDATION, VALIDATION_SHARE)
@@ -120,7 +120,7 @@ def _faults(plan: Plan, entry: Entry) -> list[str]:
     """What is wrong with a row, at any point of its grid."""
     from dqnfed_flwr import models
     from dqnfed_flwr.data import sets
-    from dqnfed_flwr.methods.registry import make_method
+    from dqnfed_flwr.methods.table import make_method
 
     found: dict[str, None] = {}
     for point in entry.points:

@@ -14,12 +14,10 @@ from dqnfed_flwr.compare.grid import Trial
 from dqnfed_flwr.compare.plan import RUNS, Job, Plan
 from dqnfed_flwr.compare.record import Record, read_record
 from dqnfed_flwr.compare.results import REFERENCE, Comparison, Row, compare_rows
-from dqnfed_flwr.config import Scalar, Settings
+from dqnfed_flwr.config import KNOWN, Scalar, Settings
 from dqnfed_flwr.errors import ConfigError, DQNFedError
 from dqnfed_flwr.run_files import RUN
 
-ALONE = ("method", "seed", "output", "resume")
-"""Settings of a run that its place in a report tells already."""
 DEPTH = 3
 """A run's folder is runs/METHOD/seed-S below that of its comparison."""
 
@@ -97,10 +95,11 @@ def read_runs(directory: Path, folders: Sequence[Path]) -> Written:
     told = {
         key: value
         for key, value in flat[0].items()
-        if key not in ALONE and value != defaults[key] and all(each[key] == value for each in flat)
+        if not KNOWN[key].instead and value != defaults[key] and all(each[key] == value for each in flat)
     }
     own = [
-        {key: each[key] for key in each if key not in (*ALONE, *told) and each[key] != defaults[key]} for each in flat
+        {key: each[key] for key in each if not KNOWN[key].instead and key not in told and each[key] != defaults[key]}
+        for each in flat
     ]
     note = "; ".join(f"{name}: {_shown(each)}" for name, each in zip(names, own, strict=True) if each)
     entries, seed = tuple(row.entry for row in rows), settings[0].seed

@@ -15,7 +15,6 @@ from dqnfed_flwr.compare.provenance import mixture_notes
 from dqnfed_flwr.compare.remarks import remarks
 from dqnfed_flwr.compare.results import COMPARED, Comparison, Row, baseline_of
 from dqnfed_flwr.compare.sheets import Cell, Table
-from dqnfed_flwr.config import one_full_step
 
 UNKNOWN = "–"
 REASON = 40
@@ -201,6 +200,6 @@ def _main_notes(comparison: Comparison) -> tuple[str, ...]:
 
 def _full_steps(comparison: Comparison) -> list[str]:
     """That local SGD is hardly any, with the rows that it concerns."""
-    found = [row.label for row in comparison.rows if any(one_full_step(record.job.settings) for record in row.good)]
+    found = [row.label for row in comparison.rows if any(record.job.settings.one_full_step for record in row.good)]
     text = "one full-batch step a round, which is FedSGD; set local.batch-size or local.epochs"
     return [f"{', '.join(found)}: {text}"] if found else []

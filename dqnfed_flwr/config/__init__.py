@@ -1,37 +1,32 @@
-"""Settings of a run: `settings` has the keys, `methods` those of each method. Importing it imports no torch."""
+"""Settings of a run, checked as a whole; `schema` says what a setting is. Importing this imports no torch."""
 
-from dqnfed_flwr.config._group import Scalar
-from dqnfed_flwr.config.effects import one_full_step, without_effect
-from dqnfed_flwr.config.groups import (
+from dqnfed_flwr.config.combinations import check_for_nodes
+from dqnfed_flwr.config.mapping import flatten, nest
+from dqnfed_flwr.config.retired import is_retired, retired_in, said_of, without_retired
+from dqnfed_flwr.config.settings import GROUP_OF_METHOD, KNOWN, Settings, describe, without_effect
+from dqnfed_flwr.schema.group import Scalar
+from dqnfed_flwr.schema.groups import (
+    AttackSettings,
     CurvatureSettings,
+    GuaranteeSettings,
     LocalSettings,
     NoiseSettings,
     PartitionName,
     SplitSettings,
+    StartSettings,
     StepRuleName,
     StepSettings,
 )
-from dqnfed_flwr.config.guarantee import GuaranteeSettings
-from dqnfed_flwr.config.mapping import flatten, nest
-from dqnfed_flwr.config.methods import DqnFedSettings, FedMdfgSettings, ReferenceName
-from dqnfed_flwr.config.profiles import PROFILES, TORCHJD, Profile, profile_of
-from dqnfed_flwr.config.retired import is_retired, retired_in, said_of, without_retired
-from dqnfed_flwr.config.scenario import AttackSettings, StartSettings, check_for_nodes
-from dqnfed_flwr.config.settings import Settings, describe
 
 __all__ = [
-    "PROFILES",
-    "TORCHJD",
+    "GROUP_OF_METHOD",
+    "KNOWN",
     "AttackSettings",
     "CurvatureSettings",
-    "DqnFedSettings",
-    "FedMdfgSettings",
     "GuaranteeSettings",
     "LocalSettings",
     "NoiseSettings",
     "PartitionName",
-    "Profile",
-    "ReferenceName",
     "Scalar",
     "Settings",
     "SplitSettings",
@@ -43,8 +38,6 @@ __all__ = [
     "flatten",
     "is_retired",
     "nest",
-    "one_full_step",
-    "profile_of",
     "retired_in",
     "said_of",
     "without_effect",

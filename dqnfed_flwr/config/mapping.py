@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dqnfed_flwr.config._group import Scalar
 from dqnfed_flwr.errors import ConfigError
+from dqnfed_flwr.schema.group import Scalar
 
 
 def nest(mapping: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,14 +12,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dqnfed_flwr.config import Scalar, Settings, check_for_nodes
+from dqnfed_flwr.config import KNOWN, Scalar, Settings, check_for_nodes
 from dqnfed_flwr.data.sources import paths_in
 from dqnfed_flwr.deploy.superlink import AwayError, SuperLink, UnsureError, ask, kind_of
 from dqnfed_flwr.engine.flower import write_app
 from dqnfed_flwr.errors import ConfigError, RunError
 
 COMPLETED, STOPPED = "finished:completed", "finished:stopped"
-PATHS = ("output", "metrics", "start.model")
 NO_LOG_YET = ("pending", "starting")
 """States in which Flower would keep a call for the log until there is one."""
 PENDING_SECONDS = 30.0
@@ -44,7 +43,7 @@ def server_settings(flat: Mapping[str, Scalar], output: str, *, resume: bool) ->
     keys = {**flat, **({"output": output} if output else {}), **({"resume": True} if resume else {})}
     settings = Settings.from_mapping(keys)
     check_for_nodes(settings)
-    for key in PATHS:
+    for key in (key for key, known in KNOWN.items() if known.path):
         if (found := str(settings.flat().get(key, ""))) and not found.startswith("/"):
             raise ConfigError(f"{key}: found {found!r}; the run is on another machine: give an absolute path there")
     if not all(path.is_absolute() for path in paths_in(settings.data)):

@@ -10,8 +10,6 @@ from flwr.clientapp import ClientApp
 from dqnfed_flwr import wire
 from dqnfed_flwr.attacks import hostile_clients, noise_of, tampered
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.config.fedcorr import Stages
-from dqnfed_flwr.config.profiles import GRADIENT_ROWS
 from dqnfed_flwr.types import FloatArray
 
 Attack = Callable[[Message, Message], Message]
@@ -54,8 +52,8 @@ class _RowAttack:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._displaced_in_the_end = settings.stage_settings.local_work not in GRADIENT_ROWS
-        self._fedavg_until = Stages.of(settings).before_last if settings.method == "fedcorr" else 0
+        self._displaced_in_the_end = not settings.stage_settings.work.gradient_row
+        self._fedavg_until = settings.profile.rounds_before_last(settings)
 
     def __call__(self, reply: Message, question: Message) -> Message:
         assignment = wire.decode_task(question.content)

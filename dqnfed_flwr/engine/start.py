@@ -10,17 +10,13 @@ from flwr.app import ArrayRecord
 
 from dqnfed_flwr import wire
 from dqnfed_flwr.client.numpy_client import DQNFedClient
-from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config import KNOWN, Settings
 from dqnfed_flwr.data import load_client
 from dqnfed_flwr.engine.weights import read_weights
 from dqnfed_flwr.models import build_model
 from dqnfed_flwr.params import ParamSpec
 from dqnfed_flwr.strategy.roster import Roster
 from dqnfed_flwr.types import ClientTask
-
-SHARED = ("data", "partition", "clients", "num-classes", "seed", "model", "ridge", "dtype", "device")
-SHARED_LOCAL = ("local.threads", "local.chunk")
-"""What the epochs on one client take from the run; the rest is `start`'s own, so that all methods begin alike."""
 
 
 def initial_model(settings: Settings, roster: Roster) -> ArrayRecord:
@@ -53,9 +49,11 @@ def initial_model(settings: Settings, roster: Roster) -> ArrayRecord:
 
 
 def _alone(settings: Settings) -> Settings:
-    """FedAvg's local work, on this run's data and model, with the epochs, rate and mini-batch of `start`."""
+    """FedAvg's local work, on this run's data and model, with the epochs, rate and mini-batch of `start`.
+
+    The rest is left out, so that all methods begin alike.
+    """
     start, flat = settings.start, settings.flat()
-    shared = {key: value for key, value in flat.items() if key in SHARED + SHARED_LOCAL}
-    dealt = {key: value for key, value in flat.items() if key.startswith(("split.", "noise."))}
+    shared = {key: value for key, value in flat.items() if KNOWN[key].about in ("data", "model", "machine")}
     own = {"local.epochs": start.epochs, "local.lr": start.lr, "local.batch-size": start.batch_size}
-    return Settings.from_mapping({**shared, **dealt, **own, "method": "fedavg"})
+    return Settings.from_mapping({**shared, **own, "method": "fedavg"})

@@ -2,24 +2,33 @@
 
 Most methods need only inner products and derive from `GramMethod`: a small function from a `RoundBatch` to K weights.
 Those that need a vector of size D derive from `Method` and ask the basis for it: the type says what a method costs.
+
+The file of a method ends with `METHODS`, a `Profile` for each method in it; `methods.table` finds them there. Such a
+file imports torch only where it uses it, because reading settings must not load torch.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from dqnfed_flwr.errors import RunError
-from dqnfed_flwr.linalg.gram import Basis
 from dqnfed_flwr.types import Combination, Extras, Float64Array, FloatArray, RoundBatch
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dqnfed_flwr.linalg.gram import Basis
+
+ZERO_GRADIENT, BAD_RATE = "zero-gradient", "bad-rate"
+"""Why a method leaves a client out of a round."""
 State = Mapping[str, NDArray[np.generic]]
+CurvatureMatrix = Literal["hessian", "gauss-newton"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +67,8 @@ class RoundRows:
         if name not in self.vectors:
             raise RunError(f"this method needs the clients' {name!r}, which their replies do not hold")
         first, *_ = self.vectors[name]
+        import torch
+
         total = np.zeros_like(first)
         for share, vector in zip(shares, self.vectors[name], strict=True):
             total += vector * total.dtype.type(share)
@@ -70,6 +81,40 @@ class RoundRows:
     def column_blocks(self) -> list[slice]:
         """Consecutive blocks of columns, each small enough for a float64 copy of all rows."""
         return self.basis.column_blocks()
+
+
+TAKEN = "taken"
+
+
+class Taken:
+    """The round of the last reply that was taken in, by client. A client keeps state; this keeps both in step."""
+
+    def __init__(self) -> None:
+        self._rounds: dict[int, int] = {}
+
+    def __contains__(self, client: int) -> bool:
+        """Whether a reply of `client` was ever taken in."""
+        return client in self._rounds
+
+    def note(self, clients: Iterable[int], round_number: int) -> None:
+        """Replies of `clients` in a round count."""
+        self._rounds |= dict.fromkeys(clients, round_number)
+
+    def forget(self) -> None:
+        """Take everybody for new."""
+        self._rounds.clear()
+
+    def directives(self, client: int) -> Mapping[str, float]:
+        """What `client` is told; round 0 for a new one."""
+        return {TAKEN: float(self._rounds.get(client, 0))}
+
+    def export(self) -> NDArray[np.int64]:
+        """Clients and rounds, int64 [n, 2]."""
+        return np.array(sorted(self._rounds.items()), dtype=np.int64).reshape(-1, 2)
+
+    def restore(self, pairs: NDArray[np.generic]) -> None:
+        """Inverse of `export`."""
+        self._rounds = {int(client): int(number) for client, number in np.asarray(pairs, np.int64)}
 
 
 class Method(ABC):
@@ -209,3 +254,8 @@ class LayerMethod(VectorMethod):
 
     layers: tuple[slice, ...] = ()
     head: NDArray[np.int64] = np.empty((0, 0), np.int64)
+
+
+def cg_title(matrix: CurvatureMatrix) -> str:
+    """What a title says of conjugate gradients on products with this matrix."""
+    return "CG" if matrix == "hessian" else "CG, Gauss-Newton"

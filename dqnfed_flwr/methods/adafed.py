@@ -15,15 +15,21 @@ from __future__ import annotations
 
 import numpy as np
 
-from dqnfed_flwr.config.methods import AdaFedSettings
 from dqnfed_flwr.linalg.least_distance import STATIONARY_COSINE
 from dqnfed_flwr.linalg.min_norm import two_sided_weights
-from dqnfed_flwr.methods._base import GramMethod
-from dqnfed_flwr.methods.rates import BAD_RATE, ZERO_GRADIENT
+from dqnfed_flwr.methods._base import BAD_RATE, ZERO_GRADIENT, GramMethod
+from dqnfed_flwr.schema.group import Group, own
+from dqnfed_flwr.schema.run import Profile
 from dqnfed_flwr.types import Combination, RoundBatch
 
 SMALLEST_RATE = 1e-9
 """A rate below this share of the largest is lost in the rounding of the solve."""
+
+
+class AdaFedSettings(Group):
+    """AdaFed."""
+
+    gamma: float = own(1.0, "power of the loss in a client's rate", ge=0)
 
 
 class AdaFed(GramMethod):
@@ -36,12 +42,12 @@ class AdaFed(GramMethod):
     ----------
     settings : AdaFedSettings
         gamma.
-    unit : float
+    row_lr : float
         eta: `local.lr` for gradients, 1 for displacements. The lengths of the rows do not count.
     """
 
-    def __init__(self, settings: AdaFedSettings, unit: float) -> None:
-        self._gamma, self._unit = settings.gamma, unit
+    def __init__(self, settings: AdaFedSettings, row_lr: float) -> None:
+        self._gamma, self._row_lr = settings.gamma, row_lr
 
     def weights(self, batch: RoundBatch) -> Combination:
         """Coefficients of the rows as they are, not normalised."""
@@ -63,13 +69,23 @@ class AdaFed(GramMethod):
         slopes = cosines @ solution.weights
         descends = bool((slopes > STATIONARY_COSINE * rates[fit]).all())
         if descends:
-            weights[fit] = self._unit * solution.weights / norms / float(solution.weights @ slopes)
+            weights[fit] = self._row_lr * solution.weights / norms / float(solution.weights @ slopes)
         return Combination(
             weights,
-            length=self._unit,
+            length=self._row_lr,
             rank=solution.rank,
             condition=solution.condition,
             residual=solution.residual,
             status=solution.status if descends else "stationary",
             excluded=excluded,
         )
+
+
+METHODS = (
+    Profile(
+        name="adafed",
+        title="AdaFed",
+        settings=AdaFedSettings,
+        build=lambda run: AdaFed(run.group_of(AdaFedSettings), run.row_lr),
+    ),
+)

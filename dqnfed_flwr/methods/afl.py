@@ -14,10 +14,17 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from dqnfed_flwr.config.methods import AflSettings
 from dqnfed_flwr.linalg.simplex import project_simplex
 from dqnfed_flwr.methods._base import GramMethod, RoundRows, State
+from dqnfed_flwr.schema.group import Group, own
+from dqnfed_flwr.schema.run import GRADIENTS_FIRST, Profile
 from dqnfed_flwr.types import Combination, Float64Array, RoundBatch
+
+
+class AflSettings(Group):
+    """AFL."""
+
+    gamma: float = own(0.1, "rate of the clients' weights; 0 leaves them at the sample shares", ge=0)
 
 
 class Afl(GramMethod):
@@ -27,12 +34,12 @@ class Afl(GramMethod):
     ----------
     settings : AflSettings
         gamma; 0 leaves lambda at the sample shares.
-    unit : float
+    row_lr : float
         eta; 1 where the rows are displacements of local passes.
     """
 
-    def __init__(self, settings: AflSettings, unit: float) -> None:
-        self._gamma, self._unit = settings.gamma, unit
+    def __init__(self, settings: AflSettings, row_lr: float) -> None:
+        self._gamma, self._row_lr = settings.gamma, row_lr
         self._lambda: dict[int, float] = {}
         self._examples: dict[int, float] = {}
         self._present: Float64Array = np.empty(0)
@@ -61,7 +68,7 @@ class Afl(GramMethod):
     def weights(self, batch: RoundBatch) -> Combination:
         """eta lambda_k, as it stood before this round's losses moved it."""
         notes = {"largest_weight": float(self._present.max()), "restart": float(self._restart)}
-        return Combination(self._unit * self._present, notes=notes)
+        return Combination(self._row_lr * self._present, notes=notes)
 
     def export_state(self) -> dict[str, NDArray[np.generic]]:
         """lambda and samples of all clients seen."""
@@ -77,3 +84,14 @@ class Afl(GramMethod):
         clients = state["clients"].tolist()
         self._lambda = dict(zip(clients, state["lambda"].tolist(), strict=True))
         self._examples = dict(zip(clients, state["examples"].tolist(), strict=True))
+
+
+METHODS = (
+    Profile(
+        name="afl",
+        title="AFL",
+        settings=AflSettings,
+        build=lambda run: Afl(run.group_of(AflSettings), run.row_lr),
+        works=GRADIENTS_FIRST,
+    ),
+)

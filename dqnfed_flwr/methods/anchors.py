@@ -1,21 +1,30 @@
-"""Reference steps that the anchored form of DQN-Fed starts from.
+"""Reference steps that the anchored form of DQN-Fed starts from, and the same by themselves as methods.
 
 An anchor turns the mean gradient into a step that is fast on average and promises nothing to anybody in particular;
 DQN-Fed then changes it as little as the guarantee demands.
+
+The methods `momentum` and `server-lbfgs` leave that out: they are what the anchored form is compared with. `momentum`
+is heavy-ball momentum (Polyak 1964) on the mean gradient, `server-lbfgs` is L-BFGS (Nocedal 1980) on it with the
+server's own history. No paper proposes them under these names.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from dqnfed_flwr.linalg.lbfgs import LBFGSHistory, tells_curvature
-from dqnfed_flwr.methods._base import RoundRows, State
+from dqnfed_flwr.methods._base import RoundRows, State, VectorMethod
+from dqnfed_flwr.schema.group import Group, own
+from dqnfed_flwr.schema.run import GRADIENTS, Profile, RunSettings
 from dqnfed_flwr.types import Extras, RoundBatch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Anchor(ABC):
@@ -99,6 +108,8 @@ class MomentumAnchor(Anchor):
 
     def restore_state(self, state: State) -> None:
         """Take up u_{t-1}."""
+        import torch
+
         self._last = torch.from_numpy(np.array(state["last"])) if "last" in state else None
 
 
@@ -110,6 +121,8 @@ class LbfgsAnchor(Anchor):
     """
 
     def __init__(self, lr: float, memory: int) -> None:
+        from dqnfed_flwr.linalg.lbfgs import LBFGSHistory
+
         self._lr = lr
         self._history = LBFGSHistory(memory)
         self._gradient: Tensor | None = None
@@ -118,6 +131,8 @@ class LbfgsAnchor(Anchor):
 
     def propose(self, mean_gradient: Tensor, rows: RoundRows, batch: RoundBatch) -> Tensor:
         """Take in the pair of the last move, then B * mean gradient."""
+        from dqnfed_flwr.linalg.lbfgs import tells_curvature
+
         of = tuple(client for client, share in zip(batch.clients, batch.shares, strict=True) if share)
         move, before = (self._move, self._gradient) if self._of in (None, of) else (None, None)
         if move is not None and before is not None and tells_curvature(move, batch.theta_norm):
@@ -149,6 +164,7 @@ class LbfgsAnchor(Anchor):
 
     def restore_state(self, state: State) -> None:
         """Take up what `export_state` gave."""
+        import torch
 
         def tensor(name: str) -> Tensor | None:
             return torch.from_numpy(np.array(state[name])) if name in state else None
@@ -160,3 +176,91 @@ class LbfgsAnchor(Anchor):
             number += 1
         self._gradient, self._move = tensor("gradient"), tensor("move")
         self._of = tuple(state["of"].astype(int).tolist()) if "of" in state else None  # earlier versions did not say
+
+
+class MomentumSettings(Group):
+    """The anchor `momentum` alone."""
+
+    beta: float = own(0.9, "weight of the step before", ge=0, lt=1)
+
+
+class ServerLbfgsSettings(Group):
+    """The anchor `lbfgs` alone."""
+
+    memory: int = own(10, "pairs of the server's history", ge=1, le=100)
+
+
+class AnchorAlone(VectorMethod):
+    """step = the anchor's proposal; where that is no descent for the mean loss, eta sum p_k g_k and a new memory.
+
+    Parameters
+    ----------
+    anchor : Anchor
+        Makes the step.
+    lr : float
+        eta.
+    """
+
+    def __init__(self, anchor: Anchor, lr: float) -> None:
+        self._anchor, self._lr = anchor, lr
+        self._proposal: Tensor
+        self._reset = False
+
+    def observe(self, batch: RoundBatch, rows: RoundRows) -> None:
+        """Ask the anchor, and judge its proposal by the mean gradient."""
+        import torch
+
+        mean = rows.combine(batch.shares)
+        proposal = self._anchor.propose(mean, rows, batch)
+        descent = float(torch.dot(mean.double(), proposal.double()))
+        self._reset = bool(mean.any()) and not (math.isfinite(descent) and descent > 0)
+        if self._reset:
+            self._anchor.forget()
+        self._proposal = self._lr * mean if self._reset else proposal
+
+    def step(self, batch: RoundBatch, rows: RoundRows) -> Tensor:
+        """What `observe` found [D]."""
+        del batch, rows
+        return self._proposal
+
+    def notes(self) -> Mapping[str, float]:
+        """Whether the anchor was made to begin anew."""
+        return {"anchor_reset": float(self._reset)}
+
+    def settle(self, step: Tensor, factor: float) -> None:
+        """Hand the step on to the anchor's memory."""
+        self._anchor.settle(step, factor)
+
+    def export_state(self) -> dict[str, NDArray[np.generic]]:
+        """The anchor's memory."""
+        return self._anchor.export_state()
+
+    def restore_state(self, state: State) -> None:
+        """Take up the anchor's memory."""
+        self._anchor.restore_state(state)
+
+
+def _momentum(run: RunSettings) -> AnchorAlone:
+    return AnchorAlone(MomentumAnchor(run.row_lr, run.group_of(MomentumSettings).beta), run.row_lr)
+
+
+def _server_lbfgs(run: RunSettings) -> AnchorAlone:
+    return AnchorAlone(LbfgsAnchor(run.row_lr, run.group_of(ServerLbfgsSettings).memory), run.row_lr)
+
+
+METHODS = (
+    Profile(
+        name="momentum",
+        title="momentum (no guarantee)",
+        settings=MomentumSettings,
+        build=_momentum,
+        works=GRADIENTS,
+    ),
+    Profile(
+        name="server-lbfgs",
+        title="server L-BFGS (no guarantee)",
+        settings=ServerLbfgsSettings,
+        build=_server_lbfgs,
+        works=GRADIENTS,
+    ),
+)

@@ -8,17 +8,27 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from dqnfed_flwr.config.methods import TrimmedMeanSettings
 from dqnfed_flwr.methods._base import RoundRows, VectorMethod
+from dqnfed_flwr.schema.group import Group, own
+from dqnfed_flwr.schema.run import Profile
 from dqnfed_flwr.types import Float64Array, RoundBatch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
 
 ROUNDING = 1e-9
 """What share * K may fall short of a whole number for rounding."""
+
+
+class TrimmedMeanSettings(Group):
+    """Trimmed mean."""
+
+    share: float = own(0.2, "beta, share of the values cut off at either end", ge=0, lt=0.5)
 
 
 class CoordinateWise(VectorMethod):
@@ -26,12 +36,12 @@ class CoordinateWise(VectorMethod):
 
     Parameters
     ----------
-    unit : float
+    row_lr : float
         eta; 1 where the rows are displacements of local passes.
     """
 
-    def __init__(self, unit: float) -> None:
-        self._unit = unit
+    def __init__(self, row_lr: float) -> None:
+        self._row_lr = row_lr
 
     @abstractmethod
     def figure(self, columns: Float64Array) -> Float64Array:
@@ -39,9 +49,11 @@ class CoordinateWise(VectorMethod):
 
     def step(self, batch: RoundBatch, rows: RoundRows) -> Tensor:
         """eta * figure of every column [D]."""
+        import torch
+
         out = np.empty(rows.basis.dim, rows.basis.row(0).dtype)
         for part in rows.column_blocks():
-            out[part] = self._unit * self.figure(rows.columns(part))
+            out[part] = self._row_lr * self.figure(rows.columns(part))
         return torch.from_numpy(out)
 
 
@@ -63,12 +75,12 @@ class TrimmedMean(CoordinateWise):
     ----------
     settings : TrimmedMeanSettings
         beta.
-    unit : float
+    row_lr : float
         eta; 1 where the rows are displacements of local passes.
     """
 
-    def __init__(self, settings: TrimmedMeanSettings, unit: float) -> None:
-        super().__init__(unit)
+    def __init__(self, settings: TrimmedMeanSettings, row_lr: float) -> None:
+        super().__init__(row_lr)
         self._share = settings.share
         self._trimmed = 0
 
@@ -86,3 +98,14 @@ class TrimmedMean(CoordinateWise):
     def notes(self) -> Mapping[str, float]:
         """Values cut off at either end."""
         return {"trimmed": float(self._trimmed)}
+
+
+METHODS = (
+    Profile(name="median", title="Median", build=lambda run: Median(run.row_lr)),
+    Profile(
+        name="trimmed-mean",
+        title="Trimmed mean",
+        settings=TrimmedMeanSettings,
+        build=lambda run: TrimmedMean(run.group_of(TrimmedMeanSettings), run.row_lr),
+    ),
+)

@@ -19,24 +19,121 @@ anchored form may heed clients of earlier rounds (`absent-rounds`).
 
 from __future__ import annotations
 
-from dqnfed_flwr.config import DqnFedSettings, Settings
-from dqnfed_flwr.linalg.min_norm import two_sided_weights
-from dqnfed_flwr.methods._base import Method
-from dqnfed_flwr.methods.absent import AbsentClients
-from dqnfed_flwr.methods.anchored import AnchoredMethod
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import field_validator
+
+from dqnfed_flwr.linalg.min_norm import GramSolution, one_sided_weights, two_sided_weights
+from dqnfed_flwr.methods._base import BAD_RATE, ZERO_GRADIENT, GramMethod, Method, RoundRows, State
+from dqnfed_flwr.methods.absent import AbsentClients, AbsentRow
 from dqnfed_flwr.methods.anchors import Anchor, GradientAnchor, LbfgsAnchor, MomentumAnchor, UpdateAnchor
-from dqnfed_flwr.methods.rate_method import OneSided, TwoSided
+from dqnfed_flwr.schema.group import Group, own
+from dqnfed_flwr.schema.run import BLIND, GRADIENTS, Profile, RunSettings
+from dqnfed_flwr.schema.work import GRADIENT, LBFGS
+from dqnfed_flwr.types import Combination, Extras, Float64Array, RoundBatch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+ReferenceName = Literal["auto", "none", "gradient", "momentum", "lbfgs", "update"]
+Solve = Callable[[Float64Array, Float64Array], GramSolution]
+"""From a Gramian [K, K] and demands [K] to weights."""
+FALLBACKS = ("rates", "equal-cosines")
+"""Steps of the one-sided form: at least the rates, then the same cosine with every gradient."""
+MAX_INVERSE_CURVATURE = 1e12
+"""Largest d_k / |g_k|^2 that is believed where rates are not held near their median."""
 
 
-def dqn_fed(run: Settings) -> Method:
+def anchored(run: RunSettings) -> bool:
+    """Whether a run of DQN-Fed has the anchored form, with an anchor."""
+    return run.group_of(DqnFedSettings).form == "anchored" and reference_of(run) != "none"
+
+
+def reference_of(run: RunSettings) -> ReferenceName:
+    """The anchor, with `auto` resolved: with sampling, a history of mean gradients would mix different clients.
+
+    Where clients may lie, it would mix what was set aside with what was not.
+    """
+    own_settings = run.group_of(DqnFedSettings)
+    if own_settings.reference != "auto":
+        return own_settings.reference
+    doubted = run.guarantee.tolerate and run.rule == "probed"
+    return "lbfgs" if run.sampled >= run.clients and not doubted else "momentum"
+
+
+def _rates_differ(run: RunSettings) -> bool:
+    """Whether rates are more than lr times the squared lengths of the rows."""
+    passes = run.work is LBFGS and run.local.epochs > 1
+    return passes or (run.work in GRADIENTS and run.curvature.kind != "none")
+
+
+def _two_sided(run: RunSettings) -> bool:
+    return run.group_of(DqnFedSettings).form == "two-sided"
+
+
+class DqnFedSettings(Group):
+    """DQN-Fed: which step meets the rates."""
+
+    form: Literal["two-sided", "one-sided", "anchored"] = own("anchored", "grads @ step = or >= rates")
+    reference: ReferenceName = own(
+        "auto",
+        "anchor of the step; auto: lbfgs with full participation, else momentum; none: the one-sided form",
+        read=lambda run: run.group_of(DqnFedSettings).form == "anchored",
+    )
+    beta: float = own(
+        0.9,
+        "of the reference momentum",
+        read=lambda run: anchored(run) and reference_of(run) == "momentum",
+        ge=0,
+        lt=1,
+    )
+    lr: float = own(0.1, "eta of the mean gradient in the references", read=anchored, gt=0)
+    memory: int = own(
+        10,
+        "pairs of the reference lbfgs",
+        read=lambda run: anchored(run) and reference_of(run) == "lbfgs",
+        ge=1,
+        le=100,
+    )
+    scale: float = own(1.0, "c: rates over the reference's own mean descent (anchored)", read=anchored, gt=0)
+    rate_spread: float = own(
+        2.0,
+        "hold d_k/|g_k|^2 within this factor, at least 1, of its median; 0 leaves the rates alone",
+        read=_rates_differ,
+        ge=0,
+    )
+    absent_rounds: int = own(
+        3,
+        "rounds for which the last gradient of a client that is absent counts (anchored, with sampling)",
+        read=lambda run: anchored(run) and run.sampled < run.clients,
+        ge=0,
+    )
+    ridge: float = own(0.0, "added to the unit-diagonal Gramian (two-sided)", read=_two_sided, ge=0)
+    cutoff: float = own(
+        1e-7, "eigenvalues below cutoff * largest count as zero (two-sided)", read=_two_sided, gt=0, lt=1
+    )
+
+    @field_validator("rate_spread")
+    @classmethod
+    def _check_spread(cls, spread: float) -> float:
+        if 0 < spread < 1:
+            raise ValueError(f"found {spread:g}; give a factor of at least 1, or 0 to leave the rates alone")
+        return spread
+
+
+def dqn_fed(run: RunSettings) -> Method:
     """The form that the settings of the run name."""
-    settings = run.dqn_fed
+    settings, reference = run.group_of(DqnFedSettings), reference_of(run)
     if settings.form == "two-sided":
         return TwoSided(settings, lambda g, d: two_sided_weights(g, d, ridge=settings.ridge, cutoff=settings.cutoff))
-    if settings.form == "one-sided" or run.reference == "none":
+    if settings.form == "one-sided" or reference == "none":
         return OneSided(settings)
     absent = AbsentClients(settings.absent_rounds, run.sampled, run.clients)
-    return AnchoredMethod(settings, _anchor(settings, run.reference), absent)
+    return AnchoredMethod(settings, _anchor(settings, reference), absent)
 
 
 def _anchor(settings: DqnFedSettings, reference: str) -> Anchor:
@@ -47,3 +144,358 @@ def _anchor(settings: DqnFedSettings, reference: str) -> Anchor:
     if reference == "update":
         return UpdateAnchor()
     return GradientAnchor(settings.lr)
+
+
+class TwoSided(GramMethod):
+    """The paper's form: the rates as given, met exactly by `solve(gram, rates)`."""
+
+    def __init__(self, settings: DqnFedSettings, solve: Solve) -> None:
+        self._spread, self._solve = settings.rate_spread, solve
+
+    def weights(self, batch: RoundBatch) -> Combination:
+        """Coefficients of the K rows, 0 for clients left out."""
+        return weigh(batch, self._spread, self._solve)
+
+
+class OneSided(GramMethod):
+    """grads @ step >= rates, where a client below its entitlement asks only not to rise above it.
+
+    Where no such step exists, or no length of it suits everybody, the step with equal cosines is tried: along the
+    shortest point of the convex hull of the unit gradients of those above their entitlement.
+    """
+
+    guaranteed = True
+
+    def __init__(self, settings: DqnFedSettings) -> None:
+        self._spread, self._first = settings.rate_spread, 0
+
+    def weights(self, batch: RoundBatch) -> Combination:
+        """Coefficients of the K rows, 0 for clients left out."""
+        found = self._step(batch, self._first)
+        for fallback in range(self._first + 1, len(FALLBACKS)):
+            if found.status != "stationary":
+                break
+            found = self._step(batch, fallback)
+        return found
+
+    def _step(self, batch: RoundBatch, number: int) -> Combination:
+        """That of `FALLBACKS`; the last one where there is none of this number."""
+        if number:
+            return equal_cosines(batch, self._spread)
+        return weigh(batch, self._spread, one_sided_weights)
+
+    def settle(self, step: object, factor: float) -> None:
+        """A retreat ends with its round."""
+        del step, factor
+        self._first = 0
+
+    def retreat(self) -> bool:
+        """Fall back to equal cosines, once a round."""
+        self._first += 1
+        return self._first < len(FALLBACKS)
+
+    def export_state(self) -> dict[str, NDArray[np.generic]]:
+        """How far it has fallen back in this round."""
+        return {"fallback": np.array(self._first)}
+
+    def restore_state(self, state: State) -> None:
+        """Take up what `export_state` gave."""
+        self._first = int(state.get("fallback", 0))
+
+
+class AnchoredMethod(Method):
+    """DQN-Fed around a reference step: min |u - u_ref|^2 subject to grads @ u >= rates.
+
+    Its dual is the one-sided problem with rates lowered by what the reference already gives,
+    u = u_ref + weights @ grads.
+
+    With sampling, clients that took part in the last `absent-rounds` rounds and are absent now have a say as well:
+    the newest gradient h that the server has of each asks for h . u >= 0. It is a gradient at an earlier model, so
+    this keeps the step from undoing what others have just learnt, and promises them nothing. Where no step meets
+    these conditions beside those of the participants, the absent are left out of the round and counted.
+
+    A client whose loss is below its entitlement e asks only for g_k . u >= -(e - f_k).
+
+    Where no such step exists, or no length of it suits everybody (a noisy reference does that to clients near their
+    optimum), the method retreats for one round: the anchor starts anew and the step is that of `OneSided`.
+
+    Parameters
+    ----------
+    settings : DqnFedSettings
+        Proportions and scale of the rates.
+    anchor : Anchor
+        Makes the reference; it takes the slot after those of the participants.
+    absent : AbsentClients
+        Remembers rows; they take the last slots.
+    """
+
+    guaranteed = True
+
+    def __init__(self, settings: DqnFedSettings, anchor: Anchor, absent: AbsentClients) -> None:
+        self._settings = settings
+        self._anchor = anchor
+        self._fallback = GradientAnchor(settings.lr)
+        self._one_sided = OneSided(settings)
+        self._retreated = False
+        self._reset = False
+        self._memory = absent
+        self._absent: tuple[AbsentRow, ...] = ()
+        self.reference_rows = 1 + absent.room
+
+    def extras(self, dim: int) -> Extras:
+        """What the anchor needs."""
+        return self._anchor.extras(dim)
+
+    def observe(self, batch: RoundBatch, rows: RoundRows) -> None:
+        """Remember the rows, and find those of clients that are absent now."""
+        self._reset = False
+        self._absent = self._memory.turn(batch, rows)
+
+    def combine(self, batch: RoundBatch, rows: RoundRows) -> Combination:
+        """Coefficients of the K rows, of the reference, and of the rows of absent clients."""
+        if self._retreated:
+            return self._fall_back(batch, rows)
+        fit, excluded = fit_clients(batch, self._settings.rate_spread)
+        index = np.flatnonzero(fit)
+        weights = np.zeros(rows.basis.capacity)
+        if not index.size:
+            return Combination(weights, status="stationary", excluded=excluded)
+        self._reset = self._place_reference(rows.combine(batch.shares), batch, rows)
+        present, absent = [rows.slots[k] for k in index], self._memory.place(self._absent, rows)
+        rates = self._rates(batch, index, present, rows)
+        slots, solution = present, self._solve(present, rates, rows)
+        heeded = bool(absent) and self._harms(absent, present, solution, rows)
+        if heeded:
+            everybody = self._solve([*present, *absent], np.concatenate([rates, np.zeros(len(absent))]), rows)
+            if everybody.status != "stationary":
+                # the precision that is called for is that of the promise to those present
+                slots = [*present, *absent]
+                solution = replace(everybody, rank=solution.rank, condition=solution.condition)
+        nothing = not solution.weights.any() and not rows.basis.squared_norm(self._reference_slot(rows))
+        if nothing or solution.status == "stationary":
+            return self._fall_back(batch, rows)
+        weights[slots] = solution.weights
+        weights[self._reference_slot(rows)] = 1.0
+        notes = {"anchor_reset": float(self._reset)}
+        if absent:
+            notes |= {"absent": float(len(absent)), "absent_left_out": float(heeded and slots is present)}
+        return describe(weights, solution, excluded, length=1.0, notes=notes)
+
+    def _fall_back(self, batch: RoundBatch, rows: RoundRows) -> Combination:
+        found = self._one_sided.combine(batch, rows)
+        return replace(found, notes={**found.notes, "retreat": 1.0})
+
+    def _harms(self, absent: Sequence[int], present: Sequence[int], solution: GramSolution, rows: RoundRows) -> bool:
+        """Whether the step of `solution` would raise a loss behind the rows `absent`."""
+        products = rows.basis.gram([*absent, *present])[: len(absent), len(absent) :] @ solution.weights
+        return bool((self._descent(absent, rows) + products < 0).any())
+
+    def _reference_slot(self, rows: RoundRows) -> int:
+        return rows.basis.capacity - self.reference_rows
+
+    def _place_reference(self, mean_gradient: Tensor, batch: RoundBatch, rows: RoundRows) -> bool:
+        """Put a reference along which the mean loss falls into its slot; whether the anchor was reset for that.
+
+        Asked again in the same round, it does not go back to an anchor that was.
+        """
+        slot = self._reference_slot(rows)
+        for anchor in (self._fallback,) if self._reset else (self._anchor, self._fallback):
+            rows.basis.put(slot, anchor.propose(mean_gradient, rows, batch))
+            descent = self._descent(rows.slots, rows)
+            if np.isfinite(descent).all() and float(batch.shares @ descent) > 0:
+                break
+            rows.basis.drop(slot)
+            self._anchor.forget()
+        return anchor is self._fallback
+
+    def _descent(self, slots: Sequence[int], rows: RoundRows) -> Float64Array:
+        """How fast the losses behind rows fall along the reference, 0 where there is none."""
+        return rows.basis.gram((*slots, self._reference_slot(rows)))[-1, :-1]
+
+    def _rates(self, batch: RoundBatch, index: NDArray[np.intp], slots: Sequence[int], rows: RoundRows) -> Float64Array:
+        """What the clients at `index` ask for: rates brought to the scale of the reference, or no more than a rise."""
+        served = batch.served[index]
+        rates = limit_spread(batch.rates[index], np.diag(rows.basis.gram(slots)), self._settings.rate_spread)
+        if not served.all():
+            descents = np.maximum(self._descent(slots, rows), 0)
+            descent = float(descents[~served].mean()) or float(descents.mean())
+            rates = self._settings.scale * descent * rates / rates[~served].mean()
+        return np.where(served, -batch.slack[index], rates) if served.any() else np.asarray(rates)
+
+    def _solve(self, slots: Sequence[int], rates: Float64Array, rows: RoundRows) -> GramSolution:
+        return one_sided_weights(rows.basis.gram(slots), rates, offset=self._descent(slots, rows))
+
+    def settle(self, step: Tensor, factor: float) -> None:
+        """Hand the step on to the anchor's memory; a retreat ends with its round."""
+        self._anchor.settle(step, factor)
+        self._one_sided.settle(step, factor)
+        self._retreated = False
+
+    def retreat(self) -> bool:
+        """Fall back to the one-sided step, and then to its own fallback."""
+        if self._retreated:
+            return self._one_sided.retreat()
+        self._anchor.forget()
+        self._retreated = True
+        return True
+
+    def disown(self, clients: Collection[int]) -> None:
+        """Begin the reference anew where it was made of their rows too."""
+        if clients:
+            self._anchor.forget()
+            self._memory.forget(clients)
+
+    def export_state(self) -> dict[str, NDArray[np.generic]]:
+        """The memories of the anchor and of absent clients, and whether it retreated."""
+        memories = {**self._anchor.export_state(), **self._memory.export_state()}
+        return {"retreated": np.array(self._retreated), **self._one_sided.export_state(), **memories}
+
+    def restore_state(self, state: State) -> None:
+        """Take up what `export_state` gave."""
+        self._retreated = bool(state["retreated"])
+        self._one_sided.restore_state(state)
+        self._anchor.restore_state(state)
+        self._memory.restore_state(state)
+
+
+def weigh(batch: RoundBatch, spread: float, solve: Solve) -> Combination:
+    """Weights of the rows that can be held to a rate, with the rates held within `spread` of their median."""
+    fit, excluded = fit_clients(batch, spread)
+    index = np.flatnonzero(fit)
+    weights = np.zeros(len(batch.clients))
+    if not index.size:
+        return Combination(weights, status="stationary", excluded=excluded)
+    gram = batch.gram[np.ix_(index, index)]
+    rates = limit_spread(batch.rates[index], np.diag(gram), spread)
+    served = batch.served[index]
+    if served.any() and not served.all() and solve is one_sided_weights:  # where all are, all may as well fall
+        rates = np.where(served, -batch.slack[index], rates)
+    solution = solve(gram, rates)
+    weights[index] = solution.weights
+    squared_norm = float(solution.weights @ gram @ solution.weights)
+    return describe(weights, solution, excluded, length=squared_norm)
+
+
+def equal_cosines(batch: RoundBatch, spread: float) -> Combination:
+    """The shortest step with the same product with every unit gradient of those above their entitlement.
+
+    It is the shortest point of the convex hull of these unit gradients, brought to a length: the direction of all whose
+    smallest cosine with them is largest (MGDA on unit rows; Desideri 2012). Where all are below, of all clients.
+    """
+    fit, excluded = fit_clients(batch, spread)
+    index = np.flatnonzero(fit & ~batch.served) if (fit & ~batch.served).any() else np.flatnonzero(fit)
+    weights = np.zeros(len(batch.clients))
+    if not index.size:
+        return Combination(weights, status="stationary", excluded=excluded)
+    gram = batch.gram[np.ix_(index, index)]
+    norms = np.sqrt(np.diag(gram))
+    typical = float(np.median(batch.rates[index] / norms))
+    solution = one_sided_weights(gram, typical * norms)
+    weights[index] = solution.weights
+    found = describe(weights, solution, excluded, length=float(solution.weights @ gram @ solution.weights))
+    return replace(found, notes={"equal_cosines": 1.0})
+
+
+def describe(
+    weights: Float64Array,
+    solution: GramSolution,
+    excluded: dict[int, str],
+    *,
+    length: float,
+    notes: dict[str, float] | None = None,
+) -> Combination:
+    """`weights` with what `solution` says of itself."""
+    return Combination(
+        weights,
+        length=length,
+        rank=solution.rank,
+        condition=solution.condition,
+        residual=solution.residual,
+        status=solution.status,
+        excluded=excluded,
+        notes=notes or {},
+    )
+
+
+def fit_clients(batch: RoundBatch, spread: float) -> tuple[NDArray[np.bool_], dict[int, str]]:
+    """Clients that can be held to a rate.
+
+    Parameters
+    ----------
+    batch : RoundBatch
+        Of the round.
+    spread : float
+        As in `limit_spread`; where rates are held near their median, none is too large.
+
+    Returns
+    -------
+    mask : NDArray[bool]
+        [K], True for clients with a gradient and a positive, believable rate.
+    excluded : dict[int, str]
+        The others, with the reason.
+    """
+    norms = np.diag(batch.gram)
+    gradient = norms > 0
+    rate = np.isfinite(batch.rates) & (batch.rates > 0)
+    if not spread:
+        rate &= batch.rates <= MAX_INVERSE_CURVATURE * norms
+    excluded = {
+        client: BAD_RATE if has_gradient else ZERO_GRADIENT
+        for client, has_gradient, has_rate in zip(batch.clients, gradient, rate, strict=True)
+        if not (has_gradient and has_rate)
+    }
+    return gradient & rate, excluded
+
+
+def limit_spread(rates: Float64Array, squared_norms: Float64Array, spread: float) -> Float64Array:
+    """Hold d_k / |g_k|^2, a client's mean inverse curvature, within a factor of the median over clients.
+
+    One secant pair tells little; its rates differ by up to 70-fold between clients, and the step then leans so far
+    towards a few that the others allow hardly any length.
+
+    Parameters
+    ----------
+    rates, squared_norms : Float64Array
+        d~_k and |g_k|^2, both positive [K].
+    spread : float
+        The factor, at least 1; 0 leaves the rates as they are.
+
+    Returns
+    -------
+    Float64Array
+        [K].
+    """
+    if not spread:
+        return rates
+    inverse = rates / squared_norms
+    median = float(np.median(inverse))
+    return np.asarray(np.clip(inverse, median / spread, median * spread) * squared_norms)
+
+
+def _faults(run: RunSettings) -> Iterator[str]:
+    if run.group_of(DqnFedSettings).form == "anchored" and run.work is not GRADIENT:
+        yield (
+            "local.work: the anchored form holds every client to its true gradient at the received model, found "
+            f"{run.local_work!r}; use gradient or auto, or dqn-fed.form two-sided or one-sided"
+        )
+
+
+def _wants_update(run: RunSettings) -> bool:
+    """The reference `update` is made of the clients' displacements."""
+    own_settings = run.group_of(DqnFedSettings)
+    return own_settings.form == "anchored" and own_settings.reference == "update"
+
+
+METHODS = (
+    Profile(
+        name="dqn-fed",
+        title="DQN-Fed",
+        settings=DqnFedSettings,
+        build=dqn_fed,
+        works=GRADIENTS,
+        rules=("probed", *BLIND),
+        faults=_faults,
+        reads_curvature=lambda run: True,
+        wants_update=_wants_update,
+    ),
+)

@@ -12,15 +12,27 @@ square is no number any more is left out of them and counted (note `overflow`): 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from dqnfed_flwr.config.methods import FedAdamSettings
 from dqnfed_flwr.methods._base import RoundRows, State, VectorMethod
+from dqnfed_flwr.schema.group import Group, own
+from dqnfed_flwr.schema.run import Profile
 from dqnfed_flwr.types import RoundBatch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class FedAdamSettings(Group):
+    """FedAdam."""
+
+    lr: float = own(0.01, "server rate", gt=0)
+    beta1: float = own(0.9, "weight of the mean before", ge=0, lt=1)
+    beta2: float = own(0.99, "weight of the mean square before", ge=0, lt=1)
+    tau: float = own(1e-3, "added to the root of the mean square", gt=0)
 
 
 class FedAdam(VectorMethod):
@@ -34,19 +46,23 @@ class FedAdam(VectorMethod):
     ----------
     settings : FedAdamSettings
         lr, beta1, beta2 and tau.
-    unit : float
+    row_lr : float
         eta where the rows are gradients; 1 where they are displacements.
     """
 
-    def __init__(self, settings: FedAdamSettings, unit: float) -> None:
-        self._settings, self._unit = settings, unit
+    def __init__(self, settings: FedAdamSettings, row_lr: float) -> None:
+        import torch
+
+        self._settings, self._row_lr = settings, row_lr
         self._first = torch.zeros(())
         self._second = torch.tensor(settings.tau**2, dtype=torch.float64)
         self._overflow = False
 
     def observe(self, batch: RoundBatch, rows: RoundRows) -> None:
         """Take the mean displacement into m and v."""
-        mean = rows.combine(self._unit * batch.shares)
+        import torch
+
+        mean = rows.combine(self._row_lr * batch.shares)
         square = mean.square()
         self._overflow = not bool(torch.isfinite(square).all())
         if self._overflow:
@@ -71,4 +87,16 @@ class FedAdam(VectorMethod):
 
     def restore_state(self, state: State) -> None:
         """Take up m and v."""
+        import torch
+
         self._first, self._second = (torch.from_numpy(np.array(state[name])) for name in ("first", "second"))
+
+
+METHODS = (
+    Profile(
+        name="fedadam",
+        title="FedAdam",
+        settings=FedAdamSettings,
+        build=lambda run: FedAdam(run.group_of(FedAdamSettings), run.row_lr),
+    ),
+)

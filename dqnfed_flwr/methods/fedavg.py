@@ -7,6 +7,8 @@ Decentralized Data", AISTATS 2017, Algorithm 1.
 from __future__ import annotations
 
 from dqnfed_flwr.methods._base import GramMethod
+from dqnfed_flwr.schema.run import BLIND, GRADIENTS, Profile
+from dqnfed_flwr.schema.work import SGD
 from dqnfed_flwr.types import Combination, RoundBatch
 
 
@@ -26,13 +28,19 @@ class FedSgd(GramMethod):
 
     Parameters
     ----------
-    unit : float
+    row_lr : float
         eta.
     """
 
-    def __init__(self, unit: float) -> None:
-        self._unit = unit
+    def __init__(self, row_lr: float) -> None:
+        self._row_lr = row_lr
 
     def weights(self, batch: RoundBatch) -> Combination:
         """eta * p_k."""
-        return Combination(self._unit * batch.shares)
+        return Combination(self._row_lr * batch.shares)
+
+
+METHODS = (
+    Profile(name="fedavg", title="FedAvg", works=(SGD,), rules=BLIND, build=lambda run: FedAvg()),
+    Profile(name="fedsgd", title="FedSGD", works=GRADIENTS, build=lambda run: FedSgd(run.row_lr)),
+)

@@ -11,15 +11,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from dqnfed_flwr.config.methods import FedAvgMSettings
 from dqnfed_flwr.methods._base import RoundRows, State, VectorMethod
+from dqnfed_flwr.schema.group import Group, own
+from dqnfed_flwr.schema.run import Profile
 from dqnfed_flwr.types import RoundBatch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class FedAvgMSettings(Group):
+    """FedAvgM."""
+
+    lr: float = own(1.0, "server rate", gt=0)
+    momentum: float = own(0.9, "beta", ge=0, lt=1)
 
 
 class FedAvgM(VectorMethod):
@@ -29,18 +39,22 @@ class FedAvgM(VectorMethod):
     ----------
     settings : FedAvgMSettings
         lr and beta.
-    unit : float
+    row_lr : float
         eta where the rows are gradients; 1 where they are displacements.
     """
 
-    def __init__(self, settings: FedAvgMSettings, unit: float) -> None:
-        self._lr, self._beta, self._unit = settings.lr, settings.momentum, unit
+    def __init__(self, settings: FedAvgMSettings, row_lr: float) -> None:
+        import torch
+
+        self._lr, self._beta, self._row_lr = settings.lr, settings.momentum, row_lr
         self._velocity = torch.zeros(())
         self._overflow = False
 
     def observe(self, batch: RoundBatch, rows: RoundRows) -> None:
         """Take the mean displacement into v."""
-        mean = rows.combine(self._unit * batch.shares)
+        import torch
+
+        mean = rows.combine(self._row_lr * batch.shares)
         self._overflow = not math.isfinite(float(torch.dot(mean, mean)))
         self._velocity = self._velocity.expand_as(mean) if self._overflow else self._beta * self._velocity + mean
 
@@ -59,4 +73,16 @@ class FedAvgM(VectorMethod):
 
     def restore_state(self, state: State) -> None:
         """Take up v."""
+        import torch
+
         self._velocity = torch.from_numpy(np.array(state["velocity"]))
+
+
+METHODS = (
+    Profile(
+        name="fedavgm",
+        title="FedAvgM",
+        settings=FedAvgMSettings,
+        build=lambda run: FedAvgM(run.group_of(FedAvgMSettings), run.row_lr),
+    ),
+)

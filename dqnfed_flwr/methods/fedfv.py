@@ -12,16 +12,30 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
-from dqnfed_flwr.config import Settings
 from dqnfed_flwr.linalg.least_distance import Status
 from dqnfed_flwr.linalg.min_norm import CUTOFF
 from dqnfed_flwr.linalg.scaling import ScaledGram
 from dqnfed_flwr.methods._base import Method, RoundRows, State
 from dqnfed_flwr.methods.absent import AbsentClients, AbsentRow
+from dqnfed_flwr.schema.group import Group, own
+from dqnfed_flwr.schema.run import Profile, RunSettings
 from dqnfed_flwr.types import Combination, Float64Array, RoundBatch
 
 VANISHING = 1e-14
 """A squared length below this share of that of its parts is rounding."""
+
+
+class FedFvSettings(Group):
+    """FedFV."""
+
+    alpha: float = own(0.1, "share of the clients, of highest loss, left unprojected", ge=0, le=1)
+    tau: int = own(
+        1,
+        "rounds for which the gradients of absent clients count",
+        read=lambda run: run.sampled < run.clients,
+        ge=0,
+        le=100,
+    )
 
 
 class FedFV(Method):
@@ -41,13 +55,14 @@ class FedFV(Method):
 
     Parameters
     ----------
-    settings : Settings
+    run : RunSettings
         alpha and tau from `fedfv`.
     """
 
-    def __init__(self, settings: Settings) -> None:
-        self._alpha, self._unit = settings.fedfv.alpha, settings.unit
-        self._memory = AbsentClients(settings.fedfv.tau, settings.sampled, settings.clients)
+    def __init__(self, run: RunSettings) -> None:
+        own_settings = run.group_of(FedFvSettings)
+        self._alpha, self._row_lr = own_settings.alpha, run.row_lr
+        self._memory = AbsentClients(own_settings.tau, run.sampled, run.clients)
         self._absent: tuple[AbsentRow, ...] = ()
         self.reference_rows = self._memory.room
 
@@ -73,7 +88,7 @@ class FedFV(Method):
         if length == 0 or _length(plain, gram) == 0:
             mean, length, status = np.zeros(len(slots)), 1.0, Status.STATIONARY
         weights = np.zeros(rows.basis.capacity)
-        weights[slots] = self._unit * _length(plain, gram) / length * mean
+        weights[slots] = self._row_lr * _length(plain, gram) / length * mean
         notes = {"absent": float(len(rounds)), "absent_conflicts": float(conflicts)} if rounds else {}
         return Combination(
             weights, rank=scaled.rank(CUTOFF), condition=scaled.condition(CUTOFF), status=status, notes=notes
@@ -142,3 +157,13 @@ def _length(vector: Float64Array, gram: Float64Array) -> float:
     square = float(vector @ gram @ vector)
     parts = float(np.abs(vector) @ np.sqrt(np.diag(gram))) ** 2
     return math.sqrt(square) if square > VANISHING * parts else 0.0
+
+
+METHODS = (
+    Profile(
+        name="fedfv",
+        title="FedFV",
+        settings=FedFvSettings,
+        build=FedFV,
+    ),
+)

@@ -8,18 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from dqnfed_flwr.config.methods import FedHealSettings
 from dqnfed_flwr.methods._base import RoundRows, State, VectorMethod
+from dqnfed_flwr.schema.group import Group, own
+from dqnfed_flwr.schema.run import Profile
 from dqnfed_flwr.types import Float64Array, RoundBatch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
 
 MOST_VISITS = np.iinfo(np.uint16).max
 """Visits after which a client's counts are halved."""
+
+
+class FedHealSettings(Group):
+    """FedHEAL."""
+
+    threshold: float = own(0.3, "tau, smallest sign share with which a coordinate is kept", ge=0, le=1)
+    beta: float = own(0.4, "weight of the newest round in the running shares", ge=0, le=1)
 
 
 @dataclass(slots=True)
@@ -66,12 +77,12 @@ class FedHeal(VectorMethod):
     ----------
     settings : FedHealSettings
         tau and beta.
-    unit : float
+    row_lr : float
         eta; 1 where the rows are displacements of local passes.
     """
 
-    def __init__(self, settings: FedHealSettings, unit: float) -> None:
-        self._threshold, self._beta, self._unit = settings.threshold, settings.beta, unit
+    def __init__(self, settings: FedHealSettings, row_lr: float) -> None:
+        self._threshold, self._beta, self._row_lr = settings.threshold, settings.beta, row_lr
         self._records: dict[int, _Record] = {}
         self._kept = 1.0
 
@@ -95,6 +106,8 @@ class FedHeal(VectorMethod):
 
     def step(self, batch: RoundBatch, rows: RoundRows) -> Tensor:
         """eta * masked mean [D]."""
+        import torch
+
         records = [self._records[client] for client in batch.clients]
         weights = np.array([record.total / record.mass for record in records])[:, None]
         out = np.zeros(rows.basis.dim, rows.basis.row(0).dtype)
@@ -102,7 +115,7 @@ class FedHeal(VectorMethod):
             present = weights * self._mask(batch, part, positive)
             total = present.sum(axis=0)
             moved = np.divide((present * values).sum(axis=0), total, out=np.zeros_like(total), where=total > 0)
-            out[part] = self._unit * moved
+            out[part] = self._row_lr * moved
         return torch.from_numpy(out)
 
     def notes(self) -> dict[str, float]:
@@ -158,3 +171,13 @@ class FedHeal(VectorMethod):
                 before = record.positive[part] - now
                 mask[row] = np.where(now, before, earlier - before) / earlier >= self._threshold
         return mask
+
+
+METHODS = (
+    Profile(
+        name="fedheal",
+        title="FedHEAL",
+        settings=FedHealSettings,
+        build=lambda run: FedHeal(run.group_of(FedHealSettings), run.row_lr),
+    ),
+)

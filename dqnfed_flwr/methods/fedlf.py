@@ -8,21 +8,30 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from dqnfed_flwr.config import Settings
 from dqnfed_flwr.linalg.least_distance import Status
-from dqnfed_flwr.methods._base import LayerMethod, RoundRows, State
+from dqnfed_flwr.methods._base import ZERO_GRADIENT, LayerMethod, RoundRows, State
 from dqnfed_flwr.methods.absent import AbsentClients, AbsentRow
 from dqnfed_flwr.methods.guidance import Direction, common_direction, fairness_weights
-from dqnfed_flwr.methods.rates import ZERO_GRADIENT
+from dqnfed_flwr.schema.group import Group, own
+from dqnfed_flwr.schema.run import Profile, RunSettings
 from dqnfed_flwr.types import Combination, Float64Array, RoundBatch
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
 _GRAVITY = [Status.CONVERGED, Status.BVLS, Status.NOT_CONVERGED, Status.STATIONARY]
+
+
+class FedLfSettings(Group):
+    """FedLF."""
+
+    vanishing: float = own(1e-5, "a layer whose direction is shorter, relatively, is merged", gt=0, lt=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +44,7 @@ class Block:
 
 
 class FedLf(LayerMethod):
-    """step = unit |mean g| d / |d|, d put together of one direction d_l for each layer l.
+    """step = eta |mean g| d / |d|, d put together of one direction d_l for each layer l.
 
     d_l is the shortest point of the convex hull of the clients' parts of layer l, made equally long; of the gradient
     of the cosine between losses and equal ones (see `guidance`) in that layer, as long; and of the parts of clients
@@ -51,13 +60,14 @@ class FedLf(LayerMethod):
 
     Parameters
     ----------
-    settings : Settings
-        The length below which a direction vanishes from `fedlf`; the unit.
+    run : RunSettings
+        The length below which a direction vanishes from `fedlf`; eta.
     """
 
-    def __init__(self, settings: Settings) -> None:
-        self._vanishing, self._unit = settings.fedlf.vanishing, settings.unit
-        self._memory = AbsentClients(settings.clients // settings.sampled, settings.sampled, settings.clients)
+    def __init__(self, run: RunSettings) -> None:
+        own_settings = run.group_of(FedLfSettings)
+        self._vanishing, self._row_lr = own_settings.vanishing, run.row_lr
+        self._memory = AbsentClients(run.clients // run.sampled, run.sampled, run.clients)
         self._absent: tuple[AbsentRow, ...] = ()
         self._outcome = Combination(np.zeros(0))
 
@@ -81,7 +91,7 @@ class FedLf(LayerMethod):
         used = len(blocks[0].gram) - count
         square = sum(float(block.direction.weights @ block.gram @ block.direction.weights) for block in blocks)
         mean = sum(float(gram[:count, :count].sum()) for gram in grams) / count**2
-        scale = 0.0 if vanished or square <= 0 else self._unit * math.sqrt(max(mean, 0.0) / square)
+        scale = 0.0 if vanished or square <= 0 else self._row_lr * math.sqrt(max(mean, 0.0) / square)
         statuses: list[Status] = [block.direction.status for block in blocks]
         self._outcome = Combination(
             np.zeros(0),
@@ -147,6 +157,8 @@ class FedLf(LayerMethod):
                 yield part, np.concatenate([rows.columns(part), *absent])
 
     def _assemble(self, blocks: Sequence[Block], layers: Sequence[slice], rows: RoundRows, scale: float) -> Tensor:
+        import torch
+
         step = np.zeros(rows.basis.dim, rows.basis.row(0).dtype)
         for block in blocks if scale else ():
             weights = scale * block.direction.weights
@@ -169,3 +181,13 @@ def _fairness(losses: Float64Array, live: NDArray[np.bool_]) -> Float64Array | N
     if live.any():
         fairness[live] = fairness_weights(losses[live])
     return fairness if fairness.any() else None
+
+
+METHODS = (
+    Profile(
+        name="fedlf",
+        title="FedLF",
+        settings=FedLfSettings,
+        build=FedLf,
+    ),
+)

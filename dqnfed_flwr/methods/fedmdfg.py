@@ -7,21 +7,35 @@ AAAI 2023, Algorithms 1 and 2. The line search, Algorithm 2, is the step rule `s
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dqnfed_flwr.config import Settings
 from dqnfed_flwr.linalg.least_distance import Status
 from dqnfed_flwr.linalg.min_norm import CUTOFF
 from dqnfed_flwr.linalg.scaling import ScaledGram
-from dqnfed_flwr.methods._base import Method, RoundRows, State
+from dqnfed_flwr.methods._base import ZERO_GRADIENT, Method, RoundRows, State
 from dqnfed_flwr.methods.absent import AbsentClients, AbsentRow
 from dqnfed_flwr.methods.guidance import Direction, angle, common_direction, fairness_weights
-from dqnfed_flwr.methods.loss_references import LossReferences
-from dqnfed_flwr.methods.rates import ZERO_GRADIENT
+from dqnfed_flwr.schema.group import Group, own
+from dqnfed_flwr.schema.run import BLIND, GRADIENTS_FIRST, Profile, RunSettings
 from dqnfed_flwr.types import Combination, Float64Array, RoundBatch, SearchHints
+
+CLIENTS, VALUES, COUNTS = "reference_clients", "reference_losses", "reference_counts"
+
+
+def _searched(run: RunSettings) -> bool:
+    return run.rule == "search"
+
+
+class FedMdfgSettings(Group):
+    """FedMDFG."""
+
+    angle: float = own(11.25, "degrees between the losses and equal ones above which fairness is pursued", gt=0, le=90)
+    search: int = own(5, "s, the line search spans 2^s to 2^-s", read=_searched, ge=0, le=20)
+    beta: float = own(1e-4, "of the Armijo test in the line search", read=_searched, ge=0, lt=1)
 
 
 class FedMdfg(Method):
@@ -41,13 +55,14 @@ class FedMdfg(Method):
 
     Parameters
     ----------
-    settings : Settings
+    run : RunSettings
         The angle from `fedmdfg`, eta.
     """
 
-    def __init__(self, settings: Settings) -> None:
-        self._angle, self._unit = settings.fedmdfg.angle, settings.unit
-        self._memory = AbsentClients(1, settings.sampled, settings.clients)
+    def __init__(self, run: RunSettings) -> None:
+        own_settings = run.group_of(FedMdfgSettings)
+        self._angle, self._row_lr = own_settings.angle, run.row_lr
+        self._memory = AbsentClients(1, run.sampled, run.clients)
         self._absent: tuple[AbsentRow, ...] = ()
         self._references = LossReferences()
         self._some_rose = self._lost = False
@@ -75,7 +90,7 @@ class FedMdfg(Method):
         direction, stretch = found.direction, _stretch(found.direction, found.gram, live)
         weights = np.zeros(rows.basis.capacity)
         if direction.status is not Status.STATIONARY:
-            weights[slots[: len(found.gram)]] = self._unit * stretch * direction.weights
+            weights[slots[: len(found.gram)]] = self._row_lr * stretch * direction.weights
         scaled = ScaledGram.of(batch.gram)
         return Combination(
             weights,
@@ -115,6 +130,43 @@ class FedMdfg(Method):
         self._memory.restore_state(state)
 
 
+class LossReferences:
+    """What a client's loss has come down to, round by round (FedMDFG).
+
+    A loss at or below the reference enters it as one of the rounds that the client has taken part in so far; a round
+    with a loss above counts as one whose loss was the reference.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[float, int]] = {}
+
+    def update(self, clients: Sequence[int], losses: Float64Array) -> int:
+        """Take in the losses of a round; how many lie above their client's reference."""
+        risen = 0
+        for client, loss in zip(clients, map(float, losses), strict=True):
+            reference, count = self._known.get(client, (loss, 0))
+            if loss <= reference:
+                reference = (reference * count + loss) / (count + 1)
+            else:
+                risen += 1
+            self._known[client] = (reference, count + 1)
+        return risen
+
+    def export_state(self) -> dict[str, NDArray[np.generic]]:
+        """Clients, references and rounds taken part in."""
+        items = sorted(self._known.items())
+        return {
+            CLIENTS: np.array([client for client, _ in items], np.int64),
+            VALUES: np.array([reference for _, (reference, _) in items], np.float64),
+            COUNTS: np.array([count for _, (_, count) in items], np.int64),
+        }
+
+    def restore_state(self, state: State) -> None:
+        """Take up what `export_state` gave."""
+        columns = (np.array(state[name]) for name in (CLIENTS, VALUES, COUNTS))
+        self._known = {int(client): (float(loss), int(count)) for client, loss, count in zip(*columns, strict=True)}
+
+
 @dataclass(frozen=True, slots=True)
 class _Found:
     """A direction, the Gramian of the rows that it serves, and what was left aside for it."""
@@ -145,3 +197,15 @@ def _stretch(direction: Direction, gram: Float64Array, live: NDArray[np.bool_]) 
     mean[: len(live)] = direction.scales[: len(live)] * live / max(live.sum(), 1)
     squares = [float(weights @ gram @ weights) for weights in (mean, direction.weights)]
     return math.sqrt(squares[0] / squares[1]) if min(squares) > 0 else 1.0
+
+
+METHODS = (
+    Profile(
+        name="fedmdfg",
+        title="FedMDFG",
+        settings=FedMdfgSettings,
+        build=FedMdfg,
+        works=GRADIENTS_FIRST,
+        rules=("search", "probed", *BLIND),
+    ),
+)

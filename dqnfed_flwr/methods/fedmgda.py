@@ -10,14 +10,20 @@ import math
 
 import numpy as np
 
-from dqnfed_flwr.config.methods import FedMgdaPlusSettings
 from dqnfed_flwr.linalg.least_distance import STATIONARY_COSINE, Status
 from dqnfed_flwr.linalg.min_norm import CUTOFF
 from dqnfed_flwr.linalg.quadratic import box_simplex_weights
 from dqnfed_flwr.linalg.scaling import ScaledGram
-from dqnfed_flwr.methods._base import GramMethod
-from dqnfed_flwr.methods.rates import ZERO_GRADIENT
+from dqnfed_flwr.methods._base import ZERO_GRADIENT, GramMethod
+from dqnfed_flwr.schema.group import Group, own
+from dqnfed_flwr.schema.run import Profile
 from dqnfed_flwr.types import Combination, RoundBatch
+
+
+class FedMgdaPlusSettings(Group):
+    """FedMGDA+."""
+
+    epsilon: float = own(0.1, "how far a weight may lie from the sample share; 1 is MGDA", ge=0, le=1)
 
 
 class FedMgdaPlus(GramMethod):
@@ -35,12 +41,12 @@ class FedMgdaPlus(GramMethod):
     ----------
     settings : FedMgdaPlusSettings
         epsilon.
-    unit : float
+    row_lr : float
         eta; 1 where the rows are displacements of local passes.
     """
 
-    def __init__(self, settings: FedMgdaPlusSettings, unit: float) -> None:
-        self._epsilon, self._unit = settings.epsilon, unit
+    def __init__(self, settings: FedMgdaPlusSettings, row_lr: float) -> None:
+        self._epsilon, self._row_lr = settings.epsilon, row_lr
 
     def weights(self, batch: RoundBatch) -> Combination:
         """eta * lambda_k / |g_k|."""
@@ -56,10 +62,21 @@ class FedMgdaPlus(GramMethod):
         length = math.sqrt(max(float(solved.weights @ scaled.cosines @ solved.weights), 0.0))
         vanishes = length <= STATIONARY_COSINE
         return Combination(
-            (0.0 if vanishes else self._unit) * scaled.unscale(solved.weights),
+            (0.0 if vanishes else self._row_lr) * scaled.unscale(solved.weights),
             rank=scaled.rank(CUTOFF),
             condition=scaled.condition(CUTOFF),
             residual=solved.residual,
             status=Status.STATIONARY if vanishes else solved.status,
             excluded=excluded,
         )
+
+
+METHODS = (
+    Profile(
+        name="fedmgda+",
+        title="FedMGDA+",
+        settings=FedMgdaPlusSettings,
+        build=lambda run: FedMgdaPlus(run.group_of(FedMgdaPlusSettings), run.row_lr),
+        group="fedmgda",
+    ),
+)

@@ -9,11 +9,16 @@ is given as a share of its bound, which moves with the clients present.
 
 from __future__ import annotations
 
-from scipy.stats import rankdata
-
-from dqnfed_flwr.config.methods import GiFairSettings
 from dqnfed_flwr.methods._base import GramMethod
+from dqnfed_flwr.schema.group import Group, own
+from dqnfed_flwr.schema.run import Profile
 from dqnfed_flwr.types import Combination, RoundBatch
+
+
+class GiFairSettings(Group):
+    """GiFair."""
+
+    strength: float = own(1.0, "lambda over its bound min p_k / (K - 1)", ge=0, le=1)
 
 
 class GiFair(GramMethod):
@@ -25,16 +30,28 @@ class GiFair(GramMethod):
     ----------
     settings : GiFairSettings
         The strength; 0 is FedAvg.
-    unit : float
+    row_lr : float
         eta; 1 where the rows are displacements of local passes.
     """
 
-    def __init__(self, settings: GiFairSettings, unit: float) -> None:
-        self._strength, self._unit = settings.strength, unit
+    def __init__(self, settings: GiFairSettings, row_lr: float) -> None:
+        self._strength, self._row_lr = settings.strength, row_lr
 
     def weights(self, batch: RoundBatch) -> Combination:
         """eta (p_k + lambda r_k)."""
+        from scipy.stats import rankdata
+
         count = len(batch.clients)
         scores = 2 * rankdata(batch.losses) - count - 1
         rate = self._strength * float(batch.shares.min()) / max(count - 1, 1)
-        return Combination(self._unit * (batch.shares + rate * scores), notes={"lambda": rate})
+        return Combination(self._row_lr * (batch.shares + rate * scores), notes={"lambda": rate})
+
+
+METHODS = (
+    Profile(
+        name="gifair",
+        title="GiFair",
+        settings=GiFairSettings,
+        build=lambda run: GiFair(run.group_of(GiFairSettings), run.row_lr),
+    ),
+)

@@ -8,14 +8,22 @@ from __future__ import annotations
 
 import numpy as np
 
-from dqnfed_flwr.config.methods import KrumSettings
 from dqnfed_flwr.linalg.min_norm import CUTOFF
 from dqnfed_flwr.linalg.scaling import ScaledGram
 from dqnfed_flwr.methods._base import GramMethod
+from dqnfed_flwr.schema.group import Group, own
+from dqnfed_flwr.schema.run import Profile
 from dqnfed_flwr.types import Combination, Float64Array, RoundBatch
 
 FEWER_BYZANTINE = "fewer-byzantine"
 """Status: too few clients for the f that was asked for."""
+
+
+class KrumSettings(Group):
+    """Krum and Multi-Krum."""
+
+    byzantine: int = own(1, "f, clients that may be hostile", ge=0)
+    keep: int = own(1, "m, rows that are averaged; 1 is Krum", ge=1)
 
 
 class Krum(GramMethod):
@@ -34,12 +42,12 @@ class Krum(GramMethod):
     ----------
     settings : KrumSettings
         f and m.
-    unit : float
+    row_lr : float
         eta; 1 where the rows are displacements of local passes.
     """
 
-    def __init__(self, settings: KrumSettings, unit: float) -> None:
-        self._settings, self._unit = settings, unit
+    def __init__(self, settings: KrumSettings, row_lr: float) -> None:
+        self._settings, self._row_lr = settings, row_lr
 
     def weights(self, batch: RoundBatch) -> Combination:
         """eta / m for the rows chosen, else 0."""
@@ -48,7 +56,7 @@ class Krum(GramMethod):
         keep = min(self._settings.keep, count)
         chosen = np.argsort(krum_scores(batch.gram, byzantine), kind="stable")[:keep]
         weights = np.zeros(count)
-        weights[chosen] = self._unit / keep
+        weights[chosen] = self._row_lr / keep
         scaled = ScaledGram.of(batch.gram)
         fits = byzantine == self._settings.byzantine and count >= 3
         return Combination(
@@ -75,3 +83,13 @@ def krum_scores(gram: Float64Array, byzantine: int) -> Float64Array:
     np.fill_diagonal(distances, -1.0)  # before any other
     nearest = np.sort(distances, axis=1)[:, 1 : 1 + max(len(gram) - byzantine - 2, 1)]
     return np.asarray(nearest.sum(axis=1))
+
+
+METHODS = (
+    Profile(
+        name="krum",
+        title="Krum",
+        settings=KrumSettings,
+        build=lambda run: Krum(run.group_of(KrumSettings), run.row_lr),
+    ),
+)

@@ -13,8 +13,8 @@ import numpy as np
 
 from dqnfed_flwr.linalg.least_distance import Status
 from dqnfed_flwr.linalg.min_norm import hull_weights
-from dqnfed_flwr.methods._base import GramMethod
-from dqnfed_flwr.methods.rates import ZERO_GRADIENT
+from dqnfed_flwr.methods._base import ZERO_GRADIENT, GramMethod
+from dqnfed_flwr.schema.run import GRADIENTS_FIRST, Profile
 from dqnfed_flwr.types import Combination, RoundBatch
 
 
@@ -23,18 +23,18 @@ class Mgda(GramMethod):
 
     Parameters
     ----------
-    unit : float
+    row_lr : float
         eta; 1 where the rows are displacements of local passes.
     """
 
-    def __init__(self, unit: float) -> None:
-        self._unit = unit
+    def __init__(self, row_lr: float) -> None:
+        self._row_lr = row_lr
 
     def weights(self, batch: RoundBatch) -> Combination:
         """eta * lambda_k; zero at a Pareto-stationary model."""
         point = hull_weights(batch.gram)
         moving = np.diag(batch.gram) > 0
-        length = 0.0 if point.status == Status.STATIONARY else self._unit
+        length = 0.0 if point.status == Status.STATIONARY else self._row_lr
         return Combination(
             length * point.weights,
             rank=point.rank,
@@ -43,3 +43,6 @@ class Mgda(GramMethod):
             status=point.status,
             excluded={client: ZERO_GRADIENT for client, moves in zip(batch.clients, moving, strict=True) if not moves},
         )
+
+
+METHODS = (Profile(name="mgda", title="MGDA", works=GRADIENTS_FIRST, build=lambda run: Mgda(run.row_lr)),)

@@ -12,13 +12,21 @@ from __future__ import annotations
 
 import numpy as np
 
-from dqnfed_flwr.config import LocalSettings
-from dqnfed_flwr.config.methods import QFflSettings
 from dqnfed_flwr.methods._base import GramMethod
+from dqnfed_flwr.schema.group import Group, own
+from dqnfed_flwr.schema.groups import LocalSettings
+from dqnfed_flwr.schema.run import Profile
+from dqnfed_flwr.schema.work import SGD
 from dqnfed_flwr.types import Combination, RoundBatch
 
 SMALLEST_LOSS = 1e-10
 """Losses are taken to be at least this: F^(q-1) has no value at 0."""
+
+
+class QFflSettings(Group):
+    """q-FFL."""
+
+    q: float = own(0.1, "power of the loss; 0 is the plain mean", ge=0)
 
 
 class QFfl(GramMethod):
@@ -39,13 +47,23 @@ class QFfl(GramMethod):
 
     def __init__(self, settings: QFflSettings, local: LocalSettings, *, displaced: bool) -> None:
         self._q, self._lr = settings.q, local.lr
-        self._decay, self._unit = (local.decay, 1.0) if displaced else (1.0, local.lr)
+        self._decay, self._row_lr = (local.decay, 1.0) if displaced else (1.0, local.lr)
 
     def weights(self, batch: RoundBatch) -> Combination:
         """Coefficients of the rows; all powers are relative to the largest loss, which cancels."""
         losses = np.maximum(batch.losses, SMALLEST_LOSS)
         powers = (losses / losses.max()) ** self._q
         lr = self._lr * self._decay ** (batch.round - 1)
-        squared_moves = self._unit**2 * np.diag(batch.gram)
+        squared_moves = self._row_lr**2 * np.diag(batch.gram)
         estimates = powers * (1 + self._q * squared_moves / (lr * losses))
-        return Combination(self._unit * powers / estimates.sum(), notes={"lipschitz": float(estimates.mean() / lr)})
+        return Combination(self._row_lr * powers / estimates.sum(), notes={"lipschitz": float(estimates.mean() / lr)})
+
+
+METHODS = (
+    Profile(
+        name="q-ffl",
+        title="q-FFL",
+        settings=QFflSettings,
+        build=lambda run: QFfl(run.group_of(QFflSettings), run.local, displaced=run.work is SGD),
+    ),
+)

@@ -12,9 +12,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from dqnfed_flwr.config.methods import TermSettings
 from dqnfed_flwr.methods._base import GramMethod
+from dqnfed_flwr.schema.group import Group, own
+from dqnfed_flwr.schema.run import Profile
 from dqnfed_flwr.types import Combination, RoundBatch
+
+
+class TermSettings(Group):
+    """TERM."""
+
+    t: float = own(1.0, "tilt; 0 is FedAvg", ge=0)
 
 
 class Term(GramMethod):
@@ -24,14 +31,24 @@ class Term(GramMethod):
     ----------
     settings : TermSettings
         t; 0 gives p_k.
-    unit : float
+    row_lr : float
         eta; 1 where the rows are displacements of local passes.
     """
 
-    def __init__(self, settings: TermSettings, unit: float) -> None:
-        self._t, self._unit = settings.t, unit
+    def __init__(self, settings: TermSettings, row_lr: float) -> None:
+        self._t, self._row_lr = settings.t, row_lr
 
     def weights(self, batch: RoundBatch) -> Combination:
         """eta w_k, with the largest loss subtracted in the exponent."""
         tilted = batch.shares * np.exp(self._t * (batch.losses - batch.losses.max()))
-        return Combination(self._unit * tilted / tilted.sum())
+        return Combination(self._row_lr * tilted / tilted.sum())
+
+
+METHODS = (
+    Profile(
+        name="term",
+        title="TERM",
+        settings=TermSettings,
+        build=lambda run: Term(run.group_of(TermSettings), run.row_lr),
+    ),
+)

@@ -6,36 +6,49 @@ other aggregators are named in torchjd's own pages. Needs the extra `torchjd`.
 
 from __future__ import annotations
 
+import copy
 import inspect
 from dataclasses import replace
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from dqnfed_flwr.config.profiles import TORCHJD
-from dqnfed_flwr.errors import ConfigError
+from dqnfed_flwr.errors import ConfigError, RunError
 from dqnfed_flwr.methods._base import GramMethod, Method, RoundRows, State, VectorMethod
-from dqnfed_flwr.methods.torchjd_calls import Calls
+from dqnfed_flwr.schema.run import GRADIENTS_FIRST, Profile
 from dqnfed_flwr.types import Combination, RoundBatch
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+TORCHJD = "torchjd:"
+"""Before the name of an aggregator."""
 BASES = ("Aggregator", "WeightedAggregator", "GramianWeightedAggregator")
 INSTALL = "pip install 'dqnfed-flwr[torchjd]'"
 NOT_FINITE = "not-finite"
 """Status: the aggregator gave NaN or Inf; the step is zero."""
 
 
-def torchjd_method(method: str, unit: float, seed: int) -> Method:
+def torchjd_profile(name: str) -> Profile:
+    """The declaration of `torchjd:<name>`, whether or not there is such an aggregator: `build` sees that."""
+    return Profile(
+        name=name,
+        title=f"{name.removeprefix(TORCHJD)} (torchjd)",
+        works=GRADIENTS_FIRST,
+        build=lambda run: torchjd_method(run.method, run.row_lr, run.seed),
+    )
+
+
+def torchjd_method(method: str, row_lr: float, seed: int) -> Method:
     """The method `torchjd:<name>`.
 
     Parameters
     ----------
     method : str
         With the name of an aggregator class of `torchjd.aggregation`, which is made with its default arguments.
-    unit : float
+    row_lr : float
         eta; 1 where the rows are displacements of local passes.
     seed : int
         Of the run, for aggregators that draw random numbers.
@@ -48,8 +61,8 @@ def torchjd_method(method: str, unit: float, seed: int) -> Method:
     """
     aggregator = _make(method)
     if hasattr(aggregator, "gramian_weighting"):
-        return TorchJdGram(Calls(method, aggregator, aggregator.gramian_weighting, seed), unit)
-    return TorchJdRows(Calls(method, aggregator, aggregator, seed), unit)
+        return TorchJdGram(Calls(method, aggregator, aggregator.gramian_weighting, seed), row_lr)
+    return TorchJdRows(Calls(method, aggregator, aggregator, seed), row_lr)
 
 
 def _make(method: str) -> Any:
@@ -91,12 +104,12 @@ class TorchJdGram(GramMethod):
     ----------
     calls : Calls
         To the weighting.
-    unit : float
+    row_lr : float
         eta.
     """
 
-    def __init__(self, calls: Calls, unit: float) -> None:
-        self._calls, self._unit = calls, unit
+    def __init__(self, calls: Calls, row_lr: float) -> None:
+        self._calls, self._row_lr = calls, row_lr
 
     def observe(self, batch: RoundBatch, rows: RoundRows) -> None:
         """Open a round."""
@@ -104,10 +117,12 @@ class TorchJdGram(GramMethod):
 
     def weights(self, batch: RoundBatch) -> Combination:
         """eta * torchjd's weights; 0 with status `not-finite` where it gives none."""
+        import torch
+
         weights = self._calls(torch.from_numpy(batch.gram), batch.round).numpy().astype(np.float64)
         if not np.isfinite(weights).all():
             return Combination(np.zeros(weights.size), status=NOT_FINITE)
-        return Combination(self._unit * weights)
+        return Combination(self._row_lr * weights)
 
     def export_state(self) -> dict[str, NDArray[np.generic]]:
         """The aggregator's memory, if it has one."""
@@ -125,12 +140,12 @@ class TorchJdRows(VectorMethod):
     ----------
     calls : Calls
         To the aggregator.
-    unit : float
+    row_lr : float
         eta.
     """
 
-    def __init__(self, calls: Calls, unit: float) -> None:
-        self._calls, self._unit = calls, unit
+    def __init__(self, calls: Calls, row_lr: float) -> None:
+        self._calls, self._row_lr = calls, row_lr
 
     def observe(self, batch: RoundBatch, rows: RoundRows) -> None:
         """Open a round."""
@@ -138,8 +153,10 @@ class TorchJdRows(VectorMethod):
 
     def step(self, batch: RoundBatch, rows: RoundRows) -> Tensor:
         """eta * what torchjd makes of the rows [D]."""
+        import torch
+
         stacked = torch.from_numpy(np.stack([rows.basis.row(slot) for slot in rows.slots]))
-        return self._unit * self._calls(stacked, batch.round).to(stacked.dtype)
+        return self._row_lr * self._calls(stacked, batch.round).to(stacked.dtype)
 
     def combine(self, batch: RoundBatch, rows: RoundRows) -> Combination:
         """The step; 0 with status `not-finite` where torchjd gives none."""
@@ -156,3 +173,87 @@ class TorchJdRows(VectorMethod):
     def restore_state(self, state: State) -> None:
         """Take up what `export_state` gave."""
         self._calls.restore(state)
+
+
+class Calls:
+    """Calls to an aggregator: seeded by the round, and repeatable within it.
+
+    An aggregator with a memory is asked as it stood before the round; what it remembers of the call counts from the
+    next round on. Its memory is by position, so it is forgotten when other clients take part.
+
+    Parameters
+    ----------
+    method : str
+        For messages.
+    aggregator, part : Any
+        The aggregator, and that part of it that is called: itself, or its weighting.
+    seed : int
+        Of the run.
+    """
+
+    def __init__(self, method: str, aggregator: Any, part: Any, seed: int) -> None:
+        self._method, self._seed = method, seed
+        self._pair = self._after = (aggregator, part)
+        self._stateful = hasattr(aggregator, "reset")
+        self._clients: tuple[int, ...] = ()
+        self._shape: tuple[int, ...] = ()
+
+    def begin(self, clients: tuple[int, ...]) -> None:
+        """Open a round."""
+        self._pair = self._after
+        if self._stateful and clients != self._clients:
+            self._pair[0].reset()
+        self._clients = clients
+
+    def __call__(self, values: Tensor, round_number: int) -> Tensor:
+        """What the aggregator, or its weighting, makes of rows or Gramian."""
+        import torch
+
+        from dqnfed_flwr.randomness import seeded
+
+        pair = copy.deepcopy(self._pair) if self._stateful else self._pair
+        words = np.random.SeedSequence((self._seed, round_number)).generate_state(1, np.uint64)
+        with torch.no_grad(), seeded(int(words[0]) >> 1):
+            try:
+                made = pair[1](values)
+            except (ValueError, RuntimeError) as error:
+                raise RunError(
+                    f"{self._method} failed in round {round_number} on {len(values)} rows: {error}"
+                ) from error
+        self._after, self._shape = pair, tuple(values.shape)
+        return torch.as_tensor(made)
+
+    def export(self) -> dict[str, NDArray[np.generic]]:
+        """The memory: tensors and whole numbers of the modules, and what they were made for."""
+        if not self._stateful or not self._shape:
+            return {}
+        from torch import Tensor
+
+        state: dict[str, NDArray[np.generic]] = {
+            "clients": np.array(self._clients),
+            "shape": np.array(self._shape),
+        }
+        for path, module in self._after[0].named_modules():
+            for name, value in (*module.named_buffers(recurse=False), *vars(module).items()):
+                if isinstance(value, Tensor):
+                    state[f"{path}/{name}"] = value.numpy().copy()
+                elif type(value) is int:
+                    state[f"{path}/{name}"] = np.array(value)
+        return state
+
+    def restore(self, state: State) -> None:
+        """Inverse of `export`; a call on values of the same shape prepares the modules."""
+        if "shape" not in state:
+            return
+        import torch
+
+        self._clients = tuple(int(client) for client in state["clients"])
+        dtype = next((torch.from_numpy(v).dtype for k, v in state.items() if "/" in k and v.dtype.kind == "f"), None)
+        self(torch.ones(*(int(size) for size in state["shape"]), dtype=dtype or torch.float64), 0)
+        modules = dict(self._after[0].named_modules())
+        for key, value in state.items():
+            path, slash, name = key.rpartition("/")
+            if not slash:
+                continue
+            kept = value.item() if type(getattr(modules[path], name)) is int else torch.from_numpy(np.array(value))
+            setattr(modules[path], name, kept)

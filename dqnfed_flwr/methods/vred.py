@@ -10,9 +10,22 @@ from __future__ import annotations
 
 import numpy as np
 
-from dqnfed_flwr.config.methods import SemiVRedSettings, VRedSettings
 from dqnfed_flwr.methods._base import GramMethod
+from dqnfed_flwr.schema.group import Group, own
+from dqnfed_flwr.schema.run import Profile
 from dqnfed_flwr.types import Combination, RoundBatch
+
+
+class VRedSettings(Group):
+    """VRed."""
+
+    beta: float = own(0.1, "weight of the losses' variance", ge=0)
+
+
+class SemiVRedSettings(Group):
+    """Semi-VRed."""
+
+    beta: float = own(0.1, "weight of the losses' semi-variance", ge=0)
 
 
 class VRed(GramMethod):
@@ -25,12 +38,12 @@ class VRed(GramMethod):
     ----------
     settings : VRedSettings | SemiVRedSettings
         beta, and by its kind which of the two.
-    unit : float
+    row_lr : float
         eta where the rows are gradients; 1 where they are displacements.
     """
 
-    def __init__(self, settings: VRedSettings | SemiVRedSettings, unit: float) -> None:
-        self._beta, self._unit = settings.beta, unit
+    def __init__(self, settings: VRedSettings | SemiVRedSettings, row_lr: float) -> None:
+        self._beta, self._row_lr = settings.beta, row_lr
         self._upper = isinstance(settings, SemiVRedSettings)
 
     def weights(self, batch: RoundBatch) -> Combination:
@@ -40,4 +53,20 @@ class VRed(GramMethod):
         if self._upper:
             excess = np.maximum(excess, 0.0)
         weights = shares * (1 + 2 * self._beta * (excess - float(shares @ excess)))
-        return Combination(self._unit * weights, notes={"negative_weights": float((weights < 0).sum())})
+        return Combination(self._row_lr * weights, notes={"negative_weights": float((weights < 0).sum())})
+
+
+METHODS = (
+    Profile(
+        name="vred",
+        title="VRed",
+        settings=VRedSettings,
+        build=lambda run: VRed(run.group_of(VRedSettings), run.row_lr),
+    ),
+    Profile(
+        name="semi-vred",
+        title="Semi-VRed",
+        settings=SemiVRedSettings,
+        build=lambda run: VRed(run.group_of(SemiVRedSettings), run.row_lr),
+    ),
+)

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from dqnfed_flwr.compare.earlier import MAY_DIFFER
 from dqnfed_flwr.compare.entries import show
-from dqnfed_flwr.config import Scalar, Settings
+from dqnfed_flwr.config import KNOWN, Scalar, Settings
 
-SMALLER = ("rounds", "clients", "participation", "split.samples", "split.groups")
-ALL = ("split.samples", "split.groups")
-"""Of these 0 stands for all."""
+SMALLER = ("rounds", *(key for key, known in KNOWN.items() if known.size and key != "rounds"))
 EVALUATIONS = "evaluate-every"
 """Decides which rounds enter, once accuracies are averaged over several evaluations."""
-QUIET = (*MAY_DIFFER, "split.validation-fraction", "device", EVALUATIONS, "local.threads", "local.chunk")
+QUIET = tuple(key for key, known in KNOWN.items() if known.changes != "experiment")
 """Settings that leave the experiment what it is, or of which the label speaks in its own words."""
 AS_IN_MANIFEST = "As in the manifest: what the paper leaves open was chosen, as it is listed at the end of the report"
 NAMES = {"split.samples": "training samples", "split.groups": "natural groups"}
@@ -60,6 +57,6 @@ def _listed(seeds: Sequence[int]) -> str:
 
 
 def _size(key: str, value: Scalar) -> float:
-    if key in ALL and not value:
+    if KNOWN[key].size == "size or all" and not value:
         return float("inf")
     return float(value)

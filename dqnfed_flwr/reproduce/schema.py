@@ -9,13 +9,13 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 
-from dqnfed_flwr.compare.entries import ROWS_DECIDE, shared
-from dqnfed_flwr.config import profile_of
-from dqnfed_flwr.config._group import Group, Scalar, kebab
+from dqnfed_flwr.config import KNOWN
 from dqnfed_flwr.config.mapping import flatten, nest
 from dqnfed_flwr.errors import ConfigError
+from dqnfed_flwr.methods.table import profile_of
 from dqnfed_flwr.reproduce.kinds import Axes, Columns, Figures, Folder, Line, Name, Seeds
 from dqnfed_flwr.reproduce.printed import Place, printed_figures
+from dqnfed_flwr.schema.group import Group, Scalar, kebab
 
 Nested = dict[str, Any]
 
@@ -58,7 +58,7 @@ class Row(Group):
 
     @model_validator(mode="after")
     def _check(self) -> Row:
-        if taken := [key for key in (*self.own, *self.grid) if key in ROWS_DECIDE or shared(key)]:
+        if taken := [key for key in (*self.own, *self.grid) if key in KNOWN and KNOWN[key].shared]:
             raise ValueError(f"{', '.join(taken)} must be the same for all rows; it stands in the part's settings")
         return self
 
@@ -108,7 +108,7 @@ class Part(Group):
 
     @model_validator(mode="after")
     def _check(self) -> Part:
-        taken = [key for key in (*self.own, *self.reduced.own) if key in ROWS_DECIDE]
+        taken = [key for key in (*self.own, *self.reduced.own) if key in KNOWN and KNOWN[key].instead]
         if taken:
             raise ValueError(f"settings: {', '.join(taken)} cannot stand here; rows name methods, seeds stand apart")
         alike = [(row.method, row.own) for row in self.rows]

@@ -9,7 +9,7 @@ losses that every participant reports.
 from __future__ import annotations
 
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.config.fedcorr import Stages
+from dqnfed_flwr.methods.fedmdfg import FedMdfgSettings
 from dqnfed_flwr.steps._base import (
     SMALLEST_FACTOR,
     Ladder,
@@ -43,11 +43,11 @@ __all__ = [
 
 
 def make_rule(settings: Settings) -> StepRule:
-    """The rule that `settings.rule` names; for fedcorr it is that of the last stage, after `newton`."""
-    if settings.method == "fedcorr":
-        return Staged(Newton(), make_rule(settings.stage_settings), Stages.of(settings).before_last)
+    """The rule that `settings.rule` names; for a method with stages it is that of the last one, after `newton`."""
+    if (last := settings.stage_settings) is not settings:
+        return Staged(Newton(), make_rule(last), settings.profile.rounds_before_last(settings))
     if settings.rule == "search":
-        return Search(settings.fedmdfg)
+        return Search(settings.group_of(FedMdfgSettings))
     if settings.rule == "probed":
         return Probed(settings.step, max_fall=settings.max_fall)
     if settings.rule == "clipped":

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from dqnfed_flwr.config import FedMdfgSettings
+from dqnfed_flwr.methods.fedmdfg import FedMdfgSettings
 from dqnfed_flwr.steps._base import Ladder, StepRule, StepScale, Verdict
 from dqnfed_flwr.types import Float64Array, Probe, ladder_rungs
 

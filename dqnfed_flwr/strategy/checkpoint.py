@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dqnfed_flwr.config import Settings, without_retired
+from dqnfed_flwr.config import KNOWN, Settings, without_retired
 from dqnfed_flwr.errors import CheckpointError
 from dqnfed_flwr.strategy.vectors import LONG, Arrays, Mark, Place, VectorFile, mark_of, read_vectors
 from dqnfed_flwr.version import package_version
@@ -37,20 +37,6 @@ DAMAGE = (
     zlib.error,
 )
 """What reading raises where a byte of the archive is not what it was."""
-FREE_TO_CHANGE = (
-    "rounds",
-    "output",
-    "resume",
-    "deadline",
-    "quorum",
-    "retries",
-    "checkpoint-every",
-    "early-stopping",
-    "metrics",
-    "metrics-clients",
-    "step.ladder",
-)
-"""Settings that a resumed run may set anew."""
 
 
 class CheckpointStore:
@@ -204,7 +190,8 @@ def check_settings(found: Mapping[str, Any], wanted: Mapping[str, Any], ignored:
         Naming each key that differs, with both values.
     """
     found = {**Settings().flat(), **without_retired(found)}
-    keys = sorted((set(found) | set(wanted)) - {*FREE_TO_CHANGE, *ignored})
+    free = {key for key, known in KNOWN.items() if known.on_resume}
+    keys = sorted((set(found) | set(wanted)) - {*free, *ignored})
     if changed := [
         f"{key}: {found.get(key)!r} then, {wanted.get(key)!r} now" for key in keys if found.get(key) != wanted.get(key)
     ]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dqnfed_flwr import wire
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import ConfigError
-from dqnfed_flwr.methods.registry import make_method
+from dqnfed_flwr.methods.table import make_method
 from dqnfed_flwr.steps import make_rule
 from dqnfed_flwr.strategy.inherited import InheritedRound
 from dqnfed_flwr.strategy.keeper import RunKeeper

@@ -256,7 +256,7 @@ class StepTrials:
 
     def _relax(self, pending: PendingStep, mean_gradient: Tensor) -> None:
         """Go on along the mean row, as long as FedAvg's step, judged by the mean loss."""
-        step = self._settings.unit * mean_gradient
+        step = self._settings.row_lr * mean_gradient
         pending.step, pending.fallback, pending.relaxed = step, None, True
         pending.scale = replace(pending.scale, norm=float(step.norm()))
         pending.ladder = Ladder(0.0)

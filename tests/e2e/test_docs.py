@@ -21,11 +21,12 @@ import numpy as np
 import pytest
 
 from dqnfed_flwr import run
-from dqnfed_flwr.config import PartitionName, ReferenceName, Settings, StepRuleName
+from dqnfed_flwr.config import PartitionName, Settings, StepRuleName
 from dqnfed_flwr.guarantee.claims import CONTRADICTION
 from dqnfed_flwr.guarantee.overrule import OVERRULED, SET_ASIDE
-from dqnfed_flwr.methods.rates import BAD_RATE, ZERO_GRADIENT
-from dqnfed_flwr.methods.registry import METHODS
+from dqnfed_flwr.methods._base import BAD_RATE, ZERO_GRADIENT
+from dqnfed_flwr.methods.dqn_fed import ReferenceName
+from dqnfed_flwr.methods.table import METHODS
 from dqnfed_flwr.models import MODELS
 from dqnfed_flwr.strategy import preflight
 from dqnfed_flwr.strategy.debts import LATE, OWING

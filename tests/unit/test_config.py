@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from dqnfed_flwr.config import Settings, describe, flatten, nest
 from dqnfed_flwr.errors import ConfigError
+from dqnfed_flwr.methods.dqn_fed import DqnFedSettings
 
 keys = st.from_regex(r"[a-z]+(-[a-z]+)?", fullmatch=True)
 scalars = st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
@@ -24,7 +25,7 @@ def test_nest_and_flatten_are_inverses(tree: dict[str, Any]) -> None:
 
 def test_flat_settings_read_back() -> None:
     settings = Settings.from_mapping({"rounds": 7, "split": {"alpha": 0.1}, "dqn-fed.form": "two-sided"})
-    assert (settings.rounds, settings.split.alpha, settings.dqn_fed.form) == (7, 0.1, "two-sided")
+    assert (settings.rounds, settings.split.alpha, settings.group_of(DqnFedSettings).form) == (7, 0.1, "two-sided")
     assert Settings.from_mapping(settings.flat()) == settings
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dqnfed_flwr.config import Settings, flatten, nest, one_full_step
+from dqnfed_flwr.config import Settings, flatten, nest
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.experiments import load_config, parse_scalar, shipped
 
@@ -25,8 +25,8 @@ def test_the_two_sides_of_the_demo_differ_in_the_method_alone() -> None:
 
 def test_fedavg_on_digits_is_no_fedsgd() -> None:
     settings = Settings.from_mapping({**load_config("digits"), "method": "fedavg"})
-    assert not one_full_step(settings)
-    assert one_full_step(Settings.from_mapping({"method": "fedavg"}))
+    assert not settings.one_full_step
+    assert Settings.from_mapping({"method": "fedavg"}).one_full_step
 
 
 def test_own_file_is_read(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from dqnfed_flwr.compare.plan import Job, Plan
 from dqnfed_flwr.compare.progress import CompareProgress
 from dqnfed_flwr.compare.results import Row
 from dqnfed_flwr.engine.run import Engine
+from dqnfed_flwr.methods.q_ffl import QFflSettings
 from dqnfed_flwr.telemetry.log import EventLog
 from tests.helpers.comparisons import with_validation
 from tests.helpers.runs import make_event, make_result
@@ -29,11 +30,11 @@ class FakeWorkers:
         self.calls: list[list[str]] = []
 
     def __call__(self, jobs: Sequence[Job], workers: int, engine: Engine, watcher: Watcher) -> dict[Path, str]:
-        self.calls.append([f"{job.entry.method} {job.settings.q_ffl.q} {job.seed}" for job in jobs])
+        self.calls.append([f"{job.entry.method} {job.settings.group_of(QFflSettings).q} {job.seed}" for job in jobs])
         failures = {}
         for job in jobs:
             watcher.on_begin(job)
-            reason = "lost" if (job.entry.method, job.settings.q_ffl.q, job.seed) in self.fail else ""
+            reason = "lost" if (job.entry.method, job.settings.group_of(QFflSettings).q, job.seed) in self.fail else ""
             if reason:
                 failures[job.folder] = reason
             else:
@@ -43,7 +44,7 @@ class FakeWorkers:
 
     @staticmethod
     def write(job: Job, watcher: Watcher) -> None:
-        event = with_validation(make_event(1, (0.5, 0.9)), VALIDATION[job.settings.q_ffl.q])
+        event = with_validation(make_event(1, (0.5, 0.9)), VALIDATION[job.settings.group_of(QFflSettings).q])
         watcher.on_round(job, event)
         job.folder.mkdir(parents=True)
         make_result([event], (0.5, 0.9), settings=job.settings).write(job.folder)

@@ -3,11 +3,8 @@ from __future__ import annotations
 import pytest
 
 from dqnfed_flwr.compare.entries import Entry, concerns, groups_of, parse_methods, parse_seeds, short, with_grids
-from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import ConfigError
-from dqnfed_flwr.methods.registry import METHODS
-
-GENERAL = {"split", "noise", "start", "attack", "local", "curvature", "step", "guarantee"}
+from dqnfed_flwr.methods.table import METHODS
 
 
 def test_methods_with_settings_of_their_own() -> None:
@@ -109,10 +106,10 @@ def test_faulty_grids(grid: list[str], reason: str) -> None:
     assert reason in str(caught.value)
 
 
-def test_every_group_belongs_to_a_method() -> None:
-    groups = {key.partition(".")[0] for key in Settings().flat() if "." in key} - GENERAL
-    owned = {group for method in METHODS for group in groups_of(Entry(method))}
-    assert groups - owned == set()
+def test_the_groups_of_a_row() -> None:
+    assert groups_of(Entry("fedmgda+")) == ("fedmgda",)
+    assert groups_of(Entry("fedcorr", {"fedcorr.last": "fedmgda+"})) == ("fedcorr", "fedmgda")
+    assert groups_of(Entry("fedcorr"), {"fedcorr.last": "q-ffl"}) == ("fedcorr", "q-ffl")
 
 
 def test_points_are_shown_without_the_group_of_their_method() -> None:

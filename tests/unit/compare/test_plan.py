@@ -14,7 +14,9 @@ from dqnfed_flwr.compare.planning import Request, make_plan, plan_rows
 from dqnfed_flwr.config import Scalar, Settings
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.errors import ConfigError
-from dqnfed_flwr.methods.registry import METHODS
+from dqnfed_flwr.methods.dqn_fed import DqnFedSettings
+from dqnfed_flwr.methods.q_ffl import QFflSettings
+from dqnfed_flwr.methods.table import METHODS
 from tests.helpers.runs import TINY, make_event, make_result
 
 
@@ -49,7 +51,7 @@ def test_a_run_for_every_row_and_seed_each_in_its_folder(tmp_path: Path) -> None
     ]
     assert {job.settings.rounds for job in jobs} == {3}
     assert [job.settings.output for job in jobs] == [str(job.folder) for job in jobs]
-    assert jobs[2].settings.dqn_fed.form == "one-sided"
+    assert jobs[2].settings.group_of(DqnFedSettings).form == "one-sided"
     assert made.possible() == jobs
 
 
@@ -81,7 +83,12 @@ def test_short_grid_runs_have_folders_of_their_own_and_full_ones_serve_twice(tmp
     short = plan(tmp_path, "fedavg,q-ffl", grids=grids, grid_rounds=2, grid_seed=9, rounds=5)
     assert short.search(short.entries[0]) == []
     assert [
-        (str(job.folder.relative_to(tmp_path)), job.settings.rounds, job.settings.seed, job.settings.q_ffl.q)
+        (
+            str(job.folder.relative_to(tmp_path)),
+            job.settings.rounds,
+            job.settings.seed,
+            job.settings.group_of(QFflSettings).q,
+        )
         for job in short.search(short.entries[1])
     ] == [("grid/q-ffl,q-ffl.q=0.1/seed-9", 2, 9, 0.1), ("grid/q-ffl,q-ffl.q=1/seed-9", 2, 9, 1)]
     full = plan(tmp_path, "q-ffl", grids=grids, rounds=5)

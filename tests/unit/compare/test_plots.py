@@ -17,7 +17,7 @@ from dqnfed_flwr.compare.palette import GREY, colours_of
 from dqnfed_flwr.compare.plots import plot_comparison
 from dqnfed_flwr.compare.spreading import spread
 from dqnfed_flwr.errors import RunError
-from dqnfed_flwr.methods.registry import METHODS
+from dqnfed_flwr.methods.table import METHODS
 from dqnfed_flwr.report.plots import COLOURS
 from tests.helpers.comparisons import make_comparison
 

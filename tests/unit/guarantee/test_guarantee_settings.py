@@ -57,8 +57,3 @@ def test_other_numbers_of_liars_are_refused_by_name(given: float) -> None:
 def test_a_share_of_voters_lies_above_0_and_up_to_1(given: float) -> None:
     with pytest.raises(ConfigError, match=r"guarantee\.voters"):
         Settings.from_mapping({"guarantee.voters": given})
-
-
-def test_where_clients_may_lie_the_anchor_is_the_momentum() -> None:
-    assert Settings().reference == "lbfgs"
-    assert Settings.from_mapping({"guarantee.tolerate": 1}).reference == "momentum"

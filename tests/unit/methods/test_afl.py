@@ -9,7 +9,7 @@ import pytest
 
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.methods._base import GramMethod, Method
-from dqnfed_flwr.methods.registry import make_method
+from dqnfed_flwr.methods.table import make_method
 from dqnfed_flwr.types import Float64Array, RoundBatch
 from tests.helpers.rounds import decide
 

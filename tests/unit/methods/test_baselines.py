@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dqnfed_flwr.config import PROFILES, Settings
+from dqnfed_flwr.config import Settings
 from dqnfed_flwr.methods._base import Method
-from dqnfed_flwr.methods.registry import METHODS, make_method
+from dqnfed_flwr.methods.table import make_method
 from tests.helpers.rounds import decide
 
 ROWS = np.array([[2.0, 0.0], [0.0, 1.0]])
@@ -59,7 +59,3 @@ def test_rates_and_losses_do_not_bear_on_the_baselines() -> None:
     for name in ("fedavg", "fedsgd", "mgda"):
         expected = decide(method(name), ROWS).step
         assert np.array_equal(decide(method(name), ROWS, rates=[1e300, 0]).step, expected)
-
-
-def test_every_name_of_the_settings_has_a_method() -> None:
-    assert set(METHODS) == set(PROFILES)

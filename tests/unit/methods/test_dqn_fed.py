@@ -17,8 +17,8 @@ from dqnfed_flwr.guarantee.overrule import certificate
 from dqnfed_flwr.linalg.gram import Basis
 from dqnfed_flwr.linalg.gram_schmidt import newton_rate_step
 from dqnfed_flwr.methods._base import Method, RoundRows
-from dqnfed_flwr.methods.rates import MAX_INVERSE_CURVATURE
-from dqnfed_flwr.methods.registry import make_method
+from dqnfed_flwr.methods.dqn_fed import MAX_INVERSE_CURVATURE, reference_of
+from dqnfed_flwr.methods.table import make_method
 from dqnfed_flwr.types import Float64Array, RoundBatch
 from tests.helpers.gradient_sets import conflicting_set, random_set
 from tests.helpers.rounds import decide
@@ -383,3 +383,8 @@ def test_a_mean_update_does_not_write_to_what_clients_sent() -> None:
         update.flags.writeable = False
     rows = RoundRows(Basis(3, 2, torch.float64), (0, 1), {"update": updates})
     np.testing.assert_array_equal(rows.mean_vector("update", np.array([0.75, 0.25])), [1.5, 3.0])
+
+
+def test_where_clients_may_lie_the_anchor_is_the_momentum() -> None:
+    assert reference_of(Settings()) == "lbfgs"
+    assert reference_of(Settings.from_mapping({"guarantee.tolerate": 1})) == "momentum"

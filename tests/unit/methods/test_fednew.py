@@ -18,13 +18,13 @@ from dqnfed_flwr.client.line import Line
 from dqnfed_flwr.client.numpy_client import DQNFedClient
 from dqnfed_flwr.client.round_memory import RoundMemory
 from dqnfed_flwr.client.work import Bench, Occasion
-from dqnfed_flwr.client.work.fednew import FedNewWork, quantise
 from dqnfed_flwr.client.work.passes import Turn
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.engine.serve import serve
 from dqnfed_flwr.errors import ConfigError
-from dqnfed_flwr.methods.registry import make_method
+from dqnfed_flwr.methods.fednew.client import FedNewWork, quantise
+from dqnfed_flwr.methods.table import make_method
 from dqnfed_flwr.types import ClientTask, Float64Array
 from tests.helpers.rounds import decide
 from tests.helpers.runs import TINY

@@ -14,8 +14,8 @@ from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.engine.serve import serve
 from dqnfed_flwr.errors import ConfigError
-from dqnfed_flwr.methods.hessian_ledger import MOST_RESTARTS
-from dqnfed_flwr.methods.registry import make_method
+from dqnfed_flwr.methods.fednl.ledger import MOST_RESTARTS
+from dqnfed_flwr.methods.table import make_method
 from dqnfed_flwr.types import Float64Array
 from tests.helpers.rounds import decide
 from tests.helpers.runs import TINY

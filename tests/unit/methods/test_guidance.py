@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from dqnfed_flwr.linalg.least_distance import Status
+from dqnfed_flwr.methods.fedmdfg import LossReferences
 from dqnfed_flwr.methods.guidance import angle, common_direction, equalising, fairness_weights
-from dqnfed_flwr.methods.loss_references import LossReferences
 from dqnfed_flwr.types import Float64Array
 from tests.helpers.gradient_sets import conflicting_set
 

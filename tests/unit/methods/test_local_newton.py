@@ -10,7 +10,7 @@ from dqnfed_flwr.client.numpy_client import DQNFedClient
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.errors import ConfigError
-from dqnfed_flwr.methods.registry import make_method
+from dqnfed_flwr.methods.table import make_method
 from dqnfed_flwr.types import ClientTask
 from tests.helpers.rounds import decide
 from tests.helpers.runs import TINY

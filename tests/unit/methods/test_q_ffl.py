@@ -9,7 +9,7 @@ import pytest
 
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.methods._base import Method
-from dqnfed_flwr.methods.registry import make_method
+from dqnfed_flwr.methods.table import make_method
 from tests.helpers.rounds import decide
 
 GRADS = np.array([[2.0, 0.0], [0.0, 1.0]])

@@ -11,7 +11,7 @@ import torch
 
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.methods._base import Method
-from dqnfed_flwr.methods.registry import make_method
+from dqnfed_flwr.methods.table import make_method
 from tests.helpers.rounds import decide
 
 ROWS = np.array([[2.0, 0.0], [0.0, 1.0]])

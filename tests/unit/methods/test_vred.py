@@ -10,7 +10,7 @@ import torch
 
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.methods._base import Method
-from dqnfed_flwr.methods.registry import make_method
+from dqnfed_flwr.methods.table import make_method
 from tests.helpers.rounds import decide
 
 BOTH = pytest.mark.parametrize("name", ["vred", "semi-vred"])

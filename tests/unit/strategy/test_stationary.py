@@ -11,7 +11,7 @@ import pytest
 
 from dqnfed_flwr import wire
 from dqnfed_flwr.engine.grid import InProcessGrid
-from dqnfed_flwr.methods.rate_method import OneSided
+from dqnfed_flwr.methods.dqn_fed import OneSided
 from dqnfed_flwr.strategy.dqnfed import DQNFed
 from dqnfed_flwr.strategy.outcome import Outcome
 from dqnfed_flwr.types import ClientReply, Probe

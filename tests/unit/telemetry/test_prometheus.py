@@ -24,7 +24,7 @@ from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.errors import CheckpointError, ConfigError, QuorumError
 from dqnfed_flwr.guarantee.claims import CONTRADICTION
 from dqnfed_flwr.guarantee.overrule import OVERRULED, SET_ASIDE
-from dqnfed_flwr.methods.rates import BAD_RATE, ZERO_GRADIENT
+from dqnfed_flwr.methods._base import BAD_RATE, ZERO_GRADIENT
 from dqnfed_flwr.strategy import preflight
 from dqnfed_flwr.strategy.debts import LATE, OWING
 from dqnfed_flwr.strategy.state import ENDED_EARLY

@@ -1,0 +1,45 @@
+"""Local work of PropFair; `methods/propfair` names the paper and lists the deviations."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from dqnfed_flwr.client.curvature import Point
+from dqnfed_flwr.client.work._base import BlindWork, Occasion, Product
+from dqnfed_flwr.client.work.passes import sgd
+from dqnfed_flwr.methods.propfair import PropFairSettings
+
+
+def propfair_objective(loss: Tensor, *, bound: float, epsilon: float) -> Tensor:
+    """-log(M - F) where the utility M - F is at least epsilon, else its tangent there.
+
+    Parameters
+    ----------
+    loss : Tensor
+        F, the mean cross-entropy of a mini-batch; a scalar.
+    bound, epsilon : float
+        M and epsilon.
+
+    Returns
+    -------
+    Tensor
+        A scalar, convex and rising in F, with slope 1 / max(M - F, epsilon).
+    """
+    utility = bound - loss
+    tangent = (epsilon - utility) / epsilon - math.log(epsilon)
+    return torch.where(utility >= epsilon, -torch.log(utility.clamp(min=epsilon)), tangent)
+
+
+class PropFairWork(BlindWork):
+    """Row: the displacement theta - theta_k of E epochs of SGD on -log(M - F)."""
+
+    def perform(self, occasion: Occasion, point: Point) -> Product:
+        """theta - theta_k, with the rate lr |row|^2."""
+        settings = self._settings.group_of(PropFairSettings)
+        objective = partial(propfair_objective, bound=settings.bound, epsilon=settings.epsilon)
+        row = sgd(self._loss, point.theta, self._settings.local, occasion.turn, objective=objective)
+        return Product(row, self.plain_rate(row))

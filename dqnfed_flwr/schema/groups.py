@@ -1,0 +1,320 @@
+"""Groups of settings that every method shares: data, start, attacks, local work, curvature, step and guarantee."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, field_validator
+
+from dqnfed_flwr.errors import ConfigError
+from dqnfed_flwr.schema.group import Group, Numbers, Reads, setting
+from dqnfed_flwr.schema.work import LocalWork
+
+StepRuleName = Literal["auto", "newton", "fixed", "clipped", "probed", "search"]
+PartitionName = Literal["iid", "shards", "dirichlet", "pathological", "one-class", "groups", "file"]
+LocalWorkName = Literal["auto", "gradient", "sgd", "lbfgs"]
+AttackKind = Literal["none", "random", "enlarged", "zero"]
+_data, _experiment, _training = (partial(setting, about=about) for about in ("data", "experiment", "training"))
+_machine, _protocol = (partial(setting, about=about) for about in ("machine", "protocol"))
+_FUNCTION = re.compile(r"[\w.]+:\w+")
+
+
+def _dealt(partition: str) -> Reads:
+    """Where data are dealt out so; a function of the user's, `module:name`, may look at the settings of any."""
+    return lambda settings: settings.partition == partition or bool(_FUNCTION.fullmatch(settings.data))
+
+
+def _worked(wanted: Callable[[LocalWork], bool]) -> Reads:
+    """Where some local work of the run is of that kind."""
+    return lambda settings: any(wanted(work) for work in settings.works)
+
+
+def _ruled(rule: str) -> Reads:
+    """With this step rule."""
+    return lambda settings: settings.rule == rule
+
+
+def _noisy(settings: Any) -> bool:
+    return bool(settings.noise.kind != "none")
+
+
+def _attacked(settings: Any) -> bool:
+    return bool(settings.attack.kind != "none")
+
+
+def _trained_before(settings: Any) -> bool:
+    return bool(settings.start.epochs > 0)
+
+
+def _has_pairs(settings: Any) -> bool:
+    return bool(settings.reads_curvature and settings.curvature.kind != "none")
+
+
+class SplitSettings(Group):
+    """How the data are dealt out to the clients."""
+
+    alpha: float = _data(0.5, "Dirichlet concentration beta; small is skewed", read=_dealt("dirichlet"), gt=0)
+    min_samples: int = _data(10, "fewest samples of a client (dirichlet)", read=_dealt("dirichlet"), ge=2)
+    shards: int = _data(2, "shards a client (shards)", read=_dealt("shards"), ge=1)
+    classes: int = _data(2, "classes a client (pathological)", read=_dealt("pathological"), ge=1)
+    merge: Numbers = _data(
+        "", "classes of each client, such as 1,2,2,2,3; empty for one each (one-class)", read=_dealt("one-class")
+    )
+    groups: int = _data(
+        0,
+        "natural groups used, drawn at random; 0 for every one (groups)",
+        size="size or all",
+        read=_dealt("groups"),
+        ge=0,
+    )
+    min_group_samples: int = _data(
+        0,
+        "fewest samples of a natural group that is used, training and test together (groups)",
+        read=_dealt("groups"),
+        ge=0,
+    )
+    samples: int = _data(0, "training samples used in all, 0 for every one", size="size or all", ge=0)
+    only_classes: Numbers = _data("", "classes used, such as 0,2,6, numbered anew in this order; empty for all")
+    test_fraction: float = _data(
+        0.2, "share of a client's samples that it tests on, where a set has no test part", gt=0, lt=1
+    )
+    validation_fraction: float = _data(
+        0.0, "share of a client's training samples kept apart", changes="details", ge=0, lt=1
+    )
+
+
+class NoiseSettings(Group):
+    """Wrong labels among those trained on."""
+
+    kind: Literal["none", "symmetric", "pair"] = _data(
+        "none", "no noise, any class in place of the right one, or the next class"
+    )
+    clients: float = _data(0.5, "rho, probability that a client is noisy", read=_noisy, ge=0, le=1)
+    level: float = _data(
+        0.5,
+        "tau: the share of labels that a noisy client has replaced is uniform from it to 1",
+        read=_noisy,
+        ge=0,
+        le=1,
+    )
+
+
+class StartSettings(Group):
+    """The model that round 1 begins at."""
+
+    model: str = _training(
+        "",
+        "file to begin from, on the server: a run's model.npz, or .safetensors; empty draws it from the seed",
+        path=True,
+    )
+    epochs: int = _training(
+        0, "epochs of SGD on the data of one client alone before round 1, 0 for none (in process)", ge=0
+    )
+    client: int = _training(0, "whose data these are", read=_trained_before, ge=0)
+    lr: float = _training(0.1, "learning rate of these epochs", read=_trained_before, gt=0)
+    batch_size: int = _training(50, "their mini-batch, 0 for the full batch", read=_trained_before, ge=0)
+
+
+class AttackSettings(Group):
+    """Hostile clients, for experiments."""
+
+    kind: AttackKind = _experiment("none", "what hostile clients send for their row, see data.md (in process)")
+    share: float = _experiment(
+        0.2, "share of the clients that is hostile, drawn from the seed", read=_attacked, gt=0, lt=1
+    )
+    clients: Numbers = _experiment(
+        "", "the hostile clients themselves, such as 2,5,8, in place of a draw", read=_attacked
+    )
+    factor: float = _experiment(
+        100.0,
+        "by what enlarged multiplies the row; below 0 it is turned round as well",
+        read=lambda settings: settings.attack.kind == "enlarged",
+    )
+
+    @property
+    def listed(self) -> tuple[int, ...]:
+        """`clients` as numbers; empty where they are drawn.
+
+        Raises
+        ------
+        ConfigError
+            If a word is no whole number from 0, or stands twice.
+        """
+        words = [word.strip() for word in self.clients.split(",")] if self.clients else []
+        if not all(word.isdecimal() for word in words) or len(set(words)) < len(words):
+            raise ConfigError(
+                f"attack.clients: found {self.clients!r}; give different whole numbers from 0, such as 2,5,8"
+            )
+        return tuple(int(word) for word in words)
+
+
+class LocalSettings(Group):
+    """Work of a client in one round."""
+
+    work: LocalWorkName = _training("auto", "gradient, epochs of SGD, or L-BFGS passes; auto asks the method")
+    epochs: int = _training(1, "local passes E", read=_worked(lambda work: work.passes or work.epochs), ge=1)
+    batch_size: int = _training(
+        0, "mini-batch of local SGD, 0 for the full batch", read=_worked(lambda work: work.passes), ge=0
+    )
+    gradient_batch: int = _training(
+        0,
+        "samples drawn for a gradient (work gradient and lbfgs), 0 for all; probed needs all",
+        read=_worked(lambda work: not work.passes),
+        ge=0,
+    )
+    lr: float = _training(0.1, "local learning rate; also the rate's scale when no curvature is known", gt=0)
+    momentum: float = _training(0.0, "of local SGD", read=_worked(lambda work: work.passes), ge=0, lt=1)
+    decay: float = _training(
+        1.0, "the rate of local SGD in round t is lr * decay^(t-1)", read=_worked(lambda work: work.passes), gt=0, le=1
+    )
+    proximal: float = _training(
+        0.0, "mu, pull of local SGD back to the received model (FedProx)", read=_worked(lambda work: work.passes), ge=0
+    )
+    gradient: Literal["final", "pseudo"] = _training(
+        "final",
+        "after E L-BFGS passes: gradient at the end, or the displacement over the local rate",
+        read=_worked(lambda work: work.name == "lbfgs"),
+    )
+    chunk: int = _machine(0, "samples a forward pass, bounding memory; 0 chooses", changes="details", ge=0)
+    threads: int = _machine(0, "torch threads of a client, 0 for all cores", changes="details", ge=0)
+    together: int = _training(
+        0,
+        "clients of the in-process engine whose gradients one pass computes (work gradient and lbfgs), 0 for each by "
+        "itself; other last bits",
+        ge=0,
+        le=1000,
+    )
+
+
+class CurvatureSettings(Group):
+    """The rate d~_k = g_k . B_k g_k (18)."""
+
+    kind: Literal["none", "secant", "hvp"] = _training(
+        "none",
+        "pairs from successive models, from Hessian-vector products, or d~_k = lr |g_k|^2",
+        read=lambda settings: settings.reads_curvature,
+    )
+    previous: Literal["cached", "recomputed"] = _training(
+        "cached", "gradient at the pair's older model", read=_has_pairs
+    )
+    memory: int = _training(1, "pairs kept, m", read=_has_pairs, ge=1, le=100)
+    filter: float = _training(1e-8, "a pair is kept if s.y > filter |s| |y|", read=_has_pairs, ge=0, lt=1)
+    damping: bool = _training(False, "Powell damping in place of the filter", read=_has_pairs)
+
+
+MAX_FALL_EACH = 0.05
+"""With sampling, the share of the participants' mean loss that a step may promise to take, for each of them: the fewer
+there are, the less they speak for the others."""
+
+
+class StepSettings(Group):
+    """How far to go along the method's step."""
+
+    lr: float = _training(1.0, "eta of the rule fixed", read=_ruled("fixed"), gt=0)
+    decay: float = _training(1.0, "eta_t = lr * decay^(t-1) (fixed)", read=_ruled("fixed"), gt=0, le=1)
+    radius: float = _training(1.0, "longest step |theta^{t+1} - theta^t| (clipped)", read=_ruled("clipped"), gt=0)
+    armijo: float = _training(1e-4, "beta of the acceptance test (probed)", read=_ruled("probed"), ge=0, lt=1)
+    start: float = _training(1.0, "first factor alpha (probed)", read=_ruled("probed"), gt=0)
+    max_factor: float = _training(1024.0, "largest factor alpha (probed)", read=_ruled("probed"), gt=0)
+    max_fall: float = _training(
+        0.0,
+        "largest share of the participants' mean loss that the step may promise to take; 0 chooses: "
+        f"{MAX_FALL_EACH} for each participant where clients are sampled, else any (probed)",
+        read=_ruled("probed"),
+        ge=0,
+    )
+    min_move: float = _training(
+        1e-7,
+        "smallest |alpha step| over |theta| before the model counts as stationary (probed)",
+        read=lambda settings: settings.rule == "probed" or settings.step.on_stationary == "relax",
+        gt=0,
+    )
+    halvings: int = _training(
+        6, "rungs below the candidate in one exchange (probed)", read=_ruled("probed"), ge=1, le=40
+    )
+    ladder: Literal["auto", "always", "after-miss"] = _protocol(
+        "auto",
+        "when clients are sent the step, to find the rung that suits them: with every candidate, or, for less traffic "
+        "and sometimes an exchange more, once one was turned down; auto: always, with models of two million parameters "
+        "or more in round 1 and after a miss (probed)",
+        on_resume=True,
+        read=_ruled("probed"),
+    )
+    grow_every: int = _training(
+        3,
+        "probe twice the factor every so many rounds, and in each after a miss that cost more than a halving; 0 never "
+        "(probed)",
+        read=_ruled("probed"),
+        ge=0,
+    )
+    on_stationary: Literal["stop", "stay", "relax"] = _training(
+        "stop",
+        "no common descent step: end the run (with sampling: skip the round), skip the round, or take the step that "
+        "lowers the mean loss",
+    )
+
+
+SHARE = "%"
+"""Ends an entitlement that is a share of the typical loss."""
+
+
+def _as_text(value: Any) -> Any:
+    return f"{value:g}" if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+class GuaranteeSettings(Group):
+    """What is promised to the clients, and against how many of them; see `docs/admission.md`."""
+
+    entitlement: Annotated[str, BeforeValidator(_as_text)] = _training(
+        "50%",
+        "loss below which a client counts as served and may rise, but not above: a share of the round's "
+        "typical loss, such as 50%, or a loss, such as 0.1; 0 lets no loss rise at all, as in the paper",
+        read=_ruled("probed"),
+    )
+    tolerate: float = _training(
+        0.0,
+        "f, clients of those asked in a round that may lie: a number, or below 1 a share of them; so many "
+        "can be overruled for a round, and are named",
+        read=_ruled("probed"),
+        ge=0,
+    )
+    voters: float = _training(
+        0.5, "share of a round's participants that must judge its step, else it is tried again", gt=0, le=1
+    )
+
+    @field_validator("entitlement")
+    @classmethod
+    def _check_entitlement(cls, text: str) -> str:
+        try:
+            fit = 0 <= float(text.strip().removesuffix(SHARE)) < math.inf
+        except ValueError:
+            fit = False
+        if not fit:
+            raise ValueError(
+                f"found {text!r}; give a loss of at least 0, such as 0.1, or a share of the round's typical "
+                "loss, such as 50%"
+            )
+        return text
+
+    @field_validator("tolerate")
+    @classmethod
+    def _check_tolerate(cls, number: float) -> float:
+        if number >= 1 and number != int(number):
+            raise ValueError(f"found {number:g}; give a whole number of clients, or a share of them below 1")
+        return number
+
+    @property
+    def level_and_share(self) -> tuple[float, float]:
+        """`entitlement` as a loss and a share of the typical loss, of which one is 0."""
+        text = self.entitlement.strip()
+        value = float(text.removesuffix(SHARE))
+        return (0.0, value / 100) if text.endswith(SHARE) else (value, 0.0)
+
+    def liars(self, asked: int) -> int:
+        """f among so many clients asked, always fewer than half of them."""
+        number = int(self.tolerate) if self.tolerate >= 1 else int(self.tolerate * asked + 1e-9)
+        return min(number, max((asked - 1) // 2, 0))

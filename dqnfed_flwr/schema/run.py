@@ -1,0 +1,279 @@
+"""The settings that every run has, and what a method declares of itself to settings, clients and step rules.
+
+`config.Settings` adds the groups of the methods. Methods know a run by the class here, so that they and their settings
+can be declared in one file.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, TypeVar
+
+from pydantic import Field
+
+from dqnfed_flwr.schema.group import Group, setting
+from dqnfed_flwr.schema.groups import (
+    MAX_FALL_EACH,
+    AttackSettings,
+    CurvatureSettings,
+    GuaranteeSettings,
+    LocalSettings,
+    NoiseSettings,
+    PartitionName,
+    SplitSettings,
+    StartSettings,
+    StepRuleName,
+    StepSettings,
+)
+from dqnfed_flwr.schema.work import GENERAL, GRADIENT, LBFGS, SGD, LocalWork
+
+Rule = Literal["newton", "fixed", "clipped", "probed", "search"]
+FREE: tuple[Rule, ...] = ("newton", "fixed", "clipped", "probed")
+BLIND: tuple[Rule, ...] = ("newton", "fixed", "clipped")
+ANY_WORK = (SGD, GRADIENT, LBFGS)
+GRADIENTS = (GRADIENT, LBFGS)
+GRADIENTS_FIRST = (GRADIENT, SGD, LBFGS)
+G = TypeVar("G", bound=Group)
+_data, _model, _training = (partial(setting, about=about) for about in ("data", "model", "training"))
+_protocol, _silent = partial(setting, about="protocol"), partial(setting, changes="nothing", on_resume=True)
+
+
+def _never(run: RunSettings) -> bool:
+    del run
+    return False
+
+
+def _no_faults(run: RunSettings) -> Iterator[str]:
+    del run
+    return iter(())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """A method as seen from outside.
+
+    Attributes
+    ----------
+    name, title : str
+        As `method` takes it, and as tables show it.
+    build : Callable[[RunSettings], Any]
+        Makes a fresh `methods._base.Method` for a run.
+    settings : type[Group] | None
+        Its group of settings; the group's key is `group`, or the name.
+    works : tuple[LocalWork, ...]
+        Local work that it can be fed with, the paper's first.
+    rules : tuple[Rule, ...]
+        Step rules that make sense, the paper's first.
+    everybody : bool
+        Whether it needs every client in every round.
+    variant : Callable[[RunSettings], str] | None
+        The title with the form that a run has it in.
+    faults : Callable[[RunSettings], Iterator[str]]
+        What is wrong with the settings of a run for this method, each naming the key, what was found, what to do.
+    reads_curvature : Callable[[RunSettings], bool]
+        Whether it reads rates or curvature pairs.
+    wants_step : bool
+        Whether clients that train need the step before, u_{t-1}.
+    wants_update : Callable[[RunSettings], bool]
+        Whether clients send the displacement of local passes next to the gradient.
+    last : str
+        The key of its group that names the method of its last stage; empty for a method without stages.
+    rounds_before_last : Callable[[RunSettings], int]
+        Rounds before that stage.
+    """
+
+    name: str
+    title: str
+    build: Callable[[RunSettings], Any]
+    settings: type[Group] | None = None
+    group: str = ""
+    works: tuple[LocalWork, ...] = ANY_WORK
+    rules: tuple[Rule, ...] = FREE
+    everybody: bool = False
+    variant: Callable[[RunSettings], str] | None = None
+    faults: Callable[[RunSettings], Iterator[str]] = _no_faults
+    reads_curvature: Callable[[RunSettings], bool] = _never
+    wants_step: bool = False
+    wants_update: Callable[[RunSettings], bool] = _never
+    last: str = ""
+    rounds_before_last: Callable[[RunSettings], int] = lambda run: 0
+
+    @property
+    def key(self) -> str:
+        """The key of its group of settings."""
+        return self.group or self.name
+
+
+class RunSettings(Group):
+    """What is set in every run, whatever the method."""
+
+    method: str = setting(
+        "dqn-fed",
+        "how the server combines the clients, see methods.md",
+        about="method",
+        instead="name methods by --methods",
+    )
+    step_rule: StepRuleName = _training("auto", "how far it goes; auto asks the method")
+    data: str = _data("digits", "a set by name or FORM:PATH, see data.md; an .npz file, or module:function")
+    partition: PartitionName = _data("dirichlet", "how data are dealt out")
+    clients: int = _data(10, "number of clients", size="size", ge=1, le=100_000)
+    participation: float = _training(1.0, "share of clients asked in a round", size="size", gt=0, le=1)
+    rounds: int = _training(20, "rounds", on_resume=True, size="size", ge=1)
+    num_classes: int = _data(0, "classes of the data; 0 asks the data", ge=0)
+    seed: int = _data(
+        0, "of partition, initial model, sampling and mini-batches", instead="name seeds by --seeds", ge=0, lt=2**63
+    )
+    model: str = _model("mlp", "logistic, mlp, cnn, resnet18-gn, char-lstm, char-lstm-small, or module:function")
+    ridge: float = _model(0.0, "adds ridge/2 |theta|^2 to every client's loss", ge=0)
+    dtype: Literal["float32", "float64"] = _model("float32", "of model and gradients")
+    device: str = setting("auto", "auto, cpu, cuda, cuda:1, mps", about="machine", changes="details")
+    evaluate_every: int = _protocol(1, "rounds between test evaluations, 0 only at the end", changes="details", ge=0)
+    early_stopping: int = _training(
+        0,
+        "evaluations without a better validation accuracy before the best model is kept; 0 never",
+        on_resume=True,
+        ge=0,
+    )
+    min_clients: int = _protocol(1, "fewest replies with which a round counts", ge=1)
+    quorum: float = _protocol(1.0, "share of replies with which an exchange closes", on_resume=True, gt=0, le=1)
+    deadline: float = _silent(600.0, "seconds until an exchange closes", about="protocol", gt=0)
+    retries: int = _silent(
+        3,
+        "how often an exchange short of min-clients is repeated, or the wait for the first clients",
+        about="protocol",
+        ge=0,
+    )
+    checkpoint_every: int = _silent(1, "rounds between checkpoints, 0 never", about="output", ge=0)
+    output: str = _silent(
+        "", "directory of results; empty for none", about="output", path=True, instead="name a folder by --output"
+    )
+    resume: bool = _silent(
+        False,
+        "continue from the checkpoint in the output directory",
+        about="output",
+        instead="the same command again goes on where it was interrupted",
+    )
+    metrics: str = _silent(
+        "", "directory of Prometheus files for dqnfed exporter; empty for none", about="output", path=True
+    )
+    metrics_clients: int = _silent(0, "clients with series of their own, 0 for none", about="output", ge=0, le=10_000)
+    split: SplitSettings = Field(default_factory=SplitSettings)
+    noise: NoiseSettings = Field(default_factory=NoiseSettings)
+    start: StartSettings = Field(default_factory=StartSettings)
+    attack: AttackSettings = Field(default_factory=AttackSettings)
+    local: LocalSettings = Field(default_factory=LocalSettings)
+    curvature: CurvatureSettings = Field(default_factory=CurvatureSettings)
+    step: StepSettings = Field(default_factory=StepSettings)
+    guarantee: GuaranteeSettings = Field(default_factory=GuaranteeSettings)
+
+    @property
+    def profile(self) -> Profile:
+        """What the method asks of clients and step."""
+        raise NotImplementedError
+
+    def group_of(self, kind: type[G]) -> G:
+        """The settings that a method declared as the group `kind`.
+
+        Raises
+        ------
+        LookupError
+            If no method of this package declares such a group.
+        """
+        for value in self.__dict__.values():
+            if type(value) is kind:
+                return value
+        raise LookupError(f"{kind.__name__}: no method declares this group; see dqnfed_flwr/methods/table.py")
+
+    @property
+    def title(self) -> str:
+        """The method's name in tables, with the form it runs in where it has several."""
+        profile, last = self.profile, self.stage_settings
+        if last is not self:
+            return f"{profile.title} + {last.title}"
+        return profile.variant(self) if profile.variant else profile.title
+
+    @property
+    def stage_settings(self: R) -> R:
+        """What the last stage runs with: these settings under its method. Themselves for a method without stages."""
+        profile = self.profile
+        if not profile.last or profile.settings is None:
+            return self
+        return self.model_copy(update={"method": getattr(self.group_of(profile.settings), profile.last)})
+
+    @property
+    def work(self) -> LocalWork:
+        """The local work, with `auto` resolved to the method's default; a method with stages leaves it to the last."""
+        name = "auto" if self.profile.last else self.local.work
+        first = self.profile.works[0]
+        return first if name == "auto" else next((w for w in self.profile.works if w.name == name), GENERAL[name])
+
+    @property
+    def works(self) -> tuple[LocalWork, ...]:
+        """All local work of the run: that of the method, of its last stage, and passes whose displacement is sent."""
+        last = self.stage_settings
+        return (self.work, last.work, *((SGD,) if self.wants_update else ()))
+
+    @property
+    def local_work(self) -> str:
+        """The name of `work`."""
+        return self.work.name
+
+    @property
+    def rule(self) -> Rule:
+        """The step rule, with `auto` resolved to the method's default; with stages, that of the last one."""
+        return self.stage_settings.profile.rules[0] if self.step_rule == "auto" else self.step_rule
+
+    @property
+    def row_lr(self) -> float:
+        """What makes a step of a row: eta for a gradient, 1 for the displacement of local passes."""
+        return self.local.lr if self.stage_settings.work.scaled_row else 1.0
+
+    @property
+    def differentiates_twice(self) -> bool:
+        """Whether clients compute products with Hessians."""
+        stages = (self, self.stage_settings)
+        return any(stage.work.twice or (stage.curvature.kind == "hvp" and stage.reads_curvature) for stage in stages)
+
+    @property
+    def sampled(self) -> int:
+        """Clients asked in a round."""
+        return max(1, round(self.participation * self.clients))
+
+    def max_fall(self, participants: int) -> float:
+        """`step.max-fall` with 0 resolved: a share of so many participants' mean loss; infinite for no bound."""
+        if self.step.max_fall:
+            return self.step.max_fall
+        return MAX_FALL_EACH * participants if self.sampled < self.clients else math.inf
+
+    @property
+    def reads_curvature(self) -> bool:
+        """Whether rates or curvature pairs mean anything to the method or its local work."""
+        last = self.stage_settings
+        return last.profile.reads_curvature(last) or (last.work is LBFGS and last.local.epochs > 1)
+
+    @property
+    def wants_step(self) -> bool:
+        """Whether clients that train need the step before, u_{t-1}, for their local work."""
+        return self.stage_settings.profile.wants_step
+
+    @property
+    def wants_update(self) -> bool:
+        """Whether clients send the displacement of local passes next to the gradient."""
+        last = self.stage_settings
+        return last.profile.wants_update(last)
+
+    @property
+    def trains_buffers(self) -> bool:
+        """Whether local work changes the model's buffers, so that clients send them."""
+        return self.work.passes
+
+    @property
+    def one_full_step(self) -> bool:
+        """Whether a client's local SGD is one step on all its samples, as in FedSGD."""
+        return self.work.passes and self.local.epochs == 1 and not self.local.batch_size
+
+
+R = TypeVar("R", bound=RunSettings)

@@ -1,0 +1,44 @@
+"""Local work as it is seen from outside: by name, with what of it matters to settings, checks and attacks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class LocalWork:
+    """One kind of local work.
+
+    Attributes
+    ----------
+    name : str
+        As in `local.work`, or the method's own.
+    source : str
+        `module:Class` of the client's half, imported by the client alone.
+    passes : bool
+        Whether it is passes of SGD, which read `local.batch-size` and the like and change the buffers of a model. Other
+        work begins with a gradient.
+    epochs : bool
+        Whether it takes `local.epochs` steps without being such passes.
+    gradient_row : bool
+        Whether its row is a gradient; that of other work is the way from the model received to one of its own.
+    scaled_row : bool
+        Whether its row becomes a step by the local rate.
+    twice : bool
+        Whether it differentiates twice.
+    """
+
+    name: str
+    source: str
+    passes: bool = False
+    epochs: bool = False
+    gradient_row: bool = False
+    scaled_row: bool = False
+    twice: bool = False
+
+
+GRADIENT = LocalWork("gradient", "dqnfed_flwr.client.work.plain:GradientWork", gradient_row=True, scaled_row=True)
+LBFGS = LocalWork("lbfgs", "dqnfed_flwr.client.work.plain:LbfgsWork", epochs=True, gradient_row=True, scaled_row=True)
+SGD = LocalWork("sgd", "dqnfed_flwr.client.work.plain:SgdWork", passes=True)
+GENERAL = {work.name: work for work in (GRADIENT, LBFGS, SGD)}
+"""The work that any method may be fed with."""
