@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dqnfed_flwr.errors import RunError
+from dqnfed_flwr.schema.run import RunSettings
 from dqnfed_flwr.types import Combination, Extras, Float64Array, FloatArray, RoundBatch
 
 if TYPE_CHECKING:
@@ -118,7 +119,12 @@ class Taken:
 
 
 class Method(ABC):
-    """A rule that combines clients.
+    """A rule that combines clients, made from the settings of a run.
+
+    Parameters
+    ----------
+    run : RunSettings
+        Of the run. `row_lr` is kept: it makes a step of a row, eta for a gradient, 1 for the displacement of passes.
 
     Attributes
     ----------
@@ -130,6 +136,9 @@ class Method(ABC):
 
     reference_rows: int = 0
     guaranteed: bool = False
+
+    def __init__(self, run: RunSettings) -> None:
+        self._row_lr = run.row_lr
 
     def extras(self, dim: int) -> Extras:
         """What clients must send beside gradient, loss and rate, for a model of D = `dim`."""

@@ -19,7 +19,7 @@ from dqnfed_flwr.linalg.least_distance import STATIONARY_COSINE
 from dqnfed_flwr.linalg.min_norm import two_sided_weights
 from dqnfed_flwr.methods._base import BAD_RATE, ZERO_GRADIENT, GramMethod
 from dqnfed_flwr.schema.group import Group, own
-from dqnfed_flwr.schema.run import Profile
+from dqnfed_flwr.schema.run import Profile, RunSettings
 from dqnfed_flwr.types import Combination, RoundBatch
 
 SMALLEST_RATE = 1e-9
@@ -37,17 +37,11 @@ class AdaFed(GramMethod):
 
     With x the shortest solution of u_k . x = |F_k|^gamma, d = x / |x|^2; so u_k . d is the same multiple of
     |F_k|^gamma for every client.
-
-    Parameters
-    ----------
-    settings : AdaFedSettings
-        gamma.
-    row_lr : float
-        eta: `local.lr` for gradients, 1 for displacements. The lengths of the rows do not count.
     """
 
-    def __init__(self, settings: AdaFedSettings, row_lr: float) -> None:
-        self._gamma, self._row_lr = settings.gamma, row_lr
+    def __init__(self, run: RunSettings) -> None:
+        super().__init__(run)
+        self._gamma = run.group_of(AdaFedSettings).gamma
 
     def weights(self, batch: RoundBatch) -> Combination:
         """Coefficients of the rows as they are, not normalised."""
@@ -86,6 +80,6 @@ METHODS = (
         name="adafed",
         title="AdaFed",
         settings=AdaFedSettings,
-        build=lambda run: AdaFed(run.group_of(AdaFedSettings), run.row_lr),
+        build=AdaFed,
     ),
 )

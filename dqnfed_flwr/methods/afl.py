@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dqnfed_flwr.linalg.simplex import project_simplex
 from dqnfed_flwr.methods._base import GramMethod, RoundRows, State
 from dqnfed_flwr.schema.group import Group, own
-from dqnfed_flwr.schema.run import GRADIENTS_FIRST, Profile
+from dqnfed_flwr.schema.run import GRADIENTS_FIRST, Profile, RunSettings
 from dqnfed_flwr.types import Combination, Float64Array, RoundBatch
 
 
@@ -28,18 +28,11 @@ class AflSettings(Group):
 
 
 class Afl(GramMethod):
-    """step = eta sum lambda_k g_k, then lambda <- Proj(lambda + gamma F) on the simplex; lambda starts at p_k.
+    """step = eta sum lambda_k g_k, then lambda <- Proj(lambda + gamma F) on the simplex; lambda starts at p_k."""
 
-    Parameters
-    ----------
-    settings : AflSettings
-        gamma; 0 leaves lambda at the sample shares.
-    row_lr : float
-        eta; 1 where the rows are displacements of local passes.
-    """
-
-    def __init__(self, settings: AflSettings, row_lr: float) -> None:
-        self._gamma, self._row_lr = settings.gamma, row_lr
+    def __init__(self, run: RunSettings) -> None:
+        super().__init__(run)
+        self._gamma = run.group_of(AflSettings).gamma
         self._lambda: dict[int, float] = {}
         self._examples: dict[int, float] = {}
         self._present: Float64Array = np.empty(0)
@@ -91,7 +84,7 @@ METHODS = (
         name="afl",
         title="AFL",
         settings=AflSettings,
-        build=lambda run: Afl(run.group_of(AflSettings), run.row_lr),
+        build=Afl,
         works=GRADIENTS_FIRST,
     ),
 )

@@ -191,18 +191,11 @@ class ServerLbfgsSettings(Group):
 
 
 class AnchorAlone(VectorMethod):
-    """step = the anchor's proposal; where that is no descent for the mean loss, eta sum p_k g_k and a new memory.
+    """step = the anchor's proposal; where that is no descent for the mean loss, eta sum p_k g_k and a new memory."""
 
-    Parameters
-    ----------
-    anchor : Anchor
-        Makes the step.
-    lr : float
-        eta.
-    """
-
-    def __init__(self, anchor: Anchor, lr: float) -> None:
-        self._anchor, self._lr = anchor, lr
+    def __init__(self, run: RunSettings, anchor: Anchor) -> None:
+        super().__init__(run)
+        self._anchor = anchor
         self._proposal: Tensor
         self._reset = False
 
@@ -216,7 +209,7 @@ class AnchorAlone(VectorMethod):
         self._reset = bool(mean.any()) and not (math.isfinite(descent) and descent > 0)
         if self._reset:
             self._anchor.forget()
-        self._proposal = self._lr * mean if self._reset else proposal
+        self._proposal = self._row_lr * mean if self._reset else proposal
 
     def step(self, batch: RoundBatch, rows: RoundRows) -> Tensor:
         """What `observe` found [D]."""
@@ -241,11 +234,11 @@ class AnchorAlone(VectorMethod):
 
 
 def _momentum(run: RunSettings) -> AnchorAlone:
-    return AnchorAlone(MomentumAnchor(run.row_lr, run.group_of(MomentumSettings).beta), run.row_lr)
+    return AnchorAlone(run, MomentumAnchor(run.row_lr, run.group_of(MomentumSettings).beta))
 
 
 def _server_lbfgs(run: RunSettings) -> AnchorAlone:
-    return AnchorAlone(LbfgsAnchor(run.row_lr, run.group_of(ServerLbfgsSettings).memory), run.row_lr)
+    return AnchorAlone(run, LbfgsAnchor(run.row_lr, run.group_of(ServerLbfgsSettings).memory))
 
 
 METHODS = (

@@ -14,7 +14,7 @@ import numpy as np
 
 from dqnfed_flwr.methods._base import RoundRows, VectorMethod
 from dqnfed_flwr.schema.group import Group, own
-from dqnfed_flwr.schema.run import Profile
+from dqnfed_flwr.schema.run import Profile, RunSettings
 from dqnfed_flwr.types import Float64Array, RoundBatch
 
 if TYPE_CHECKING:
@@ -32,16 +32,7 @@ class TrimmedMeanSettings(Group):
 
 
 class CoordinateWise(VectorMethod):
-    """step = eta * a figure of each column of the rows, computed in float64 on blocks of columns.
-
-    Parameters
-    ----------
-    row_lr : float
-        eta; 1 where the rows are displacements of local passes.
-    """
-
-    def __init__(self, row_lr: float) -> None:
-        self._row_lr = row_lr
+    """step = eta * a figure of each column of the rows, computed in float64 on blocks of columns."""
 
     @abstractmethod
     def figure(self, columns: Float64Array) -> Float64Array:
@@ -70,18 +61,11 @@ class TrimmedMean(CoordinateWise):
 
     With beta K < 1 nothing is cut and this is the plain mean; the note `trimmed` says how many were cut at either end.
     No deviations.
-
-    Parameters
-    ----------
-    settings : TrimmedMeanSettings
-        beta.
-    row_lr : float
-        eta; 1 where the rows are displacements of local passes.
     """
 
-    def __init__(self, settings: TrimmedMeanSettings, row_lr: float) -> None:
-        super().__init__(row_lr)
-        self._share = settings.share
+    def __init__(self, run: RunSettings) -> None:
+        super().__init__(run)
+        self._share = run.group_of(TrimmedMeanSettings).share
         self._trimmed = 0
 
     def step(self, batch: RoundBatch, rows: RoundRows) -> Tensor:
@@ -101,11 +85,11 @@ class TrimmedMean(CoordinateWise):
 
 
 METHODS = (
-    Profile(name="median", title="Median", build=lambda run: Median(run.row_lr)),
+    Profile(name="median", title="Median", build=Median),
     Profile(
         name="trimmed-mean",
         title="Trimmed mean",
         settings=TrimmedMeanSettings,
-        build=lambda run: TrimmedMean(run.group_of(TrimmedMeanSettings), run.row_lr),
+        build=TrimmedMean,
     ),
 )

@@ -129,11 +129,11 @@ def dqn_fed(run: RunSettings) -> Method:
     """The form that the settings of the run name."""
     settings, reference = run.group_of(DqnFedSettings), reference_of(run)
     if settings.form == "two-sided":
-        return TwoSided(settings, lambda g, d: two_sided_weights(g, d, ridge=settings.ridge, cutoff=settings.cutoff))
+        return TwoSided(run)
     if settings.form == "one-sided" or reference == "none":
-        return OneSided(settings)
+        return OneSided(run)
     absent = AbsentClients(settings.absent_rounds, run.sampled, run.clients)
-    return AnchoredMethod(settings, _anchor(settings, reference), absent)
+    return AnchoredMethod(run, _anchor(settings, reference), absent)
 
 
 def _anchor(settings: DqnFedSettings, reference: str) -> Anchor:
@@ -147,14 +147,18 @@ def _anchor(settings: DqnFedSettings, reference: str) -> Anchor:
 
 
 class TwoSided(GramMethod):
-    """The paper's form: the rates as given, met exactly by `solve(gram, rates)`."""
+    """The paper's form: the rates as given, met exactly."""
 
-    def __init__(self, settings: DqnFedSettings, solve: Solve) -> None:
-        self._spread, self._solve = settings.rate_spread, solve
+    def __init__(self, run: RunSettings) -> None:
+        super().__init__(run)
+        self._settings = run.group_of(DqnFedSettings)
 
     def weights(self, batch: RoundBatch) -> Combination:
         """Coefficients of the K rows, 0 for clients left out."""
-        return weigh(batch, self._spread, self._solve)
+        return weigh(batch, self._settings.rate_spread, self._solve)
+
+    def _solve(self, gram: Float64Array, rates: Float64Array) -> GramSolution:
+        return two_sided_weights(gram, rates, ridge=self._settings.ridge, cutoff=self._settings.cutoff)
 
 
 class OneSided(GramMethod):
@@ -166,8 +170,9 @@ class OneSided(GramMethod):
 
     guaranteed = True
 
-    def __init__(self, settings: DqnFedSettings) -> None:
-        self._spread, self._first = settings.rate_spread, 0
+    def __init__(self, run: RunSettings) -> None:
+        super().__init__(run)
+        self._spread, self._first = run.group_of(DqnFedSettings).rate_spread, 0
 
     def weights(self, batch: RoundBatch) -> Combination:
         """Coefficients of the K rows, 0 for clients left out."""
@@ -221,8 +226,8 @@ class AnchoredMethod(Method):
 
     Parameters
     ----------
-    settings : DqnFedSettings
-        Proportions and scale of the rates.
+    run : RunSettings
+        With the proportions and the scale of the rates.
     anchor : Anchor
         Makes the reference; it takes the slot after those of the participants.
     absent : AbsentClients
@@ -231,11 +236,12 @@ class AnchoredMethod(Method):
 
     guaranteed = True
 
-    def __init__(self, settings: DqnFedSettings, anchor: Anchor, absent: AbsentClients) -> None:
-        self._settings = settings
+    def __init__(self, run: RunSettings, anchor: Anchor, absent: AbsentClients) -> None:
+        super().__init__(run)
+        settings = self._settings = run.group_of(DqnFedSettings)
         self._anchor = anchor
         self._fallback = GradientAnchor(settings.lr)
-        self._one_sided = OneSided(settings)
+        self._one_sided = OneSided(run)
         self._retreated = False
         self._reset = False
         self._memory = absent

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from dqnfed_flwr.methods._base import RoundRows, State, VectorMethod
 from dqnfed_flwr.schema.group import Group, own
-from dqnfed_flwr.schema.run import Profile
+from dqnfed_flwr.schema.run import Profile, RunSettings
 from dqnfed_flwr.types import RoundBatch
 
 if TYPE_CHECKING:
@@ -41,19 +41,13 @@ class FedAdam(VectorMethod):
         m <- beta1 m + (1 - beta1) D,    v <- beta2 v + (1 - beta2) D^2
 
     from m = 0 and v = tau^2.
-
-    Parameters
-    ----------
-    settings : FedAdamSettings
-        lr, beta1, beta2 and tau.
-    row_lr : float
-        eta where the rows are gradients; 1 where they are displacements.
     """
 
-    def __init__(self, settings: FedAdamSettings, row_lr: float) -> None:
+    def __init__(self, run: RunSettings) -> None:
+        super().__init__(run)
         import torch
 
-        self._settings, self._row_lr = settings, row_lr
+        settings = self._settings = run.group_of(FedAdamSettings)
         self._first = torch.zeros(())
         self._second = torch.tensor(settings.tau**2, dtype=torch.float64)
         self._overflow = False
@@ -97,6 +91,6 @@ METHODS = (
         name="fedadam",
         title="FedAdam",
         settings=FedAdamSettings,
-        build=lambda run: FedAdam(run.group_of(FedAdamSettings), run.row_lr),
+        build=FedAdam,
     ),
 )

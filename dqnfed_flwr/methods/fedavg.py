@@ -24,16 +24,7 @@ class FedAvg(GramMethod):
 
 
 class FedSgd(GramMethod):
-    """step = eta * sum p_k g_k, the rows being gradients at the received model. No deviations.
-
-    Parameters
-    ----------
-    row_lr : float
-        eta.
-    """
-
-    def __init__(self, row_lr: float) -> None:
-        self._row_lr = row_lr
+    """step = eta * sum p_k g_k, the rows being gradients at the received model. No deviations."""
 
     def weights(self, batch: RoundBatch) -> Combination:
         """eta * p_k."""
@@ -41,6 +32,6 @@ class FedSgd(GramMethod):
 
 
 METHODS = (
-    Profile(name="fedavg", title="FedAvg", works=(SGD,), rules=BLIND, build=lambda run: FedAvg()),
-    Profile(name="fedsgd", title="FedSGD", works=GRADIENTS, build=lambda run: FedSgd(run.row_lr)),
+    Profile(name="fedavg", title="FedAvg", works=(SGD,), rules=BLIND, build=FedAvg),
+    Profile(name="fedsgd", title="FedSGD", works=GRADIENTS, build=FedSgd),
 )

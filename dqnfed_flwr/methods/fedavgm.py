@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from dqnfed_flwr.methods._base import RoundRows, State, VectorMethod
 from dqnfed_flwr.schema.group import Group, own
-from dqnfed_flwr.schema.run import Profile
+from dqnfed_flwr.schema.run import Profile, RunSettings
 from dqnfed_flwr.types import RoundBatch
 
 if TYPE_CHECKING:
@@ -33,20 +33,14 @@ class FedAvgMSettings(Group):
 
 
 class FedAvgM(VectorMethod):
-    """v <- beta v + sum p_k (theta - theta_k), step = lr v, from v = 0.
+    """v <- beta v + sum p_k (theta - theta_k), step = lr v, from v = 0."""
 
-    Parameters
-    ----------
-    settings : FedAvgMSettings
-        lr and beta.
-    row_lr : float
-        eta where the rows are gradients; 1 where they are displacements.
-    """
-
-    def __init__(self, settings: FedAvgMSettings, row_lr: float) -> None:
+    def __init__(self, run: RunSettings) -> None:
+        super().__init__(run)
         import torch
 
-        self._lr, self._beta, self._row_lr = settings.lr, settings.momentum, row_lr
+        settings = run.group_of(FedAvgMSettings)
+        self._lr, self._beta = settings.lr, settings.momentum
         self._velocity = torch.zeros(())
         self._overflow = False
 
@@ -83,6 +77,6 @@ METHODS = (
         name="fedavgm",
         title="FedAvgM",
         settings=FedAvgMSettings,
-        build=lambda run: FedAvgM(run.group_of(FedAvgMSettings), run.row_lr),
+        build=FedAvgM,
     ),
 )

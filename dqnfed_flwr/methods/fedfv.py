@@ -52,17 +52,13 @@ class FedFV(Method):
     from round tau; a mean that the projections cancel gives no step (`stationary`) and not a quotient of roundings.
     From published code: the rows of this round's own clients are not projected off again; the loss is that before
     local training.
-
-    Parameters
-    ----------
-    run : RunSettings
-        alpha and tau from `fedfv`.
     """
 
     def __init__(self, run: RunSettings) -> None:
-        own_settings = run.group_of(FedFvSettings)
-        self._alpha, self._row_lr = own_settings.alpha, run.row_lr
-        self._memory = AbsentClients(own_settings.tau, run.sampled, run.clients)
+        super().__init__(run)
+        settings = run.group_of(FedFvSettings)
+        self._alpha = settings.alpha
+        self._memory = AbsentClients(settings.tau, run.sampled, run.clients)
         self._absent: tuple[AbsentRow, ...] = ()
         self.reference_rows = self._memory.room
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dqnfed_flwr.methods._base import RoundRows, State, VectorMethod
 from dqnfed_flwr.schema.group import Group, own
-from dqnfed_flwr.schema.run import Profile
+from dqnfed_flwr.schema.run import Profile, RunSettings
 from dqnfed_flwr.types import Float64Array, RoundBatch
 
 if TYPE_CHECKING:
@@ -72,17 +72,12 @@ class FedHeal(VectorMethod):
     of visits could have, so that one that comes late is not weighed by its age; with full participation this changes
     nothing. From published code: rounds are counted for each client and not for the server; d_k is one Euclidean norm
     and not a sum of the tensors' norms; sum d is over the clients of the round; a share of exactly tau suffices.
-
-    Parameters
-    ----------
-    settings : FedHealSettings
-        tau and beta.
-    row_lr : float
-        eta; 1 where the rows are displacements of local passes.
     """
 
-    def __init__(self, settings: FedHealSettings, row_lr: float) -> None:
-        self._threshold, self._beta, self._row_lr = settings.threshold, settings.beta, row_lr
+    def __init__(self, run: RunSettings) -> None:
+        super().__init__(run)
+        settings = run.group_of(FedHealSettings)
+        self._threshold, self._beta = settings.threshold, settings.beta
         self._records: dict[int, _Record] = {}
         self._kept = 1.0
 
@@ -178,6 +173,6 @@ METHODS = (
         name="fedheal",
         title="FedHEAL",
         settings=FedHealSettings,
-        build=lambda run: FedHeal(run.group_of(FedHealSettings), run.row_lr),
+        build=FedHeal,
     ),
 )

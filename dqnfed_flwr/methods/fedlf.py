@@ -57,16 +57,11 @@ class FedLf(LayerMethod):
     all layers merged, fairness is dropped, then the absent clients, each time from single layers on (`notes` say so).
     From published code: a layer is weight and bias together, and layers are merged; zero parts are left out and
     nothing is divided by their length; the window of absent clients counts clients, not those seen so far.
-
-    Parameters
-    ----------
-    run : RunSettings
-        The length below which a direction vanishes from `fedlf`; eta.
     """
 
     def __init__(self, run: RunSettings) -> None:
-        own_settings = run.group_of(FedLfSettings)
-        self._vanishing, self._row_lr = own_settings.vanishing, run.row_lr
+        super().__init__(run)
+        self._vanishing = run.group_of(FedLfSettings).vanishing
         self._memory = AbsentClients(run.clients // run.sampled, run.sampled, run.clients)
         self._absent: tuple[AbsentRow, ...] = ()
         self._outcome = Combination(np.zeros(0))

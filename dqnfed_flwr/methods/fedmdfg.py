@@ -52,16 +52,11 @@ class FedMdfg(Method):
     then the absent clients, and `notes` say so (`objectives_dropped`). From published code: the rows of absent clients
     are as long as those of this round, not of theirs; with full participation none are kept; the hull problem is
     solved to 1e-6 and its status told.
-
-    Parameters
-    ----------
-    run : RunSettings
-        The angle from `fedmdfg`, eta.
     """
 
     def __init__(self, run: RunSettings) -> None:
-        own_settings = run.group_of(FedMdfgSettings)
-        self._angle, self._row_lr = own_settings.angle, run.row_lr
+        super().__init__(run)
+        self._angle = run.group_of(FedMdfgSettings).angle
         self._memory = AbsentClients(1, run.sampled, run.clients)
         self._absent: tuple[AbsentRow, ...] = ()
         self._references = LossReferences()

@@ -16,7 +16,7 @@ from dqnfed_flwr.linalg.quadratic import box_simplex_weights
 from dqnfed_flwr.linalg.scaling import ScaledGram
 from dqnfed_flwr.methods._base import ZERO_GRADIENT, GramMethod
 from dqnfed_flwr.schema.group import Group, own
-from dqnfed_flwr.schema.run import Profile
+from dqnfed_flwr.schema.run import Profile, RunSettings
 from dqnfed_flwr.types import Combination, RoundBatch
 
 
@@ -36,17 +36,11 @@ class FedMgdaPlus(GramMethod):
     Deviations from the paper: a client without a gradient is left out and the shares of the others sum to 1. From
     published code: solvers that need a positive definite Gramian fail on two equal clients, and their status is
     thrown away; this one does neither.
-
-    Parameters
-    ----------
-    settings : FedMgdaPlusSettings
-        epsilon.
-    row_lr : float
-        eta; 1 where the rows are displacements of local passes.
     """
 
-    def __init__(self, settings: FedMgdaPlusSettings, row_lr: float) -> None:
-        self._epsilon, self._row_lr = settings.epsilon, row_lr
+    def __init__(self, run: RunSettings) -> None:
+        super().__init__(run)
+        self._epsilon = run.group_of(FedMgdaPlusSettings).epsilon
 
     def weights(self, batch: RoundBatch) -> Combination:
         """eta * lambda_k / |g_k|."""
@@ -76,7 +70,7 @@ METHODS = (
         name="fedmgda+",
         title="FedMGDA+",
         settings=FedMgdaPlusSettings,
-        build=lambda run: FedMgdaPlus(run.group_of(FedMgdaPlusSettings), run.row_lr),
+        build=FedMgdaPlus,
         group="fedmgda",
     ),
 )

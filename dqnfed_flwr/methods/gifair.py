@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dqnfed_flwr.methods._base import GramMethod
 from dqnfed_flwr.schema.group import Group, own
-from dqnfed_flwr.schema.run import Profile
+from dqnfed_flwr.schema.run import Profile, RunSettings
 from dqnfed_flwr.types import Combination, RoundBatch
 
 
@@ -25,17 +25,11 @@ class GiFair(GramMethod):
     """step = eta sum (p_k + lambda r_k) g_k, with r_k in -(K-1), -(K-3), ..., K-1 by rising loss.
 
     The weights sum to 1 and none is negative, because lambda = strength * min p_k / (K - 1).
-
-    Parameters
-    ----------
-    settings : GiFairSettings
-        The strength; 0 is FedAvg.
-    row_lr : float
-        eta; 1 where the rows are displacements of local passes.
     """
 
-    def __init__(self, settings: GiFairSettings, row_lr: float) -> None:
-        self._strength, self._row_lr = settings.strength, row_lr
+    def __init__(self, run: RunSettings) -> None:
+        super().__init__(run)
+        self._strength = run.group_of(GiFairSettings).strength
 
     def weights(self, batch: RoundBatch) -> Combination:
         """eta (p_k + lambda r_k)."""
@@ -52,6 +46,6 @@ METHODS = (
         name="gifair",
         title="GiFair",
         settings=GiFairSettings,
-        build=lambda run: GiFair(run.group_of(GiFairSettings), run.row_lr),
+        build=GiFair,
     ),
 )

@@ -12,7 +12,7 @@ from dqnfed_flwr.linalg.min_norm import CUTOFF
 from dqnfed_flwr.linalg.scaling import ScaledGram
 from dqnfed_flwr.methods._base import GramMethod
 from dqnfed_flwr.schema.group import Group, own
-from dqnfed_flwr.schema.run import Profile
+from dqnfed_flwr.schema.run import Profile, RunSettings
 from dqnfed_flwr.types import Combination, Float64Array, RoundBatch
 
 FEWER_BYZANTINE = "fewer-byzantine"
@@ -37,17 +37,11 @@ class Krum(GramMethod):
     Deviations from the paper: that fallback. From published code: distances enter squared (torchjd 0.18 adds
     the distances themselves), and the rows chosen are averaged as equals (flwr weighs them by samples, so that a
     client may buy influence with the number that it reports).
-
-    Parameters
-    ----------
-    settings : KrumSettings
-        f and m.
-    row_lr : float
-        eta; 1 where the rows are displacements of local passes.
     """
 
-    def __init__(self, settings: KrumSettings, row_lr: float) -> None:
-        self._settings, self._row_lr = settings, row_lr
+    def __init__(self, run: RunSettings) -> None:
+        super().__init__(run)
+        self._settings = run.group_of(KrumSettings)
 
     def weights(self, batch: RoundBatch) -> Combination:
         """eta / m for the rows chosen, else 0."""
@@ -90,6 +84,6 @@ METHODS = (
         name="krum",
         title="Krum",
         settings=KrumSettings,
-        build=lambda run: Krum(run.group_of(KrumSettings), run.row_lr),
+        build=Krum,
     ),
 )

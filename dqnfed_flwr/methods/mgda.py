@@ -19,16 +19,7 @@ from dqnfed_flwr.types import Combination, RoundBatch
 
 
 class Mgda(GramMethod):
-    """step = eta * sum lambda_k g_k, lambda = argmin |sum lambda_k g_k|^2 over the simplex.
-
-    Parameters
-    ----------
-    row_lr : float
-        eta; 1 where the rows are displacements of local passes.
-    """
-
-    def __init__(self, row_lr: float) -> None:
-        self._row_lr = row_lr
+    """step = eta * sum lambda_k g_k, lambda = argmin |sum lambda_k g_k|^2 over the simplex."""
 
     def weights(self, batch: RoundBatch) -> Combination:
         """eta * lambda_k; zero at a Pareto-stationary model."""
@@ -45,4 +36,4 @@ class Mgda(GramMethod):
         )
 
 
-METHODS = (Profile(name="mgda", title="MGDA", works=GRADIENTS_FIRST, build=lambda run: Mgda(run.row_lr)),)
+METHODS = (Profile(name="mgda", title="MGDA", works=GRADIENTS_FIRST, build=Mgda),)

@@ -14,8 +14,7 @@ import numpy as np
 
 from dqnfed_flwr.methods._base import GramMethod
 from dqnfed_flwr.schema.group import Group, own
-from dqnfed_flwr.schema.groups import LocalSettings
-from dqnfed_flwr.schema.run import Profile
+from dqnfed_flwr.schema.run import Profile, RunSettings
 from dqnfed_flwr.schema.work import SGD
 from dqnfed_flwr.types import Combination, RoundBatch
 
@@ -32,22 +31,14 @@ class QFflSettings(Group):
 class QFfl(GramMethod):
     """step = sum Delta_k / sum h_k, with L = 1 / eta and L (theta - theta_k) the gradient where the row is one.
 
-        Delta_k = F_k^q L (theta - theta_k)
-        h_k = q F_k^(q-1) |L (theta - theta_k)|^2 + L F_k^q
-
-    Parameters
-    ----------
-    settings : QFflSettings
-        q; 0 is the plain mean, whatever the sample shares.
-    local : LocalSettings
-        eta, and its decay, which is that of local SGD alone.
-    displaced : bool
-        Whether the rows are displacements theta - theta_k; gradients otherwise.
+    Delta_k = F_k^q L (theta - theta_k)
+    h_k = q F_k^(q-1) |L (theta - theta_k)|^2 + L F_k^q
     """
 
-    def __init__(self, settings: QFflSettings, local: LocalSettings, *, displaced: bool) -> None:
-        self._q, self._lr = settings.q, local.lr
-        self._decay, self._row_lr = (local.decay, 1.0) if displaced else (1.0, local.lr)
+    def __init__(self, run: RunSettings) -> None:
+        super().__init__(run)
+        self._q, self._lr = run.group_of(QFflSettings).q, run.local.lr
+        self._decay = run.local.decay if run.work is SGD else 1.0
 
     def weights(self, batch: RoundBatch) -> Combination:
         """Coefficients of the rows; all powers are relative to the largest loss, which cancels."""
@@ -64,6 +55,6 @@ METHODS = (
         name="q-ffl",
         title="q-FFL",
         settings=QFflSettings,
-        build=lambda run: QFfl(run.group_of(QFflSettings), run.local, displaced=run.work is SGD),
+        build=QFfl,
     ),
 )

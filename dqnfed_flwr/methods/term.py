@@ -14,7 +14,7 @@ import numpy as np
 
 from dqnfed_flwr.methods._base import GramMethod
 from dqnfed_flwr.schema.group import Group, own
-from dqnfed_flwr.schema.run import Profile
+from dqnfed_flwr.schema.run import Profile, RunSettings
 from dqnfed_flwr.types import Combination, RoundBatch
 
 
@@ -25,18 +25,11 @@ class TermSettings(Group):
 
 
 class Term(GramMethod):
-    """step = eta sum w_k g_k with w_k proportional to p_k exp(t F_k): the gradient of (1/t) log sum p_k exp(t F_k).
+    """step = eta sum w_k g_k with w_k proportional to p_k exp(t F_k): the gradient of (1/t) log sum p_k exp(t F_k)."""
 
-    Parameters
-    ----------
-    settings : TermSettings
-        t; 0 gives p_k.
-    row_lr : float
-        eta; 1 where the rows are displacements of local passes.
-    """
-
-    def __init__(self, settings: TermSettings, row_lr: float) -> None:
-        self._t, self._row_lr = settings.t, row_lr
+    def __init__(self, run: RunSettings) -> None:
+        super().__init__(run)
+        self._t = run.group_of(TermSettings).t
 
     def weights(self, batch: RoundBatch) -> Combination:
         """eta w_k, with the largest loss subtracted in the exponent."""
@@ -49,6 +42,6 @@ METHODS = (
         name="term",
         title="TERM",
         settings=TermSettings,
-        build=lambda run: Term(run.group_of(TermSettings), run.row_lr),
+        build=Term,
     ),
 )

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from dqnfed_flwr.errors import ConfigError, RunError
 from dqnfed_flwr.methods._base import GramMethod, Method, RoundRows, State, VectorMethod
-from dqnfed_flwr.schema.run import GRADIENTS_FIRST, Profile
+from dqnfed_flwr.schema.run import GRADIENTS_FIRST, Profile, RunSettings
 from dqnfed_flwr.types import Combination, RoundBatch
 
 if TYPE_CHECKING:
@@ -37,21 +37,12 @@ def torchjd_profile(name: str) -> Profile:
         name=name,
         title=f"{name.removeprefix(TORCHJD)} (torchjd)",
         works=GRADIENTS_FIRST,
-        build=lambda run: torchjd_method(run.method, run.row_lr, run.seed),
+        build=torchjd_method,
     )
 
 
-def torchjd_method(method: str, row_lr: float, seed: int) -> Method:
-    """The method `torchjd:<name>`.
-
-    Parameters
-    ----------
-    method : str
-        With the name of an aggregator class of `torchjd.aggregation`, which is made with its default arguments.
-    row_lr : float
-        eta; 1 where the rows are displacements of local passes.
-    seed : int
-        Of the run, for aggregators that draw random numbers.
+def torchjd_method(run: RunSettings) -> Method:
+    """The method `torchjd:<name>`, name being that of an aggregator class, which is made with its default arguments.
 
     Raises
     ------
@@ -59,10 +50,10 @@ def torchjd_method(method: str, row_lr: float, seed: int) -> Method:
         If torchjd or a package that the aggregator needs is missing, if there is no such aggregator, or if it cannot
         be made without arguments.
     """
-    aggregator = _make(method)
+    aggregator = _make(run.method)
     if hasattr(aggregator, "gramian_weighting"):
-        return TorchJdGram(Calls(method, aggregator, aggregator.gramian_weighting, seed), row_lr)
-    return TorchJdRows(Calls(method, aggregator, aggregator, seed), row_lr)
+        return TorchJdGram(run, Calls(run.method, aggregator, aggregator.gramian_weighting, run.seed))
+    return TorchJdRows(run, Calls(run.method, aggregator, aggregator, run.seed))
 
 
 def _make(method: str) -> Any:
@@ -99,17 +90,11 @@ class TorchJdGram(GramMethod):
 
     Deviations: none from torchjd; its defaults stand. Its UPGrad and DualProj divide the Gramian by its trace, add
     1e-4 to the diagonal, and take equal weights where the trace is below 1e-4.
-
-    Parameters
-    ----------
-    calls : Calls
-        To the weighting.
-    row_lr : float
-        eta.
     """
 
-    def __init__(self, calls: Calls, row_lr: float) -> None:
-        self._calls, self._row_lr = calls, row_lr
+    def __init__(self, run: RunSettings, calls: Calls) -> None:
+        super().__init__(run)
+        self._calls = calls
 
     def observe(self, batch: RoundBatch, rows: RoundRows) -> None:
         """Open a round."""
@@ -134,18 +119,11 @@ class TorchJdGram(GramMethod):
 
 
 class TorchJdRows(VectorMethod):
-    """step = eta * aggregator(rows), on the stacked rows [K, D] in their own dtype: a copy of all rows.
+    """step = eta * aggregator(rows), on the stacked rows [K, D] in their own dtype: a copy of all rows."""
 
-    Parameters
-    ----------
-    calls : Calls
-        To the aggregator.
-    row_lr : float
-        eta.
-    """
-
-    def __init__(self, calls: Calls, row_lr: float) -> None:
-        self._calls, self._row_lr = calls, row_lr
+    def __init__(self, run: RunSettings, calls: Calls) -> None:
+        super().__init__(run)
+        self._calls = calls
 
     def observe(self, batch: RoundBatch, rows: RoundRows) -> None:
         """Open a round."""

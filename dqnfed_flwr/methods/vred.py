@@ -12,7 +12,7 @@ import numpy as np
 
 from dqnfed_flwr.methods._base import GramMethod
 from dqnfed_flwr.schema.group import Group, own
-from dqnfed_flwr.schema.run import Profile
+from dqnfed_flwr.schema.run import Profile, RunSettings
 from dqnfed_flwr.types import Combination, RoundBatch
 
 
@@ -33,27 +33,30 @@ class VRed(GramMethod):
 
     e_k = F_k - F for VRed, its positive part for Semi-VRed. Written as one sum of rows, the weight of D_k is
     p_k (1 + 2 beta (e_k - sum p_j e_j)). The weights sum to 1; with a large beta some are negative.
-
-    Parameters
-    ----------
-    settings : VRedSettings | SemiVRedSettings
-        beta, and by its kind which of the two.
-    row_lr : float
-        eta where the rows are gradients; 1 where they are displacements.
     """
 
-    def __init__(self, settings: VRedSettings | SemiVRedSettings, row_lr: float) -> None:
-        self._beta, self._row_lr = settings.beta, row_lr
-        self._upper = isinstance(settings, SemiVRedSettings)
+    group: type[VRedSettings] | type[SemiVRedSettings] = VRedSettings
+    upper = False
+
+    def __init__(self, run: RunSettings) -> None:
+        super().__init__(run)
+        self._beta = run.group_of(self.group).beta
 
     def weights(self, batch: RoundBatch) -> Combination:
         """eta p_k (1 + 2 beta (e_k - mean e)), and how many of them are negative."""
         shares = batch.shares
         excess = batch.losses - float(shares @ batch.losses)
-        if self._upper:
+        if self.upper:
             excess = np.maximum(excess, 0.0)
         weights = shares * (1 + 2 * self._beta * (excess - float(shares @ excess)))
         return Combination(self._row_lr * weights, notes={"negative_weights": float((weights < 0).sum())})
+
+
+class SemiVRed(VRed):
+    """As `VRed`, with the positive part of e_k."""
+
+    group = SemiVRedSettings
+    upper = True
 
 
 METHODS = (
@@ -61,12 +64,12 @@ METHODS = (
         name="vred",
         title="VRed",
         settings=VRedSettings,
-        build=lambda run: VRed(run.group_of(VRedSettings), run.row_lr),
+        build=VRed,
     ),
     Profile(
         name="semi-vred",
         title="Semi-VRed",
         settings=SemiVRedSettings,
-        build=lambda run: VRed(run.group_of(SemiVRedSettings), run.row_lr),
+        build=SemiVRed,
     ),
 )

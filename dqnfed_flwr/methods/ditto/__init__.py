@@ -28,7 +28,7 @@ METHODS = (
         name="ditto",
         title="Ditto",
         settings=DittoSettings,
-        build=lambda run: FedAvg(),
+        build=FedAvg,
         works=(LocalWork("ditto", "dqnfed_flwr.methods.ditto.client:DittoWork", passes=True),),
         rules=BLIND,
     ),

@@ -46,6 +46,7 @@ class FedCorr(Method):
     """
 
     def __init__(self, run: RunSettings, last: Method) -> None:
+        super().__init__(run)
         self._stages, self._seed = Stages.of(run), run.seed
         self._clean, self._clients, self._sampled = run.group_of(FedCorrSettings).clean, run.clients, run.sampled
         self._last = last

@@ -39,7 +39,7 @@ class FedNewSettings(Group):
 def _build(run: RunSettings) -> Any:
     from dqnfed_flwr.methods.fednew.server import FedNew
 
-    return FedNew(run.group_of(FedNewSettings))
+    return FedNew(run)
 
 
 def _variant(run: RunSettings) -> str:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from dqnfed_flwr.linalg.hessian_blocks import check_dense
 from dqnfed_flwr.methods._base import GramMethod, RoundRows, State, Taken
 from dqnfed_flwr.methods.fednew import FedNewSettings
+from dqnfed_flwr.schema.run import RunSettings
 from dqnfed_flwr.types import Combination, Extras, RoundBatch
 
 
@@ -22,15 +23,11 @@ class FedNew(GramMethod):
     at 0, and this is counted (`duals_anew`). Deviations from published code: the ridge of the loss counts once a
     client, not once more in the sum of the clients' matrices, and the Hessian is that of the loss; a matrix that is not
     positive definite is repaired and counted, not pseudo-inverted.
-
-    Parameters
-    ----------
-    settings : FedNewSettings
-        The form; the client reads the rest.
     """
 
-    def __init__(self, settings: FedNewSettings) -> None:
-        self._exact = settings.form == "exact"
+    def __init__(self, run: RunSettings) -> None:
+        super().__init__(run)
+        self._exact = run.group_of(FedNewSettings).form == "exact"
         self._taken = Taken()
         self._last: frozenset[int] = frozenset()  # whose replies counted last
         self._anew = False

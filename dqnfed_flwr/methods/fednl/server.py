@@ -49,14 +49,10 @@ class FedNl(VectorMethod):
     (`shift`) or at a multiple of the identity (`projection`), for a whole Hessian has no place in the messages; a
     matrix that is not positive definite (networks) has its eigenvalues raised to mu, and is counted in the notes; the
     diagonal form is not in the paper. Deviations from published code: the norm is Frobenius, not spectral.
-
-    Parameters
-    ----------
-    run : RunSettings
-        The group `fednl`, and whether clients are sampled.
     """
 
     def __init__(self, run: RunSettings) -> None:
+        super().__init__(run)
         settings = self._settings = run.group_of(FedNlSettings)
         sampled = run.sampled < run.clients
         self._lr = run.local.lr

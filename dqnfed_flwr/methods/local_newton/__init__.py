@@ -40,15 +40,12 @@ class LocalNewton(GramMethod):
     on the mean gradient. Means are by sample shares. Neither paper's line search is here: the step rule sets the
     length, eta = 1 by default. A client without positive curvature falls back to a gradient step and is counted in
     the notes, where published code returns what its solver left.
-
-    Parameters
-    ----------
-    settings : LocalNewtonSettings
-        The solver decides which figures clients report.
     """
 
-    def __init__(self, settings: LocalNewtonSettings) -> None:
-        self._figures = ("pairs",) if settings.solver == "lbfgs" else ("iterations", "negative", "residual")
+    def __init__(self, run: RunSettings) -> None:
+        super().__init__(run)
+        by_history = run.group_of(LocalNewtonSettings).solver == "lbfgs"
+        self._figures = ("pairs",) if by_history else ("iterations", "negative", "residual")
 
     def extras(self, dim: int) -> Extras:
         """Figures of the clients' solves."""
@@ -94,7 +91,7 @@ METHODS = (
         name="local-newton",
         title="LocalNewton",
         settings=LocalNewtonSettings,
-        build=lambda run: LocalNewton(run.group_of(LocalNewtonSettings)),
+        build=LocalNewton,
         works=(LocalWork("newton", "dqnfed_flwr.methods.local_newton.client:NewtonWork", epochs=True, twice=True),),
         rules=BLIND,
         variant=_variant,

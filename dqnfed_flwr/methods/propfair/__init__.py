@@ -28,7 +28,7 @@ METHODS = (
         name="propfair",
         title="PropFair",
         settings=PropFairSettings,
-        build=lambda run: FedAvg(),
+        build=FedAvg,
         works=(LocalWork("propfair", "dqnfed_flwr.methods.propfair.client:PropFairWork", passes=True),),
         rules=BLIND,
     ),

@@ -20,6 +20,7 @@ from tests.helpers.quadratics import Quadratic, spread_out
 from tests.helpers.rounds import decide
 
 GRADS = np.array([[2.0, 0.0], [0.0, 1.0]])
+HALF = Settings.from_mapping({"method": "momentum", "local.lr": 0.5})
 BOTH = pytest.mark.parametrize("name", ["momentum", "server-lbfgs"])
 
 
@@ -111,14 +112,14 @@ class Broken(Anchor):
 @pytest.mark.parametrize("factor", [-1.0, 0.0, float("nan"), float("inf")])
 def test_what_is_no_descent_gives_way_to_the_mean_gradient(factor: float) -> None:
     anchor = Broken(lambda mean: factor * mean)
-    solved = decide(AnchorAlone(anchor, 0.5), 1 + GRADS)
+    solved = decide(AnchorAlone(HALF, anchor), 1 + GRADS)
     np.testing.assert_allclose(solved.step, [1, 0.75], rtol=1e-12)
     assert (anchor.forgot, solved.combination.notes) == (1, {"anchor_reset": 1.0})
 
 
 def test_a_mean_gradient_of_zero_is_no_reason_to_forget() -> None:
     anchor = Broken(torch.zeros_like)
-    solved = decide(AnchorAlone(anchor, 0.5), np.array([[1.0, 0.0], [-1.0, 0.0]]))
+    solved = decide(AnchorAlone(HALF, anchor), np.array([[1.0, 0.0], [-1.0, 0.0]]))
     assert (anchor.forgot, solved.norm) == (0, 0)
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.methods import fedheal
 from dqnfed_flwr.methods._base import RoundRows
-from dqnfed_flwr.methods.fedheal import FedHeal, FedHealSettings
+from dqnfed_flwr.methods.fedheal import FedHeal
 from dqnfed_flwr.methods.table import make_method
 from dqnfed_flwr.types import Combination, RoundBatch
 from tests.helpers.gradient_sets import random_set
@@ -72,7 +72,7 @@ def test_asking_twice_changes_nothing() -> None:
             super().combine(batch, rows)
             return super().combine(batch, rows)
 
-    once, twice = method(), Twice(FedHealSettings(), 1.0)
+    once, twice = method(), Twice(Settings.from_mapping({"method": "fedheal"}))
     rng = np.random.default_rng(2)
     for number in range(1, 5):
         rows = random_set(rng, 3, 6)
