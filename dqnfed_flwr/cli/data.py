@@ -27,7 +27,7 @@ def list_sets() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from dqnfed_flwr.data.catalogue import catalogue
+    from dqnfed_flwr.data.sets import catalogue
     from dqnfed_flwr.data.store import data_root
 
     table = Table(title=f"Sets by name; folder {data_root()} (DQNFED_DATA)", title_justify="left")
@@ -55,7 +55,7 @@ def fetch(
 
     Exit status: 0 all are there, 1 one cannot be had.
     """  # noqa: D301  # \b keeps the lines of a help text apart
-    from dqnfed_flwr.data.catalogue import npz_of
+    from dqnfed_flwr.data.sets import npz_of
 
     for name in names:
         typer.echo(f"{name}: {npz_of(name)}")
@@ -88,15 +88,16 @@ def describe(
     from rich.console import Console
 
     from dqnfed_flwr.cli.single import read_settings, show_files
-    from dqnfed_flwr.data.describe import summarise
+    from dqnfed_flwr.data.clients import dealt_by, summarise
     from dqnfed_flwr.report import class_table, histograms
 
     settings = read_settings(config, overrides or [], None)
     clients = summarise(settings)
-    title = f"{settings.data}, {settings.partition}, seed {settings.seed}: training samples by client and class"
+    dealt = dealt_by(settings)
+    title = f"{settings.data}, {dealt}, seed {settings.seed}: training samples by client and class"
     console = Console()
     class_table.print_classes(console, clients, title)
-    for note in class_table.notes(clients, settings.partition):
+    for note in class_table.notes(clients, dealt):
         console.print(note, markup=False, highlight=False, soft_wrap=not console.is_terminal)
     if output is not None:
         _make_folder(output)

@@ -15,14 +15,14 @@ import typer
 
 from dqnfed_flwr.deploy.superlink import connect
 from dqnfed_flwr.errors import ConfigError
-from dqnfed_flwr.exporter.exporter import Exporter, Options
+from dqnfed_flwr.exporter.exporter import Exporter, ExporterOptions
 from dqnfed_flwr.exporter.poll import Poll
 from dqnfed_flwr.exporter.server import Server
 from dqnfed_flwr.exporter.webconfig import WebConfig, read_web_config
 
 
 def serve_metrics(
-    options: Options,
+    options: ExporterOptions,
     connection: str | None,
     address: str,
     port: int,
@@ -87,7 +87,7 @@ def prepare(directory: Path) -> None:
 
 
 def check_directory(directory: Path) -> None:
-    """Refuse a metrics directory that is not there: a page of nothing tells nobody that its name is wrong.
+    """Refuse a metrics directory that is not there: an empty page would not say that its name is wrong.
 
     Raises
     ------

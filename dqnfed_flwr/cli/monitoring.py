@@ -79,12 +79,12 @@ def exporter(
     Exit status: 0 ended by SIGTERM, 2 an option is at fault, 130 interrupted.
     """  # noqa: D301  # \b keeps the lines of a help text apart
     from dqnfed_flwr.cli.exporter import serve_metrics
-    from dqnfed_flwr.exporter.exporter import Options
+    from dqnfed_flwr.exporter.exporter import ExporterOptions
 
     for option, given in (("--keep-days", keep_days), ("--interval", interval)):
         if math.isnan(given):
             raise ConfigError(f"{option}: found nan; give a number")
-    options = Options(
+    options = ExporterOptions(
         directory, keep_days, max_runs, node_series, interval, tuple(certificate or ()), tuple(disk or ())
     )
     serve_metrics(options, connection, bind, port, web_config)
@@ -111,7 +111,7 @@ def dashboard(
       dqnfed dashboard /var/lib/dqnfed/metrics my-federation --bind 0.0.0.0 --web-config web.yml
     """  # noqa: D301  # \b keeps the lines of a help text apart
     from dqnfed_flwr.cli.exporter import check_directory, serve_metrics
-    from dqnfed_flwr.exporter.exporter import Options
+    from dqnfed_flwr.exporter.exporter import ExporterOptions
 
     check_directory(directory)
-    serve_metrics(Options(directory), connection, bind, port, web_config, page=True)
+    serve_metrics(ExporterOptions(directory), connection, bind, port, web_config, page=True)

@@ -84,7 +84,7 @@ def _other_data(job: Job, found: Mapping[str, Any], fingerprints: Mapping[str, s
 
 def _fingerprint(data: str) -> str | None:
     """Of the data as they are now; None where they cannot be read, so that no run on them can come to be."""
-    from dqnfed_flwr.data.fingerprint import fingerprint
+    from dqnfed_flwr.data.sets import fingerprint
 
     try:
         return fingerprint(data)

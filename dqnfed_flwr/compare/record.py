@@ -15,9 +15,8 @@ from dqnfed_flwr.compare.plan import Job
 from dqnfed_flwr.errors import DQNFedError
 from dqnfed_flwr.fairness import checked_accuracies, fairness_report
 from dqnfed_flwr.run_files import EVENTS, RUN
-from dqnfed_flwr.telemetry.events import RoundEvent
-from dqnfed_flwr.telemetry.log import read_events
-from dqnfed_flwr.telemetry.totals import Totals
+from dqnfed_flwr.telemetry.event_log import read_events
+from dqnfed_flwr.telemetry.events import RoundEvent, Totals
 
 Accuracies = Mapping[int, float]
 ANEW = "remove that folder and make the run anew"

@@ -1,4 +1,11 @@
-"""Which samples are one client's: dealt out from the whole set, or its own file, split into train, validation, test."""
+"""Which samples are one client's, split into train, validation and test, and the labels that it gets to see.
+
+They are dealt out from the whole set, or the client's own. Wrong labels are made as in FedCorr's experiments: Xu, Chen,
+Quek and Chong, "FedCorr: Multi-Stage Federated Learning for Label Noise Correction" (2022), section 4.1: a client is
+noisy with probability rho; its level mu is uniform in (tau, 1); the share mu of its training labels, chosen at random,
+is replaced. `symmetric` replaces a label by one drawn from all classes, its own among them, so that about
+mu (C - 1) / C of the labels are wrong. `pair` replaces class c by c + 1, and the last by the first.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +17,17 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from dqnfed_flwr.config import Settings
-from dqnfed_flwr.data.apportion import IntArray
-from dqnfed_flwr.data.dataset import DataSet, as_data_set
+from dqnfed_flwr.config import NoiseSettings, Settings
+from dqnfed_flwr.data.dataset import DataSet, IntArray, as_data_set
 from dqnfed_flwr.data.dealing import deal_out
 from dqnfed_flwr.data.forms import FORMS
-from dqnfed_flwr.data.noise import with_noise
 from dqnfed_flwr.data.sets import is_function, read_arrays
 from dqnfed_flwr.data.splits import stratified
 from dqnfed_flwr.data.user import call_function
 from dqnfed_flwr.errors import DataError
 
 Array = NDArray[Any]
-_SPLIT_TEST, _SPLIT_VALIDATION, _NOISE = 3, 4, 6  # streams of the seed, beside those of `dealing`
+_SPLIT_TEST, _SPLIT_VALIDATION, _NOISE = 3, 4, 6  # streams of the seed, besides those of `dealing`
 
 
 @dataclass(frozen=True)
@@ -146,3 +151,35 @@ def _stream(settings: Settings, stream: int, partition: int) -> Generator:
 def _apart(settings: Settings, stream: int, partition: int) -> Generator:
     """A stream that is none of the rounds': those of (seed, round) would tell who is noisy by who is sampled."""
     return np.random.default_rng(np.random.SeedSequence(settings.seed, spawn_key=(stream, partition)))
+
+
+def noise_level(settings: NoiseSettings, rng: Generator) -> float:
+    """Draw a client's mu, 0 for a clean one; the first draws of the client's stream."""
+    noisy, place = rng.random() < settings.clients, rng.random()
+    return settings.level + (1 - settings.level) * float(place) if noisy and settings.kind != "none" else 0.0
+
+
+def with_noise(labels: IntArray, settings: NoiseSettings, num_classes: int, rng: Generator) -> IntArray:
+    """Labels [N] of one client as it gets to see them: a new array where there is noise, otherwise `labels`.
+
+    Parameters
+    ----------
+    labels : IntArray
+        Right ones.
+    settings : NoiseSettings
+        Kind, rho and tau.
+    num_classes : int
+        C, of the whole set.
+    rng : Generator
+        The client's stream; equal streams give equal noise.
+    """
+    level = noise_level(settings, rng)
+    if not level:
+        return labels
+    replaced = rng.permutation(len(labels))[: round(level * len(labels))]
+    noisy = labels.copy()
+    if settings.kind == "symmetric":
+        noisy[replaced] = rng.integers(num_classes, size=len(replaced))
+    else:
+        noisy[replaced] = (labels[replaced] + 1) % num_classes
+    return noisy

@@ -12,15 +12,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import bz2
+import gzip
+import lzma
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple
 
 from dqnfed_flwr.data.store import Arrays
 from dqnfed_flwr.errors import DataError
 
-Options = Mapping[str, str]
+FormOptions = Mapping[str, str]
+_DECOMPRESS = {".xz": lzma.decompress, ".gz": gzip.decompress, ".bz2": bz2.decompress}
 
 
 @dataclass(frozen=True)
@@ -30,7 +35,7 @@ class Form:
     Attributes
     ----------
     module : str
-        Under `dqnfed_flwr.data`, with the functions of `Reader`.
+        Under `dqnfed_flwr.data`, with the functions NAME_files and read_NAME for the form NAME, see `Reader`.
     options : tuple[str, ...]
         Keys that may follow the path.
     most_paths : int
@@ -48,9 +53,9 @@ class Form:
 FORMS = {
     "leaf": Form("leaf"),
     "tff": Form("tff", ("vocabulary", "length", "users", "sentences"), 2),
-    "roles": Form("roles", ("test", "stride")),
-    "folder": Form("folder", ("size", "train", "test"), numbers_classes=True),
-    "clothing1m": Form("clothing1m", ("size", "samples")),
+    "roles": Form("leaf", ("test", "stride")),
+    "folder": Form("images", ("size", "train", "test"), numbers_classes=True),
+    "clothing1m": Form("images", ("size", "samples")),
     "libsvm": Form("libsvm", (), 2, numbers_classes=True),
 }
 
@@ -102,17 +107,23 @@ NAMED = {
 }
 
 
-class Reader(Protocol):
-    """What the module of a form offers."""
+class Reader(NamedTuple):
+    """The two functions of a form.
 
-    def files(self, paths: Sequence[Path]) -> list[Path]:
-        """Name the files or folders whose change means that the set changed; DataError where one is missing."""
+    Attributes
+    ----------
+    files : Callable
+        Paths as they were given to the files and folders whose change means that the set changed; DataError where one
+        is missing.
+    read : Callable
+        Paths, options and an empty folder for large arrays to the decoded set.
+    """
 
-    def read(self, paths: Sequence[Path], options: Options, scratch: Path) -> Arrays:
-        """Decode the set."""
+    files: Callable[[Sequence[Path]], list[Path]]
+    read: Callable[[Sequence[Path], FormOptions, Path], Arrays]
 
 
-def number(options: Options, key: str, default: int, *, least: int = 0, most: int = 10**9) -> int:
+def number(options: FormOptions, key: str, default: int, *, least: int = 0, most: int = 10**9) -> int:
     """Read an option that is a whole number.
 
     Raises
@@ -138,3 +149,32 @@ def need(paths: Sequence[Path], what: str) -> list[Path]:
     if missing:
         raise DataError(f"data: missing {', '.join(missing)}; needed is {what}")
     return list(paths)
+
+
+def unpacked(path: Path) -> bytes:
+    """All bytes of a file; of .xz, .gz and .bz2 those that were packed.
+
+    Raises
+    ------
+    DataError
+        If it cannot be read, or is cut short.
+    """
+    try:
+        content = path.read_bytes()
+        return _DECOMPRESS[path.suffix](content) if path.suffix in _DECOMPRESS else content
+    except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError) as error:
+        raise DataError(f"data: {path} cannot be read ({error}); if it is cut short, fetch it again") from error
+
+
+def text_lines(path: Path) -> list[str]:
+    """Lines of a file of UTF-8 text, without those that hold nothing but spaces.
+
+    Raises
+    ------
+    DataError
+        If it cannot be read, or is no UTF-8 text.
+    """
+    try:
+        return [line for line in path.read_text("utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"data: {path} cannot be read as UTF-8 text ({error}); fetch it again") from error

@@ -1,17 +1,24 @@
-"""The json form of LEAF: files with `users` and `user_data`, in the folders train/ and test/.
+"""Samples by user in json: LEAF's files, and plays as one text a role.
 
-Caldas et al., "LEAF: a benchmark for federated settings" (2018). Three kinds of samples are known by their look: 784
-numbers from 0 to 1 are a 28x28 image (FEMNIST), a text of 80 characters is a window with the next character as its
-label (Shakespeare), any other list of numbers is features (Synthetic). A user is one group.
+The form `leaf` has files with `users` and `user_data`, in the folders train/ and test/: Caldas et al., "LEAF: a
+benchmark for federated settings" (2018). Three kinds of samples are known by their look: 784 numbers from 0 to 1 are a
+28x28 image (FEMNIST), a text of 80 characters is a window with the next character as its label (Shakespeare), any other
+list of numbers is features (Synthetic). A user is one group. Where a file has `num_samples`, it must be right. LEAF's
+own files of Shakespeare's test part count the 79 windows between a user's two parts, which it leaves out; that is let
+pass.
 
-Where a file has `num_samples`, it must be right. LEAF's own files of Shakespeare's test part count the 79 windows
-between a user's two parts, which it leaves out; that is let pass.
+The form `roles` is a json file (plain, .xz, .gz or .bz2) that maps each role to all that it says. As LEAF does with its
+own edition, line ends and runs of spaces become one space, every position of the text is a sample (`stride` makes it
+every n-th), and a role's last fifth (`test`, in percent) is its test part, apart from its training part by the length
+of a window, so that no character is both trained and tested on. A role is one group; those too short to have both parts
+are left out.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import string
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,17 +26,39 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dqnfed_flwr.data.forms import Options, need
+from dqnfed_flwr.data.forms import FormOptions, need, number, unpacked
 from dqnfed_flwr.data.store import Arrays, console
-from dqnfed_flwr.data.text import ALPHABET, LENGTH, tokens
 from dqnfed_flwr.errors import DataError
 
+LENGTH = 80
+ALPHABET = "\n !\"&'(),-." + string.digits + ":;>?" + string.ascii_uppercase + "[]" + string.ascii_lowercase + "}"
+"""LEAF's 80 characters; the place of a character is its token and its class."""
+
+Characters = NDArray[np.int8]
+_UNKNOWN = -1
+_CODES = np.full(128, _UNKNOWN, dtype=np.int8)
+_CODES[[ord(character) for character in ALPHABET]] = np.arange(len(ALPHABET))
 PARTS = ("train", "test")
 Samples = tuple[NDArray[Any], NDArray[Any]]
 _FEMNIST = (28, 62)  # side of an image, classes
 
 
-def files(paths: Sequence[Path]) -> list[Path]:
+def tokens(text: str) -> Characters:
+    """Places in `ALPHABET` [N]; a character that it lacks counts as a space."""
+    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
+    found: Characters = _CODES[np.minimum(codes, 127)]  # which stands for none of the alphabet
+    return np.where(found == _UNKNOWN, _CODES[ord(" ")], found).astype(np.int8)
+
+
+def windows(text: str) -> tuple[Characters, Characters]:
+    """All runs of `LENGTH` characters [N, LENGTH], a view, and what follows each [N]; N is 0 for shorter text."""
+    codes = tokens(text)
+    if len(codes) <= LENGTH:
+        return np.empty((0, LENGTH), np.int8), np.empty(0, np.int8)
+    return np.lib.stride_tricks.sliding_window_view(codes, LENGTH)[:-1], codes[LENGTH:]
+
+
+def leaf_files(paths: Sequence[Path]) -> list[Path]:
     """All json files of both parts."""
     folders = need([paths[0] / part for part in PARTS], "the folders train/ and test/ that LEAF's preprocess.sh writes")
     found = [sorted(folder.glob("*.json")) for folder in folders]
@@ -39,7 +68,7 @@ def files(paths: Sequence[Path]) -> list[Path]:
     return [file for jsons in found for file in jsons]
 
 
-def read(paths: Sequence[Path], options: Options, scratch: Path) -> Arrays:
+def read_leaf(paths: Sequence[Path], options: FormOptions, scratch: Path) -> Arrays:
     """Samples in the order of files and users; group g is the user `group_names[g]`."""
     parts = {part: list(_users(paths[0] / part)) for part in PARTS}
     names = sorted({user for users in parts.values() for user, _ in users})
@@ -58,10 +87,10 @@ def read(paths: Sequence[Path], options: Options, scratch: Path) -> Arrays:
         arrays[f"groups_{part}"] = np.concatenate(
             [np.full(len(y), numbers[user], dtype=np.int32) for user, (_, y) in users]
         )
-    return {**arrays, **_classes(arrays)}
+    return {**arrays, **_classes_of(arrays)}
 
 
-def _classes(arrays: Mapping[str, NDArray[Any]]) -> Arrays:
+def _classes_of(arrays: Mapping[str, NDArray[Any]]) -> Arrays:
     x = arrays["x_train"]
     if x.dtype == np.int8:
         return {"num_classes": np.array(len(ALPHABET))}
@@ -151,3 +180,56 @@ def _class_numbers(y: Sequence[Any]) -> NDArray[np.int64]:
     if found.ndim != 1 or not ((found >= 0) & (found < 2**53) & (found == np.floor(found))).all():
         raise ValueError("labels are not whole numbers from 0, one a sample")
     return found.astype(np.int64)
+
+
+def roles_files(paths: Sequence[Path]) -> list[Path]:
+    """The file itself."""
+    return need(paths, "a json file that maps each role to its text")
+
+
+def read_roles(paths: Sequence[Path], options: FormOptions, scratch: Path) -> Arrays:
+    """Windows of all roles; group g is the role `group_names[g]`."""
+    percent, stride = number(options, "test", 20, least=1), number(options, "stride", 1, least=1)
+    if percent > 90:
+        raise DataError(f"data: test={percent}; give the percentage of a role that is tested on, from 1 to 90")
+    roles = _roles(paths[0])
+    parts: dict[str, list[NDArray[Any]]] = {f"{kind}_{part}": [] for kind in "xyg" for part in ("train", "test")}
+    names: list[str] = []
+    for name, text in sorted(roles.items()):
+        split = list(_split_role(" ".join(text.split()), percent, stride))
+        if not split:
+            continue
+        for part, x, y in split:
+            parts[f"x_{part}"].append(x)
+            parts[f"y_{part}"].append(y)
+            parts[f"g_{part}"].append(np.full(len(y), len(names), dtype=np.int32))
+        names.append(name)
+    if not names:
+        raise DataError(f"data: {paths[0]}: no role is long enough; one needs some 180 characters for both parts")
+    return _joined(parts, names)
+
+
+def _roles(path: Path) -> Mapping[str, str]:
+    try:
+        roles = json.loads(unpacked(path))
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"data: {path} cannot be read as json ({error}); fetch the file again") from error
+    if not isinstance(roles, dict) or not all(isinstance(text, str) for text in roles.values()):
+        raise DataError(f"data: {path}: expected one json object that maps each role to its text")
+    return roles
+
+
+def _split_role(text: str, percent: int, stride: int) -> Iterator[tuple[str, NDArray[Any], NDArray[Any]]]:
+    """Training and test part of a role; nothing where one would be empty."""
+    x, y = windows(text)
+    tested = max(1, len(y) * percent // 100)
+    trained = len(y) - tested - LENGTH
+    if trained < 1:
+        return
+    yield "train", x[:trained:stride], y[:trained:stride]
+    yield "test", x[-tested::stride], y[-tested::stride]
+
+
+def _joined(parts: Mapping[str, list[NDArray[Any]]], names: Sequence[str]) -> Arrays:
+    arrays = {key.replace("g_", "groups_"): np.concatenate(pieces) for key, pieces in parts.items()}
+    return {**arrays, "group_names": np.array(names), "num_classes": np.array(len(ALPHABET))}

@@ -15,20 +15,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dqnfed_flwr.data.forms import Options, need
-from dqnfed_flwr.data.packed import unpacked
+from dqnfed_flwr.data.forms import FormOptions, need, unpacked
 from dqnfed_flwr.data.store import Arrays
 from dqnfed_flwr.errors import DataError
 
 MOST_BYTES = 8 * 2**30
 
 
-def files(paths: Sequence[Path]) -> list[Path]:
+def libsvm_files(paths: Sequence[Path]) -> list[Path]:
     """The files themselves."""
     return need(paths, "LIBSVM text: libsvm:TRAIN or libsvm:TRAIN,TEST")
 
 
-def read(paths: Sequence[Path], options: Options, scratch: Path) -> Arrays:
+def read_libsvm(paths: Sequence[Path], options: FormOptions, scratch: Path) -> Arrays:
     """Dense samples of the training file, and of the test file if there is one."""
     from sklearn.datasets import load_svmlight_files
 

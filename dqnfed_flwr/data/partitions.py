@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.random import Generator
 
-from dqnfed_flwr.data.apportion import IntArray, apportion, deal
+from dqnfed_flwr.data.dataset import IntArray
+from dqnfed_flwr.data.splits import apportion, deal
 from dqnfed_flwr.errors import DataError
 
 _TRIES = 1000

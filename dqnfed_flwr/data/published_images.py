@@ -1,6 +1,7 @@
 """What is known of a public image set before it is read: how many images of which size, and how large its files are.
 
-Archives have a published MD5 sum, and so have CIFAR's unpacked files. Those of MNIST's form have none; sizes tell them.
+Archives have a published MD5 sum, and so have CIFAR's unpacked files. Those of MNIST's form have none, and are checked
+by their sizes.
 """
 
 from __future__ import annotations

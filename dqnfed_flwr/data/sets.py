@@ -1,22 +1,30 @@
-"""Whole data sets: digits, .npz files and torchvision's, all as arrays with labels from 0."""
+"""Whole data sets by name: digits, .npz files, torchvision's and published files, as arrays with labels from 0.
+
+Which of them are on this machine, and what distinguishes a set from another one of the same name, is found without
+reading samples.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 
 from dqnfed_flwr.data.dataset import Array, DataSet, as_data_set
-from dqnfed_flwr.data.forms import FORMS, NAMED
-from dqnfed_flwr.data.npz import map_kept, map_npz
+from dqnfed_flwr.data.forms import FORMS, NAMED, Named
 from dqnfed_flwr.data.sources import is_source, source_npz
-from dqnfed_flwr.data.store import readable
-from dqnfed_flwr.data.torchvision_sets import TORCHVISION_SETS, numbered_from_zero, torchvision_npz
+from dqnfed_flwr.data.store import checksums, data_root, map_kept, map_npz, readable
+from dqnfed_flwr.data.torchvision_sets import DOWNLOADS, TORCHVISION_SETS, numbered_from_zero, torchvision_npz
 from dqnfed_flwr.errors import DataError
 
 TORCHVISION = "torchvision:"
+FINGERPRINT_DIGITS = 16
 
 
 def load_dataset(name: str, num_classes: int = 0) -> DataSet:
@@ -119,3 +127,101 @@ def _check_every_class(data: DataSet) -> None:
             f"{data.y_train.min()} to {data.y_train.max()}); number the classes from 0 without gaps, or state how many "
             "there are in num-classes or in the file"
         )
+
+
+@dataclass(frozen=True)
+class Availability:
+    """A set: its name, whether it is there, and where; or what to do to have it."""
+
+    name: str
+    state: str
+    where: str
+
+
+def catalogue() -> Iterator[Availability]:
+    """All sets with a name, those that come by themselves first."""
+    yield Availability("digits", "yes", "comes with scikit-learn")
+    with readable():
+        yield from (_kept(name) or _public(name) for name in sorted(TORCHVISION_SETS))
+        yield from (_kept(name) or _to_be_put(name, named) for name, named in NAMED.items())
+
+
+def npz_of(name: str) -> Path:
+    """Path of a set's arrays, fetched or decoded where that is still to be done.
+
+    Raises
+    ------
+    DataError
+        If the set is unknown, or cannot be had.
+    """
+    if not name.endswith(".npz") and (path := npz_file(name)) is not None:
+        if is_source(name):  # the public sets are checked wherever they are asked for
+            map_kept(path)
+        return path
+    raise DataError(
+        f"data: {name!r} is nothing to fetch or decode; allowed: {', '.join(sorted(TORCHVISION_SETS))}, "
+        f"{', '.join(NAMED)}, or FORM:PATH with one of the forms {', '.join(FORMS)}"
+    )
+
+
+def _kept(name: str) -> Availability | None:
+    file = data_root() / f"{name}.npz"
+    if not file.exists():
+        return None
+    try:
+        checksums(file)
+    except DataError:
+        return Availability(name, "damaged", f"{file}: delete it, and it is made anew")
+    return Availability(name, "yes", str(file))
+
+
+def _public(name: str) -> Availability:
+    begun = any((data_root() / DOWNLOADS / name).glob("*"))
+    return Availability(name, "begun" if begun else "no", f"fetched on first use, or by: dqnfed data fetch {name}")
+
+
+def _to_be_put(name: str, named: Named) -> Availability:
+    root = data_root()
+    lies = [root / place for _, place in named.candidates if (root / place).exists()]
+    if lies:
+        return Availability(name, "to be decoded", str(lies[0]))
+    return Availability(name, "no", f"put {named.put.format(root=root)}")
+
+
+def fingerprint(name: str) -> str | None:
+    """Tell the contents of the set `name` in 16 hexadecimal digits.
+
+    It is made of the names, sizes and CRC-32 of all arrays, which the directory of an .npz file lists: no sample is
+    read, and it does not matter where the file lies, when it was written, or whether it is compressed. Sets of other
+    forms have such a file, see `npz_file`. How samples are dealt out is not in it: settings say that.
+
+    Parameters
+    ----------
+    name : str
+        As `dqnfed_flwr.data.sets.read_arrays` takes it, or `module:function`.
+
+    Returns
+    -------
+    str | None
+        None for data that a function of the user's gives, which may be other data at every call.
+
+    Raises
+    ------
+    DataError
+        If the set is unknown, or its file missing or unfit.
+    """
+    if is_function(name):
+        return None
+    path = npz_file(name)
+    return _of_package(name) if path is None else _digest(checksums(path))
+
+
+@cache
+def _of_package(name: str) -> str:
+    """Of a set that an installed package brings."""
+    arrays = {key: values.tobytes() for key, values in read_arrays(name).items()}
+    return _digest({key: (len(content), zlib.crc32(content)) for key, content in arrays.items()})
+
+
+def _digest(found: dict[str, tuple[int, int]]) -> str:
+    return hashlib.sha256(repr(sorted(found.items())).encode()).hexdigest()[:FINGERPRINT_DIGITS]

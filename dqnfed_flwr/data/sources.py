@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import cast
 
 from dqnfed_flwr.data.dataset import as_data_set
 from dqnfed_flwr.data.forms import FORMS, NAMED, Reader
@@ -44,8 +43,9 @@ class Source:
 
     @property
     def reader(self) -> Reader:
-        """The module of the form."""
-        return cast("Reader", import_module(f"dqnfed_flwr.data.{FORMS[self.form].module}"))
+        """The functions of the form; their module is imported where it is asked for."""
+        module = import_module(f"dqnfed_flwr.data.{FORMS[self.form].module}")
+        return Reader(getattr(module, f"{self.form}_files"), getattr(module, f"read_{self.form}"))
 
 
 def is_source(name: str) -> bool:

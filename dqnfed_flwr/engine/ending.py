@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.strategy.state import ENDED_EARLY
-from dqnfed_flwr.telemetry.events import RoundEvent
-from dqnfed_flwr.telemetry.totals import Totals
+from dqnfed_flwr.telemetry.events import RoundEvent, Totals
 
 MARK = "The run ended early"
 """Begins the line of a log that says so."""

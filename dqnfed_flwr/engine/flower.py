@@ -33,8 +33,8 @@ from dqnfed_flwr.engine.result import RunResult, read_result
 from dqnfed_flwr.errors import RunError
 from dqnfed_flwr.run_files import CHECKPOINT, EVENTS, RUN
 from dqnfed_flwr.strategy.checkpoint import CheckpointStore
+from dqnfed_flwr.telemetry.event_log import read_events
 from dqnfed_flwr.telemetry.events import Listener
-from dqnfed_flwr.telemetry.log import read_events
 from dqnfed_flwr.version import package_version
 
 PR_SET_PDEATHSIG = 1

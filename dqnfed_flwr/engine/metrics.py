@@ -9,9 +9,8 @@ from pathlib import Path
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.strategy.checkpoint import output_directory
-from dqnfed_flwr.telemetry.prometheus import RunMetrics, check_directory
+from dqnfed_flwr.telemetry.metric_files import RunMetrics, make_directory, run_name
 from dqnfed_flwr.telemetry.run_samples import RunCard
-from dqnfed_flwr.telemetry.textfile import run_name
 from dqnfed_flwr.version import package_version
 
 
@@ -34,7 +33,7 @@ def metrics_of(settings: Settings, run_id: str = "") -> RunMetrics | None:
         return None
     directory = Path(settings.metrics).expanduser()
     try:
-        check_directory(directory)
+        make_directory(directory)
     except OSError as error:
         raise ConfigError(f"metrics: cannot write to {directory} ({error.strerror}); name another directory") from None
     began = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())

@@ -21,9 +21,8 @@ from dqnfed_flwr.run_files import EVENTS, MODEL, RUN
 from dqnfed_flwr.strategy.checkpoint import DAMAGE
 from dqnfed_flwr.strategy.origin import Origin
 from dqnfed_flwr.strategy.preflight import Form
-from dqnfed_flwr.telemetry.events import RoundEvent
-from dqnfed_flwr.telemetry.log import read_events
-from dqnfed_flwr.telemetry.totals import Totals
+from dqnfed_flwr.telemetry.event_log import read_events
+from dqnfed_flwr.telemetry.events import RoundEvent, Totals
 from dqnfed_flwr.types import FloatArray
 from dqnfed_flwr.version import DISTRIBUTION, package_version
 from dqnfed_flwr.wire import Buffers

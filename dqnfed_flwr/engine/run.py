@@ -81,7 +81,7 @@ def run_in_process(
     """Run with the in-process grid. Whoever is at work in the output directory is waited for only to resume its run."""
     from client_app.app import app, together
     from dqnfed_flwr.client.handlers import forget_clients
-    from dqnfed_flwr.data.fingerprint import fingerprint
+    from dqnfed_flwr.data.sets import fingerprint
     from dqnfed_flwr.engine.alone import TAKEOVER_SECONDS, alone_in
     from dqnfed_flwr.engine.grid import Groups
     from dqnfed_flwr.engine.hostile import with_hostile

@@ -22,10 +22,9 @@ from dqnfed_flwr.run_files import RUN
 from dqnfed_flwr.strategy.checkpoint import output_directory
 from dqnfed_flwr.strategy.dqnfed import DQNFed
 from dqnfed_flwr.strategy.origin import Origin
+from dqnfed_flwr.telemetry.event_log import EventLog, Patience
 from dqnfed_flwr.telemetry.events import Listener, RoundEvent
-from dqnfed_flwr.telemetry.log import EventLog
-from dqnfed_flwr.telemetry.patience import Patience
-from dqnfed_flwr.telemetry.prometheus import RunMetrics
+from dqnfed_flwr.telemetry.metric_files import RunMetrics
 from dqnfed_flwr.version import package_commit
 
 

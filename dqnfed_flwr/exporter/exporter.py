@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import logging
 import math
+import shutil
 import threading
 import time
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from dqnfed_flwr.exporter.exposition import RunFile, join
-from dqnfed_flwr.exporter.files import RunFiles
-from dqnfed_flwr.exporter.host import measure_certificates, measure_disks
-from dqnfed_flwr.exporter.metrics import EXPORTER_METRICS, NODE_STATES, RUN_STATES
-from dqnfed_flwr.exporter.poll import Poll, Standing
-from dqnfed_flwr.exporter.told import Told
-from dqnfed_flwr.telemetry.rounds import KEPT, read_rounds
+from cryptography import x509
+
+from dqnfed_flwr.exporter.poll import NODE_STATES, RUN_STATES, Poll, SuperlinkState
+from dqnfed_flwr.exporter.runs import RunFile, RunFiles, join
+from dqnfed_flwr.telemetry.events import finite
+from dqnfed_flwr.telemetry.metric_files import KEPT, ROUNDS_SUFFIX, read_rounds
+from dqnfed_flwr.telemetry.metrics import EXPORTER_METRICS
 from dqnfed_flwr.telemetry.samples import Samples
-from dqnfed_flwr.telemetry.textfile import ROUNDS_SUFFIX
 from dqnfed_flwr.version import package_version
 
 SUMMARY = (
@@ -34,11 +35,14 @@ SUMMARY = (
     "clients_harmed_total",
 )
 """Metrics of a run, without their prefix, that the page shows of every run."""
+WORDINGS = 100
+"""Descriptions of one fault that are remembered; beyond that they are logged anew."""
+
 logger = logging.getLogger("dqnfed")
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ExporterOptions:
     """What an exporter is asked to do.
 
     Attributes
@@ -56,7 +60,7 @@ class Options:
     certificates : tuple[Path, ...]
         Files whose end is reported.
     disks : tuple[Path, ...]
-        Paths whose free space is reported, beside that of `directory`.
+        Paths whose free space is reported, besides that of `directory`.
     """
 
     directory: Path
@@ -64,8 +68,8 @@ class Options:
     max_runs: int = 50
     node_series: int = 0
     interval: float = 30.0
-    certificates: tuple[Path, ...] = field(default=())
-    disks: tuple[Path, ...] = field(default=())
+    certificates: tuple[Path, ...] = ()
+    disks: tuple[Path, ...] = ()
 
 
 class Exporter:
@@ -73,13 +77,13 @@ class Exporter:
 
     Parameters
     ----------
-    options : Options
+    options : ExporterOptions
         What to do.
     poll : Poll | None
         Asks a SuperLink; None for none.
     """
 
-    def __init__(self, options: Options, poll: Poll | None = None) -> None:
+    def __init__(self, options: ExporterOptions, poll: Poll | None = None) -> None:
         self.options = options
         self.files = RunFiles(options.directory, options.max_runs)
         self._poll = poll
@@ -89,7 +93,7 @@ class Exporter:
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="dqnfed-exporter", daemon=True)
-        self._told_files, self._told_polls = Told(), Told()
+        self._damaged, self._unreachable = FaultLog(), FaultLog()
 
     def start(self) -> None:
         """Begin to watch in the background."""
@@ -111,7 +115,7 @@ class Exporter:
         runs = self.files.current()
         text = join(runs)
         damaged = [run for run in runs if run.fault]
-        self._told_files.now({run.name: run.fault for run in damaged})
+        self._damaged.log_on_change({run.name: run.fault for run in damaged})
         with self._lock:
             samples = self._samples
             samples.set("dqnfed_exporter_runs", len(runs) - len(damaged))
@@ -121,7 +125,7 @@ class Exporter:
             return text.encode() + samples.exposition()
 
     def state(self) -> dict[str, Any]:
-        """What the page shows beside the rounds.
+        """What the page shows besides the rounds.
 
         Raises
         ------
@@ -129,14 +133,15 @@ class Exporter:
             If the directory cannot be read.
         """
         runs = self.files.current()
-        standing = self.standing()
-        return {
+        superlink = self._poll.state if self._poll else None
+        found = {
             "now": time.time(),
             "version": package_version(),
             "runs": [_summary(run) for run in runs if not run.fault],
             "damaged": [{"name": run.name, "fault": run.fault} for run in runs if run.fault],
-            "superlink": None if standing is None else _known(standing),
+            "superlink": superlink and {**asdict(superlink), "node_counts": dict(superlink.node_counts())},
         }
+        return {key: finite(value) for key, value in found.items()}
 
     def rounds(self, name: str) -> list[dict[str, Any]] | None:
         """The last rounds of a run that is served; None for another name, or where there are none."""
@@ -147,43 +152,40 @@ class Exporter:
         except OSError:
             return None
 
-    def standing(self) -> Standing | None:
-        """What the last poll found; None where nobody is polled."""
-        return self._poll.standing if self._poll else None
-
     def look(self) -> None:
         """Prune, look at disks and certificates, poll: what the thread does again and again."""
         options, samples = self.options, self._samples
         pruned = self.files.prune(options.keep_days)
         with self._lock:
             samples.add("dqnfed_exporter_pruned_files_total", pruned)
-            measure_disks(samples, (options.directory, *options.disks))
-            measure_certificates(samples, options.certificates)
+            _measure_disks(samples, (options.directory, *options.disks))
+            for file in options.certificates:
+                samples.set("dqnfed_certificate_expiry_timestamp_seconds", _expiry(file), str(file))
         if self._poll is None:
             return
-        standing = self._poll.poll()  # not under the lock: it takes seconds
+        state = self._poll.poll()  # not under the lock: it takes seconds
         with self._lock:
-            self._take(standing, self._poll)
+            self._take(state, self._poll)
 
-    def _take(self, standing: Standing, poll: Poll) -> None:
+    def _take(self, superlink: SuperlinkState, poll: Poll) -> None:
         samples = self._samples
-        samples.set("dqnfed_superlink_up", standing.up)
-        samples.set("dqnfed_superlink_last_poll_timestamp_seconds", standing.at)
-        samples.set("dqnfed_superlink_poll_seconds", standing.seconds)
+        samples.set("dqnfed_superlink_up", superlink.up)
+        samples.set("dqnfed_superlink_last_poll_timestamp_seconds", superlink.at)
+        samples.set("dqnfed_superlink_poll_seconds", superlink.seconds)
         samples.forget("dqnfed_superlink_polls_total")
         samples.add("dqnfed_superlink_polls_total", poll.ok, "ok")
         samples.add("dqnfed_superlink_polls_total", poll.failed, "failed")
         for name in ("dqnfed_nodes", "dqnfed_node_online", "dqnfed_flower_runs"):
             samples.forget(name)
-        self._told_polls.now({} if standing.up else {"superlink": standing.error})
-        if not standing.up:
+        self._unreachable.log_on_change({} if superlink.up else {"superlink": superlink.error})
+        if not superlink.up:
             return
-        nodes, runs = standing.node_counts(), standing.run_counts()
+        nodes, runs = superlink.node_counts(), superlink.run_counts()
         for state in NODE_STATES:
             samples.set("dqnfed_nodes", nodes[state], state)
         for state in RUN_STATES:
             samples.set("dqnfed_flower_runs", runs[state], state)
-        for node in standing.nodes[: self.options.node_series]:
+        for node in superlink.nodes[: self.options.node_series]:
             samples.set("dqnfed_node_online", node.state == "online", node.id)
 
     def _watch(self) -> None:
@@ -195,22 +197,56 @@ class Exporter:
             self._ended.wait(self.options.interval)
 
 
+class FaultLog:
+    """Logs faults that last: when they begin or change, and again when they come back."""
+
+    def __init__(self) -> None:
+        self._logged: dict[str, frozenset[str]] = {}
+
+    def log_on_change(self, faults: Mapping[str, str]) -> None:
+        """Log what is new.
+
+        Parameters
+        ----------
+        faults : Mapping[str, str]
+            Everything that is at fault now, and why. What is no longer at fault is forgotten.
+        """
+        before = self._logged
+        known = {what: before.get(what, frozenset()) | {why} for what, why in faults.items()}
+        self._logged = {what: whys if len(whys) <= WORDINGS else frozenset() for what, whys in known.items()}
+        for what, why in faults.items():
+            if why not in before.get(what, ()):
+                logger.warning("%s: %s", what, why)
+
+
+def _measure_disks(samples: Samples, paths: Sequence[Path]) -> None:
+    """Free space and size of the file systems of `paths`; one that is gone has no series."""
+    samples.forget("dqnfed_disk_free_bytes")
+    samples.forget("dqnfed_disk_size_bytes")
+    for path in paths:
+        try:
+            usage = shutil.disk_usage(path)
+        except OSError:
+            continue
+        samples.set("dqnfed_disk_free_bytes", usage.free, str(path))
+        samples.set("dqnfed_disk_size_bytes", usage.total, str(path))
+
+
+def _expiry(file: Path) -> float:
+    """When a certificate ends, seconds since 1970: of a chain the one that ends first."""
+    try:
+        chain = x509.load_pem_x509_certificates(file.read_bytes())
+    except (OSError, ValueError):
+        return math.nan
+    return min(certificate.not_valid_after_utc.timestamp() for certificate in chain)
+
+
 def _summary(run: RunFile) -> dict[str, Any]:
     figures = {name.removeprefix("dqnfed_"): value for name, value in run.figures.items()}
     return {
         "name": run.name,
         "state": run.state,
         **run.info,
-        **{key: _number(figures.get(key)) for key in SUMMARY},
-        "last_round": _number(figures.get("last_round_timestamp_seconds")),
+        **{key: figures.get(key) for key in SUMMARY},
+        "last_round": figures.get("last_round_timestamp_seconds"),
     }
-
-
-def _known(standing: Standing) -> dict[str, Any]:
-    return {key: _number(value) if isinstance(value, float) else value for key, value in asdict(standing).items()} | {
-        "node_counts": dict(standing.node_counts())
-    }
-
-
-def _number(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None

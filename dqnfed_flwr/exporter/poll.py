@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from dqnfed_flwr.errors import ConfigError, RunError
-from dqnfed_flwr.exporter.metrics import NODE_STATES, RUN_STATES
 
+NODE_STATES = ("online", "offline", "registered", "other")
+"""`registered` nodes have never been online since they were registered; `offline` ones were, and are gone."""
+RUN_STATES = ("pending", "starting", "running", "completed", "failed", "stopped", "other")
 RUNS = 100
 """Runs that the SuperLink is asked for, the latest."""
 
@@ -42,7 +44,7 @@ class FlowerRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class SuperlinkState:
     """What the last poll found; nodes and runs are empty after one that failed, for what they were may be wrong."""
 
     up: bool = False
@@ -71,7 +73,7 @@ class Poll:
     timeout : float
         Seconds that each of the two commands may take.
     flwr : Sequence[str]
-        The command; by default the one beside this Python, else the one on the path.
+        The command; by default the one next to this Python, else the one on the path.
     environment : Mapping[str, str] | None
         Of the command; None for that of this process.
     """
@@ -86,7 +88,7 @@ class Poll:
         self._flwr = list(flwr) or [find_flwr()]
         self._connection, self._timeout = connection, timeout
         self._environment = os.environ if environment is None else environment
-        self.standing = Standing()
+        self.state = SuperlinkState()
         self.ok = self.failed = 0
 
     def demand_connection(self) -> None:
@@ -100,24 +102,24 @@ class Poll:
         try:
             self._ask("runs", "list", "--limit", "1")
         except (RunError, OSError) as error:
-            told = " ".join(str(error).split())
-            if "not found in the Flower configuration file" in told:
-                raise ConfigError(f"{told} CONNECTION may also be the folder of `dqnfed deploy init`") from None
+            words = " ".join(str(error).split())
+            if "not found in the Flower configuration file" in words:
+                raise ConfigError(f"{words} CONNECTION may also be the folder of `dqnfed deploy init`") from None
 
-    def poll(self) -> Standing:
-        """Ask for nodes and runs; never raises, a failure is in the standing."""
-        since, at = time.perf_counter(), self.standing.at
+    def poll(self) -> SuperlinkState:
+        """Ask for nodes and runs; never raises, a failure is in the state."""
+        since, at = time.perf_counter(), self.state.at
         try:
             nodes = [_node(item) for item in self._ask("nodes", "supernode", "list")]
             runs = [_run(item) for item in self._ask("runs", "list", "--limit", str(RUNS))]
         except (RunError, OSError, LookupError, TypeError, AttributeError) as error:
             self.failed += 1
-            self.standing = Standing(False, at, time.perf_counter() - since, str(error))
+            self.state = SuperlinkState(False, at, time.perf_counter() - since, str(error))
         else:
             self.ok += 1
             known = [node for node in nodes if node.state not in ("unregistered", "deleted")]
-            self.standing = Standing(True, time.time(), time.perf_counter() - since, "", known, runs)
-        return self.standing
+            self.state = SuperlinkState(True, time.time(), time.perf_counter() - since, "", known, runs)
+        return self.state
 
     def _ask(self, key: str, *words: str) -> list[dict[str, Any]]:
         command = [*self._flwr, *words, self._connection, "--format", "json"]

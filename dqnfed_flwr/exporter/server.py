@@ -17,11 +17,11 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.exporter.exporter import Exporter
-from dqnfed_flwr.exporter.webconfig import Doorkeeper, Tls, WebConfig
+from dqnfed_flwr.exporter.webconfig import BasicAuth, Tls, WebConfig
 
 CONNECTIONS = 32
 """Connections served at the same time; more are closed at once."""
-PATIENCE = 10.0
+SILENCE = 10.0
 """Seconds that a client may be silent."""
 JSON, HTML, PLAIN = "application/json", "text/html; charset=utf-8", "text/plain; charset=utf-8"
 POLICY = (
@@ -57,7 +57,7 @@ class Server(ThreadingHTTPServer):
 
     def __init__(self, exporter: Exporter, address: str, port: int, web: WebConfig) -> None:
         self.exporter = exporter
-        self.doorkeeper = Doorkeeper(web.users)
+        self.basic_auth = BasicAuth(web.users)
         self.page = files("dqnfed_flwr.exporter").joinpath("dashboard.html").read_bytes()
         self._secure = Secure(web.tls) if web.tls else None
         self._free = threading.BoundedSemaphore(CONNECTIONS)
@@ -94,7 +94,7 @@ class Server(ThreadingHTTPServer):
 
     def finish_request(self, request: Any, client_address: Any) -> None:
         """Shake hands where TLS is asked for, then answer."""
-        request.settimeout(PATIENCE)
+        request.settimeout(SILENCE)
         if self._secure is None:
             super().finish_request(request, client_address)
             return
@@ -136,14 +136,14 @@ class Handler(BaseHTTPRequestHandler):
     server_version = "dqnfed-exporter"
     sys_version = ""
     protocol_version = "HTTP/1.1"
-    timeout = PATIENCE
+    timeout = SILENCE
 
     def do_GET(self) -> None:
         """Answer with a body."""
         path = unquote(urlsplit(self.path).path)
         if path == "/health":
             self._health()
-        elif not self.server.doorkeeper.admits(self.headers.get("Authorization")):
+        elif not self.server.basic_auth.admits(self.headers.get("Authorization")):
             self._send(HTTPStatus.UNAUTHORIZED, b"a name and a password are needed\n")
         else:
             try:

@@ -96,7 +96,7 @@ def read_web_config(path: Path) -> WebConfig:
     return WebConfig(tls, users)
 
 
-class Doorkeeper:
+class BasicAuth:
     """Checks `Authorization` headers against the users of a web configuration.
 
     bcrypt is slow on purpose. A header that was right once is remembered as a keyed hash, so that only the first scrape

@@ -20,13 +20,14 @@ if TYPE_CHECKING:
     from torch import nn
 
 _BUILDERS = {
-    "logistic": "dqnfed_flwr.models.dense",
-    "mlp": "dqnfed_flwr.models.dense",
-    "cnn": "dqnfed_flwr.models.cnn",
-    "resnet18-gn": "dqnfed_flwr.models.resnet",
-    "char-lstm": "dqnfed_flwr.models.lstm",
-    "char-lstm-small": "dqnfed_flwr.models.lstm",
+    "logistic": "feedforward",
+    "mlp": "feedforward",
+    "cnn": "feedforward",
+    "resnet18-gn": "feedforward",
+    "char-lstm": "lstm",
+    "char-lstm-small": "lstm",
 }
+"""Models by name, and the module that builds each."""
 MODELS = tuple(_BUILDERS)
 
 
@@ -90,5 +91,5 @@ def check_name(name: str) -> None:
 def _builder(name: str) -> Callable[..., object]:
     if name not in _BUILDERS:
         return partial(call_function, name, "model", ModelError)
-    builder: Callable[..., object] = getattr(import_module(_BUILDERS[name]), name.replace("-", "_"))
+    builder: Callable[..., object] = getattr(import_module(f"{__name__}.{_BUILDERS[name]}"), name.replace("-", "_"))
     return builder

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from dqnfed_flwr.data.describe import ClientSummary
+    from dqnfed_flwr.data.clients import ClientSummary
 
 WIDEST = 12
 """Classes that have a column each; of more, the largest are named."""

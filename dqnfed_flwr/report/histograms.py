@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.colors import LinearSegmentedColormap
 
-    from dqnfed_flwr.data.describe import ClientSummary
+    from dqnfed_flwr.data.clients import ClientSummary
 
 WIDEST_TITLE = 80
 """Characters above the picture."""

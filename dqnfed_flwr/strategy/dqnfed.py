@@ -25,8 +25,8 @@ from dqnfed_flwr.strategy.origin import Origin
 from dqnfed_flwr.strategy.outcome import Outcome, final_outcome, note_round
 from dqnfed_flwr.strategy.roster import Roster
 from dqnfed_flwr.strategy.state import RunState
+from dqnfed_flwr.telemetry.event_log import Patience
 from dqnfed_flwr.telemetry.events import Listener, RoundEvent
-from dqnfed_flwr.telemetry.patience import Patience
 
 NOT_KNOWN = Origin()
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]

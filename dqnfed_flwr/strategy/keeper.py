@@ -25,9 +25,8 @@ from dqnfed_flwr.strategy.origin import Origin
 from dqnfed_flwr.strategy.snapshot import pack_state, unpack_state
 from dqnfed_flwr.strategy.state import RunState, reopen
 from dqnfed_flwr.strategy.vectors import Arrays
+from dqnfed_flwr.telemetry.event_log import Patience, read_events
 from dqnfed_flwr.telemetry.events import RoundEvent
-from dqnfed_flwr.telemetry.log import read_events
-from dqnfed_flwr.telemetry.patience import Patience
 from dqnfed_flwr.version import package_version
 
 

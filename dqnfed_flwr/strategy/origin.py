@@ -16,7 +16,7 @@ class Origin:
     Attributes
     ----------
     fingerprint : str | None
-        Of the data, see `dqnfed_flwr.data.fingerprint`; None where the server does not see them.
+        Of the data, see `dqnfed_flwr.data.sets.fingerprint`; None where the server does not see them.
     commits : tuple[str | None, ...]
         Of the code, in the order in which the run went on with them; None for one that is not known.
     """

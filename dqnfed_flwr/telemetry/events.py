@@ -1,4 +1,4 @@
-"""The event of a round, and who listens to it.
+"""The event of a round, who listens to it, and what the rounds of a run come to.
 
 A line of `events.jsonl` is one `RoundEvent` in JSON, non-finite numbers as null. Field by field:
 """
@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 
 from dqnfed_flwr.fairness import improved_ratio
+from dqnfed_flwr.guarantee.claims import CONTRADICTION
 from dqnfed_flwr.guarantee.harm import not_above
 
 EVENT_SCHEMA = 1
@@ -149,7 +152,7 @@ class RoundEvent:
         """One line of JSON."""
         infinite = [c for c, loss in zip(self.participants, self.losses_after, strict=True) if math.isinf(loss)]
         derived = {name: getattr(self, name) for name in DERIVED}
-        return json.dumps(_finite({**asdict(self), INFINITE: infinite, **derived}), separators=(",", ":"))
+        return json.dumps(finite({**asdict(self), INFINITE: infinite, **derived}), separators=(",", ":"))
 
     @classmethod
     def from_json(cls, line: str) -> RoundEvent:
@@ -204,15 +207,87 @@ class Listener(Protocol):
         """The run ended, in whatever way."""
 
 
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Counts and means over the rounds of a run.
+
+    Attributes
+    ----------
+    rounds, moved : int
+        Rounds settled, and those of them that changed the model.
+    judged, improved : int
+        Rounds that changed the model and after which somebody answered again; those of them in which no loss rose.
+    improved_ratio, unharmed_ratio : float
+        Means over the judged rounds of those of the events; NaN where there is none.
+    asked, heard : float
+        Clients a round that were asked for a gradient, and whose gradients made the step; NaN without rounds.
+    overruled, harmed, refused, contradicted : Mapping[int, int]
+        Rounds in which each client was overruled, was harmed, turned a candidate down, and was not heard because it
+        contradicted itself; none with 0.
+    """
+
+    rounds: int
+    moved: int
+    judged: int
+    improved: int
+    improved_ratio: float
+    unharmed_ratio: float
+    asked: float
+    heard: float
+    overruled: Mapping[int, int]
+    harmed: Mapping[int, int]
+    refused: Mapping[int, int]
+    contradicted: Mapping[int, int]
+
+    @classmethod
+    def of(cls, events: Sequence[RoundEvent]) -> Totals:
+        """Those of these rounds."""
+        moved = [event for event in events if event.moved]
+        judged = [event for event in moved if not math.isnan(event.improved_ratio)]
+        return cls(
+            rounds=len(events),
+            moved=len(moved),
+            judged=len(judged),
+            improved=sum(event.improved_ratio == 1 for event in judged),
+            improved_ratio=mean(event.improved_ratio for event in judged),
+            unharmed_ratio=mean(event.unharmed_ratio for event in judged),
+            asked=mean(event.asked for event in events),
+            heard=mean(len(event.heard) for event in events),
+            overruled=_count(event.overruled for event in events),
+            harmed=_count(event.harmed for event in events),
+            refused=_count(event.refused for event in events),
+            contradicted=_count(
+                {drop.client for drop in event.dropped if drop.reason == CONTRADICTION} for event in events
+            ),
+        )
+
+    @property
+    def holding_up(self) -> dict[int, int]:
+        """Clients that turned candidates down in more than half of all rounds, and in how many, the most first."""
+        found = {client: count for client, count in self.refused.items() if 2 * count > self.rounds}
+        return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
+
+
+def mean(values: Iterable[float]) -> float:
+    """Arithmetic mean; NaN of no values."""
+    known = list(values)
+    return sum(known) / len(known) if known else math.nan
+
+
+def finite(value: Any) -> Any:
+    """What JSON can hold of a value: null for a float that is not finite, dictionaries with keys of text."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [finite(item) for item in value]
+    return value
+
+
 def _number(value: float | None) -> float:
     return math.nan if value is None else float(value)
 
 
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {str(key): _finite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return value
+def _count(clients: Iterable[Iterable[int]]) -> dict[int, int]:
+    return dict(sorted(Counter(client for each in clients for client in each).items()))

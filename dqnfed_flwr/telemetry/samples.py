@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import inf, isinf
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -83,10 +83,10 @@ class Samples:
     def collect(self) -> Iterator[Family]:
         """The families, as prometheus-client asks for them; metrics without a series are left out."""
         for metric in self._metrics.values():
-            if metric.kind == "histogram":
-                yield from _histogram(metric, self._observed[metric.name])
-            elif self._values[metric.name]:
-                yield _plain(metric, self._values[metric.name])
+            if observed := self._observed[metric.name]:
+                yield _histogram(metric, observed)
+            elif values := self._values[metric.name]:
+                yield _plain(metric, values)
 
     def exposition(self) -> bytes:
         """Prometheus' text format, version 0.0.4."""
@@ -106,13 +106,18 @@ def _plain(metric: Metric, series: dict[Labels, float]) -> Family:
     return family
 
 
-def _histogram(metric: Metric, series: dict[Labels, list[float]]) -> Iterator[Family]:
-    if not series:
-        return
+def _histogram(metric: Metric, series: dict[Labels, list[float]]) -> Family:
     family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
     for labels, counts in series.items():
-        family.add_metric(labels, _cumulative(counts[:-1]), counts[-1])
-    yield family
+        buckets = [
+            (_bound(bound), total) for bound, total in zip((*SECONDS, inf), accumulate(counts[:-1]), strict=True)
+        ]
+        family.add_metric(labels, buckets, counts[-1])
+    return family
+
+
+def _bound(seconds: float) -> str:
+    return "+Inf" if isinf(seconds) else str(seconds)
 
 
 def _labels(metric: Metric, sample: Sample) -> Labels:
@@ -132,11 +137,3 @@ def _counted(metric: Metric, samples: Sequence[Sample]) -> dict[Labels, list[flo
         labels: [now - before for before, now in pairwise([0.0, *found])] + [sums[labels]]
         for labels, found in buckets.items()
     }
-
-
-def _cumulative(counts: Sequence[float]) -> list[tuple[str, float]]:
-    buckets, total = [], 0.0
-    for bound, count in zip((*SECONDS, inf), counts, strict=True):
-        total += count
-        buckets.append(("+Inf" if isinf(bound) else str(bound), total))
-    return buckets

@@ -13,8 +13,8 @@ import pytest
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.result import read_result
 from dqnfed_flwr.run_files import EVENTS, MODEL
+from dqnfed_flwr.telemetry.event_log import read_events
 from dqnfed_flwr.telemetry.events import RoundEvent
-from dqnfed_flwr.telemetry.log import read_events
 from tests.helpers import devices
 from tests.helpers.federation import Loopback, loopback, node
 from tests.helpers.netns import SERVER, Host, Missing, hosts

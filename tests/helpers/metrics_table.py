@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dqnfed_flwr.exporter.metrics import EXPORTER_METRICS
-from dqnfed_flwr.telemetry.metrics import CLIENT_METRICS, RUN_METRICS, Metric
+from dqnfed_flwr.telemetry.metrics import CLIENT_METRICS, EXPORTER_METRICS, RUN_METRICS, Metric
 from tests.helpers.monitoring import rules
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "metrics.md"

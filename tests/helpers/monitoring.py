@@ -10,8 +10,7 @@ from typing import Any
 
 import yaml
 
-from dqnfed_flwr.exporter.metrics import EXPORTER_METRICS
-from dqnfed_flwr.telemetry.metrics import CLIENT_METRICS, RUN_METRICS
+from dqnfed_flwr.telemetry.metrics import CLIENT_METRICS, EXPORTER_METRICS, RUN_METRICS
 
 ROOT = Path(__file__).parents[2]
 PROMETHEUS = ROOT / "deploy" / "prometheus"

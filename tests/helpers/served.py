@@ -21,7 +21,7 @@ from dqnfed_flwr.exporter.exporter import Exporter
 from dqnfed_flwr.exporter.server import Server
 from dqnfed_flwr.exporter.webconfig import WebConfig
 from dqnfed_flwr.telemetry.events import DroppedClient
-from dqnfed_flwr.telemetry.prometheus import RunMetrics
+from dqnfed_flwr.telemetry.metric_files import RunMetrics
 from dqnfed_flwr.telemetry.run_samples import RunCard
 from tests.helpers.runs import make_event
 

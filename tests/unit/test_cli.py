@@ -24,8 +24,8 @@ from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine import run as engine_run
 from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.errors import DataError, ModelError, QuorumError
+from dqnfed_flwr.telemetry.event_log import EventLog
 from dqnfed_flwr.telemetry.events import Listener, RoundEvent
-from dqnfed_flwr.telemetry.log import EventLog
 from tests.helpers.runs import make_event, make_result
 
 EVENTS = [make_event(1, (0.4, 0.5, 0.6, 0.7)), make_event(2, (0.5, 0.6, 0.7, 0.8), rho=0.75)]

@@ -3,8 +3,10 @@ from __future__ import annotations
 import csv
 import io
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import cast
 
 import numpy as np
@@ -15,7 +17,7 @@ from typer.testing import CliRunner
 
 from dqnfed_flwr.cli.app import app
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.data.describe import ClientSummary, summarise
+from dqnfed_flwr.data.clients import ClientSummary, summarise
 from dqnfed_flwr.data.published_images import Size
 from dqnfed_flwr.errors import RunError
 from dqnfed_flwr.experiments import load_config
@@ -78,6 +80,20 @@ def test_describe_shows_noise() -> None:
     assert 0 < len(noisy) < 6
     assert f"{len(noisy)} clients have wrong labels" in result.output
     assert f"{100 * noisy[0].wrong / noisy[0].samples:.0f} %" in result.output
+
+
+def test_describe_names_a_function_as_what_deals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(settings: Mapping[str, object], partition: int, clients: int) -> Mapping[str, object]:
+        return {"x_train": [[0.5], [1.5]], "y_train": [0, 1], "x_test": [[2.5]], "y_test": [1], "num_classes": 3}
+
+    module = ModuleType("my_own_sets")
+    vars(module).update(load=load)
+    monkeypatch.setitem(sys.modules, "my_own_sets", module)
+    result = dqnfed("data", "describe", "digits", "--set", "data=my_own_sets:load")
+    assert result.exit_code == 0, result.output
+    assert "my_own_sets:load, own function, seed" in result.output
+    assert "dirichlet" not in result.output
+    assert "split.alpha" not in result.output
 
 
 def summarise_shipped(name: str) -> list[ClientSummary]:

@@ -23,8 +23,8 @@ from dqnfed_flwr.report.page.document import Section
 from dqnfed_flwr.report.plots import COLOURS, plot_runs
 from dqnfed_flwr.report.progress import LineProgress, LiveProgress, progress_listener
 from dqnfed_flwr.report.table import human_bytes, summary_table
+from dqnfed_flwr.telemetry.event_log import EventLog
 from dqnfed_flwr.telemetry.events import DroppedClient, Listener, RoundEvent
-from dqnfed_flwr.telemetry.log import EventLog
 from tests.helpers.comparisons import make_comparison
 from tests.helpers.runs import make_event, make_result
 

@@ -9,7 +9,7 @@ import pytest
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.report.page import write_report
-from dqnfed_flwr.telemetry.log import EventLog
+from dqnfed_flwr.telemetry.event_log import EventLog
 from tests.helpers.runs import make_event, make_result
 
 

@@ -15,7 +15,7 @@ from dqnfed_flwr.compare import conduct as conduct_module
 from dqnfed_flwr.compare.crew import Watcher
 from dqnfed_flwr.compare.plan import Job
 from dqnfed_flwr.engine.run import Engine
-from dqnfed_flwr.telemetry.log import EventLog
+from dqnfed_flwr.telemetry.event_log import EventLog
 from tests.helpers.comparisons import with_validation
 from tests.helpers.runs import make_event, make_result
 

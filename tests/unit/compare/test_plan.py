@@ -246,7 +246,7 @@ def test_data_are_looked_at_once_and_only_for_runs_that_are_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    monkeypatch.setattr("dqnfed_flwr.data.fingerprint.fingerprint", asked.append)
+    monkeypatch.setattr("dqnfed_flwr.data.sets.fingerprint", asked.append)
     jobs = plan(tmp_path).possible()
     assert asked == []
     for job in jobs:

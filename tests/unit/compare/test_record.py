@@ -11,8 +11,8 @@ from dqnfed_flwr.compare.plan import Job
 from dqnfed_flwr.compare.record import ANEW, read_record
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.result import RunResult
+from dqnfed_flwr.telemetry.event_log import EventLog
 from dqnfed_flwr.telemetry.events import RoundEvent
-from dqnfed_flwr.telemetry.log import EventLog
 from tests.helpers.comparisons import with_validation
 from tests.helpers.runs import make_event, make_result
 

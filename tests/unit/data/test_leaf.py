@@ -9,7 +9,7 @@ import pytest
 
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.data import load_client, load_dataset
-from dqnfed_flwr.data.text import ALPHABET, LENGTH
+from dqnfed_flwr.data.leaf import ALPHABET, LENGTH
 from dqnfed_flwr.errors import DataError
 from tests.helpers.published import write_leaf
 

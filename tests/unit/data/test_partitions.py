@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from dqnfed_flwr.data import partitions
-from dqnfed_flwr.data.apportion import IntArray
+from dqnfed_flwr.data.dataset import IntArray
 from dqnfed_flwr.errors import DataError
 
 CLASSES = 10

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from dqnfed_flwr.data import load_dataset, store
-from dqnfed_flwr.data.catalogue import catalogue, npz_of
 from dqnfed_flwr.data.forms import FORMS, NAMED
-from dqnfed_flwr.data.sets import is_function
+from dqnfed_flwr.data.sets import catalogue, is_function, npz_of
 from dqnfed_flwr.data.sources import is_source, parse, paths_in
 from dqnfed_flwr.data.store import Arrays, kept
 from dqnfed_flwr.data.torchvision_sets import TORCHVISION_SETS

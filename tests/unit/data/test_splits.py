@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from dqnfed_flwr.data import partitions
-from dqnfed_flwr.data.apportion import IntArray
+from dqnfed_flwr.data.dataset import IntArray
 from dqnfed_flwr.data.splits import like_train, stratified
 from dqnfed_flwr.errors import DataError
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dqnfed_flwr.data import load_dataset, next_words, tff
+from dqnfed_flwr.data import load_dataset, tff
 from dqnfed_flwr.errors import DataError
 from tests.helpers.published import write_h5
 
@@ -198,7 +198,7 @@ def test_more_sentences_than_fit_are_counted_first(root: Path, monkeypatch: pyte
         load_dataset(f"tff:{root}")
     assert load_dataset(f"tff:{root},sentences=1").x_train.shape == (2, 20)
     monkeypatch.setattr(tff, "MOST_SENTENCES", 2)
-    monkeypatch.setattr(next_words, "MOST_VALUES", 5 * 21 - 1)
+    monkeypatch.setattr(tff, "MOST_VALUES", 5 * 21 - 1)
     with pytest.raises(DataError, match=r"the train part: the windows of these sentences are .* GiB"):
         load_dataset(f"tff:{root}")
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dqnfed_flwr.data import _torchvision, load_dataset, torchvision_sets
+from dqnfed_flwr.data import load_dataset, torchvision_sets
 from dqnfed_flwr.data.published_images import Size
 from dqnfed_flwr.errors import DataError
 from tests.helpers.file_server import FileServer, file_server
@@ -128,10 +128,10 @@ def test_unknown_set_lists_the_known() -> None:
 
 def test_without_torchvision_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "torchvision", raising=False)
-    monkeypatch.setattr(_torchvision, "find_spec", lambda _: None)
+    monkeypatch.setattr(torchvision_sets, "find_spec", lambda _: None)
 
     with pytest.raises(DataError, match="torchvision, which is not installed"):
-        _torchvision.torchvision_datasets()
+        torchvision_sets.torchvision_datasets()
 
 
 @pytest.mark.parametrize("loads", [True, False])
@@ -140,19 +140,19 @@ def test_operators_are_declared_only_where_the_library_does_not_load(
 ) -> None:
     declared: list[bool] = []
     monkeypatch.delitem(sys.modules, "torchvision", raising=False)
-    monkeypatch.setattr(_torchvision, "find_spec", lambda _: SimpleNamespace(origin="/package/__init__.py"))
-    monkeypatch.setattr(_torchvision, "_operators_load", lambda _: loads)
-    monkeypatch.setattr(_torchvision, "_declare_operators", lambda: declared.append(True))
-    monkeypatch.setattr(_torchvision, "import_module", ModuleType)
+    monkeypatch.setattr(torchvision_sets, "find_spec", lambda _: SimpleNamespace(origin="/package/__init__.py"))
+    monkeypatch.setattr(torchvision_sets, "_operators_load", lambda _: loads)
+    monkeypatch.setattr(torchvision_sets, "_declare_operators", lambda: declared.append(True))
+    monkeypatch.setattr(torchvision_sets, "import_module", ModuleType)
 
-    assert _torchvision.torchvision_datasets().__name__ == "torchvision.datasets"
+    assert torchvision_sets.torchvision_datasets().__name__ == "torchvision.datasets"
     assert declared == ([] if loads else [True])
 
 
 def test_a_library_that_is_absent_or_broken_does_not_load(tmp_path: Path) -> None:
-    assert not _torchvision._operators_load(tmp_path)
+    assert not torchvision_sets._operators_load(tmp_path)
     (tmp_path / "_C.so").write_bytes(b"no library")
-    assert not _torchvision._operators_load(tmp_path)
+    assert not torchvision_sets._operators_load(tmp_path)
 
 
 class Archived(FakeSet):
@@ -214,7 +214,7 @@ def test_an_archive_that_is_cut_short_says_what_to_do(
 @pytest.mark.skipif(find_spec("torchvision") is None, reason="needs torchvision")
 @pytest.mark.parametrize("name", sorted(torchvision_sets.TORCHVISION_SETS))
 def test_torchvision_names_archives_and_sums(name: str) -> None:
-    make = getattr(_torchvision.torchvision_datasets(), torchvision_sets.TORCHVISION_SETS[name].class_name)
+    make = getattr(torchvision_sets.torchvision_datasets(), torchvision_sets.TORCHVISION_SETS[name].class_name)
 
     found = list(torchvision_sets.archives(make))
 
@@ -245,7 +245,7 @@ def test_reads_the_published_file_format(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 @pytest.mark.skipif(find_spec("torchvision") is None, reason="needs torchvision")
 def test_torchvision_unpacks_what_was_fetched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    mnist = _torchvision.torchvision_datasets().MNIST
+    mnist = torchvision_sets.torchvision_datasets().MNIST
     images = np.random.default_rng(0).integers(0, 256, (10, 28, 28), dtype=np.uint8)
     contents = {
         "images-idx3": struct.pack(">4i", 0x803, 10, 28, 28) + images.tobytes(),

@@ -13,8 +13,7 @@ from dqnfed_flwr.engine.card import card_of
 from dqnfed_flwr.engine.ending import MARK, NAMED, early_end, early_end_in, held_up
 from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.engine.run import run
-from dqnfed_flwr.telemetry.events import RoundEvent
-from dqnfed_flwr.telemetry.totals import Totals
+from dqnfed_flwr.telemetry.events import RoundEvent, Totals
 from tests.helpers.runs import TINY, make_event, make_result
 
 
@@ -81,9 +80,9 @@ def test_totals_count_what_moved_the_model() -> None:
     events = [make_event(1, None, rho=0.5), stayed(2, refused=[0]), make_event(3, None), unknown]
     totals = Totals.of(events)
     assert (totals.rounds, totals.moved, totals.judged, totals.improved) == (4, 3, 2, 1)
-    assert (totals.rho, totals.unharmed, totals.asked, totals.heard) == (0.75, 0.75, 4.5, 4.0)
+    assert (totals.improved_ratio, totals.unharmed_ratio, totals.asked, totals.heard) == (0.75, 0.75, 4.5, 4.0)
     assert (totals.harmed, totals.refused, totals.overruled) == ({2: 1, 3: 1}, {0: 1}, {})
-    assert math.isnan(Totals.of([]).rho)
+    assert math.isnan(Totals.of([]).improved_ratio)
 
 
 def test_who_refuses_in_most_rounds_holds_up_the_others() -> None:

@@ -13,8 +13,8 @@ from dqnfed_flwr.engine import flower, flwr_command
 from dqnfed_flwr.engine.flower import run_flower, superlink, write_app
 from dqnfed_flwr.engine.flwr_command import FlwrCommand, program, run_status
 from dqnfed_flwr.errors import RunError
+from dqnfed_flwr.telemetry.event_log import EventLog
 from dqnfed_flwr.telemetry.events import RoundEvent
-from dqnfed_flwr.telemetry.log import EventLog
 from tests.helpers.runs import make_event
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.data.fingerprint import fingerprint
+from dqnfed_flwr.data.sets import fingerprint
 from dqnfed_flwr.engine import serve as serve_module
 from dqnfed_flwr.engine.result import read_result
 from dqnfed_flwr.engine.run import run

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dqnfed_flwr.exporter.exporter import Exporter, Options
+from dqnfed_flwr.exporter.exporter import Exporter, ExporterOptions
 from dqnfed_flwr.exporter.poll import Poll
 from tests.helpers.served import NODES, RUNS, serving, write_run
 
@@ -41,7 +41,7 @@ def test_a_browser_shows_runs_clients_and_nodes(tmp_path: Path) -> None:
     directory = tmp_path / "metrics"
     directory.mkdir()
     write_run(directory, 'r"><img src=x onerror=alert(1)>', 12, rhos=[1.0, 0.5] * 6)
-    exporter = Exporter(Options(directory), Poll("there", flwr=[str(command)]))
+    exporter = Exporter(ExporterOptions(directory), Poll("there", flwr=[str(command)]))
     exporter.look()
     with serving(exporter) as server:
         browser = [

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dqnfed_flwr.exporter.exporter import Exporter, Options
+from dqnfed_flwr.exporter.exporter import Exporter, ExporterOptions
 from dqnfed_flwr.exporter.poll import Poll
 from tests.helpers.served import NODES, RUNS, Series, series
 
@@ -33,7 +33,7 @@ def command(tmp_path: Path) -> Path:
 
 
 def exported(tmp_path: Path, poll: Poll, **options: int) -> Series:
-    exporter = Exporter(Options(tmp_path, **options), poll)  # type: ignore[arg-type]
+    exporter = Exporter(ExporterOptions(tmp_path, **options), poll)  # type: ignore[arg-type]
     exporter.look()
     return series(exporter.exposition().decode())
 
@@ -69,7 +69,7 @@ def test_nodes_have_series_only_when_asked_for_and_not_more(tmp_path: Path, comm
 )
 def test_a_failed_poll_is_counted_and_old_states_are_withdrawn(tmp_path: Path, command: Path, answer: str) -> None:
     poll = Poll("there", flwr=[str(command)])
-    exporter = Exporter(Options(tmp_path), poll)
+    exporter = Exporter(ExporterOptions(tmp_path), poll)
     exporter.look()
     (tmp_path / "nodes.txt").write_text(answer)
     exporter.look()
@@ -78,13 +78,13 @@ def test_a_failed_poll_is_counted_and_old_states_are_withdrawn(tmp_path: Path, c
     assert found["dqnfed_superlink_polls_total", frozenset({("result", "failed")})] == 1
     assert found["dqnfed_superlink_polls_total", frozenset({("result", "ok")})] == 1
     assert not [name for name, _ in found if name in ("dqnfed_nodes", "dqnfed_flower_runs")]
-    assert poll.standing.error
+    assert poll.state.error
 
 
 def test_a_superlink_that_goes_away_twice_is_told_twice(
     tmp_path: Path, command: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    exporter = Exporter(Options(tmp_path), Poll("there", flwr=[str(command)]))
+    exporter = Exporter(ExporterOptions(tmp_path), Poll("there", flwr=[str(command)]))
     away, well = '{"success": false, "error-message": "gone"}', json.dumps(NODES)
     for answer in (away, away, well, away):
         (tmp_path / "nodes.txt").write_text(answer)
@@ -102,9 +102,9 @@ def test_a_command_that_hangs_is_ended_with_all_it_started(tmp_path: Path) -> No
     command.write_text(f"#!/bin/sh\nsleep 60 & echo $! > {tmp_path}/child\nwait\n")
     command.chmod(0o755)
     since = time.monotonic()
-    standing = Poll("there", timeout=0.5, flwr=[str(command)]).poll()
+    found = Poll("there", timeout=0.5, flwr=[str(command)]).poll()
     assert time.monotonic() - since < 5
-    assert "no answer within 0.5 s" in standing.error
+    assert "no answer within 0.5 s" in found.error
     child = int((tmp_path / "child").read_text())
     for _ in range(50):
         try:

@@ -23,11 +23,11 @@ from dqnfed_flwr.deploy.plan import Federation, Node
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.exporter import poll
 from dqnfed_flwr.exporter import server as server_module
-from dqnfed_flwr.exporter.exporter import Exporter, Options
-from dqnfed_flwr.exporter.metrics import EXPORTER_METRICS
+from dqnfed_flwr.exporter.exporter import Exporter, ExporterOptions
 from dqnfed_flwr.exporter.poll import Poll
 from dqnfed_flwr.exporter.server import Server
 from dqnfed_flwr.exporter.webconfig import WebConfig, read_web_config
+from dqnfed_flwr.telemetry.metrics import EXPORTER_METRICS
 from tests.helpers.served import certificate, series, serving, write_run
 
 
@@ -51,7 +51,7 @@ def get(
 
 def test_paths(tmp_path: Path) -> None:
     write_run(tmp_path, "a")
-    with serving(Exporter(Options(tmp_path))) as server:
+    with serving(Exporter(ExporterOptions(tmp_path))) as server:
         status, headers, body = get(server, "/metrics")
         assert (status, headers["content-type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
         assert series(body.decode())["dqnfed_round", frozenset({("run", "a")})] == 3
@@ -73,13 +73,13 @@ def test_paths(tmp_path: Path) -> None:
 def test_a_figure_that_is_infinite_is_none_on_the_page(tmp_path: Path) -> None:
     file = write_run(tmp_path, "a")
     file.write_text(re.sub(r"(?m)^dqnfed_round .*$", "dqnfed_round +Inf", file.read_text()))
-    with serving(Exporter(Options(tmp_path))) as server:
+    with serving(Exporter(ExporterOptions(tmp_path))) as server:
         assert [run["round"] for run in json.loads(get(server, "/api/state.json")[2])["runs"]] == [None]
 
 
 def test_exactly_the_declared_metrics_are_added(tmp_path: Path) -> None:
     cert, _ = certificate(tmp_path / "tls", "x")
-    exporter = Exporter(Options(tmp_path, certificates=(cert,)))
+    exporter = Exporter(ExporterOptions(tmp_path, certificates=(cert,)))
     exporter.look()
     found = {name for name, _ in series(exporter.exposition().decode())}
     of_superlink = {
@@ -91,7 +91,7 @@ def test_exactly_the_declared_metrics_are_added(tmp_path: Path) -> None:
 def test_a_damaged_file_breaks_no_scrape(tmp_path: Path) -> None:
     write_run(tmp_path, "a")
     (tmp_path / "b.prom").write_bytes(b"\x00half")
-    with serving(Exporter(Options(tmp_path))) as server:
+    with serving(Exporter(ExporterOptions(tmp_path))) as server:
         status, _, body = get(server, "/metrics")
         found = series(body.decode())
         assert status == 200
@@ -101,7 +101,7 @@ def test_a_damaged_file_breaks_no_scrape(tmp_path: Path) -> None:
 
 
 def test_a_damage_that_comes_back_is_told_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    exporter = Exporter(Options(tmp_path))
+    exporter = Exporter(ExporterOptions(tmp_path))
     whole = write_run(tmp_path, "a").read_bytes()
     for content in (b"half", b"half", whole, b"half"):
         (tmp_path / "a.prom").write_bytes(content)
@@ -113,7 +113,7 @@ def test_a_damage_that_comes_back_is_told_again(tmp_path: Path, caplog: pytest.L
 def test_a_name_that_is_no_text_breaks_no_scrape_and_no_page(tmp_path: Path) -> None:
     content = write_run(tmp_path, "a").read_bytes()
     (tmp_path / os.fsdecode(b"b\xff.prom")).write_bytes(content)
-    with serving(Exporter(Options(tmp_path))) as server:
+    with serving(Exporter(ExporterOptions(tmp_path))) as server:
         status, _, body = get(server, "/metrics")
         assert (status, series(body.decode())["dqnfed_exporter_damaged_files", frozenset()]) == (200, 1)
         assert json.loads(get(server, "/api/state.json")[2])["damaged"][0]["name"] == "b\\xff"
@@ -126,7 +126,7 @@ def test_what_nobody_foresaw_is_a_500_and_stands_in_the_log(
         raise RuntimeError("what is this?")
 
     monkeypatch.setattr(Exporter, "exposition", broken)
-    with serving(Exporter(Options(tmp_path))) as server:
+    with serving(Exporter(ExporterOptions(tmp_path))) as server:
         assert get(server, "/metrics")[::2] == (500, b"the exporter failed; its log says why\n")
         assert get(server, "/health")[0] == 200
     assert "/metrics: RuntimeError('what is this?')" in caplog.text
@@ -135,7 +135,7 @@ def test_what_nobody_foresaw_is_a_500_and_stands_in_the_log(
 def test_a_directory_that_is_gone_is_a_503_and_no_end(tmp_path: Path) -> None:
     place = tmp_path / "m"
     place.mkdir()
-    with serving(Exporter(Options(place))) as server:
+    with serving(Exporter(ExporterOptions(place))) as server:
         place.rmdir()
         assert get(server, "/health")[0] == get(server, "/metrics")[0] == 503
         place.mkdir()
@@ -146,7 +146,7 @@ def test_disks_and_certificates(tmp_path: Path) -> None:
     cert, _ = certificate(tmp_path / "tls", "x", days=10)
     bad = tmp_path / "bad.pem"
     bad.write_text("no certificate")
-    exporter = Exporter(Options(tmp_path, certificates=(cert, bad), disks=(tmp_path / "gone",)))
+    exporter = Exporter(ExporterOptions(tmp_path, certificates=(cert, bad), disks=(tmp_path / "gone",)))
     exporter.look()
     found = series(exporter.exposition().decode())
     left = found["dqnfed_certificate_expiry_timestamp_seconds", frozenset({("file", str(cert))})] - time.time()
@@ -163,7 +163,7 @@ def test_a_password_is_asked_for_but_not_by_health(tmp_path: Path) -> None:
     hashed = bcrypt.hashpw(b"secret", bcrypt.gensalt(5)).decode()
     config = tmp_path / "web.yml"
     config.write_text(f"basic_auth_users:\n  prometheus: {hashed}\n")
-    with serving(Exporter(Options(tmp_path)), read_web_config(config)) as server:
+    with serving(Exporter(ExporterOptions(tmp_path)), read_web_config(config)) as server:
         status, headers, _ = get(server, "/metrics")
         assert status == 401
         assert headers["www-authenticate"].startswith("Basic ")
@@ -187,7 +187,7 @@ def test_tls_and_a_certificate_that_is_rotated(tmp_path: Path) -> None:
     cert, key = certificate(tmp_path / "tls", "first")
     config = tmp_path / "web.yml"
     config.write_text("tls_server_config:\n  cert_file: tls/cert.pem\n  key_file: tls/key.pem\n")
-    with serving(Exporter(Options(tmp_path)), read_web_config(config)) as server:
+    with serving(Exporter(ExporterOptions(tmp_path)), read_web_config(config)) as server:
         assert server.url.startswith("https://")
         assert get(server, "/health", context=ssl.create_default_context(cafile=cert))[0] == 200
         with pytest.raises((http.client.HTTPException, OSError)):
@@ -236,13 +236,13 @@ def test_a_port_in_use_is_told(tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         with pytest.raises(ConfigError, match=r"--bind 127\.0\.0\.1 --port \d+: cannot listen there .*in use"):
-            Server(Exporter(Options(tmp_path)), "127.0.0.1", taken.getsockname()[1], WebConfig())
+            Server(Exporter(ExporterOptions(tmp_path)), "127.0.0.1", taken.getsockname()[1], WebConfig())
 
 
 def test_silent_clients_do_not_keep_others_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "CONNECTIONS", 3)
     monkeypatch.setattr(server_module.Handler, "timeout", 0.3)
-    with serving(Exporter(Options(tmp_path))) as server:
+    with serving(Exporter(ExporterOptions(tmp_path))) as server:
         silent = [socket.create_connection(("127.0.0.1", int(server.server_address[1]))) for _ in range(3)]
         time.sleep(0.6)
         assert get(server, "/health")[0] == 200
@@ -254,7 +254,7 @@ def test_a_poll_never_delays_a_scrape(tmp_path: Path) -> None:
     command = tmp_path / "flwr"
     command.write_text("#!/bin/sh\nexec sleep 5\n")
     command.chmod(0o755)
-    exporter = Exporter(Options(tmp_path), Poll("there", timeout=3, flwr=[str(command)]))
+    exporter = Exporter(ExporterOptions(tmp_path), Poll("there", timeout=3, flwr=[str(command)]))
     exporter.start()
     time.sleep(0.2)
     since = time.monotonic()

@@ -1,19 +1,16 @@
-"""Events as lines of JSON, and the log that holds them."""
+"""Events as lines of JSON."""
 
 from __future__ import annotations
 
 import json
 import math
 from dataclasses import asdict, replace
-from pathlib import Path
 
 import pytest
 
 from dqnfed_flwr.linalg.least_distance import Status
-from dqnfed_flwr.run_files import EVENTS
 from dqnfed_flwr.strategy.events import most_frequent_reason
 from dqnfed_flwr.telemetry.events import EVENT_SCHEMA, DroppedClient, RoundEvent
-from dqnfed_flwr.telemetry.log import EventLog, read_events
 from tests.helpers.runs import make_event
 
 
@@ -53,60 +50,6 @@ def test_a_line_is_plain_json() -> None:
 def test_a_line_of_another_kind_is_refused(line: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011  # json's own error is one
         RoundEvent.from_json(line)
-
-
-def logged(directory: Path, numbers: range, done: list[RoundEvent] | None = None) -> Path:
-    log = EventLog(directory)
-    log.on_start(9, done or [])
-    for number in numbers:
-        log.on_round(make_event(number, None))
-    log.on_end()
-    return directory / EVENTS
-
-
-def rounds(path: Path, last: int | None = None) -> list[int]:
-    return [event.round for event in read_events(path, last)]
-
-
-def test_the_log_holds_a_line_a_round_as_soon_as_it_is_settled(tmp_path: Path) -> None:
-    log = EventLog(tmp_path)
-    log.on_start(2, [])
-    log.on_round(make_event(1, None))
-    assert rounds(tmp_path / EVENTS) == [1]
-    log.on_round(make_event(2, None))
-    log.on_end()
-    assert rounds(tmp_path / EVENTS) == [1, 2]
-    log.on_end()  # twice does no harm
-    assert [path.name for path in tmp_path.iterdir()] == [EVENTS]
-
-
-def test_a_resumed_log_drops_what_the_checkpoint_did_not_know(tmp_path: Path) -> None:
-    path = logged(tmp_path, range(1, 6))
-    logged(tmp_path, range(4, 7), done=read_events(path, 3))
-    assert rounds(path) == [1, 2, 3, 4, 5, 6]
-
-
-def test_a_new_run_begins_a_new_log(tmp_path: Path) -> None:
-    logged(tmp_path, range(1, 6))
-    assert rounds(logged(tmp_path, range(1, 3))) == [1, 2]
-
-
-def test_a_line_that_a_crash_cut_short_ends_the_log(tmp_path: Path) -> None:
-    path = logged(tmp_path, range(1, 4))
-    path.write_text(path.read_text()[:-20])
-    assert rounds(path) == [1, 2]
-    assert rounds(path, last=1) == [1]
-
-
-def test_bytes_that_are_no_text_end_the_log(tmp_path: Path) -> None:
-    path = logged(tmp_path, range(1, 4))
-    path.write_bytes(path.read_bytes() + b"\xff\xfe\x00")
-    assert rounds(path) == [1, 2, 3]
-
-
-def test_a_missing_log_is_told(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        read_events(tmp_path / EVENTS)
 
 
 def test_the_most_frequent_reason_is_told_with_its_first_and_last_line() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dqnfed_flwr.data import load_dataset
-from dqnfed_flwr.data.text import ALPHABET, LENGTH, tokens, windows
+from dqnfed_flwr.data.leaf import ALPHABET, LENGTH, tokens, windows
 from dqnfed_flwr.errors import DataError
 
 

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from dqnfed_flwr.data import partitions
-from dqnfed_flwr.data.apportion import IntArray
+from dqnfed_flwr.data.dataset import IntArray
 
 pytest.importorskip("flwr_datasets", reason="needs flwr-datasets")
 # datasets sorts with an argument that newer pyarrow calls deprecated

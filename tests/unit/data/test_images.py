@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dqnfed_flwr.data import load_dataset
-from dqnfed_flwr.data.clothing1m import _balanced
+from dqnfed_flwr.data.images import _balanced
 from dqnfed_flwr.errors import DataError
 from tests.helpers.published import write_image
 

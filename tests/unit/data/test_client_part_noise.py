@@ -8,8 +8,7 @@ from scipy import stats
 
 from dqnfed_flwr.config import NoiseSettings, Settings
 from dqnfed_flwr.data import load_client
-from dqnfed_flwr.data.client_part import find_part
-from dqnfed_flwr.data.noise import noise_level, with_noise
+from dqnfed_flwr.data.client_part import find_part, noise_level, with_noise
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.strategy.orders import sample
 

@@ -1,4 +1,4 @@
-"""A full disk: the run waits, says so, loses nothing and goes on by itself."""
+"""The event log, and a full disk: the run waits, says so, loses nothing and goes on by itself."""
 
 from __future__ import annotations
 
@@ -16,13 +16,65 @@ import pytest
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.run_files import CHECKPOINT, EVENTS
-from dqnfed_flwr.telemetry import log as log_module
-from dqnfed_flwr.telemetry import patience as patience_module
+from dqnfed_flwr.telemetry import event_log
+from dqnfed_flwr.telemetry.event_log import LONGEST, EventLog, Patience, read_events
 from dqnfed_flwr.telemetry.events import RoundEvent
-from dqnfed_flwr.telemetry.log import EventLog, read_events
-from dqnfed_flwr.telemetry.patience import LONGEST, Patience
 from tests.helpers.clock import Clock
 from tests.helpers.runs import TINY, make_event
+
+
+def logged(directory: Path, numbers: range, done: list[RoundEvent] | None = None) -> Path:
+    log = EventLog(directory)
+    log.on_start(9, done or [])
+    for number in numbers:
+        log.on_round(make_event(number, None))
+    log.on_end()
+    return directory / EVENTS
+
+
+def rounds(path: Path, last: int | None = None) -> list[int]:
+    return [event.round for event in read_events(path, last)]
+
+
+def test_the_log_holds_a_line_a_round_as_soon_as_it_is_settled(tmp_path: Path) -> None:
+    log = EventLog(tmp_path)
+    log.on_start(2, [])
+    log.on_round(make_event(1, None))
+    assert rounds(tmp_path / EVENTS) == [1]
+    log.on_round(make_event(2, None))
+    log.on_end()
+    assert rounds(tmp_path / EVENTS) == [1, 2]
+    log.on_end()  # twice does no harm
+    assert [path.name for path in tmp_path.iterdir()] == [EVENTS]
+
+
+def test_a_resumed_log_drops_what_the_checkpoint_did_not_know(tmp_path: Path) -> None:
+    path = logged(tmp_path, range(1, 6))
+    logged(tmp_path, range(4, 7), done=read_events(path, 3))
+    assert rounds(path) == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_new_run_begins_a_new_log(tmp_path: Path) -> None:
+    logged(tmp_path, range(1, 6))
+    assert rounds(logged(tmp_path, range(1, 3))) == [1, 2]
+
+
+def test_a_line_that_a_crash_cut_short_ends_the_log(tmp_path: Path) -> None:
+    path = logged(tmp_path, range(1, 4))
+    path.write_text(path.read_text()[:-20])
+    assert rounds(path) == [1, 2]
+    assert rounds(path, last=1) == [1]
+
+
+def test_bytes_that_are_no_text_end_the_log(tmp_path: Path) -> None:
+    path = logged(tmp_path, range(1, 4))
+    path.write_bytes(path.read_bytes() + b"\xff\xfe\x00")
+    assert rounds(path) == [1, 2, 3]
+
+
+def test_a_missing_log_is_told(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        read_events(tmp_path / EVENTS)
 
 
 class Told:
@@ -41,7 +93,7 @@ class Told:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(patience_module, "time", clock)
+    monkeypatch.setattr(event_log, "time", clock)
     return clock
 
 
@@ -81,7 +133,7 @@ def test_a_line_that_was_written_in_part_is_taken_back(
                 return super().write(data if clock.slept else data[:10])
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(log_module, "FileIO", Full)
+    monkeypatch.setattr(event_log, "FileIO", Full)
     log = EventLog(tmp_path)
     log.on_start(2, [])
     events = [make_event(number, [0.5]) for number in (1, 2)]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
-from dqnfed_flwr.data.npz import map_npz
+from dqnfed_flwr.data.store import map_npz
 from dqnfed_flwr.errors import DataError
 
 DTYPES = st.sampled_from(["u1", "<i4", ">i2", "<i8", "<f4", "<f8", "?", "S3", "<U2"])

@@ -6,8 +6,7 @@ import re
 
 import pytest
 
-from dqnfed_flwr.exporter.metrics import EXPORTER_METRICS
-from dqnfed_flwr.telemetry.metrics import CLIENT_METRICS, REASONS, RUN_METRICS, STATES, Metric
+from dqnfed_flwr.telemetry.metrics import CLIENT_METRICS, EXPORTER_METRICS, REASONS, RUN_METRICS, STATES, Metric
 from tests.helpers.metrics_table import DOCUMENT, with_tables
 
 ALL = (*RUN_METRICS, *CLIENT_METRICS, *EXPORTER_METRICS)
@@ -39,3 +38,7 @@ def test_names_follow_the_conventions(metric: Metric) -> None:
     assert "round" not in metric.labels
     assert "run" not in metric.labels
     assert ("client" in metric.labels) == (metric in CLIENT_METRICS)
+
+
+def test_histogram_series_have_their_suffixes() -> None:
+    assert Metric("dqnfed_x", "histogram", "", "").series == ("dqnfed_x_bucket", "dqnfed_x_sum", "dqnfed_x_count")

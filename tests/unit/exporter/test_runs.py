@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dqnfed_flwr.exporter.exposition import RunFile, join
-from dqnfed_flwr.exporter.files import RunFiles, read_run
+from dqnfed_flwr.exporter.runs import RunFile, RunFiles, join, read_run
 from tests.helpers.served import series, write_run
 
 
@@ -85,7 +84,7 @@ def test_what_is_no_file_harms_no_run(tmp_path: Path) -> None:
 
 
 def test_a_file_is_read_again_only_when_it_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dqnfed_flwr.exporter import files
+    from dqnfed_flwr.exporter import runs as runs_module
 
     read: list[str] = []
 
@@ -93,7 +92,7 @@ def test_a_file_is_read_again_only_when_it_has_changed(tmp_path: Path, monkeypat
         read.append(path.stem)
         return read_run(path, stamp)
 
-    monkeypatch.setattr(files, "read_run", noted)
+    monkeypatch.setattr(runs_module, "read_run", noted)
     write_run(tmp_path, "a")
     write_run(tmp_path, "b")
     runs = RunFiles(tmp_path)

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
-from dqnfed_flwr.data.apportion import IntArray, apportion, deal, fill_empty
+from dqnfed_flwr.data.dataset import IntArray
+from dqnfed_flwr.data.splits import apportion, deal, fill_empty
 
 HELD = hnp.arrays(
     np.int64, hnp.array_shapes(min_dims=2, max_dims=2, min_side=1, max_side=12), elements=st.integers(0, 9)

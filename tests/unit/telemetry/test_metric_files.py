@@ -28,13 +28,11 @@ from dqnfed_flwr.methods._base import BAD_RATE, ZERO_GRADIENT
 from dqnfed_flwr.strategy import preflight
 from dqnfed_flwr.strategy.debts import LATE, OWING
 from dqnfed_flwr.strategy.state import ENDED_EARLY
-from dqnfed_flwr.telemetry import prometheus
+from dqnfed_flwr.telemetry import metric_files
 from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
+from dqnfed_flwr.telemetry.metric_files import RoundFile, RunMetrics, read_rounds, replace_file, run_name, short
 from dqnfed_flwr.telemetry.metrics import CLIENT_METRICS, REASONS, RUN_METRICS, STATES
-from dqnfed_flwr.telemetry.prometheus import RunMetrics
-from dqnfed_flwr.telemetry.rounds import RoundFile, read_rounds, short
 from dqnfed_flwr.telemetry.run_samples import RunCard
-from dqnfed_flwr.telemetry.textfile import replace_file, run_name
 from tests.helpers.runs import TINY, make_event
 
 CARD = RunCard("r1", "dqn-fed", "probed", "0.1.0", "15301656437637344697")
@@ -281,7 +279,7 @@ def test_counters_begin_anew_where_the_file_before_is_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     told: list[str] = []
-    monkeypatch.setattr(prometheus.logger, "warning", lambda words, *given: told.append(words % given))
+    monkeypatch.setattr(metric_files.logger, "warning", lambda words, *given: told.append(words % given))
     (tmp_path / "r1.prom").write_text(text)
     RunMetrics(tmp_path, CARD, pause=0).on_start(9, [federation(10)])
     assert read(tmp_path / "r1.prom")["dqnfed_clients_dropped_total", "absent"] == 4
@@ -323,7 +321,7 @@ def states(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         replace_file(path, content)
         seen.extend(key[1] for key, value in read(path).items() if key[0] == "dqnfed_run_state" and value)
 
-    monkeypatch.setattr(prometheus, "replace_file", watched)
+    monkeypatch.setattr(metric_files, "replace_file", watched)
     return seen
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from dqnfed_flwr.data.inputs import sample_shape, to_model_input
+from dqnfed_flwr.data.dataset import sample_shape, to_model_input
 from dqnfed_flwr.errors import DataError
 
 

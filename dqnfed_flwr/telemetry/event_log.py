@@ -1,0 +1,153 @@
+"""The event log, one JSON line a round, and how a run waits where a disk is full, with all that it must write."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable
+from io import FileIO
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from dqnfed_flwr.run_files import EVENTS
+from dqnfed_flwr.telemetry.events import RoundEvent
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""No space on the disk, or none left of a quota; whatever else goes wrong does not pass by waiting."""
+SHORTEST, LONGEST = 1.0, 60.0
+"""Seconds until the first new attempt, and between the later ones, each pause twice the one before."""
+
+logger = logging.getLogger("flwr")
+
+
+@runtime_checkable
+class HearsOfPauses(Protocol):
+    """A listener that wants to know when the run stands still for want of room."""
+
+    def on_pause(self) -> None:
+        """The run waits."""
+
+    def on_resume(self) -> None:
+        """It goes on."""
+
+
+class Patience:
+    """Writes, and waits for room where there is none.
+
+    Parameters
+    ----------
+    listeners : Iterable[object]
+        Those among them that are `HearsOfPauses` hear of the waiting.
+    """
+
+    def __init__(self, listeners: Iterable[object] = ()) -> None:
+        self._listeners = [listener for listener in listeners if isinstance(listener, HearsOfPauses)]
+
+    def write(self, path: Path, action: Callable[[], None]) -> None:
+        """Do `action`, which writes `path` and can be done again from its beginning, until the disk has room for it.
+
+        Raises
+        ------
+        OSError
+            If it fails for another reason than a full disk or quota.
+        """
+        pause = SHORTEST
+        while not self._done(path, action, pause):
+            if pause == SHORTEST:
+                for listener in self._listeners:
+                    listener.on_pause()
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST)
+        if pause > SHORTEST:
+            logger.warning("There is room for %s again: the run goes on", path)
+            for listener in self._listeners:
+                listener.on_resume()
+
+    def _done(self, path: Path, action: Callable[[], None], pause: float) -> bool:
+        try:
+            action()
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            logger.warning(
+                "The run pauses: no room for %s (%s). Nothing is lost; make room there, and it goes on by itself. Next "
+                "attempt in %.0f s",
+                path,
+                error.strerror,
+                pause,
+            )
+            return False
+        return True
+
+
+class EventLog:
+    """A listener that appends every event to `events.jsonl` in a directory.
+
+    Parameters
+    ----------
+    directory : Path
+        Exists.
+    patience : Patience | None
+        What a full disk meets; None is one of its own.
+    """
+
+    def __init__(self, directory: Path, patience: Patience | None = None) -> None:
+        self._path = directory / EVENTS
+        self._patience = patience or Patience()
+        self._file: FileIO | None = None
+
+    def on_start(self, rounds: int, done: list[RoundEvent]) -> None:
+        """Begin with the events of a resumed run, dropping what it had logged after its checkpoint."""
+        del rounds
+        self._patience.write(self._path, lambda: self._begin(done))
+
+    def on_round(self, event: RoundEvent) -> None:
+        """Append a line."""
+        if self._file is not None:
+            file, line = self._file, f"{event.to_json()}\n".encode()
+            self._patience.write(self._path, lambda: _append(file, line))
+
+    def on_end(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _begin(self, done: list[RoundEvent]) -> None:
+        temporary = self._path.with_suffix(".tmp")
+        temporary.write_text("".join(event.to_json() + "\n" for event in done))
+        temporary.replace(self._path)
+        self._file = FileIO(self._path, "a")
+
+
+def _append(file: FileIO, line: bytes) -> None:
+    """Append all of the line or nothing."""
+    end = os.fstat(file.fileno()).st_size
+    try:
+        written = 0
+        while written < len(line):
+            written += file.write(line[written:])
+    except OSError:
+        file.truncate(end)
+        raise
+
+
+def read_events(path: Path, last_round: int | None = None) -> list[RoundEvent]:
+    """Events of a log, up to `last_round`; a line that a crash cut short or spoilt ends it.
+
+    Raises
+    ------
+    OSError
+        If there is no such file.
+    """
+    events: list[RoundEvent] = []
+    for line in path.read_text("utf-8", "replace").splitlines():
+        try:
+            event = RoundEvent.from_json(line)
+        except ValueError:
+            break
+        if last_round is None or event.round <= last_round:
+            events.append(event)
+    return events

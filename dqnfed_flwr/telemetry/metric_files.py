@@ -1,0 +1,330 @@
+"""The files of a run in the metrics directory: its metrics for Prometheus, and its last rounds in short for the page.
+
+Prometheus' file is replaced every round, the other one grows by a line; both are bounded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+import os
+import re
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from dqnfed_flwr.telemetry.events import RoundEvent, finite, mean
+from dqnfed_flwr.telemetry.run_samples import RunCard, RunSamples
+
+HEADER = "# dqnfed-flwr metrics of run "
+"""First words of a metrics file; the exporter removes no file that does not begin so."""
+TRAILER = "# EOF\n"
+"""Last line of a whole metrics file."""
+METRICS_SUFFIX, ROUNDS_SUFFIX = ".prom", ".rounds.jsonl"
+KEPT = 500
+"""Rounds in the file at least; it is made anew when it holds twice as many."""
+NAMED = 10
+"""Clients named in a round at most: the worst, those left out, and those that refused."""
+PAUSE = 1.0
+"""Least seconds between two files of a run: no Prometheus looks more often, and a file costs milliseconds."""
+
+logger = logging.getLogger("flwr")
+
+
+class RunMetrics:
+    """Writes `<name>.prom` and `<name>.rounds.jsonl` in a directory, at the start, after every round and at the end.
+
+    Rounds that follow each other faster than `pause` share a file, which is then written by a timer, so that the cost
+    stays below a hundredth of the run's time. A file that cannot be written is logged once and tried again
+    next round: metrics never end a run.
+
+    Parameters
+    ----------
+    directory : Path
+        Exists.
+    card : RunCard
+        Of the run.
+    clients : int
+        Series of clients 0 to clients - 1 are written besides the others; 0 for none.
+    pause : float
+        Least seconds between two files.
+    clock : Callable[[], float]
+        Seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        card: RunCard,
+        clients: int = 0,
+        *,
+        pause: float = PAUSE,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._path = directory / f"{card.name}{METRICS_SUFFIX}"
+        self._rounds = RoundFile(directory / f"{card.name}{ROUNDS_SUFFIX}")
+        self._card, self._clients, self._pause, self._clock = card, clients, pause, clock
+        self._samples = RunSamples(card, 0, clock(), clients)
+        self._pending: list[tuple[RoundEvent, float]] = []
+        self._lock = threading.Lock()
+        self._timer: threading.Timer | None = None
+        self._written = -math.inf
+        self._began = self._warned = False
+
+    def on_start(self, rounds: int, done: list[RoundEvent]) -> None:
+        """Make every series, count what a resumed run had done, and write the first file."""
+        self._samples = RunSamples(self._card, rounds, self._clock(), self._clients)
+        self._samples.state("running")
+        self._began = True
+        self._try(self._rounds.begin)
+        for event in done:
+            self._samples.count(event)
+        if done:
+            self._go_on_counting()
+        self._pending = [(event, math.nan) for event in done]
+        self._publish()
+
+    def _go_on_counting(self) -> None:
+        """Begin no counter below what the file says: rounds after the checkpoint were counted, and are done again."""
+        try:
+            self._samples.not_below(self._path.read_text("utf-8"))
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError, LookupError) as error:
+            logger.warning("metrics: %s cannot be read (%s); its counters begin anew", self._path, error)
+
+    def on_round(self, event: RoundEvent) -> None:
+        """Take the round over, and replace the file at once or when the pause is over."""
+        with self._lock:
+            self._pending.append((event, self._clock()))
+            left = self._written + self._pause - time.monotonic()
+            if left > 0:
+                if self._timer is None:
+                    self._timer = threading.Timer(left, self._publish)
+                    self._timer.daemon = True
+                    self._timer.start()
+                return
+        self._publish()
+
+    def on_end(self) -> None:
+        """Write what the last rounds left to be written; `conclude` says how the run ended."""
+        self._stop_timer()
+        if self._began:
+            self._publish()
+
+    def on_pause(self) -> None:
+        """Show that the run waits for room on a disk; in vain where it is the disk of the metrics."""
+        self._show("paused")
+
+    def on_resume(self) -> None:
+        """Show that it goes on."""
+        self._show("running")
+
+    def conclude(self, status: str) -> None:
+        """Write down how the run ended; one that never began leaves the file of the run before it as it is.
+
+        Parameters
+        ----------
+        status : str
+            That of `strategy.outcome.Outcome`, `stopped` or `failed`.
+        """
+        self._stop_timer()
+        if self._began or not self._path.exists():
+            self._show(status)
+
+    def _stop_timer(self) -> None:
+        with self._lock:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+
+    def _show(self, state: str) -> None:
+        with self._lock:
+            self._samples.state(state)
+        self._publish()
+
+    def _publish(self) -> None:
+        with self._lock:
+            pending, self._pending, self._timer = self._pending, [], None
+            for event, at in pending:
+                self._rounds.append(short(event, at))
+                if not math.isnan(at):  # those of before are counted
+                    self._samples.count(event)
+                    self._samples.set("dqnfed_last_round_timestamp_seconds", at)
+            self._samples.show([event for event, _ in pending])
+            self._try(self._rounds.flush)
+            content = f"{HEADER}{self._card.name}\n".encode() + self._samples.exposition() + TRAILER.encode()
+            self._try(lambda: replace_file(self._path, content))
+            self._written = time.monotonic()
+
+    def _try(self, write: Callable[[], None]) -> None:
+        try:
+            write()
+        except OSError as error:
+            if not self._warned:
+                logger.warning("metrics: cannot write %s (%s); the run goes on, see to it", self._path, error.strerror)
+            self._warned = True
+
+
+def make_directory(directory: Path) -> None:
+    """Make the directory of the metrics and try it.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    probe = directory / f".{os.getpid()}.tmp"
+    probe.write_bytes(b"")
+    probe.unlink()
+
+
+def short(event: RoundEvent, at: float) -> dict[str, Any]:
+    """What the page shows of a round; its size does not depend on the number of clients.
+
+    Parameters
+    ----------
+    event : RoundEvent
+        The round.
+    at : float
+        When it was settled, seconds since 1970; NaN if that is not known.
+    """
+    before, after = ([v for v in losses if v == v] for losses in (event.losses_before, event.losses_after))
+    record: dict[str, Any] = {
+        "round": event.round,
+        "at": at,
+        "ratio": event.improved_ratio,
+        "unharmed": event.unharmed_ratio,
+        "asked": event.asked,
+        "participants": len(event.participants),
+        "heard": len(event.heard),
+        "overruled": len(event.overruled),
+        "harmed": len(event.harmed),
+        "refused": event.refused[:NAMED],
+        "moved": event.moved,
+        "loss": [mean(before), mean(after)],
+        "factor": event.factor,
+        "status": event.status,
+        "seconds": event.seconds.get("total", math.nan),
+        "dropped": dict(Counter(drop.reason for drop in event.dropped)),
+        "left_out": [[drop.client, drop.reason] for drop in event.dropped[:NAMED]],
+    }
+    if event.accuracy:
+        rising = sorted(event.accuracy.items(), key=lambda item: (item[1], item[0]))
+        values = [value for _, value in rising]
+        tail = -(-len(values) // 10)
+        record["accuracy"] = {
+            "mean": mean(values),
+            "min": values[0],
+            "worst10": mean(values[:tail]),
+            "best10": mean(values[-tail:]),
+            "max": values[-1],
+        }
+        record["worst"] = [list(item) for item in rising[:NAMED]]
+    return {key: finite(value) for key, value in record.items()}
+
+
+class RoundFile:
+    """Lines of `short`, appended round by round; older ones fall out.
+
+    Parameters
+    ----------
+    path : Path
+        The file; its directory exists.
+    kept : int
+        How many rounds a reader finds at least, once there were so many.
+
+    Raises
+    ------
+    OSError
+        From `begin` and `flush`, if the file cannot be written; the rounds are kept for the next `flush`.
+    """
+
+    def __init__(self, path: Path, kept: int = KEPT) -> None:
+        self._path = path
+        self._lines: deque[str] = deque(maxlen=kept)
+        self._fresh = 0
+        self._written = 0
+
+    def begin(self) -> None:
+        """Replace what an earlier process left."""
+        self._rewrite()
+
+    def append(self, record: dict[str, Any]) -> None:
+        """Add a round, for the next `flush` to write."""
+        self._lines.append(json.dumps(record, separators=(",", ":")))
+        self._fresh += 1
+
+    def flush(self) -> None:
+        """Write the rounds that were added."""
+        kept = self._lines.maxlen or 1
+        if self._written + self._fresh > 2 * kept or self._fresh > len(self._lines) or not self._path.exists():
+            self._rewrite()
+        elif self._fresh:
+            lines = list(self._lines)[-self._fresh :]
+            with self._path.open("a") as file:
+                file.write("".join(f"{line}\n" for line in lines))
+            self._written += self._fresh
+        self._fresh = 0
+
+    def _rewrite(self) -> None:
+        replace_file(self._path, "".join(f"{line}\n" for line in self._lines).encode())
+        self._written = len(self._lines)
+
+
+def read_rounds(path: Path, last: int = KEPT) -> list[dict[str, Any]]:
+    """The last rounds of a file; lines that are none, such as one cut short, are passed over.
+
+    Raises
+    ------
+    OSError
+        If it cannot be read.
+    """
+    found: list[dict[str, Any]] = []
+    for line in path.read_text("utf-8", "replace").splitlines()[-last:]:
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict) and isinstance(record.get("round"), int):
+            found.append(record)
+    return found
+
+
+def run_name(output: Path | None, fallback: str) -> str:
+    """Name of a run, good for a file and a label.
+
+    The last part of the output directory's path with six characters of a hash of all of it: equal for a run and its
+    resumption, different for two runs. `fallback` stands where a run has no output directory.
+    """
+    if output is None:
+        return _plain(fallback)
+    path = output.expanduser().resolve()
+    return f"{_plain(path.name)}-{hashlib.sha256(str(path).encode()).hexdigest()[:6]}"
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file so that a reader sees the old one or the new one.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written; the old one stays.
+    """
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        temporary.write_bytes(content)
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", text).strip(".-")[:60] or "run"
