@@ -28,7 +28,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "setting up $(VENV) (a few minutes the first time)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(PIP) install -c constraints.txt hatchling
-	@$(PIP) install -c constraints.txt --no-build-isolation -e '.[simulation,vision,plots,torchjd,dev]'
+	@$(PIP) install -c constraints.txt --no-build-isolation -e '.[simulation,vision,torchjd,dev]'
 	@touch $@
 
 $(HTTP)/.installed: pyproject.toml constraints-http.txt | $(STAMP)

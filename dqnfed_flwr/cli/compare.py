@@ -105,9 +105,9 @@ def _plan(options: Options, directory: Path) -> Plan:
 
 def _show(comparison: Comparison, options: Options, directory: Path, console: Console, seconds: float) -> None:
     from dqnfed_flwr.compare.files import as_json, write_files
-    from dqnfed_flwr.compare.plots import plot_comparison
     from dqnfed_flwr.compare.sheets import print_tables
     from dqnfed_flwr.compare.tables import tables
+    from dqnfed_flwr.report.comparison_plots import plot_comparison
 
     found = tables(comparison)
     figures = as_json(comparison, _command(options, directory), seconds)

@@ -89,7 +89,7 @@ def describe(
 
     from dqnfed_flwr.cli.single import read_settings, show_files
     from dqnfed_flwr.data.clients import dealt_by, summarise
-    from dqnfed_flwr.report import class_table, histograms
+    from dqnfed_flwr.report import class_table
 
     settings = read_settings(config, overrides or [], None)
     clients = summarise(settings)
@@ -100,9 +100,11 @@ def describe(
     for note in class_table.notes(clients, dealt):
         console.print(note, markup=False, highlight=False, soft_wrap=not console.is_terminal)
     if output is not None:
+        from dqnfed_flwr.report.run_plots import plot_classes
+
         _make_folder(output)
-        table = histograms.write_csv(clients, output / HISTOGRAMS)
-        show_files(console, [table, histograms.plot_histograms(clients, title, output / PICTURE)])
+        table = class_table.write_csv(clients, output / HISTOGRAMS)
+        show_files(console, [table, plot_classes(clients, title, output / PICTURE)])
 
 
 def _make_folder(folder: Path) -> None:

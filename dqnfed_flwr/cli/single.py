@@ -147,8 +147,8 @@ def train(
 
 
 def draw(results: Mapping[str, RunResult], path: Path, console: Console) -> None:
-    """Write the plot; without matplotlib say what is missing, for the run itself is done."""
-    from dqnfed_flwr.report.plots import plot_runs
+    """Write the plot; where it cannot be written say so, for the run itself is done."""
+    from dqnfed_flwr.report.run_plots import plot_runs
 
     try:
         plot_runs(results, path)

@@ -1,9 +1,11 @@
-"""Classes of every client, as a table for the screen."""
+"""Classes of every client, as a table for the screen and as a CSV file."""
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +13,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from dqnfed_flwr.errors import RunError
 
 if TYPE_CHECKING:
     from dqnfed_flwr.data.clients import ClientSummary
@@ -117,3 +121,27 @@ def notes(clients: Sequence[ClientSummary], partition: str) -> list[str]:
     if len(clients) > LONGEST:
         said.append(f"the table shows the first {LONGEST} clients; --output writes all of them")
     return said
+
+
+def write_csv(clients: Sequence[ClientSummary], path: Path) -> Path:
+    """Write one row a client: samples, wrong labels, groups, and each class in training and test part.
+
+    Raises
+    ------
+    RunError
+        If the file cannot be written.
+    """
+    labels = range(len(clients[0].train))
+    head = ["client", "train", "validation", "test", "classes lacking", "wrong labels", "groups"]
+    head += [f"{part} {label}" for part in ("train", "test") for label in labels]
+    try:
+        with path.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(head)
+            for number, client in enumerate(clients):
+                figures = [client.samples, client.validation, int(client.test.sum()), len(client.lacking), client.wrong]
+                counts = [*client.train.tolist(), *client.test.tolist()]
+                writer.writerow([number, *figures, "; ".join(client.groups), *counts])
+    except OSError as error:
+        raise RunError(f"{path}: cannot be written ({error.strerror}); name another folder with --output") from None
+    return path

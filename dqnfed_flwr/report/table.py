@@ -60,14 +60,6 @@ def _final(key: str, form: str, scale: float = 1.0) -> Callable[[RunResult], str
     return show
 
 
-def _rho(summary: Callable[[list[float]], float]) -> Callable[[RunResult], str]:
-    return lambda result: _summary(result.improved_ratio, summary)
-
-
-def _unharmed(result: RunResult) -> str:
-    return _summary(result.unharmed_ratio, _mean)
-
-
 def _summary(ratios: list[float], summary: Callable[[list[float]], float]) -> str:
     found = known(ratios)
     return f"{summary(found):.3f}" if found else UNKNOWN
@@ -75,15 +67,6 @@ def _summary(ratios: list[float], summary: Callable[[list[float]], float]) -> st
 
 def _mean(values: list[float]) -> float:
     return sum(values) / len(values)
-
-
-def _improved(result: RunResult) -> str:
-    totals = result.totals
-    return f"{totals.improved} of {totals.judged} rounds"
-
-
-def _moved(result: RunResult) -> str:
-    return f"{result.totals.moved} of {len(result.events)} rounds"
 
 
 def _heard(result: RunResult) -> str:
@@ -94,14 +77,6 @@ def _heard(result: RunResult) -> str:
 def _overruled(result: RunResult) -> str:
     found = result.totals.overruled
     return f"{sum(found.values())} ({_named([str(client) for client in found])})" if found else "0"
-
-
-def _holding_up(result: RunResult) -> str:
-    return _in_rounds(result.totals.holding_up, result.totals.rounds)
-
-
-def _contradicted(result: RunResult) -> str:
-    return _in_rounds(result.totals.contradicted, result.totals.rounds)
 
 
 def _in_rounds(counts: Mapping[int, int], rounds: int) -> str:
@@ -140,11 +115,14 @@ ROWS: tuple[tuple[str, Callable[[RunResult], str]], ...] = (
     ("worst client", _final("worst", "{:.2f} %", 100)),
     ("angle to equal accuracies", _final("angle_deg", "{:.2f}°")),
     ("KL to equal accuracies", _final("kl_uniform", "{:.5f}")),
-    ("ρ mean (clients whose loss did not rise)", _rho(_mean)),
-    ("ρ minimum", _rho(min)),
-    ("not harmed, mean (or below the entitlement)", _unharmed),
-    ("moved the model", _moved),
-    ("every participant improved, where moved", _improved),
+    ("ρ mean (clients whose loss did not rise)", lambda result: _summary(result.improved_ratio, _mean)),
+    ("ρ minimum", lambda result: _summary(result.improved_ratio, min)),
+    ("not harmed, mean (or below the entitlement)", lambda result: _summary(result.unharmed_ratio, _mean)),
+    ("moved the model", lambda result: f"{result.totals.moved} of {len(result.events)} rounds"),
+    (
+        "every participant improved, where moved",
+        lambda result: f"{result.totals.improved} of {result.totals.judged} rounds",
+    ),
     ("clients", _clients),
     ("heard of those asked, mean", _heard),
     ("overruled (clients)", _overruled),
@@ -156,7 +134,10 @@ ROWS: tuple[tuple[str, Callable[[RunResult], str]], ...] = (
     ("seconds", lambda result: f"{result.seconds:.1f}"),
 )
 WARNINGS: tuple[tuple[str, Callable[[RunResult], str]], ...] = (
-    ("contradicted itself, not heard", _contradicted),
-    ("hold up the others: refused a step", _holding_up),
+    ("contradicted itself, not heard", lambda result: _in_rounds(result.totals.contradicted, result.totals.rounds)),
+    (
+        "hold up the others: refused a step",
+        lambda result: _in_rounds(result.totals.holding_up, result.totals.rounds),
+    ),
 )
 """Rows that stand in the table where they name somebody."""

@@ -27,7 +27,7 @@ from dqnfed_flwr.engine.start import initial_model
 from dqnfed_flwr.errors import CheckpointError, ConfigError, DataError, RunError
 from dqnfed_flwr.models import build_model
 from dqnfed_flwr.params import ParamSpec
-from dqnfed_flwr.report.plots import plot_runs
+from dqnfed_flwr.report.run_plots import plot_runs
 from dqnfed_flwr.report.table import summary_table
 from dqnfed_flwr.run_files import CHECKPOINT, EVENTS, MODEL, RUN
 from dqnfed_flwr.strategy.checkpoint import CheckpointStore
@@ -61,7 +61,6 @@ def test_a_run_whose_last_model_nobody_evaluates_leaves_it_all_the_same(tmp_path
     assert (result.final, result.accuracies) == ({}, {})
     assert len(result.events) == given.rounds
     assert summary_table({"run": result}).row_count > 10
-    pytest.importorskip("matplotlib")
     assert plot_runs({"run": result}, tmp_path / "plot.png").exists()
 
 

@@ -1,0 +1,284 @@
+"""Charts of a comparison, each drawn by one function: for the PNG files beside its tables and for the page of a report.
+
+A few rows stand out in colour, the others are thin and grey, and all are named. Sizes are in points.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullLocator
+
+from dqnfed_flwr.compare.curves import Curve, curves_of
+from dqnfed_flwr.compare.figures import Summary, corner, mean_accuracy
+from dqnfed_flwr.compare.results import Comparison
+from dqnfed_flwr.report.drawing import INK, PARTS, POINT, SOFT, STYLE, bin_edges, mark, padded, save, shortened, ticks
+from dqnfed_flwr.report.labels import LABEL_GAP, LETTERS, End, Look, back_to_front, bright_names, look_of, name_ends
+from dqnfed_flwr.types import Float64Array
+
+CHART = {**STYLE, "font.size": 12}
+POINTS = 240
+"""Points of a line at most; more are averaged."""
+FAR = 2.0
+"""A run that takes so many times longer than half of the others makes the axis logarithmic."""
+WIDTH, HEIGHT = 560.0, 340.0
+LEFT, RIGHT, TOP, BOTTOM = 52.0, 178.0, 14.0, 42.0
+"""Room around the axes of a chart; the names of the rows stand on the right."""
+TITLE = 24.0
+"""Room above for the title of a picture; a page has headings."""
+SMALL_WIDTH, SMALL_HEIGHT, MOST_COLUMNS = 220.0, 136.0, 6
+"""A histogram, and how many stand side by side in a picture."""
+AGAINST: dict[str, tuple[str, Callable[[Curve], Float64Array]]] = {
+    "traffic": ("traffic, both ways, MB", lambda curve: curve.megabytes),
+    "seconds": ("seconds since the beginning", lambda curve: curve.seconds),
+    "rounds": ("round", lambda curve: curve.rounds),
+}
+"""What accuracy is drawn against."""
+
+
+@rc_context(CHART)
+def plot_comparison(comparison: Comparison, directory: Path) -> list[Path]:
+    """Draw `accuracy.png`, `clients.png`, `rho.png` and `fairness.png`; nothing where no run came to its end.
+
+    Raises
+    ------
+    RunError
+        If a file cannot be written.
+    """
+    look = look_of(comparison, bright_names([comparison]))
+    if not look:
+        return []
+    over = f"Clients whose training loss did not rise{_window(comparison, look)}"
+    bars = "Fairness against accuracy (bars: standard deviation over seeds)"
+    figures = {
+        "accuracy.png": _three_accuracies(comparison, look),
+        "clients.png": _all_clients(comparison, look),
+        "rho.png": rho_chart(comparison, look, over),
+        "fairness.png": fairness_chart(comparison, look, bars),
+    }
+    return [save(figure, directory / name) for name, figure in figures.items()]
+
+
+@rc_context(CHART)
+def accuracy_chart(comparison: Comparison, look: Look, against: str) -> Figure:
+    """Mean accuracy with its band over seeds, against one of `AGAINST`."""
+    figure, axes = _one_panel(len(look))
+    name_ends(axes, _draw_accuracy(axes, comparison, look, against))
+    return figure
+
+
+@rc_context(CHART)
+def rho_chart(comparison: Comparison, look: Look, title: str = "") -> Figure:
+    """rho_t over the rounds, as a running mean."""
+    figure, axes = _one_panel(len(look), title)
+    curves = curves_of(comparison, look, lambda event: event.improved_ratio)
+    smooth = {place: curve.smoothed(PARTS) for place, curve in curves.items()}
+    axes.set(ylabel="ρ", ylim=(0, 1))
+    name_ends(axes, _draw_curves(axes, smooth, look, AGAINST["rounds"], band_limit=0.0))
+    return figure
+
+
+@rc_context(CHART)
+def fairness_chart(comparison: Comparison, look: Look, title: str = "") -> Figure:
+    """Worst 10 % of the clients against the mean, a point a row, bars for the seeds.
+
+    Rows far below the others stand at the edge, without bars, and their figures stand behind their names.
+    """
+    figure, axes = _one_panel(len(look), title)
+    look = comparison.comparable(look)
+    figures = comparison.figures
+    found = {place: (_percent(figures[place]["mean"]), _percent(figures[place]["worst10"])) for place in look}
+    floors = [corner([pairs[axis][0] for pairs in found.values()]) for axis in (0, 1)]
+    inside = [pairs for pairs in found.values() if all(pairs[axis][0] >= floors[axis] for axis in (0, 1))]
+    edges = [padded([edge for pairs in inside for edge in _reach(pairs[axis])]) for axis in (0, 1)]
+    axes.set(xlim=edges[0], ylim=edges[1], xlabel="mean over clients, %", ylabel="worst 10 % of clients, %")
+    low = edges[0][0], edges[1][0]
+    ends: list[End] = []
+    names = {}
+    for style, ((mean, _), (worst, _)) in back_to_front(found, look):
+        at = max(mean, low[0]), max(worst, low[1])
+        shapes = axes.plot(*at, "o", clip_on=False, ms=11 if style.bright else 7, mew=0, color=style.colour)
+        if at == (mean, worst):
+            across = [*np.maximum(_reach(found[style.key][0]), low[0]), math.nan, mean, mean]
+            up = [worst, worst, math.nan, *np.maximum(_reach(found[style.key][1]), low[1])]
+            shapes += axes.plot(across, up, color=style.colour, lw=1.4 if style.bright else 0.7)
+        else:
+            names[style.key] = f"{shortened(style.short, LETTERS - 8)} ({mean:.0f}, {worst:.0f})"
+        mark(shapes, style.key, style.kind, f"{style.name}: mean {mean:.1f} %, worst 10 % {worst:.1f} %")
+        ends.append((style, *at))
+    name_ends(axes, ends, names)
+    return figure
+
+
+@rc_context(CHART)
+def client_chart(comparison: Comparison, look: Look, place: int) -> Figure:
+    """Histogram of a row's clients."""
+    figure = Figure(figsize=(SMALL_WIDTH / POINT, SMALL_HEIGHT / POINT))
+    _draw_clients(_client_axes(figure, 0, SMALL_HEIGHT), comparison, look, place)
+    return figure
+
+
+def _three_accuracies(comparison: Comparison, look: Look) -> Figure:
+    gap, width = 22.0, WIDTH - LEFT - RIGHT
+    height = _height(len(look)) + TITLE
+    figure = Figure(figsize=((LEFT + 3 * width + 2 * gap + RIGHT) / POINT, height / POINT))
+    for number, against in enumerate(AGAINST):
+        axes = _axes_at(figure, LEFT + number * (width + gap), BOTTOM, width, height - BOTTOM - TOP - TITLE)
+        ends = _draw_accuracy(axes, comparison, look, against)
+        if number:
+            axes.set(ylabel="")
+            axes.tick_params(labelleft=False)
+        if number == 1:
+            axes.set_title("Test accuracy: mean over clients (band: standard deviation over seeds)", pad=12)
+    name_ends(axes, ends)
+    return figure
+
+
+def _all_clients(comparison: Comparison, look: Look) -> Figure:
+    columns = min(MOST_COLUMNS, math.ceil(math.sqrt(len(look))))
+    lines = math.ceil(len(look) / columns)
+    width, height = max(2, columns) * SMALL_WIDTH + 16, lines * SMALL_HEIGHT + TITLE + 16
+    figure = Figure(figsize=(width / POINT, height / POINT))
+    for number, place in enumerate(look):
+        line, column = divmod(number, columns)
+        axes = _client_axes(figure, 16 + column * SMALL_WIDTH, height - TITLE - line * SMALL_HEIGHT)
+        _draw_clients(axes, comparison, look, place)
+    reference = comparison.reference
+    outline = f"; outline: {reference.label}" if reference and reference.good and len(look) > 1 else ""
+    figure.suptitle(f"Clients by final test accuracy (dotted: mean{outline})", fontsize=12, y=1 - 6 / height, va="top")
+    figure.supxlabel("accuracy, %", y=4 / height, va="bottom", color=SOFT)
+    figure.supylabel("share of clients, %", x=4 / width, ha="left", color=SOFT)
+    return figure
+
+
+def _window(comparison: Comparison, look: Look) -> str:
+    curves = curves_of(comparison, look, lambda event: event.improved_ratio).values()
+    window = max((curve.window(PARTS) for curve in curves), default=1)
+    return f", running mean over {window} rounds" if window > 1 else ""
+
+
+def _draw_accuracy(axes: Axes, comparison: Comparison, look: Look, against: str) -> list[End]:
+    curves = curves_of(comparison, comparison.comparable(look), lambda event: 100 * mean_accuracy(event))
+    edges = [c.mean + side * c.std * look[place].bright for place, c in curves.items() for side in (-1, 1)]
+    if edges:
+        low, high = padded(np.concatenate(edges).tolist())
+        axes.set_ylim(low, min(high, 102.0))
+    axes.set(ylabel="test accuracy, %")
+    return _draw_curves(axes, curves, look, AGAINST[against], band_limit=100.0)
+
+
+def _draw_curves(
+    axes: Axes,
+    curves: dict[int, Curve],
+    look: Look,
+    against: tuple[str, Callable[[Curve], Float64Array]],
+    *,
+    band_limit: float,
+) -> list[End]:
+    """Lines, and bands up to a limit, in `axes` whose vertical limits are set; where the lines end."""
+    label, x_of = against
+    _set_x(axes, [x_of(curve) for curve in curves.values()])
+    axes.set(xlabel=label)
+    ends = []
+    for style, curve in back_to_front(curves, look):
+        x, mean, std = (_thinned(part) for part in (x_of(curve), curve.mean, curve.std))
+        marker, width = "o" if x.size == 1 else "", (2.6 if style.number == 0 else 1.9) if style.bright else 1.0
+        shapes: list[Artist] = [
+            *axes.plot(x, mean, marker=marker, color=style.colour, lw=width, ls=style.dashes, clip_on=False)
+        ]
+        if style.bright and band_limit and std.any():
+            low, high = np.maximum(mean - std, axes.get_ylim()[0]), np.minimum(mean + std, band_limit)
+            shapes += axes.fill([*x, *x[::-1]], [*low, *high[::-1]], color=style.colour, alpha=0.13, lw=0)
+        mark(shapes, style.key, style.kind, f"{style.name}: {mean[-1]:.2f} at the end")
+        ends.append((style, float(x[-1]), float(mean[-1])))
+    return ends
+
+
+def _set_x(axes: Axes, lines: Sequence[Float64Array]) -> None:
+    """Limits and ticks that suit all lines: from 0, or logarithmic where one of them is far longer than the others."""
+    if not lines:
+        return
+    first, lasts = min(float(line[0]) for line in lines), [float(line[-1]) for line in lines]
+    axes.xaxis.set_major_locator(ticks(whole=all((line == line.round()).all() for line in lines)))
+    if first > 0 and max(lasts) > FAR * float(np.median(lasts)):
+        decades = math.log10(max(lasts) / first)
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1,) if decades > 3 else (1, 3) if decades > 1 else (1, 2, 5)))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.set_xlim(first, max(lasts))
+    else:
+        axes.set_xlim(0, max(lasts) or 1.0)
+
+
+def _draw_clients(axes: Axes, comparison: Comparison, look: Look, place: int) -> None:
+    """Shares of a row's clients by accuracy, all seeds together, their mean, and the outline of the reference."""
+    style, values = look[place], {each: comparison.rows[each].client_accuracies for each in look}
+    edges = bin_edges(np.concatenate(list(values.values())))
+    shares = {each: 100 * np.histogram(found, edges)[0] / found.size for each, found in values.items()}
+    width = edges[1] - edges[0]
+    centres = np.array(edges[:-1]) + width / 2
+    filled = shares[place] > 0
+    bars = axes.bar(centres[filled], shares[place][filled], 0.92 * width, color=style.colour, alpha=0.85)
+    mean = float(values[place].mean())
+    mark(bars.patches, style.key, style.kind, f"{style.name}: mean {mean:.1f} %")
+    outline = next((each for each in look if comparison.rows[each] is comparison.reference and each != place), None)
+    if outline is not None:
+        axes.stairs(shares[outline], edges, color=look[outline].colour, lw=1.3)
+    top = max(float(found.max()) for found in shares.values())
+    axes.set(xlim=(edges[0], edges[-1]), ylim=(0, 1.04 * top))
+    axes.plot([mean, mean], [0, 1.04 * top], color=INK, lw=1.2, ls=(0, (2, 2)))
+    axes.xaxis.set_major_locator(ticks(4))
+    axes.yaxis.set_major_locator(ticks(3))
+    bold, colour = ("bold", INK) if style.bright else ("normal", SOFT)
+    axes.set_title(shortened(style.name, 31), loc="left", fontsize=12, fontweight=bold, color=colour)
+
+
+def _percent(summary: Summary) -> tuple[float, float]:
+    return 100 * summary.mean, 0.0 if math.isnan(summary.std) else 100 * summary.std
+
+
+def _reach(figure: tuple[float, float]) -> tuple[float, float]:
+    """Both ends of the bar of a mean and its deviation."""
+    return figure[0] - figure[1], figure[0] + figure[1]
+
+
+def _thinned(values: Float64Array) -> Float64Array:
+    """At most so many values, each the mean of its neighbours; the first and last as they are."""
+    if values.size <= POINTS:
+        return values
+    inner = [float(part.mean()) for part in np.array_split(values[1:-1], POINTS - 2)]
+    return np.array([values[0], *inner, values[-1]])
+
+
+def _height(rows: int) -> float:
+    """Of a chart in which so many rows are named."""
+    return max(HEIGHT, TOP + BOTTOM + LABEL_GAP * rows)
+
+
+def _one_panel(rows: int, title: str = "") -> tuple[Figure, Axes]:
+    height = _height(rows) + TITLE * bool(title)
+    figure = Figure(figsize=(WIDTH / POINT, height / POINT))
+    axes = _axes_at(figure, LEFT, BOTTOM, WIDTH - LEFT - RIGHT, _height(rows) - BOTTOM - TOP)
+    axes.set_title(title, pad=12, loc="left")
+    return figure, axes
+
+
+def _client_axes(figure: Figure, left: float, top: float) -> Axes:
+    return _axes_at(figure, left + 26, top - SMALL_HEIGHT + 22, SMALL_WIDTH - 38, SMALL_HEIGHT - 44)
+
+
+def _axes_at(figure: Figure, left: float, bottom: float, width: float, height: float) -> Axes:
+    across, up = (size * POINT for size in figure.get_size_inches())
+    axes = figure.add_axes((left / across, bottom / up, width / across, height / up))
+    axes.grid(visible=False, axis="x")
+    axes.xaxis.set_major_locator(ticks())
+    axes.yaxis.set_major_locator(ticks())
+    return axes

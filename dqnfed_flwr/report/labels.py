@@ -1,0 +1,137 @@
+"""The rows of a comparison in its charts: which stand out, in which colours, and where their names are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.transforms import Affine2D
+from scipy.optimize import isotonic_regression
+
+from dqnfed_flwr.compare.results import BASELINE, Comparison, Row
+from dqnfed_flwr.report.drawing import COLOURS, INK, MUTE, POINT, SOFT, mark, shortened
+
+Drawn = TypeVar("Drawn")
+GREY = -1
+DASHES: tuple[Any, ...] = ("-", (0, (4, 2)), "-", (0, (1, 1.5)), (0, (5, 1.5, 1, 1.5)), (0, (2.5, 2)))
+"""One a colour, so that rows can be told apart without it."""
+LABEL_GAP, LETTERS = 15.0, 20
+"""Points between two names, and how long a name is at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How a row is drawn: its number, its colour (-1: grey), its name, and that without what a grid chose."""
+
+    key: int
+    number: int
+    name: str
+    short: str
+
+    @property
+    def bright(self) -> bool:
+        """Whether it stands out."""
+        return self.number != GREY
+
+    @property
+    def colour(self) -> str:
+        """On a light ground."""
+        return COLOURS[self.number] if self.bright else MUTE
+
+    @property
+    def kind(self) -> str:
+        """Name of its colour."""
+        return f"c{self.number}" if self.bright else "mute"
+
+    @property
+    def dashes(self) -> Any:
+        """Of its line."""
+        return DASHES[self.number] if self.bright else "-"
+
+
+Look = dict[int, Style]
+"""The rows that are drawn, by their place."""
+End = tuple[Style, float, float]
+"""A row, and the place in data to which its name belongs."""
+
+
+def name_of(row: Row) -> str:
+    """What a row is known by from comparison to comparison: its title, without what a grid chose."""
+    return row.entry.title
+
+
+def bright_names(comparisons: Sequence[Comparison]) -> list[str]:
+    """Names of the rows that stand out, in the order of their colours.
+
+    These are the reference, FedAvg, and those whose worst 10 % are best, on average over the comparisons by rank.
+    """
+    first: dict[str, None] = {}
+    places: dict[str, list[int]] = {}
+    for comparison in comparisons:
+        good = comparison.comparable({place: figures for place, figures in enumerate(comparison.figures) if figures})
+        for rank, place in enumerate(sorted(good, key=lambda place: -comparison.figures[place]["worst10"].mean)):
+            places.setdefault(name_of(comparison.rows[place]), []).append(rank)
+        if comparison.reference:
+            first[name_of(comparison.reference)] = None
+    for comparison in comparisons:
+        first |= {name_of(row): None for row in comparison.rows if row.entry.method == BASELINE}
+    ordered = sorted(places, key=lambda name: sum(places[name]) / len(places[name]))
+    return list(dict.fromkeys([*(name for name in first if name in places), *ordered]))[: len(COLOURS)]
+
+
+def look_of(comparison: Comparison, bright: Sequence[str]) -> Look:
+    """Styles of the rows that have a finished run."""
+    return {
+        place: Style(place, bright.index(name_of(row)) if name_of(row) in bright else GREY, row.label, name_of(row))
+        for place, row in enumerate(comparison.rows)
+        if row.good
+    }
+
+
+def back_to_front(found: Mapping[int, Drawn], look: Look) -> Iterable[tuple[Style, Drawn]]:
+    """In the order of drawing: grey first, the reference last."""
+    order = sorted(found, key=lambda place: -look[place].number if look[place].bright else -math.inf)
+    return [(look[place], found[place]) for place in order]
+
+
+def name_ends(axes: Axes, ends: Sequence[End], names: Mapping[int, str] | None = None) -> None:
+    """Names at the right of the axes, each with a thread to its place and a piece of its line.
+
+    `names` replaces some of them, by the number of the row. Limits of the axes must be set.
+    """
+    points = Affine2D().scale(1 / POINT) + axes.figure.dpi_scale_trans
+    (_, low), (right, high) = points.inverted().transform(axes.get_window_extent().get_points())
+    at = [points.inverted().transform(axes.transData.transform(end[1:])) for end in ends]
+    places = spread([y for _, y in at], LABEL_GAP, low + 2, high - 2)
+    for (style, *_), (x, y), beside in zip(ends, at, places, strict=True):
+        line: dict[str, Any] = {"color": style.colour, "transform": points, "clip_on": False}
+        name = (names or {}).get(style.key) or shortened(style.short, LETTERS)
+        weight = "bold" if style.number == 0 else "normal"
+        ink = INK if style.bright else SOFT
+        shapes = [
+            *axes.plot([x, right + 8], [y, beside], lw=0.7, alpha=0.7, **line),
+            *axes.plot([right + 8, right + 20], [beside] * 2, lw=2, ls=style.dashes, **line),
+            axes.text(right + 24, beside, name, transform=points, va="center_baseline", color=ink, fontweight=weight),
+        ]
+        mark(shapes, style.key, style.kind, style.name)
+
+
+def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+    """Positions as near as possible to the wanted ones (least squares), in their order, within [low, high].
+
+    They are at least `gap` apart, or evenly spaced where there is no room for that.
+    """
+    if not len(wanted):
+        return []
+    count = len(wanted)
+    gap = min(gap, (high - low) / max(1, count - 1))
+    order = np.argsort(np.asarray(wanted), kind="stable")
+    steps = gap * np.arange(count)
+    free = isotonic_regression(np.asarray(wanted, dtype=float)[order] - steps).x
+    places = np.empty(count)
+    places[order] = np.clip(free, low, max(low, high - steps[-1])) + steps
+    return [float(value) for value in places]
