@@ -31,7 +31,7 @@ from dqnfed_flwr.models import MODELS
 from dqnfed_flwr.strategy import preflight
 from dqnfed_flwr.strategy.debts import LATE, OWING
 from dqnfed_flwr.telemetry.events import DERIVED, INFINITE, RoundEvent
-from tests.helpers.markdown import Block, anchors, blocks, links, names, prose, rows, section
+from tests.helpers.markdown import Block, anchors, blocks, links, names, rows, section
 from tests.helpers.settings_table import with_table
 
 ROOT = Path(__file__).parents[2]
@@ -243,9 +243,10 @@ def test_settings_table_is_that_of_the_code() -> None:
 
 
 def test_every_choice_by_name_is_in_the_documents() -> None:
-    named = set(re.findall(r"`([^`]+)`", prose(ROOT / "README.md")))
-    assert {*get_args(StepRuleName), *MODELS} - {"auto"} <= named
-    assert {*get_args(PartitionName), "partition: file"} - {"file"} <= named
+    assert {*get_args(StepRuleName)} - {"auto"} <= set(names(section(ROOT / "docs" / "methods.md", "Step rules")))
+    data = ROOT / "docs" / "data.md"
+    assert set(MODELS) <= set(re.findall(r"`([^`]+)`", section(data, "Your own data")))
+    assert set(names(section(data, "Partitions"))) == set(get_args(PartitionName))
     references = names(section(ROOT / "docs" / "algorithm.md", "Anchored: as near as possible to a fast step"))
     assert set(references) == set(get_args(ReferenceName)) - {"auto"}
 
