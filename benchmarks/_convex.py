@@ -21,9 +21,9 @@ from dqnfed_flwr.client.flat_model import FlatModel
 from dqnfed_flwr.client.gradients import LocalLoss
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.data import load_client, to_model_input
-from dqnfed_flwr.engine.grid import InProcessGrid
+from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.engine.start import initial_model
-from dqnfed_flwr.library import minimum_norm_point
+from dqnfed_flwr.functional import minimum_norm_point
 from dqnfed_flwr.models import build_model
 from dqnfed_flwr.strategy.dqnfed import DQNFed
 from dqnfed_flwr.telemetry.events import RoundEvent

@@ -101,8 +101,8 @@ def train(message: Message, context: Context) -> Message:
     client = client_of(settings, int(context.node_config["partition-id"]))
     task = ClientTask(exchange=1, round=1, train=True, probe=False, evaluate=False, num_classes=CLASSES)
     reply = client.work(task, theta)
-    if reply.gradient is None:
+    if reply.row is None:
         raise ValueError("a task to train brings a gradient")
-    arrays = ArrayRecord({"theta": Array(theta - np.float32(LR) * reply.gradient)})
+    arrays = ArrayRecord({"theta": Array(theta - np.float32(LR) * reply.row)})
     metrics = MetricRecord({"num-examples": reply.num_examples})
     return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)

@@ -15,10 +15,10 @@ from benchmarks._lies import LIES, liars, times
 from benchmarks._unlike import CLIENTS, OTHER, UNLIKE
 from client_app.app import app
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.engine.grid import InProcessGrid
+from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.engine.run import run
-from dqnfed_flwr.engine.serve import serve
+from dqnfed_flwr.engine.server_run import serve
 from dqnfed_flwr.errors import DQNFedError
 from dqnfed_flwr.guarantee.claims import CONTRADICTION
 

@@ -13,7 +13,7 @@ from flwr.serverapp.strategy import FedAvg, FedTrimmedAvg, Krum
 
 from dqnfed_flwr import wire
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.engine.grid import InProcessGrid
+from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.engine.start import initial_model
 from dqnfed_flwr.strategy.roster import Roster
 from dqnfed_flwr.types import ClientTask, FloatArray

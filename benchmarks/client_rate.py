@@ -17,9 +17,9 @@ from torch import Tensor
 
 from benchmarks._common import Bar, Json, arguments, median, report
 from dqnfed_flwr.client.curvature import Curvature, Point
-from dqnfed_flwr.client.curvature_state import CurvatureState
 from dqnfed_flwr.client.flat_model import FlatModel
 from dqnfed_flwr.client.gradients import LocalLoss
+from dqnfed_flwr.client.memory import CurvatureState
 from dqnfed_flwr.config import CurvatureSettings
 from dqnfed_flwr.models import build_model
 

@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 from benchmarks._common import Bar, Json, arguments, median, quiet, report, settings_of, timed
 from benchmarks._passes import clocked, written_down
 from dqnfed_flwr import wire
-from dqnfed_flwr.client.probing import probe
+from dqnfed_flwr.client.search_line import probe
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.engine.grid import InProcessGrid
+from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.engine.run import run_in_process
 from dqnfed_flwr.linalg.gram import Basis
@@ -71,7 +71,7 @@ def _work(message: Message, client: int) -> ClientReply:
 
     return ClientReply(
         num_examples=1,
-        gradient=gradient if task.train else None,
+        row=gradient if task.train else None,
         loss=loss_at(task.factor),
         rate=float(gradient @ gradient),
         probe=probe(loss_at, task, 1e-4) if task.probe else None,

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from dqnfed_flwr.engine.result import RunResult as RunResult
     from dqnfed_flwr.engine.run import run as run
     from dqnfed_flwr.fairness import fairness_report as fairness_report
-    from dqnfed_flwr.library import StepResult as StepResult
-    from dqnfed_flwr.library import minimum_norm_point as minimum_norm_point
-    from dqnfed_flwr.library import one_sided_step as one_sided_step
-    from dqnfed_flwr.library import two_sided_step as two_sided_step
+    from dqnfed_flwr.functional import StepResult as StepResult
+    from dqnfed_flwr.functional import minimum_norm_point as minimum_norm_point
+    from dqnfed_flwr.functional import one_sided_step as one_sided_step
+    from dqnfed_flwr.functional import two_sided_step as two_sided_step
     from dqnfed_flwr.linalg.lbfgs import LBFGSHistory as LBFGSHistory
     from dqnfed_flwr.strategy.dqnfed import DQNFed as DQNFed
 
@@ -28,12 +28,12 @@ _HOMES = {
     "LBFGSHistory": "linalg.lbfgs",
     "RunResult": "engine.result",
     "Settings": "config",
-    "StepResult": "library",
+    "StepResult": "functional",
     "fairness_report": "fairness",
-    "minimum_norm_point": "library",
-    "one_sided_step": "library",
+    "minimum_norm_point": "functional",
+    "one_sided_step": "functional",
     "run": "engine.run",
-    "two_sided_step": "library",
+    "two_sided_step": "functional",
 }
 __all__ = sorted(_HOMES)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -77,13 +78,7 @@ class ParamSpec:
     @property
     def sizes(self) -> tuple[int, ...]:
         """Number of values of each parameter."""
-        sizes = []
-        for shape in self.shapes:
-            size = 1
-            for side in shape:
-                size *= side
-            sizes.append(size)
-        return tuple(sizes)
+        return tuple(math.prod(shape) for shape in self.shapes)
 
     @property
     def layers(self) -> tuple[slice, ...]:

@@ -176,8 +176,8 @@ class ClientReply:
 
     Attributes
     ----------
-    gradient : FloatArray | None
-        Row g_k of the round (or theta - theta_k when the local work is SGD), None unless trained.
+    row : FloatArray | None
+        g_k of the round (or theta - theta_k when the local work is SGD), None unless trained.
     vectors : Mapping[str, FloatArray]
         Further arrays that the method asks for, by name; `update` is theta - theta_k after local passes.
     figures : Mapping[str, float]
@@ -195,7 +195,7 @@ class ClientReply:
     """
 
     num_examples: int
-    gradient: FloatArray | None = None
+    row: FloatArray | None = None
     vectors: Mapping[str, FloatArray] = field(default_factory=dict)
     figures: Mapping[str, float] = field(default_factory=dict)
     buffers: Mapping[str, NDArray[np.generic]] = field(default_factory=dict)

@@ -7,10 +7,10 @@ from flwr.serverapp import Grid, ServerApp
 from rich.console import Console
 
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.engine.alone import TAKEOVER_SECONDS, alone_in
 from dqnfed_flwr.engine.restart import settings_of_run, with_folders
-from dqnfed_flwr.engine.serve import serve
-from dqnfed_flwr.engine.steady import steadied
+from dqnfed_flwr.engine.retrying_grid import retrying
+from dqnfed_flwr.engine.run_folder import TAKEOVER_SECONDS, directory_lock
+from dqnfed_flwr.engine.server_run import serve
 from dqnfed_flwr.report.progress import LineProgress
 from dqnfed_flwr.strategy.checkpoint import output_directory
 
@@ -21,7 +21,7 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Run the federation that the run config describes; results go to its `output` directory."""
     settings = with_folders(Settings.from_mapping(context.run_config), context.run_id)
-    with alone_in(output_directory(settings), TAKEOVER_SECONDS):
+    with directory_lock(output_directory(settings), TAKEOVER_SECONDS):
         settings = settings_of_run(settings, context.run_id)
         progress = LineProgress(Console(force_terminal=False, width=120))
-        serve(steadied(grid), settings, listeners=[progress], run_id=str(context.run_id))
+        serve(retrying(grid), settings, listeners=[progress], run_id=str(context.run_id))

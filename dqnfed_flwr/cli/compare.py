@@ -53,15 +53,15 @@ def run_comparison(options: Options) -> None:
     """
     from dqnfed_flwr.compare.conduct import conduct, number_of_runs
     from dqnfed_flwr.compare.progress import CompareProgress
-    from dqnfed_flwr.engine.alone import alone_in
     from dqnfed_flwr.engine.run import usable_cores
+    from dqnfed_flwr.engine.run_folder import directory_lock
 
     since = time.perf_counter()
     check_overrides(set_keys(options.overrides))
     json_path = options.json_path
     console = Console(stderr=json_path == "-")
     directory = options.output.expanduser().resolve()
-    with tried(Path(json_path) if json_path and json_path != "-" else None), alone_in(directory):
+    with tried(Path(json_path) if json_path and json_path != "-" else None), directory_lock(directory):
         plan = _plan(options, directory)
         reference = reference_of(plan, options.reference)
         for method, reason in plan.skipped.items():

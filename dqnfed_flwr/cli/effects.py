@@ -8,7 +8,7 @@ import typer
 
 from dqnfed_flwr.compare.plan import Job
 from dqnfed_flwr.config import Settings, flatten, nest, without_effect
-from dqnfed_flwr.experiments import load_config, shipped
+from dqnfed_flwr.config.loading import load_config, shipped
 
 
 def given_keys(config: str, overrides: Sequence[str]) -> list[str]:

@@ -120,14 +120,14 @@ def _run_part(
     from dqnfed_flwr.compare.progress import CompareProgress
     from dqnfed_flwr.compare.sheets import print_tables
     from dqnfed_flwr.compare.tables import difference_table, tables
-    from dqnfed_flwr.engine.alone import alone_in
     from dqnfed_flwr.engine.run import usable_cores
+    from dqnfed_flwr.engine.run_folder import directory_lock
     from dqnfed_flwr.reproduce.tables import paper_table
 
     since = time.perf_counter()
     command = _command(options, key, directory)
-    with alone_in(plan.directory):
-        with alone_in(directory, RECORD_SECONDS):
+    with directory_lock(plan.directory):
+        with directory_lock(directory, RECORD_SECONDS):
             write_reproduction(directory, Reproduction(options.name, manifest, {key: command}))
         try:
             with CompareProgress(console, number_of_runs(plan)) as progress:

@@ -17,8 +17,8 @@ from rich.console import Console
 from dqnfed_flwr.cli.effects import given_keys, tell_without_effect
 from dqnfed_flwr.cli.failures import EndedEarly, Interrupted
 from dqnfed_flwr.config import Scalar, Settings, flatten, nest
+from dqnfed_flwr.config.loading import load_config, parse_scalar
 from dqnfed_flwr.errors import CheckpointError, ConfigError, DataError, ModelError, RunError
-from dqnfed_flwr.experiments import load_config, parse_scalar
 from dqnfed_flwr.report.progress import progress_listener
 from dqnfed_flwr.report.table import summary_table
 from dqnfed_flwr.run_files import CHECKPOINT, EVENTS, MODEL, PLOT, RUN
@@ -138,7 +138,7 @@ def train(
 ) -> RunResult:
     """Run `settings` with progress on `console`, after trying the output folder."""
     from dqnfed_flwr.engine.run import run
-    from dqnfed_flwr.engine.serve import prepare_output
+    from dqnfed_flwr.engine.run_folder import prepare_output
 
     prepare_output(settings)
     logging.getLogger("flwr").setLevel(logging.WARNING)  # progress is shown here; what goes wrong still is

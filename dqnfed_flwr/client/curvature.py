@@ -24,7 +24,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from dqnfed_flwr.client.curvature_state import CurvatureState, Record, Visit
+from dqnfed_flwr.client.memory import CurvatureState, Record, Visit
 from dqnfed_flwr.config import CurvatureSettings
 from dqnfed_flwr.linalg.lbfgs import LBFGSHistory, tells_curvature
 

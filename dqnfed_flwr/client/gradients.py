@@ -7,16 +7,28 @@ from contextlib import AbstractContextManager, ExitStack
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from dqnfed_flwr.client.chunks import choose_chunk, cross_entropy
-from dqnfed_flwr.client.fit import check_fit
 from dqnfed_flwr.client.flat_model import FlatModel
+from dqnfed_flwr.client.model_checks import check_fit
 from dqnfed_flwr.errors import DataError
 from dqnfed_flwr.types import Evaluation, Float64Array
 
 Samples = tuple[Tensor, Tensor]
+CHUNK_BYTES = {"cpu": 32 * 2**20}
+MOST_CHUNK_BYTES = 256 * 2**20
+"""Activations kept for one backward pass when the chunk is left to choose, by kind of device and on any other.
+
+Larger ones are no faster on a processor, and a device at the edge has little memory.
+"""
+MAX_CHUNK = 4096
+FEWEST = 16
+"""Samples of a chunk that may fill `MOST_CHUNK_BYTES` on any device.
+
+Every chunk reads all parameters and adds a gradient of their size: four samples of ResNet-18 at a time take a quarter
+longer than sixteen (`benchmarks/chunks.py`).
+"""
 
 
 class LocalLoss:
@@ -63,7 +75,7 @@ class LocalLoss:
         self.ridge = ridge
         check_fit(model, samples[0], outputs)
         self.chunk = chunk or choose_chunk(model, *samples)
-        self._foreseen: tuple[Tensor, float, Callable[[], Tensor]] | None = None
+        self._precomputed: tuple[Tensor, float, Callable[[], Tensor]] | None = None
 
     @property
     def num_examples(self) -> int:
@@ -94,8 +106,8 @@ class LocalLoss:
         tuple[float, Tensor]
             The loss, and the gradient [D] in the dtype of `theta`, a vector of its own.
         """
-        if rows is None and self._foreseen is not None and self._foreseen[0] is theta:
-            (_, loss, gradient_of), self._foreseen = self._foreseen, None
+        if rows is None and self._precomputed is not None and self._precomputed[0] is theta:
+            (_, loss, gradient_of), self._precomputed = self._precomputed, None
             return loss + self._penalty(theta), self._with_ridge(gradient_of(), theta)
         self.model.place(theta)
         samples = self._select(rows)
@@ -108,7 +120,7 @@ class LocalLoss:
             total += part.item()
         return total + self._penalty(theta), self._with_ridge(gradient, theta)
 
-    def foresee(self, theta: Tensor, loss: float, gradient: Callable[[], Tensor]) -> None:
+    def precompute(self, theta: Tensor, loss: float, gradient: Callable[[], Tensor]) -> None:
         """Have `loss_and_gradient` answer with these, once, when it is asked at this very tensor.
 
         Parameters
@@ -120,7 +132,7 @@ class LocalLoss:
         gradient : Callable[[], Tensor]
             Makes the gradient of that [D], a vector of its own.
         """
-        self._foreseen = (theta, loss, gradient)
+        self._precomputed = (theta, loss, gradient)
 
     def hessian_product(self, theta: Tensor, vector: Tensor, rows: Tensor | None = None) -> Tensor:
         """The Hessian of f_k at `theta` times `vector` [D], by differentiating the gradient once more.
@@ -201,3 +213,49 @@ def _differentiate_twice(loss: Tensor, parameters: Sequence[Tensor], directions:
     first = torch.autograd.grad(loss, parameters, create_graph=True, allow_unused=True, materialize_grads=True)
     along = torch.stack([(g * v).sum() for g, v in zip(first, directions, strict=True)]).sum()
     return torch.autograd.grad(along, parameters, allow_unused=True, materialize_grads=True)
+
+
+def cross_entropy(logits: Tensor, labels: Tensor, samples: int) -> Tensor:
+    """Share of a chunk in the mean cross-entropy over `samples` samples, in float64.
+
+    Parameters
+    ----------
+    logits : Tensor
+        [n, classes]; MPS has no float64, its logits move to the CPU.
+    labels : Tensor
+        int64 [n].
+    samples : int
+        Samples of the whole sum, n among them.
+
+    Returns
+    -------
+    Tensor
+        A float64 scalar.
+    """
+    if logits.device.type == "mps":
+        logits, labels = logits.cpu(), labels.cpu()
+    return nn.functional.cross_entropy(logits.double(), labels, reduction="sum") / samples
+
+
+def choose_chunk(model: FlatModel, inputs: Tensor, labels: Tensor) -> int:
+    """Samples whose saved activations fill at most the bytes of the device: a power of two, at most `MAX_CHUNK`.
+
+    `FEWEST` samples, or as many of them as fit, may fill `MOST_CHUNK_BYTES` instead. Counted is what one sample leaves
+    behind for its backward pass; the parameters, which all share, do not count.
+    """
+    shared = {tensor.untyped_storage().data_ptr() for tensor in model.module.state_dict().values()}
+    saved: dict[int, torch.UntypedStorage] = {}  # held, so that no other takes its place, and the count is the same
+
+    def count(tensor: Tensor) -> None:  # a hook that gave the tensor back would tie a knot that is never freed
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in shared:
+            saved[storage.data_ptr()] = storage
+
+    with torch.autograd.graph.saved_tensors_hooks(count, lambda nothing: nothing):
+        cross_entropy(model.module(inputs[:1].clone()), labels[:1].clone(), 1)
+    size = sum(storage.nbytes() for storage in saved.values())
+    most = CHUNK_BYTES.get(model.theta.device.type, MOST_CHUNK_BYTES)
+    chunk = MAX_CHUNK
+    while chunk > 1 and chunk * size > (most if chunk > FEWEST else MOST_CHUNK_BYTES):
+        chunk //= 2
+    return chunk

@@ -11,7 +11,7 @@ from flwr.client import NumPyClient
 from flwr.common import Scalar as Metric
 from numpy.typing import NDArray
 
-from dqnfed_flwr.client.lists import metrics_of, read_task
+from dqnfed_flwr.client.numpy_protocol import metrics_of, read_task
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.data import ClientData
 from dqnfed_flwr.errors import ConfigError, ShapeError
@@ -102,7 +102,7 @@ class DQNFedClient(NumPyClient):
         """
         return self._worker_for(task.num_classes).perform(task, theta, step, buffers, lasting=lasting)
 
-    def foresee(
+    def precompute(
         self, num_classes: int, theta: FloatArray, buffers: Mapping[str, NDArray[Any]], others: Sequence[DQNFedClient]
     ) -> None:
         """Compute loss and gradient at `theta` [D] for this client and others of the run in one pass.
@@ -126,7 +126,7 @@ class DQNFedClient(NumPyClient):
             If the model cannot be taken apart for that.
         """
         workers = [other._worker_for(num_classes) for other in others]
-        self._worker_for(num_classes).foresee(theta, buffers, workers)
+        self._worker_for(num_classes).precompute(theta, buffers, workers)
 
     def export_state(self) -> dict[str, NDArray[Any]]:
         """What the client must be given in its next life to go on with the same bits; empty if it keeps nothing.
@@ -163,8 +163,8 @@ class DQNFedClient(NumPyClient):
         """
         task, has_step = read_task(config)
         reply = self._work_on_lists(replace(task, train=True), parameters, has_step)
-        gradient: Arrays = [] if reply.gradient is None else [reply.gradient]
-        return [*gradient, *reply.vectors.values(), *reply.buffers.values()], reply.num_examples, metrics_of(reply)
+        row: Arrays = [] if reply.row is None else [reply.row]
+        return [*row, *reply.vectors.values(), *reply.buffers.values()], reply.num_examples, metrics_of(reply)
 
     def evaluate(self, parameters: Arrays, config: Mapping[str, Any]) -> tuple[float, int, dict[str, Metric]]:
         """Probe and evaluate without training: (loss, examples behind it, metrics).

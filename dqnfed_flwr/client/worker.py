@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any, cast
@@ -11,17 +13,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dqnfed_flwr.client.copies import shared_copy
 from dqnfed_flwr.client.curvature import Curvature
-from dqnfed_flwr.client.curvature_state import CurvatureState, StateArrays
 from dqnfed_flwr.client.device import DTYPES, choose_device, prepare_torch
-from dqnfed_flwr.client.fit import check_tokens
 from dqnfed_flwr.client.flat_model import FlatModel
 from dqnfed_flwr.client.gradients import LocalLoss, Samples
-from dqnfed_flwr.client.line import Line, Vector
-from dqnfed_flwr.client.probing import probe
-from dqnfed_flwr.client.round_memory import RoundMemory
-from dqnfed_flwr.client.together import JointPass, foresee
+from dqnfed_flwr.client.joint_gradients import JointPass, precompute
+from dqnfed_flwr.client.memory import CurvatureState, RoundMemory, StateArrays
+from dqnfed_flwr.client.model_checks import check_tokens
+from dqnfed_flwr.client.search_line import Line, Vector, probe
 from dqnfed_flwr.client.work import Bench, Occasion, make_work
 from dqnfed_flwr.client.work.passes import Turn
 from dqnfed_flwr.config import Settings
@@ -32,6 +31,10 @@ from dqnfed_flwr.params import ParamSpec
 from dqnfed_flwr.types import ClientReply, ClientTask, Evaluation, FloatArray, Probe
 
 Buffers = Mapping[str, NDArray[Any]]
+_Key = tuple[int, torch.dtype, torch.device]
+
+_COPIES: dict[_Key, tuple[weakref.ref[FloatArray], Tensor]] = {}
+_COPYING = threading.Lock()
 
 
 class Worker:
@@ -115,8 +118,8 @@ class Worker:
         product = None if point is None else self._work.perform(occasion, point)
         return ClientReply(
             num_examples=self._loss.num_examples,
-            gradient=None if product is None else _shared(product.row),
-            vectors={} if product is None else {name: _shared(value) for name, value in product.vectors.items()},
+            row=None if product is None else _read_only(product.row),
+            vectors={} if product is None else {name: _read_only(value) for name, value in product.vectors.items()},
             figures={} if product is None else product.figures,
             buffers=self._buffers() if task.train and self._settings.trains_buffers else {},
             loss=float("nan") if point is None else point.loss,
@@ -129,7 +132,7 @@ class Worker:
             seconds=time.perf_counter() - started,
         )
 
-    def foresee(self, theta: FloatArray, buffers: Buffers, others: Sequence[Worker]) -> None:
+    def precompute(self, theta: FloatArray, buffers: Buffers, others: Sequence[Worker]) -> None:
         """Compute loss and gradient at `theta` [D], a lasting vector, in one pass for this worker and others like it.
 
         Raises
@@ -143,7 +146,7 @@ class Worker:
         if not self._comes_apart:
             joint.check(at, losses[:2])
             self._comes_apart = True
-        foresee(joint, at, losses)
+        precompute(joint, at, losses)
 
     def _probe(self, task: ClientTask, line: Line, loss: float | None) -> Probe:
         def loss_at(factor: float) -> float:
@@ -187,7 +190,7 @@ class Worker:
         """A copy of `vector`, which never changes, for all clients of the process."""
         if isinstance(vector, Tensor):
             return self._vector(vector)
-        return self._fitting(shared_copy(vector, self._dtype, self._device))
+        return self._fitting(_shared_copy(vector, self._dtype, self._device))
 
     def _fitting(self, vector: Tensor) -> Tensor:
         if tuple(vector.shape) != (self.spec.dim,):
@@ -202,8 +205,32 @@ def _write_buffers(buffers: Buffers, model: FlatModel) -> None:
     model.spec.write_buffers({name: torch.tensor(b) for name, b in buffers.items()}, model.module)
 
 
-def _shared(vector: Tensor) -> FloatArray:
+def _read_only(vector: Tensor) -> FloatArray:
     """The vector as a read-only array: the client keeps gradients without a copy."""
     array = cast(FloatArray, vector.cpu().numpy())
     array.flags.writeable = False
     return array
+
+
+def _shared_copy(array: FloatArray, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A copy of `array`, the same tensor for whoever asks for the same array while it lives.
+
+    Parameters
+    ----------
+    array : FloatArray
+        Whose values stay as they are, as those of a message do.
+    dtype, device : torch.dtype, torch.device
+        Of the copy.
+
+    Returns
+    -------
+    Tensor
+        Not to be written to.
+    """
+    key = (id(array), dtype, device)
+    with _COPYING:
+        if held := _COPIES.get(key):
+            return held[1]
+        copy = torch.tensor(array, dtype=dtype, device=device)
+        _COPIES[key] = (weakref.ref(array, lambda _: _COPIES.pop(key, None)), copy)
+        return copy

@@ -8,8 +8,8 @@ from itertools import product
 from types import MappingProxyType
 
 from dqnfed_flwr.config import GROUP_OF_METHOD, KNOWN, Scalar, Settings, is_retired, said_of
+from dqnfed_flwr.config.loading import parse_scalar
 from dqnfed_flwr.errors import ConfigError
-from dqnfed_flwr.experiments import parse_scalar
 from dqnfed_flwr.methods.table import profile_of
 
 ALL = "all"

@@ -56,12 +56,12 @@ def brief(reason: str) -> str:
 
 
 def _run(folder: Path, flat: Mapping[str, Scalar], engine: Engine, line: Connection) -> None:
-    from dqnfed_flwr.client.handlers import forget_clients
-    from dqnfed_flwr.engine.alone import TAKEOVER_SECONDS, alone_in
+    from dqnfed_flwr.client.app import forget_clients
     from dqnfed_flwr.engine.run import run
+    from dqnfed_flwr.engine.run_folder import TAKEOVER_SECONDS, directory_lock
 
     logging.getLogger("flwr").setLevel(logging.WARNING)
-    with alone_in(folder, TAKEOVER_SECONDS):  # the worker of a comparison that was killed ends with its round
+    with directory_lock(folder, TAKEOVER_SECONDS):  # the worker of a comparison that was killed ends with its round
         settings = Settings.from_mapping({**flat, "resume": (folder / CHECKPOINT).exists()})
     try:
         run(settings, engine=engine, overwrite=not settings.resume, jobs=1, listeners=[_Reporter(line)])

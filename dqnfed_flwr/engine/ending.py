@@ -49,7 +49,7 @@ def held_up(totals: Totals) -> str:
     if not named:
         return ""
     clients = "client" if len(named) == 1 else "clients"
-    return f"{clients} {_list(named)} of {totals.rounds} rounds"
+    return f"{clients} {listed(named)} of {totals.rounds} rounds"
 
 
 def _why(status: str, last: RoundEvent) -> str:
@@ -62,7 +62,7 @@ def _why(status: str, last: RoundEvent) -> str:
         )
     if not last.refused:
         return "no length of its step was accepted"
-    clients = _list([str(client) for client in last.refused])
+    clients = listed(last.refused)
     who = f"{'clients' if len(last.refused) > 1 else 'client'} {clients} refused"
     common = f"; a common direction exists, its cosine with every gradient is {last.distance:.2g}"
     return f"{who} its step, until no length was left to try{common if last.certificate else ''}"
@@ -70,9 +70,10 @@ def _why(status: str, last: RoundEvent) -> str:
 
 def _weighted(weights: Mapping[int, float]) -> str:
     falling = sorted(weights.items(), key=lambda item: (-item[1], item[0]))
-    return _list([f"{client} ({weight:.2f})" for client, weight in falling])
+    return listed([f"{client} ({weight:.2f})" for client, weight in falling])
 
 
-def _list(names: Sequence[str]) -> str:
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(names[:NAMED]) + more
+def listed(names: Sequence[object], most: int = NAMED) -> str:
+    """The first `most` of these, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(map(str, names[:most])) + more

@@ -26,10 +26,9 @@ from pathlib import Path
 import tomli_w
 
 from dqnfed_flwr.config import Settings, check_for_nodes
-from dqnfed_flwr.engine.alone import TAKEOVER_SECONDS, alone_in
 from dqnfed_flwr.engine.flwr_command import CONNECTION, FlwrCommand, flwr_environment, program, run_status
-from dqnfed_flwr.engine.occupied import check_free
 from dqnfed_flwr.engine.result import RunResult, read_result
+from dqnfed_flwr.engine.run_folder import TAKEOVER_SECONDS, directory_lock, guard_output
 from dqnfed_flwr.errors import RunError
 from dqnfed_flwr.run_files import CHECKPOINT, EVENTS, RUN
 from dqnfed_flwr.strategy.checkpoint import CheckpointStore
@@ -71,7 +70,7 @@ def run_flower(settings: Settings, *, overwrite: bool = False, listeners: Sequen
         output = Path(settings.output or home / "output").expanduser().absolute()
         start = str(Path(settings.start.model).expanduser().absolute()) if settings.start.model else ""
         settings = Settings.from_mapping({**settings.flat(), "output": str(output), "start.model": start})
-        with alone_in(output, TAKEOVER_SECONDS if settings.resume else 0.0):
+        with directory_lock(output, TAKEOVER_SECONDS if settings.resume else 0.0):
             _make_way(output, settings, overwrite=overwrite)
         write_app(home / "app", settings)
         with superlink(home) as flwr:
@@ -84,7 +83,7 @@ def _make_way(output: Path, settings: Settings, *, overwrite: bool) -> None:
     """Take away what the run before left, as far as this one does not go on with it."""
     if not settings.resume:
         if not overwrite:
-            check_free(output)
+            guard_output(output)
         CheckpointStore(output / CHECKPOINT).discard()
         (output / EVENTS).unlink(missing_ok=True)
     (output / RUN).unlink(missing_ok=True)  # its coming tells that the run is over

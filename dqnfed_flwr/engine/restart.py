@@ -13,8 +13,7 @@ from pathlib import Path
 from flwr.common.logger import log
 
 from dqnfed_flwr.config import Settings, check_for_nodes
-from dqnfed_flwr.engine.occupied import held_by
-from dqnfed_flwr.engine.serve import prepare_output
+from dqnfed_flwr.engine.run_folder import held_by, prepare_output
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.run_files import CHECKPOINT
 

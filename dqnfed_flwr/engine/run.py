@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config.loading import load_config
 from dqnfed_flwr.engine.flower import run_flower
-from dqnfed_flwr.engine.occupied import check_free
 from dqnfed_flwr.engine.result import RunResult
+from dqnfed_flwr.engine.run_folder import TAKEOVER_SECONDS, directory_lock, guard_output
 from dqnfed_flwr.errors import ConfigError
-from dqnfed_flwr.experiments import load_config
 from dqnfed_flwr.strategy.checkpoint import output_directory
 from dqnfed_flwr.telemetry.events import Listener
 
 Engine = Literal["in-process", "flower"]
+logger = logging.getLogger("flwr")
 
 
 def run(
@@ -55,14 +57,12 @@ def run(
     DQNFedError
         If the configuration is at fault, or the run does not finish.
     """
-    from dqnfed_flwr.engine.one_source import warn_of_copies
-
     if engine not in get_args(Engine):
         raise ConfigError(f"engine: found {engine!r}; allowed: {', '.join(get_args(Engine))}")
     settings = as_settings(config)
     if resume and not settings.resume:
         settings = Settings.from_mapping({**settings.flat(), "resume": True})
-    warn_of_copies(settings)
+    _warn_of_copies(settings)
     if engine == "flower":
         return run_flower(settings, overwrite=overwrite, listeners=listeners)
     return run_in_process(settings, overwrite=overwrite, jobs=jobs, listeners=listeners)
@@ -75,30 +75,40 @@ def as_settings(config: Settings | Mapping[str, Any] | str | Path) -> Settings:
     return Settings.from_mapping(config if isinstance(config, Mapping) else load_config(str(config)))
 
 
+def _warn_of_copies(settings: Settings) -> None:
+    """Say so where all clients of one machine would be the same client, each with the whole file."""
+    from dqnfed_flwr.data.sets import is_function
+
+    if settings.partition == "file" and settings.clients > 1 and not is_function(settings.data):
+        logger.warning(
+            "partition: file gives each of the %d clients the whole of %s, since nodes with files of their own are a "
+            "matter of deployment; choose another partition (iid, dirichlet, ...) to deal it out",
+            settings.clients,
+            settings.data,
+        )
+
+
 def run_in_process(
     settings: Settings, *, overwrite: bool = False, jobs: int = 0, listeners: Sequence[Listener] = ()
 ) -> RunResult:
-    """Run with the in-process grid. Whoever is at work in the output directory is waited for only to resume its run."""
-    from client_app.app import app, together
-    from dqnfed_flwr.client.handlers import forget_clients
+    """Run with the in-process grid; another process in the output directory is waited for only to resume its run."""
+    from dqnfed_flwr.client.app import app, compute_together, forget_clients
     from dqnfed_flwr.data.sets import fingerprint
-    from dqnfed_flwr.engine.alone import TAKEOVER_SECONDS, alone_in
-    from dqnfed_flwr.engine.grid import Groups
-    from dqnfed_flwr.engine.hostile import with_hostile
-    from dqnfed_flwr.engine.one_source import OneSourceGrid
-    from dqnfed_flwr.engine.serve import serve
+    from dqnfed_flwr.engine.adversary import with_hostile
+    from dqnfed_flwr.engine.in_process import Groups, OneSourceGrid
+    from dqnfed_flwr.engine.server_run import serve
 
     output = output_directory(settings)
-    with alone_in(output, TAKEOVER_SECONDS if settings.resume else 0.0):
+    with directory_lock(output, TAKEOVER_SECONDS if settings.resume else 0.0):
         if not settings.resume and not overwrite:
-            check_free(output)
+            guard_output(output)
         forget_clients()  # their data may have been replaced since
         grid = OneSourceGrid(
             with_hostile(app, settings),
             settings.clients,
             settings.flat(),
             jobs=jobs or choose_jobs(settings, usable_cores()),
-            groups=Groups(settings.local.together, together) if settings.local.together > 1 else None,
+            groups=Groups(settings.local.together, compute_together) if settings.local.together > 1 else None,
         )
         return serve(grid, settings, listeners=listeners, fingerprint=fingerprint(settings.data))
 

@@ -1,22 +1,38 @@
-"""The model that round 1 begins at: drawn from the seed, read from a file, or trained on one client's data alone."""
+"""The model that round 1 begins at: drawn from the seed, read from a file, or trained on one client's data alone.
+
+Files are those that this package writes: a run's `model.npz`, and `model.safetensors`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from flwr.app import ArrayRecord
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from dqnfed_flwr import wire
 from dqnfed_flwr.client.numpy_client import DQNFedClient
 from dqnfed_flwr.config import KNOWN, Settings
 from dqnfed_flwr.data import load_client
-from dqnfed_flwr.engine.weights import read_weights
+from dqnfed_flwr.engine.ending import listed
+from dqnfed_flwr.errors import ConfigError, ShapeError
 from dqnfed_flwr.models import build_model
 from dqnfed_flwr.params import ParamSpec
+from dqnfed_flwr.run_files import MODEL
+from dqnfed_flwr.strategy.checkpoint import DAMAGE
+from dqnfed_flwr.strategy.preflight import Form
 from dqnfed_flwr.strategy.roster import Roster
 from dqnfed_flwr.types import ClientTask
+
+KEY = "start.model"
+BUFFER = "buffer."
+MOST_NAMED = 4
 
 
 def initial_model(settings: Settings, roster: Roster) -> ArrayRecord:
@@ -33,22 +49,27 @@ def initial_model(settings: Settings, roster: Roster) -> ArrayRecord:
         cannot be used.
     """
     form = roster.form
-    dtype = torch.float64 if settings.dtype == "float64" else torch.float32
-    module = build_model(settings.model, form.input_shape, form.num_classes, seed=settings.seed, dtype=dtype)
+    module = model_for(settings, form)
     spec = ParamSpec.of(module)
     if settings.start.model and not settings.resume:
         read_weights(Path(settings.start.model).expanduser(), module, settings.model)
     theta = spec.flatten(module).numpy()
     buffers: wire.Buffers = {name: value.numpy() for name, value in spec.read_buffers(module).items()}
     if settings.start.epochs and not settings.resume:
-        alone = _alone(settings)
-        client = DQNFedClient(alone, settings.start.client, load_client(alone, settings.start.client))
+        own = _settings_of_one_client(settings)
+        client = DQNFedClient(own, settings.start.client, load_client(own, settings.start.client))
         reply = client.work(ClientTask(exchange=1, round=1, num_classes=form.num_classes), theta, None, buffers)
-        theta, buffers = theta - np.asarray(reply.gradient), reply.buffers
+        theta, buffers = theta - np.asarray(reply.row), reply.buffers
     return wire.encode_model(theta, buffers)
 
 
-def _alone(settings: Settings) -> Settings:
+def model_for(settings: Settings, form: Form) -> nn.Module:
+    """The model of the settings for data of this form, drawn from the seed."""
+    dtype = torch.float64 if settings.dtype == "float64" else torch.float32
+    return build_model(settings.model, form.input_shape, form.num_classes, seed=settings.seed, dtype=dtype)
+
+
+def _settings_of_one_client(settings: Settings) -> Settings:
     """FedAvg's local work, on this run's data and model, with the epochs, rate and mini-batch of `start`.
 
     The rest is left out, so that all methods begin alike.
@@ -57,3 +78,100 @@ def _alone(settings: Settings) -> Settings:
     shared = {key: value for key, value in flat.items() if KNOWN[key].about in ("data", "model", "machine")}
     own = {"local.epochs": start.epochs, "local.lr": start.lr, "local.batch-size": start.batch_size}
     return Settings.from_mapping({**shared, **own, "method": "fedavg"})
+
+
+def read_weights(path: Path, module: nn.Module, model: str) -> None:
+    """Write the weights of a file into `module`, cast to its dtype.
+
+    Parameters
+    ----------
+    path : Path
+        `model.npz` of a run's output folder, or a file of safetensors with the names of the module's `state_dict`.
+    module : nn.Module
+        Changed in place.
+    model : str
+        What the settings call it, for what is said.
+
+    Raises
+    ------
+    ConfigError
+        If the file is absent, damaged or of neither form, holds NaN or Inf, or is of another model: naming what was
+        found and what is needed.
+    """
+    if frozen := [name for name, parameter in module.named_parameters() if not parameter.requires_grad]:
+        raise ConfigError(
+            f"{KEY}: model {model} has frozen parameters, {_some(frozen)}, which no client is sent; have the model's "
+            "function load the weights, and leave this out"
+        )
+    if path.is_dir():
+        raise ConfigError(f"{KEY}: {path} is a folder; name the file, such as {path / MODEL}")
+    if not path.is_file():
+        raise ConfigError(f"{KEY}: {path}: no such file on this machine; the server reads it")
+    if path.suffix == ".npz":
+        _from_run(path, module, model)
+    elif path.suffix == ".safetensors":
+        _from_safetensors(path, module, model)
+    else:
+        raise ConfigError(f"{KEY}: found {path.name}; give a run's {MODEL}, or a file that ends in .safetensors")
+    state = module.state_dict()
+    if bad := [name for name, value in state.items() if value.is_floating_point() and not value.isfinite().all()]:
+        raise ConfigError(f"{KEY}: {path} holds NaN or Inf, in {_some(bad)}; choose another model")
+
+
+def _from_run(path: Path, module: nn.Module, model: str) -> None:
+    arrays = _archive(path)
+    theta = arrays.pop("theta", np.empty(0))
+    spec = ParamSpec.of(module)
+    if theta.shape != (spec.dim,):
+        raise ConfigError(
+            f"{KEY}: {path} holds {theta.size} parameters; model {model} for these data has {spec.dim}. Set model, "
+            "data and num-classes as in the run that wrote it"
+        )
+    buffers = {name.removeprefix(BUFFER): torch.from_numpy(np.array(value)) for name, value in arrays.items()}
+    try:
+        spec.write_buffers(buffers, module)
+    except ShapeError as error:
+        raise ConfigError(f"{KEY}: {path}: {error}") from None
+    spec.unflatten(torch.from_numpy(np.array(theta)), module)
+
+
+def _archive(path: Path) -> dict[str, NDArray[Any]]:
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except DAMAGE as error:
+        raise ConfigError(f"{KEY}: {path}: damaged, or no model of a run ({error}); choose another file") from None
+
+
+def _from_safetensors(path: Path, module: nn.Module, model: str) -> None:
+    if find_spec("safetensors") is None:
+        raise ConfigError(f"{KEY}: {path.name} needs the package safetensors; install dqnfed-flwr[export]")
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file, load_model
+
+    try:
+        found = load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise ConfigError(f"{KEY}: {path}: damaged, or no file of safetensors ({error}); choose another file") from None
+    _check_shapes(path, found, module.state_dict(), model)
+    missing, unexpected = load_model(module, path, strict=False)
+    faults = [f"{word} {_some(names)}" for word, names in (("lacks", missing), ("has also", unexpected)) if names]
+    if faults:
+        raise ConfigError(f"{KEY}: {path}, for model {model}: it {' and '.join(faults)}; set model as it was then")
+
+
+def _check_shapes(path: Path, found: Mapping[str, Tensor], wanted: Mapping[str, Tensor], model: str) -> None:
+    wrong = [
+        f"{name} {list(found[name].shape)} for {list(wanted[name].shape)}"
+        for name in sorted(found.keys() & wanted.keys())
+        if found[name].shape != wanted[name].shape
+    ]
+    if wrong:
+        raise ConfigError(
+            f"{KEY}: {path}, for model {model} and these data: {_some(wrong)}; set model, data and num-classes as they "
+            "were then"
+        )
+
+
+def _some(words: Iterable[str]) -> str:
+    return listed(sorted(words), MOST_NAMED)

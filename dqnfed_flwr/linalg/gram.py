@@ -1,4 +1,4 @@
-"""Rows in one preallocated array, with their Gramian (see `group_products`) and their weighted sums.
+"""Rows in one preallocated array, with their Gramian (see `products`) and their weighted sums.
 
 Where the precision of float32 blocks is not enough, and only there, the work is done again in float64: `refine` for an
 ill-conditioned Gramian, `combine` where the weighted rows cancel.
@@ -15,8 +15,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dqnfed_flwr.errors import ShapeError
-from dqnfed_flwr.linalg.group_products import GroupProducts
-from dqnfed_flwr.linalg.products import NARROW, SEGMENT, columns, copy_and_measure, in_threads, squared_norm
+from dqnfed_flwr.linalg.products import (
+    NARROW,
+    SEGMENT,
+    GroupProducts,
+    columns,
+    copy_and_measure,
+    in_threads,
+    squared_norm,
+)
 from dqnfed_flwr.types import Float64Array
 
 SMALL = 1 << 21

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dqnfed_flwr.errors import CheckpointError, ConfigError, ShapeError
+from dqnfed_flwr.errors import ConfigError, ShapeError
 
 SMALLEST_MOVE = 100
 """A pair is formed if |s| is at least so many rounding units of |theta|; below, rounding decides the pair."""
@@ -171,31 +171,6 @@ class LBFGSHistory:
         """Forget the pairs; the counts stay."""
         self._pairs.clear()
 
-    def state_dict(self) -> dict[str, Tensor | int]:
-        """Name the pairs `s.0`, `y.0`, ..., oldest first and not copied, beside the counts."""
-        state: dict[str, Tensor | int] = {"pairs": len(self), "rejected": self.rejected, "damped": self.damped}
-        for index, (s, y) in enumerate(self.pairs):
-            state[f"s.{index}"], state[f"y.{index}"] = s, y
-        return state
-
-    def load_state_dict(self, state: dict[str, Tensor | int]) -> None:
-        """Take over what `state_dict` gave; products have the same bits as before.
-
-        Raises
-        ------
-        CheckpointError
-            If an entry is missing, of the wrong kind or no usable pair, or there are more pairs than memory. The
-            history is then as it was.
-        """
-        count, rejected, damped = (_count(state, name) for name in ("pairs", "rejected", "damped"))
-        if count > (self._pairs.maxlen or 0):
-            raise CheckpointError(f"the state holds {count} curvature pairs; this history keeps {self._pairs.maxlen}")
-        pairs = [_stored_pair(state, index) for index in range(count)]
-        if len({(pair.s.shape, pair.s.dtype, pair.s.device) for pair in pairs}) > 1:
-            raise CheckpointError("the curvature pairs of the state differ in size, dtype or device")
-        self._pairs = deque(pairs, self._pairs.maxlen)
-        self.rejected, self.damped = rejected, damped
-
     def _check(self, *vectors: Tensor) -> None:
         model = self._pairs[-1].s if self._pairs else vectors[0]
         for vector in vectors:
@@ -238,22 +213,3 @@ def _dot(a: Tensor, b: Tensor) -> float:
     whole = len(a) // BLOCK * BLOCK
     blocks = np.vecdot(a[:whole].numpy().reshape(-1, BLOCK), b[:whole].numpy().reshape(-1, BLOCK))
     return float(blocks.sum(dtype=np.float64)) + float(torch.dot(a[whole:].double(), b[whole:].double()))
-
-
-def _count(state: dict[str, Tensor | int], name: str) -> int:
-    value = state.get(name)
-    if not isinstance(value, int) or value < 0:
-        raise CheckpointError(f"{name!r} of an L-BFGS history is {value!r}; need a whole number")
-    return value
-
-
-def _stored_pair(state: dict[str, Tensor | int], index: int) -> _Pair:
-    s, y = state.get(f"s.{index}"), state.get(f"y.{index}")
-    if not isinstance(s, Tensor) or not isinstance(y, Tensor) or s.ndim != 1:
-        raise CheckpointError(f"curvature pair {index} of the state is missing; the state is not complete")
-    if (s.shape, s.dtype, s.device) != (y.shape, y.dtype, y.device) or s.dtype not in (torch.float32, torch.float64):
-        raise CheckpointError(f"curvature pair {index} of the state has an s and a y that differ in kind")
-    pair = _measure(s.clone(), y.clone())
-    if not 0 < pair.sy < math.inf or not pair.yy < math.inf:
-        raise CheckpointError(f"curvature pair {index} of the state has s.y = {pair.sy:g}; it must be positive")
-    return pair

@@ -2,15 +2,22 @@
 
 Inner products become cosines, so that rows of any length, 1e-8 beside 1e8, weigh alike in the conditioning. Rows of
 norm zero are set aside: nothing is divided by their norm, and their weight is 0.
+
+K x K problems gain nothing from threads, and OpenBLAS's spin for a while after each call: torch's then wait for the
+cores. Measured on two cores: 160 ms for a step of K = 100, D = 650,000 with both pools awake, 17 ms with one thread
+(`one_blas_thread`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
 
 from dqnfed_flwr.errors import ShapeError
 from dqnfed_flwr.types import Float64Array
@@ -108,3 +115,15 @@ def checked_vector(name: str, values: Sequence[float] | NDArray[np.floating], si
     if not np.isfinite(vector).all():
         raise ShapeError(f"{name} must be finite; entry {int(np.flatnonzero(~np.isfinite(vector))[0])} is not")
     return vector
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Hold OpenBLAS to one thread within; other libraries and the setting afterwards are untouched."""
+    with _openblas().limit(limits=1):
+        yield
+
+
+@cache
+def _openblas() -> ThreadpoolController:
+    return ThreadpoolController().select(internal_api="openblas")

@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dqnfed_flwr.linalg.least_distance import STATIONARY_COSINE
-from dqnfed_flwr.linalg.min_norm import two_sided_weights
+from dqnfed_flwr.linalg.min_norm import STATIONARY_COSINE, two_sided_weights
 from dqnfed_flwr.methods._base import BAD_RATE, ZERO_GRADIENT, GramMethod
 from dqnfed_flwr.schema.group import Group, own
 from dqnfed_flwr.schema.run import Profile, RunSettings

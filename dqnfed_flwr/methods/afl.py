@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from dqnfed_flwr.linalg.simplex import project_simplex
+from dqnfed_flwr.linalg.box_qp import project_simplex
 from dqnfed_flwr.methods._base import GramMethod, RoundRows, State
 from dqnfed_flwr.schema.group import Group, own
 from dqnfed_flwr.schema.run import GRADIENTS_FIRST, Profile, RunSettings

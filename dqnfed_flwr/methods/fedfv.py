@@ -12,8 +12,7 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
-from dqnfed_flwr.linalg.least_distance import Status
-from dqnfed_flwr.linalg.min_norm import CUTOFF
+from dqnfed_flwr.linalg.min_norm import CUTOFF, Status
 from dqnfed_flwr.linalg.scaling import ScaledGram
 from dqnfed_flwr.methods._base import Method, RoundRows, State
 from dqnfed_flwr.methods.absent import AbsentClients, AbsentRow

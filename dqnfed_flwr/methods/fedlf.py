@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from dqnfed_flwr.linalg.least_distance import Status
+from dqnfed_flwr.linalg.min_norm import Status
 from dqnfed_flwr.methods._base import ZERO_GRADIENT, LayerMethod, RoundRows, State
 from dqnfed_flwr.methods.absent import AbsentClients, AbsentRow
 from dqnfed_flwr.methods.guidance import Direction, common_direction, fairness_weights

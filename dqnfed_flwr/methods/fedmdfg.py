@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dqnfed_flwr.linalg.least_distance import Status
-from dqnfed_flwr.linalg.min_norm import CUTOFF
+from dqnfed_flwr.linalg.min_norm import CUTOFF, Status
 from dqnfed_flwr.linalg.scaling import ScaledGram
 from dqnfed_flwr.methods._base import ZERO_GRADIENT, Method, RoundRows, State
 from dqnfed_flwr.methods.absent import AbsentClients, AbsentRow

@@ -10,9 +10,8 @@ import math
 
 import numpy as np
 
-from dqnfed_flwr.linalg.least_distance import STATIONARY_COSINE, Status
-from dqnfed_flwr.linalg.min_norm import CUTOFF
-from dqnfed_flwr.linalg.quadratic import box_simplex_weights
+from dqnfed_flwr.linalg.box_qp import box_simplex_weights
+from dqnfed_flwr.linalg.min_norm import CUTOFF, STATIONARY_COSINE, Status
 from dqnfed_flwr.linalg.scaling import ScaledGram
 from dqnfed_flwr.methods._base import ZERO_GRADIENT, GramMethod
 from dqnfed_flwr.schema.group import Group, own

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dqnfed_flwr.linalg.least_distance import Status
-from dqnfed_flwr.linalg.min_norm import hull_weights
+from dqnfed_flwr.linalg.min_norm import Status, hull_weights
 from dqnfed_flwr.types import Float64Array
 
 VANISHING = 1e-14

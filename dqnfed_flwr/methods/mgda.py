@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dqnfed_flwr.linalg.least_distance import Status
-from dqnfed_flwr.linalg.min_norm import hull_weights
+from dqnfed_flwr.linalg.min_norm import Status, hull_weights
 from dqnfed_flwr.methods._base import ZERO_GRADIENT, GramMethod
 from dqnfed_flwr.schema.run import GRADIENTS_FIRST, Profile
 from dqnfed_flwr.types import Combination, RoundBatch

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from dqnfed_flwr.config import nest
+from dqnfed_flwr.config.loading import read_yaml
 from dqnfed_flwr.errors import ConfigError
-from dqnfed_flwr.experiments import read_yaml
 from dqnfed_flwr.reproduce.printed import SHIPPED
 from dqnfed_flwr.reproduce.schema import Manifest, check_manifest
 

@@ -206,10 +206,10 @@ class Intake:
     def _take(self, content: RecordDict, client: int, orders: Orders) -> ClientReply:
         form = ReplyForm(self._dim, self._buffers, self._method.round_extras(orders.round, self._dim))
         reply = wire.decode_reply(content, orders.tasks[client], form)
-        if reply.gradient is None:
+        if reply.row is None:
             return reply
         slot = orders.train.index(client)
-        self._basis.put(slot, reply.gradient)
+        self._basis.put(slot, reply.row)
         if not self._basis.squared_norm(slot) <= LONGEST_ROW**2:
             self._basis.drop(slot)
             raise WireError("not-finite", f"the gradient holds NaN or Inf, or is longer than {LONGEST_ROW:.2g}")
@@ -217,7 +217,7 @@ class Intake:
             if not np.isfinite(vector).all():
                 self._basis.drop(slot)
                 raise WireError("not-finite", f"{name!r} holds NaN or Inf")
-        return replace(reply, gradient=None)
+        return replace(reply, row=None)
 
     def _rows(self, replies: Mapping[int, ClientReply], orders: Orders) -> tuple[dict[int, ClientReply], RoundRows]:
         """Replies with a row, and the rows."""

@@ -13,7 +13,7 @@ from flwr.common.logger import log
 from torch import Tensor
 
 from dqnfed_flwr.linalg.gram import TRUSTED_CONDITION
-from dqnfed_flwr.linalg.threads import one_blas_thread
+from dqnfed_flwr.linalg.scaling import one_blas_thread
 from dqnfed_flwr.methods._base import Method, RoundRows
 from dqnfed_flwr.steps import StepScale
 from dqnfed_flwr.strategy.hearing import Hearing, slack

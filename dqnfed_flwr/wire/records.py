@@ -9,9 +9,9 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
-from dqnfed_flwr.arrays import size
 from dqnfed_flwr.errors import WireError
 from dqnfed_flwr.types import FloatArray
+from dqnfed_flwr.wire.arrays import size
 
 MODEL, TASK, VECTORS, FIGURES, PROPERTIES = "model", "task", "vectors", "figures", "properties"
 MEMORY = "memory"

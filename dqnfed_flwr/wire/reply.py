@@ -10,11 +10,17 @@ from flwr.app import Array as FlowerArray
 from flwr.app import ArrayRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
-from dqnfed_flwr.arrays import Array, view
 from dqnfed_flwr.errors import WireError
 from dqnfed_flwr.types import ClientReply, ClientTask, Extras, FloatArray, Probe
-from dqnfed_flwr.wire.figures import FigureValues, figures_of
-from dqnfed_flwr.wire.probe import read_evaluation, read_probe, write_evaluation, write_probe
+from dqnfed_flwr.wire.arrays import Array, view
+from dqnfed_flwr.wire.figures import (
+    FigureValues,
+    figures_of,
+    read_evaluation,
+    read_probe,
+    write_evaluation,
+    write_probe,
+)
 from dqnfed_flwr.wire.records import BUFFER, EXTRA, FIGURES, VECTORS, Buffers, check_keys, floats, of_kind
 
 FLOATS = ("float32", "float64")
@@ -44,8 +50,8 @@ class ReplyForm:
 def encode_reply(reply: ClientReply) -> RecordDict:
     """Content of a client's reply."""
     vectors = ArrayRecord()
-    if reply.gradient is not None:
-        vectors["gradient"] = Array(reply.gradient)
+    if reply.row is not None:
+        vectors["gradient"] = Array(reply.row)
     for name, vector in reply.vectors.items():
         vectors[EXTRA + name] = Array(vector)
     for name, value in reply.buffers.items():
@@ -55,7 +61,7 @@ def encode_reply(reply: ClientReply) -> RecordDict:
 
 def _reply_figures(reply: ClientReply) -> FigureValues:
     figures: FigureValues = {"num-examples": reply.num_examples, "seconds": reply.seconds}
-    if reply.gradient is not None:
+    if reply.row is not None:
         figures |= {"loss": reply.loss, "rate": reply.rate}
         figures |= {"pairs-kept": reply.pairs_kept, "pairs-rejected": reply.pairs_rejected}
         figures |= {EXTRA + name: value for name, value in reply.figures.items()}
@@ -107,7 +113,7 @@ def decode_reply(content: RecordDict, task: ClientTask, form: ReplyForm) -> Clie
         raise WireError("bad-rate", f"rate {rate}; a rate is not negative")
     return ClientReply(
         num_examples=num_examples,
-        gradient=floats(view(vectors["gradient"], (form.dim,), FLOATS)),
+        row=floats(view(vectors["gradient"], (form.dim,), FLOATS)),
         vectors={name: floats(view(vectors[EXTRA + name], shape, FLOATS)) for name, shape in wanted.vectors.items()},
         figures={name: figures.within(EXTRA + name, wanted.limits.get(name)) for name in wanted.figures},
         buffers={name: _read_buffer(name, vectors[BUFFER + name], value) for name, value in form.buffers.items()},

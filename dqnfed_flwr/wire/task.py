@@ -1,4 +1,4 @@
-"""What a client is asked: a task with the model, or its properties."""
+"""What a client is sent: a task with the model, or a question for its properties; and the memory kept for it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, ConfigRecordValues, RecordDict
+from numpy.typing import NDArray
 
 from dqnfed_flwr.errors import WireError
 from dqnfed_flwr.types import ClientTask, FloatArray
-from dqnfed_flwr.wire.model import decode_model
-from dqnfed_flwr.wire.records import DIRECTIVE, MODEL, PROPERTIES, TASK, Buffers, of_kind
+from dqnfed_flwr.wire.arrays import Array, view
+from dqnfed_flwr.wire.records import BUFFER, DIRECTIVE, MEMORY, MODEL, PROPERTIES, TASK, Buffers, floats, of_kind
 
 _FIELDS = {item.name.replace("_", "-"): item.name for item in fields(ClientTask) if item.name != "directives"}
 
@@ -24,6 +26,32 @@ class Assignment:
     theta: FloatArray
     step: FloatArray | None
     buffers: Buffers
+
+
+def encode_model(theta: FloatArray, buffers: Buffers, step: FloatArray | None = None) -> ArrayRecord:
+    """The record of a model, and of the step through it."""
+    record = ArrayRecord()
+    record["theta"] = Array(theta)
+    if step is not None:
+        record["step"] = Array(step)
+    for name, value in buffers.items():
+        record[BUFFER + name] = Array(value)
+    return record
+
+
+def decode_model(record: ArrayRecord) -> tuple[FloatArray, FloatArray | None, Buffers]:
+    """Theta, step (or None) and buffers of a model record.
+
+    Raises
+    ------
+    WireError
+        If theta is missing or an array cannot be read.
+    """
+    if "theta" not in record:
+        raise WireError("missing-key", "the model record has no 'theta'; make it with wire.encode_model")
+    arrays = _as_sent(record)
+    buffers = {key.removeprefix(BUFFER): value for key, value in arrays.items() if key.startswith(BUFFER)}
+    return floats(arrays["theta"]), floats(arrays["step"]) if "step" in arrays else None, buffers
 
 
 def encode_task(task: ClientTask, model: ArrayRecord) -> RecordDict:
@@ -70,3 +98,26 @@ def decode_properties(content: RecordDict) -> dict[str, Any]:
     if properties is None:
         raise WireError("missing-key", f"records {sorted(content)[:8]}; need {PROPERTIES!r}")
     return dict(properties)
+
+
+def encode_memory(memory: Mapping[str, NDArray[np.generic]], state: RecordDict) -> None:
+    """Put a client's memory into the state that Flower keeps for it between messages."""
+    record = ArrayRecord()
+    for name, values in memory.items():
+        record[name] = Array(values)
+    state[MEMORY] = record
+
+
+def memory_record(state: RecordDict) -> ArrayRecord | None:
+    """The record that `encode_memory` put into `state`, if any."""
+    return of_kind(state, ArrayRecord).get(MEMORY)
+
+
+def decode_memory(state: RecordDict) -> dict[str, NDArray[np.generic]]:
+    """Inverse of `encode_memory`; empty when there is none yet."""
+    return _as_sent(memory_record(state) or ArrayRecord())
+
+
+def _as_sent(record: ArrayRecord) -> dict[str, NDArray[np.generic]]:
+    """The arrays of a record, of whatever shape and dtype they say."""
+    return {name: view(array, tuple(array.shape), (str(array.dtype),)) for name, array in record.items()}

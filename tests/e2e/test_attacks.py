@@ -18,10 +18,10 @@ from flwr.clientapp import ClientApp
 from benchmarks._lies import LIES, liars
 from client_app.app import app
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.engine.grid import InProcessGrid
-from dqnfed_flwr.engine.hostile import Hostile
+from dqnfed_flwr.engine.adversary import Hostile
+from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.engine.result import RunResult
-from dqnfed_flwr.engine.serve import serve
+from dqnfed_flwr.engine.server_run import serve
 from dqnfed_flwr.guarantee.claims import CONTRADICTION
 from dqnfed_flwr.guarantee.overrule import OVERRULED, SET_ASIDE
 from tests.helpers.attacks import ATTACKS

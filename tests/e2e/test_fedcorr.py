@@ -9,10 +9,10 @@ import pytest
 
 from client_app.app import app
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.engine.grid import InProcessGrid
+from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.engine.run import run
-from dqnfed_flwr.engine.serve import serve
+from dqnfed_flwr.engine.server_run import serve
 from tests.helpers.grids import FIRST_NODE
 from tests.helpers.noisy_digits import NOISY, digits, true_labels
 from tests.helpers.transport import TransportGrid

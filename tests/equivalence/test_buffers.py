@@ -35,7 +35,7 @@ def test_a_round_averages_parameters_and_buffers_by_samples(epochs: int) -> None
     theta, answers = replies(settings)
     shares = np.array([answer.num_examples for answer in answers]) / sum(answer.num_examples for answer in answers)
     result = run(settings)
-    updates = np.array([answer.gradient for answer in answers], dtype=np.float64)
+    updates = np.array([answer.row for answer in answers], dtype=np.float64)
     np.testing.assert_allclose(result.theta, theta - shares @ updates, rtol=1e-5, atol=1e-7)
     assert set(result.buffers) == set(answers[0].buffers)
     for name in ("2.running_mean", "2.running_var"):

@@ -13,7 +13,7 @@ from dqnfed_flwr import wire
 from dqnfed_flwr.client.numpy_client import DQNFedClient
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.data import ClientData, load_client, to_model_input
-from dqnfed_flwr.engine.grid import InProcessGrid
+from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.models import build_model
 from dqnfed_flwr.params import ParamSpec

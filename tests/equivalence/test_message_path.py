@@ -13,7 +13,7 @@ from dqnfed_flwr.client.numpy_client import DQNFedClient
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.data import load_client
 from dqnfed_flwr.engine.run import run
-from dqnfed_flwr.engine.serve import serve
+from dqnfed_flwr.engine.server_run import serve
 from dqnfed_flwr.linalg.gram import Basis
 from dqnfed_flwr.methods._base import RoundRows
 from dqnfed_flwr.methods.table import make_method
@@ -68,8 +68,8 @@ def test_a_run_is_what_direct_calls_make_it(method: str) -> None:
         replies = {k: client.work(ClientTask(number, number), theta) for k, client in enumerate(clients)}
         rows = RoundRows(Basis(len(clients), len(theta), torch.float32), tuple(replies))
         for slot, reply in replies.items():
-            assert reply.gradient is not None
-            rows.basis.put(slot, reply.gradient)
+            assert reply.row is not None
+            rows.basis.put(slot, reply.row)
         step = solve(rule, batch_of(replies, rows, number), rows).step
         theta = line_point(theta, step, 0.0, 1.0)
     assert np.array_equal(run(settings).theta, theta)

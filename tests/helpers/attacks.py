@@ -9,9 +9,8 @@ import numpy as np
 from flwr.app import Array as FlowerArray
 from flwr.app import Message
 
-from dqnfed_flwr.attacks import tampered
 from dqnfed_flwr.config import AttackSettings
-from dqnfed_flwr.engine.hostile import Attack
+from dqnfed_flwr.engine.adversary import Attack, tampered
 from dqnfed_flwr.guarantee.claims import CONTRADICTION
 from tests.helpers.bad_replies import Meddle, at, figure, vector
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from flwr.app import Context, Message, MessageType, RecordDict, UserConfig
 from flwr.clientapp import ClientApp
 
-from dqnfed_flwr.engine.grid import InProcessGrid
+from dqnfed_flwr.engine.in_process import InProcessGrid
 
 FIRST_NODE = 2
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dqnfed_flwr.linalg.least_distance import Status
+from dqnfed_flwr.linalg.min_norm import Status
 from dqnfed_flwr.steps import Ladder, StepScale
 from dqnfed_flwr.strategy.pending import PendingStep
 from dqnfed_flwr.types import Combination

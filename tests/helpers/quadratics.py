@@ -12,7 +12,7 @@ from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
 from dqnfed_flwr import wire
-from dqnfed_flwr.client.probing import probe
+from dqnfed_flwr.client.search_line import probe
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.strategy.dqnfed import DQNFed
 from dqnfed_flwr.types import ClientReply, Evaluation, Float64Array
@@ -70,7 +70,7 @@ class Federation:
         loss = objective.loss(theta)
         return ClientReply(
             num_examples=objective.examples,
-            gradient=objective.gradient(theta) if task.train else None,
+            row=objective.gradient(theta) if task.train else None,
             loss=loss if task.train else float("nan"),
             rate=2 * loss if task.train else float("nan"),
             probe=probe(loss_at, task, self.armijo) if task.probe else None,

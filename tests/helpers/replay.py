@@ -12,9 +12,9 @@ from flwr.clientapp import ClientApp
 from client_app.app import app
 from dqnfed_flwr import wire
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.engine.grid import InProcessGrid
+from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.engine.result import RunResult
-from dqnfed_flwr.engine.serve import serve
+from dqnfed_flwr.engine.server_run import serve
 from dqnfed_flwr.errors import DQNFedError
 from dqnfed_flwr.strategy.trials import UNJUDGED
 from dqnfed_flwr.telemetry.events import RoundEvent

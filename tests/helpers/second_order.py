@@ -72,8 +72,8 @@ def _logits(theta: Float64Array, data: ClientData) -> Float64Array:
 
 def row_of(reply: ClientReply) -> Float64Array:
     """The row of a client that trained, in float64."""
-    assert reply.gradient is not None
-    return np.asarray(reply.gradient, np.float64)
+    assert reply.row is not None
+    return np.asarray(reply.row, np.float64)
 
 
 class Rounds:

@@ -21,6 +21,7 @@ from benchmarks import (
     deployed,
     engine,
     method_step,
+    round_files,
     server_memory,
     server_step,
 )
@@ -38,7 +39,7 @@ from dqnfed_flwr.strategy.roster import Roster
 
 Main = Callable[[Sequence[str]], None]
 
-BENCHMARKS = (server_step, method_step, server_memory, agreement, engine, client_rate, chunks, convex)
+BENCHMARKS = (server_step, method_step, server_memory, agreement, engine, client_rate, chunks, convex, round_files)
 
 
 def record_of(main: Main, arguments: Sequence[str], tmp_path: Path) -> dict[str, Any]:
@@ -140,6 +141,16 @@ def test_server_memory_counts_the_rows(tmp_path: Path) -> None:
     assert record["rows_bytes"] == 8 * 4_000_000 * 4
     assert record["peak_memory_bytes"] >= record["rows_bytes"]
     assert record["memory_over_rows_plus_100mb"] <= 1
+
+
+def test_round_files_are_those_of_a_round_with_gradients(tmp_path: Path) -> None:
+    before = sys.getprofile()
+    record = record_of(round_files.main, ["--clients", "2"], tmp_path)
+    assert sys.getprofile() is before
+    rooms = {room["room"]: room["names"].split() for room in record["rooms"]}
+    assert {"client", "client/work", "linalg", "methods", "strategy", "wire"} <= set(rooms)
+    assert {"gradients.py", "worker.py"} <= set(rooms["client"])
+    assert record["files"] == sum(map(len, rooms.values()))
 
 
 def test_agreement(tmp_path: Path) -> None:

@@ -17,10 +17,10 @@ from typer.testing import CliRunner
 
 from dqnfed_flwr.cli.app import app
 from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config.loading import load_config
 from dqnfed_flwr.data.clients import ClientSummary, summarise
 from dqnfed_flwr.data.published_images import Size
 from dqnfed_flwr.errors import RunError
-from dqnfed_flwr.experiments import load_config
 from dqnfed_flwr.report.class_table import LONGEST, class_table, notes, print_classes, write_csv
 from dqnfed_flwr.report.run_plots import plot_classes
 from tests.helpers.small_sets import shrink

@@ -15,9 +15,9 @@ from dqnfed_flwr.compare.earlier import foreign
 from dqnfed_flwr.compare.entries import Entry
 from dqnfed_flwr.compare.planning import Request, plan_rows
 from dqnfed_flwr.config import Settings, retired_in, without_retired
-from dqnfed_flwr.engine.alone import LOCK
 from dqnfed_flwr.engine.result import RunResult, read_result
 from dqnfed_flwr.engine.run import run
+from dqnfed_flwr.engine.run_folder import LOCK
 from dqnfed_flwr.errors import CheckpointError, ConfigError
 from dqnfed_flwr.run_files import CHECKPOINT, EVENTS, RUN
 from dqnfed_flwr.strategy.checkpoint import CheckpointStore

@@ -13,8 +13,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from dqnfed_flwr.client.chunks import cross_entropy
-from dqnfed_flwr.client.gradients import LocalLoss
+from dqnfed_flwr.client.gradients import LocalLoss, cross_entropy
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.linalg.hessian_blocks import check_dense
 

@@ -10,10 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dqnfed_flwr.client.chunks import cross_entropy
 from dqnfed_flwr.client.curvature import Curvature, Differentiable, Observation, Point, Rate
 from dqnfed_flwr.client.flat_model import FlatModel
-from dqnfed_flwr.client.gradients import LocalLoss
+from dqnfed_flwr.client.gradients import LocalLoss, cross_entropy
 from dqnfed_flwr.config import LocalSettings
 from dqnfed_flwr.randomness import seeded
 

@@ -29,9 +29,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from dqnfed_flwr.client.chunks import cross_entropy
 from dqnfed_flwr.client.curvature import Point
-from dqnfed_flwr.client.round_memory import RoundMemory
+from dqnfed_flwr.client.gradients import cross_entropy
+from dqnfed_flwr.client.memory import RoundMemory
 from dqnfed_flwr.client.work import make_work
 from dqnfed_flwr.client.work._base import Bench, BlindWork, LocalWork, Occasion, Product
 from dqnfed_flwr.client.work.passes import Pull, sgd

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dqnfed_flwr.client.curvature import Curvature, Point, Rate, coordinates, inner_products
-from dqnfed_flwr.client.curvature_state import CurvatureState, StateArrays
+from dqnfed_flwr.client.memory import CurvatureState, StateArrays
 from dqnfed_flwr.config import CurvatureSettings
 from dqnfed_flwr.errors import ShapeError
-from dqnfed_flwr.linalg.dense_bfgs import inverse_update
 from dqnfed_flwr.linalg.lbfgs import SMALLEST_MOVE
+from tests.helpers.dense_bfgs import inverse_update
 
 LR = 0.25
 KINDS = [("secant", "cached"), ("secant", "recomputed"), ("hvp", "cached")]

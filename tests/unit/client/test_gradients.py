@@ -8,10 +8,9 @@ import torch
 from scipy.special import logsumexp, softmax
 from torch import Tensor, nn
 
-from dqnfed_flwr.client import chunks
-from dqnfed_flwr.client.chunks import choose_chunk
+from dqnfed_flwr.client import gradients
 from dqnfed_flwr.client.flat_model import FlatModel
-from dqnfed_flwr.client.gradients import LocalLoss, Samples
+from dqnfed_flwr.client.gradients import LocalLoss, Samples, choose_chunk
 from dqnfed_flwr.errors import DataError, ModelError, ShapeError
 from dqnfed_flwr.models import build_model
 
@@ -271,16 +270,16 @@ def test_no_pass_sees_more_samples_than_the_chunk(size: int) -> None:
 def test_the_chosen_chunk_bounds_the_activations(monkeypatch: pytest.MonkeyPatch) -> None:
     model, (x, y) = named("cnn", torch.float32)
     activations = 64 + 3 * 32 * 64 + 3 * 64 * 16 + 2048  # floats that a sample must leave behind, at the least
-    monkeypatch.setitem(chunks.CHUNK_BYTES, "cpu", 64 * 4 * activations)
+    monkeypatch.setitem(gradients.CHUNK_BYTES, "cpu", 64 * 4 * activations)
     assert 8 <= choose_chunk(model, x, y) <= 64
-    monkeypatch.setitem(chunks.CHUNK_BYTES, "cpu", 1)
-    assert choose_chunk(model, x, y) == chunks.FEWEST
-    monkeypatch.setattr(chunks, "MOST_CHUNK_BYTES", 8 * 4 * activations)
+    monkeypatch.setitem(gradients.CHUNK_BYTES, "cpu", 1)
+    assert choose_chunk(model, x, y) == gradients.FEWEST
+    monkeypatch.setattr(gradients, "MOST_CHUNK_BYTES", 8 * 4 * activations)
     assert 1 < choose_chunk(model, x, y) <= 8
-    monkeypatch.setattr(chunks, "MOST_CHUNK_BYTES", 1)
+    monkeypatch.setattr(gradients, "MOST_CHUNK_BYTES", 1)
     assert choose_chunk(model, x, y) == 1
-    monkeypatch.setitem(chunks.CHUNK_BYTES, "cpu", 2**60)
-    assert choose_chunk(model, x, y) == chunks.MAX_CHUNK
+    monkeypatch.setitem(gradients.CHUNK_BYTES, "cpu", 2**60)
+    assert choose_chunk(model, x, y) == gradients.MAX_CHUNK
 
 
 def test_unfit_vectors_and_empty_data_are_refused() -> None:

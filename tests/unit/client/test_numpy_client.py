@@ -13,8 +13,8 @@ from flwr.client import NumPyClient
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from dqnfed_flwr.client.lists import write_task
 from dqnfed_flwr.client.numpy_client import DQNFedClient
+from dqnfed_flwr.client.numpy_protocol import write_task
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.data import ClientData
 from dqnfed_flwr.errors import ConfigError, DataError, ModelError, ShapeError
@@ -73,31 +73,31 @@ def batchnorm(monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_importing_the_client_imports_no_torch() -> None:
-    script = "import sys, dqnfed_flwr.client.cache; sys.exit('torch' in sys.modules)"
+    script = "import sys, dqnfed_flwr.client.app; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
 def test_a_training_task_returns_loss_gradient_and_rate_of_the_received_model() -> None:
     reply = client({"ridge": 0.1}).work(ClientTask(1, 1), theta())
-    assert reply.gradient is not None
-    assert reply.gradient.dtype == np.float64
+    assert reply.row is not None
+    assert reply.row.dtype == np.float64
     assert reply.num_examples == 30
     assert (reply.probe, reply.test, reply.validation, reply.vectors, dict(reply.buffers)) == (None,) * 3 + ({}, {})
     for i in (0, 7, 14):
         h = np.zeros(DIM)
         h[i] = 1e-6
         up, down = (client({"ridge": 0.1}).work(ClientTask(1, 1), theta() + s * h).loss for s in (1, -1))
-        assert reply.gradient[i] == pytest.approx((up - down) / 2e-6, rel=1e-6)
-    assert reply.rate == pytest.approx(0.1 * reply.gradient @ reply.gradient)
+        assert reply.row[i] == pytest.approx((up - down) / 2e-6, rel=1e-6)
+    assert reply.rate == pytest.approx(0.1 * reply.row @ reply.row)
 
 
 def test_vectors_of_a_reply_are_read_only_and_theta_is_copied() -> None:
     model = theta()
     one = client({"curvature.kind": "secant"})
     reply = one.work(ClientTask(1, 1), model)
-    assert reply.gradient is not None
+    assert reply.row is not None
     with pytest.raises(ValueError, match="read-only"):
-        reply.gradient[0] = 1
+        reply.row[0] = 1
     model += 1
     expected = one.work(ClientTask(2, 2), theta(2)).rate
     other = client({"curvature.kind": "secant"})
@@ -116,7 +116,7 @@ def test_read_only_and_float32_vectors_and_tensors_are_welcome() -> None:
 def test_the_candidate_is_probed_on_the_line_the_message_names() -> None:
     one, start = client(), theta()
     at_start = one.work(ClientTask(1, 1), start)
-    g = at_start.gradient
+    g = at_start.row
     assert g is not None
     step, slope = 50 * g, float(50 * g @ g)  # far too long
 
@@ -141,7 +141,7 @@ def test_the_candidate_is_probed_on_the_line_the_message_names() -> None:
     )
     assert again.probe is not None
     assert (again.probe.holds, again.probe.grown_holds) == (True, True)
-    assert again.gradient is None
+    assert again.row is None
     assert math.isnan(again.loss)
 
 
@@ -179,12 +179,12 @@ def test_a_mini_batch_gives_the_gradient_and_all_samples_the_loss() -> None:
     first, second = (batch.work(ClientTask(t, t), model) for t in (1, 2))
     whole = full.work(ClientTask(1, 1), model)
     assert first.loss == second.loss == whole.loss
-    assert first.gradient is not None
-    assert second.gradient is not None
-    assert whole.gradient is not None
-    assert not np.array_equal(first.gradient, second.gradient)
-    mean = np.mean([np.asarray(batch.work(ClientTask(t, t), model).gradient) for t in range(1, 2000)], axis=0)
-    assert np.linalg.norm(mean - whole.gradient) < 0.1 * np.linalg.norm(first.gradient - whole.gradient)
+    assert first.row is not None
+    assert second.row is not None
+    assert whole.row is not None
+    assert not np.array_equal(first.row, second.row)
+    mean = np.mean([np.asarray(batch.work(ClientTask(t, t), model).row) for t in range(1, 2000)], axis=0)
+    assert np.linalg.norm(mean - whole.row) < 0.1 * np.linalg.norm(first.row - whole.row)
 
 
 def test_evaluation_counts_on_test_and_validation_part() -> None:
@@ -207,11 +207,11 @@ def test_local_sgd_returns_the_displacement_and_the_loss_before_it() -> None:
     one = client({"method": "fedavg", "local.epochs": 1, "local.lr": 0.3})
     plain = client().work(ClientTask(1, 1), model)
     reply = one.work(ClientTask(1, 1, probe=True, reference_loss=1e9), model)
-    assert reply.gradient is not None
-    assert plain.gradient is not None
+    assert reply.row is not None
+    assert plain.row is not None
     assert reply.loss == plain.loss
-    np.testing.assert_allclose(reply.gradient, 0.3 * plain.gradient, rtol=1e-9, atol=1e-14)
-    assert reply.rate == pytest.approx(0.3 * reply.gradient @ reply.gradient)
+    np.testing.assert_allclose(reply.row, 0.3 * plain.row, rtol=1e-9, atol=1e-14)
+    assert reply.rate == pytest.approx(0.3 * reply.row @ reply.row)
 
 
 def test_the_reference_update_comes_beside_the_true_gradient() -> None:
@@ -220,9 +220,9 @@ def test_the_reference_update_comes_beside_the_true_gradient() -> None:
     reply = client(settings).work(ClientTask(1, 1), model)
     plain = client().work(ClientTask(1, 1), model)
     moved = client({"method": "fedavg", "local.epochs": 3}).work(ClientTask(1, 1), model)
-    assert moved.gradient is not None
-    np.testing.assert_array_equal(reply.gradient, plain.gradient)
-    np.testing.assert_array_equal(reply.vectors["update"], moved.gradient)
+    assert moved.row is not None
+    np.testing.assert_array_equal(reply.row, plain.row)
+    np.testing.assert_array_equal(reply.vectors["update"], moved.row)
 
 
 @pytest.mark.parametrize("gradient", ["final", "pseudo"])
@@ -231,8 +231,8 @@ def test_one_lbfgs_pass_is_the_plain_gradient(gradient: str) -> None:
     one = client(settings).work(ClientTask(1, 1), theta())
     two = client({**settings, "local.epochs": 2}).work(ClientTask(1, 1), theta())
     plain = client().work(ClientTask(1, 1), theta())
-    np.testing.assert_array_equal(one.gradient, plain.gradient)
-    assert not np.array_equal(np.asarray(two.gradient), np.asarray(one.gradient))
+    np.testing.assert_array_equal(one.row, plain.row)
+    assert not np.array_equal(np.asarray(two.row), np.asarray(one.row))
     assert two.loss == one.loss == plain.loss
 
 
@@ -269,7 +269,7 @@ def test_fit_and_evaluate_speak_lists(batchnorm: str) -> None:
     arrays, examples, metrics = one.fit([model, step, *values], write_task(task, has_step=True))
     assert examples == 30
     assert len(arrays) == 1
-    np.testing.assert_array_equal(arrays[0], expected.gradient)
+    np.testing.assert_array_equal(arrays[0], expected.row)
     assert set(metrics) == {
         "loss", "rate", "pairs-kept", "pairs-rejected", "probe-loss", "probe-holds", "probe-grown-holds", "seconds",
         "test-correct", "test-examples", "test-loss", "validation-correct", "validation-examples", "validation-loss",
@@ -298,7 +298,7 @@ def test_fit_returns_the_update_after_the_gradient() -> None:
 
 
 def figures(reply: ClientReply) -> tuple[float, float, int, int, bytes]:
-    gradient = b"" if reply.gradient is None else reply.gradient.tobytes()
+    gradient = b"" if reply.row is None else reply.row.tobytes()
     return reply.loss, reply.rate, reply.pairs_kept, reply.pairs_rejected, gradient
 
 
@@ -355,8 +355,8 @@ def test_properties_describe_client_and_model() -> None:
 
 def test_the_classes_of_the_task_shape_the_model() -> None:
     one = client()
-    assert one.work(ClientTask(1, 1, num_classes=6), theta(dim=30)).gradient is not None
-    assert one.work(ClientTask(2, 2), theta()).gradient is not None
+    assert one.work(ClientTask(1, 1, num_classes=6), theta(dim=30)).row is not None
+    assert one.work(ClientTask(2, 2), theta()).row is not None
     with pytest.raises(DataError, match="labels from 0 to 2 in the data of client 7; 2 classes"):
         one.work(ClientTask(3, 3, num_classes=2), theta(dim=10))
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.engine import serve
-from dqnfed_flwr.engine.card import card_of
+from dqnfed_flwr.engine import server_run
 from dqnfed_flwr.engine.ending import MARK, NAMED, early_end, early_end_in, held_up
+from dqnfed_flwr.engine.export import card_of
 from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.telemetry.events import RoundEvent, Totals
@@ -95,10 +95,10 @@ def test_who_refuses_in_most_rounds_holds_up_the_others() -> None:
 @pytest.mark.parametrize("run_id", ["", "17"])
 def test_the_log_of_a_run_on_a_superlink_says_that_it_ended_early(run_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
-    monkeypatch.setattr(serve, "log", lambda level, text, *values: told.append(text % values))
+    monkeypatch.setattr(server_run, "log", lambda level, text, *values: told.append(text % values))
     result = ended("pareto-stationary", refused=[3])
-    serve._tell(result, on_superlink=bool(run_id))
-    serve._tell(replace(result, events=[stayed(1, refused=[3])]), on_superlink=False)
+    server_run._tell(result, on_superlink=bool(run_id))
+    server_run._tell(replace(result, events=[stayed(1, refused=[3])]), on_superlink=False)
     early = [line for line in told if line.startswith(MARK)]
     assert len(early) == (1 if run_id else 0)
     assert told[-1].endswith("holds up the others: client 3 in 1 of 1 rounds")

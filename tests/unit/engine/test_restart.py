@@ -9,7 +9,7 @@ from flwr.app import Context, RecordDict
 
 from client_app.app import app as client
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.engine.grid import InProcessGrid
+from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.engine.restart import METRICS, OUTPUT, RUN_ID, settings_of_run, with_folders
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.run_files import CHECKPOINT, RUN

@@ -12,7 +12,7 @@ import pytest
 
 import dqnfed_flwr
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.engine import alone
+from dqnfed_flwr.engine import run_folder
 from dqnfed_flwr.engine.result import read_result
 from dqnfed_flwr.engine.run import Engine, as_settings, choose_jobs, run, run_in_process
 from dqnfed_flwr.errors import ConfigError, DataError, ModelError
@@ -95,13 +95,13 @@ def test_a_folder_that_holds_a_run_is_refused_and_kept(tmp_path: Path) -> None:
 
 def test_a_folder_at_work_is_waited_for_only_to_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    monkeypatch.setattr(alone, "time", clock)
+    monkeypatch.setattr(run_folder, "time", clock)
     settings = {**TINY, "output": str(tmp_path)}
-    with alone.alone_in(tmp_path):
+    with run_folder.directory_lock(tmp_path):
         for overwrite in (False, True):
             with pytest.raises(ConfigError, match="is at work there; let it end"):
                 run(settings, overwrite=overwrite)
-        assert clock.slept <= 2 * (alone.LINGER_SECONDS + alone.POLL_SECONDS)
+        assert clock.slept <= 2 * (run_folder.LINGER_SECONDS + run_folder.POLL_SECONDS)
         with pytest.raises(ConfigError, match="has not ended within 60 s"):
             run(settings, resume=True)
 

@@ -16,7 +16,7 @@ from dqnfed_flwr.deploy.runs import server_settings
 from dqnfed_flwr.engine.export import WEIGHTS, trained_module
 from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.engine.run import run
-from dqnfed_flwr.engine.weights import read_weights
+from dqnfed_flwr.engine.start import read_weights
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.models import build_model
 from dqnfed_flwr.params import ParamSpec

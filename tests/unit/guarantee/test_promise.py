@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks._lies import LIES, Known, Liars
-from dqnfed_flwr.engine.grid import InProcessGrid
+from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.guarantee.harm import ceiling
 from dqnfed_flwr.guarantee.overrule import OVERRULED
 from dqnfed_flwr.strategy.outcome import Outcome

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from scipy.optimize import LbfgsInvHessProduct
 from torch import Tensor
 
-from dqnfed_flwr.errors import CheckpointError, ConfigError, ShapeError
-from dqnfed_flwr.linalg.dense_bfgs import hessian_update, inverse_update
+from dqnfed_flwr.errors import ConfigError, ShapeError
 from dqnfed_flwr.linalg.lbfgs import DAMPING_SHARE, LBFGSHistory
 from dqnfed_flwr.types import Float64Array
+from tests.helpers.dense_bfgs import hessian_update, inverse_update
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -231,19 +231,6 @@ def test_float32_products_are_summed_in_float64() -> None:
     assert history.scale == (2**24 + 2000) / (2**24 + 4000)
 
 
-def test_state_gives_the_same_bits() -> None:
-    rng = np.random.default_rng(2)
-    history = LBFGSHistory(3)
-    for s, y in rng.standard_normal((9, 2, 40)):
-        history.push(torch.from_numpy(s).float(), torch.from_numpy(y).float())
-    assert history.rejected > 0
-    copy = LBFGSHistory(3)
-    copy.load_state_dict(history.state_dict())
-    v = torch.from_numpy(rng.standard_normal(40)).float()
-    assert (len(copy), copy.rejected) == (len(history), history.rejected)
-    assert torch.equal(copy.inverse_product(v), history.inverse_product(v))
-
-
 def test_clear_forgets_pairs_only() -> None:
     history = LBFGSHistory(3)
     history.push(tensor(1, 0), tensor(2, 1))
@@ -251,30 +238,6 @@ def test_clear_forgets_pairs_only() -> None:
     history.clear()
     assert (len(history), history.rejected) == (0, 1)
     assert history.inverse_product(tensor(1, 2, 3)).tolist() == [1.0, 2.0, 3.0]
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"pairs": 9},
-        {"pairs": "1"},
-        {"rejected": -1},
-        {"pairs": 3},
-        {"s.1": 4},
-        {"y.1": tensor(1, 2, 3)},
-        {"y.0": tensor(-1, -1)},
-        {"s.0": tensor(1, 1, 1), "y.0": tensor(1, 1, 1)},
-    ],
-)
-def test_foreign_state_is_refused_and_nothing_changes(change: dict[str, Tensor | int]) -> None:
-    history = LBFGSHistory(4)
-    history.push(tensor(1, 0), tensor(2, 1))
-    history.push(tensor(1, 1), tensor(2, 1))
-    state = history.state_dict()
-    target = LBFGSHistory(4)
-    with pytest.raises(CheckpointError):
-        target.load_state_dict(state | change)
-    assert (len(target), target.rejected) == (0, 0)
 
 
 def test_vectors_that_do_not_fit_are_refused() -> None:

@@ -12,8 +12,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from dqnfed_flwr.errors import ConfigError, ShapeError
-from dqnfed_flwr.linalg.least_distance import KKT_TOLERANCE, STATIONARY_COSINE, Status
-from dqnfed_flwr.linalg.min_norm import hull_weights, one_sided_weights, two_sided_weights
+from dqnfed_flwr.linalg.min_norm import (
+    KKT_TOLERANCE,
+    STATIONARY_COSINE,
+    Status,
+    hull_weights,
+    one_sided_weights,
+    two_sided_weights,
+)
 from dqnfed_flwr.types import Float64Array
 from tests.helpers.gradient_sets import (
     conflicting_set,

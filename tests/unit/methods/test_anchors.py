@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from dqnfed_flwr.linalg.dense_bfgs import inverse_update
 from dqnfed_flwr.linalg.gram import Basis
 from dqnfed_flwr.linalg.lbfgs import SMALLEST_MOVE
 from dqnfed_flwr.methods._base import RoundRows
 from dqnfed_flwr.methods.anchors import Anchor, GradientAnchor, LbfgsAnchor, MomentumAnchor, UpdateAnchor
 from dqnfed_flwr.types import Float64Array, RoundBatch
+from tests.helpers.dense_bfgs import inverse_update
 
 BATCH = RoundBatch(np.eye(2), np.ones(2), np.ones(2), np.array([0.25, 0.75]), (0, 1), 1, theta_norm=1.0)
 ROWS = RoundRows(Basis(3, 3, torch.float64), (0, 1), {"update": (np.array([4.0, 0, 0]), np.array([0.0, 4, 0]))})

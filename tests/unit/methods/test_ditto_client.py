@@ -15,9 +15,9 @@ from dqnfed_flwr.client.numpy_client import DQNFedClient
 from dqnfed_flwr.client.work.passes import Turn, sgd
 from dqnfed_flwr.config import LocalSettings, Settings
 from dqnfed_flwr.data import load_client, to_model_input
-from dqnfed_flwr.engine.grid import InProcessGrid
+from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.engine.run import run
-from dqnfed_flwr.engine.serve import serve
+from dqnfed_flwr.engine.server_run import serve
 from dqnfed_flwr.models import build_model
 from dqnfed_flwr.types import ClientTask
 from tests.helpers.runs import TINY
@@ -162,9 +162,9 @@ def test_a_client_brought_back_or_asked_again_goes_on_with_the_same_bits() -> No
         fresh.restore_state({name: np.array(value) for name, value in lives.export_state().items()})
         lives = fresh
         answer = lives.work(ClientTask(number, number, evaluate=True), theta)
-        assert answer.gradient is not None
-        assert expected.gradient is not None
-        assert np.array_equal(answer.gradient, expected.gradient)
+        assert answer.row is not None
+        assert expected.row is not None
+        assert np.array_equal(answer.row, expected.row)
         assert answer.test == expected.test
         assert np.array_equal(lives.export_state()[PERSONAL], straight.export_state()[PERSONAL])
 

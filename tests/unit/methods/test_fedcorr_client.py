@@ -77,9 +77,9 @@ def labels_of(client: DQNFedClient) -> NDArray[np.int64]:
 
 
 def equal(one: ClientReply, other: ClientReply) -> bool:
-    assert one.gradient is not None
-    assert other.gradient is not None
-    return np.array_equal(one.gradient, other.gradient) and (one.loss, one.figures) == (other.loss, other.figures)
+    assert one.row is not None
+    assert other.row is not None
+    return np.array_equal(one.row, other.row) and (one.loss, one.figures) == (other.loss, other.figures)
 
 
 def test_stage_one_minimises_the_loss_and_the_squared_distance_times_beta_and_noise() -> None:
@@ -90,8 +90,8 @@ def test_stage_one_minimises_the_loss_and_the_squared_distance_times_beta_and_no
     for _ in range(3):
         local = local - 0.1 * (loss.loss_and_gradient(local)[1] + 3.0 * (local - torch.tensor(theta)))
     reply = client_of(chosen).work(told(ONE, noise=0.3), theta)
-    assert reply.gradient is not None
-    np.testing.assert_allclose(reply.gradient, theta - local.numpy(), rtol=1e-9, atol=1e-12)
+    assert reply.row is not None
+    np.testing.assert_allclose(reply.row, theta - local.numpy(), rtol=1e-9, atol=1e-12)
     assert reply.loss == loss.loss(torch.tensor(theta))
 
 
@@ -151,9 +151,9 @@ def test_losses_and_gradients_of_stage_three_are_those_of_a_client_with_the_corr
     reply = client.work(told(THREE, 2, 0.5), theta)
     plain = client_of(settings(method="dqn-fed"), data_of(labels_of(client)))
     expected = plain.work(ClientTask(THREE, THREE), theta)
-    assert reply.gradient is not None
-    assert expected.gradient is not None
-    assert np.array_equal(reply.gradient, expected.gradient)
+    assert reply.row is not None
+    assert expected.row is not None
+    assert np.array_equal(reply.row, expected.row)
     assert (reply.loss, reply.rate) == (expected.loss, expected.rate)
     probe = ClientTask(10, 10, train=False, probe=True, factor=0.0, reference_loss=9.0)
     assert client.work(probe, theta).probe == plain.work(probe, theta).probe

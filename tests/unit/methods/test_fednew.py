@@ -11,17 +11,16 @@ from torch import nn
 
 from client_app.app import app
 from dqnfed_flwr.client.curvature import Curvature, Point
-from dqnfed_flwr.client.curvature_state import CurvatureState
 from dqnfed_flwr.client.flat_model import FlatModel
 from dqnfed_flwr.client.gradients import LocalLoss
-from dqnfed_flwr.client.line import Line
+from dqnfed_flwr.client.memory import CurvatureState, RoundMemory
 from dqnfed_flwr.client.numpy_client import DQNFedClient
-from dqnfed_flwr.client.round_memory import RoundMemory
+from dqnfed_flwr.client.search_line import Line
 from dqnfed_flwr.client.work import Bench, Occasion
 from dqnfed_flwr.client.work.passes import Turn
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.run import run
-from dqnfed_flwr.engine.serve import serve
+from dqnfed_flwr.engine.server_run import serve
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.methods.fednew.client import FedNewWork, quantise
 from dqnfed_flwr.methods.table import make_method

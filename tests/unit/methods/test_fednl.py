@@ -12,7 +12,7 @@ from client_app.app import app
 from dqnfed_flwr.client.numpy_client import DQNFedClient
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.run import run
-from dqnfed_flwr.engine.serve import serve
+from dqnfed_flwr.engine.server_run import serve
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.methods.fednl.ledger import MOST_RESTARTS
 from dqnfed_flwr.methods.table import make_method

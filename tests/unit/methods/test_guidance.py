@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from dqnfed_flwr.linalg.least_distance import Status
+from dqnfed_flwr.linalg.min_norm import Status
 from dqnfed_flwr.methods.fedmdfg import LossReferences
 from dqnfed_flwr.methods.guidance import angle, common_direction, equalising, fairness_weights
 from dqnfed_flwr.types import Float64Array

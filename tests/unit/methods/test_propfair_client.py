@@ -61,8 +61,8 @@ def reply(method: str, theta: np.ndarray, **settings: Any) -> ClientReply:
 
 def row(method: str, **settings: Any) -> tuple[np.ndarray, float]:
     answer = reply(method, np.zeros(650), **settings)
-    assert answer.gradient is not None
-    return answer.gradient, answer.loss
+    assert answer.row is not None
+    return answer.row, answer.loss
 
 
 def test_one_step_is_the_gradient_over_the_utility() -> None:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from dqnfed_flwr.config import StepSettings
-from dqnfed_flwr.engine.grid import InProcessGrid
-from dqnfed_flwr.engine.hostile import Hostile
+from dqnfed_flwr.engine.adversary import Hostile
+from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.steps import StepScale
 from dqnfed_flwr.steps.probed import LARGE, Probed

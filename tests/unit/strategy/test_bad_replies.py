@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flwr.app import Message
 
-from dqnfed_flwr.engine.grid import InProcessGrid
+from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.errors import QuorumError
 from dqnfed_flwr.strategy.dqnfed import DQNFed
 from dqnfed_flwr.telemetry.events import DroppedClient
@@ -133,7 +133,7 @@ def test_an_unfit_update_costs_its_client_alone(change: Any, reason: str, grid: 
     class WithUpdates(Federation):
         def reply(self, client: int, given: Assignment) -> ClientReply:
             reply = super().reply(client, given)
-            return reply if reply.gradient is None else replace(reply, vectors={"update": 0.1 * reply.gradient})
+            return reply if reply.row is None else replace(reply, vectors={"update": 0.1 * reply.row})
 
     def drop_update(reply: Message) -> Message:
         reply.content.array_records["vectors"].pop("extra.update", None)

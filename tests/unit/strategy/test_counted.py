@@ -13,7 +13,7 @@ import pytest
 from client_app.app import app
 from dqnfed_flwr import wire
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.engine.grid import InProcessGrid
+from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.errors import QuorumError
 from dqnfed_flwr.strategy.dqnfed import DQNFed
 from dqnfed_flwr.strategy.loop import RoundLoop
@@ -32,9 +32,9 @@ class Failing(Federation):
     def reply(self, client: int, given: wire.Assignment) -> ClientReply:
         """Fail, or not."""
         reply = super().reply(client, given)
-        if client not in self.clients or given.task.exchange not in self.exchanges or reply.gradient is None:
+        if client not in self.clients or given.task.exchange not in self.exchanges or reply.row is None:
             return reply
-        return replace(reply, gradient=reply.gradient * np.nan)
+        return replace(reply, row=reply.row * np.nan)
 
 
 class Refusing(Failing):

@@ -13,7 +13,7 @@ import pytest
 from flwr.app import Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from dqnfed_flwr.engine.grid import InProcessGrid
+from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.errors import QuorumError
 from dqnfed_flwr.strategy import debts, exchange, roster
 from dqnfed_flwr.strategy.debts import FORGIVEN_AFTER, LATE, OWING, Debts

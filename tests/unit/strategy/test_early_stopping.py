@@ -12,7 +12,7 @@ import pytest
 
 from dqnfed_flwr import wire
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.engine.grid import InProcessGrid
+from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.strategy.dqnfed import DQNFed
 from dqnfed_flwr.strategy.intake import mean_buffers
 from dqnfed_flwr.types import ClientReply, Evaluation

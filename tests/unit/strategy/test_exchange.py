@@ -9,7 +9,7 @@ from flwr.app import Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from google.protobuf.message import DecodeError
 
-from dqnfed_flwr.engine.grid import InProcessGrid
+from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.errors import WireError
 from dqnfed_flwr.strategy import exchange
 from dqnfed_flwr.strategy.exchange import Answer, converse

@@ -13,8 +13,8 @@ from numpy.testing import assert_allclose
 
 from dqnfed_flwr import wire
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.engine.grid import InProcessGrid
-from dqnfed_flwr.engine.hostile import Hostile
+from dqnfed_flwr.engine.adversary import Hostile
+from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.errors import QuorumError
 from dqnfed_flwr.guarantee.claims import CONTRADICTION
 from dqnfed_flwr.guarantee.overrule import APART_ROUNDS, MUTED, OVERRULED, SET_ASIDE, Standing
@@ -286,7 +286,7 @@ ONE: dict[str, Any] = {"guarantee.tolerate": 1}
 def no_row(reply: ClientReply, given: wire.Assignment) -> ClientReply:
     """A gradient that is no number."""
     del given
-    return reply if reply.gradient is None else replace(reply, gradient=reply.gradient * np.nan)
+    return reply if reply.row is None else replace(reply, row=reply.row * np.nan)
 
 
 class Scripted:
@@ -375,7 +375,7 @@ def against(*rows: Float64Array) -> Change:
 
     def change(reply: ClientReply, given: wire.Assignment) -> ClientReply:
         del given
-        return reply if reply.gradient is None else replace(reply, gradient=-np.sum(rows, axis=0))
+        return reply if reply.row is None else replace(reply, row=-np.sum(rows, axis=0))
 
     return change
 

@@ -13,7 +13,7 @@ from flwr.app import Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import Result, Strategy
 
 from dqnfed_flwr import wire
-from dqnfed_flwr.engine.grid import InProcessGrid
+from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.errors import ConfigError, QuorumError
 from dqnfed_flwr.strategy import roster
 from dqnfed_flwr.strategy.dqnfed import DQNFed

@@ -13,7 +13,7 @@ from flwr.app import ConfigRecordValues, Context, Message, MetricRecord
 from flwr.clientapp import ClientApp
 
 from dqnfed_flwr import wire
-from dqnfed_flwr.engine.grid import InProcessGrid
+from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.errors import LONGEST_DETAIL
 from dqnfed_flwr.strategy.outcome import Outcome
 from dqnfed_flwr.types import ClientReply, Evaluation
@@ -102,9 +102,9 @@ class Resting(Federation):
     def reply(self, client: int, given: wire.Assignment) -> ClientReply:
         """Be at a minimum, or useless."""
         reply = super().reply(client, given)
-        if given.task.round != 2 or reply.gradient is None:
+        if given.task.round != 2 or reply.row is None:
             return reply
-        return replace(reply, gradient=np.zeros(6)) if client == BAD else replace(reply, rate=-1.0)
+        return replace(reply, row=np.zeros(6)) if client == BAD else replace(reply, rate=-1.0)
 
 
 def test_a_few_do_not_end_a_run() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dqnfed_flwr.engine.grid import InProcessGrid
+from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.errors import QuorumError
 from dqnfed_flwr.strategy import exchange, roster
 from dqnfed_flwr.strategy.dqnfed import DQNFed

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.engine.grid import InProcessGrid
+from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.methods.table import make_method
 from dqnfed_flwr.strategy.orders import final_evaluation, needs_step, next_orders, sample
 from dqnfed_flwr.strategy.state import Move, RunState

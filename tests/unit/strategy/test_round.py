@@ -13,7 +13,7 @@ import pytest
 from flwr.app import ArrayRecord, MetricRecord
 
 from dqnfed_flwr import wire
-from dqnfed_flwr.engine.grid import InProcessGrid
+from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.guarantee.harm import not_above
 from dqnfed_flwr.strategy.dqnfed import DQNFed
 from dqnfed_flwr.telemetry.events import RoundEvent

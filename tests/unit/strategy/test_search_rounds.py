@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from flwr.app import Message, MessageType
 
-from dqnfed_flwr.engine.grid import InProcessGrid
+from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.guarantee.claims import CONTRADICTION
 from dqnfed_flwr.strategy.dqnfed import DQNFed
 from dqnfed_flwr.types import ClientReply, ClientTask

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dqnfed_flwr import wire
-from dqnfed_flwr.engine.grid import InProcessGrid
+from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.guarantee.harm import resolution
 from dqnfed_flwr.strategy.outcome import Outcome
 from dqnfed_flwr.types import ClientReply

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from dqnfed_flwr.guarantee.overrule import Standing
-from dqnfed_flwr.linalg.least_distance import Status
+from dqnfed_flwr.linalg.min_norm import Status
 from dqnfed_flwr.steps import Ladder, StepScale
 from dqnfed_flwr.strategy.checkpoint import CheckpointStore
 from dqnfed_flwr.strategy.pending import PendingStep

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, MetricRecord
 
-from dqnfed_flwr.engine.grid import InProcessGrid
+from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.strategy import roster
 from dqnfed_flwr.strategy.dqnfed import DQNFed

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dqnfed_flwr import wire
-from dqnfed_flwr.engine.grid import InProcessGrid
+from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.methods.dqn_fed import OneSided
 from dqnfed_flwr.strategy.dqnfed import DQNFed
 from dqnfed_flwr.strategy.outcome import Outcome

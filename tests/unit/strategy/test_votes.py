@@ -13,7 +13,7 @@ import pytest
 
 from dqnfed_flwr import wire
 from dqnfed_flwr.config import GuaranteeSettings
-from dqnfed_flwr.engine.grid import InProcessGrid
+from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.guarantee.claims import CONTRADICTION, LADDERS
 from dqnfed_flwr.guarantee.overrule import Standing
 from dqnfed_flwr.steps import Ladder

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from dqnfed_flwr.linalg.least_distance import Status
+from dqnfed_flwr.linalg.min_norm import Status
 from dqnfed_flwr.strategy.events import most_frequent_reason
 from dqnfed_flwr.telemetry.events import EVENT_SCHEMA, DroppedClient, RoundEvent
 from tests.helpers.runs import make_event

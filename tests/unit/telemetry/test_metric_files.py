@@ -18,9 +18,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.engine.metrics import metrics_of
 from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.engine.run import run
+from dqnfed_flwr.engine.server_run import metrics_of
 from dqnfed_flwr.errors import CheckpointError, ConfigError, QuorumError
 from dqnfed_flwr.guarantee.claims import CONTRADICTION
 from dqnfed_flwr.guarantee.overrule import OVERRULED, SET_ASIDE

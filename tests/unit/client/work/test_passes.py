@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from dqnfed_flwr.client.curvature import Curvature, Point
-from dqnfed_flwr.client.curvature_state import CurvatureState
 from dqnfed_flwr.client.flat_model import FlatModel
 from dqnfed_flwr.client.gradients import LocalLoss
+from dqnfed_flwr.client.memory import CurvatureState
 from dqnfed_flwr.client.work.passes import Pull, Turn, lbfgs_passes, mini_batch, sgd
 from dqnfed_flwr.config import CurvatureSettings, LocalSettings
-from dqnfed_flwr.linalg.dense_bfgs import inverse_update
+from tests.helpers.dense_bfgs import inverse_update
 
 CPU = torch.device("cpu")
 

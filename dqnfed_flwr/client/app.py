@@ -1,0 +1,212 @@
+"""The ClientApp: Flower messages in, `NumPyClient` out. No algorithm here."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Generic, Protocol, TypeVar
+
+from flwr.app import ArrayRecord, Context, Message, MessageType, UserConfig
+from flwr.clientapp import ClientApp
+
+from dqnfed_flwr import wire
+from dqnfed_flwr.client.numpy_client import DQNFedClient
+from dqnfed_flwr.config import Scalar, Settings
+from dqnfed_flwr.data import load_client
+from dqnfed_flwr.errors import ConfigError
+from dqnfed_flwr.wire import Assignment
+
+app = ClientApp()
+
+LEAST = 128
+"""So many are kept however large they are."""
+ROOM = 2 << 30
+"""Bytes up to which more of them are kept."""
+_Items = frozenset[tuple[str, Scalar]]
+_KNOWN: deque[tuple[UserConfig, _Items]] = deque(maxlen=4)
+
+
+class Sized(Protocol):
+    """Something that knows how large it is."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it holds."""
+
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value", bound=Sized)
+
+
+class Cache(Generic[Key, Value]):
+    """Values by key; those asked for longest ago go first.
+
+    An exchange asks for every client once, in the same order each time: a cache with room for one client too few would
+    find none of them. That is why their number is not bounded, but their bytes are.
+
+    Parameters
+    ----------
+    least : int
+        Values that are kept however large they are.
+    room : int
+        Bytes up to which more of them are kept.
+    """
+
+    def __init__(self, least: int = LEAST, room: int = ROOM) -> None:
+        self._least, self._room = least, room
+        self._values: OrderedDict[Key, tuple[Value, int]] = OrderedDict()
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def get(self, key: Key, build: Callable[[], Value]) -> Value:
+        """The value of `key`, built if it is not here; all who ask at the same time are given the same one."""
+        with self._lock:
+            if key in self._values:
+                return self._used(key)
+        built = build()
+        with self._lock:
+            if key not in self._values:
+                size = built.nbytes
+                self._values[key] = built, size
+                self._bytes += size
+                self._shrink()
+            return self._used(key)
+
+    def clear(self) -> None:
+        """Let go of all."""
+        with self._lock:
+            self._values.clear()
+            self._bytes = 0
+
+    def _used(self, key: Key) -> Value:
+        self._values.move_to_end(key)
+        return self._values[key][0]
+
+    def _shrink(self) -> None:
+        while len(self._values) > self._least and self._bytes > self._room:
+            _, (_, size) = self._values.popitem(last=False)
+            self._bytes -= size
+
+
+@dataclass(slots=True)
+class _Session:
+    """A client of this process, and the record that its memory was last saved to."""
+
+    client: DQNFedClient
+    saved: ArrayRecord | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Of the client's samples."""
+        return self.client.nbytes
+
+    def load(self, context: Context) -> None:
+        """Bring the client's memory to what Flower keeps for it.
+
+        The next message of a client may come to any process, so the context decides; where it still holds the very
+        record saved here, there is nothing to read.
+        """
+        held = wire.memory_record(context.state)
+        if held is not self.saved:
+            self.client.restore_state(wire.decode_memory(context.state))
+            self.saved = held
+
+    def save(self, context: Context) -> None:
+        """Leave the client's memory, if it has any, in the context."""
+        if memory := self.client.export_state():
+            wire.encode_memory(memory, context.state)
+            self.saved = wire.memory_record(context.state)
+
+
+_SESSIONS: Cache[tuple[int, _Items, int, str | None], _Session] = Cache()
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """Loss, gradient and rate at the candidate model; probes and accuracies where asked for."""
+    return _answer(message, context)
+
+
+@app.evaluate()
+def evaluate(message: Message, context: Context) -> Message:
+    """Probes and accuracies at the candidate model."""
+    return _answer(message, context)
+
+
+@app.query()
+def query(message: Message, context: Context) -> Message:
+    """Partition, sample counts and form of this node's data."""
+    properties = _session_of(context).client.get_properties({})
+    return Message(wire.encode_properties(properties), reply_to=message)
+
+
+def _answer(message: Message, context: Context) -> Message:
+    """Do what a `train` or `evaluate` message asks; the client's memory travels in the context's state."""
+    assignment = wire.decode_task(message.content)
+    session = _session_of(context)
+    session.load(context)
+    reply = session.client.work(assignment.task, assignment.theta, assignment.step, assignment.buffers, lasting=True)
+    session.save(context)
+    return Message(wire.encode_reply(reply), reply_to=message)
+
+
+def compute_together(asked: Sequence[tuple[Message, Context]]) -> None:
+    """Compute the gradients that these messages ask for at one model together; the app's answers then take them up.
+
+    Raises
+    ------
+    ModelError
+        If the model cannot be taken apart for that.
+    """
+    alike: dict[tuple[int, int], list[tuple[Assignment, DQNFedClient]]] = {}
+    for message, context in asked:
+        if message.metadata.message_type == MessageType.TRAIN:
+            assignment = wire.decode_task(message.content)
+            key = id(assignment.theta), assignment.task.num_classes
+            alike.setdefault(key, []).append((assignment, _session_of(context).client))
+    for (assignment, first), *others in alike.values():
+        if others:
+            classes = assignment.task.num_classes
+            first.precompute(classes, assignment.theta, assignment.buffers, [client for _, client in others])
+
+
+def forget_clients() -> None:
+    """Let go of all clients of this process, with their data."""
+    _SESSIONS.clear()
+
+
+def _session_of(context: Context) -> _Session:
+    node = context.node_config
+    if "partition-id" not in node:
+        raise ConfigError("this node has no partition-id; start it with --node-config 'partition-id=0'")
+    items, partition, path = _items(context.run_config), _partition(node["partition-id"]), node.get("data")
+    place = None if path is None else str(path)
+    return _SESSIONS.get((context.run_id, items, partition, place), lambda: _open(_settings(items), partition, place))
+
+
+def _partition(given: Scalar) -> int:
+    text = str(given)
+    if not text.isdecimal():
+        raise ConfigError(f"partition-id: found {given!r}; give the number of this node's client, from 0")
+    return int(text)
+
+
+def _open(settings: Settings, partition: int, data_path: str | None) -> _Session:
+    return _Session(DQNFedClient(settings, partition, load_client(settings, partition, data_path)))
+
+
+def _items(config: UserConfig) -> _Items:
+    """The settings of a run as a key; those of the last few runs are known again without hashing each of them."""
+    known = next((items for seen, items in tuple(_KNOWN) if seen == config), None)
+    if known is None:
+        known = frozenset(config.items())
+        _KNOWN.append((dict(config), known))
+    return known
+
+
+@lru_cache(maxsize=4)
+def _settings(items: _Items) -> Settings:
+    return Settings.from_mapping(dict(items))

@@ -1,0 +1,122 @@
+"""The YAML files of settings: the shipped experiments, and a user's own."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Hashable
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dqnfed_flwr.errors import ConfigError
+
+SHIPPED = "dqnfed_flwr.experiments"
+"""The package that holds the files of the shipped experiments."""
+
+
+def shipped() -> list[str]:
+    """Names of the experiments that come with the package, in alphabetical order."""
+    files = resources.files(SHIPPED).iterdir()
+    return sorted(file.name.removesuffix(".yaml") for file in files if file.name.endswith(".yaml"))
+
+
+def load_config(name_or_path: str | Path) -> dict[str, Any]:
+    """Read the settings of an experiment, unchecked.
+
+    Parameters
+    ----------
+    name_or_path : str or Path
+        A shipped name, or a YAML file. A name without suffix or folder is always a shipped one.
+
+    Returns
+    -------
+    dict[str, Any]
+        For `Settings.from_mapping`.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such experiment or file, or it is no YAML mapping, or a key stands twice in it.
+    """
+    name = str(name_or_path)
+    if name in shipped():
+        return read_yaml(resources.files(SHIPPED).joinpath(f"{name}.yaml").read_text("utf-8"), name)
+    path = Path(name_or_path).expanduser()
+    if path.suffix not in (".yaml", ".yml") and path.name == name:
+        raise ConfigError(
+            f"{name!r} is no shipped experiment ({', '.join(shipped())}); a file of your own ends in .yaml"
+        )
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise ConfigError(f"{name}: cannot be read ({reason}); shipped experiments: {', '.join(shipped())}") from None
+    return read_yaml(text, name)
+
+
+def parse_scalar(text: str) -> str | int | float | bool:
+    """Read one value as YAML does in an experiment's file.
+
+    Raises
+    ------
+    ConfigError
+        If `text` is a list, a mapping, or nothing.
+    """
+    try:
+        value = yaml.load(text, _Loader)
+    except yaml.YAMLError:
+        return text
+    if isinstance(value, str | int | float | bool):
+        return value
+    raise ConfigError(f"found {text!r}; give one number, word, true or false")
+
+
+_BOOL = "tag:yaml.org,2002:bool"
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML without three surprises of PyYAML: 1e-4 is a number, off is a word, a key that stands twice is an error."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        """Build a mapping whose keys differ."""
+        keys = [key.value for key, _ in node.value]
+        twice = sorted({key for key in keys if keys.count(key) > 1})
+        if twice:
+            raise yaml.constructor.ConstructorError(problem=f"{', '.join(twice)}: set twice")
+        return super().construct_mapping(node, deep=deep)
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [found for found in resolvers if found[0] != _BOOL]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(_BOOL, re.compile(r"(true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+)
+
+
+def read_yaml(text: str, name: str) -> dict[str, Any]:
+    """Read a YAML mapping.
+
+    Raises
+    ------
+    ConfigError
+        Naming the file, if the text is none, or a key stands twice in it.
+    """
+    try:
+        value = yaml.load(text, _Loader)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{name}: {' '.join(str(error).split())}") from None
+    if value is None:
+        return {}
+    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+        raise ConfigError(f"{name}: found {type(value).__name__}; a configuration is a mapping of keys to values")
+    try:
+        json.dumps(value, default=str, skipkeys=True)
+    except ValueError:  # by an anchor and its alias
+        raise ConfigError(f"{name}: a mapping or list holds itself") from None
+    return value

@@ -1,0 +1,136 @@
+"""Hostile clients in one process, for experiments: a ClientApp that tampers with the rows of honest replies.
+
+The attacks on a row are those of FedMDFG's Table 4.
+
+Pan and others, "FedMDFG: Federated Learning with Multi-Gradient Descent and Fair Guidance", AAAI 2023, Table 4, whose
+published code says what its words mean. With g the honest row and theta the model received:
+
+| kind | what is sent |
+|---|---|
+| `enlarged` | c g, c = `attack.factor` |
+| `zero` | 0 |
+| `random` | theta - w, the way to a model w ~ N(0, I) of pure noise; where rows are gradients, cut to the length of g |
+
+Loss, rate, sample count, buffers, test figures and the word on a candidate stay honest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+import numpy as np
+from flwr.app import Context, Message, MessageType
+from flwr.clientapp import ClientApp
+from numpy.random import Generator
+
+from dqnfed_flwr import wire
+from dqnfed_flwr.config import AttackSettings, Settings
+from dqnfed_flwr.types import FloatArray
+
+Attack = Callable[[Message, Message], Message]
+"""Makes a hostile reply of the honest one and of the message it answers."""
+_WHO, _NOISE = 7, 3
+"""Streams of the seed: beside those of the data, and beside those of a client's turn."""
+
+
+class Hostile(ClientApp):
+    """A ClientApp of which some clients tamper with every reply to a task.
+
+    Parameters
+    ----------
+    app : ClientApp
+        What honest clients run.
+    clients : Collection[int]
+        The hostile ones.
+    attack : Attack
+        Makes their reply from the honest one.
+    """
+
+    def __init__(self, app: ClientApp, clients: Collection[int], attack: Attack) -> None:
+        super().__init__()
+        self._app, self._clients, self._attack = app, frozenset(clients), attack
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        """Answer, or meddle."""
+        reply = self._app(message, context)
+        if context.node_config["partition-id"] not in self._clients:
+            return reply
+        return reply if message.metadata.message_type == MessageType.QUERY else self._attack(reply, message)
+
+
+def with_hostile(app: ClientApp, settings: Settings) -> ClientApp:
+    """`app` with the hostile clients that `settings.attack` asks for; `app` itself where it asks for none."""
+    clients = hostile_clients(settings)
+    return Hostile(app, clients, _RowAttack(settings)) if clients else app
+
+
+class _RowAttack:
+    """The attack of `settings.attack` on the row of a reply."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._displaced_in_the_end = not settings.stage_settings.work.gradient_row
+        self._fedavg_until = settings.profile.rounds_before_last(settings)
+
+    def __call__(self, reply: Message, question: Message) -> Message:
+        assignment = wire.decode_task(question.content)
+        number = assignment.task.round
+        rng = noise_of(self._settings.seed, number, question.metadata.dst_node_id)
+        displacement = self._displaced_in_the_end or number <= self._fedavg_until
+
+        def change(row: FloatArray) -> FloatArray:
+            return tampered(row, assignment.theta, self._settings.attack, rng, displacement=displacement)
+
+        wire.change_row(reply.content, change)
+        return reply
+
+
+def hostile_clients(settings: Settings) -> frozenset[int]:
+    """The hostile clients of a run: those that `attack.clients` names, else `attack.share` of all, at least one.
+
+    A function of seed, number of clients and share alone, so that every method of a comparison meets the same.
+    """
+    attack, clients = settings.attack, settings.clients
+    if attack.kind == "none":
+        return frozenset()
+    if attack.listed:
+        return frozenset(attack.listed)
+    order = np.random.default_rng((settings.seed, _WHO)).permutation(clients)
+    return frozenset(order[: max(1, round(attack.share * clients))].tolist())
+
+
+def noise_of(seed: int, round_number: int, node: int) -> Generator:
+    """The noise of a hostile node in a round; the same each time that it is asked in this round."""
+    return np.random.default_rng((seed, round_number, node, _NOISE))
+
+
+def tampered(
+    row: FloatArray, theta: FloatArray, attack: AttackSettings, rng: Generator, *, displacement: bool
+) -> FloatArray:
+    """What is sent for `row`, a new array of its dtype.
+
+    Parameters
+    ----------
+    row, theta : FloatArray
+        The honest row and the model received [D].
+    attack : AttackSettings
+        Kind and factor.
+    rng : Generator
+        For `random`.
+    displacement : bool
+        Whether rows are the way to a model of the client's own, else gradients.
+    """
+    if attack.kind == "enlarged":
+        return scaled(row, attack.factor)
+    if attack.kind == "zero":
+        return np.zeros_like(row)
+    if attack.kind == "random":
+        away = theta - rng.standard_normal(theta.shape)
+        length = 1.0 if displacement else np.linalg.norm(row) / np.linalg.norm(away)
+        return (away * length).astype(row.dtype)
+    return row
+
+
+def scaled(row: FloatArray, factor: float) -> FloatArray:
+    """`row` times `factor`, in its dtype."""
+    return (row * factor).astype(row.dtype)

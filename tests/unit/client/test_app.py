@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import pytest
+from flwr.app import Context, RecordDict
+from flwr.clientapp import ClientApp
+
+from dqnfed_flwr.client import app
+from dqnfed_flwr.client.app import LEAST, forget_clients
+from dqnfed_flwr.config import Settings
+from dqnfed_flwr.data import ClientData, load_client
+from dqnfed_flwr.engine.in_process import InProcessGrid
+from dqnfed_flwr.engine.run import run_in_process
+from dqnfed_flwr.errors import ConfigError
+from tests.helpers.runs import TINY
+
+
+@pytest.fixture
+def loaded(monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref[ClientData]]:
+    """The data of every client that is built."""
+    data: list[weakref.ref[ClientData]] = []
+
+    def noted(*args: Any) -> ClientData:
+        one = load_client(*args)
+        data.append(weakref.ref(one))
+        return one
+
+    monkeypatch.setattr(app, "load_client", noted)
+    forget_clients()
+    return data
+
+
+def test_clients_are_kept_for_the_next_message_and_let_go_when_asked(loaded: list[weakref.ref[ClientData]]) -> None:
+    run_in_process(Settings.from_mapping(TINY))
+    gc.collect()
+    assert [data() is None for data in loaded] == [False] * 3
+    forget_clients()
+    gc.collect()
+    assert [data() is None for data in loaded] == [True] * 3
+
+
+def test_two_runs_at_the_same_time_have_clients_of_their_own(loaded: list[weakref.ref[ClientData]]) -> None:
+    config = Settings.from_mapping(TINY).flat()
+    first, second = (Context(number, 2, {"partition-id": 0}, RecordDict(), config) for number in (1, 2))
+    assert app._session_of(first) is app._session_of(first)
+    assert app._session_of(first) is not app._session_of(second)
+    assert len(loaded) == 2
+
+
+def test_grids_number_their_runs() -> None:
+    first, second = (InProcessGrid(ClientApp(), 1, {}) for _ in range(2))
+    assert first.run.run_id != second.run.run_id
+
+
+@pytest.mark.parametrize("given", ["abc", 1.9, -1, ""])
+def test_a_partition_that_is_no_number_is_refused(given: str | float) -> None:
+    context = Context(1, 2, {"partition-id": given}, RecordDict(), Settings.from_mapping(TINY).flat())
+    with pytest.raises(ConfigError, match=f"partition-id: found {given!r}"):
+        app._session_of(context)
+
+
+@pytest.mark.parametrize("together", [0, LEAST + 1])
+def test_more_clients_than_the_least_are_built_once_too(loaded: list[weakref.ref[ClientData]], together: int) -> None:
+    many = {"clients": LEAST + 1, "partition": "iid", "split.samples": 0, "local.together": together}
+    run_in_process(Settings.from_mapping({**TINY, **many}))
+    assert len(loaded) == LEAST + 1

@@ -1,0 +1,114 @@
+"""What a run notes of its data and its code, and what a resumed one does with it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dqnfed_flwr.config import Settings
+from dqnfed_flwr.data.sets import fingerprint
+from dqnfed_flwr.engine import server_run
+from dqnfed_flwr.engine.result import read_result
+from dqnfed_flwr.engine.run import run
+from dqnfed_flwr.errors import CheckpointError
+from dqnfed_flwr.strategy.checkpoint import read_record
+from dqnfed_flwr.strategy.origin import Origin
+from tests.helpers.runs import TINY, Stop, StopAfter
+
+COMMITS = ("a1b2c3", "d4e5f6+")
+
+
+@pytest.fixture
+def commits(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
+    """The commit that the package is at; the last one counts."""
+    found: list[str | None] = [COMMITS[0]]
+    monkeypatch.setattr(server_run, "package_commit", lambda: found[-1])
+    return found
+
+
+def write_data(path: Path, shift: int = 0) -> None:
+    """Two classes that a line parts, their labels rotated by `shift`."""
+    x = np.random.default_rng(0).standard_normal((90, 3)).astype(np.float32)
+    np.savez(path, x_train=x, y_train=((x[:, 0] > 0) + shift) % 2)
+
+
+def settings(folder: Path, **more: Any) -> Settings:
+    mapping = {**TINY, "split.samples": 0, "data": str(folder / "d.npz"), "output": str(folder / "run"), **more}
+    return Settings.from_mapping(mapping)
+
+
+def interrupted(folder: Path) -> None:
+    with pytest.raises(Stop):
+        run(settings(folder, rounds=3), listeners=[StopAfter(2)])
+
+
+def noted(folder: Path) -> dict[str, Any]:
+    return dict(json.loads((folder / "run" / "run.json").read_text()))
+
+
+def test_a_run_notes_its_data_and_its_commit(tmp_path: Path, commits: list[str | None]) -> None:
+    write_data(tmp_path / "d.npz")
+    run(settings(tmp_path))
+    digest = fingerprint(str(tmp_path / "d.npz"))
+    expected = {"fingerprint": digest, "commits": list(commits)}
+    assert {key: noted(tmp_path).get(key) for key in expected} == expected
+    assert read_result(tmp_path / "run").origin == Origin(digest, (COMMITS[0],))
+    record = read_record(tmp_path / "run" / "checkpoint.npz")
+    assert {key: record.get(key) for key in expected} == expected
+
+
+def test_an_installed_package_has_no_commit_and_a_function_no_fingerprint(
+    tmp_path: Path, commits: list[str | None]
+) -> None:
+    commits.append(None)
+    run(settings(tmp_path, data="tests.helpers.faulty_data:data"))
+    assert (noted(tmp_path)["fingerprint"], noted(tmp_path)["commits"]) == (None, [None])
+
+
+def test_a_result_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    write_data(tmp_path / "d.npz")
+    run(settings(tmp_path))
+    found = noted(tmp_path)
+    del found["fingerprint"], found["commits"]
+    (tmp_path / "run" / "run.json").write_text(json.dumps(found))
+    assert read_result(tmp_path / "run").origin == Origin()
+
+
+def test_a_run_is_not_resumed_on_other_data(tmp_path: Path) -> None:
+    write_data(tmp_path / "d.npz")
+    interrupted(tmp_path)
+    write_data(tmp_path / "d.npz", 1)
+    with pytest.raises(CheckpointError, match=r"a run on other data; fingerprint: \w{16} then, \w{16} now"):
+        run(settings(tmp_path, rounds=3), resume=True)
+    write_data(tmp_path / "d.npz")
+    run(settings(tmp_path, rounds=3), resume=True)
+    assert noted(tmp_path)["fingerprint"] == fingerprint(str(tmp_path / "d.npz"))
+
+
+def test_a_resumed_run_names_the_commits_that_it_had(tmp_path: Path, commits: list[str | None]) -> None:
+    write_data(tmp_path / "d.npz")
+    interrupted(tmp_path)
+    run(settings(tmp_path, rounds=3), resume=True)
+    assert noted(tmp_path)["commits"] == [COMMITS[0]]
+    commits.append(COMMITS[1])
+    run(settings(tmp_path, rounds=4), resume=True)
+    assert noted(tmp_path)["commits"] == list(COMMITS)
+
+
+def test_what_an_earlier_version_began_is_not_known() -> None:
+    now = Origin("0" * 16, (COMMITS[1],))
+    assert now.continuing({}) == Origin(None, (None, COMMITS[1]))
+    assert Origin(None, (None,)).continuing({"fingerprint": "0" * 16, "commits": [None]}) == Origin(None, (None,))
+
+
+def test_a_run_in_the_same_process_takes_the_data_as_they_are(tmp_path: Path) -> None:
+    write_data(tmp_path / "d.npz")
+    first = run(settings(tmp_path))
+    write_data(tmp_path / "d.npz", 1)
+    second = run(settings(tmp_path), overwrite=True)
+    assert second.origin.fingerprint != first.origin.fingerprint
+    assert not np.allclose(second.theta, first.theta)
