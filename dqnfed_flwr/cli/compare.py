@@ -13,11 +13,10 @@ from rich.console import Console
 from dqnfed_flwr.cli.effects import set_keys, tell_unread, tell_unread_of_rows
 from dqnfed_flwr.cli.failures import Interrupted
 from dqnfed_flwr.cli.single import EngineName, flat_config, show_files, tried, write_json
-from dqnfed_flwr.compare.entries import check_overrides
-from dqnfed_flwr.compare.grid import Select
-from dqnfed_flwr.compare.plan import Plan
-from dqnfed_flwr.compare.planning import Request, make_plan
+from dqnfed_flwr.compare.plan import Plan, make_plan
+from dqnfed_flwr.compare.record import Select
 from dqnfed_flwr.compare.results import Comparison, compare_rows, reference_of
+from dqnfed_flwr.compare.row_specs import check_overrides
 from dqnfed_flwr.errors import ConfigError, RunError
 
 
@@ -51,10 +50,10 @@ def run_comparison(options: Options) -> None:
     RunError
         If no run came to its end, or the results cannot be written.
     """
-    from dqnfed_flwr.compare.conduct import conduct, number_of_runs
-    from dqnfed_flwr.compare.progress import CompareProgress
+    from dqnfed_flwr.compare.execute import execute
     from dqnfed_flwr.engine.run import usable_cores
     from dqnfed_flwr.engine.run_folder import directory_lock
+    from dqnfed_flwr.report.compare_progress import CompareProgress
 
     since = time.perf_counter()
     check_overrides(set_keys(options.overrides))
@@ -70,8 +69,8 @@ def run_comparison(options: Options) -> None:
         tell_unread(set_keys(options.overrides), possible)
         tell_unread_of_rows(possible)
         try:
-            with CompareProgress(console, number_of_runs(plan)) as progress:
-                rows = conduct(
+            with CompareProgress(console, plan.most_runs) as progress:
+                rows = execute(
                     plan,
                     progress,
                     workers=options.jobs or usable_cores(),
@@ -91,22 +90,19 @@ def _plan(options: Options, directory: Path) -> Plan:
     if not options.grids and (options.grid_rounds is not None or options.grid_seed is not None):
         raise ConfigError("--grid-rounds and --grid-seed say how --grid is searched; give --grid KEY=V1,V2 too")
     return make_plan(
-        Request(
-            flat_config(options.config, options.overrides),
-            options.methods,
-            options.seeds,
-            directory,
-            options.grids,
-            options.grid_rounds,
-            options.grid_seed,
-        )
+        flat_config(options.config, options.overrides),
+        options.methods,
+        options.seeds,
+        directory,
+        options.grids,
+        options.grid_rounds,
+        options.grid_seed,
     )
 
 
 def _show(comparison: Comparison, options: Options, directory: Path, console: Console, seconds: float) -> None:
     from dqnfed_flwr.compare.files import as_json, write_files
-    from dqnfed_flwr.compare.sheets import print_tables
-    from dqnfed_flwr.compare.tables import tables
+    from dqnfed_flwr.compare.tables import print_tables, tables
     from dqnfed_flwr.report.comparison_plots import plot_comparison
 
     found = tables(comparison)

@@ -25,9 +25,9 @@ def set_keys(overrides: Sequence[str]) -> list[str]:
 def tell_unread(keys: Sequence[str], jobs: Iterable[Job]) -> None:
     """Name on stderr the keys that reach no run of a comparison: rows or grids replace them, or nobody reads them."""
     runs = list(jobs) if keys else []
-    replaced = {key for key in keys if any(key in {**job.entry.own, **job.point} for job in runs)}
+    replaced = {key for key in keys if any(key in {**job.spec.own, **job.point} for job in runs)}
     tell_without_effect([key for key in keys if key not in replaced], (job.settings for job in runs))
-    others = {key: [job for job in runs if key not in {**job.entry.own, **job.point}] for key in replaced}
+    others = {key: [job for job in runs if key not in {**job.spec.own, **job.point}] for key in replaced}
     if unread := [
         key for key in keys if key in replaced and all(without_effect(j.settings, [key]) for j in others[key])
     ]:
@@ -37,10 +37,10 @@ def tell_unread(keys: Sequence[str], jobs: Iterable[Job]) -> None:
 def tell_unread_of_rows(jobs: Iterable[Job]) -> None:
     """Name on stderr the settings that rows were given by themselves and their methods do not read."""
     runs = list(jobs)
-    for entry in dict.fromkeys(job.entry for job in runs):
-        settings = [job.settings for job in runs if job.entry == entry]
-        if unread := [key for key in entry.own if all(without_effect(each, [key]) for each in settings)]:
-            typer.echo(f"dqnfed: no effect in {entry.spec}: {', '.join(unread)}", err=True)
+    for spec in dict.fromkeys(job.spec for job in runs):
+        settings = [job.settings for job in runs if job.spec == spec]
+        if unread := [key for key in spec.own if all(without_effect(each, [key]) for each in settings)]:
+            typer.echo(f"dqnfed: no effect in {spec.given}: {', '.join(unread)}", err=True)
 
 
 def tell_without_effect(keys: Sequence[str], runs: Iterable[Settings]) -> None:

@@ -16,14 +16,13 @@ from rich.text import Text
 from dqnfed_flwr.cli.effects import set_keys, tell_unread
 from dqnfed_flwr.cli.failures import Interrupted
 from dqnfed_flwr.cli.single import overridden, show_files
-from dqnfed_flwr.compare.entries import check_overrides
 from dqnfed_flwr.compare.plan import Plan
 from dqnfed_flwr.compare.results import Comparison, compare_rows, reference_of
+from dqnfed_flwr.compare.row_specs import check_overrides
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import ConfigError, RunError
-from dqnfed_flwr.reproduce.manifests import load_manifest, manifest_names
-from dqnfed_flwr.reproduce.parts import Wish, config_of, plan_part
-from dqnfed_flwr.reproduce.record import Reproduction, write_reproduction
+from dqnfed_flwr.reproduce.manifests import Reproduction, load_manifest, manifest_names, write_reproduction
+from dqnfed_flwr.reproduce.parts import ReproduceOptions, config_of, plan_part
 from dqnfed_flwr.reproduce.schema import Manifest, Part
 
 PIPE = 100
@@ -85,11 +84,11 @@ def reproduce(options: Options) -> None:
     if not possible:
         raise ConfigError(f"{options.name}: nothing here can be run; see what it needs above, and docs/reproduce.md")
     directory = (options.output or Path("runs/reproduce") / Path(options.name).stem).expanduser().resolve()
-    wish = _wish(options)
-    plans = {key: plan_part(part, manifest.seeds, wish, directory / key) for key, part in possible.items()}
+    wanted = _wanted(options)
+    plans = {key: plan_part(part, manifest.seeds, wanted, directory / key) for key, part in possible.items()}
     tell_unread(set_keys(options.overrides), (job for plan in plans.values() for job in plan.possible()))
     if options.dry_run:
-        _show_plans(console, manifest, possible, plans, wish)
+        _show_plans(console, manifest, possible, plans, wanted)
         return
     failed = [
         key
@@ -101,27 +100,26 @@ def reproduce(options: Options) -> None:
         raise RunError(f"{', '.join(failed)}: every run failed; the reasons are below the table")
 
 
-def _wish(options: Options) -> Wish:
+def _wanted(options: Options) -> ReproduceOptions:
     overrides = overridden({}, options.overrides)
     check_overrides(overrides)
     if options.rounds is not None:
         if "rounds" in overrides:
             raise ConfigError("--rounds and --set rounds: give one of the two")
         overrides["rounds"] = options.rounds
-    return Wish(options.reduced, options.methods, options.seeds, overrides)
+    return ReproduceOptions(options.reduced, options.methods, options.seeds, overrides)
 
 
 def _run_part(
     console: Console, manifest: Manifest, key: str, part: Part, plan: Plan, options: Options, directory: Path
 ) -> bool:
     """Carry a part out and show its tables; tell whether any run came to its end."""
-    from dqnfed_flwr.compare.conduct import conduct, number_of_runs
+    from dqnfed_flwr.compare.execute import execute
     from dqnfed_flwr.compare.files import as_json, write_files
-    from dqnfed_flwr.compare.progress import CompareProgress
-    from dqnfed_flwr.compare.sheets import print_tables
-    from dqnfed_flwr.compare.tables import difference_table, tables
+    from dqnfed_flwr.compare.tables import difference_table, print_tables, tables
     from dqnfed_flwr.engine.run import usable_cores
     from dqnfed_flwr.engine.run_folder import directory_lock
+    from dqnfed_flwr.report.compare_progress import CompareProgress
     from dqnfed_flwr.reproduce.tables import paper_table
 
     since = time.perf_counter()
@@ -130,8 +128,8 @@ def _run_part(
         with directory_lock(directory, RECORD_SECONDS):
             write_reproduction(directory, Reproduction(options.name, manifest, {key: command}))
         try:
-            with CompareProgress(console, number_of_runs(plan)) as progress:
-                rows = conduct(
+            with CompareProgress(console, plan.most_runs) as progress:
+                rows = execute(
                     plan,
                     progress,
                     workers=options.jobs or usable_cores(),
@@ -141,7 +139,7 @@ def _run_part(
                 )
         except KeyboardInterrupt:
             raise Interrupted(f"finished runs are kept; go on with: {command}") from None
-        present = any(entry.method == manifest.reference for entry in plan.entries)
+        present = any(spec.method == manifest.reference for spec in plan.specs)
         reference = reference_of(plan, manifest.reference if present else None)
         comparison: Comparison = compare_rows(plan, rows, reference, part.search.select, part.last)
         figures = as_json(comparison, command, time.perf_counter() - since)
@@ -158,18 +156,18 @@ def _write_report(console: Console, directory: Path) -> None:
 
 
 def _show_plans(
-    console: Console, manifest: Manifest, parts: dict[str, Part], plans: dict[str, Plan], wish: Wish
+    console: Console, manifest: Manifest, parts: dict[str, Part], plans: dict[str, Plan], wanted: ReproduceOptions
 ) -> None:
     """What would run."""
     console.print(f"{manifest.title} ({manifest.source})", soft_wrap=True, markup=False, highlight=False)
     for key, plan in plans.items():
         table = Table(title=Text(f"{key}: {parts[key].title}"), title_justify="left", show_header=False)
-        searches = sum(len(plan.search(entry)) for entry in plan.entries)
-        finals = len(plan.entries) * len(plan.seeds)
-        rounds = config_of(parts[key], wish).get("rounds", Settings().rounds)
+        searches = sum(len(plan.search(spec)) for spec in plan.specs)
+        finals = len(plan.specs) * len(plan.seeds)
+        rounds = config_of(parts[key], wanted).get("rounds", Settings().rounds)
         lines = {
             "scale": plan.note or "as in the manifest",
-            "methods": ", ".join(entry.title for entry in plan.entries),
+            "methods": ", ".join(spec.title for spec in plan.specs),
             "seeds": ", ".join(map(str, plan.seeds)),
             "rounds": f"{rounds}" + (f", {plan.grid_rounds or rounds} in the search" if searches else ""),
             "runs": f"{finals} final" + (f" and {searches} of the search" if searches else ""),

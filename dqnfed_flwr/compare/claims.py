@@ -9,7 +9,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from dqnfed_flwr.compare.figures import Difference, Interval, difference_of, mean_accuracy, over_seeds
+from dqnfed_flwr.compare.figures import UNKNOWN, Difference, Interval, difference_of, mean_accuracy, over_seeds
 from dqnfed_flwr.compare.record import Record
 from dqnfed_flwr.compare.results import Comparison, Row
 
@@ -45,7 +45,7 @@ class Claim:
     sign : int
         1 where a positive difference (reference less rival) bears the claim out, -1 where a negative one does.
     difference : Difference
-        Of a run of the reference to the rival's with the same seed; NaN where it cannot be told.
+        Of a run of the reference to the rival's with the same seed; NaN where it is not known.
     """
 
     key: str
@@ -74,12 +74,10 @@ class Finding:
     def text(self) -> str:
         """The interval in the claim's unit."""
         if self.interval is None:
-            return "–"
-        low, estimate, high = (self.claim.scale * value for value in self.interval)
-        if math.isnan(low):
-            return f"{estimate:+.2f}"
-        digits = 2 if max(abs(low), abs(high)) >= 0.01 or low == high == 0 else 5  # what is decided shall not read as 0
-        return f"{estimate:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]"
+            return UNKNOWN
+        low, high = (abs(self.claim.scale * bound) for bound in (self.interval.low, self.interval.high))
+        digits = 2 if not self.bounded or max(low, high) >= 0.01 or low == high == 0 else 5
+        return self.interval.text(self.claim.scale, digits)  # what is decided shall not read as 0
 
 
 def findings(comparison: Comparison) -> dict[str, list[Finding]]:
@@ -90,7 +88,7 @@ def findings(comparison: Comparison) -> dict[str, list[Finding]]:
     ours = comparison.reference
     if ours is None or not ours.good:
         return {}
-    rivals = [row for row in comparison.rows if row.good and row.entry.method != ours.entry.method and not row.personal]
+    rivals = [row for row in comparison.rows if row.good and row.spec.method != ours.spec.method and not row.personal]
     return {claim.key: [_finding(claim, ours, rival) for rival in rivals] for claim in CLAIMS}
 
 

@@ -1,25 +1,29 @@
-"""What a comparison leaves on disk beside its runs."""
+"""What a comparison leaves on disk next to its runs: JSON, Markdown, and CSV of runs, evaluations and grids."""
 
 from __future__ import annotations
 
 import csv
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from dqnfed_flwr.compare.environment import environment
-from dqnfed_flwr.compare.lines import evaluation_lines, grid_lines, run_lines
-from dqnfed_flwr.compare.provenance import commits_of, seconds_of
-from dqnfed_flwr.compare.record import Record
-from dqnfed_flwr.compare.results import Comparison
-from dqnfed_flwr.compare.sheets import Table, markdown
+from dqnfed_flwr.compare.existing_results import JSON
+from dqnfed_flwr.compare.provenance import commits_of, environment, seconds_of
+from dqnfed_flwr.compare.record import Record, mean_of
+from dqnfed_flwr.compare.results import Comparison, Row
+from dqnfed_flwr.compare.row_specs import Point, pairs
+from dqnfed_flwr.compare.tables import Table, markdown
 from dqnfed_flwr.errors import RunError
+from dqnfed_flwr.fairness import fairness_report
 
-JSON, MARKDOWN = "comparison.json", "comparison.md"
+MARKDOWN = "comparison.md"
 CSV, EVALUATIONS_CSV, GRID_CSV = "comparison.csv", "evaluations.csv", "grid.csv"
 SCHEMA = 1
+DIGITS = 6
+"""Significant ones of the figures of an evaluation; those of a run have all."""
+Line = dict[str, Any]
 
 
 def as_json(comparison: Comparison, command: str, seconds: float) -> dict[str, Any]:
@@ -41,7 +45,7 @@ def as_json(comparison: Comparison, command: str, seconds: float) -> dict[str, A
         "reference": comparison.reference.label if comparison.reference else None,
         "reference_place": comparison.rows.index(comparison.reference) if comparison.reference else None,
         "skipped": dict(plan.skipped),
-        "methods": [_row(comparison, place) for place in range(len(comparison.rows))],
+        "methods": [_row_json(comparison, place) for place in range(len(comparison.rows))],
     }
 
 
@@ -73,30 +77,53 @@ def write_files(
     return [directory / name for name in (JSON, MARKDOWN, *(name for name, lines in sheets.items() if lines))]
 
 
-def _row(comparison: Comparison, place: int) -> dict[str, Any]:
+def run_lines(comparison: Comparison) -> list[Line]:
+    """A line a final run, with all its figures; one without a seed for a row that has none."""
+    return [_run_line(row, record) for row in comparison.rows for record in row.records or (None,)]
+
+
+def evaluation_lines(comparison: Comparison) -> list[Line]:
+    """A line for each evaluation on the way of each final run, in the order of its rounds.
+
+    `exchanges`, `bytes_up`, `bytes_down`, `seconds` and `moved`, the rounds that moved the model, count from the
+    beginning of the run; `rho` and `unharmed` are means over the rounds since the evaluation before, empty where none
+    of them knows it. Figures of accuracy are those of the model after that round.
+    """
+    return [line for row in comparison.rows for record in row.good for line in _evaluations(row, record)]
+
+
+def grid_lines(comparison: Comparison) -> list[Line]:
+    """A line a point of the grids, with what the validation part says of it."""
+    return [
+        {
+            **_name(row, trial.point),
+            "seed": trial.seed,
+            "rounds": trial.rounds,
+            "validation_mean": trial.figures.get("mean", ""),
+            "validation_worst10": trial.figures.get("worst10", ""),
+            "chosen": str(row.chose(trial)).lower(),
+            "reason": trial.reason,
+        }
+        for row in comparison.rows
+        for trial in row.trials
+    ]
+
+
+def _row_json(comparison: Comparison, place: int) -> dict[str, Any]:
     row = comparison.rows[place]
     shift = comparison.shifts[place]
     return {
         "label": row.label,
-        "title": row.entry.title,
-        "method": row.entry.method,
-        "own": dict(row.entry.own),
+        "title": row.spec.title,
+        "method": row.spec.method,
+        "own": dict(row.spec.own),
         "chosen": dict(row.point),
         "failed": row.failure or None,
-        "figures": {
-            key: {"mean": _finite(summary.mean), "std": _finite(summary.std)}
-            for key, summary in comparison.figures[place].items()
-        },
-        "difference": {
-            key: {bound: _finite(value) for bound, value in found._asdict().items()}
-            for key, found in comparison.differences[place].items()
-        },
+        "figures": {key: _finite(summary._asdict()) for key, summary in comparison.figures[place].items()},
+        "difference": {key: _finite(found._asdict()) for key, found in comparison.differences[place].items()},
         "against_fedavg": shift
-        and {
-            "suffering_improved": _finite(shift[0].mean),
-            "well_performing_degraded": _finite(shift[1].mean),
-        },
-        "runs": [_run(record) for record in row.records],
+        and _finite({"suffering_improved": shift[0].mean, "well_performing_degraded": shift[1].mean}),
+        "runs": [_run_json(record) for record in row.records],
         "grid": [
             {
                 "point": dict(trial.point),
@@ -104,25 +131,53 @@ def _row(comparison: Comparison, place: int) -> dict[str, Any]:
                 "rounds": trial.rounds,
                 "validation": trial.figures,
                 "failed": trial.reason or None,
-                "chosen": not row.failure and trial.point == row.point,
+                "chosen": row.chose(trial),
             }
             for trial in row.trials
         ],
     }
 
 
-def _run(record: Record) -> dict[str, Any]:
+def _run_json(record: Record) -> dict[str, Any]:
     return {
         "seed": record.job.seed,
         "status": record.status,
         "reason": record.reason or None,
         "folder": str(record.job.folder),
-        "figures": {key: _finite(value) for key, value in record.figures.items()},
+        "figures": _finite(record.figures),
         "accuracies": {str(client): value for client, value in record.accuracies.items()},
     }
 
 
-def _write_csv(path: Path, lines: Sequence[dict[str, Any]]) -> None:
+def _name(row: Row, point: Point) -> Line:
+    return {"method": row.spec.method, "title": row.spec.title, "setting": ";".join(pairs({**row.spec.own, **point}))}
+
+
+def _run_line(row: Row, record: Record | None) -> Line:
+    if record is None:
+        return {**_name(row, row.point), "seed": "", "status": "failed", "reason": row.failure}
+    outcome = {"seed": record.job.seed, "status": record.status, "reason": record.reason}
+    return {**_name(row, row.point), **outcome, **_finite(record.figures)}
+
+
+def _evaluations(row: Row, record: Record) -> Iterator[Line]:
+    total = {"exchanges": 0, "bytes_up": 0, "bytes_down": 0, "moved": 0, "seconds": 0.0}
+    ratios: list[float] = []
+    unharmed: list[float] = []
+    for event in record.events:
+        for key in ("exchanges", "bytes_up", "bytes_down", "moved"):
+            total[key] += getattr(event, key)
+        total["seconds"] += event.seconds.get("total", 0.0)
+        ratios.append(event.improved_ratio)
+        unharmed.append(event.unharmed_ratio)
+        if event.accuracy:
+            figures = {"rho": mean_of(ratios), "unharmed": mean_of(unharmed), **fairness_report(event.accuracy)}
+            place = {"seed": record.job.seed, "round": event.round, **total}
+            yield {**_name(row, row.point), **place, **_short({"seconds": total["seconds"], **figures})}
+            ratios, unharmed = [], []
+
+
+def _write_csv(path: Path, lines: Sequence[Line]) -> None:
     names = dict.fromkeys(name for line in lines for name in line)
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(names), restval="")
@@ -130,5 +185,9 @@ def _write_csv(path: Path, lines: Sequence[dict[str, Any]]) -> None:
         writer.writerows(lines)
 
 
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def _finite(figures: dict[str, float]) -> dict[str, float | None]:
+    return {key: value if math.isfinite(value) else None for key, value in figures.items()}
+
+
+def _short(figures: dict[str, float]) -> dict[str, float | None]:
+    return _finite({key: float(f"{value:.{DIGITS}g}") for key, value in figures.items()})

@@ -1,27 +1,39 @@
-"""Which runs a comparison consists of, and where each goes."""
+"""Which runs a comparison consists of and where each goes, checked before the first begins."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from urllib.parse import quote
 
-from dqnfed_flwr.compare.entries import Entry, Point, show
-from dqnfed_flwr.config import Scalar, Settings
-from dqnfed_flwr.run_files import CHECKPOINT, RUN
+from dqnfed_flwr.compare.existing_results import conflicting_figures, conflicting_runs
+from dqnfed_flwr.compare.row_specs import (
+    ALL,
+    Point,
+    RowSpec,
+    pairs,
+    parse_methods,
+    parse_seeds,
+    with_grids,
+)
+from dqnfed_flwr.config import KNOWN, Scalar, Settings
+from dqnfed_flwr.errors import ConfigError, DQNFedError
+from dqnfed_flwr.run_files import RUN
 
 RUNS, GRID = "runs", "grid"
 LOG = "log.txt"
 LONGEST_NAME = 200
+VALIDATION = "split.validation-fraction"
+VALIDATION_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
     """One run: a row, a point of its grid, a seed, and where it goes."""
 
-    entry: Entry
+    spec: RowSpec
     point: Point = field(hash=False)
     seed: int
     settings: Settings
@@ -30,22 +42,12 @@ class Job:
     @property
     def name(self) -> str:
         """As progress shows it."""
-        return f"{self.entry.named(self.point)}, seed {self.seed}"
+        return f"{self.spec.named(self.point)}, seed {self.seed}"
 
     @property
     def finished(self) -> bool:
         """Whether its result is there."""
-        return self.record.exists()
-
-    @property
-    def record(self) -> Path:
-        """Of its result."""
-        return self.folder / RUN
-
-    @property
-    def checkpoint(self) -> Path:
-        """From which it goes on, if it was interrupted."""
-        return self.folder / CHECKPOINT
+        return (self.folder / RUN).exists()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ class Plan:
     ----------
     config : Mapping[str, Scalar]
         What all rows share, as dotted keys.
-    entries : tuple[Entry, ...]
+    specs : tuple[RowSpec, ...]
         The rows.
     seeds : tuple[int, ...]
         Of the final runs.
@@ -73,52 +75,60 @@ class Plan:
     """
 
     config: Mapping[str, Scalar]
-    entries: tuple[Entry, ...]
+    specs: tuple[RowSpec, ...]
     seeds: tuple[int, ...]
     directory: Path
     grid_seed: int
     grid_rounds: int | None = None
     skipped: Mapping[str, str] = field(default_factory=dict)
     note: str = ""
+    _checked: dict[str, Settings] = field(default_factory=dict, repr=False, compare=False)
+    """What was validated before, by the whole mapping: the same is asked for again and again."""
 
-    def settings(self, entry: Entry, point: Point, seed: int) -> Settings:
-        """Settings of a final run, without its folder.
+    def settings(self, spec: RowSpec, point: Point, seed: int, rounds: int | None = None) -> Settings:
+        """Settings of a run, without its folder; `rounds` in place of its own.
 
         Raises
         ------
         ConfigError
             If they are at fault.
         """
-        return Settings.from_mapping({**self.config, **entry.own, **point, "method": entry.method, "seed": seed})
+        given = {**self.config, **spec.own, **point, "method": spec.method, "seed": seed}
+        given |= {"rounds": rounds} if rounds else {}
+        if (key := repr(given)) not in self._checked:
+            self._checked[key] = Settings.from_mapping(given)
+        return self._checked[key]
 
-    def final(self, entry: Entry, point: Point) -> list[Job]:
+    def final(self, spec: RowSpec, point: Point) -> list[Job]:
         """The final runs of a row at a point, one a seed."""
-        return [self._job(entry, point, seed, self.settings(entry, point, seed), RUNS) for seed in self.seeds]
+        return [self._job(spec, point, self.settings(spec, point, seed), RUNS) for seed in self.seeds]
 
-    def search(self, entry: Entry) -> list[Job]:
+    def search(self, spec: RowSpec) -> list[Job]:
         """The runs of a row's grid, one a point; none where there is nothing to choose."""
-        if not entry.axes:
-            return []
         jobs = []
-        for point in entry.points:
-            settings = self.settings(entry, point, self.grid_seed)
-            rounds = self.grid_rounds or settings.rounds
-            kind = RUNS if rounds == settings.rounds else GRID  # a run of full length serves as a final one too
-            settings = settings.model_copy(update={"rounds": rounds})
-            jobs.append(self._job(entry, point, self.grid_seed, settings, kind))
+        for point in spec.points if spec.axes else ():
+            settings, kind = self.settings(spec, point, self.grid_seed), RUNS
+            if self.grid_rounds and self.grid_rounds != settings.rounds:  # else the run serves as a final one too
+                settings, kind = self.settings(spec, point, self.grid_seed, self.grid_rounds), GRID
+            jobs.append(self._job(spec, point, settings, kind))
         return jobs
 
     def possible(self) -> list[Job]:
         """Every run that may come to be, whatever the grids choose; each once."""
-        jobs = [job for entry in self.entries for job in self.search(entry)]
-        jobs += [job for entry in self.entries for point in entry.points for job in self.final(entry, point)]
+        jobs = [job for spec in self.specs for job in self.search(spec)]
+        jobs += [job for spec in self.specs for point in spec.points for job in self.final(spec, point)]
         return each_once(jobs)
 
-    def _job(self, entry: Entry, point: Point, seed: int, settings: Settings, kind: str) -> Job:
-        parts = [entry.method, *(f"{key}={show(value)}" for key, value in {**entry.own, **point}.items())]
-        folder = self.directory / kind / _folder_name(parts) / f"seed-{seed}"
-        output = {"output": str(folder), "resume": False}
-        return Job(entry, point, seed, Settings.from_mapping({**settings.flat(), **output}), folder)
+    @property
+    def most_runs(self) -> int:
+        """How many runs there are at most."""
+        return sum(len(self.search(spec)) + len(self.seeds) for spec in self.specs)
+
+    def _job(self, spec: RowSpec, point: Point, settings: Settings, kind: str) -> Job:
+        name = _folder_name([spec.method, *pairs({**spec.own, **point})])
+        folder = self.directory / kind / name / f"seed-{settings.seed}"
+        settings = settings.model_copy(update={"output": str(folder), "resume": False})
+        return Job(spec, point, settings.seed, settings, folder)
 
 
 def _folder_name(parts: Sequence[str]) -> str:
@@ -130,3 +140,123 @@ def _folder_name(parts: Sequence[str]) -> str:
 def each_once(jobs: Iterable[Job]) -> list[Job]:
     """Rows may come to the same settings, one by its grid and one by its own: that is one run, and read for both."""
     return list({job.folder: job for job in jobs}.values())
+
+
+def make_plan(
+    config: Mapping[str, Scalar],
+    methods: str,
+    seeds: str,
+    directory: Path,
+    grids: Sequence[str] = (),
+    grid_rounds: int | None = None,
+    grid_seed: int | None = None,
+) -> Plan:
+    """Check everything that can be known before the first run.
+
+    Parameters
+    ----------
+    config : Mapping[str, Scalar]
+        Dotted keys of the configuration, with `--set` laid over it.
+    methods, seeds : str
+        As on the command line, separated by commas.
+    directory : Path
+        Of the results.
+    grids : Sequence[str]
+        As on the command line, `KEY=V1,V2`.
+    grid_rounds, grid_seed : int | None
+        Of the runs of a grid; None takes the rounds of the run, the first seed.
+
+    Raises
+    ------
+    ConfigError
+        Naming every fault, with the methods that have it, or every folder that holds a run of other settings or on
+        other data.
+    """
+    specs = with_grids(parse_methods(methods), grids, config)
+    skip = methods.strip() == ALL
+    return plan_rows(config, specs, parse_seeds(seeds), directory, grid_rounds, grid_seed, skip=skip)
+
+
+def plan_rows(
+    config: Mapping[str, Scalar],
+    specs: Sequence[RowSpec],
+    seeds: tuple[int, ...],
+    directory: Path,
+    grid_rounds: int | None = None,
+    grid_seed: int | None = None,
+    *,
+    skip: bool = False,
+) -> Plan:
+    """A plan of rows that are known already; all else as in `make_plan`.
+
+    With `skip`, rows that do not fit the configuration are left out, and the plan says so; else all are refused.
+    """
+    config = {key: value for key, value in config.items() if not (key in KNOWN and KNOWN[key].instead)}
+    config.setdefault("local.threads", 1)
+    if any(spec.axes for spec in specs):
+        config.setdefault(VALIDATION, VALIDATION_SHARE)
+        if not config[VALIDATION]:
+            raise ConfigError(
+                f"{VALIDATION}: found 0; a grid is chosen by validation samples: raise it or leave it out"
+            )
+    if grid_rounds and any("rounds" in spec.axes for spec in specs):
+        raise ConfigError("--grid rounds: cannot be searched with --grid-rounds, which gives every point the same")
+    first = seeds[0] if grid_seed is None else grid_seed
+    plan = Plan(config, tuple(specs), seeds, directory, first, grid_rounds)
+    faults = {spec: found for spec in specs if (found := _faults(plan, spec))}
+    plan = _without(plan, faults, skip=skip)
+    plan = replace(plan, specs=_titled(plan))
+    titles = [spec.title for spec in plan.specs]
+    if twice := [title for place, title in enumerate(titles) if title in titles[:place]]:
+        raise ConfigError(f"rows: two would be called {twice[0]!r}; give one of them another title")
+    runs = {job.folder: job.settings for job in plan.possible()}
+    if others := conflicting_runs(runs) or conflicting_figures(plan.directory, plan.config):
+        raise ConfigError(
+            "\n".join([*others, f"{directory} holds another comparison; name another folder by --output"])
+        )
+    return plan
+
+
+def _without(plan: Plan, faults: Mapping[RowSpec, list[str]], *, skip: bool) -> Plan:
+    """`plan` without the methods that do not fit, if they were not asked for by name."""
+    good = tuple(spec for spec in plan.specs if spec not in faults)
+    if faults and (not skip or not good):
+        raise ConfigError("\n".join(_gathered(faults, len(plan.specs))))
+    return replace(plan, specs=good, skipped={spec.method: "; ".join(texts) for spec, texts in faults.items()})
+
+
+def _faults(plan: Plan, spec: RowSpec) -> list[str]:
+    """What is wrong with a row, at any point of its grid."""
+    from dqnfed_flwr import models
+    from dqnfed_flwr.data import sets
+    from dqnfed_flwr.methods.table import make_method
+
+    found: dict[str, None] = {}
+    for point in spec.points:
+        try:
+            settings = plan.settings(spec, point, plan.grid_seed)
+            sets.check_name(settings.data)
+            models.check_name(settings.model)
+            make_method(settings)
+        except DQNFedError as error:
+            found |= dict.fromkeys(str(error).splitlines())
+    return list(found)
+
+
+def _gathered(faults: Mapping[RowSpec, list[str]], rows: int) -> list[str]:
+    """Each fault once, with the methods that have it; what all have is the configuration's."""
+    having: dict[str, list[str]] = {}
+    for spec, texts in faults.items():
+        for text in texts:
+            having.setdefault(text, []).append(spec.given)
+    return [text if len(names) == rows > 1 else f"{', '.join(names)}: {text}" for text, names in having.items()]
+
+
+def _titled(plan: Plan) -> tuple[RowSpec, ...]:
+    """The rows with their titles: the method, and what is their own, where they have none."""
+
+    def title(spec: RowSpec) -> str:
+        method = plan.settings(spec, spec.points[0], plan.grid_seed).title
+        return f"{method} [{spec.summary(spec.own)}]" if spec.own else method
+
+    return tuple(replace(spec, title=spec.title or title(spec)) for spec in plan.specs)

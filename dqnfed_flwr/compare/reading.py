@@ -8,23 +8,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dqnfed_flwr.compare.entries import Entry, shared, show
-from dqnfed_flwr.compare.files import JSON
-from dqnfed_flwr.compare.grid import Trial
+from dqnfed_flwr.compare.existing_results import JSON
 from dqnfed_flwr.compare.plan import RUNS, Job, Plan
-from dqnfed_flwr.compare.record import Record, read_record
+from dqnfed_flwr.compare.record import Record, Trial, read_record
 from dqnfed_flwr.compare.results import REFERENCE, Comparison, Row, compare_rows
-from dqnfed_flwr.config import KNOWN, Scalar, Settings
+from dqnfed_flwr.compare.row_specs import RowSpec, shared, yaml_text
+from dqnfed_flwr.config import KNOWN, Settings
 from dqnfed_flwr.errors import ConfigError, DQNFedError
 from dqnfed_flwr.run_files import RUN
 
 DEPTH = 3
 """A run's folder is runs/METHOD/seed-S below that of its comparison."""
+DAMAGED = (OSError, ValueError, LookupError, TypeError, AttributeError)
+"""What reading a file raises that is missing, or no JSON, or not of the form that is expected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A comparison and what its file says beside it: command, seconds, versions, machine, commit."""
+    """A comparison, and what else its file says: command, seconds, versions, machine, commit."""
 
     comparison: Comparison
     about: Mapping[str, Any]
@@ -43,10 +44,10 @@ def read_comparison(directory: Path) -> Written:
     try:
         found = json.loads((directory / JSON).read_text("utf-8"))
         rows = [_row(item, directory, int(found.get("last", 1))) for item in found["methods"]]
-        entries = tuple(row.entry for row in rows)
+        specs = tuple(row.spec for row in rows)
         plan = Plan(
             found["settings"],
-            entries,
+            specs,
             tuple(found["seeds"]),
             directory,
             int(found.get("grid_seed", found["seeds"][0])),
@@ -55,16 +56,16 @@ def read_comparison(directory: Path) -> Written:
         )
         reference = _reference(found, rows)
         return Written(compare_rows(plan, rows, reference, found["select"], found["last"]), found)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+    except DAMAGED as error:
         raise ConfigError(f"{directory / JSON}: cannot be read as a comparison ({error})") from None
 
 
-def _reference(found: Mapping[str, Any], rows: Sequence[Row]) -> Entry | None:
+def _reference(found: Mapping[str, Any], rows: Sequence[Row]) -> RowSpec | None:
     """The row the others were compared with; older files have its label alone."""
     place: int | None = found.get("reference_place")
     if place is not None:
-        return rows[place].entry
-    return next((row.entry for row in rows if row.label == found.get("reference")), None)
+        return rows[place].spec
+    return next((row.spec for row in rows if row.label == found.get("reference")), None)
 
 
 def run_folders(directory: Path) -> list[Path]:
@@ -88,28 +89,20 @@ def read_runs(directory: Path, folders: Sequence[Path]) -> Written:
     if unlike := [key for key in flat[0] if shared(key) and any(each[key] != flat[0][key] for each in flat)]:
         raise ConfigError(f"{directory}: its runs differ in {', '.join(unlike)}; give the folder of one run")
     names = _names(settings, folders)
-    rows = [
-        Row(replace(record.job.entry, title=name), {}, (record,)) for name, record in zip(names, found, strict=True)
-    ]
+    rows = [Row(replace(record.job.spec, title=name), {}, (record,)) for name, record in zip(names, found, strict=True)]
     defaults = Settings().flat()
-    told = {
-        key: value
-        for key, value in flat[0].items()
-        if not KNOWN[key].instead and value != defaults[key] and all(each[key] == value for each in flat)
-    }
-    own = [
-        {key: each[key] for key in each if not KNOWN[key].instead and key not in told and each[key] != defaults[key]}
-        for each in flat
-    ]
-    note = "; ".join(f"{name}: {_shown(each)}" for name, each in zip(names, own, strict=True) if each)
-    entries, seed = tuple(row.entry for row in rows), settings[0].seed
-    reference = next((entry for entry in entries if entry.method == REFERENCE), entries[0])
-    comparison = compare_rows(Plan(told, entries, (seed,), directory, seed, note=note), rows, reference, "mean", 1)
+    given = [{key: each[key] for key in each if not KNOWN[key].instead and each[key] != defaults[key]} for each in flat]
+    common = {key: value for key, value in given[0].items() if all(each[key] == value for each in flat)}
+    own = [", ".join(f"{key} {yaml_text(each[key])}" for key in each if key not in common) for each in given]
+    note = "; ".join(f"{name}: {text}" for name, text in zip(names, own, strict=True) if text)
+    specs, seed = tuple(row.spec for row in rows), settings[0].seed
+    reference = next((spec for spec in specs if spec.method == REFERENCE), specs[0])
+    comparison = compare_rows(Plan(common, specs, (seed,), directory, seed, note=note), rows, reference, "mean", 1)
     return Written(comparison, {"versions": versions[0]} if all(each == versions[0] for each in versions) else {})
 
 
 def _names(settings: Sequence[Settings], folders: Sequence[Path]) -> list[str]:
-    """Titles of runs; those that would share one have the name of their folder beside it."""
+    """Titles of runs; those that would share one also have the name of their folder."""
     titles = [each.title for each in settings]
     return [
         title if titles.count(title) == 1 else f"{title} [{each.name}]"
@@ -117,19 +110,13 @@ def _names(settings: Sequence[Settings], folders: Sequence[Path]) -> list[str]:
     ]
 
 
-def _shown(own: Mapping[str, Scalar]) -> str:
-    return ", ".join(f"{key} {show(value)}" for key, value in own.items())
-
-
 def _run(directory: Path) -> tuple[Mapping[str, str], Record]:
     try:
-        found = json.loads((directory / RUN).read_text("utf-8"))
-        settings = _settings(found["settings"])
-        versions = dict(found.get("versions", {}))
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, DQNFedError) as error:
+        settings, versions = _noted(directory)
+    except (*DAMAGED, DQNFedError) as error:
         raise ConfigError(f"{directory / RUN}: cannot be read as a run ({error})") from None
-    entry = Entry(settings.method, title=settings.title)
-    record = read_record(Job(entry, {}, settings.seed, settings, directory))
+    spec = RowSpec(settings.method, title=settings.title)
+    record = read_record(Job(spec, {}, settings.seed, settings, directory))
     if not record.good:
         raise ConfigError(f"{directory}: {record.reason}")
     return versions, record
@@ -137,35 +124,33 @@ def _run(directory: Path) -> tuple[Mapping[str, str], Record]:
 
 def _row(item: Mapping[str, Any], directory: Path, last: int) -> Row:
     axes = dict.fromkeys([*item["chosen"], *(key for trial in item["grid"] for key in trial["point"])], ())
-    entry = Entry(item["method"], item["own"], axes, item["title"])
+    spec = RowSpec(item["method"], item["own"], axes, item["title"])
     records = []
     for run in item["runs"]:
         folder = directory / RUNS / Path(*Path(run["folder"]).parts[-DEPTH + 1 :])
-        settings, fault = _settings_in(folder)
-        job = Job(entry, item["chosen"], run["seed"], settings, folder)
+        settings, fault = Settings(), ""
+        try:
+            settings, _ = _noted(folder)
+        except (*DAMAGED, DQNFedError) as error:
+            fault = f"{folder / RUN}: its settings cannot be read ({error})"
+        job = Job(spec, item["chosen"], run["seed"], settings, folder)
         records.append(read_record(job, run["reason"] or fault, last))
     trials = tuple(
-        Trial(entry, trial["point"], trial["seed"], trial["rounds"], trial["validation"], trial["failed"] or "")
+        Trial(trial["point"], trial["seed"], trial["rounds"], trial["validation"], trial["failed"] or "")
         for trial in item["grid"]
     )
-    return Row(entry, item["chosen"], tuple(records), trials, item["failed"] or "")
+    return Row(spec, item["chosen"], tuple(records), trials, item["failed"] or "")
 
 
-def _settings_in(folder: Path) -> tuple[Settings, str]:
-    """Settings of a run, and why they are not known, with the defaults in their place; empty if they are."""
-    try:
-        return _settings(json.loads((folder / RUN).read_text("utf-8"))["settings"]), ""
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, DQNFedError) as error:
-        return Settings(), f"{folder / RUN}: its settings cannot be read ({error})"
-
-
-def _settings(flat: Mapping[str, Any]) -> Settings:
-    """Settings, without the keys that an older version had and this one has not.
+def _noted(folder: Path) -> tuple[Settings, dict[str, str]]:
+    """What `run.json` says of a run: its settings, without those that this version has not, and the versions.
 
     Raises
     ------
     ConfigError
         If a value is none that this version knows.
     """
+    found = json.loads((folder / RUN).read_text("utf-8"))
     known = Settings().flat()
-    return Settings.from_mapping({key: value for key, value in flat.items() if key in known})
+    settings = Settings.from_mapping({key: value for key, value in found["settings"].items() if key in known})
+    return settings, dict(found.get("versions", {}))

@@ -1,17 +1,18 @@
-"""A run as it is compared: read back from its folder, without its model."""
+"""Runs as they are compared: read back from their folders, by test accuracies; trials of a grid by validation alone."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from dqnfed_flwr.compare.plan import Job
+from dqnfed_flwr.compare.row_specs import Point
 from dqnfed_flwr.errors import DQNFedError
 from dqnfed_flwr.fairness import checked_accuracies, fairness_report
 from dqnfed_flwr.run_files import EVENTS, RUN
@@ -19,6 +20,7 @@ from dqnfed_flwr.telemetry.event_log import read_events
 from dqnfed_flwr.telemetry.events import RoundEvent, Totals
 
 Accuracies = Mapping[int, float]
+Select = Literal["mean", "worst10"]
 ANEW = "remove that folder and make the run anew"
 
 
@@ -78,17 +80,17 @@ class Record:
         """
         if not self.evaluations:
             return {}
+        reports = [fairness_report(evaluation) for evaluation in self.evaluations]
         rounds = len(self.events)
-        ratios = [event.improved_ratio for event in self.events if not math.isnan(event.improved_ratio)]
-        unharmed = [event.unharmed_ratio for event in self.events if not math.isnan(event.unharmed_ratio)]
+        ratios = [event.improved_ratio for event in self.events]
         totals = Totals.of(self.events)
         seconds = sum(event.seconds.get("total", 0.0) for event in self.events)
         exchanges = sum(event.exchanges for event in self.events)
         return {
-            **_mean_report([fairness_report(evaluation) for evaluation in self.evaluations]),
-            "rho_mean": float(np.mean(ratios)) if ratios else math.nan,
-            "rho_min": min(ratios, default=math.nan),
-            "unharmed_mean": float(np.mean(unharmed)) if unharmed else math.nan,
+            **{key: float(np.mean([report[key] for report in reports])) for key in reports[0]},
+            "rho_mean": mean_of(ratios),
+            "rho_min": min((ratio for ratio in ratios if not math.isnan(ratio)), default=math.nan),
+            "unharmed_mean": mean_of(event.unharmed_ratio for event in self.events),
             "rounds": rounds,
             "rounds_moved": totals.moved,
             "rounds_improved": totals.improved,
@@ -102,6 +104,30 @@ class Record:
             "seconds": seconds,
             "seconds_per_round": seconds / rounds if rounds else math.nan,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A point of a row's grid, and how it came out.
+
+    Attributes
+    ----------
+    point : Point
+        Keys and values.
+    seed, rounds : int
+        Of its run.
+    figures : dict[str, float]
+        `mean` and `worst10` of the clients' validation accuracies, averaged over the evaluations that count; empty if
+        it failed.
+    reason : str
+        Why it failed; else empty.
+    """
+
+    point: Point
+    seed: int
+    rounds: int
+    figures: dict[str, float]
+    reason: str = ""
 
 
 def read_record(job: Job, failure: str = "", last: int = 1) -> Record:
@@ -142,6 +168,37 @@ def read_record(job: Job, failure: str = "", last: int = 1) -> Record:
     return record if final else Record(job, "failed", "no client was evaluated")
 
 
+def trial_of(record: Record, last: int = 1) -> Trial:
+    """The run of a grid point, seen by the validation accuracies of its `last` evaluations alone."""
+    job = record.job
+    reports = [fairness_report(validation) for validation in validations_of(record, last)]
+    reason = record.reason or ("" if reports else "no client was evaluated on its validation part")
+    figures = {}
+    if reports and not record.reason:
+        figures = {key: sum(report[key] for report in reports) / len(reports) for key in ("mean", "worst10")}
+    return Trial(job.point, job.seed, job.settings.rounds, figures, reason)
+
+
+def validations_of(record: Record, last: int) -> list[Accuracies]:
+    """Validation accuracies at the `last` evaluations; after early stopping those of the best model, which it kept."""
+    known = [event.validation for event in record.events if event.validation]
+    if known and record.keeps_best:
+        return [max(known, key=lambda values: sum(values.values()) / len(values))]  # of equals the first, as the run
+    return list(known[-last:])
+
+
+def choose(trials: Sequence[Trial], by: Select = "mean") -> int | None:
+    """Place of the best of a row's trials; of equal ones the first, None if all failed."""
+    places = [place for place, trial in enumerate(trials) if trial.figures]
+    return max(places, key=lambda place: trials[place].figures[by], default=None)
+
+
+def mean_of(values: Iterable[float]) -> float:
+    """Mean of the values that are known; NaN where none is."""
+    known = [value for value in values if not math.isnan(value)]
+    return float(np.mean(known)) if known else math.nan
+
+
 def _accuracies(record: Mapping[str, Any]) -> dict[int, float]:
     return {int(client): float(value) for client, value in record.items()}
 
@@ -150,15 +207,11 @@ def _fault(found: Mapping[str, Any], events: Sequence[RoundEvent], final: Accura
     """What is wrong with a run whose files can be read; empty if nothing is."""
     if found.get("rounds") != len(events):
         return f"{RUN} tells of {found.get('rounds')} rounds, {EVENTS} of {len(events)}"
-    told = {f"{EVENTS}, round {event.round}": event.accuracy or {} for event in events} | {RUN: final}
+    evaluated = {f"{EVENTS}, round {event.round}": event.accuracy or {} for event in events} | {RUN: final}
     try:
-        for where, accuracies in told.items():
+        for where, accuracies in evaluated.items():
             if accuracies:
                 checked_accuracies(accuracies, where)
     except DQNFedError as error:
         return str(error)
     return ""
-
-
-def _mean_report(reports: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    return {key: float(np.mean([report[key] for report in reports])) for key in reports[0]}

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
 
-from dqnfed_flwr.compare.entries import Entry, Point
-from dqnfed_flwr.compare.figures import (
-    Interval,
-    Summary,
-    difference_of,
-    over_seeds,
-    shifts,
-    summaries,
-)
-from dqnfed_flwr.compare.grid import Select, Trial
+from dqnfed_flwr.compare.figures import Curve, Interval, Summary, curve, difference_of, over_seeds, shifts, summaries
 from dqnfed_flwr.compare.plan import Plan
-from dqnfed_flwr.compare.record import Record
+from dqnfed_flwr.compare.record import Record, Select, Trial
+from dqnfed_flwr.compare.row_specs import Point, RowSpec
 from dqnfed_flwr.errors import ConfigError
+from dqnfed_flwr.telemetry.events import RoundEvent
 from dqnfed_flwr.types import Float64Array
 
 REFERENCE, BASELINE = "dqn-fed", "fedavg"
@@ -37,7 +30,7 @@ class Row:
 
     Attributes
     ----------
-    entry : Entry
+    spec : RowSpec
         As it was asked for.
     point : Point
         What the grid chose; empty where nothing was searched.
@@ -49,7 +42,7 @@ class Row:
         Why there is no final run.
     """
 
-    entry: Entry
+    spec: RowSpec
     point: Point
     records: tuple[Record, ...]
     trials: tuple[Trial, ...] = ()
@@ -58,12 +51,12 @@ class Row:
     @property
     def label(self) -> str:
         """Its name in tables and plots."""
-        return self.entry.named(self.point)
+        return self.spec.named(self.point)
 
     @property
     def personal(self) -> bool:
         """Whether its accuracies are those of personal models."""
-        return self.entry.method in PERSONAL
+        return self.spec.method in PERSONAL
 
     @property
     def client_accuracies(self) -> Float64Array:
@@ -85,6 +78,10 @@ class Row:
     def reason(self) -> str:
         """Why there is no figure at all; empty if there is one."""
         return "" if self.good else self.failure or next((record.reason for record in self.records), "")
+
+    def chose(self, trial: Trial) -> bool:
+        """Whether the final runs have the settings of this trial."""
+        return not self.failure and trial.point == self.point
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,19 +117,24 @@ class Comparison:
     differences: tuple[dict[str, Interval], ...]
     shifts: tuple[tuple[Summary, Summary] | None, ...] = field(default=())
 
+    @property
+    def records(self) -> list[Record]:
+        """The final runs that came to their end."""
+        return [record for row in self.rows for record in row.good]
+
     def comparable(self, places: Mapping[int, T]) -> dict[int, T]:
         """Those of `places` whose rows have one model for all; all of them where no row has."""
         found = {place: value for place, value in places.items() if not self.rows[place].personal}
         return found or dict(places)
 
     def ranked(self, values: Sequence[float]) -> list[float]:
-        """`values`, one a row, with NaN for those that cannot be ranked beside the others."""
+        """`values`, one a row, with NaN for those that cannot be ranked against the others."""
         return [math.nan if row.personal else value for row, value in zip(self.rows, values, strict=True)]
 
 
-def compare_rows(plan: Plan, rows: Sequence[Row], reference: Entry | None, select: Select, last: int) -> Comparison:
+def compare_rows(plan: Plan, rows: Sequence[Row], reference: RowSpec | None, select: Select, last: int) -> Comparison:
     """Put figures and comparisons to the rows."""
-    anchor = next((row for row in rows if row.entry == reference), None)
+    anchor = next((row for row in rows if row.spec == reference), None)
     baseline = baseline_of(rows)
     return Comparison(
         plan,
@@ -146,7 +148,13 @@ def compare_rows(plan: Plan, rows: Sequence[Row], reference: Entry | None, selec
     )
 
 
-def reference_of(plan: Plan, wanted: str | None) -> Entry | None:
+def curves_of(comparison: Comparison, places: Iterable[int], figure: Callable[[RoundEvent], float]) -> dict[int, Curve]:
+    """A figure over the rounds for the rows at `places`, by place; without those whose runs do not know it."""
+    found = {place: curve(comparison.rows[place].records, figure) for place in places}
+    return {place: each for place, each in found.items() if each is not None}
+
+
+def reference_of(plan: Plan, wanted: str | None) -> RowSpec | None:
     """The row that the others are compared with: the one named, else DQN-Fed, else none.
 
     Of several rows of a method, the first without settings of its own: one that was tried out on the same runs would
@@ -158,22 +166,22 @@ def reference_of(plan: Plan, wanted: str | None) -> Entry | None:
         If the one named is not among the methods.
     """
     name = wanted or REFERENCE
-    named = [entry for entry in plan.entries if name == entry.spec]
-    found = named[0] if named else plainest(plan.entries, name)
+    named = [spec for spec in plan.specs if name == spec.given]
+    found = named[0] if named else plainest(plan.specs, name)
     if wanted and not found:
-        raise ConfigError(f"--reference: found {wanted!r}; allowed: {', '.join(e.spec for e in plan.entries)}")
+        raise ConfigError(f"--reference: found {wanted!r}; allowed: {', '.join(e.given for e in plan.specs)}")
     return found
 
 
 def baseline_of(rows: Sequence[Row]) -> Row | None:
     """The row that tells who suffers: FedAvg, of several the first without settings of its own; None without any."""
-    found = plainest([row.entry for row in rows], BASELINE)
-    return next((row for row in rows if row.entry is found), None)
+    found = plainest([row.spec for row in rows], BASELINE)
+    return next((row for row in rows if row.spec is found), None)
 
 
-def plainest(entries: Sequence[Entry], method: str) -> Entry | None:
+def plainest(specs: Sequence[RowSpec], method: str) -> RowSpec | None:
     """The first row of a method that has no settings of its own, else its first; None where it has no row."""
-    return min((entry for entry in entries if entry.method == method), key=lambda entry: bool(entry.own), default=None)
+    return min((spec for spec in specs if spec.method == method), key=lambda spec: bool(spec.own), default=None)
 
 
 def _differences(row: Row, reference: Row | None) -> dict[str, Interval]:

@@ -1,24 +1,47 @@
-"""The tables of a comparison: which figures stand in them, how they are ranked, and what is said below."""
+"""The tables of a comparison: what stands in them and below them, and how they are shown or written as Markdown."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from textwrap import shorten
 
-from dqnfed_flwr.compare.entries import show
-from dqnfed_flwr.compare.figures import Interval, Summary, ranks, value_of
-from dqnfed_flwr.compare.grid import Trial
+from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from dqnfed_flwr.compare.figures import UNKNOWN, Interval, ranks, value_of
 from dqnfed_flwr.compare.plan import LOG
 from dqnfed_flwr.compare.provenance import mixture_notes
-from dqnfed_flwr.compare.remarks import remarks
+from dqnfed_flwr.compare.record import Record, Trial
 from dqnfed_flwr.compare.results import COMPARED, Comparison, Row, baseline_of
-from dqnfed_flwr.compare.sheets import Cell, Table
+from dqnfed_flwr.compare.row_specs import pairs
+from dqnfed_flwr.guarantee.claims import CONTRADICTION
+from dqnfed_flwr.guarantee.overrule import OVERRULED
 
-UNKNOWN = "–"
 REASON = 40
 """Letters of a reason in a cell; the notes have all of it."""
+MARKS = {0: "{}", 1: "**{}**", 2: "_{}_"}
+STYLES = {0: "", 1: "bold green", 2: "underline"}
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A text and its rank in the column: 1 best, 2 second best, 0 any other."""
+
+    text: str
+    rank: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A title, headings, rows of cells, and notes below."""
+
+    title: str
+    headings: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +53,6 @@ class Column:
     digits: int
     higher: bool | None
     scale: float = 1.0
-
-    def text(self, summary: Summary) -> str:
-        """Mean ± standard deviation."""
-        if math.isnan(summary.mean):
-            return UNKNOWN
-        mean = f"{self.scale * summary.mean:.{self.digits}f}"
-        return mean if math.isnan(summary.std) else f"{mean} ± {self.scale * summary.std:.{self.digits}f}"
 
 
 FAIRNESS = (
@@ -81,11 +97,9 @@ def _figures_table(comparison: Comparison, title: str, columns: Sequence[Column]
 
 def _cells(comparison: Comparison, column: Column) -> list[Cell]:
     found = [value_of(figures, column.key) for figures in comparison.figures]
-    marks = [0] * len(found)
-    if column.higher is not None:
-        values = [column.scale * summary.mean for summary in found]
-        marks = ranks(comparison.ranked(values), higher=column.higher, digits=column.digits)
-    return [Cell(column.text(summary), mark) for summary, mark in zip(found, marks, strict=True)]
+    values = comparison.ranked([column.scale * summary.mean for summary in found])
+    marks = ranks(values, higher=column.higher, digits=column.digits)
+    return [Cell(summary.text(column.digits, column.scale), mark) for summary, mark in zip(found, marks, strict=True)]
 
 
 def _runs(row: Row, wanted: int) -> str:
@@ -115,7 +129,7 @@ def difference_table(comparison: Comparison) -> Table | None:
 
 def _difference(found: Interval, row: Row, reference: Row) -> str:
     """An interval, marked where one is better than the other: a model for all and a personal one are not the same."""
-    return interval_text(found) + (decision_mark(found) if row.personal == reference.personal else "")
+    return found.text(100) + (found.mark if row.personal == reference.personal else "")
 
 
 def shift_table(comparison: Comparison) -> Table | None:
@@ -124,9 +138,8 @@ def shift_table(comparison: Comparison) -> Table | None:
         return None
     baseline = baseline_of(comparison.rows)
     name = baseline.label if baseline else ""
-    percent = Column("", "", 1, None, 100)
     rows = tuple(
-        (Cell(row.label), *(Cell(percent.text(summary)) for summary in shift))
+        (Cell(row.label), *(Cell(summary.text(1, 100)) for summary in shift))
         for row, shift in zip(comparison.rows, comparison.shifts, strict=True)
         if shift
     )
@@ -140,21 +153,12 @@ def shift_table(comparison: Comparison) -> Table | None:
 
 def grid_table(comparison: Comparison) -> Table | None:
     """Every point that was tried, the chosen ones marked."""
-    rows = []
-    for row in comparison.rows:
-        for trial in row.trials:
-            point = ", ".join(f"{key}={show(value)}" for key, value in trial.point.items())
-            chosen = row.point == trial.point and not row.failure
-            figures = [
-                Cell(f"{100 * trial.figures[key]:.2f}" if trial.figures else UNKNOWN) for key in ("mean", "worst10")
-            ]
-            remark = f"failed: {trial.reason}" if trial.reason else ("chosen" if chosen else "")
-            rows.append((Cell(row.entry.title), Cell(point, int(chosen)), *figures, Cell(remark)))
+    rows = [_trial_cells(row, trial) for row in comparison.rows for trial in row.trials]
     if not rows:
         return None
     plan = comparison.plan
     rounds = sorted({trial.rounds for row in comparison.rows for trial in row.trials})
-    alike = [row.entry.title for row in comparison.rows if _alike(row.trials)]
+    alike = [row.spec.title for row in comparison.rows if _alike(row.trials)]
     return Table(
         f"Search by validation accuracy ({comparison.select})",
         ("method", "settings", "validation mean %", "validation worst 10 %", ""),
@@ -166,36 +170,29 @@ def grid_table(comparison: Comparison) -> Table | None:
     )
 
 
+def _trial_cells(row: Row, trial: Trial) -> tuple[Cell, ...]:
+    chosen = row.chose(trial)
+    figures = [Cell(f"{100 * trial.figures[key]:.2f}" if trial.figures else UNKNOWN) for key in ("mean", "worst10")]
+    outcome = f"failed: {trial.reason}" if trial.reason else ("chosen" if chosen else "")
+    return Cell(row.spec.title), Cell(", ".join(pairs(trial.point)), int(chosen)), *figures, Cell(outcome)
+
+
 def _alike(trials: Sequence[Trial]) -> bool:
     """Whether several points have the same figures, so that nothing was chosen."""
     return len(trials) > 1 and bool(trials[0].figures) and all(t.figures == trials[0].figures for t in trials)
 
 
-def interval_text(interval: Interval) -> str:
-    """Percentage points; without bounds where there are none."""
-    low, estimate, high = (100 * value for value in interval)
-    return f"{estimate:+.2f}" if math.isnan(low) else f"{estimate:+.2f} [{low:+.2f}, {high:+.2f}]"
-
-
-def decision_mark(interval: Interval) -> str:
-    """What stands behind an interval that excludes 0."""
-    if not interval.excludes_zero:
-        return ""
-    return " ▲" if interval.low > 0 else " ▼"
-
-
 def _main_notes(comparison: Comparison) -> tuple[str, ...]:
-    notes = [comparison.plan.note] if comparison.plan.note else []
-    notes.append("Mean ± standard deviation over seeds. Bold: best; underlined or slanted: second best.")
-    notes += remarks(comparison)
-    notes += _full_steps(comparison)
-    notes += [
-        f"{row.label}: {text}" for row in comparison.rows for text in row.failures or row.reason.split("\n") if text
-    ]
-    if any(row.failures for row in comparison.rows):
-        notes.append(f"{LOG} in the folder of a run that failed has more about it.")
-    notes += [f"{method} was left out: {reason}" for method, reason in comparison.plan.skipped.items()]
-    return (*notes, *mixture_notes(comparison))
+    any_failed = any(row.failures for row in comparison.rows)
+    return (
+        *([comparison.plan.note] if comparison.plan.note else []),
+        "Mean ± standard deviation over seeds. Bold: best; underlined or slanted: second best.",
+        *footnotes(comparison),
+        *_full_steps(comparison),
+        *failure_notes(comparison),
+        *([f"{LOG} in the folder of a run that failed has more about it."] if any_failed else []),
+        *left_out_notes(comparison),
+    )
 
 
 def _full_steps(comparison: Comparison) -> list[str]:
@@ -203,3 +200,117 @@ def _full_steps(comparison: Comparison) -> list[str]:
     found = [row.label for row in comparison.rows if any(record.job.settings.one_full_step for record in row.good)]
     text = "one full-batch step a round, which is FedSGD; set local.batch-size or local.epochs"
     return [f"{', '.join(found)}: {text}"] if found else []
+
+
+def failure_notes(comparison: Comparison) -> list[str]:
+    """Why runs, or all of a row, have no figures."""
+    return [
+        f"{row.label}: {text}" for row in comparison.rows for text in row.failures or row.reason.split("\n") if text
+    ]
+
+
+def left_out_notes(comparison: Comparison) -> list[str]:
+    """Which methods are not in the tables, and whether runs come from different code or data."""
+    skipped = [f"{method} was left out: {reason}" for method, reason in comparison.plan.skipped.items()]
+    return skipped + mixture_notes(comparison)
+
+
+def footnotes(comparison: Comparison) -> list[str]:
+    """What the accuracies are, which runs and clients are not in them, and who was not heard."""
+    rows = comparison.rows
+    return [
+        *_which_models(rows, comparison.last),
+        *(text for row in rows for record in row.good if (text := _missing(row, record, rows))),
+        *(text for row in rows if (text := _not_heard(row))),
+        *(
+            f"{row.label}: accuracies of a personal model on every client, where the others have one model for all; "
+            "not ranked."
+            for row in rows
+            if row.personal and row.good
+        ),
+    ]
+
+
+def _which_models(rows: Sequence[Row], last: int) -> Iterator[str]:
+    """Of which models the accuracies are."""
+    stopped = [row.label for row in rows if any(record.keeps_best for record in row.good)]
+    if last > 1 and len(stopped) < sum(bool(row.good) for row in rows):
+        yield (
+            f"Figures of accuracy are those of each of the last {last} evaluations of a run, averaged: a spread or a "
+            "tail is one of a model that there was."
+        )
+    if fewer := [text for row in rows if (text := _fewer(row, last))]:
+        yield f"Not all runs have {last} evaluations: {', '.join(fewer)}."
+    if last > 1 and stopped:
+        yield f"Figures of accuracy are those of the model that early stopping kept: {', '.join(stopped)}."
+
+
+def _fewer(row: Row, last: int) -> str:
+    """The fewest evaluations of a run of this row, where they are not as many as asked for; empty else."""
+    least = min((len(record.evaluations) for record in row.good if not record.keeps_best), default=last)
+    return f"{row.label} {least}" if least < last else ""
+
+
+def _missing(row: Row, record: Record, rows: Sequence[Row]) -> str:
+    """Which clients other runs of the same seed have and this one has not; empty if none."""
+    seed = record.job.seed
+    others = [each.accuracies for found in rows for each in found.good if each.job.seed == seed]
+    known = {client for accuracies in others for client in accuracies}
+    least = min(len(evaluation) for evaluation in record.evaluations)
+    if least == len(known):
+        return ""
+    return (
+        f"{row.label}, seed {seed}: figures are those of {least} of the {len(known)} clients that other runs have; "
+        "they cannot be compared client by client."
+    )
+
+
+def _not_heard(row: Row) -> str:
+    """How often a client was overruled or contradicted itself in the runs of a row; empty if never."""
+    drops = (drop.reason for record in row.good for event in record.events for drop in event.dropped)
+    counts = Counter(reason for reason in drops if reason in (OVERRULED, CONTRADICTION))
+    listed = ", ".join(f"{reason} {count}" for reason, count in sorted(counts.items()))
+    return f"{row.label}: clients were not heard, in all rounds of all seeds: {listed}." if listed else ""
+
+
+def markdown(found: Sequence[Table], title: str = "# Comparison") -> str:
+    """Tables as Markdown, below a heading."""
+    parts = [title]
+    for table in found:
+        lines = [_line(table.headings), "|---" * len(table.headings) + "|"]
+        lines += [_line([MARKS[cell.rank].format(_escaped(cell.text)) for cell in row]) for row in table.rows]
+        parts += [f"## {table.title}", "\n".join(lines)]
+        if table.notes:
+            parts.append("\n".join(f"- {_escaped(note)}" for note in table.notes))
+    return "\n\n".join(parts) + "\n"
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ").replace("_", "\\_").replace("*", "\\*")
+
+
+def print_tables(console: Console, found: Sequence[Table]) -> None:
+    """Tables on a terminal, narrowed to it; in a pipe as wide as they are."""
+    for table in found:
+        shown = _rich(table)
+        width = console.measure(shown, options=console.options.update(max_width=10_000)).maximum
+        if not console.is_terminal:
+            Console(file=console.file, width=max(width, len(table.title))).print(shown)
+        else:
+            console.print(shown if width <= console.width else _rich(table, between="\n± "))
+        for note in table.notes:
+            console.print(Text(note), soft_wrap=not console.is_terminal)
+        console.print()
+
+
+def _rich(table: Table, between: str = " ± ") -> RichTable:
+    shown = RichTable(title=Text(table.title), title_justify="left")
+    for place, heading in enumerate(table.headings):
+        shown.add_column(heading, justify="right" if place else "left", min_width=0 if place else 14)
+    for row in table.rows:
+        shown.add_row(*(Text(cell.text.replace(" ± ", between), style=STYLES[cell.rank]) for cell in row))
+    return shown

@@ -16,9 +16,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
-from dqnfed_flwr.compare.curves import Curve, curves_of
-from dqnfed_flwr.compare.figures import Summary, corner, mean_accuracy
-from dqnfed_flwr.compare.results import Comparison
+from dqnfed_flwr.compare.figures import Curve, Summary, corner, mean_accuracy
+from dqnfed_flwr.compare.results import Comparison, curves_of
 from dqnfed_flwr.report.drawing import INK, PARTS, POINT, SOFT, STYLE, bin_edges, mark, padded, save, shortened, ticks
 from dqnfed_flwr.report.labels import LABEL_GAP, LETTERS, End, Look, back_to_front, bright_names, look_of, name_ends
 from dqnfed_flwr.types import Float64Array

@@ -10,16 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from dqnfed_flwr.compare.claims import CLAIMS, SMOOTH, Finding, Verdict, findings, near_one
-from dqnfed_flwr.compare.files import JSON
+from dqnfed_flwr.compare.existing_results import JSON
 from dqnfed_flwr.compare.provenance import commits_text, seconds_of
 from dqnfed_flwr.compare.reading import Written, read_comparison, read_runs, run_folders
 from dqnfed_flwr.compare.results import Comparison, Row
-from dqnfed_flwr.compare.sheets import Cell, Table, markdown
-from dqnfed_flwr.compare.tables import grid_table, shift_table, tables
+from dqnfed_flwr.compare.tables import Cell, Table, grid_table, markdown, shift_table, tables
 from dqnfed_flwr.errors import ConfigError
-from dqnfed_flwr.reproduce.parts import label_of
-from dqnfed_flwr.reproduce.record import REPRODUCTION, Reproduction, read_reproductions
-from dqnfed_flwr.reproduce.scale import AS_IN_MANIFEST
+from dqnfed_flwr.reproduce.manifests import REPRODUCTION, Reproduction, read_reproductions
+from dqnfed_flwr.reproduce.parts import AS_IN_MANIFEST, label_of
 from dqnfed_flwr.reproduce.schema import Part
 from dqnfed_flwr.reproduce.tables import paper_table
 from dqnfed_flwr.run_files import RUN

@@ -61,7 +61,7 @@ End = tuple[Style, float, float]
 
 def name_of(row: Row) -> str:
     """What a row is known by from comparison to comparison: its title, without what a grid chose."""
-    return row.entry.title
+    return row.spec.title
 
 
 def bright_names(comparisons: Sequence[Comparison]) -> list[str]:
@@ -78,7 +78,7 @@ def bright_names(comparisons: Sequence[Comparison]) -> list[str]:
         if comparison.reference:
             first[name_of(comparison.reference)] = None
     for comparison in comparisons:
-        first |= {name_of(row): None for row in comparison.rows if row.entry.method == BASELINE}
+        first |= {name_of(row): None for row in comparison.rows if row.spec.method == BASELINE}
     ordered = sorted(places, key=lambda name: sum(places[name]) / len(places[name]))
     return list(dict.fromkeys([*(name for name in first if name in places), *ordered]))[: len(COLOURS)]
 

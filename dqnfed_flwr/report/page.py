@@ -27,7 +27,7 @@ from dqnfed_flwr.report.document import (
 )
 from dqnfed_flwr.report.drawing import THEME, inline_svg
 from dqnfed_flwr.report.labels import Look, Style, bright_names, look_of
-from dqnfed_flwr.reproduce.scale import AS_IN_MANIFEST
+from dqnfed_flwr.reproduce.parts import AS_IN_MANIFEST
 
 PAGE, MARKDOWN = "report.html", ".md"
 

@@ -1,1 +1,1 @@
-"""Published experiments: manifests, the published figures, and ours beside them. Importing it imports no torch."""
+"""Published experiments: manifests, the published figures, and ours next to them. Importing it imports no torch."""

@@ -1,17 +1,25 @@
-"""The figures that the papers print, each made from our runs."""
+"""The figures that the papers print: as they print them, and each made from our runs."""
 
 from __future__ import annotations
 
+import csv
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
 
 import numpy as np
 
 from dqnfed_flwr.compare.figures import Summary, paired, summarise, value_of
 from dqnfed_flwr.compare.record import Record
 from dqnfed_flwr.compare.results import Comparison, baseline_of
-from dqnfed_flwr.errors import ConfigError
+
+SHIPPED = resources.files("dqnfed_flwr.experiments").joinpath("paper")
+"""Where the manifests and the published figures of this package lie."""
+
+Place = tuple[str, str, str]
+"""Paper, table and experiment."""
 
 UNKNOWN = Summary(math.nan, math.nan)
 
@@ -26,17 +34,15 @@ class Measure:
     ours: Callable[[Comparison, int], Summary]
 
 
-def measure(key: str) -> Measure:
-    """A measure by the name that manifests and `published.csv` use.
-
-    Raises
-    ------
-    ConfigError
-        If there is none.
-    """
-    if key not in MEASURES:
-        raise ConfigError(f"columns: found {key!r}; allowed: {', '.join(MEASURES)}")
-    return MEASURES[key]
+@lru_cache(maxsize=1)
+def printed_figures() -> dict[Place, dict[str, dict[str, float]]]:
+    """By place: figures of every algorithm, by metric, in the paper's units."""
+    found: dict[Place, dict[str, dict[str, float]]] = {}
+    with SHIPPED.joinpath("published.csv").open(encoding="utf-8") as file:
+        for line in csv.DictReader(file):
+            place = line["paper"], line["table"], line["experiment"]
+            found.setdefault(place, {}).setdefault(line["algorithm"], {})[line["metric"]] = float(line["value"])
+    return found
 
 
 def _figure(key: str, scale: float = 1.0) -> Callable[[Comparison, int], Summary]:

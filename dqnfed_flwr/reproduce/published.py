@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
-from dqnfed_flwr.reproduce.printed import printed_figures
+from dqnfed_flwr.reproduce.measures import printed_figures
 from dqnfed_flwr.reproduce.schema import Part
 
 Figures = dict[str, float]
@@ -35,7 +35,7 @@ def published_figures(part: Part) -> dict[str, Figures]:
 
 
 def impossible(figures: Mapping[str, float], clients: int) -> dict[str, str]:
-    """Which published figures cannot hold beside each other, by the kind of contradiction; empty if none.
+    """Which published figures contradict each other, by the kind of contradiction; empty if none.
 
     Parameters
     ----------
@@ -48,6 +48,25 @@ def impossible(figures: Mapping[str, float], clients: int) -> dict[str, str]:
     if not {"mean", "std"} <= figures.keys():
         return {}
     return dict([*_against_tails(figures, clients), *_against_angle(figures), *_against_clients(figures, clients)])
+
+
+def published_doubts(part: Part) -> list[str]:
+    """What cannot be true of the published figures."""
+    clients = int(part.own.get("clients", 10))
+    kinds: dict[str, list[str]] = {}
+    for name, figures in published_figures(part).items():
+        for kind, fault in impossible(figures, clients).items():
+            kinds.setdefault(kind, []).append(f"{name}: {fault}")
+    if not kinds:
+        return []
+    texts = " ".join(_first(faults) for faults in kinds.values())
+    return [f"The paper's figures contradict each other. {texts} Compare such figures inside our own runs."]
+
+
+def _first(faults: list[str]) -> str:
+    """The first of several faults of a kind, and how many more there are."""
+    rest = len(faults) - 1
+    return faults[0] + (f"; the same of {rest} more row{'s' * (rest > 1)}" if rest else "") + "."
 
 
 def _against_angle(figures: Mapping[str, float]) -> Iterator[tuple[str, str]]:
@@ -68,8 +87,8 @@ def _against_clients(figures: Mapping[str, float], clients: int) -> Iterator[tup
     """The mean against that of the clients, where the accuracy of each is published."""
     known = [figures[key] for key in CLIENTS if key in figures]
     if len(known) == clients and abs(figures["mean"] - sum(known) / clients) > ROUNDING:
-        told = ", ".join(f"{value:.2f}" for value in known)
-        yield "clients", f"mean {figures['mean']:.2f} cannot be that of {told}, which is {sum(known) / clients:.2f}"
+        listed = ", ".join(f"{value:.2f}" for value in known)
+        yield "clients", f"mean {figures['mean']:.2f} cannot be that of {listed}, which is {sum(known) / clients:.2f}"
 
 
 def _against_tails(figures: Mapping[str, float], clients: int) -> Iterator[tuple[str, str]]:
@@ -83,19 +102,19 @@ def _against_tails(figures: Mapping[str, float], clients: int) -> Iterator[tuple
         mean, spread, low, high = (figures[key] for key in ("mean", "std", f"worst{tail}", f"best{tail}"))
         counts = {max(1, clients * tail // 100), math.ceil(clients * tail / 100)}
         shares = [count / clients for count in counts if 2 * count < clients]
-        beside = f"worst {tail} % {low:.2f} and best {tail} % {high:.2f} over {clients} clients"
+        tails = f"worst {tail} % {low:.2f} and best {tail} % {high:.2f} over {clients} clients"
         if not shares:
             return
         between = [(mean - share * (low + high)) / (1 - 2 * share) for share in shares]
         if all(not low - ROUNDING <= middle <= high + ROUNDING for middle in between):
-            yield "mean", f"mean {mean:.2f} cannot hold beside {beside}: the others would average {between[0]:.2f}"
+            yield "mean", f"mean {mean:.2f} cannot hold beside {tails}: the others would average {between[0]:.2f}"
             return
         bounds = [_bounds(mean, low, high, share) for share in shares]
         least, most = min(bound[0] for bound in bounds), max(bound[1] for bound in bounds)
         if spread < least - ROUNDING:
-            yield "low", f"σ {spread:.2f} cannot hold beside {beside}, which alone force {least:.1f}"
+            yield "low", f"σ {spread:.2f} cannot hold beside {tails}, which alone force {least:.1f}"
         if spread > most + AVERAGING + ROUNDING:
-            yield "high", f"σ {spread:.2f} cannot hold beside mean {mean:.2f}, {beside}, which allow {most:.1f} at most"
+            yield "high", f"σ {spread:.2f} cannot hold beside mean {mean:.2f}, {tails}, which allow {most:.1f} at most"
         return
 
 

@@ -4,19 +4,59 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 
-from dqnfed_flwr.config import KNOWN
+from dqnfed_flwr.config import KNOWN, Settings
 from dqnfed_flwr.config.mapping import flatten, nest
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.methods.table import profile_of
-from dqnfed_flwr.reproduce.kinds import Axes, Columns, Figures, Folder, Line, Name, Seeds
-from dqnfed_flwr.reproduce.printed import Place, printed_figures
+from dqnfed_flwr.reproduce.measures import MEASURES, Place, printed_figures
 from dqnfed_flwr.schema.group import Group, Scalar, kebab
 
+T = TypeVar("T")
+
+
+def _no_twice(values: list[T]) -> list[T]:
+    if twice := [value for place, value in enumerate(values) if value in values[:place]]:
+        raise ValueError(f"found {twice[0]!r} twice")
+    return values
+
+
+def _measure(name: str) -> str:
+    if name not in MEASURES:
+        raise ValueError(f"found {name!r}; allowed: {', '.join(MEASURES)}")
+    return name
+
+
+def _setting(key: str) -> str:
+    if key not in Settings().flat():
+        raise ValueError(f"found {key!r}, which is no setting; dqnfed settings lists all")
+    return key
+
+
+def _in_one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _not_empty(text: str) -> str:
+    if not text:
+        raise ValueError("found nothing; say it in a line of text")
+    return text
+
+
+Name = Annotated[str, AfterValidator(_in_one_line)]
+"""Text for a cell of a table; line breaks in it become spaces."""
+Line = Annotated[Name, AfterValidator(_not_empty)]
+"""Text for a heading or an item of a list, likewise, and never empty."""
+Seeds = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1), AfterValidator(_no_twice)]
+Columns = Annotated[list[Annotated[str, AfterValidator(_measure)]], Field(min_length=1)]
+Figures = dict[Annotated[str, AfterValidator(_measure)], float]
+Values = Annotated[list[Scalar], Field(min_length=1), AfterValidator(_no_twice)]
+Axes = dict[Annotated[str, AfterValidator(_setting)], Values]
+Folder = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 Nested = dict[str, Any]
 
 
@@ -36,12 +76,12 @@ class Published(Group):
     def _check(self) -> Published:
         if self.place not in printed_figures():
             allowed = [place for place in printed_figures() if place[0] == self.paper] or [*printed_figures()]
-            told = "; ".join(", ".join(place) for place in allowed)
-            raise ValueError(f"found {', '.join(self.place)}; allowed are paper, table and experiment of {told}")
+            places = "; ".join(", ".join(place) for place in allowed)
+            raise ValueError(f"found {', '.join(self.place)}; allowed are paper, table and experiment of {places}")
         return self
 
 
-class Row(Group):
+class ManifestRow(Group):
     """A method of a table."""
 
     method: str = Field(description="its name here")
@@ -57,7 +97,7 @@ class Row(Group):
         return flatten(nest(self.settings))
 
     @model_validator(mode="after")
-    def _check(self) -> Row:
+    def _check(self) -> ManifestRow:
         if taken := [key for key in (*self.own, *self.grid) if key in KNOWN and KNOWN[key].shared]:
             raise ValueError(f"{', '.join(taken)} must be the same for all rows; it stands in the part's settings")
         return self
@@ -90,7 +130,7 @@ class Part(Group):
     title: Line
     like: str = Field("", description="MANIFEST.PART whose keys are taken where they are not given here")
     settings: Nested
-    rows: list[Row] = Field(min_length=1)
+    rows: list[ManifestRow] = Field(min_length=1)
     columns: Columns = Field(default_factory=lambda: ["mean", "std", "worst10", "best10"])
     published: Published | None = None
     scale: Literal[1, 100] = Field(1, description="100 where the paper has shares and we have per cent")
@@ -181,7 +221,7 @@ def _explain(item: ErrorDetails) -> str:
 def _allowed(place: tuple[int | str, ...]) -> list[str]:
     """Keys of the group at a place."""
     groups: dict[str, type[Group]] = {
-        "rows": Row,
+        "rows": ManifestRow,
         "published": Published,
         "search": Search,
         "reduced": Reduced,

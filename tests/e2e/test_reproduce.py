@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 
 from dqnfed_flwr import run
 from dqnfed_flwr.cli.app import app
-from dqnfed_flwr.compare import conduct as conducting
-from dqnfed_flwr.compare.crew import Watcher
+from dqnfed_flwr.compare import execute as executing
 from dqnfed_flwr.compare.plan import Job
+from dqnfed_flwr.compare.workers import Watcher
 from dqnfed_flwr.engine.run import Engine
 
 TINY = """
@@ -78,7 +78,7 @@ def carry_out_here(jobs: Sequence[Job], workers: int, engine: Engine, watcher: W
 
 @pytest.fixture
 def manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(conducting, "conduct", partial(conducting.conduct, carry_out=carry_out_here))
+    monkeypatch.setattr(executing, "execute", partial(executing.execute, carry_out=carry_out_here))
     path = tmp_path / "mine.yaml"
     path.write_text(TINY, "utf-8")
     return str(path)

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from dqnfed_flwr.compare.entries import Entry
-from dqnfed_flwr.compare.plan import Job, Plan
+from dqnfed_flwr.compare.plan import Job, Plan, make_plan
 from dqnfed_flwr.compare.record import Record
 from dqnfed_flwr.compare.results import Comparison, Row, compare_rows, reference_of
-from dqnfed_flwr.config import Settings
+from dqnfed_flwr.compare.row_specs import RowSpec
+from dqnfed_flwr.config import Scalar, Settings
 from dqnfed_flwr.telemetry.events import RoundEvent
 from tests.helpers.runs import make_event
 
@@ -18,7 +18,7 @@ NOWHERE = Path("nowhere")
 
 
 def make_record(
-    entry: Entry,
+    spec: RowSpec,
     seed: int,
     accuracies: Sequence[float] = (),
     *,
@@ -28,7 +28,7 @@ def make_record(
     settings: Settings | None = None,
 ) -> Record:
     """A run whose clients come to their accuracies in equal steps, or that failed for a reason."""
-    job = Job(entry, {}, seed, settings or Settings(), NOWHERE / entry.method / str(seed))
+    job = Job(spec, {}, seed, settings or Settings(), NOWHERE / spec.method / str(seed))
     if reason:
         return Record(job, "failed", reason)
     events = [
@@ -51,11 +51,25 @@ def make_comparison(
     """Rows by the name of their method, each with the accuracies of every seed; `failed` methods have none."""
     rows = []
     for method, runs in accuracies.items():
-        entry = Entry(method, title=Settings.from_mapping({"method": method}).title)
-        rows.append(Row(entry, {}, tuple(make_record(entry, seed, run) for seed, run in enumerate(runs))))
+        spec = RowSpec(method, title=Settings.from_mapping({"method": method}).title)
+        rows.append(Row(spec, {}, tuple(make_record(spec, seed, run) for seed, run in enumerate(runs))))
     for method, reason in (failed or {}).items():
-        entry = Entry(method, title=method)
-        rows.append(Row(entry, {}, (make_record(entry, 0, reason=reason),)))
+        spec = RowSpec(method, title=method)
+        rows.append(Row(spec, {}, (make_record(spec, 0, reason=reason),)))
     seeds = tuple(range(max(len(runs) for runs in accuracies.values())))
-    plan = Plan({}, tuple(row.entry for row in rows), seeds, NOWHERE, 0)
+    plan = Plan({}, tuple(row.spec for row in rows), seeds, NOWHERE, 0)
     return compare_rows(plan, rows, reference_of(plan, None), "mean", 1)
+
+
+def plan_in(
+    directory: Path,
+    methods: str = "dqn-fed,fedavg",
+    seeds: str = "0,1",
+    grids: tuple[str, ...] = (),
+    grid_rounds: int | None = None,
+    grid_seed: int | None = None,
+    **config: Scalar,
+) -> Plan:
+    """A plan of a comparison in a folder; `a__b_c` stands for the key `a.b-c`."""
+    keys = {key.replace("__", ".").replace("_", "-"): value for key, value in config.items()}
+    return make_plan(keys, methods, seeds, directory, grids, grid_rounds, grid_seed)

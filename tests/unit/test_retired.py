@@ -11,9 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from dqnfed_flwr.cli.app import app
-from dqnfed_flwr.compare.earlier import foreign
-from dqnfed_flwr.compare.entries import Entry
-from dqnfed_flwr.compare.planning import Request, plan_rows
+from dqnfed_flwr.compare.existing_results import conflicting_runs
+from dqnfed_flwr.compare.plan import plan_rows
+from dqnfed_flwr.compare.row_specs import RowSpec
 from dqnfed_flwr.config import Settings, retired_in, without_retired
 from dqnfed_flwr.engine.result import RunResult, read_result
 from dqnfed_flwr.engine.run import run
@@ -168,10 +168,9 @@ def test_a_result_of_an_earlier_version_is_read(tmp_path: Path) -> None:
 
 
 def test_a_comparison_does_not_mix_runs_of_an_earlier_version_with_those_of_today(tmp_path: Path) -> None:
-    request = Request(dict(TINY), "", "", tmp_path)
-    (job,) = plan_rows(request, [Entry("dqn-fed")], (0,)).possible()
+    (job,) = plan_rows(dict(TINY), [RowSpec("dqn-fed")], (0,), tmp_path).possible()
     finished(job.folder)
-    assert foreign([job]) == [
+    assert conflicting_runs({job.folder: job.settings}) == [
         f"{job.folder} holds a run of other settings; admission: set there, no longer a setting; step.acceptance: set "
         "there, no longer a setting; guarantee.entitlement: '0' there, '50%' now"
     ]

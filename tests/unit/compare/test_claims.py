@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 
 from dqnfed_flwr.compare.claims import Verdict, findings, judge, near_one, rounds_to, speed
-from dqnfed_flwr.compare.entries import Entry
 from dqnfed_flwr.compare.figures import Interval
 from dqnfed_flwr.compare.plan import Plan
 from dqnfed_flwr.compare.record import Record
 from dqnfed_flwr.compare.results import Row, compare_rows
+from dqnfed_flwr.compare.row_specs import RowSpec
 from tests.helpers.comparisons import NOWHERE, make_comparison, make_record
 from tests.helpers.runs import make_event
 
@@ -41,7 +41,7 @@ def test_claims_against_a_worse_an_equal_and_a_better_rival() -> None:
     ours = [(0.4, 0.6), (0.5, 0.7)]
     rivals = {"fedavg": [(0.2, 0.6), (0.3, 0.7)], "term": ours, "q-ffl": [(0.5, 0.7), (0.6, 0.8)]}
     found = findings(make_comparison({"dqn-fed": ours, **rivals}))
-    verdicts = {key: {each.rival.entry.method: each.verdict for each in found[key]} for key in found}
+    verdicts = {key: {each.rival.spec.method: each.verdict for each in found[key]} for key in found}
     assert verdicts["mean"] == {"fedavg": BORNE_OUT, "term": UNDECIDED, "q-ffl": NOT_BORNE_OUT}
     assert verdicts["worst10"] == {"fedavg": BORNE_OUT, "term": UNDECIDED, "q-ffl": NOT_BORNE_OUT}
     assert verdicts["rho"] == {"fedavg": UNDECIDED, "term": UNDECIDED, "q-ffl": UNDECIDED}
@@ -58,58 +58,58 @@ def test_claims_that_are_borne_out() -> None:
     assert found["std"][0].interval.estimate == pytest.approx(-0.1 * math.sqrt(2 / 3))
 
 
-def with_means(entry: Entry, *means: float) -> Record:
+def with_means(spec: RowSpec, *means: float) -> Record:
     """A run with one client, evaluated after every tenth round."""
     events = tuple(make_event(10 * (k + 1), (mean,)) for k, mean in enumerate(means))
-    return replace(make_record(entry, 0, means[-1:]), events=events)
+    return replace(make_record(spec, 0, means[-1:]), events=events)
 
 
 def test_speed_counts_rounds_to_most_of_what_both_reach() -> None:
     # Six evaluations, means of two: 0.3, 0.5, 0.6, 0.6, 0.6 and 0.15, 0.25, 0.35, 0.4, 0.45 in rounds 20 to 60. The
     # lower best is 0.45, 95 % of it 0.4275: ours is there in round 30, the rival in round 60.
-    ours = with_means(Entry("dqn-fed"), 0.2, 0.4, 0.6, 0.6, 0.6, 0.6)
-    theirs = with_means(Entry("fedavg"), 0.1, 0.2, 0.3, 0.4, 0.4, 0.5)
+    ours = with_means(RowSpec("dqn-fed"), 0.2, 0.4, 0.6, 0.6, 0.6, 0.6)
+    theirs = with_means(RowSpec("fedavg"), 0.1, 0.2, 0.3, 0.4, 0.4, 0.5)
     assert speed(ours, theirs) == pytest.approx(30 / 60 - 1)
     assert speed(theirs, ours) == pytest.approx(60 / 30 - 1)
 
 
 def test_one_lucky_evaluation_decides_no_speed() -> None:
     # Level at 0.5 from the third evaluation on. A single one of the lucky run was there in round 10, by chance.
-    calm = with_means(Entry("dqn-fed"), 0.3, 0.4, *[0.5] * 10)
-    lucky = with_means(Entry("fedavg"), 0.58, 0.1, *[0.5] * 10)
+    calm = with_means(RowSpec("dqn-fed"), 0.3, 0.4, *[0.5] * 10)
+    lucky = with_means(RowSpec("fedavg"), 0.58, 0.1, *[0.5] * 10)
     assert speed(calm, lucky) == 0
 
 
 def test_a_run_is_not_faster_because_it_ended_early() -> None:
     means = [0.1, 0.3, 0.5, 0.6, *[0.62] * 16]
-    short, long = with_means(Entry("dqn-fed"), *means[:4]), with_means(Entry("fedavg"), *means)
+    short, long = with_means(RowSpec("dqn-fed"), *means[:4]), with_means(RowSpec("fedavg"), *means)
     assert speed(short, long) == speed(long, short) == 0
 
 
 def test_a_run_is_not_faster_because_it_was_looked_at_more_often() -> None:
-    often = with_means(Entry("dqn-fed"), *[0.05 * k for k in range(1, 13)])
+    often = with_means(RowSpec("dqn-fed"), *[0.05 * k for k in range(1, 13)])
     events = tuple(event for number, event in enumerate(often.events, 1) if number % 4 == 0)
     assert speed(often, replace(often, events=events)) == 0
 
 
 def test_two_evaluations_tell_no_speed() -> None:
-    ours, theirs = with_means(Entry("dqn-fed"), 0.5, 0.6), with_means(Entry("fedavg"), 0.1, 0.6, 0.6, 0.6)
+    ours, theirs = with_means(RowSpec("dqn-fed"), 0.5, 0.6), with_means(RowSpec("fedavg"), 0.1, 0.6, 0.6, 0.6)
     assert math.isnan(speed(ours, theirs))
 
 
 def test_speed_is_unknown_without_evaluations() -> None:
-    blind = replace(make_record(Entry("fedavg"), 0, (0.5,)), events=(make_event(1, None),))
-    assert math.isnan(speed(blind, with_means(Entry("dqn-fed"), 0.5)))
+    blind = replace(make_record(RowSpec("fedavg"), 0, (0.5,)), events=(make_event(1, None),))
+    assert math.isnan(speed(blind, with_means(RowSpec("dqn-fed"), 0.5)))
 
 
 def test_a_slower_method_is_not_faster() -> None:
     slow = [0.05 * k for k in range(1, 13)]
     rows = [
-        Row(entry, {}, tuple(replace(with_means(entry, *means), job=make_record(entry, seed).job) for seed in (0, 1)))
-        for entry, means in ((Entry("dqn-fed"), slow), (Entry("fedavg"), [0.6] * 12))
+        Row(spec, {}, tuple(replace(with_means(spec, *means), job=make_record(spec, seed).job) for seed in (0, 1)))
+        for spec, means in ((RowSpec("dqn-fed"), slow), (RowSpec("fedavg"), [0.6] * 12))
     ]
-    plan = Plan({}, tuple(row.entry for row in rows), (0, 1), NOWHERE, 0)
-    found = findings(compare_rows(plan, rows, rows[0].entry, "mean", 1))
+    plan = Plan({}, tuple(row.spec for row in rows), (0, 1), NOWHERE, 0)
+    found = findings(compare_rows(plan, rows, rows[0].spec, "mean", 1))
     assert found["rounds"][0].verdict is NOT_BORNE_OUT
 
 
@@ -121,22 +121,22 @@ def test_one_seed_decides_nothing() -> None:
 
 
 def test_own_forms_and_personal_models_are_no_rivals() -> None:
-    entries = [Entry("dqn-fed"), Entry("dqn-fed", {"dqn-fed.form": "one-sided"}), Entry("fedavg"), Entry("ditto")]
-    rows = [Row(entry, {}, (make_record(entry, 0, (0.5, 0.6)),)) for entry in entries]
-    plan = Plan({}, tuple(entries), (0,), NOWHERE, 0)
-    found = findings(compare_rows(plan, rows, entries[0], "mean", 1))
-    assert [each.rival.entry.method for each in found["mean"]] == ["fedavg"]
+    specs = [RowSpec("dqn-fed"), RowSpec("dqn-fed", {"dqn-fed.form": "one-sided"}), RowSpec("fedavg"), RowSpec("ditto")]
+    rows = [Row(spec, {}, (make_record(spec, 0, (0.5, 0.6)),)) for spec in specs]
+    plan = Plan({}, tuple(specs), (0,), NOWHERE, 0)
+    found = findings(compare_rows(plan, rows, specs[0], "mean", 1))
+    assert [each.rival.spec.method for each in found["mean"]] == ["fedavg"]
 
 
 def test_rho_near_one_asks_every_seed() -> None:
-    entry = Entry("dqn-fed")
-    near = Row(entry, {}, tuple(make_record(entry, seed, (0.5,), rho=1.0) for seed in (0, 1)))
-    far = Row(entry, {}, (*near.records, make_record(entry, 2, (0.5,), rho=0.98)))
+    spec = RowSpec("dqn-fed")
+    near = Row(spec, {}, tuple(make_record(spec, seed, (0.5,), rho=1.0) for seed in (0, 1)))
+    far = Row(spec, {}, (*near.records, make_record(spec, 2, (0.5,), rho=0.98)))
     assert near_one(near) == (1.0, BORNE_OUT)
     lowest, verdict = near_one(far)
     assert lowest == pytest.approx(0.98)
     assert verdict is NOT_BORNE_OUT
-    assert near_one(Row(entry, {}, (make_record(entry, 0, reason="lost"),)))[1] is UNDECIDED
+    assert near_one(Row(spec, {}, (make_record(spec, 0, reason="lost"),)))[1] is UNDECIDED
 
 
 def test_rounds_to_an_accuracy_that_is_never_reached_are_infinite() -> None:

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dqnfed_flwr.compare.curves import curve
-from dqnfed_flwr.compare.entries import Entry
 from dqnfed_flwr.compare.figures import (
     Interval,
+    curve,
     difference_of,
     interval,
     mean_accuracy,
@@ -21,9 +20,10 @@ from dqnfed_flwr.compare.figures import (
     summaries,
     summarise,
 )
+from dqnfed_flwr.compare.row_specs import RowSpec
 from tests.helpers.comparisons import make_record
 
-OURS, THEIRS = Entry("dqn-fed"), Entry("fedavg")
+OURS, THEIRS = RowSpec("dqn-fed"), RowSpec("fedavg")
 
 
 def test_mean_and_standard_deviation_over_seeds() -> None:
@@ -73,7 +73,7 @@ def test_one_seed_has_no_bounds_and_none_no_interval() -> None:
     assert one.estimate == 0.5
     assert math.isnan(one.low)
     assert math.isnan(one.high)
-    assert not one.excludes_zero
+    assert not one.mark
     assert interval([math.nan]) is None
 
 
@@ -97,10 +97,10 @@ def test_differences_are_of_runs_with_the_same_seed() -> None:
 
 
 def test_zero_is_excluded_on_either_side_only() -> None:
-    assert Interval(0.1, 0.2, 0.3).excludes_zero
-    assert Interval(-0.3, -0.2, -0.1).excludes_zero
-    assert not Interval(-0.1, 0.0, 0.1).excludes_zero
-    assert not Interval(0.0, 0.0, 0.0).excludes_zero
+    assert Interval(0.1, 0.2, 0.3).mark
+    assert Interval(-0.3, -0.2, -0.1).mark
+    assert not Interval(-0.1, 0.0, 0.1).mark
+    assert not Interval(0.0, 0.0, 0.0).mark
 
 
 def test_shifts_are_means_over_seeds() -> None:

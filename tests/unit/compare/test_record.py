@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from dqnfed_flwr.compare.entries import Entry
-from dqnfed_flwr.compare.grid import trial_of
 from dqnfed_flwr.compare.plan import Job
-from dqnfed_flwr.compare.record import ANEW, read_record
+from dqnfed_flwr.compare.record import ANEW, read_record, trial_of
+from dqnfed_flwr.compare.row_specs import RowSpec
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.telemetry.event_log import EventLog
@@ -27,7 +26,7 @@ def written(
     log = EventLog(folder)
     log.on_start(len(events), events)
     log.on_end()
-    return Job(Entry("fedavg"), {}, 0, settings or Settings(), folder)
+    return Job(RowSpec("fedavg"), {}, 0, settings or Settings(), folder)
 
 
 @pytest.fixture

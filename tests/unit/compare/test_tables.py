@@ -13,10 +13,9 @@ from rich.console import Console
 
 from dqnfed_flwr.compare.figures import Interval
 from dqnfed_flwr.compare.files import as_json, write_files
-from dqnfed_flwr.compare.grid import Trial
+from dqnfed_flwr.compare.record import Trial
 from dqnfed_flwr.compare.results import Comparison, compare_rows, reference_of
-from dqnfed_flwr.compare.sheets import markdown, print_tables
-from dqnfed_flwr.compare.tables import decision_mark, grid_table, interval_text, tables
+from dqnfed_flwr.compare.tables import grid_table, markdown, print_tables, tables
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import ConfigError, RunError
 from tests.helpers.comparisons import make_comparison
@@ -37,12 +36,12 @@ def comparison() -> Comparison:
 def with_grid(comparison: Comparison) -> Comparison:
     first = comparison.rows[0]
     trials = (
-        Trial(first.entry, {"local.lr": 0.1}, 0, 2, {"mean": 0.5, "worst10": 0.25}),
-        Trial(first.entry, {"local.lr": 1}, 0, 2, {}, "diverged"),
+        Trial({"local.lr": 0.1}, 0, 2, {"mean": 0.5, "worst10": 0.25}),
+        Trial({"local.lr": 1}, 0, 2, {}, "diverged"),
     )
     searched = replace(first, point={"local.lr": 0.1}, trials=trials)
     made = (searched, *comparison.rows[1:])
-    return compare_rows(comparison.plan, made, first.entry, "mean", 2)
+    return compare_rows(comparison.plan, made, first.spec, "mean", 2)
 
 
 def test_rows_are_methods_with_the_best_two_marked(comparison: Comparison) -> None:
@@ -130,7 +129,7 @@ def test_points_that_came_out_alike_are_said_to_have_chosen_nothing(comparison: 
     ],
 )
 def test_an_interval_is_marked_where_it_excludes_zero(interval: Interval, text: str, mark: str) -> None:
-    assert (interval_text(interval), decision_mark(interval)) == (text, mark)
+    assert (interval.text(100), interval.mark) == (text, mark)
 
 
 def test_a_personal_model_is_not_called_better_than_one_for_all() -> None:
@@ -176,9 +175,9 @@ def test_a_terminal_gets_tables_that_fit_and_a_pipe_whole_lines(comparison: Comp
 
 def test_reference_is_the_one_named_or_the_first_dqn_fed(comparison: Comparison) -> None:
     plan = comparison.plan
-    assert reference_of(plan, None) == plan.entries[0]
-    assert reference_of(plan, "mgda") == plan.entries[2]
-    assert reference_of(replace(plan, entries=plan.entries[1:]), None) is None
+    assert reference_of(plan, None) == plan.specs[0]
+    assert reference_of(plan, "mgda") == plan.specs[2]
+    assert reference_of(replace(plan, specs=plan.specs[1:]), None) is None
     with pytest.raises(ConfigError, match="--reference: found 'nobody'; allowed: dqn-fed, fedavg, mgda, krum"):
         reference_of(plan, "nobody")
 

@@ -8,9 +8,9 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
-from dqnfed_flwr.compare.entries import Entry
 from dqnfed_flwr.compare.plan import Plan
 from dqnfed_flwr.compare.results import Comparison, Row, compare_rows
+from dqnfed_flwr.compare.row_specs import RowSpec
 from dqnfed_flwr.errors import RunError
 from dqnfed_flwr.methods.table import METHODS
 from dqnfed_flwr.report.comparison_plots import (
@@ -78,7 +78,7 @@ def test_a_row_far_below_the_others_stands_at_the_edge_with_its_figures() -> Non
 
 
 def test_long_curves_are_thinned() -> None:
-    entry = Entry("fedavg", title="FedAvg")
+    entry = RowSpec("fedavg", title="FedAvg")
     row = Row(entry, {}, (make_record(entry, 0, (0.5, 0.7), rounds=2000),))
     plan = Plan({}, (entry,), (0,), Path("nowhere"), 0)
     comparison = compare_rows(plan, [row], None, "mean", 1)

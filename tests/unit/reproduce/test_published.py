@@ -12,8 +12,7 @@ from hypothesis.extra import numpy as arrays
 
 from dqnfed_flwr.fairness import fairness_report
 from dqnfed_flwr.reproduce.manifests import load_manifest
-from dqnfed_flwr.reproduce.published import impossible, published_figures
-from dqnfed_flwr.reproduce.tables import published_doubts
+from dqnfed_flwr.reproduce.published import impossible, published_doubts, published_figures
 from dqnfed_flwr.types import Float64Array
 
 

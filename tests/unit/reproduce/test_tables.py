@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from dqnfed_flwr.compare.entries import Entry
 from dqnfed_flwr.compare.plan import Plan
 from dqnfed_flwr.compare.results import Comparison, Row, compare_rows, reference_of
-from dqnfed_flwr.compare.sheets import Cell
+from dqnfed_flwr.compare.row_specs import RowSpec
+from dqnfed_flwr.compare.tables import Cell
 from dqnfed_flwr.reproduce.schema import Part, check_manifest
 from dqnfed_flwr.reproduce.tables import paper_table
 from tests.helpers.comparisons import NOWHERE, make_record
@@ -31,13 +31,12 @@ def part() -> Part:
     return check_manifest({"title": "A table", "source": "ours", "parts": {"only": mapping}}, "test").part("only")
 
 
-def compared(*rows: tuple[Entry, float], seeds: Sequence[int] = (0,)) -> Comparison:
+def compared(*rows: tuple[RowSpec, float], seeds: Sequence[int] = (0,)) -> Comparison:
     """Rows whose clients all have one accuracy."""
     made = [
-        Row(entry, {}, tuple(make_record(entry, seed, (accuracy, accuracy)) for seed in seeds))
-        for entry, accuracy in rows
+        Row(spec, {}, tuple(make_record(spec, seed, (accuracy, accuracy)) for seed in seeds)) for spec, accuracy in rows
     ]
-    plan = Plan({}, tuple(entry for entry, _ in rows), tuple(seeds), NOWHERE, 0)
+    plan = Plan({}, tuple(spec for spec, _ in rows), tuple(seeds), NOWHERE, 0)
     return compare_rows(plan, made, reference_of(plan, None), "mean", 1)
 
 
@@ -47,13 +46,13 @@ def cells(part: Part, comparison: Comparison) -> dict[str, tuple[Cell, Cell]]:
 
 
 def test_the_papers_figures_are_ranked_among_all_its_rows(part: Part) -> None:
-    rows = (Entry("fedavg", title="FedAvg"), 0.5), (Entry("q-ffl", title="q-FFL"), 0.4)
+    rows = (RowSpec("fedavg", title="FedAvg"), 0.5), (RowSpec("q-ffl", title="q-FFL"), 0.4)
     found = cells(part, compared(*rows))
     assert found == {
         "FedAvg": (Cell("50.00", 1), Cell("70.00", 0)),  # 90, 85, 80 and 75 are above it
         "q-FFL": (Cell("40.00", 2), Cell("80.00", 0)),
     }
-    assert cells(part, compared((Entry("term", TERM_5, title="TERM"), 0.5)))["TERM"] == (
+    assert cells(part, compared((RowSpec("term", TERM_5, title="TERM"), 0.5)))["TERM"] == (
         Cell("50.00"),
         Cell("85.00", 2),
     )
@@ -61,7 +60,7 @@ def test_the_papers_figures_are_ranked_among_all_its_rows(part: Part) -> None:
 
 def test_a_row_with_other_settings_has_the_papers_figure_with_a_mark(part: Part) -> None:
     comparison = compared(
-        (Entry("q-ffl", {"q-ffl.q": 3.0}, title="q-FFL"), 0.4), (Entry("term", TERM_5, title="T"), 0.5)
+        (RowSpec("q-ffl", {"q-ffl.q": 3.0}, title="q-FFL"), 0.4), (RowSpec("term", TERM_5, title="T"), 0.5)
     )
     found = cells(part, comparison)
     assert found["q-FFL"][1].text == "80.00*"
@@ -71,7 +70,7 @@ def test_a_row_with_other_settings_has_the_papers_figure_with_a_mark(part: Part)
 
 def test_the_mark_is_explained_where_it_stands(part: Part) -> None:
     told = "* the paper's figure of the method, which was run with other settings here."
-    other, same = (Entry("q-ffl", {"q-ffl.q": 3.0}, title="q-FFL"), 0.5), (Entry("fedavg", title="FedAvg"), 0.5)
+    other, same = (RowSpec("q-ffl", {"q-ffl.q": 3.0}, title="q-FFL"), 0.5), (RowSpec("fedavg", title="FedAvg"), 0.5)
     without_figures = part.model_copy(update={"columns": ["kl_uniform"]})
     assert told in paper_table(part, compared(other)).notes
     assert told not in paper_table(part, compared(same)).notes
@@ -79,7 +78,11 @@ def test_the_mark_is_explained_where_it_stands(part: Part) -> None:
 
 
 def test_which_of_two_published_rows_is_meant_is_not_guessed(part: Part) -> None:
-    rows = (Entry("term", {"term.t": 3.0}, title="T"), 0.5), (Entry("mgda", title="M"), 0.4), (Entry("fedavg"), 0.3)
+    rows = (
+        (RowSpec("term", {"term.t": 3.0}, title="T"), 0.5),
+        (RowSpec("mgda", title="M"), 0.4),
+        (RowSpec("fedavg"), 0.3),
+    )
     found = cells(part, compared(*rows))
     assert [found[name][1].text for name in ("T", "M")] == ["–", "–"]
     assert not any(note.startswith("*") for note in paper_table(part, compared(*rows)).notes)
@@ -87,17 +90,17 @@ def test_which_of_two_published_rows_is_meant_is_not_guessed(part: Part) -> None
 
 def test_personal_models_are_not_ranked_among_ours(part: Part) -> None:
     rows = (
-        (Entry("fedavg", title="FedAvg"), 0.5),
-        (Entry("q-ffl", title="q-FFL"), 0.4),
-        (Entry("ditto", title="D"), 0.9),
+        (RowSpec("fedavg", title="FedAvg"), 0.5),
+        (RowSpec("q-ffl", title="q-FFL"), 0.4),
+        (RowSpec("ditto", title="D"), 0.9),
     )
     found = cells(part, compared(*rows))
     assert [found[name][0].rank for name in ("FedAvg", "q-FFL", "D")] == [1, 2, 0]
 
 
 def test_the_reference_is_the_row_without_settings_of_its_own() -> None:
-    tuned, plain = Entry("dqn-fed", {"step.max-fall": 0.1}, title="tuned"), Entry("dqn-fed", title="plain")
-    plan = Plan({}, (tuned, Entry("fedavg"), plain), (0,), NOWHERE, 0)
+    tuned, plain = RowSpec("dqn-fed", {"step.max-fall": 0.1}, title="tuned"), RowSpec("dqn-fed", title="plain")
+    plan = Plan({}, (tuned, RowSpec("fedavg"), plain), (0,), NOWHERE, 0)
     assert reference_of(plan, None) == plain
     assert reference_of(plan, "dqn-fed@step.max-fall=0.1") == tuned
-    assert reference_of(replace(plan, entries=(tuned, Entry("fedavg"))), None) == tuned
+    assert reference_of(replace(plan, specs=(tuned, RowSpec("fedavg"))), None) == tuned

@@ -8,15 +8,15 @@ import pytest
 
 from dqnfed_flwr.config import Scalar
 from dqnfed_flwr.reproduce.manifests import load_manifest
-from dqnfed_flwr.reproduce.parts import Wish, plan_part
-from dqnfed_flwr.reproduce.scale import AS_IN_MANIFEST, deviations
+from dqnfed_flwr.reproduce.parts import AS_IN_MANIFEST, deviations, plan_part
+from dqnfed_flwr.reproduce.parts import ReproduceOptions as Options
 
 NOT_ALL = "training samples 90 %: the rest chose the settings"
 
 
-def label(name: str, key: str, wish: Wish) -> str:
+def label(name: str, key: str, wanted: Options) -> str:
     manifest = load_manifest(name)
-    return plan_part(manifest.parts[key], manifest.seeds, wish, Path("nowhere")).note
+    return plan_part(manifest.parts[key], manifest.seeds, wanted, Path("nowhere")).note
 
 
 def test_what_is_smaller_and_what_is_different_is_said() -> None:
@@ -33,62 +33,64 @@ def test_what_is_smaller_and_what_is_different_is_said() -> None:
 
 
 def test_other_seeds_are_said_and_more_of_them_are_not() -> None:
-    assert label("table3", "participation50", Wish(seeds="5,6,7,8,9")) == "changed: seeds 5 6 7 8 9 for 0 1 2 3 4"
-    assert label("table3", "participation50", Wish(seeds="7,8")) == "changed: seeds 7 8 for 0 1 2 3 4"
-    assert label("table3", "participation50", Wish(seeds="3,1")) == "reduced: seeds 2 of 5"
-    assert label("table3", "participation50", Wish(seeds="0,1,2,3,4,5")) == ""
+    assert label("table3", "participation50", Options(seeds="5,6,7,8,9")) == "changed: seeds 5 6 7 8 9 for 0 1 2 3 4"
+    assert label("table3", "participation50", Options(seeds="7,8")) == "changed: seeds 7 8 for 0 1 2 3 4"
+    assert label("table3", "participation50", Options(seeds="3,1")) == "reduced: seeds 2 of 5"
+    assert label("table3", "participation50", Options(seeds="0,1,2,3,4,5")) == ""
 
 
 def test_grids_that_are_not_searched_are_said() -> None:
-    assert label("table1", "setup1", Wish(reduced=True)).endswith("; no grids searched")
-    assert "grids" not in label("table1", "setup1", Wish())
-    assert "grids" not in label("table3", "participation50", Wish(reduced=True))  # it has none
-    assert "grids" not in label("table1", "setup1", Wish(reduced=True, methods="DQN-Fed,FedAvg"))  # nor have these
-    assert "no grids searched" in label("table1", "setup1", Wish(methods="DQN-Fed,term@term.t=2"))
-    some = label("table1", "setup1", Wish(methods="q-FFL,term@term.t=2"))
+    assert label("table1", "setup1", Options(reduced=True)).endswith("; no grids searched")
+    assert "grids" not in label("table1", "setup1", Options())
+    assert "grids" not in label("table3", "participation50", Options(reduced=True))  # it has none
+    assert "grids" not in label("table1", "setup1", Options(reduced=True, methods="DQN-Fed,FedAvg"))  # nor have these
+    assert "no grids searched" in label("table1", "setup1", Options(methods="DQN-Fed,term@term.t=2"))
+    some = label("table1", "setup1", Options(methods="q-FFL,term@term.t=2"))
     assert "no grid searched for TERM" in some
 
 
 def test_rows_with_settings_of_their_own_are_said() -> None:
-    own = label("table3", "participation50", Wish(methods="DQN-Fed,fedavg@local.lr=5"))
+    own = label("table3", "participation50", Options(methods="DQN-Fed,fedavg@local.lr=5"))
     assert own == "as in the manifest; rows with settings of their own: fedavg@local.lr=5"
-    assert label("table3", "participation50", Wish(methods="DQN-Fed,mgda")) == ""
+    assert label("table3", "participation50", Options(methods="DQN-Fed,mgda")) == ""
 
 
 def test_settings_that_no_row_takes_from_the_command_line_are_no_change() -> None:
     mutex = "fedmdfg-table2", "mutex-mnist"
-    replaced = Wish(methods="FedMDFG(pi/32,5),FedAvg", overrides={"fedmdfg.angle": 3.0})
+    replaced = Options(methods="FedMDFG(pi/32,5),FedAvg", overrides={"fedmdfg.angle": 3.0})
     assert "angle" not in label(*mutex, replaced)
-    assert "changed: term.t 3" not in label("table9", "fashion-mnist", Wish(methods="FedAvg", overrides={"term.t": 3}))
+    assert "changed: term.t 3" not in label(
+        "table9", "fashion-mnist", Options(methods="FedAvg", overrides={"term.t": 3})
+    )
     assert "term.t 3" not in label(
-        "table1", "setup1", Wish(methods="TERM", overrides={"term.t": 3})
+        "table1", "setup1", Options(methods="TERM", overrides={"term.t": 3})
     )  # its grid decides
     assert "fedmgda.epsilon 0.5" in label(
-        "table3", "participation50", Wish(methods="fedmgda+,FedAvg", overrides={"fedmgda.epsilon": 0.5})
+        "table3", "participation50", Options(methods="fedmgda+,FedAvg", overrides={"fedmgda.epsilon": 0.5})
     )
 
 
 def test_samples_that_chose_the_settings_are_said() -> None:
-    assert label("table1", "setup1", Wish()) == f"as in the manifest; {NOT_ALL}"
-    assert label("table1", "setup1", Wish(overrides={"rounds": 9})) == f"reduced: rounds 9 of 2000; {NOT_ALL}"
-    assert NOT_ALL not in label("table1", "setup1", Wish(reduced=True))
-    assert label("table3", "participation50", Wish()) == ""
-    kept = label("table1", "setup1", Wish(methods="DQN-Fed"))
+    assert label("table1", "setup1", Options()) == f"as in the manifest; {NOT_ALL}"
+    assert label("table1", "setup1", Options(overrides={"rounds": 9})) == f"reduced: rounds 9 of 2000; {NOT_ALL}"
+    assert NOT_ALL not in label("table1", "setup1", Options(reduced=True))
+    assert label("table3", "participation50", Options()) == ""
+    kept = label("table1", "setup1", Options(methods="DQN-Fed"))
     assert kept == "as in the manifest; training samples 90 %: the rest is kept for choosing settings"
-    kept = label("table3", "participation50", Wish(overrides={"split.validation-fraction": 0.25}))
+    kept = label("table3", "participation50", Options(overrides={"split.validation-fraction": 0.25}))
     assert kept == "as in the manifest; training samples 75 %"
 
 
 @pytest.mark.parametrize(("name", "key", "said"), [("table3", "participation10", True), ("table1", "setup2", False)])
 def test_other_evaluations_are_said_where_accuracies_are_means_over_them(name: str, key: str, said: bool) -> None:
     assert (load_manifest(name).parts[key].last > 1) == said
-    shown = label(name, key, Wish(overrides={"evaluate-every": 1}))
+    shown = label(name, key, Options(overrides={"evaluate-every": 1}))
     assert ("changed: evaluate-every 1 for 5" in shown) == said
 
 
 def test_fewer_natural_groups_are_fewer() -> None:
     assert "reduced: rounds 60 of 200, clients 100 of 500, natural groups 100 of 500, seeds 3 of 5;" in label(
-        "table5", "original", Wish(reduced=True)
+        "table5", "original", Options(reduced=True)
     )
 
 

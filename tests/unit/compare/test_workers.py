@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from dqnfed_flwr.compare.crew import carry_out
-from dqnfed_flwr.compare.entries import Entry
-from dqnfed_flwr.compare.labour import _Reporter, brief
 from dqnfed_flwr.compare.plan import Job
+from dqnfed_flwr.compare.row_specs import RowSpec
+from dqnfed_flwr.compare.workers import _Reporter, brief, carry_out
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.telemetry.events import RoundEvent
@@ -42,7 +41,7 @@ class Notes:
 
 def make_job(folder: Path, seed: int, **more: Any) -> Job:
     settings = Settings.from_mapping({**TINY, "method": "fedavg", "seed": seed, "output": str(folder), **more})
-    return Job(Entry("fedavg"), {}, seed, settings, folder)
+    return Job(RowSpec("fedavg"), {}, seed, settings, folder)
 
 
 def test_a_run_that_raises_or_dies_stops_no_other(tmp_path: Path) -> None:
@@ -110,7 +109,7 @@ def test_a_resumed_run_tells_the_last_accuracies_that_are_known() -> None:
     theirs, ours = multiprocessing.Pipe()
     known, later = make_event(2, (0.5, 0.7)), [make_event(3, None), make_event(4, None)]
     _Reporter(ours).on_start(9, [make_event(1, (0.1, 0.2)), known, *later])
-    assert [theirs.recv()[1].round, theirs.recv()[1].round] == [2, 4]
+    assert [theirs.recv().round, theirs.recv().round] == [2, 4]
     _Reporter(ours).on_start(9, [known])
-    assert theirs.recv()[1].round == 2
+    assert theirs.recv().round == 2
     assert not theirs.poll()

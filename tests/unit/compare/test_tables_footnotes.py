@@ -3,8 +3,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dqnfed_flwr.compare.record import Record
-from dqnfed_flwr.compare.remarks import remarks
 from dqnfed_flwr.compare.results import Comparison
+from dqnfed_flwr.compare.tables import footnotes
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.telemetry.events import DroppedClient
 from tests.helpers.comparisons import make_comparison
@@ -29,9 +29,9 @@ def test_a_run_that_lacks_clients_is_named() -> None:
     made = make_comparison(
         {"dqn-fed": [[0.5, 0.7, 0.9], [0.5, 0.7, 0.9]], "fedavg": [[0.5, 0.7, 0.9], [0.5, 0.7, 0.9]]}
     )
-    assert remarks(made) == []
+    assert footnotes(made) == []
     short = changed(made, 1, evaluations=({0: 0.5, 2: 0.9},))
-    assert remarks(short) == [
+    assert footnotes(short) == [
         "FedAvg, seed 0: figures are those of 2 of the 3 clients that other runs have; they cannot be compared client "
         "by client."
     ]
@@ -41,19 +41,19 @@ def test_figures_after_early_stopping_are_said_to_be_those_of_the_model_that_was
     made = replace(make_comparison({"dqn-fed": [[0.5, 0.7]], "fedavg": [[0.5, 0.7]]}), last=2)
     made = changed(made, 0, evaluations=made.rows[0].records[0].evaluations * 2)
     made = changed(made, 1, evaluations=made.rows[1].records[0].evaluations * 2)
-    (averaged,) = remarks(made)
+    (averaged,) = footnotes(made)
     assert averaged.startswith("Figures of accuracy are those of each of the last 2 evaluations")
     kept = "Figures of accuracy are those of the model that early stopping kept: "
     mixed = changed(made, 1, **stopped(made.rows[1].records[0]))
-    assert remarks(mixed) == [averaged, f"{kept}FedAvg."]
+    assert footnotes(mixed) == [averaged, f"{kept}FedAvg."]
     both = changed(mixed, 0, **stopped(made.rows[0].records[0]))
-    assert remarks(both) == [f"{kept}DQN-Fed, FedAvg."]
+    assert footnotes(both) == [f"{kept}DQN-Fed, FedAvg."]
 
 
 def test_runs_with_fewer_evaluations_than_asked_for_are_named() -> None:
     made = replace(make_comparison({"dqn-fed": [[0.5, 0.7]], "fedavg": [[0.5, 0.7], [0.5, 0.7]]}), last=2)
     made = changed(made, 0, evaluations=made.rows[0].records[0].evaluations * 2)
-    assert remarks(made)[1:] == ["Not all runs have 2 evaluations: FedAvg 1."]
+    assert footnotes(made)[1:] == ["Not all runs have 2 evaluations: FedAvg 1."]
 
 
 def test_clients_that_were_not_heard_are_counted() -> None:
@@ -65,6 +65,6 @@ def test_clients_that_were_not_heard_are_counted() -> None:
         DroppedClient(2, "absent", ""),
     ]
     changes = [replace(event, dropped=drops[: place + 1]) for place, event in enumerate(events)]
-    assert remarks(changed(made, 0, events=tuple(changes))) == [
+    assert footnotes(changed(made, 0, events=tuple(changes))) == [
         "DQN-Fed: clients were not heard, in all rounds of all seeds: contradiction 3, overruled 2."
     ]

@@ -67,7 +67,7 @@ class CompareProgress:
             )
 
     def on_round(self, job: Job, event: RoundEvent) -> None:
-        """It settled a round."""
+        """It finished a round."""
         standing, _ = self._standings[job]
         standing.update(event)
         if self._live:

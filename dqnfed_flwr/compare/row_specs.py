@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from types import MappingProxyType
 
@@ -20,8 +20,8 @@ NOTHING: Point = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """A row of the comparison.
+class RowSpec:
+    """A row of the comparison, as it is asked for.
 
     Attributes
     ----------
@@ -46,16 +46,21 @@ class Entry:
         return [dict(zip(self.axes, values, strict=True)) for values in product(*self.axes.values())]
 
     @property
-    def spec(self) -> str:
+    def given(self) -> str:
         """As it is given on the command line."""
-        return "@".join([self.method, *(f"{key}={show(value)}" for key, value in self.own.items())])
+        return "@".join([self.method, *pairs(self.own)])
 
     def named(self, point: Point) -> str:
         """`title`, with a point of the grid."""
-        return self.title + (f" ({short(self.method, point)})" if point else "")
+        return self.title + (f" ({self.summary(point)})" if point else "")
+
+    def summary(self, point: Point) -> str:
+        """Settings as a person reads them: without the group where it is that of the method."""
+        prefixes = tuple(f"{group}." for group in groups_of(RowSpec(self.method)))
+        return ", ".join(text.partition(".")[2] if text.startswith(prefixes) else text for text in pairs(point))
 
 
-def parse_methods(text: str) -> list[Entry]:
+def parse_methods(text: str) -> list[RowSpec]:
     """Read `a,b@key=value@key=value,…`.
 
     Raises
@@ -66,23 +71,24 @@ def parse_methods(text: str) -> list[Entry]:
     if text.strip() == ALL:
         from dqnfed_flwr.methods.table import METHODS
 
-        return [Entry(method) for method in sorted(METHODS, key=lambda name: [name != first for first in FIRST])]
-    entries, faults = [], []
-    for spec in (part.strip() for part in text.split(",")):
-        method, *pairs = spec.split("@")
+        return [RowSpec(method) for method in sorted(METHODS, key=lambda name: [name != first for first in FIRST])]
+    specs: list[RowSpec] = []
+    faults = []
+    for given in (part.strip() for part in text.split(",")):
+        method, *own = given.split("@")
         try:
-            entry = Entry(method, _own(pairs, f"--methods {spec}"))
+            spec = RowSpec(method, _own(own, f"--methods {given}"))
             _check_name(method)
         except ConfigError as error:
             faults.append(str(error))
             continue
-        faults += [f"--methods {spec}: {_for_all(key)}" for key in _common(entry.own)]
-        if entry in entries:
-            faults.append(f"--methods: {spec} is given twice")
-        entries.append(entry)
+        faults += [f"--methods {given}: {_for_all(key)}" for key in spec.own if _is_common(key)]
+        if spec in specs:
+            faults.append(f"--methods: {given} is given twice")
+        specs.append(spec)
     if faults:
         raise ConfigError("\n".join(faults))
-    return entries
+    return specs
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
@@ -102,13 +108,13 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     return seeds
 
 
-def with_grids(entries: Sequence[Entry], grids: Sequence[str], base: Point = NOTHING) -> list[Entry]:
-    """Give every entry the axes of `KEY=V1,V2` that concern it where `base` is what all rows share.
+def with_grids(specs: Sequence[RowSpec], grids: Sequence[str], base: Point = NOTHING) -> list[RowSpec]:
+    """Give every row the axes of `KEY=V1,V2` that concern it where `base` is what all rows share.
 
     Raises
     ------
     ConfigError
-        Naming every key that is unknown, that all rows must share, or that concerns none of the entries.
+        Naming every key that is unknown, that all rows must share, or that concerns none of the rows.
     """
     axes: dict[str, tuple[Scalar, ...]] = {}
     faults: list[str] = []
@@ -122,49 +128,39 @@ def with_grids(entries: Sequence[Entry], grids: Sequence[str], base: Point = NOT
         if key not in known:
             words = said_of(key) if is_retired(key) else f"{key}: unknown key; dqnfed settings lists all"
             faults.append(f"--grid {words}")
-        elif _common([key]):
+        elif _is_common(key):
             faults.append(f"--grid {_for_all(key)}")
-        elif not any(concerns(key, entry, base) for entry in entries):
-            chosen = ", ".join(entry.spec for entry in entries)
+        elif not any(concerns(key, spec, base) for spec in specs):
+            chosen = ", ".join(spec.given for spec in specs)
             faults.append(f"--grid {key}: none of the methods has this key open ({chosen})")
     if faults:
         raise ConfigError("\n".join(faults))
     return [
-        Entry(entry.method, entry.own, {key: values for key, values in axes.items() if concerns(key, entry, base)})
-        for entry in entries
+        replace(spec, axes={key: values for key, values in axes.items() if concerns(key, spec, base)}) for spec in specs
     ]
 
 
-def concerns(key: str, entry: Entry, base: Point = NOTHING) -> bool:
+def concerns(key: str, spec: RowSpec, base: Point = NOTHING) -> bool:
     """Whether a key means something to a method that does not fix it already."""
     group, dot, _ = key.partition(".")
-    return key not in entry.own and (not dot or group not in GROUP_OF_METHOD or group in groups_of(entry, base))
+    return key not in spec.own and (not dot or group not in GROUP_OF_METHOD or group in groups_of(spec, base))
 
 
-def groups_of(entry: Entry, base: Point = NOTHING) -> tuple[str, ...]:
+def groups_of(spec: RowSpec, base: Point = NOTHING) -> tuple[str, ...]:
     """The groups of settings that a method reads; one with stages reads also those of the method it ends with."""
-    profile = profile_of(entry.method)
-    last = {**base, **entry.own}.get(f"{profile.key}.{profile.last}") if profile.last else None
+    profile = profile_of(spec.method)
+    last = {**base, **spec.own}.get(f"{profile.key}.{profile.last}") if profile.last else None
     return (profile.key, *((profile_of(str(last)).key,) if last else ()))
 
 
-def short(method: str, point: Point) -> str:
-    """A point as a person reads it: without the group where it is that of the method."""
-    groups = groups_of(Entry(method))
-    shown = ((key.partition(".")[2] if key.partition(".")[0] in groups else key, value) for key, value in point.items())
-    return ", ".join(f"{key}={show(value)}" for key, value in shown)
+def pairs(point: Point) -> list[str]:
+    """Each setting as `KEY=VALUE`."""
+    return [f"{key}={yaml_text(value)}" for key, value in point.items()]
 
 
-def show(value: Scalar) -> str:
+def yaml_text(value: Scalar) -> str:
     """A value as YAML has it."""
     return str(value).lower() if isinstance(value, bool) else f"{value}"
-
-
-def _check_name(method: str) -> None:
-    try:
-        profile_of(method)
-    except ConfigError as error:
-        raise ConfigError(f"--methods: {error}, or {ALL} by itself") from None
 
 
 def shared(key: str) -> bool:
@@ -184,8 +180,15 @@ def check_overrides(keys: Iterable[str]) -> None:
         raise ConfigError("\n".join(taken))
 
 
-def _common(keys: Mapping[str, Scalar] | Sequence[str]) -> list[str]:
-    return [key for key in keys if key in KNOWN and KNOWN[key].shared]
+def _check_name(method: str) -> None:
+    try:
+        profile_of(method)
+    except ConfigError as error:
+        raise ConfigError(f"--methods: {error}, or {ALL} by itself") from None
+
+
+def _is_common(key: str) -> bool:
+    return key in KNOWN and KNOWN[key].shared
 
 
 def _for_all(key: str) -> str:
@@ -195,9 +198,9 @@ def _for_all(key: str) -> str:
     return f"{key} must be the same for all; give it by --set"
 
 
-def _own(pairs: Sequence[str], where: str) -> dict[str, Scalar]:
+def _own(texts: Sequence[str], where: str) -> dict[str, Scalar]:
     own: dict[str, Scalar] = {}
-    for key, value in (_pair(pair, where) for pair in pairs):
+    for key, value in (_pair(text, where) for text in texts):
         if key in own:
             raise ConfigError(f"{where}: {key} is given twice")
         own[key] = value
@@ -216,10 +219,9 @@ def _pair(text: str, where: str) -> tuple[str, Scalar]:
 
 def _axis(grid: str) -> tuple[str, tuple[Scalar, ...]]:
     key, _, values = grid.partition("=")
-    pairs = [_pair(f"{key}={value}", f"--grid {grid}") for value in values.split(",") if value.strip()]
-    if not key.strip() or not pairs:
+    found = tuple(_pair(f"{key}={value}", f"--grid {grid}")[1] for value in values.split(",") if value.strip())
+    if not key.strip() or not found:
         raise ConfigError(f"--grid: found {grid!r}; give KEY=V1,V2, such as --grid q-ffl.q=0.1,1")
-    found = tuple(value for _, value in pairs)
     if len(set(map(repr, found))) < len(found):
         raise ConfigError(f"--grid: found {grid!r}, with a value twice")
     return key.strip(), found

@@ -7,14 +7,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from dqnfed_flwr.compare.conduct import conduct, number_of_runs
-from dqnfed_flwr.compare.crew import Watcher
-from dqnfed_flwr.compare.entries import Entry
+from dqnfed_flwr.compare.execute import execute
 from dqnfed_flwr.compare.plan import Job, Plan
-from dqnfed_flwr.compare.progress import CompareProgress
 from dqnfed_flwr.compare.results import Row
+from dqnfed_flwr.compare.row_specs import RowSpec
+from dqnfed_flwr.compare.workers import Watcher
 from dqnfed_flwr.engine.run import Engine
 from dqnfed_flwr.methods.q_ffl import QFflSettings
+from dqnfed_flwr.report.compare_progress import CompareProgress
 from dqnfed_flwr.telemetry.event_log import EventLog
 from tests.helpers.comparisons import with_validation
 from tests.helpers.runs import make_event, make_result
@@ -30,11 +30,11 @@ class FakeWorkers:
         self.calls: list[list[str]] = []
 
     def __call__(self, jobs: Sequence[Job], workers: int, engine: Engine, watcher: Watcher) -> dict[Path, str]:
-        self.calls.append([f"{job.entry.method} {job.settings.group_of(QFflSettings).q} {job.seed}" for job in jobs])
+        self.calls.append([f"{job.spec.method} {job.settings.group_of(QFflSettings).q} {job.seed}" for job in jobs])
         failures = {}
         for job in jobs:
             watcher.on_begin(job)
-            reason = "lost" if (job.entry.method, job.settings.group_of(QFflSettings).q, job.seed) in self.fail else ""
+            reason = "lost" if (job.spec.method, job.settings.group_of(QFflSettings).q, job.seed) in self.fail else ""
             if reason:
                 failures[job.folder] = reason
             else:
@@ -54,14 +54,14 @@ class FakeWorkers:
 
 
 def make_plan(folder: Path, *, grid_rounds: int | None = None) -> Plan:
-    entries = Entry("fedavg", title="FedAvg"), Entry("q-ffl", {}, {"q-ffl.q": (0.1, 1.0, 2.0)}, "q-FFL")
-    return Plan({"rounds": 3}, entries, (0, 1), folder, 0, grid_rounds)
+    specs = RowSpec("fedavg", title="FedAvg"), RowSpec("q-ffl", {}, {"q-ffl.q": (0.1, 1.0, 2.0)}, "q-FFL")
+    return Plan({"rounds": 3}, specs, (0, 1), folder, 0, grid_rounds)
 
 
 def carry(plan: Plan, workers: FakeWorkers) -> tuple[list[Row], list[str]]:
     stream = io.StringIO()
-    with CompareProgress(Console(file=stream, width=200), number_of_runs(plan)) as progress:
-        rows = conduct(plan, progress, workers=2, engine="in-process", select="mean", last=1, carry_out=workers)
+    with CompareProgress(Console(file=stream, width=200), plan.most_runs) as progress:
+        rows = execute(plan, progress, workers=2, engine="in-process", select="mean", last=1, carry_out=workers)
     return rows, stream.getvalue().splitlines()
 
 
@@ -92,8 +92,8 @@ def test_a_search_of_full_length_is_not_run_twice(tmp_path: Path) -> None:
 def test_rows_that_come_to_the_same_settings_share_their_runs(tmp_path: Path) -> None:
     workers = FakeWorkers()
     plan = make_plan(tmp_path, grid_rounds=1)
-    fixed = Entry("q-ffl", {"q-ffl.q": 1.0}, title="fixed")
-    rows, lines = carry(replace(plan, entries=(plan.entries[1], fixed)), workers)
+    fixed = RowSpec("q-ffl", {"q-ffl.q": 1.0}, title="fixed")
+    rows, lines = carry(replace(plan, specs=(plan.specs[1], fixed)), workers)
     assert workers.calls[1] == ["q-ffl 1.0 0", "q-ffl 1.0 1"]
     assert [len(row.good) for row in rows] == [2, 2]
     assert lines[-1].startswith("[5/5] ")
@@ -130,13 +130,3 @@ def test_a_method_fails_when_every_point_of_its_grid_does(tmp_path: Path) -> Non
 def test_a_point_that_fails_is_not_chosen(tmp_path: Path) -> None:
     rows, _ = carry(make_plan(tmp_path), FakeWorkers([("q-ffl", 1.0, 0)]))
     assert rows[1].point == {"q-ffl.q": 2.0}
-
-
-def test_a_live_display_shows_all_runs(tmp_path: Path) -> None:
-    plan = replace(make_plan(tmp_path), entries=(Entry("fedavg", title="[b]FedAvg"),))
-    stream = io.StringIO()
-    console = Console(file=stream, force_terminal=True, width=120, color_system=None)
-    with CompareProgress(console, number_of_runs(plan)) as progress:
-        conduct(plan, progress, workers=1, engine="in-process", select="mean", last=1, carry_out=FakeWorkers())
-    assert "all runs" in stream.getvalue()
-    assert "2/2" in stream.getvalue()

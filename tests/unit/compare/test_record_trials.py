@@ -4,17 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from dqnfed_flwr.compare.entries import Entry
-from dqnfed_flwr.compare.grid import Trial, choose, trial_of, validations_of
-from dqnfed_flwr.compare.record import Record
+from dqnfed_flwr.compare.record import Record, Trial, choose, trial_of, validations_of
+from dqnfed_flwr.compare.row_specs import RowSpec
 from dqnfed_flwr.config import Settings
 from tests.helpers.comparisons import make_record, with_validation
 
-ENTRY = Entry("q-ffl", axes={"q-ffl.q": (0.1, 1)})
+SPEC = RowSpec("q-ffl", axes={"q-ffl.q": (0.1, 1)})
 
 
 def record(*validations: tuple[float, ...], settings: Settings | None = None) -> Record:
-    made = make_record(ENTRY, 0, (0.9, 0.9), rounds=len(validations), settings=settings)
+    made = make_record(SPEC, 0, (0.9, 0.9), rounds=len(validations), settings=settings)
     events = [
         with_validation(event, *values) if values else event
         for event, values in zip(made.events, validations, strict=True)
@@ -24,7 +23,7 @@ def record(*validations: tuple[float, ...], settings: Settings | None = None) ->
 
 def trial(mean: float | None, worst10: float = 0.0) -> Trial:
     figures = {} if mean is None else {"mean": mean, "worst10": worst10}
-    return Trial(ENTRY, {}, 0, 3, figures, "" if figures else "lost")
+    return Trial({}, 0, 3, figures, "" if figures else "lost")
 
 
 def test_the_last_validation_counts_and_the_test_part_does_not() -> None:
@@ -45,7 +44,7 @@ def test_after_early_stopping_the_best_model_is_the_one_that_is_judged() -> None
 
 
 def test_a_run_that_failed_or_saw_no_validation_has_no_figures() -> None:
-    failed = trial_of(make_record(ENTRY, 0, reason="lost"))
+    failed = trial_of(make_record(SPEC, 0, reason="lost"))
     assert (failed.figures, failed.reason) == ({}, "lost")
     blind = trial_of(record((), ()))
     assert (blind.figures, blind.reason) == ({}, "no client was evaluated on its validation part")

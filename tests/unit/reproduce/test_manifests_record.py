@@ -8,8 +8,13 @@ from pathlib import Path
 import pytest
 
 from dqnfed_flwr.errors import ConfigError
-from dqnfed_flwr.reproduce.manifests import load_manifest
-from dqnfed_flwr.reproduce.record import REPRODUCTION, Reproduction, read_reproductions, write_reproduction
+from dqnfed_flwr.reproduce.manifests import (
+    REPRODUCTION,
+    Reproduction,
+    load_manifest,
+    read_reproductions,
+    write_reproduction,
+)
 
 TABLE, FIGURE = load_manifest("semi-vred-table6"), load_manifest("semi-vred-table1")
 

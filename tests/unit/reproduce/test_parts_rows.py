@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from dqnfed_flwr.compare.entries import Entry
+from dqnfed_flwr.compare.row_specs import RowSpec
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.reproduce.manifests import load_manifest
-from dqnfed_flwr.reproduce.parts import Wish, paper_names, plan_part
+from dqnfed_flwr.reproduce.parts import ReproduceOptions, paper_names, plan_part
 
 MUTEX = load_manifest("fedmdfg-table2").parts["mutex"]
 
@@ -17,8 +17,8 @@ MUTEX = load_manifest("fedmdfg-table2").parts["mutex"]
 def rows(methods: str, name: str = "fedmdfg-table2", key: str = "mutex") -> list[str]:
     manifest = load_manifest(name)
     part = manifest.parts[key]
-    entries = plan_part(part, manifest.seeds, Wish(reduced=True, methods=methods), Path("nowhere")).entries
-    return [row.name or entry.title for row, entry in zip(paper_names(part, entries), entries, strict=True)]
+    specs = plan_part(part, manifest.seeds, ReproduceOptions(reduced=True, methods=methods), Path("nowhere")).specs
+    return [row.name or spec.title for row, spec in zip(paper_names(part, specs), specs, strict=True)]
 
 
 @pytest.mark.parametrize("name", [row.paper for row in MUTEX.rows if row.paper])
@@ -57,10 +57,10 @@ def test_a_row_that_is_named_twice_comes_once() -> None:
 
 def test_what_no_row_is_called_is_a_method_with_settings_or_refused() -> None:
     manifest = load_manifest("table9")
-    wish = Wish(reduced=True, methods="term@term.t=2,FedAvg")
-    plan = plan_part(manifest.parts["fashion-mnist"], manifest.seeds, wish, Path("nowhere"))
-    assert [(entry.method, dict(entry.own)) for entry in plan.entries] == [("term", {"term.t": 2}), ("fedavg", {})]
-    assert isinstance(plan.entries[0], Entry)
+    wanted = ReproduceOptions(reduced=True, methods="term@term.t=2,FedAvg")
+    plan = plan_part(manifest.parts["fashion-mnist"], manifest.seeds, wanted, Path("nowhere"))
+    assert [(spec.method, dict(spec.own)) for spec in plan.specs] == [("term", {"term.t": 2}), ("fedavg", {})]
+    assert isinstance(plan.specs[0], RowSpec)
     with pytest.raises(ConfigError, match=r"found 'FedMDFG\(pi/64'"):
         rows("FedMDFG(pi/64,5)")
     with pytest.raises(ConfigError, match=r"(?s)found 'FedAvgg'.*\nrows here: .*FedAvg, .*TERM\(5\)"):

@@ -3,41 +3,41 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from dqnfed_flwr.compare.files import JSON
 from dqnfed_flwr.config import KNOWN, Scalar, Settings, retired_in, without_retired
 from dqnfed_flwr.errors import CheckpointError, ConfigError, DataError
+from dqnfed_flwr.run_files import CHECKPOINT, RUN
 
-if TYPE_CHECKING:
-    from dqnfed_flwr.compare.plan import Job
+JSON = "comparison.json"
+"""Figures of a comparison, in its folder."""
 
 
-def foreign(jobs: Sequence[Job]) -> list[str]:
+def conflicting_runs(runs: Mapping[Path, Settings]) -> list[str]:
     """Tell which folders hold a finished or unfinished run of other settings or on other data, and how it differs.
 
     Data are looked at only if a run is there that noted their fingerprint.
 
     Parameters
     ----------
-    jobs : Sequence[Job]
-        What is to be run.
+    runs : Mapping[Path, Settings]
+        What is to be run, by folder.
 
     Raises
     ------
     ConfigError
         If a result is there that cannot be read.
     """
-    there = [(job, found) for job in jobs if (found := _found(job)) is not None]
-    data = dict.fromkeys(job.settings.data for job, found in there if found.get("fingerprint"))
+    there = {folder: found for folder in runs if (found := _found(folder)) is not None}
+    data = dict.fromkeys(runs[folder].data for folder, found in there.items() if found.get("fingerprint"))
     now = {name: _fingerprint(name) for name in data}
-    texts = [_other_settings(job, found) or _other_data(job, found, now) for job, found in there]
+    texts = [_conflict(folder, runs[folder], found, now) for folder, found in there.items()]
     return [text for text in texts if text]
 
 
-def foreign_figures(directory: Path, config: Mapping[str, Scalar]) -> list[str]:
+def conflicting_figures(directory: Path, config: Mapping[str, Scalar]) -> list[str]:
     """Tell whether figures of other runs than these would be overwritten: of rows that share other settings.
 
     Parameters
@@ -57,11 +57,6 @@ def foreign_figures(directory: Path, config: Mapping[str, Scalar]) -> list[str]:
     return [f"{path} has figures of runs of other settings; {'; '.join(changed)}"] if changed and kept else []
 
 
-def _other_settings(job: Job, found: Mapping[str, Any]) -> str:
-    changed = _changed(found.get("settings", {}), job.settings.flat())
-    return f"{job.folder} holds a run of other settings; {'; '.join(changed)}" if changed else ""
-
-
 def _changed(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     retired = retired_in(then)
     then, now = ({**Settings().flat(), **given} for given in (without_retired(then), now))
@@ -73,13 +68,19 @@ def _changed(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return [*(f"{key}: set there, no longer a setting" for key in retired), *changed]
 
 
-def _other_data(job: Job, found: Mapping[str, Any], fingerprints: Mapping[str, str | None]) -> str:
+def _conflict(
+    folder: Path, settings: Settings, found: Mapping[str, Any], fingerprints: Mapping[str, str | None]
+) -> str:
+    """How the run in a folder differs from the one that is to be made; empty if it does not."""
     from dqnfed_flwr.strategy.origin import differ
 
-    then, now = found.get("fingerprint"), fingerprints.get(job.settings.data)
-    if not differ(then, now):
-        return ""
-    return f"{job.folder} holds a run on other data; fingerprint of {job.settings.data}: {then} there, {now} now"
+    if changed := _changed(found.get("settings", {}), settings.flat()):
+        return f"{folder} holds a run of other settings; {'; '.join(changed)}"
+    data = settings.data
+    then, now = found.get("fingerprint"), fingerprints.get(data)
+    if differ(then, now):
+        return f"{folder} holds a run on other data; fingerprint of {data}: {then} there, {now} now"
+    return ""
 
 
 def _fingerprint(data: str) -> str | None:
@@ -92,17 +93,18 @@ def _fingerprint(data: str) -> str | None:
         return None
 
 
-def _found(job: Job) -> Mapping[str, Any] | None:
-    """The record of the finished or unfinished run in a job's folder; None if there is none that can be read."""
+def _found(folder: Path) -> Mapping[str, Any] | None:
+    """The record of the finished or unfinished run in a folder; None if there is none that can be read."""
     from dqnfed_flwr.strategy.checkpoint import read_record
 
-    if job.finished:
+    path = folder / RUN
+    if path.exists():
         try:
-            record = json.loads(job.record.read_text())
+            record = json.loads(path.read_text())
             return {**record, "settings": dict(record["settings"])}
         except (OSError, ValueError, LookupError, TypeError) as error:
-            raise ConfigError(f"{job.record}: cannot be read ({error}); remove it, and the run is made anew") from None
+            raise ConfigError(f"{path}: cannot be read ({error}); remove it, and the run is made anew") from None
     try:
-        return read_record(job.checkpoint)
+        return read_record(folder / CHECKPOINT)
     except CheckpointError:
         return None

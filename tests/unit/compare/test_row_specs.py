@@ -2,22 +2,22 @@ from __future__ import annotations
 
 import pytest
 
-from dqnfed_flwr.compare.entries import Entry, concerns, groups_of, parse_methods, parse_seeds, short, with_grids
+from dqnfed_flwr.compare.row_specs import RowSpec, concerns, groups_of, parse_methods, parse_seeds, with_grids
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.methods.table import METHODS
 
 
 def test_methods_with_settings_of_their_own() -> None:
     plain, sided, foreign = parse_methods("fedavg, dqn-fed@dqn-fed.form=one-sided@local.lr=1e-2 ,torchjd:UPGrad")
-    assert plain == Entry("fedavg")
-    assert sided == Entry("dqn-fed", {"dqn-fed.form": "one-sided", "local.lr": 0.01})
-    assert sided.spec == "dqn-fed@dqn-fed.form=one-sided@local.lr=0.01"
-    assert foreign == Entry("torchjd:UPGrad")
+    assert plain == RowSpec("fedavg")
+    assert sided == RowSpec("dqn-fed", {"dqn-fed.form": "one-sided", "local.lr": 0.01})
+    assert sided.given == "dqn-fed@dqn-fed.form=one-sided@local.lr=0.01"
+    assert foreign == RowSpec("torchjd:UPGrad")
 
 
 def test_all_are_the_registered_ones() -> None:
-    assert [entry.method for entry in parse_methods("all")][:2] == ["dqn-fed", "fedavg"]
-    assert {entry.method for entry in parse_methods("all")} == set(METHODS)
+    assert [spec.method for spec in parse_methods("all")][:2] == ["dqn-fed", "fedavg"]
+    assert {spec.method for spec in parse_methods("all")} == set(METHODS)
 
 
 @pytest.mark.parametrize(
@@ -58,9 +58,9 @@ def test_faulty_seeds(text: str) -> None:
 
 
 def test_a_key_of_a_group_is_searched_by_its_method_alone_and_a_general_one_by_all() -> None:
-    entries = with_grids(parse_methods("fedavg,q-ffl"), ["q-ffl.q=0.1,1", "local.lr=0.3,1e-2,1"])
-    assert entries[0].axes == {"local.lr": (0.3, 0.01, 1)}
-    assert entries[1].points == [{"q-ffl.q": q, "local.lr": lr} for q in (0.1, 1) for lr in (0.3, 0.01, 1)]
+    specs = with_grids(parse_methods("fedavg,q-ffl"), ["q-ffl.q=0.1,1", "local.lr=0.3,1e-2,1"])
+    assert specs[0].axes == {"local.lr": (0.3, 0.01, 1)}
+    assert specs[1].points == [{"q-ffl.q": q, "local.lr": lr} for q in (0.1, 1) for lr in (0.3, 0.01, 1)]
 
 
 def test_a_setting_that_a_row_fixes_is_not_searched() -> None:
@@ -70,11 +70,11 @@ def test_a_setting_that_a_row_fixes_is_not_searched() -> None:
 
 
 def test_fedcorr_has_the_keys_of_its_last_method() -> None:
-    entry = Entry("fedcorr", {"fedcorr.last": "dqn-fed"})
-    assert concerns("dqn-fed.beta", entry)
-    assert not concerns("dqn-fed.beta", Entry("fedcorr"))
-    assert concerns("fedcorr.clean", entry)
-    assert not concerns("fedcorr.last", entry)
+    spec = RowSpec("fedcorr", {"fedcorr.last": "dqn-fed"})
+    assert concerns("dqn-fed.beta", spec)
+    assert not concerns("dqn-fed.beta", RowSpec("fedcorr"))
+    assert concerns("fedcorr.clean", spec)
+    assert not concerns("fedcorr.last", spec)
 
 
 def test_a_last_method_that_all_rows_share_counts_unless_a_row_has_its_own() -> None:
@@ -107,14 +107,14 @@ def test_faulty_grids(grid: list[str], reason: str) -> None:
 
 
 def test_the_groups_of_a_row() -> None:
-    assert groups_of(Entry("fedmgda+")) == ("fedmgda",)
-    assert groups_of(Entry("fedcorr", {"fedcorr.last": "fedmgda+"})) == ("fedcorr", "fedmgda")
-    assert groups_of(Entry("fedcorr"), {"fedcorr.last": "q-ffl"}) == ("fedcorr", "q-ffl")
+    assert groups_of(RowSpec("fedmgda+")) == ("fedmgda",)
+    assert groups_of(RowSpec("fedcorr", {"fedcorr.last": "fedmgda+"})) == ("fedcorr", "fedmgda")
+    assert groups_of(RowSpec("fedcorr"), {"fedcorr.last": "q-ffl"}) == ("fedcorr", "q-ffl")
 
 
 def test_points_are_shown_without_the_group_of_their_method() -> None:
-    assert short("q-ffl", {"q-ffl.q": 0.5, "local.lr": 0.1, "curvature.damping": True}) == (
+    assert RowSpec("q-ffl").summary({"q-ffl.q": 0.5, "local.lr": 0.1, "curvature.damping": True}) == (
         "q=0.5, local.lr=0.1, curvature.damping=true"
     )
-    assert Entry("q-ffl", title="q-FFL").named({"q-ffl.q": 0.5}) == "q-FFL (q=0.5)"
-    assert Entry("q-ffl", title="q-FFL").named({}) == "q-FFL"
+    assert RowSpec("q-ffl", title="q-FFL").named({"q-ffl.q": 0.5}) == "q-FFL (q=0.5)"
+    assert RowSpec("q-ffl", title="q-FFL").named({}) == "q-FFL"

@@ -12,9 +12,9 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from dqnfed_flwr.cli.app import app
-from dqnfed_flwr.compare import conduct as conduct_module
-from dqnfed_flwr.compare.crew import Watcher
+from dqnfed_flwr.compare import execute as execute_module
 from dqnfed_flwr.compare.plan import Job
+from dqnfed_flwr.compare.workers import Watcher
 from dqnfed_flwr.engine.run import Engine
 from dqnfed_flwr.telemetry.event_log import EventLog
 from tests.helpers.comparisons import with_validation
@@ -53,7 +53,7 @@ class FakeWorkers:
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeWorkers:
     fake = FakeWorkers()
-    defaults = conduct_module.conduct.__kwdefaults__
+    defaults = execute_module.execute.__kwdefaults__
     assert defaults is not None
     monkeypatch.setitem(defaults, "carry_out", fake)
     return fake
@@ -202,7 +202,7 @@ def test_methods_left_out_of_all_are_named(fake: FakeWorkers, tmp_path: Path) ->
     result = call("digits", "--methods", "all", "--set", "step-rule=probed", "--seeds", "0", "--output", str(tmp_path))
     assert result.exit_code == 0
     assert "fedavg is left out: step-rule: fedavg goes with" in result.stdout
-    assert "fedavg" not in {job.entry.method for job in fake.jobs}
+    assert "fedavg" not in {job.spec.method for job in fake.jobs}
 
 
 def test_an_interrupt_says_how_to_go_on(fake: FakeWorkers, tmp_path: Path) -> None:

@@ -3,10 +3,10 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from dqnfed_flwr.compare.entries import Entry
-from dqnfed_flwr.compare.lines import evaluation_lines, run_lines
+from dqnfed_flwr.compare.files import evaluation_lines, run_lines
 from dqnfed_flwr.compare.record import Record
 from dqnfed_flwr.compare.results import Comparison
+from dqnfed_flwr.compare.row_specs import RowSpec
 from dqnfed_flwr.fairness import fairness_report
 from tests.helpers.comparisons import make_comparison, make_record
 from tests.helpers.runs import make_event
@@ -21,7 +21,7 @@ def with_run(comparison: Comparison, place: int, record: Record) -> Comparison:
 
 def evaluated_in(*rounds: int, ratios: list[float]) -> Record:
     """A run of so many rounds, each with its rho, whose two clients were evaluated in some of them."""
-    record = make_record(Entry("fedavg"), 3, [0.5, 1.0], rounds=len(ratios))
+    record = make_record(RowSpec("fedavg"), 3, [0.5, 1.0], rounds=len(ratios))
     events = [
         replace(
             make_event(t, [t / 10, t / 5], rho=rho),

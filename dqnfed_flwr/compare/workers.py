@@ -1,0 +1,243 @@
+"""The worker processes of a comparison: each carries out one run after the other, and is replaced when it dies.
+
+A process keeps its libraries and the data between runs. The pools of the standard library do not fit: where a process
+is killed, `ProcessPoolExecutor` gives up all runs and `multiprocessing.Pool` waits for ever.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Protocol
+
+from dqnfed_flwr.compare.plan import LOG, Job
+from dqnfed_flwr.config import Scalar, Settings
+from dqnfed_flwr.engine.run import Engine
+from dqnfed_flwr.errors import DQNFedError
+from dqnfed_flwr.run_files import CHECKPOINT
+from dqnfed_flwr.telemetry.events import RoundEvent
+
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+END_SECONDS = 5.0
+
+
+class Watcher(Protocol):
+    """Follows the runs, in the process that started the workers."""
+
+    def on_begin(self, job: Job) -> None:
+        """A worker took up a run."""
+
+    def on_round(self, job: Job, event: RoundEvent) -> None:
+        """It finished a round, or, right after it began, had finished one before it was interrupted."""
+
+    def on_end(self, job: Job, failure: str) -> None:
+        """It is over; `failure` is empty or says why it failed."""
+
+
+def carry_out(jobs: Sequence[Job], workers: int, engine: Engine, watcher: Watcher) -> dict[Path, str]:
+    """Carry out runs in at most `workers` processes.
+
+    Parameters
+    ----------
+    jobs : Sequence[Job]
+        In the order in which they begin. One with a checkpoint goes on from there.
+    workers : int
+        Processes, at least 1.
+    engine : Engine
+        Of every run.
+    watcher : Watcher
+        Is called at each begin, round and end.
+
+    Returns
+    -------
+    dict[Path, str]
+        Of the failed runs: folder and reason. A run that fails, or takes its process with it, stops no other.
+    """
+    waiting, failures = list(jobs), dict[Path, str]()
+    pool: dict[Connection, _Worker] = {}
+    one_thread = all(job.settings.local.threads == 1 for job in jobs)
+    try:
+        while waiting or pool:
+            while waiting and len(pool) < workers:
+                worker = _Worker(one_thread=one_thread)
+                pool[worker.connection] = worker
+                worker.begin(waiting.pop(0), engine, watcher)
+            ready = wait(list(pool))
+            for worker in [pool[connection] for connection in list(pool) if connection in ready]:
+                if not worker.receive(watcher):
+                    continue
+                if worker.failure:
+                    failures[worker.job.folder] = worker.failure
+                if worker.alive and waiting:
+                    worker.begin(waiting.pop(0), engine, watcher)
+                else:
+                    del pool[worker.connection]
+                    worker.stop()
+    finally:
+        for worker in pool.values():
+            worker.stop()
+    return failures
+
+
+class _Worker:
+    """A process and the connection to it, seen from the process that started it."""
+
+    job: Job
+
+    def __init__(self, *, one_thread: bool) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.connection, theirs = context.Pipe()
+        self.failure, self.alive = "", True
+        self._process = context.Process(target=_work, args=(theirs,))
+        with _inherited(dict.fromkeys(THREADS, "1") if one_thread else {}):
+            self._process.start()
+        theirs.close()
+
+    def begin(self, job: Job, engine: Engine, watcher: Watcher) -> None:
+        """Hand over a run."""
+        self.job = job
+        watcher.on_begin(job)
+        with contextlib.suppress(OSError):  # the process died; `receive` finds out
+            self.connection.send((job.folder, job.settings.flat(), engine))
+
+    def receive(self, watcher: Watcher) -> bool:
+        """Take one message in; True if the run is over."""
+        try:
+            message = self.connection.recv()
+        except (EOFError, OSError):
+            self.alive = False
+            self._process.join(END_SECONDS)
+            message = _cause_of_death(self._process.exitcode)
+        if isinstance(message, RoundEvent):
+            watcher.on_round(self.job, message)
+            return False
+        self.failure = message
+        watcher.on_end(self.job, message)
+        return True
+
+    def stop(self) -> None:
+        """End the process, whatever it does."""
+        self.connection.close()
+        self._process.terminate()
+        self._process.join(END_SECONDS)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+        self._process.close()
+
+
+def _cause_of_death(code: int | None) -> str:
+    if code is None or code >= 0:
+        return f"its process ended with status {code}"
+    known = {int(each): each.name for each in signal.Signals}
+    return f"its process was ended by {known.get(-code, f'signal {-code}')}"
+
+
+@contextlib.contextmanager
+def _inherited(environment: Mapping[str, str]) -> Iterator[None]:
+    """What processes started meanwhile get: these variables, and no Ctrl-C, which all processes of a terminal see."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = dict(os.environ)
+    os.environ.update(environment)
+    try:
+        yield
+    finally:
+        for name in environment.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _work(line: Connection) -> None:
+    """What a worker process does: runs, until the other end is gone.
+
+    It sends the event of each round, and at the end of each run the reason for its failure, empty if there is none.
+    """
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            folder, settings, engine = line.recv()
+            line.send(_failure_of(folder, settings, engine, line))
+
+
+def _failure_of(folder: Path, settings: Mapping[str, Scalar], engine: Engine, line: Connection) -> str:
+    """Carry out one run, with everything it prints in its folder; the reason if it fails."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with _output_to(folder / LOG):
+            try:
+                _run(folder, settings, engine, line)
+            except (BrokenPipeError, ConnectionResetError):
+                raise
+            except Exception as error:  # whatever a user's model or data raise costs only their own run
+                traceback.print_exc()
+                return brief(str(error) if isinstance(error, DQNFedError) else f"{type(error).__name__}: {error}")
+    except (BrokenPipeError, ConnectionResetError):
+        raise
+    except OSError as error:
+        return f"{folder}: cannot be written ({error.strerror})"
+    return ""
+
+
+def brief(reason: str) -> str:
+    """The first and the last line of a reason, for one that holds a whole traceback."""
+    lines = [" ".join(line.split()) for line in reason.splitlines() if line.strip()] or [reason]
+    return lines[0] if len(lines) == 1 else f"{lines[0]} ... {lines[-1]}"
+
+
+def _run(folder: Path, flat: Mapping[str, Scalar], engine: Engine, line: Connection) -> None:
+    from dqnfed_flwr.client.app import forget_clients
+    from dqnfed_flwr.engine.run import run
+    from dqnfed_flwr.engine.run_folder import TAKEOVER_SECONDS, directory_lock
+
+    logging.getLogger("flwr").setLevel(logging.WARNING)
+    with directory_lock(folder, TAKEOVER_SECONDS):  # the worker of a comparison that was killed ends with its round
+        settings = Settings.from_mapping({**flat, "resume": (folder / CHECKPOINT).exists()})
+    try:
+        run(settings, engine=engine, overwrite=not settings.resume, jobs=1, listeners=[_Reporter(line)])
+    finally:
+        forget_clients()
+
+
+class _Reporter:
+    """Sends the event of every round to the other end."""
+
+    def __init__(self, line: Connection) -> None:
+        self._line = line
+
+    def on_start(self, rounds: int, done: list[RoundEvent]) -> None:
+        """Tell where a resumed run goes on, after the last accuracies that are known."""
+        del rounds
+        known = [event for event in done if event.accuracy][-1:]
+        for event in [*known, *(event for event in done[-1:] if not event.accuracy)]:
+            self._line.send(event)
+
+    def on_round(self, event: RoundEvent) -> None:
+        """Tell of a round."""
+        self._line.send(event)
+
+    def on_end(self) -> None:
+        """Say nothing: the worker tells of the end."""
+
+
+@contextlib.contextmanager
+def _output_to(file: Path) -> Iterator[None]:
+    """Send what this process prints to a file, also from below Python."""
+    saved = [(stream, os.dup(stream.fileno())) for stream in (sys.stdout, sys.stderr)]
+    with file.open("ab") as target:
+        for stream, _ in saved:
+            os.dup2(target.fileno(), stream.fileno())
+    try:
+        yield
+    finally:
+        for stream, copy in saved:
+            stream.flush()
+            os.dup2(copy, stream.fileno())
+            os.close(copy)
