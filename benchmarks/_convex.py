@@ -25,7 +25,7 @@ from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.engine.start import initial_model
 from dqnfed_flwr.functional import minimum_norm_point
 from dqnfed_flwr.models import build_model
-from dqnfed_flwr.strategy.dqnfed import DQNFed
+from dqnfed_flwr.strategy.strategy import DQNFed
 from dqnfed_flwr.telemetry.events import RoundEvent
 from dqnfed_flwr.types import Float64Array
 
@@ -143,8 +143,8 @@ def follow(settings: Settings, measure: Callable[[Tensor], float], enough: Calla
 
     grid = InProcessGrid(app, settings.clients, settings.flat())
     strategy = DQNFed(settings, listeners=[_Events(trace.events)])
-    strategy.roster.wait(grid)
-    initial = initial_model(settings, strategy.roster)
+    strategy.registry.wait(grid)
+    initial = initial_model(settings, strategy.registry)
     since = time.perf_counter()
     try:
         strategy.start(grid, initial, evaluate_fn=on_model)

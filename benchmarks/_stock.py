@@ -15,7 +15,7 @@ from dqnfed_flwr import wire
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.engine.start import initial_model
-from dqnfed_flwr.strategy.roster import Roster
+from dqnfed_flwr.strategy.client_registry import ClientRegistry
 from dqnfed_flwr.types import ClientTask, FloatArray
 
 STOCK: dict[str, Callable[[], FedAvg]] = {
@@ -46,15 +46,15 @@ def stock_run(name: str, settings: Settings, grid: InProcessGrid) -> StockRun:
 
     A client's displacement becomes the model that it would send; whatever else is in its reply stays as it is.
     """
-    roster = Roster(settings.clients, settings.clients, settings.deadline)
-    roster.wait(grid)
-    model, _, buffers = wire.decode_model(initial_model(settings, roster))
+    registry = ClientRegistry(settings.clients, settings.clients, settings.deadline)
+    registry.wait(grid)
+    model, _, buffers = wire.decode_model(initial_model(settings, registry))
     run = StockRun(np.array(model))
-    nodes = {member.node_id: client for client, member in roster.members.items()}
+    nodes = {member.node_id: client for client, member in registry.members.items()}
     strategy = STOCK[name]()
     for number in range(1, settings.rounds + 2):
         last = number > settings.rounds
-        task = ClientTask(number, number, train=True, evaluate=last, num_classes=roster.form.num_classes)
+        task = ClientTask(number, number, train=True, evaluate=last, num_classes=registry.form.num_classes)
         replies = _ask(grid, nodes, task, run.theta, buffers)
         run.losses.append({nodes[reply.metadata.src_node_id]: _loss(reply) for reply in replies})
         if last:

@@ -31,7 +31,7 @@ from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.engine.run import run_in_process
 from dqnfed_flwr.linalg.gram import Basis
-from dqnfed_flwr.strategy.dqnfed import DQNFed
+from dqnfed_flwr.strategy.strategy import DQNFed
 from dqnfed_flwr.types import ClientReply, Evaluation
 
 BARS = (Bar("messages_per_second", ">=", 1000), Bar("overhead", "<=", 1.10))
@@ -84,7 +84,7 @@ def message_rate(clients: int, rounds: int) -> dict[str, Json]:
     settings = Settings.from_mapping({"clients": clients, "rounds": rounds})
     grid = InProcessGrid(app, clients, settings.flat())
     strategy = DQNFed(settings)
-    strategy.roster.wait(grid)
+    strategy.registry.wait(grid)
     initial = wire.encode_model(np.zeros(DIM, np.float32), {})
     seconds, cpu = timed(lambda: strategy.start(grid, initial))
     events = [] if strategy.outcome is None else strategy.outcome.events

@@ -20,11 +20,13 @@ if TYPE_CHECKING:
     from dqnfed_flwr.functional import one_sided_step as one_sided_step
     from dqnfed_flwr.functional import two_sided_step as two_sided_step
     from dqnfed_flwr.linalg.lbfgs import LBFGSHistory as LBFGSHistory
-    from dqnfed_flwr.strategy.dqnfed import DQNFed as DQNFed
+    from dqnfed_flwr.strategy.strategy import DQNFed as DQNFed
+    from dqnfed_flwr.strategy.strategy import GradientStrategy as GradientStrategy
 
 _HOMES = {
-    "DQNFed": "strategy.dqnfed",
+    "DQNFed": "strategy.strategy",
     "DQNFedClient": "client.numpy_client",
+    "GradientStrategy": "strategy.strategy",
     "LBFGSHistory": "linalg.lbfgs",
     "RunResult": "engine.result",
     "Settings": "config",

@@ -177,7 +177,7 @@ class ClientReply:
     Attributes
     ----------
     row : FloatArray | None
-        g_k of the round (or theta - theta_k when the local work is SGD), None unless trained.
+        Row g_k of the round (or theta - theta_k when the local work is SGD), None unless trained.
     vectors : Mapping[str, FloatArray]
         Further arrays that the method asks for, by name; `update` is theta - theta_k after local passes.
     figures : Mapping[str, float]

@@ -17,7 +17,7 @@ from dqnfed_flwr.engine.result import RunResult, read_result
 from dqnfed_flwr.engine.start import model_for
 from dqnfed_flwr.errors import RunError
 from dqnfed_flwr.params import ParamSpec
-from dqnfed_flwr.strategy.preflight import Form
+from dqnfed_flwr.strategy.compatibility import Form
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

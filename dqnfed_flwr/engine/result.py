@@ -19,8 +19,8 @@ from dqnfed_flwr.errors import DQNFedError, RunError
 from dqnfed_flwr.fairness import fairness_report
 from dqnfed_flwr.run_files import EVENTS, MODEL, RUN
 from dqnfed_flwr.strategy.checkpoint import DAMAGE
-from dqnfed_flwr.strategy.origin import Origin
-from dqnfed_flwr.strategy.preflight import Form
+from dqnfed_flwr.strategy.compatibility import Form
+from dqnfed_flwr.strategy.provenance import Provenance
 from dqnfed_flwr.telemetry.event_log import read_events
 from dqnfed_flwr.telemetry.events import RoundEvent, Totals
 from dqnfed_flwr.types import FloatArray
@@ -67,7 +67,7 @@ class RunResult:
         Of the data, which with `settings.model` makes the module; None where it is not known.
     versions : Mapping[str, str]
         Of Python and the packages it ran with.
-    origin : Origin
+    provenance : Provenance
         Its data and the commits of its code, as far as they are known.
     """
 
@@ -80,7 +80,7 @@ class RunResult:
     buffers: Buffers = field(default_factory=dict)
     form: Form | None = None
     versions: Mapping[str, str] = field(default_factory=versions_here)
-    origin: Origin = field(default_factory=Origin)
+    provenance: Provenance = field(default_factory=Provenance)
     left_out: Mapping[str, str] = field(default_factory=dict)
     validation: Mapping[int, float] = field(default_factory=dict)
 
@@ -147,7 +147,7 @@ class RunResult:
             "left_out": dict(self.left_out),
             "form": asdict(self.form) if self.form else None,
             "versions": dict(self.versions),
-            **self.origin.as_record(),
+            **self.provenance.as_record(),
         }
 
     def write(self, directory: Path) -> None:
@@ -191,7 +191,7 @@ def _result(record: dict[str, Any], arrays: dict[str, NDArray[Any]], events: lis
         buffers={name.removeprefix("buffer."): value for name, value in arrays.items()},
         form=_form(record.get("form")),
         versions=record.get("versions", {}),
-        origin=Origin(record.get("fingerprint"), tuple(record.get("commits", ()))),
+        provenance=Provenance(record.get("fingerprint"), tuple(record.get("commits", ()))),
         left_out=record.get("left_out", {}),
         validation={int(client): value for client, value in record.get("validation", {}).items()},
     )

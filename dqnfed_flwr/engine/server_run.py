@@ -19,8 +19,8 @@ from dqnfed_flwr.engine.start import initial_model
 from dqnfed_flwr.errors import ConfigError, RunError
 from dqnfed_flwr.run_files import RUN
 from dqnfed_flwr.strategy.checkpoint import output_directory
-from dqnfed_flwr.strategy.dqnfed import DQNFed
-from dqnfed_flwr.strategy.origin import Origin
+from dqnfed_flwr.strategy.provenance import Provenance
+from dqnfed_flwr.strategy.strategy import DQNFed
 from dqnfed_flwr.telemetry.event_log import EventLog, Patience
 from dqnfed_flwr.telemetry.events import Listener, RoundEvent
 from dqnfed_flwr.telemetry.metric_files import RunMetrics, make_directory, run_name
@@ -58,9 +58,9 @@ def serve(
     """
     output = prepare_output(settings)
     metrics = metrics_of(settings, run_id)
-    origin = Origin(fingerprint, (package_commit(),))
+    provenance = Provenance(fingerprint, (package_commit(),))
     try:
-        result = _train(grid, settings, origin, output, metrics, listeners)
+        result = _train(grid, settings, provenance, output, metrics, listeners)
     except BaseException as error:
         if metrics:
             metrics.conclude("stopped" if _was_asked_to(error) else "failed")
@@ -120,7 +120,7 @@ def _was_asked_to(error: BaseException) -> bool:
 def _train(
     grid: Grid,
     settings: Settings,
-    origin: Origin,
+    provenance: Provenance,
     output: Path | None,
     metrics: RunMetrics | None,
     listeners: Sequence[Listener],
@@ -131,9 +131,9 @@ def _train(
     patience = Patience(watching)
     beginning = _Beginning(output / RUN if output else None)
     log: list[Listener] = [EventLog(output, patience)] if output else []
-    strategy = DQNFed(settings, listeners=[beginning, *log, *watching], origin=origin)
-    strategy.roster.wait(grid)
-    strategy.start(grid, initial_model(settings, strategy.roster))
+    strategy = DQNFed(settings, listeners=[beginning, *log, *watching], provenance=provenance)
+    strategy.registry.wait(grid)
+    strategy.start(grid, initial_model(settings, strategy.registry))
     outcome = strategy.outcome
     if outcome is None:
         raise RunError("the strategy ended without an outcome")
@@ -146,9 +146,9 @@ def _train(
         validation=dict(sorted(outcome.validation.items())),
         seconds=beginning.earlier_seconds + time.perf_counter() - since,
         buffers=outcome.buffers,
-        form=strategy.roster.form,
-        origin=strategy.origin,
-        left_out=strategy.roster.refused,
+        form=strategy.registry.form,
+        provenance=strategy.provenance,
+        left_out=strategy.registry.refused,
     )
     if output:
         patience.write(output / RUN, lambda: result.write(output))

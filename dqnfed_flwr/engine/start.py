@@ -26,8 +26,8 @@ from dqnfed_flwr.models import build_model
 from dqnfed_flwr.params import ParamSpec
 from dqnfed_flwr.run_files import MODEL
 from dqnfed_flwr.strategy.checkpoint import DAMAGE
-from dqnfed_flwr.strategy.preflight import Form
-from dqnfed_flwr.strategy.roster import Roster
+from dqnfed_flwr.strategy.client_registry import ClientRegistry
+from dqnfed_flwr.strategy.compatibility import Form
 from dqnfed_flwr.types import ClientTask
 
 KEY = "start.model"
@@ -35,7 +35,7 @@ BUFFER = "buffer."
 MOST_NAMED = 4
 
 
-def initial_model(settings: Settings, roster: Roster) -> ArrayRecord:
+def initial_model(settings: Settings, registry: ClientRegistry) -> ArrayRecord:
     """The model that the run begins at, in the form that the members' data ask for.
 
     A run that is resumed goes on from its checkpoint: no file is read and nobody is trained for it.
@@ -48,7 +48,7 @@ def initial_model(settings: Settings, roster: Roster) -> ArrayRecord:
         If members disagree on the shape of a sample, with no majority for either, or the data of `start.client`
         cannot be used.
     """
-    form = roster.form
+    form = registry.form
     module = model_for(settings, form)
     spec = ParamSpec.of(module)
     if settings.start.model and not settings.resume:

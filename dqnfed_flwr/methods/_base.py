@@ -195,7 +195,7 @@ class Method(ABC):
         """Learn how the last `combine` was used: theta^{t+1} = theta^t - `factor` * `step` [D], 0 if not at all."""
         del step, factor
 
-    def retreat(self) -> bool:
+    def fall_back(self) -> bool:
         """Hear that no length of the last step was accepted; True if the method will propose another one there."""
         return False
 

@@ -194,7 +194,7 @@ class OneSided(GramMethod):
         del step, factor
         self._first = 0
 
-    def retreat(self) -> bool:
+    def fall_back(self) -> bool:
         """Fall back to equal cosines, once a round."""
         self._first += 1
         return self._first < len(FALLBACKS)
@@ -337,10 +337,10 @@ class AnchoredMethod(Method):
         self._one_sided.settle(step, factor)
         self._retreated = False
 
-    def retreat(self) -> bool:
+    def fall_back(self) -> bool:
         """Fall back to the one-sided step, and then to its own fallback."""
         if self._retreated:
-            return self._one_sided.retreat()
+            return self._one_sided.fall_back()
         self._anchor.forget()
         self._retreated = True
         return True

@@ -10,19 +10,21 @@ from __future__ import annotations
 
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.methods.fedmdfg import FedMdfgSettings
-from dqnfed_flwr.steps._base import (
+from dqnfed_flwr.steps.probed import Probed
+from dqnfed_flwr.steps.rules import (
     SMALLEST_FACTOR,
+    Clipped,
+    Fixed,
     Ladder,
+    Newton,
+    Staged,
     StepRule,
     StepScale,
     Verdict,
     hardly_moves,
     mean_loss_falls,
 )
-from dqnfed_flwr.steps.probed import Probed
 from dqnfed_flwr.steps.search import Search
-from dqnfed_flwr.steps.simple import Clipped, Fixed, Newton
-from dqnfed_flwr.steps.staged import Staged
 
 __all__ = [
     "SMALLEST_FACTOR",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 
 from dqnfed_flwr.config import StepSettings
-from dqnfed_flwr.steps._base import Ladder, StepRule, StepScale, Verdict, hardly_moves, smallest_factor
+from dqnfed_flwr.steps.rules import Ladder, StepRule, StepScale, Verdict, hardly_moves, smallest_factor
 from dqnfed_flwr.types import Probe
 
 LARGE = 2_000_000
@@ -17,17 +17,7 @@ _NAMES = {False: "", True: "contested_"}
 
 @dataclass(slots=True)
 class Pace:
-    """Factors that a rule remembers from round to round.
-
-    Attributes
-    ----------
-    factor : float
-        Of the next candidate.
-    first : float
-        The first of this round.
-    missed : float
-        The first of the round that last had a miss.
-    """
+    """Factors that a rule remembers: of the next candidate, the first of this round, and of the last with a miss."""
 
     factor: float
     first: float
@@ -97,7 +87,10 @@ class Probed(StepRule):
 
     def _bound(self, scale: StepScale) -> float:
         """The largest factor that `max_fall` allows this step; infinite where it allows any."""
-        most = _most(scale, self._max_fall(len(scale.losses)))
+        promised, max_fall = sum(scale.slopes.values()), self._max_fall(len(scale.losses))
+        if promised <= 0 or math.isinf(max_fall):
+            return math.inf
+        most = max_fall * sum(max(loss, 0.0) for loss in scale.losses.values()) / promised  # no loss counts below 0
         return most if math.isinf(most) else max(most, smallest_factor(scale, self._settings.min_move))
 
     def _at_once(self, scale: StepScale) -> bool:
@@ -108,9 +101,7 @@ class Probed(StepRule):
 
     def export_state(self) -> dict[str, float]:
         """The factors of both kinds of rounds; those of contested ones by names of their own."""
-        return {
-            f"{_NAMES[kind]}{key}": value for kind, pace in self._paces.items() for key, value in asdict(pace).items()
-        }
+        return {f"{_NAMES[kind]}{key}": x for kind, pace in self._paces.items() for key, x in asdict(pace).items()}
 
     def restore_state(self, state: Mapping[str, float]) -> None:
         """Take them up; earlier versions had fewer."""
@@ -118,14 +109,6 @@ class Probed(StepRule):
             factor = state.get(f"{name}factor", state["factor"])
             first, missed = (state.get(f"{name}{key}", factor) for key in ("first", "missed"))
             self._paces[kind] = Pace(factor, first, missed)
-
-
-def _most(scale: StepScale, max_fall: float) -> float:
-    """The largest a with a sum_k (g_k . step) <= `max_fall` sum_k f_k, no loss counted as less than 0."""
-    promised = sum(scale.slopes.values())
-    if promised <= 0 or math.isinf(max_fall):
-        return math.inf
-    return max_fall * sum(max(loss, 0.0) for loss in scale.losses.values()) / promised
 
 
 def _reach(probe: Probe, factor: float, lowest: float) -> float:

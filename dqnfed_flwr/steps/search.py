@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from dqnfed_flwr.methods.fedmdfg import FedMdfgSettings
-from dqnfed_flwr.steps._base import Ladder, StepRule, StepScale, Verdict
+from dqnfed_flwr.steps.rules import Ladder, StepRule, StepScale, Verdict
 from dqnfed_flwr.types import Float64Array, Probe, ladder_rungs
 
 
@@ -83,18 +83,9 @@ def choose_rung(
 ) -> int | None:
     """Index of the rung that the search ends at; None if the losses are finite at none.
 
-    Parameters
-    ----------
-    rungs : Float64Array
-        Factors a, falling [R].
-    losses : Float64Array
-        f_k(a) [K, R]; infinite where the model diverges.
-    before, slopes : Float64Array
-        f_k(0) and g_k . step [K].
-    beta : float
-        Of the Armijo test.
-    fair : bool
-        Whether the angle between the losses and equal ones must fall too.
+    `rungs` are factors a, falling [R], `losses` f_k(a) [K, R], infinite where the model diverges, `before` f_k(0) [K],
+    `slopes` g_k . step [K], `beta` is that of the Armijo test. With `fair` the angle between the losses and equal ones
+    must fall too.
     """
     finite = np.isfinite(losses).all(axis=0)
     with np.errstate(invalid="ignore"):

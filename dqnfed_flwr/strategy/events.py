@@ -1,18 +1,18 @@
-"""The event of a settled round, put together from the pending step and what the clients reported."""
+"""The event of a round that is over, put together from the pending step and what the clients reported."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
+from flwr.app import MetricRecord
 
 from dqnfed_flwr.fairness import improved_ratio
 from dqnfed_flwr.guarantee.overrule import Certificate
-from dqnfed_flwr.strategy.pending import PendingStep
-from dqnfed_flwr.strategy.tally import Tally
+from dqnfed_flwr.strategy.records import PendingStep, RoundCost, each_once
 from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
 from dqnfed_flwr.types import ClientReply, Evaluation
 
@@ -27,26 +27,22 @@ def round_event(
     status: str,
     evaluated: Mapping[int, ClientReply],
     dropped: list[DroppedClient],
-    tally: Tally,
+    cost: RoundCost,
 ) -> RoundEvent:
     """The record of a round.
 
     Parameters
     ----------
-    pending : PendingStep
-        The round's step.
-    factor : float
-        With which it was applied; 0 when the model stayed.
+    pending, factor, status
+        The round's step, the factor at which it was applied, 0 when the model stayed, and what became of it.
     losses_after : Mapping[int, float]
         f_k(theta^t) of the participants that reported it.
-    status : str
-        Of the round.
     evaluated : Mapping[int, ClientReply]
         Replies that hold evaluations at theta^t.
     dropped : list[DroppedClient]
-        Left out while it was settled, beside those of its solve.
-    tally : Tally
-        What it cost, and who was left out in exchanges that settled nothing.
+        Left out when it was judged, in addition to those of its solve.
+    cost : RoundCost
+        What it cost, and who was left out in exchanges that ended no round.
     """
     before = [pending.losses[client] for client in pending.clients]
     after = [losses_after.get(client, math.nan) for client in pending.clients]
@@ -67,15 +63,15 @@ def round_event(
         condition=combination.condition,
         residual=combination.residual,
         status=status,
-        misses=pending.misses + tally.misses,
-        exchanges=tally.exchanges,
+        misses=pending.misses + cost.misses,
+        exchanges=cost.exchanges,
         pairs_kept=pending.pairs_kept,
         pairs_rejected=pending.pairs_rejected,
-        dropped=_each_once([*pending.dropped, *dropped, *tally.dropped]),
-        bytes_up=tally.bytes_up,
-        bytes_down=tally.bytes_down,
-        repeated_calls=tally.repeated_calls,
-        seconds={**tally.seconds, "total": time.perf_counter() - tally.since},
+        dropped=each_once([*pending.dropped, *dropped, *cost.dropped]),
+        bytes_up=cost.bytes_up,
+        bytes_down=cost.bytes_down,
+        repeated_calls=cost.repeated_calls,
+        seconds={**cost.seconds, "total": time.perf_counter() - cost.since},
         accuracy=accuracy,
         validation=validation,
         test_loss=test_loss,
@@ -90,14 +86,6 @@ def round_event(
     )
 
 
-def _each_once(dropped: Iterable[DroppedClient]) -> list[DroppedClient]:
-    """The first for each client and reason: a client may fail at the same in several exchanges of a round."""
-    found: dict[tuple[int, str], DroppedClient] = {}
-    for drop in dropped:
-        found.setdefault((drop.client, drop.reason), drop)
-    return list(found.values())
-
-
 def most_frequent_reason(dropped: Mapping[int, DroppedClient]) -> str:
     """Why most of the clients in `dropped` were left out, with what the first of them said; empty if nobody was.
 
@@ -109,13 +97,13 @@ def most_frequent_reason(dropped: Mapping[int, DroppedClient]) -> str:
     said = next(drop for drop in dropped.values() if drop.reason == reason)
     lines = [line.strip() for line in said.detail.splitlines() if line.strip()] or [""]
     detail = lines[0] if len(lines) == 1 else f"{lines[0]} ... {lines[-1]}"
-    told = f". {count} of {len(dropped)} left out: {reason}, client {said.client}: {detail}"
+    why = f". {count} of {len(dropped)} left out: {reason}, client {said.client}: {detail}"
     if len(dropped) > 1 and all(drop.reason == NOT_FINITE for drop in dropped.values()):
-        told += (
+        why += (
             ". All at once: the training has diverged; lower local.lr or step.lr, or take a step rule that holds the "
             "step back (step-rule clipped, probed)"
         )
-    return told
+    return why
 
 
 def evaluations(
@@ -132,3 +120,8 @@ def evaluations(
 def _accuracies(parts: Mapping[int, Evaluation]) -> dict[int, float] | None:
     accuracies = {client: part.correct / part.examples for client, part in parts.items() if part.examples}
     return accuracies or None
+
+
+def metrics(figures: Mapping[str, float]) -> MetricRecord:
+    """Flower's record of some figures."""
+    return MetricRecord({key: float(value) for key, value in figures.items()})

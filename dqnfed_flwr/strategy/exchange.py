@@ -45,16 +45,7 @@ class Repeats(Protocol):
 class Answer:
     """What came back from a node: a message, one that cannot be unpacked (with the reason), or nothing in time.
 
-    Attributes
-    ----------
-    node : int
-        Which.
-    message : Message | None
-        Its reply.
-    unreadable : str
-        Why the reply cannot be unpacked.
-    owed : str
-        Number of the message that it has not answered and still may.
+    `owed` is the number of the message that the node has not answered and still may.
     """
 
     node: int
@@ -90,16 +81,7 @@ def push(
 ) -> dict[str, int]:
     """Send a message to each node; the nodes by the numbers of their messages, those that could not be sent left out.
 
-    Parameters
-    ----------
-    grid : Grid
-        Any Flower grid.
-    contents : Mapping[int, RecordDict]
-        What each node is sent, by node id.
-    message_type : str | Mapping[int, str]
-        Flower message type, one for all or by node.
-    group : str
-        Group id of the messages.
+    `contents` are by node id, and so may be Flower's `message_type`; `group` is the group id of all messages.
     """
     messages = [
         Message(content, node, message_type if isinstance(message_type, str) else message_type[node], group_id=group)
@@ -122,7 +104,7 @@ def pull(grid: Grid, waiting: dict[str, int]) -> Iterator[Answer]:
                 yield Answer(node, message)
 
 
-def converse(
+def send_and_receive(
     grid: Grid,
     contents: Mapping[int, RecordDict],
     message_type: str | Mapping[int, str],
@@ -158,7 +140,8 @@ def converse(
         heard = len(absent)
         for answer in pull(grid, waiting):
             del absent[answer.node]
-            missing -= answer.usable
+            if answer.usable:
+                missing -= 1
             yield answer
             if missing <= 0 or time.monotonic() >= end:
                 break

@@ -1,135 +1,66 @@
-"""Whose rows make the step of a round: who is heard in the direction, and who is set aside, muted or without a row."""
+"""Who has a say in a round: whose rows make its step, and whose votes on the step count."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 from logging import WARNING
 
 import numpy as np
 from flwr.common.logger import log
 
-from dqnfed_flwr.config import Settings
-from dqnfed_flwr.guarantee.claims import CONTRADICTION, two_losses
+from dqnfed_flwr.config import GuaranteeSettings, Settings
+from dqnfed_flwr.guarantee.claims import (
+    CONTRADICTION,
+    LADDERS,
+    broken_promise,
+    falls_behind,
+    infinite_everywhere,
+    refuses_against_its_gradient,
+    two_losses,
+)
 from dqnfed_flwr.guarantee.harm import entitlement
-from dqnfed_flwr.guarantee.overrule import SET_ASIDE, Standing, opposed, reach
+from dqnfed_flwr.guarantee.overrule import OVERRULED, Standing, opposed, reach
 from dqnfed_flwr.linalg.gram import Basis
+from dqnfed_flwr.strategy.records import Collected, Hearing, PendingStep, Schedule
+from dqnfed_flwr.strategy.state import RunState
 from dqnfed_flwr.telemetry.events import DroppedClient
-from dqnfed_flwr.types import Float64Array
+from dqnfed_flwr.types import Probe
 
 LONGEST_NORM, LONGEST_OF_LIARS = 8.0, 1.0
 """Rows are cut to so many times the median norm of the round before they make a reference or a rate; the second where
 some of them may be a liar's."""
-
-
 HOPELESS = 0.1
 """The row of a claimant is set aside where it takes away all but this share of the others' best common cosine."""
 
 
-@dataclass(slots=True)
-class Hearing:
-    """Who has a say in a round's direction.
-
-    Attributes
-    ----------
-    losses : dict[int, float]
-        f_k(theta^{t-1}) of every participant, rising: all who were asked for a row and said what their loss is.
-    heard : tuple[int, ...]
-        Those whose rows make the direction, rising.
-    muted : dict[int, str]
-        Those that contradicted themselves.
-    slots : dict[int, int]
-        Places of the sound rows, by client.
-    entitlement : float
-        e of the round.
-    cuts : dict[int, float]
-        Below 1: what the rows of clients were multiplied by.
-    claimants : frozenset[int]
-        Those with a claim: they have a vote that nobody can take away.
-    aside : dict[int, str]
-        Those whose sound rows are set aside for this round, with the reason in words; they keep their vote.
-    apart : frozenset[int]
-        Those who have no part in the mean.
-    unreadable : int
-        How many of those asked answered without saying what their loss is.
-    disowned : frozenset[int]
-        Those whose rows have counted so far and count no more.
-    """
-
-    losses: dict[int, float]
-    heard: tuple[int, ...]
-    slots: dict[int, int]
-    entitlement: float = 0.0
-    muted: dict[int, str] = field(default_factory=dict)
-    cuts: dict[int, float] = field(default_factory=dict)
-    claimants: frozenset[int] = frozenset()
-    aside: dict[int, str] = field(default_factory=dict)
-    apart: frozenset[int] = frozenset()
-    unreadable: int = 0
-    disowned: frozenset[int] = frozenset()
-
-    @property
-    def unheard(self) -> tuple[int, ...]:
-        """Those with a sound row that is not in the direction, rising."""
-        return tuple(sorted(set(self.slots).difference(self.heard)))
-
-    @property
-    def voteless(self) -> tuple[int, ...]:
-        """Those whose word on the step does not count from the start: without a sound row, or muted; rising."""
-        return tuple(sorted({*self.losses}.difference(self.slots).union(self.muted)))
-
-    @property
-    def dropped(self) -> list[DroppedClient]:
-        """Those that are not heard, for the event."""
-        kinds = ((CONTRADICTION, self.muted), (SET_ASIDE, self.aside))
-        return [DroppedClient(client, reason, detail) for reason, found in kinds for client, detail in found.items()]
-
-
-def hold_hearing(
-    losses: Mapping[int, float],
-    basis: Basis,
-    slots: Mapping[int, int],
-    caught: Mapping[int, str],
-    standing: Standing,
-    settings: Settings,
-    *,
-    round_number: int,
-    model: int,
-    guaranteed: bool,
-    asked: int,
-    unreadable: int = 0,
+def decide_hearing(
+    collected: Collected, schedule: Schedule, state: RunState, settings: Settings, *, guaranteed: bool
 ) -> Hearing:
-    """Decide who is heard; cut rows that are too long, and note in `standing` who contradicts itself.
+    """Decide who is heard; cut rows that are too long, and note in `state.standing` who contradicts itself.
 
     Parameters
     ----------
-    losses : Mapping[int, float]
-        Of every participant.
-    basis : Basis
-        With the rows; cut in place where the method is `guaranteed`.
-    slots : Mapping[int, int]
-        Places of the usable rows, by client, rising.
-    caught : Mapping[int, str]
-        Those whose reply contradicts itself, with both claims in words.
-    standing : Standing
-        Of all clients; changed.
-    settings : Settings
+    collected, schedule
+        Of the exchange; rows are cut in place where the method is `guaranteed`.
+    state, settings
         Of the run.
-    round_number, model : int
-        t, and how often the model has moved.
     guaranteed : bool
         Whether the method promises something to each client. Without that, nobody's row is set aside for opposing the
         others', and rows are as long as they came.
-    asked, unreadable : int
-        How many clients were asked for a row, and how many of them answered without saying what their loss is.
     """
+    losses, basis, slots = collected.losses, collected.rows.basis, collected.slots()
+    standing, number = state.standing, schedule.round
+    unreadable = sum(
+        client in schedule.train and client not in losses and drop.reason != "absent"
+        for client, drop in collected.dropped.items()
+    )
     level, share = settings.guarantee.level_and_share
-    liars = settings.guarantee.liars(asked)
-    hearing = Hearing(dict(sorted(losses.items())), tuple(slots), dict(slots), unreadable=unreadable)
+    liars = settings.guarantee.liars(len(schedule.train))
+    hearing = Hearing(dict(sorted(losses.items())), tuple(slots), slots, unreadable=unreadable)
     if settings.rule != "probed":
         return hearing
-    hearing.muted = _muted(hearing.losses, caught, standing, round_number, model)
+    hearing.muted = _muted(hearing.losses, collected.caught, standing, number, state.moves)
     believed = [loss for client, loss in losses.items() if client not in hearing.muted] or [*losses.values()]
     left = max(liars - len(hearing.muted), 0)
     standing.entitlement = hearing.entitlement = entitlement(believed, level, share, left, standing.entitlement)
@@ -139,11 +70,10 @@ def hold_hearing(
     hearing.claimants = frozenset(standing.claims.intersection(losses).difference(hearing.muted))
     hearing.aside = _opposing(basis, hearing, liars, standing.aside) if liars else {}
     hearing.heard = tuple(client for client in hearing.heard if client not in hearing.aside)
-    hearing.disowned = standing.set_apart(losses, hearing.aside, hearing.muted, round_number)
-    hearing.apart = frozenset(client for client in hearing.losses if standing.is_apart(client, round_number))
-    hearing.cuts = _cut(
-        basis, {client: slots[client] for client in hearing.heard}, LONGEST_OF_LIARS if liars else LONGEST_NORM
-    )
+    hearing.disowned = standing.set_apart(losses, hearing.aside, hearing.muted, number)
+    hearing.apart = frozenset(client for client in hearing.losses if standing.is_apart(client, number))
+    longest = LONGEST_OF_LIARS if liars else LONGEST_NORM
+    hearing.cuts = _cut(basis, {client: slots[client] for client in hearing.heard}, longest)
     return hearing
 
 
@@ -195,6 +125,106 @@ def _cut(basis: Basis, slots: Mapping[int, int], medians: float) -> dict[int, fl
     return cuts
 
 
-def slack(losses: Float64Array, level: float) -> Float64Array:
-    """By how much each loss [K] may rise to the entitlement `level`; 0 from there on."""
-    return np.maximum(level - losses, 0.0)
+def catch_liars(
+    pending: PendingStep,
+    votes: Mapping[int, Probe],
+    caught: Mapping[int, str],
+    standing: Standing,
+    *,
+    last_chance: bool = False,
+) -> bool:
+    """Take the vote on a step from those who contradict themselves; True if that changed anything.
+
+    Parameters
+    ----------
+    pending : PendingStep
+        The step; who is caught, and who may be next, is noted in it.
+    votes : Mapping[int, Probe]
+        What those with a vote say of the candidate.
+    caught : Mapping[int, str]
+        Clients whose reply of this exchange contradicts itself, with what it says.
+    standing : Standing
+        What is remembered of clients; changed.
+    last_chance : bool
+        No factor is left to try: the least does not suit those that refuse it either.
+    """
+    ladder = pending.ladder
+    votes = {client: probe for client, probe in votes.items() if client not in pending.caught}  # once is enough
+    found = {client: words for client, words in sorted(caught.items()) if client in votes}
+    if ladder.rungs_above or ladder.rungs_below:
+        found |= dict.fromkeys(infinite_everywhere(votes), "its loss is finite at no factor at which the others' are")
+    for client, probe in votes.items():
+        if words := broken_promise(probe, pending.promised.get(client), ladder.factor):
+            found.setdefault(client, words)
+        elif _refuses_the_ladder(pending, client, probe, last_chance=last_chance):
+            pending.blocked[client] = pending.blocked.get(client, 0) + 1
+            if last_chance or pending.blocked[client] >= LADDERS:
+                found.setdefault(client, _against_its_gradient(pending, client, probe))
+    pending.promised = {
+        client: (probe.back_factor, probe.back_loss)
+        for client, probe in votes.items()
+        if probe.back_factor is not None and probe.back_loss is not None
+    }
+    for client, words in found.items():
+        log(WARNING, "Client %d has no vote on round %d: %s", client, pending.round, words)
+        pending.dropped.append(DroppedClient(client, CONTRADICTION, words))
+        standing.catch(client, pending.round)
+    pending.caught = (*pending.caught, *found)
+    return bool(found)
+
+
+def _refuses_the_ladder(pending: PendingStep, client: int, probe: Probe, *, last_chance: bool) -> bool:
+    """Whether a client refuses all rungs that were asked for, though its own gradient has its loss fall there."""
+    loss, slope = pending.losses[client], pending.slopes[client]
+    if not pending.ladder.halvings or loss <= pending.entitlement:
+        return False
+    refuses = refuses_against_its_gradient(probe, loss, slope, pending.ladder.lowest)
+    return refuses and (last_chance or falls_behind(probe, loss))
+
+
+def _against_its_gradient(pending: PendingStep, client: int, probe: Probe) -> str:
+    """The words for a client that refuses the ladder against its own gradient."""
+    loss, slope, lowest = pending.losses[client], pending.slopes[client], pending.ladder.lowest
+    behind = "" if probe.behind_loss is None else f", and {probe.behind_loss:.6g} as far behind"
+    return (
+        f"its gradient has its loss of {loss:.6g} fall by {lowest * slope:.3g} at factor {lowest:.3g}, yet no factor "
+        f"down to it suits it{behind}"
+    )
+
+
+def overrule_refusals(
+    pending: PendingStep,
+    votes: Mapping[int, Probe],
+    standing: Standing,
+    settings: GuaranteeSettings,
+    *,
+    last_chance: bool = False,
+) -> bool:
+    """Overrule those that refuse a candidate where they are few enough; True if that was done.
+
+    Who would do with half the factor gets it, unless it refused the last time as well. Nobody is overruled in a round
+    in which somebody has a claim.
+
+    Parameters
+    ----------
+    pending, votes, standing, last_chance
+        As for `catch_liars`.
+    settings : GuaranteeSettings
+        How many may be overruled in a round.
+    """
+    refusing = {client: probe for client, probe in votes.items() if not probe.holds}
+    pending.refused = (*pending.refused, *(client for client in refusing if client not in pending.refused))
+    out = {*pending.voteless, *pending.caught, *pending.overruled, *pending.aside, *refusing}
+    most = settings.liars(len(pending.asked)) - pending.unreadable
+    if pending.scale.contested or not refusing or len(out) > most:
+        return False
+    half = pending.ladder.factor / 2
+    modest = [c for c, probe in refusing.items() if probe.back_factor == half and c not in standing.refused]
+    if modest and not last_chance and not pending.misses:
+        return False
+    for client, probe in refusing.items():
+        detail = f"its loss would go from {pending.losses[client]:.6g} to {probe.loss:.6g}; the others accept the step"
+        log(WARNING, "Client %d is overruled in round %d: %s", client, pending.round, detail)
+        pending.dropped.append(DroppedClient(client, OVERRULED, detail))
+    pending.overruled = (*pending.overruled, *refusing)
+    return True

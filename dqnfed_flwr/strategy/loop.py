@@ -20,16 +20,16 @@ from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import QuorumError
 from dqnfed_flwr.methods._base import Method
 from dqnfed_flwr.steps import StepRule
+from dqnfed_flwr.strategy.client_registry import ClientRegistry
+from dqnfed_flwr.strategy.collect import ReplyCollector
 from dqnfed_flwr.strategy.events import most_frequent_reason
 from dqnfed_flwr.strategy.exchange import Repeats
-from dqnfed_flwr.strategy.hearing import hold_hearing
-from dqnfed_flwr.strategy.intake import Collected, Intake
-from dqnfed_flwr.strategy.orders import Orders, final_evaluation, next_orders
-from dqnfed_flwr.strategy.pending import PendingStep
-from dqnfed_flwr.strategy.roster import Roster
+from dqnfed_flwr.strategy.hearing import decide_hearing
+from dqnfed_flwr.strategy.records import Collected, PendingStep, Schedule
+from dqnfed_flwr.strategy.schedule import schedule_evaluation, schedule_exchange
 from dqnfed_flwr.strategy.solve import solve_replies
 from dqnfed_flwr.strategy.state import RunState
-from dqnfed_flwr.strategy.trials import StepTrials
+from dqnfed_flwr.strategy.step_search import StepSearch
 from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
 from dqnfed_flwr.types import ClientReply
 
@@ -42,18 +42,12 @@ class RoundLoop:
 
     Parameters
     ----------
-    settings : Settings
-        Of the run.
-    state : RunState
-        Where it stands; changed in place.
-    method, rule : Method, StepRule
-        With their own state.
-    roster : Roster
-        Who is there.
+    settings, state, method, rule, registry
+        Of the run; `state` is changed in place.
     on_round : Callable[[RoundEvent], None]
-        Told of every settled round.
+        Called with the event of every round that is over.
     save : Callable[[], None]
-        Called after every exchange that settled a round and prepared the next.
+        Called after every exchange that ended a round and prepared the next.
     """
 
     def __init__(
@@ -62,16 +56,15 @@ class RoundLoop:
         state: RunState,
         method: Method,
         rule: StepRule,
-        roster: Roster,
-        *,
+        registry: ClientRegistry,
         on_round: Callable[[RoundEvent], None],
         save: Callable[[], None],
     ) -> None:
         self._settings, self._state, self._method = settings, state, method
-        self._roster, self._save = roster, save
-        self._trials = StepTrials(settings, state, method, rule, roster, on_round)
-        self._intake = Intake(settings, state.theta, state.buffers, method)
-        self._num_classes = roster.form.num_classes
+        self._registry, self._save = registry, save
+        self._step_search = StepSearch(settings, state, method, rule, registry, on_round)
+        self._collector = ReplyCollector(settings, state.theta, state.buffers, method)
+        self._num_classes = registry.form.num_classes
 
     def run(self, grid: Grid) -> None:
         """Exchange until the run is at its end.
@@ -82,107 +75,94 @@ class RoundLoop:
             If too few clients answered, `retries` times over.
         """
         while self._state.status == "running":
-            self._roster.gather(grid, self._can_go_on)
+            self._registry.wait_until(grid, self._can_go_on)
             if not self._can_go_on():
-                self._roster.debts.forgive()  # nobody is left out for what it owes where the others are too few
+                self._registry.stragglers.ask_all()  # nobody is left out for what it owes where the others are too few
             if not self._can_go_on():
-                if self._gave_up():
+                if self._drop_unjudged():
                     self._save()
                 else:
-                    self._short_of(f"{len(self._roster.members)} clients are there")
+                    self._fall_short(f"{len(self._registry.members)} clients are there")
                 continue
-            not_asked = [*self._roster.debts.owing, *self._roster.left_out]
-            orders = next_orders(self._state, self._settings, list(self._roster.free), self._num_classes, self._method)
-            settled = self._state.round
-            collected = self._exchange(grid, orders)
-            self._absorb(orders, collected, not_asked)
-            if self._state.round > settled:
+            not_asked = [*self._registry.stragglers.left_out, *self._registry.left_out]
+            available, done = list(self._registry.available), self._state.round
+            schedule = schedule_exchange(self._state, self._settings, available, self._num_classes, self._method)
+            self._process(schedule, self._exchange(grid, schedule), not_asked)
+            if self._state.round > done:
                 self._save()
 
     def evaluate(self, grid: Grid) -> Mapping[int, ClientReply]:
         """Evaluate the model as it stands on all members; after the last exchange nobody need catch up."""
-        self._roster.refresh(grid)
-        return self._exchange(grid, final_evaluation(self._state, [*self._roster.members], self._num_classes)).answered
+        self._registry.refresh(grid)
+        schedule = schedule_evaluation(self._state, list(self._registry.members), self._num_classes)
+        return self._exchange(grid, schedule).answered
 
-    def _exchange(self, grid: Grid, orders: Orders) -> Collected:
-        collected = self._intake.exchange(grid, orders, self._state, self._roster.members, self._roster.debts)
+    def _exchange(self, grid: Grid, schedule: Schedule) -> Collected:
+        collected = self._collector.exchange(grid, schedule, self._state, self._registry)
         if isinstance(grid, Repeats):
-            self._state.tally.repeated_calls += grid.take_repeats()
+            self._state.cost.repeated_calls += grid.take_repeats()
         return collected
 
     def _can_go_on(self) -> bool:
         """Whether enough members are free, and one of those who must judge the pending step."""
-        free, pending = self._roster.free, self._state.pending
+        free, pending = self._registry.available, self._state.pending
         judged = pending is None or any(client in free for client in pending.clients)
         return len(free) >= self._settings.min_clients and judged
 
-    def _absorb(self, orders: Orders, collected: Collected, not_asked: list[DroppedClient]) -> None:
+    def _process(self, schedule: Schedule, collected: Collected, not_asked: list[DroppedClient]) -> None:
         pending = self._state.pending
-        if pending is not None and not self._settle(pending, orders, collected):
+        if pending is not None and not self._judge_pending(pending, schedule, collected):
             return
-        if pending is None and not orders.train:
-            clients = list(self._roster.members)
-            self._short_of(
-                f"the method trains none of clients {clients[:12]} in round {orders.round}; one that plans by number "
+        if pending is None and not schedule.train:
+            clients = list(self._registry.members)
+            self._fall_short(
+                f"the method trains none of clients {clients[:12]} in round {schedule.round}; one that plans by number "
                 f"needs partition-ids below clients ({self._settings.clients})"
             )
             return
-        if self._state.status != "running" or not orders.train:
+        if self._state.status != "running" or not schedule.train:
             return
-        dropped = [drop for client, drop in collected.dropped.items() if client in orders.train]
+        dropped = [drop for client, drop in collected.dropped.items() if client in schedule.train]
         if len(collected.trained) < self._settings.min_clients:
-            self._state.tally.leave_out(dropped)
-            what = f"{len(collected.trained)} usable replies in round {orders.round}"
-            self._short_of(what, collected.dropped, unusable=[drop.client for drop in dropped])
+            self._state.cost.add_dropped(dropped)
+            what = f"{len(collected.trained)} usable replies in round {schedule.round}"
+            self._fall_short(what, collected.dropped, unusable=[drop.client for drop in dropped])
             return
-        since = time.perf_counter()
-        state = self._state
-        hearing = hold_hearing(
-            collected.losses,
-            collected.rows.basis,
-            collected.slots(),
-            collected.caught,
-            state.standing,
-            self._settings,
-            round_number=orders.round,
-            model=state.moves,
-            guaranteed=self._method.guaranteed,
-            asked=len(orders.train),
-            unreadable=sum(drop.client not in collected.losses and drop.reason != "absent" for drop in dropped),
-        )
+        since, state = time.perf_counter(), self._state
+        hearing = decide_hearing(collected, schedule, state, self._settings, guaranteed=self._method.guaranteed)
         if not hearing.heard:
-            state.tally.leave_out(hearing.dropped)
-            self._short_of(f"nobody is heard in round {orders.round}", unusable=list(hearing.losses))
+            state.cost.add_dropped(hearing.dropped)
+            self._fall_short(f"nobody is heard in round {schedule.round}", unusable=list(hearing.losses))
             return
         state.go_on()
-        batch, solved = solve_replies(self._method, collected, hearing, orders.round, float(state.theta.norm()))
-        state.tally.spend("solve", since)
-        self._trials.begin(batch, solved, collected, hearing, [*dropped, *not_asked], asked=orders.train)
+        batch, solved = solve_replies(self._method, collected, hearing, schedule.round, float(state.theta.norm()))
+        state.cost.add_time("solve", since)
+        self._step_search.begin(batch, solved, collected, hearing, [*dropped, *not_asked], asked=schedule.train)
 
-    def _settle(self, pending: PendingStep, orders: Orders, collected: Collected) -> bool:
+    def _judge_pending(self, pending: PendingStep, schedule: Schedule, collected: Collected) -> bool:
         """Have the pending step judged; True if its round ended with it, so that replies go into the next."""
         needed = max(math.ceil(self._settings.guarantee.voters * len(pending.clients) - 1e-9), 1)
         if len(collected.probes) >= needed:
-            return self._trials.judge(pending, orders, collected)
-        self._state.tally.leave_out(collected.dropped.values())
-        if not self._gave_up():
+            return self._step_search.judge(pending, schedule, collected)
+        self._state.cost.add_dropped(collected.dropped.values())
+        if not self._drop_unjudged():
             what = f"{len(collected.probes)} of {len(pending.clients)} participants of round {pending.round}"
-            self._short_of(f"{what} answered again; {needed} must judge its step", collected.dropped)
+            self._fall_short(f"{what} answered again; {needed} must judge its step", collected.dropped)
         return False
 
-    def _gave_up(self) -> bool:
+    def _drop_unjudged(self) -> bool:
         """Drop a step that nobody is left to judge, where there are others to go on with; whether that was done."""
         pending, failures = self._state.pending, self._state.failures
         if pending is None or failures < min(UNJUDGED_ATTEMPTS, self._settings.retries):
             return False
-        if len(self._roster.free) < self._settings.min_clients:
+        if len(self._registry.available) < self._settings.min_clients:
             return False
         log(WARNING, "Too few participants of round %d came back; its step is dropped, the model stays", pending.round)
         self._state.go_on()
-        self._trials.abandon(pending)
+        self._step_search.abandon(pending)
         return True
 
-    def _short_of(
+    def _fall_short(
         self, what: str, dropped: Mapping[int, DroppedClient] | None = None, *, unusable: Iterable[int] = ()
     ) -> None:
         """Too few replies: the model stays, the exchange is repeated with another sample, but not for ever."""

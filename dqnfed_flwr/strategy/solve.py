@@ -4,51 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from logging import DEBUG, WARNING
 
 import numpy as np
 import torch
 from flwr.common.logger import log
-from torch import Tensor
 
 from dqnfed_flwr.linalg.gram import TRUSTED_CONDITION
 from dqnfed_flwr.linalg.scaling import one_blas_thread
 from dqnfed_flwr.methods._base import Method, RoundRows
-from dqnfed_flwr.steps import StepScale
-from dqnfed_flwr.strategy.hearing import Hearing, slack
-from dqnfed_flwr.strategy.intake import Collected
+from dqnfed_flwr.steps import Ladder
+from dqnfed_flwr.strategy.records import Collected, Hearing, PendingStep, Solved
+from dqnfed_flwr.telemetry.events import DroppedClient
 from dqnfed_flwr.types import ClientReply, Combination, Float64Array, RoundBatch
 
 NOT_FINITE = "not-finite"
 """Status of a solve whose step is too long for a number, as figures that a client made up can have it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Solved:
-    """A step and what is known of it.
-
-    Attributes
-    ----------
-    combination : Combination
-        The method's answer.
-    step : Tensor
-        [D].
-    norm : float
-        |step|.
-    slopes : Float64Array
-        g_k . step, of the K rows of the round and then of the `others` beside them.
-    """
-
-    combination: Combination
-    step: Tensor
-    norm: float
-    slopes: Float64Array
-
-    def scale(self, theta_norm: float, round_number: int) -> StepScale:
-        """What a step rule may know of the step, which leads from a model of this norm."""
-        found = self.combination
-        return StepScale(self.norm, found.length, theta_norm, round_number, found.hints, dim=self.step.numel())
 
 
 def solve_replies(
@@ -72,6 +44,7 @@ def make_batch(
     examples = np.array([reply.num_examples for reply in heard], dtype=np.float64)
     trusted = examples * [client not in hearing.apart for client in hearing.heard]
     weighed = trusted if trusted.any() else examples
+    names = heard[0].figures if heard else ()
     losses = np.array([reply.loss for reply in heard])
     cuts = np.array([hearing.cuts.get(client, 1.0) for client in hearing.heard])
     return RoundBatch(
@@ -81,34 +54,17 @@ def make_batch(
         shares=weighed / weighed.sum(),
         clients=hearing.heard,
         round=round_number,
-        figures=_figures(heard),
+        figures={name: np.array([reply.figures[name] for reply in heard]) for name in names},
         examples=examples,
-        slack=slack(losses, hearing.entitlement),
+        slack=np.maximum(hearing.entitlement - losses, 0.0),
         theta_norm=theta_norm,
     )
 
 
-def _figures(replies: Sequence[ClientReply]) -> dict[str, Float64Array]:
-    names = replies[0].figures if replies else {}
-    return {name: np.array([reply.figures[name] for reply in replies]) for name in names}
-
-
+@one_blas_thread()
 def solve(method: Method, batch: RoundBatch, rows: RoundRows) -> Solved:
-    """Ask the method, with a Gramian of the precision that its condition asks for, and sum the rows.
-
-    Parameters
-    ----------
-    method : Method
-        May keep state.
-    batch, rows
-        Of the round.
-    """
-    with one_blas_thread():
-        method.observe(batch, rows)
-        return _solve(method, batch, rows)
-
-
-def _solve(method: Method, batch: RoundBatch, rows: RoundRows) -> Solved:
+    """Ask the method, with a Gramian of the precision that its condition asks for, and sum the rows."""
+    method.observe(batch, rows)
     combination = method.combine(batch, rows)
     if not rows.basis.exact and _doubtful(combination, len(batch.clients)):
         log(DEBUG, "Condition %.1e: the Gramian is computed again in float64", combination.condition)
@@ -134,3 +90,58 @@ def _doubtful(combination: Combination, clients: int) -> bool:
     """Whether float32 blocks may not determine the solution: ill-conditioned, or not of full rank."""
     solved_for = clients - len(combination.excluded)
     return combination.condition > TRUSTED_CONDITION or 0 < combination.rank < solved_for
+
+
+def pending_step(
+    batch: RoundBatch,
+    solved: Solved,
+    collected: Collected,
+    hearing: Hearing,
+    dropped: Sequence[DroppedClient],
+    *,
+    asked: Sequence[int],
+) -> PendingStep:
+    """The step of a solve, not offered yet: everybody whose loss is known judges it.
+
+    `dropped` were left out before the solve; `asked` were asked for a row.
+    """
+    excluded = solved.combination.excluded
+    heard = tuple(client for client in hearing.heard if client not in excluded)
+    slopes = dict(zip((*hearing.heard, *hearing.unheard), solved.slopes.tolist(), strict=True))
+    place = {client: k for k, client in enumerate(batch.clients)}
+    binding = [place[client] for client in heard if not batch.served[place[client]]]
+    binding = binding or [place[client] for client in heard or hearing.heard]
+
+    def by_client(values: Float64Array, absent: float = 0.0) -> dict[int, float]:
+        return {client: float(values[place[client]]) if client in heard else absent for client in hearing.losses}
+
+    weights = solved.combination.weights[[hearing.slots[client] for client in batch.clients]]
+    return PendingStep(
+        round=batch.round,
+        step=solved.step,
+        ladder=Ladder(0.0),
+        scale=replace(solved.scale(batch.theta_norm, batch.round), contested=bool(hearing.claimants)),
+        asked=tuple(sorted(asked)),
+        clients=tuple(hearing.losses),
+        heard=heard,
+        losses=dict(hearing.losses),
+        slopes={client: slopes.get(client, 0.0) for client in hearing.losses},
+        rates=by_client(batch.rates, math.nan),
+        shares=by_client(batch.shares),
+        weights=by_client(weights),
+        combination=solved.combination,
+        gram=batch.gram[np.ix_(binding, binding)],
+        binding=tuple(batch.clients[k] for k in binding),
+        entitlement=hearing.entitlement,
+        voteless=hearing.voteless,
+        unreadable=hearing.unreadable,
+        aside=tuple(hearing.aside),
+        caught=tuple(hearing.muted),
+        dropped=[
+            *dropped,
+            *hearing.dropped,
+            *(DroppedClient(client, reason, "left out of the solve") for client, reason in excluded.items()),
+        ],
+        pairs_kept=sum(collected.trained[client].pairs_kept for client in heard),
+        pairs_rejected=sum(collected.trained[client].pairs_rejected for client in heard),
+    )

@@ -6,13 +6,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
+import torch
+from flwr.app import ArrayRecord
 from torch import Tensor
 
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.guarantee.overrule import Standing
-from dqnfed_flwr.strategy.pending import PendingStep
-from dqnfed_flwr.strategy.tally import Tally
-from dqnfed_flwr.wire import Buffers
+from dqnfed_flwr.strategy.records import PendingStep, RoundCost
+from dqnfed_flwr.wire import Buffers, decode_model
 
 RunStatus = Literal["running", "finished", "pareto-stationary", "line-search-failed", "early-stopped"]
 ENDED_EARLY = ("pareto-stationary", "line-search-failed")
@@ -21,20 +23,9 @@ ENDED_EARLY = ("pareto-stationary", "line-search-failed")
 
 @dataclass(slots=True)
 class BestModel:
-    """The model of best mean validation accuracy so far, for early stopping.
+    """The model of best validation `accuracy`, the mean over the clients, so far, for early stopping.
 
-    Attributes
-    ----------
-    round : int
-        After which it was the model.
-    accuracy : float
-        Mean over the clients.
-    theta : Tensor
-        [D].
-    buffers : Buffers
-        Its buffers.
-    since : int
-        Evaluations since then.
+    It was the model, `theta` [D] with its `buffers`, after `round`; there were `since` evaluations after that.
     """
 
     round: int
@@ -56,12 +47,12 @@ class Move:
 class RunState:
     """Where a run stands.
 
-    A step goes through `begin`, then `accept` or `withdraw`, then `settle`, or else `solve_anew`.
+    A step goes through `begin`, then `accept` or `reject`, then `end_round`, or else `solve_anew`.
 
     Attributes
     ----------
     round : int
-        Rounds settled.
+        Rounds done.
     exchange : int
         Exchanges sent.
     theta : Tensor
@@ -86,7 +77,7 @@ class RunState:
         What is remembered of clients.
     moves, unmoved : int
         Steps taken: the number of the model; and rounds since the last of them.
-    tally : Tally
+    cost : RoundCost
         Of the round that is under way.
     """
 
@@ -104,11 +95,18 @@ class RunState:
     standing: Standing = field(default_factory=Standing)
     moves: int = 0
     unmoved: int = 0
-    tally: Tally = field(default_factory=Tally)
+    cost: RoundCost = field(default_factory=RoundCost)
+
+    @classmethod
+    def at(cls, arrays: ArrayRecord, rounds: int = 0) -> RunState:
+        """The state of a run that has done so many rounds and exchanges, and is at the model that `arrays` hold."""
+        theta, _, buffers = decode_model(arrays)
+        model = torch.from_numpy(np.array(theta))
+        return cls(theta=model, candidate=model, buffers=buffers, round=rounds, exchange=rounds)
 
     @property
     def move(self) -> Move | None:
-        """The step that leads to `candidate`, where one does that clients are told of."""
+        """The step that leads to `candidate`, where there is one and clients need to know of it."""
         return self.last if self.pending is None else Move(self.pending.step, self.pending.ladder.factor)
 
     def fall_short(self, unusable: Iterable[int]) -> None:
@@ -131,20 +129,20 @@ class RunState:
         self.theta = self.candidate
         self.moves += 1
 
-    def withdraw(self) -> None:
+    def reject(self) -> None:
         """The candidate is no more; the model stays."""
         self.candidate = self.theta
 
-    def settle(self, pending: PendingStep, rounds: int) -> None:
+    def end_round(self, pending: PendingStep, rounds: int) -> None:
         """The round of the `pending` step is over, and with the last of `rounds` the run."""
-        self.round, self.pending, self.tally = pending.round, None, Tally()
+        self.round, self.pending, self.cost = pending.round, None, RoundCost()
         if self.round >= rounds:
             self.status = "finished"
 
     def solve_anew(self, pending: PendingStep) -> None:
         """The round of the `pending` step begins anew; what the step cost stays on its account."""
-        self.tally.misses += pending.misses
-        self.tally.leave_out(pending.dropped)
+        self.cost.misses += pending.misses
+        self.cost.add_dropped(pending.dropped)
         self.pending = None
 
     def watch(self, round_number: int, accuracy: float, patience: int) -> None:
@@ -175,5 +173,5 @@ def reopen(state: RunState, settings: Settings) -> PendingStep | None:
     if state.status != "running" or state.round < settings.rounds:
         return None
     dropped, state.pending, state.status = state.pending, None, "finished"
-    state.withdraw()
+    state.reject()
     return dropped

@@ -28,8 +28,8 @@ from dqnfed_flwr.methods._base import BAD_RATE, ZERO_GRADIENT
 from dqnfed_flwr.methods.dqn_fed import ReferenceName
 from dqnfed_flwr.methods.table import METHODS
 from dqnfed_flwr.models import MODELS
-from dqnfed_flwr.strategy import preflight
-from dqnfed_flwr.strategy.debts import LATE, OWING
+from dqnfed_flwr.strategy import compatibility
+from dqnfed_flwr.strategy.stragglers import LATE, OWING
 from dqnfed_flwr.telemetry.events import DERIVED, INFINITE, RoundEvent
 from tests.helpers.markdown import Block, anchors, blocks, links, names, rows, section
 from tests.helpers.settings_table import with_table
@@ -328,7 +328,7 @@ def test_every_reason_for_leaving_a_client_out_is_explained() -> None:
         SET_ASIDE,
         OWING,
         LATE,
-        *preflight.REASONS,
+        *compatibility.REASONS,
     }
 
 

@@ -138,7 +138,7 @@ def test_a_checkpoint_without_the_last_step_is_read_and_told_of(
         patch.setattr(CheckpointStore, "write", as_before)
         run({**settings, "rounds": 2})
     told: list[str] = []
-    monkeypatch.setattr("dqnfed_flwr.strategy.keeper.log", lambda level, text, *_: told.append(text))
+    monkeypatch.setattr("dqnfed_flwr.strategy.checkpointer.log", lambda level, text, *_: told.append(text))
     result = run({**settings, "rounds": 4}, resume=True)
     assert [event.round for event in result.events] == [1, 2, 3, 4]
     assert any("without the last step" in text for text in told)

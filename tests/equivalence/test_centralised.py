@@ -17,7 +17,7 @@ from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.models import build_model
 from dqnfed_flwr.params import ParamSpec
-from dqnfed_flwr.strategy.dqnfed import DQNFed
+from dqnfed_flwr.strategy.strategy import DQNFed
 from dqnfed_flwr.types import Float64Array
 from tests.helpers.nodes import app_over
 from tests.helpers.quadratics import Federation, Quadratic, spread_out, start_at, strategy

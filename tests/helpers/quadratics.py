@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dqnfed_flwr import wire
 from dqnfed_flwr.client.search_line import probe
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.strategy.dqnfed import DQNFed
+from dqnfed_flwr.strategy.strategy import DQNFed
 from dqnfed_flwr.types import ClientReply, Evaluation, Float64Array
 
 

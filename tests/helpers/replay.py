@@ -16,7 +16,7 @@ from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.engine.server_run import serve
 from dqnfed_flwr.errors import DQNFedError
-from dqnfed_flwr.strategy.trials import UNJUDGED
+from dqnfed_flwr.strategy.step_search import UNJUDGED
 from dqnfed_flwr.telemetry.events import RoundEvent
 
 

@@ -33,9 +33,8 @@ from dqnfed_flwr.config import Settings
 from dqnfed_flwr.data import load_client
 from dqnfed_flwr.engine.start import initial_model
 from dqnfed_flwr.linalg.gram import Basis
-from dqnfed_flwr.strategy.member import Member
-from dqnfed_flwr.strategy.preflight import common_form
-from dqnfed_flwr.strategy.roster import Roster
+from dqnfed_flwr.strategy.client_registry import ClientRegistry
+from dqnfed_flwr.strategy.compatibility import Member, common_form
 
 Main = Callable[[Sequence[str]], None]
 
@@ -81,7 +80,7 @@ def test_every_benchmark_is_in_the_readme() -> None:
 def test_fedavg_of_the_deployed_benchmark_starts_where_dqn_fed_does(payload: str) -> None:
     settings = Settings.from_mapping(deployed.shared_settings(payload, nodes=2, rounds=3))
     member = Member(1, 0, _fedavg_app.SAMPLES, _fedavg_app.CLASSES, load_client(settings, 0).input_shape)
-    with_form = cast(Roster, SimpleNamespace(form=common_form([member], settings.num_classes)))
+    with_form = cast(ClientRegistry, SimpleNamespace(form=common_form([member], settings.num_classes)))
     theta, _, _ = wire.decode_model(initial_model(settings, with_form))
     np.testing.assert_array_equal(_fedavg_app.first_model(deployed.MODELS[payload]), theta)
 

@@ -128,9 +128,9 @@ class FedCorr(Method):
         if self._stages.stage(self._round) == 3:
             self._last.settle(step, factor)
 
-    def retreat(self) -> bool:
+    def fall_back(self) -> bool:
         """What the last method says, in stage 3."""
-        return self._stages.stage(self._round) == 3 and self._last.retreat()
+        return self._stages.stage(self._round) == 3 and self._last.fall_back()
 
     def export_state(self) -> dict[str, NDArray[np.generic]]:
         """What is known of the clients, and the memory of the last method."""

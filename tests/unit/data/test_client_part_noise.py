@@ -10,7 +10,7 @@ from dqnfed_flwr.config import NoiseSettings, Settings
 from dqnfed_flwr.data import load_client
 from dqnfed_flwr.data.client_part import find_part, noise_level, with_noise
 from dqnfed_flwr.errors import ConfigError
-from dqnfed_flwr.strategy.orders import sample
+from dqnfed_flwr.strategy.schedule import sample
 
 CLASSES = 10
 LABELS = np.arange(4000) % CLASSES

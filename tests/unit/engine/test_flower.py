@@ -30,7 +30,7 @@ def test_the_app_that_is_laid_out_is_one_of_flowers(tmp_path: Path) -> None:
         "clientapp": "client_app.app:app",
     }
     laid_out = {path.relative_to(tmp_path / "app").as_posix() for path in (tmp_path / "app").rglob("*")}
-    assert {"server_app/app.py", "client_app/app.py", "dqnfed_flwr/strategy/dqnfed.py"} <= laid_out
+    assert {"server_app/app.py", "client_app/app.py", "dqnfed_flwr/strategy/strategy.py"} <= laid_out
     assert not any("__pycache__" in path for path in laid_out)
 
 

@@ -17,7 +17,7 @@ from dqnfed_flwr.engine.result import read_result
 from dqnfed_flwr.engine.run import Engine, as_settings, choose_jobs, run, run_in_process
 from dqnfed_flwr.errors import ConfigError, DataError, ModelError
 from dqnfed_flwr.run_files import CHECKPOINT, RUN
-from dqnfed_flwr.strategy import roster
+from dqnfed_flwr.strategy import client_registry
 from tests.helpers.clock import Clock
 from tests.helpers.runs import TINY
 
@@ -127,7 +127,7 @@ def test_a_client_whose_data_cannot_be_used_ends_the_run(tmp_path: Path, monkeyp
 @pytest.mark.parametrize("jobs", [1, 3])
 def test_the_first_refusal_is_the_error_of_the_run(jobs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
-    monkeypatch.setattr(roster, "log", lambda level, text, *values: told.append(text % values))
+    monkeypatch.setattr(client_registry, "log", lambda level, text, *values: told.append(text % values))
     with pytest.raises(DataError, match="unknown set 'nosuch'"):
         run({**TINY, "data": "nosuch"}, jobs=jobs)
     with pytest.raises(ModelError, match="unknown name 'mlpp'"):

@@ -31,7 +31,7 @@ from dqnfed_flwr.report.run_plots import plot_runs
 from dqnfed_flwr.report.table import summary_table
 from dqnfed_flwr.run_files import CHECKPOINT, EVENTS, MODEL, RUN
 from dqnfed_flwr.strategy.checkpoint import CheckpointStore
-from dqnfed_flwr.strategy.roster import Roster
+from dqnfed_flwr.strategy.client_registry import ClientRegistry
 from tests.helpers.runs import TINY, Stop, StopAfter
 
 
@@ -112,8 +112,8 @@ def test_trying_the_output_leaves_no_trace(tmp_path: Path) -> None:
     assert prepare_output(settings()) is None
 
 
-def met(shapes: list[str], classes: list[int], given: int = 0) -> Roster:
-    """A roster of clients whose data look like this."""
+def met(shapes: list[str], classes: list[int], given: int = 0) -> ClientRegistry:
+    """A registry of clients whose data look like this."""
     app = ClientApp()
 
     @app.query()
@@ -127,9 +127,9 @@ def met(shapes: list[str], classes: list[int], given: int = 0) -> Roster:
         }
         return Message(wire.encode_properties(properties), reply_to=message)
 
-    roster = Roster(len(shapes), 1, 5, given)
-    roster.wait(InProcessGrid(app, len(shapes), {}))
-    return roster
+    registry = ClientRegistry(len(shapes), 1, 5, given)
+    registry.wait(InProcessGrid(app, len(shapes), {}))
+    return registry
 
 
 @pytest.mark.parametrize(("given", "classes"), [(0, 7), (9, 9)])

@@ -16,7 +16,7 @@ from dqnfed_flwr.engine.result import read_result
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.errors import CheckpointError
 from dqnfed_flwr.strategy.checkpoint import read_record
-from dqnfed_flwr.strategy.origin import Origin
+from dqnfed_flwr.strategy.provenance import Provenance
 from tests.helpers.runs import TINY, Stop, StopAfter
 
 COMMITS = ("a1b2c3", "d4e5f6+")
@@ -56,7 +56,7 @@ def test_a_run_notes_its_data_and_its_commit(tmp_path: Path, commits: list[str |
     digest = fingerprint(str(tmp_path / "d.npz"))
     expected = {"fingerprint": digest, "commits": list(commits)}
     assert {key: noted(tmp_path).get(key) for key in expected} == expected
-    assert read_result(tmp_path / "run").origin == Origin(digest, (COMMITS[0],))
+    assert read_result(tmp_path / "run").provenance == Provenance(digest, (COMMITS[0],))
     record = read_record(tmp_path / "run" / "checkpoint.npz")
     assert {key: record.get(key) for key in expected} == expected
 
@@ -75,7 +75,7 @@ def test_a_result_of_an_earlier_version_is_read(tmp_path: Path) -> None:
     found = noted(tmp_path)
     del found["fingerprint"], found["commits"]
     (tmp_path / "run" / "run.json").write_text(json.dumps(found))
-    assert read_result(tmp_path / "run").origin == Origin()
+    assert read_result(tmp_path / "run").provenance == Provenance()
 
 
 def test_a_run_is_not_resumed_on_other_data(tmp_path: Path) -> None:
@@ -100,9 +100,11 @@ def test_a_resumed_run_names_the_commits_that_it_had(tmp_path: Path, commits: li
 
 
 def test_what_an_earlier_version_began_is_not_known() -> None:
-    now = Origin("0" * 16, (COMMITS[1],))
-    assert now.continuing({}) == Origin(None, (None, COMMITS[1]))
-    assert Origin(None, (None,)).continuing({"fingerprint": "0" * 16, "commits": [None]}) == Origin(None, (None,))
+    now = Provenance("0" * 16, (COMMITS[1],))
+    assert now.continuing({}) == Provenance(None, (None, COMMITS[1]))
+    assert Provenance(None, (None,)).continuing({"fingerprint": "0" * 16, "commits": [None]}) == Provenance(
+        None, (None,)
+    )
 
 
 def test_a_run_in_the_same_process_takes_the_data_as_they_are(tmp_path: Path) -> None:
@@ -110,5 +112,5 @@ def test_a_run_in_the_same_process_takes_the_data_as_they_are(tmp_path: Path) ->
     first = run(settings(tmp_path))
     write_data(tmp_path / "d.npz", 1)
     second = run(settings(tmp_path), overwrite=True)
-    assert second.origin.fingerprint != first.origin.fingerprint
+    assert second.provenance.fingerprint != first.provenance.fingerprint
     assert not np.allclose(second.theta, first.theta)

@@ -16,8 +16,8 @@ from benchmarks._lies import LIES, Known, Liars
 from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.guarantee.harm import ceiling
 from dqnfed_flwr.guarantee.overrule import OVERRULED
-from dqnfed_flwr.strategy.outcome import Outcome
-from dqnfed_flwr.strategy.trials import UNMOVED_ROUNDS
+from dqnfed_flwr.strategy.step_search import UNMOVED_ROUNDS
+from dqnfed_flwr.strategy.strategy import Outcome
 from dqnfed_flwr.types import FloatArray
 from tests.helpers.quadratics import Federation, Quadratic, spread_out, start_at, strategy
 

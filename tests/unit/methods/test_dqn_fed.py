@@ -182,19 +182,19 @@ def test_opposite_gradients_have_no_common_step(form: str) -> None:
 def test_a_retreat_is_one_sided_then_with_equal_cosines_and_ends_with_its_round() -> None:
     grads = np.array([[1.0, 0], [-0.5, 1]])
     method, one_sided = dqn_fed(reference="gradient"), dqn_fed(form="one-sided")
-    assert method.retreat()
+    assert method.fall_back()
     solved = decide(method, grads)
     assert solved.combination.notes == {"retreat": 1.0}
     assert np.array_equal(solved.step, decide(one_sided, grads).step)
-    assert method.retreat()
-    assert one_sided.retreat()
+    assert method.fall_back()
+    assert one_sided.fall_back()
     further = decide(method, grads)
     assert np.array_equal(further.step, decide(one_sided, grads).step)
     assert not np.array_equal(further.step, solved.step)
-    assert not method.retreat()  # nothing else is left
+    assert not method.fall_back()  # nothing else is left
     method.settle(solved.step, 0.0)
     assert "retreat" not in decide(method, grads).combination.notes
-    assert method.retreat()
+    assert method.fall_back()
     assert np.array_equal(decide(method, grads).step, solved.step)
 
 
@@ -204,16 +204,16 @@ def test_how_far_it_has_retreated_is_remembered_across_a_stop(retreats: int) -> 
     for form in ({"form": "one-sided"}, {"reference": "gradient"}):
         method, restored = dqn_fed(**form), dqn_fed(**form)
         for _ in range(retreats):
-            method.retreat()
+            method.fall_back()
         restored.restore_state({name: np.array(value) for name, value in method.export_state().items()})
         assert np.array_equal(decide(restored, grads).step, decide(method, grads).step)
-        assert restored.retreat() == method.retreat()
+        assert restored.fall_back() == method.fall_back()
 
 
 def test_a_state_of_an_earlier_version_has_not_fallen_back_to_equal_cosines() -> None:
     grads = np.array([[1.0, 0], [-0.5, 1]])
     method = dqn_fed(form="one-sided")
-    method.retreat()
+    method.fall_back()
     method.restore_state({})
     assert np.array_equal(decide(method, grads).step, decide(dqn_fed(form="one-sided"), grads).step)
 
@@ -221,12 +221,12 @@ def test_a_state_of_an_earlier_version_has_not_fallen_back_to_equal_cosines() ->
 def test_equal_cosines_take_their_length_from_the_median_rate() -> None:
     # Rates over norms are 4/2 and 3/1, 5/2 in the middle: that is the product with both unit gradients.
     method = dqn_fed(**{"form": "one-sided", "rate-spread": 0})
-    assert method.retreat()
+    assert method.fall_back()
     solved = decide(method, np.array([[2.0, 0], [0, 1]]), rates=[4, 3])
     np.testing.assert_allclose(solved.step, [2.5, 2.5], rtol=1e-14)
     assert solved.combination.notes == {"equal_cosines": 1.0}
     assert solved.combination.length == pytest.approx(12.5)
-    assert not method.retreat()  # once a round
+    assert not method.fall_back()  # once a round
     method.settle(solved.step, 1.0)
     again = decide(method, np.array([[2.0, 0], [0, 1]]), rates=[4, 3])
     np.testing.assert_allclose(again.step, [2.0, 3.0], rtol=1e-14)
@@ -238,7 +238,7 @@ def test_no_direction_has_a_larger_smallest_cosine(seed: int, rows: Rows) -> Non
     rng = np.random.default_rng(seed)
     grads = rows(rng, 5, 15)
     method = dqn_fed(form="one-sided")
-    method.retreat()
+    method.fall_back()
     solved = decide(method, grads, rates=rng.uniform(0.5, 2.0, 5))
     cosines = solved.slopes / np.linalg.norm(grads, axis=1) / solved.norm
     assert cosines.min() == pytest.approx(certificate(grads @ grads.T, range(5)).distance, rel=1e-9)
@@ -272,7 +272,7 @@ def test_equal_cosines_are_those_of_clients_above_their_entitlement() -> None:
 
 def test_where_all_are_served_equal_cosines_are_those_of_all() -> None:
     method = dqn_fed(**{"form": "one-sided", "rate-spread": 0})
-    method.retreat()
+    method.fall_back()
     solved = decide(method, np.array([[2.0, 0], [0, 1]]), rates=[4, 3], slack=[0.1, 0.2])
     np.testing.assert_allclose(solved.step, [2.5, 2.5], rtol=1e-14)
 
@@ -338,7 +338,7 @@ def test_the_unit_in_which_a_client_counts_its_loss_does_not_matter(
     for factors in (np.ones(5), unit):
         method = dqn_fed(**{"form": "one-sided", "rate-spread": 1e100})
         for _ in range(retreats):
-            method.retreat()
+            method.fall_back()
         solved = decide(method, grads * factors[:, None], rates=rates * factors)
         assert solved.combination.excluded == {}
         steps.append(np.asarray(solved.step))
@@ -367,7 +367,7 @@ def test_a_retreat_forgets_the_anchors_memory() -> None:
     method = dqn_fed(reference="momentum")
     method.settle(torch.ones(2, dtype=torch.float64), 1.0)
     assert "last" in method.export_state()
-    method.retreat()
+    method.fall_back()
     assert "last" not in method.export_state()
 
 

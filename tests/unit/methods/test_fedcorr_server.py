@@ -14,7 +14,8 @@ from dqnfed_flwr.methods._base import Method, RoundRows
 from dqnfed_flwr.methods.fedcorr import DECISION, LEVEL, LID, NOISE, RELABELLED, Stages
 from dqnfed_flwr.methods.fedcorr.server import NoiseEstimates
 from dqnfed_flwr.methods.table import make_method
-from dqnfed_flwr.strategy.solve import Solved, solve
+from dqnfed_flwr.strategy.records import Solved
+from dqnfed_flwr.strategy.solve import solve
 from dqnfed_flwr.types import Extras, Float64Array, RoundBatch
 
 CLIENTS = 6
@@ -204,7 +205,7 @@ def test_stage_three_is_the_last_method(last: str, rng: np.random.Generator) -> 
         assert mine.combination.status == plain.combination.status
         for each in (method, alone):
             each.settle(plain.step, 0.5)
-    assert method.retreat() == alone.retreat()
+    assert method.fall_back() == alone.fall_back()
 
 
 def test_what_clients_send_follows_the_stage() -> None:

@@ -15,13 +15,11 @@ from dqnfed_flwr.config import KNOWN, Settings
 from dqnfed_flwr.errors import CheckpointError
 from dqnfed_flwr.strategy import checkpoint
 from dqnfed_flwr.strategy.checkpoint import (
+    LONG,
     CheckpointStore,
     check_settings,
-    group,
     read_record,
-    ungroup,
 )
-from dqnfed_flwr.strategy.vectors import LONG
 
 RECORD: Mapping[str, Any] = {"version": "0.1.0", "round": 3, "settings": {"rounds": 5}}
 ARRAYS = {"theta": np.arange(3.0), "method/s0": np.ones(2, np.float32), "buffer/count": np.array(7)}
@@ -157,9 +155,3 @@ def test_what_does_not_change_the_mathematics_may_be_set_anew() -> None:
     free = [key for key, known in KNOWN.items() if known.on_resume]
     assert {"rounds", "output", "step.ladder"} < set(free)
     check_settings(Settings().flat(), {**Settings().flat(), **dict.fromkeys(free, "other")})
-
-
-def test_groups_are_told_apart_by_their_prefix() -> None:
-    arrays = {**group("method", {"a": np.array(1)}), **group("methods", {"a": np.array(2)})}
-    assert ungroup("method", arrays) == {"a": np.array(1)}
-    assert ungroup("buffer", arrays) == {}

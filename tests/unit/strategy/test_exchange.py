@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.errors import WireError
 from dqnfed_flwr.strategy import exchange
-from dqnfed_flwr.strategy.exchange import Answer, converse
+from dqnfed_flwr.strategy.exchange import Answer, send_and_receive
 from tests.helpers.clock import Clock
 
 NODES = [2, 3, 4, 5]
@@ -69,7 +69,9 @@ def outcome(answer: Answer) -> str:
 
 def talk(grid: InProcessGrid, deadline: float = 10, quorum: float = 1.0) -> dict[int, str]:
     answers = list(
-        converse(grid, {node: RecordDict() for node in NODES}, "train", group="1", deadline=deadline, quorum=quorum)
+        send_and_receive(
+            grid, {node: RecordDict() for node in NODES}, "train", group="1", deadline=deadline, quorum=quorum
+        )
     )
     assert sorted(answer.node for answer in answers) == NODES  # one for every node
     return {answer.node: outcome(answer) for answer in answers}
@@ -83,7 +85,7 @@ def test_it_closes_when_all_have_answered(clock: Clock) -> None:
 
 def test_answers_come_in_the_order_of_their_arrival_one_at_a_time(clock: Clock) -> None:
     grid = SlowGrid(clock, {2: 5, 3: 1, 4: 9, 5: 3})
-    answers = converse(grid, {node: RecordDict() for node in NODES}, "train", group="1", deadline=60)
+    answers = send_and_receive(grid, {node: RecordDict() for node in NODES}, "train", group="1", deadline=60)
     assert [answer.node for answer in answers] == [3, 5, 2, 4]
     assert grid.most_pulled == 1
 

@@ -19,9 +19,12 @@ from dqnfed_flwr.errors import QuorumError
 from dqnfed_flwr.guarantee.claims import CONTRADICTION
 from dqnfed_flwr.guarantee.overrule import APART_ROUNDS, MUTED, OVERRULED, SET_ASIDE, Standing
 from dqnfed_flwr.linalg.gram import Basis
-from dqnfed_flwr.strategy.hearing import LONGEST_NORM, Hearing, hold_hearing, slack
-from dqnfed_flwr.strategy.outcome import Outcome
+from dqnfed_flwr.methods._base import RoundRows
+from dqnfed_flwr.strategy.hearing import LONGEST_NORM, decide_hearing
+from dqnfed_flwr.strategy.records import Collected, Hearing, Schedule
 from dqnfed_flwr.strategy.solve import make_batch
+from dqnfed_flwr.strategy.state import RunState
+from dqnfed_flwr.strategy.strategy import Outcome
 from dqnfed_flwr.telemetry.events import RoundEvent
 from dqnfed_flwr.types import ClientReply, Float64Array, Probe
 from tests.helpers.attacks import ATTACKS
@@ -50,17 +53,15 @@ def hearing(
     if basis is None:
         basis = round_rows(values).basis
     slots = {client: client for client in range(len(values))}
-    return hold_hearing(
-        losses or dict.fromkeys(slots, 1.0),
-        basis,
-        slots,
-        caught or {},
-        standing if standing is not None else Standing(),
+    losses = losses or dict.fromkeys(slots, 1.0)
+    replies = dict.fromkeys(slots, ClientReply(1))
+    theta = torch.zeros(1)
+    return decide_hearing(
+        Collected(replies, replies, RoundRows(basis, tuple(slots)), losses=dict(losses), caught=dict(caught or {})),
+        Schedule({}, tuple(losses), (), (), round_number),
+        RunState(theta, theta, {}, standing=standing if standing is not None else Standing(), moves=model),
         Settings.from_mapping({"clients": len(values), "guarantee.entitlement": 0, **(settings or {})}),
-        round_number=round_number,
-        model=model,
         guaranteed=guaranteed,
-        asked=len(losses or slots),
     )
 
 
@@ -123,7 +124,9 @@ def test_the_entitlement_is_of_those_that_are_believed_and_never_rises() -> None
 
 
 def test_slack_is_what_is_left_to_the_entitlement() -> None:
-    assert slack(np.array([0.0, 0.5, 1.0, 3.0]), 1.0).tolist() == [1.0, 0.5, 0.0, 0.0]
+    replies = {k: ClientReply(1, loss=loss, rate=1.0) for k, loss in enumerate((0.0, 0.5, 1.0, 3.0))}
+    batch = make_batch(replies, everybody(replies, entitlement=1.0), round_rows(ALIKE), 1, 1.0)
+    assert batch.slack.tolist() == [1.0, 0.5, 0.0, 0.0]
 
 
 OPPOSED = [*ALIKE, [-1.0, 0.05]]

@@ -23,7 +23,7 @@ def state() -> RunState:
     state = RunState(theta=theta, candidate=theta, buffers={}, round=7, last=Move(theta, 1.0))
     state.begin(replace(PENDING), {"norm.count": np.array(12)})
     state.candidate = theta - 0.5 * PENDING.step
-    state.tally.exchanges = 3
+    state.cost.exchanges = 3
     return state
 
 
@@ -37,26 +37,26 @@ def test_a_step_on_trial_is_the_move_that_clients_hear_of(state: RunState) -> No
 @pytest.mark.parametrize("keep_move", [True, False])
 def test_an_accepted_candidate_is_the_model(state: RunState, keep_move: bool) -> None:
     state.accept(keep_move=keep_move)
-    state.settle(PENDING, 100)
+    state.end_round(PENDING, 100)
     assert state.theta.tolist() == [2.5, 3.5]
     assert state.theta is state.candidate
     assert state.moves == 1
-    assert (state.round, state.status, state.pending, state.tally.exchanges) == (8, "running", None, 0)
+    assert (state.round, state.status, state.pending, state.cost.exchanges) == (8, "running", None, 0)
     assert (state.move is not None) == keep_move
 
 
 def test_a_withdrawn_candidate_leaves_the_model(state: RunState) -> None:
-    state.withdraw()
-    state.settle(PENDING, 8)
+    state.reject()
+    state.end_round(PENDING, 8)
     assert state.candidate.tolist() == [3.0, 3.0]
     assert (state.round, state.status, state.move, state.moves) == (8, "finished", None, 0)
 
 
 def test_a_round_that_is_solved_anew_keeps_what_the_step_cost(state: RunState) -> None:
-    state.withdraw()
+    state.reject()
     state.solve_anew(PENDING)
     assert (state.round, state.pending, state.status) == (7, None, "running")
-    assert (state.tally.exchanges, state.tally.misses, state.tally.dropped) == (3, 2, [ABSENT])
+    assert (state.cost.exchanges, state.cost.misses, state.cost.dropped) == (3, 2, [ABSENT])
 
 
 def test_who_was_of_no_use_is_known_until_the_run_goes_on(state: RunState) -> None:

@@ -25,9 +25,9 @@ from dqnfed_flwr.errors import CheckpointError, ConfigError, QuorumError
 from dqnfed_flwr.guarantee.claims import CONTRADICTION
 from dqnfed_flwr.guarantee.overrule import OVERRULED, SET_ASIDE
 from dqnfed_flwr.methods._base import BAD_RATE, ZERO_GRADIENT
-from dqnfed_flwr.strategy import preflight
-from dqnfed_flwr.strategy.debts import LATE, OWING
+from dqnfed_flwr.strategy import compatibility
 from dqnfed_flwr.strategy.state import ENDED_EARLY
+from dqnfed_flwr.strategy.stragglers import LATE, OWING
 from dqnfed_flwr.telemetry import metric_files
 from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
 from dqnfed_flwr.telemetry.metric_files import RoundFile, RunMetrics, read_rounds, replace_file, run_name, short
@@ -475,7 +475,7 @@ def test_damaged_lines_of_rounds_are_passed_over(tmp_path: Path) -> None:
 def test_reasons_are_those_of_the_code() -> None:
     sources = "".join(path.read_text("utf-8") for path in PACKAGE.rglob("*.py"))
     raised = set(re.findall(r'WireError\(\s*"([a-z-]+)"', sources)) - {"bad-properties"}  # of a node, not of a client
-    unheard = {CONTRADICTION, OVERRULED, SET_ASIDE, OWING, LATE, *preflight.REASONS}
+    unheard = {CONTRADICTION, OVERRULED, SET_ASIDE, OWING, LATE, *compatibility.REASONS}
     assert set(REASONS) == raised | {ZERO_GRADIENT, BAD_RATE} | unheard
 
 

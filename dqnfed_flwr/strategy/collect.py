@@ -1,0 +1,183 @@
+"""Taking replies in: checked one by one as they arrive, rows straight into the basis."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from logging import WARNING
+
+import numpy as np
+import torch
+from flwr.app import MessageType, RecordDict
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+
+from dqnfed_flwr import wire
+from dqnfed_flwr.config import Settings
+from dqnfed_flwr.errors import WireError
+from dqnfed_flwr.guarantee.claims import two_losses
+from dqnfed_flwr.guarantee.harm import holds
+from dqnfed_flwr.linalg.gram import Basis
+from dqnfed_flwr.methods._base import Method, RoundRows
+from dqnfed_flwr.strategy.client_registry import ClientRegistry
+from dqnfed_flwr.strategy.compatibility import Member
+from dqnfed_flwr.strategy.exchange import Answer, send_and_receive
+from dqnfed_flwr.strategy.records import Collected, Schedule
+from dqnfed_flwr.strategy.schedule import needs_step
+from dqnfed_flwr.strategy.state import RunState
+from dqnfed_flwr.telemetry.events import DroppedClient
+from dqnfed_flwr.types import ClientReply, ClientTask
+from dqnfed_flwr.wire import Buffers, ReplyForm
+
+LONGEST_ROW = math.sqrt(torch.finfo(torch.float32).max)
+"""Norm of a row, some 1.8e19, up to which sums of rows are finite in float32, and products of products in float64."""
+
+
+class ReplyCollector:
+    """Runs exchanges for one federation, in which clients train a model like `theta` [D] and its `buffers`."""
+
+    def __init__(self, settings: Settings, theta: torch.Tensor, buffers: Buffers, method: Method) -> None:
+        self._settings = settings
+        self._method, self._dim = method, theta.numel()
+        self._buffers = buffers if settings.trains_buffers else {}
+        method.extras(self._dim)  # a method that this model does not suit says so before anything is sent
+        self._basis = Basis(
+            settings.sampled + method.reference_rows, self._dim, theta.dtype, references=method.reference_rows
+        )
+
+    def exchange(self, grid: Grid, schedule: Schedule, state: RunState, registry: ClientRegistry) -> Collected:
+        """Send the candidate of `state` out with `schedule` and take the replies in.
+
+        Costs are added to `state.cost`, and who owes a reply when it closes is noted in `registry.stragglers`.
+        """
+        since, members, stragglers = time.perf_counter(), registry.members, registry.stragglers
+        stragglers.start_exchange()
+        contents = self.contents(schedule, state)
+        nodes = {members[client].node_id: client for client in contents}
+        answers = send_and_receive(
+            grid,
+            {node: contents[client] for node, client in nodes.items()},
+            {node: message_type(schedule.tasks[client]) for node, client in nodes.items()},
+            group=str(schedule.round),
+            deadline=self._settings.deadline,
+            quorum=self._settings.quorum,
+            meanwhile=lambda end: stragglers.drain(grid, end),
+        )
+
+        def heard() -> Iterator[tuple[int, Answer]]:
+            for answer in answers:
+                stragglers.record(answer, nodes[answer.node])
+                yield nodes[answer.node], answer
+
+        collected = self.receive(heard(), schedule, state, members)
+        state.exchange += 1
+        state.cost.exchanges += 1
+        state.cost.bytes_down += sum(wire.payload(content) for content in contents.values())
+        state.cost.add_time("exchange", since)
+        return collected
+
+    def contents(self, schedule: Schedule, state: RunState) -> dict[int, RecordDict]:
+        """What each client is sent, by client."""
+        theta = state.candidate.numpy()
+        plain = wire.encode_model(theta, state.buffers)
+        line = plain
+        if (move := state.move) is not None:
+            line = wire.encode_model(theta, state.buffers, move.step.numpy())
+        return {
+            client: wire.encode_task(task, line if needs_step(task, self._settings) else plain)
+            for client, task in schedule.tasks.items()
+        }
+
+    def receive(
+        self,
+        answers: Iterable[tuple[int, Answer]],
+        schedule: Schedule,
+        state: RunState,
+        members: Mapping[int, Member],
+    ) -> Collected:
+        """Check the answers, given with their client, one by one; rows go into the basis as they come.
+
+        Each is compared with itself, and with the samples that its node registered with.
+        """
+        self._basis.clear()
+        found = Collected({}, {}, RoundRows(self._basis, ()))
+        for client, answer in answers:
+            task = schedule.tasks[client]
+            try:
+                content = answer.content()
+                state.cost.bytes_up += wire.payload(content)
+                if (loss := wire.decode_loss(content, task)) is not None:
+                    found.losses[client] = loss
+                if probe := wire.decode_probe(content, task):
+                    found.probes[client] = probe
+                reply = found.answered[client] = self._take(content, client, schedule)
+                if words := self._contradiction(reply, task, members[client].num_examples):
+                    found.caught[client] = words
+            except WireError as error:
+                found.dropped[client] = DroppedClient(client, error.reason, error.detail)
+                log(WARNING, "Client %d is left out: %s", client, error)
+        found.sort()
+        found.trained = {client: reply for client, reply in found.answered.items() if client in schedule.train}
+        found.rows = self._rows(found.trained, schedule)
+        return found
+
+    def _contradiction(self, reply: ClientReply, task: ClientTask, registered: int) -> str:
+        """What a reply says against itself, or against what its node registered; empty if nothing."""
+        if registered < reply.num_examples:
+            return f"{reply.num_examples} samples; the node registered {registered}"
+        if reply.probe is None or self._settings.rule != "probed":
+            return ""
+        loss = reply.probe.loss
+        if reply.probe.holds != holds(loss, task.factor, task, self._settings.step.armijo):
+            said = "holds" if reply.probe.holds else "fails"
+            return f"it says that its test {said} where its loss goes from {task.reference_loss:.6g} to {loss:.6g}"
+        return two_losses("its probe has loss", loss, "its gradient's pass", reply.loss) if task.train else ""
+
+    def _take(self, content: RecordDict, client: int, schedule: Schedule) -> ClientReply:
+        form = ReplyForm(self._dim, self._buffers, self._method.round_extras(schedule.round, self._dim))
+        reply = wire.decode_reply(content, schedule.tasks[client], form)
+        if reply.row is None:
+            return reply
+        slot = schedule.train.index(client)
+        self._basis.put(slot, reply.row)
+        if not self._basis.squared_norm(slot) <= LONGEST_ROW**2:
+            self._basis.drop(slot)
+            raise WireError("not-finite", f"the gradient holds NaN or Inf, or is longer than {LONGEST_ROW:.2g}")
+        for name, vector in reply.vectors.items():
+            if not np.isfinite(vector).all():
+                self._basis.drop(slot)
+                raise WireError("not-finite", f"{name!r} holds NaN or Inf")
+        return replace(reply, row=None)
+
+    def _rows(self, trained: Mapping[int, ClientReply], schedule: Schedule) -> RoundRows:
+        slots = tuple(schedule.train.index(client) for client in trained)
+        names = self._method.round_extras(schedule.round, self._dim).vectors if trained else ()
+        vectors = {name: tuple(reply.vectors[name] for reply in trained.values()) for name in names}
+        return RoundRows(self._basis, slots, vectors)
+
+
+def message_type(task: ClientTask) -> str:
+    """Flower's type of the message that carries `task`: `train` if a gradient is asked for, else `evaluate`."""
+    return MessageType.TRAIN if task.train else MessageType.EVALUATE
+
+
+def mean_buffers(replies: Mapping[int, ClientReply], buffers: Buffers) -> Buffers:
+    """Buffers averaged by sample share; whole-number ones (counters) are rounded to their dtype.
+
+    Parameters
+    ----------
+    replies : Mapping[int, ClientReply]
+        Of the clients that trained; at least one. They bring no buffers where local work leaves them alone.
+    buffers : Buffers
+        The names, and what stays where none are brought.
+    """
+    if not next(iter(replies.values())).buffers:
+        return buffers
+    total = sum(reply.num_examples for reply in replies.values())
+    averaged = {}
+    for name, current in buffers.items():
+        mean = sum(reply.buffers[name].astype(np.float64) * (reply.num_examples / total) for reply in replies.values())
+        averaged[name] = np.asarray(np.rint(mean) if current.dtype.kind in "iub" else mean).astype(current.dtype)
+    return averaged

@@ -1,0 +1,203 @@
+"""Before the first round: what a node says of itself, and whether its data and model fit the others'."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from dqnfed_flwr import wire
+from dqnfed_flwr.errors import DataError, WireError
+from dqnfed_flwr.version import UNKNOWN, package_version
+
+LARGEST_NUMBER, LARGEST_DIM, LONGEST_WORD, MOST_CLASSES = 2**31 - 1, 2**53, 100, 10**6
+"""The largest partition number and D, the longest word and the most classes that are believed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A node that answered the query.
+
+    Attributes
+    ----------
+    node_id : int
+        Flower's id; changes when a node without a key comes back.
+    client : int
+        Its partition number, by which everything here is ordered.
+    num_examples, num_classes : int
+        Of its data.
+    input_shape : tuple[int, ...]
+        Of a sample as the model sees it.
+    input_kind : str
+        `images`, `features` or `tokens`; empty where the node does not say.
+    dim : int
+        D of its model; 0 where it does not say.
+    version : str
+        Of its app; empty or `UNKNOWN` where it cannot tell.
+    feature_scale : float
+        The power of ten that |x| reaches in its samples; 0 where it does not say, or where x are whole numbers.
+    """
+
+    node_id: int
+    client: int
+    num_examples: int
+    num_classes: int
+    input_shape: tuple[int, ...]
+    input_kind: str = ""
+    dim: int = 0
+    version: str = ""
+    feature_scale: float = 0.0
+
+
+def read_member(node: int, properties: Mapping[str, object]) -> Member:
+    """Read what a node answered to the query; nothing in its `properties` is trusted.
+
+    Raises
+    ------
+    WireError
+        With reason `bad-properties`, if something is missing or out of bounds.
+    """
+
+    def whole(key: str, least: int, most: int) -> int:
+        value = int(str(properties[key]))
+        if not least <= value <= most:
+            raise ValueError(f"{key} is {value}; need a whole number from {least} to {most}")
+        return value
+
+    try:
+        return Member(
+            node_id=node,
+            client=whole("partition", 0, LARGEST_NUMBER),
+            num_examples=whole("num-examples", 1, wire.MAX_EXAMPLES),
+            num_classes=whole("num-classes", 1, MOST_CLASSES),
+            input_shape=tuple(int(side) for side in str(properties["input-shape"])[:LONGEST_WORD].split(",")),
+            input_kind=str(properties.get("input-kind", ""))[:LONGEST_WORD],
+            dim=whole("dim", 0, LARGEST_DIM) if "dim" in properties else 0,
+            version=str(properties.get("version", ""))[:LONGEST_WORD],
+            feature_scale=_finite(properties.get("feature-scale")),
+        )
+    except (KeyError, ValueError) as error:
+        raise WireError("bad-properties", f"{error} in {sorted(properties)[:12]}") from None
+
+
+def _finite(value: object) -> float:
+    """A number for a word of advice; 0 for whatever is none, which turns nobody away."""
+    return value if isinstance(value, float) and math.isfinite(value) else 0.0
+
+
+OTHER_FORM, OTHER_VERSION = "other-form", "other-version"
+REASONS = (OTHER_FORM, OTHER_VERSION)
+MOST_NAMED = 8
+LARGE_FEATURE = 100.0
+"""Size of features, in units of standardised ones, beyond which a step that fits some weights is wild for others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What all members have in common.
+
+    Attributes
+    ----------
+    input_shape : tuple[int, ...]
+        Of a sample as the model sees it.
+    input_kind : str
+        `images`, `features` or `tokens`; empty where no node said.
+    num_classes : int
+        Of the model; a member's data may lack some.
+    dim : int
+        D of the model for so many classes; 0 where no node said.
+    """
+
+    input_shape: tuple[int, ...]
+    input_kind: str
+    num_classes: int
+    dim: int = 0
+
+
+def common_form(members: Collection[Member], num_classes: int) -> Form:
+    """The form that most members have.
+
+    Parameters
+    ----------
+    members : Collection[Member]
+        At least one.
+    num_classes : int
+        The operator's word; 0 takes the count that more than half of the members with that form name.
+
+    Raises
+    ------
+    DataError
+        If no form of a sample has a majority over the next, or no count of classes one over all others.
+    """
+    samples = Counter((member.input_shape, member.input_kind) for member in members).most_common()
+    if len(samples) > 1 and samples[0][1] == samples[1][1]:
+        raise DataError(
+            f"clients disagree on the shape of a sample: {sorted(samples)}, each with its number of clients; one model "
+            "cannot serve both. Give the nodes data of one form, or start more nodes with the right one"
+        )
+    shape, kind = samples[0][0]
+    alike = [member for member in members if (member.input_shape, member.input_kind) == (shape, kind)]
+    classes = num_classes or _majority([member.num_classes for member in alike])
+    dims = [member.dim for member in alike if member.dim and member.num_classes == classes]
+    return Form(shape, kind, classes, max(dims, key=lambda dim: (dims.count(dim), dim), default=0))
+
+
+def incompatibility(member: Member, form: Form | None) -> tuple[str, str] | None:
+    """Why a node cannot take part, as a reason and a text for the operator; None if it can.
+
+    Parameters
+    ----------
+    member : Member
+        What the node says of itself; what it does not say is not held against it.
+    form : Form | None
+        Of the federation; None as long as it is not known.
+    """
+    mine = package_version()
+    if member.version not in ("", UNKNOWN, mine) and mine != UNKNOWN:
+        return OTHER_VERSION, f"the node runs dqnfed-flwr {member.version}, the server {mine}; install {mine} there"
+    if form is None:
+        return None
+    if (member.input_shape, member.input_kind) != (form.input_shape, form.input_kind):
+        return OTHER_FORM, (
+            f"its samples are {_sample(member)}, those of the federation {_sample(form)}; give the node data of that "
+            "form (node-config data=...)"
+        )
+    if member.num_classes > form.num_classes:
+        return OTHER_FORM, (
+            f"its data have {member.num_classes} classes, the federation's model {form.num_classes}; mend its labels, "
+            f"or set num-classes to {member.num_classes}"
+        )
+    if member.num_classes == form.num_classes and form.dim and member.dim not in (0, form.dim):
+        return OTHER_FORM, (
+            f"its model has {member.dim} values, that of the federation {form.dim}; install the same model on all nodes"
+        )
+    return None
+
+
+def scale_warning(members: Collection[Member]) -> str:
+    """A word about features that models hardly learn from as they are; empty where there are none."""
+    wild = [member for member in members if member.feature_scale >= LARGE_FEATURE]
+    if not wild:
+        return ""
+    largest = max(member.feature_scale for member in wild)
+    names = ", ".join(str(member.client) for member in wild[:MOST_NAMED]) + (", ..." if len(wild) > MOST_NAMED else "")
+    return (
+        f"features of {largest:.6g} or more on {len(wild)} of {len(members)} clients ({names}): scale them (mean 0, "
+        "deviation 1), alike on all"
+    )
+
+
+def _majority(counts: Collection[int]) -> int:
+    """The number of classes that more than half name: it is the size of everybody's model, and no matter of a few."""
+    count, named = Counter(counts).most_common(1)[0]
+    if 2 * named <= len(counts):
+        raise DataError(
+            f"clients disagree on the number of classes: {dict(sorted(Counter(counts).items()))}, each with its number "
+            "of clients, and none is named by more than half. Set num-classes to that of the model"
+        )
+    return count
+
+
+def _sample(of: Member | Form) -> str:
+    return f"{of.input_kind or 'samples'} of shape {of.input_shape}"

@@ -1,0 +1,147 @@
+"""Who is asked for what in the next exchange."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from functools import partial
+
+import numpy as np
+
+from dqnfed_flwr.config import Settings
+from dqnfed_flwr.methods._base import Method
+from dqnfed_flwr.strategy.records import Schedule
+from dqnfed_flwr.strategy.state import RunState
+from dqnfed_flwr.types import ClientTask
+
+
+def schedule_exchange(
+    state: RunState, settings: Settings, clients: list[int], num_classes: int, method: Method
+) -> Schedule:
+    """Plan the exchange that carries `state.candidate`.
+
+    The participants of the pending step probe it, a new sample trains, and everybody evaluates where it is due. Where
+    an exchange is repeated for want of usable replies, another sample is drawn, without those who gave none.
+
+    Parameters
+    ----------
+    state, settings
+        Of the run; neither is changed.
+    clients : list[int]
+        Members present.
+    num_classes : int
+        Classes of the federation's model.
+    method : Method
+        Decides last who trains, and gives the directives of those who do.
+    """
+    pending = state.pending
+    train_round = state.round + (2 if pending else 1)
+    train: tuple[int, ...] = ()
+    if train_round <= settings.rounds:
+        offered = method.offered(train_round, settings.sampled)
+        drawn = _sample_anew(clients, offered, state, settings, train_round)
+        train = _select(method, train_round, drawn, state)
+    probe = tuple(client for client in pending.clients if client in clients) if pending else ()
+    evaluate = tuple(sorted(clients)) if pending and _due(pending.round, settings) else ()
+    tasks = _tasks(state, train_round, train, probe, evaluate, num_classes)
+    tasks |= {client: replace(tasks[client], directives=method.directives(train_round, client)) for client in train}
+    return Schedule(tasks, train, probe, evaluate, train_round)
+
+
+def schedule_evaluation(state: RunState, clients: list[int], num_classes: int) -> Schedule:
+    """Plan an exchange that only evaluates the model as it stands, before the round that would follow."""
+    following = state.round + 1
+    return Schedule(_tasks(state, following, (), (), clients, num_classes), (), (), tuple(clients), following)
+
+
+def needs_step(task: ClientTask, settings: Settings) -> bool:
+    """Whether the client needs the step as well as the candidate: for other rungs, or to get back to theta^{t-1}."""
+    rungs = task.probe and (task.grow or task.halvings > 0 or len(task.rungs) > 0)
+    return task.factor > 0 and (rungs or (task.train and training_needs_step(settings)))
+
+
+def training_needs_step(settings: Settings) -> bool:
+    """Whether clients that train need the step that led to the model, whoever took it."""
+    curvature = settings.curvature
+    recomputed = curvature.kind == "secant" and curvature.previous == "recomputed"
+    return settings.wants_step or (recomputed and settings.reads_curvature)
+
+
+def _sample_anew(
+    clients: list[int], count: int, state: RunState, settings: Settings, round_number: int
+) -> tuple[int, ...]:
+    """The round's sample; after failed attempts without those of all of them, else of the last, if enough are left.
+
+    Where everybody is asked there are no others, and all are asked again.
+    """
+    attempts = state.unusable
+    every = [client for out in attempts for client in out]
+    draw = partial(sample, count=count, seed=settings.seed, round_number=round_number, attempts=every)
+    if attempts and count < len(clients):
+        for out in (every, attempts[-1]):
+            others = [client for client in clients if client not in out]
+            if len(others) >= settings.min_clients:
+                return draw(others)
+    return draw(clients)
+
+
+def _select(method: Method, round_number: int, drawn: tuple[int, ...], state: RunState) -> tuple[int, ...]:
+    """Who of `drawn` trains; where the method asks only such as gave nothing usable in this round, others instead."""
+    train = method.select(round_number, drawn)
+    failed = {client for out in state.unusable for client in out}
+    if failed.issuperset(train):
+        return method.select(round_number, tuple(client for client in drawn if client not in failed)) or train
+    return train
+
+
+def sample(
+    clients: list[int], count: int, *, seed: int, round_number: int, attempts: Sequence[int] = ()
+) -> tuple[int, ...]:
+    """`count` of `clients` without replacement, rising; the same for a seed and a round in every process.
+
+    With `attempts`, whatever they are, it is another draw, which has nothing to do with the first.
+    """
+    if count >= len(clients):
+        return tuple(sorted(clients))
+    generator = np.random.default_rng([seed, round_number, *attempts])
+    return tuple(sorted(int(client) for client in generator.choice(sorted(clients), count, replace=False)))
+
+
+def _due(round_number: int, settings: Settings) -> bool:
+    every = settings.evaluate_every
+    return round_number == settings.rounds or bool(every and round_number % every == 0)
+
+
+def _tasks(
+    state: RunState,
+    round_number: int,
+    train: Sequence[int],
+    probe: Sequence[int],
+    evaluate: Sequence[int],
+    num_classes: int,
+) -> dict[int, ClientTask]:
+    """What each client is asked for, by client, rising."""
+    pending, tasks = state.pending, {}
+    for client in sorted({*train, *probe, *evaluate}):
+        task = ClientTask(
+            exchange=state.exchange + 1,
+            round=round_number,
+            train=client in train,
+            probe=client in probe,
+            evaluate=client in evaluate,
+            num_classes=num_classes,
+        )
+        if pending is not None:
+            task = replace(task, factor=pending.ladder.factor)
+        elif task.train and state.last:
+            task = replace(task, factor=state.last.factor)
+        if pending is not None and task.probe:
+            task = replace(
+                task,
+                **asdict(pending.ladder),
+                reference_loss=pending.losses[client],
+                entitlement=pending.entitlement,
+                slope=pending.slopes[client],
+            )
+        tasks[client] = task
+    return tasks

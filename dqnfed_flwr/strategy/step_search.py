@@ -1,0 +1,290 @@
+"""What becomes of a step: offered as a candidate, judged by its participants, taken, cut, relaxed or given up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from logging import INFO, WARNING
+
+import numpy as np
+from flwr.common.logger import log
+from torch import Tensor
+
+from dqnfed_flwr.config import Settings
+from dqnfed_flwr.guarantee.harm import resolution
+from dqnfed_flwr.methods._base import Method
+from dqnfed_flwr.params import line_point
+from dqnfed_flwr.steps import Ladder, StepRule, StepScale, Verdict, hardly_moves, mean_loss_falls
+from dqnfed_flwr.strategy.client_registry import ClientRegistry
+from dqnfed_flwr.strategy.collect import mean_buffers
+from dqnfed_flwr.strategy.events import round_event
+from dqnfed_flwr.strategy.hearing import catch_liars, overrule_refusals
+from dqnfed_flwr.strategy.records import Collected, Hearing, PendingStep, Schedule, Solved
+from dqnfed_flwr.strategy.schedule import training_needs_step
+from dqnfed_flwr.strategy.solve import NOT_FINITE, pending_step
+from dqnfed_flwr.strategy.state import RunState
+from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
+from dqnfed_flwr.types import ClientReply, Probe, RoundBatch
+
+STATIONARY, UNJUDGED, NO_STEP, LINE_SEARCH_FAILED = "stationary", "unjudged", "no-step", "line-search-failed"
+CONTESTED = "contested"
+CONTESTED_TRIES = 2
+"""Candidates of a contested round; if somebody refuses the last one too, the model stays for this round."""
+UNMOVED_ROUNDS = 6
+"""Rounds in a row without a step, after which a run in which clients may lie is at its end."""
+RELAXED_BACKOFF = 0.25
+"""A relaxed step that does not lower the mean loss is cut to this share."""
+
+
+class StepSearch:
+    """Tries the steps of a run, one after the other, by the losses of their participants.
+
+    Parameters
+    ----------
+    settings, state, method, rule, registry
+        Of the run; `state` is changed in place.
+    on_round : Callable[[RoundEvent], None]
+        Called with the event of every round that is over.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        state: RunState,
+        method: Method,
+        rule: StepRule,
+        registry: ClientRegistry,
+        on_round: Callable[[RoundEvent], None],
+    ) -> None:
+        self._settings, self._state, self._method, self._rule = settings, state, method, rule
+        self._registry, self._on_round = registry, on_round
+
+    def begin(
+        self,
+        batch: RoundBatch,
+        solved: Solved,
+        collected: Collected,
+        hearing: Hearing,
+        dropped: list[DroppedClient],
+        *,
+        asked: Sequence[int],
+    ) -> None:
+        """Make the step of a solve the pending one and offer it, or end the round where there is none to try.
+
+        The arguments are those of `pending_step`. The buffers of those who are heard become the model's.
+        """
+        pending = pending_step(batch, solved, collected, hearing, dropped, asked=asked)
+        if self._settings.step.on_stationary == "relax":
+            pending.fallback = collected.rows_of(hearing.heard, ()).combine(batch.shares)
+        heard = {client: collected.trained[client] for client in hearing.heard}
+        self._state.begin(pending, mean_buffers(heard, self._state.buffers))
+        if solved.norm > 0:
+            ladder = self._rule.propose(self._scale_of(pending))
+            pending.first = ladder.factor
+            self._offer(pending, ladder)
+        elif solved.combination.status == NOT_FINITE:
+            self._give_up(pending, NOT_FINITE)
+        elif _rests_on_nothing(solved, collected, batch):
+            self._give_up(pending, NO_STEP)
+        else:
+            self._no_common_step(pending)
+
+    def judge(self, pending: PendingStep, schedule: Schedule, collected: Collected) -> bool:
+        """Judge the candidate, and take it, cut it, or give the step up.
+
+        `schedule` is that of the exchange that carried the candidate, `collected` what it brought, a probe at least.
+
+        Returns
+        -------
+        bool
+            Whether the candidate is the model now, so that the rows collected there are of use.
+        """
+        votes = pending.votes(collected.probes)
+        if self._take_votes(pending, votes, collected.caught):
+            if pending.ladder.factor < pending.first:
+                self._miss(pending, collected)  # those for whom the factor was cut have no vote any more
+                self._offer(pending, self._rule.retry(pending.first))
+                return False
+            votes = pending.votes(collected.probes)
+        verdict = self._verdict(pending, votes)
+        if verdict.accepted:
+            self._take(pending, verdict.factor, schedule, collected)
+            return True
+        self._miss(pending, collected)
+        if pending.scale.contested and pending.misses >= CONTESTED_TRIES:
+            self._state.reject()
+            self._give_up(pending, CONTESTED)
+        elif verdict.stationary and self._take_votes(pending, votes, {}, last_chance=True):
+            self._offer(pending, self._rule.retry(pending.first))
+        elif verdict.stationary:
+            self._state.reject()
+            self._no_common_step(pending)
+        else:
+            self._offer(pending, self._rule.retry(verdict.factor))
+        return False
+
+    def _miss(self, pending: PendingStep, collected: Collected) -> None:
+        pending.misses += 1
+        self._state.cost.add_dropped(collected.dropped.values())
+
+    def _take_votes(
+        self, pending: PendingStep, votes: Mapping[int, Probe], caught: Mapping[int, str], *, last_chance: bool = False
+    ) -> bool:
+        """Take votes away, where the rule makes a step depend on them; True if any was taken."""
+        if pending.relaxed or self._settings.rule not in ("probed", "search"):
+            return False
+        standing = self._state.standing
+        changed = catch_liars(pending, votes, caught, standing, last_chance=last_chance)
+        if self._settings.rule == "search":
+            return changed
+        left = pending.votes(votes)
+        guarantee = self._settings.guarantee
+        return overrule_refusals(pending, left, standing, guarantee, last_chance=last_chance) or changed
+
+    def abandon(self, pending: PendingStep) -> None:
+        """End the round without the step, which nobody is left to judge; the model stays."""
+        self._state.reject()
+        self._give_up(pending, UNJUDGED)
+
+    def _offer(self, pending: PendingStep, ladder: Ladder) -> None:
+        """Make theta - factor * step the candidate, on the line through the candidate before."""
+        since, state = time.perf_counter(), self._state
+        state.candidate = line_point(state.candidate, pending.step, pending.ladder.factor, ladder.factor)
+        pending.ladder = ladder
+        state.cost.add_time("step", since)
+
+    def _verdict(self, pending: PendingStep, probes: Mapping[int, Probe]) -> Verdict:
+        if not pending.relaxed:
+            return self._rule.judge(pending.ladder, probes, self._scale_of(pending))
+        factor = pending.ladder.factor
+        if mean_loss_falls(probes, pending.losses, pending.shares):
+            return Verdict(accepted=True, factor=factor)
+        smaller = RELAXED_BACKOFF * factor
+        if hardly_moves(smaller, pending.scale, self._settings.step.min_move):
+            return Verdict(accepted=False, factor=0.0, stationary=True)
+        return Verdict(accepted=False, factor=smaller)
+
+    def _scale_of(self, pending: PendingStep) -> StepScale:
+        """What the rule may know of a step: its scale, losses and slopes of the participants, and how many may lie."""
+        doubters = self._settings.guarantee.liars(len(pending.asked))
+        return replace(pending.scale, losses=pending.losses, slopes=pending.slopes, doubters=doubters)
+
+    def _take(self, pending: PendingStep, factor: float, schedule: Schedule, collected: Collected) -> None:
+        """The candidate is the model."""
+        self._state.accept(keep_move=training_needs_step(self._settings))
+        self._method.settle(pending.step, factor)
+        losses = {client: probe.loss for client, probe in collected.probes.items()}
+        late = [drop for client, drop in collected.dropped.items() if client not in schedule.train]
+        status = "relaxed" if pending.relaxed else pending.combination.status
+        self._finish(pending, factor, losses, status, collected.answered, late)
+
+    def _no_common_step(self, pending: PendingStep) -> None:
+        """No step suits everybody: try the method's others, relax, or leave the model as it is."""
+        if pending.misses and not pending.relaxed and self._method.fall_back():
+            self._state.solve_anew(pending)
+            return
+        choice = self._settings.step.on_stationary
+        if choice == "relax" and pending.heard and pending.fallback is not None:
+            self._relax(pending, pending.fallback)
+            return
+        found = pending.certificate
+        proven = found.stationary
+        self._give_up(pending, STATIONARY if proven else LINE_SEARCH_FAILED)
+        if choice != "stop" or not self._all_had_a_say(pending) or not self._at_an_end(pending):
+            return
+        self._state.status = "pareto-stationary" if proven else "line-search-failed"
+        if proven:
+            weights = sorted(found.weights.items(), key=lambda item: -item[1])
+            named = ", ".join(f"{client} ({weight:.2f})" for client, weight in weights)
+            log(
+                WARNING,
+                "Pareto-stationary after round %d: the unit gradients of clients %s, weighted so, sum to a "
+                "vector of length %.2g",
+                pending.round,
+                named,
+                found.distance,
+            )
+        else:
+            refused = ", ".join(map(str, pending.refused))
+            log(
+                WARNING,
+                "Round %d: clients %s refused its steps until no length was left to try, though a common direction "
+                "exists (its cosine with every gradient is %.2g)",
+                pending.round,
+                refused,
+                found.distance,
+            )
+
+    def _all_had_a_say(self, pending: PendingStep) -> bool:
+        """Whether everybody who is there took part, with a row; a few do not end a run."""
+        everybody = self._settings.sampled >= self._settings.clients
+        without_row = set(pending.voteless).difference(pending.caught)
+        return everybody and set(pending.clients).difference(without_row).issuperset(self._registry.members)
+
+    def _at_an_end(self, pending: PendingStep) -> bool:
+        """Whether no step is to be expected either: where clients may lie, after some rounds in a row without one."""
+        liars = self._settings.rule == "probed" and self._settings.guarantee.liars(len(pending.asked))
+        return not pending.scale.contested and self._state.unmoved >= (UNMOVED_ROUNDS if liars else 1)
+
+    def _relax(self, pending: PendingStep, mean_row: Tensor) -> None:
+        """Go on along the mean row, as long as FedAvg's step, judged by the mean loss."""
+        step = self._settings.row_lr * mean_row
+        pending.step, pending.fallback, pending.relaxed = step, None, True
+        pending.scale = replace(pending.scale, norm=float(step.norm()))
+        pending.ladder = Ladder(0.0)
+        self._offer(pending, Ladder(1.0))
+
+    def _give_up(self, pending: PendingStep, status: str) -> None:
+        """The round ends with the model that it began with."""
+        self._method.settle(pending.step, 0.0)
+        self._finish(pending, 0.0, pending.losses, status, {}, [])
+
+    def _finish(
+        self,
+        pending: PendingStep,
+        factor: float,
+        losses: Mapping[int, float],
+        status: str,
+        evaluated: Mapping[int, ClientReply],
+        dropped: list[DroppedClient],
+    ) -> None:
+        dropped = [*dropped, *self._registry.stragglers.take_late()]
+        self._state.standing.took_part(pending.clients, _unheard(pending, losses), pending.refused, pending.round)
+        if factor:
+            self._state.standing.said |= {client: (self._state.moves, loss) for client, loss in losses.items()}
+        self._state.unmoved = 0 if factor else self._state.unmoved + 1
+        event = round_event(pending, factor, losses, status, evaluated, dropped, self._state.cost)
+        self._state.end_round(pending, self._settings.rounds)
+        self._watch_validation(event)
+        self._on_round(event)
+
+    def _watch_validation(self, event: RoundEvent) -> None:
+        patience = self._settings.early_stopping
+        if not patience or not event.validation:
+            return
+        self._state.watch(event.round, sum(event.validation.values()) / len(event.validation), patience)
+        if self._state.status == "early-stopped" and self._state.best:
+            log(INFO, "Stopped early: round %d had the best validation accuracy", self._state.best.round)
+
+
+def _unheard(pending: PendingStep, losses: Mapping[int, float]) -> list[int]:
+    """Who has a claim after a round: the overruled, and those set aside whose loss did not fall.
+
+    A round in which somebody has a claim gives no other, so that there are rounds without.
+    """
+    if pending.scale.contested:
+        return []
+    before = pending.losses
+    idle = [c for c in pending.aside if not losses.get(c, before[c]) < before[c] - resolution(before[c])]
+    return [*pending.overruled, *idle]
+
+
+def _rests_on_nothing(solved: Solved, collected: Collected, batch: RoundBatch) -> bool:
+    """Whether a step vanished because all its weight lies on rows of zeros, while other clients' rows are not.
+
+    A rule such as Krum or a median can come to that by a single client, and the model is stationary for nobody else.
+    """
+    basis, weights = collected.rows.basis, solved.combination.weights
+    weighed = [slot for slot in basis.filled if weights[slot]]
+    return bool(weighed) and not any(map(basis.squared_norm, weighed)) and bool(np.diag(batch.gram).any())

@@ -1,0 +1,296 @@
+"""The Flower strategy that drives every method that combines gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from logging import INFO
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+
+from dqnfed_flwr import wire
+from dqnfed_flwr.config import Settings
+from dqnfed_flwr.errors import ConfigError
+from dqnfed_flwr.fairness import fairness_report
+from dqnfed_flwr.methods._base import LayerMethod, Method
+from dqnfed_flwr.methods.table import make_method
+from dqnfed_flwr.models import build_model
+from dqnfed_flwr.params import ParamSpec
+from dqnfed_flwr.steps import make_rule
+from dqnfed_flwr.strategy.checkpointer import Checkpointer
+from dqnfed_flwr.strategy.client_registry import ClientRegistry
+from dqnfed_flwr.strategy.events import evaluations, metrics
+from dqnfed_flwr.strategy.flower_loop import FlowerRound
+from dqnfed_flwr.strategy.loop import RoundLoop
+from dqnfed_flwr.strategy.provenance import Provenance
+from dqnfed_flwr.strategy.state import RunState
+from dqnfed_flwr.telemetry.event_log import Patience
+from dqnfed_flwr.telemetry.events import Listener, RoundEvent
+from dqnfed_flwr.wire import Buffers
+
+UNKNOWN = Provenance()
+EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
+
+
+class GradientStrategy(Strategy):
+    """DQN-Fed, and every other method of this package that combines gradients, as a Flower strategy.
+
+    `start` runs the one-exchange round with its own reply loop. The five abstract methods serve Flower's inherited
+    loop (`Strategy.start(strategy, ...)`); there, without probes, the step rule must be one that needs none.
+
+    Parameters
+    ----------
+    settings : Settings
+        Of the run.
+    listeners : Sequence[Listener]
+        Called with the event of every round.
+    provenance : Provenance
+        Data and code of the run, for its checkpoints.
+
+    Examples
+    --------
+    >>> from dqnfed_flwr import GradientStrategy, Settings
+    >>> strategy = GradientStrategy(Settings.from_mapping({"rounds": 5, "step-rule": "clipped"}))
+    >>> strategy.settings.rule
+    'clipped'
+    """
+
+    def __init__(
+        self, settings: Settings, *, listeners: Sequence[Listener] = (), provenance: Provenance = UNKNOWN
+    ) -> None:
+        self.settings = settings
+        self.provenance = provenance
+        self.outcome: Outcome | None = None
+        self._listeners = tuple(listeners)
+        self._method = make_method(settings)
+        self._rule = make_rule(settings)
+        self._registry = ClientRegistry(
+            settings.clients, settings.min_clients, settings.deadline, settings.num_classes, settings.retries
+        )
+        self._flower_round: FlowerRound | None = None
+
+    @property
+    def registry(self) -> ClientRegistry:
+        """Who is there; `registry.wait(grid)` may be called before `start` to learn the form of the data."""
+        return self._registry
+
+    def summary(self) -> None:
+        """Log the settings that differ from their defaults."""
+        defaults = Settings().flat()
+        changed = {key: value for key, value in self.settings.flat().items() if value != defaults[key]}
+        log(INFO, "\t├──> %s with step rule %s", self.settings.method, self.settings.rule)
+        log(INFO, "\t└──> %s", ", ".join(f"{key}={value}" for key, value in changed.items()) or "all defaults")
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int | None = None,
+        timeout: float | None = None,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: EvaluateFn | None = None,
+    ) -> Result:
+        """Run the federation.
+
+        Parameters
+        ----------
+        grid : Grid
+            Any Flower grid.
+        initial_arrays : ArrayRecord
+            The model to start from, from `dqnfed_flwr.wire.encode_model`.
+        num_rounds : int | None
+            Rounds; None takes `settings.rounds`. With 0 nobody is asked, and the model stays `initial_arrays`.
+        timeout : float | None
+            Seconds that stand in for `settings.deadline`, if shorter; None for none.
+        train_config, evaluate_config : ConfigRecord | None
+            Not used: clients read the run config. Must be empty.
+        evaluate_fn : Callable | None
+            Called with the round number and the model before the first round and after each.
+
+        Returns
+        -------
+        Result
+            Flower's; `strategy.outcome` holds the events and the final accuracies.
+
+        Raises
+        ------
+        ConfigError
+            If a train or evaluate config is given.
+        QuorumError
+            If too few clients answered, time and again.
+        CheckpointError
+            If the run cannot be continued from its checkpoint.
+        """
+        if train_config or evaluate_config:
+            raise ConfigError("train_config and evaluate_config are not sent to clients; use the run config")
+        result = Result()
+
+        def evaluate(number: int, model: ArrayRecord) -> None:
+            if evaluate_fn and (figures := evaluate_fn(number, model)):
+                result.evaluate_metrics_serverapp[number] = figures
+
+        if num_rounds is not None and num_rounds < 1:
+            result.arrays = initial_arrays
+            evaluate(0, initial_arrays)
+            return result
+        self._apply(num_rounds, timeout)
+        self._registry.wait(grid)
+        checkpointer = Checkpointer(
+            self.settings, self._method, self._rule, grid=grid, patience=Patience(self._listeners)
+        )
+        state, events, self.provenance = checkpointer.start(initial_arrays, self.provenance)
+        _set_layers(self._method, self.settings, self._registry, state.theta.numel())
+
+        def on_round(event: RoundEvent) -> None:
+            events.append(event)
+            for listener in self._listeners:
+                listener.on_round(event)
+            _record_round(result, event)
+            evaluate(event.round, wire.encode_model(state.theta.numpy(), state.buffers))
+
+        if state.round == 0:
+            evaluate(0, initial_arrays)
+        for listener in self._listeners:
+            listener.on_start(self.settings.rounds, list(events))
+        run = (self.settings, state, self._method, self._rule, self._registry)
+        loop = RoundLoop(*run, on_round=on_round, save=lambda: checkpointer.save(state, self.provenance))
+        try:
+            loop.run(grid)
+            self.outcome = _final_outcome(loop, grid, state, events)
+        finally:
+            for listener in self._listeners:
+                listener.on_end()
+        result.arrays = wire.encode_model(self.outcome.theta.numpy(), self.outcome.buffers)
+        return result
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Messages to this round's sample, for Flower's inherited loop."""
+        del config
+        return self._begin_flower_round(server_round, arrays, grid).train_messages()
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """The model after the round, and figures of it; (None, None) when too few replies are usable."""
+        return self._opened(server_round).step(replies)
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Messages to all members where an evaluation is due."""
+        del config
+        every = self.settings.evaluate_every
+        if not every or server_round % every:
+            return []
+        return self._begin_flower_round(server_round, arrays, grid).evaluate_messages()
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Fairness figures of the clients' accuracies."""
+        return self._opened(server_round).fairness(replies)
+
+    def _begin_flower_round(self, server_round: int, arrays: ArrayRecord, grid: Grid) -> FlowerRound:
+        if self._flower_round is None:
+            self._registry.wait(grid)
+            _set_layers(self._method, self.settings, self._registry, wire.decode_model(arrays)[0].size)
+        else:
+            self._registry.refresh(grid)
+        last = self._flower_round.last if self._flower_round else None
+        run = (self.settings, self._method, self._rule, self._registry)
+        self._flower_round = FlowerRound(*run, server_round=server_round, arrays=arrays, last=last)
+        return self._flower_round
+
+    def _opened(self, server_round: int) -> FlowerRound:
+        if self._flower_round is None:
+            raise ConfigError(f"replies of round {server_round} came before its messages were configured")
+        return self._flower_round
+
+    def _apply(self, num_rounds: int | None, timeout: float | None) -> None:
+        changes = {
+            "rounds": self.settings.rounds if num_rounds is None else num_rounds,
+            "deadline": self.settings.deadline if timeout is None else min(timeout, self.settings.deadline),
+        }
+        self.settings = Settings.from_mapping({**self.settings.flat(), **changes})
+        self._registry.stragglers.deadline = self.settings.deadline
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a run of the strategy leaves behind.
+
+    Attributes
+    ----------
+    status : str
+        `finished`, `pareto-stationary` or `early-stopped`.
+    theta : Tensor
+        The final model [D]; the one of best validation accuracy after early stopping.
+    buffers : Buffers
+        Its buffers.
+    events : list[RoundEvent]
+        One a round, those before a resume included.
+    accuracy, validation : dict[int, float]
+        Test and validation accuracy of every client at `theta`.
+    """
+
+    status: str
+    theta: torch.Tensor
+    buffers: Buffers
+    events: list[RoundEvent] = field(default_factory=list)
+    accuracy: dict[int, float] = field(default_factory=dict)
+    validation: dict[int, float] = field(default_factory=dict)
+
+
+def _record_round(result: Result, event: RoundEvent) -> None:
+    """Put the figures of a round into Flower's result."""
+    loss = float(np.mean(event.losses_before)) if event.losses_before else math.nan
+    result.train_metrics_clientapp[event.round] = metrics(
+        {"improved-ratio": event.improved_ratio, "factor": event.factor, "loss": loss}
+    )
+    if event.accuracy:
+        result.evaluate_metrics_clientapp[event.round] = metrics(fairness_report(event.accuracy))
+
+
+def _final_outcome(loop: RoundLoop, grid: Grid, state: RunState, events: list[RoundEvent]) -> Outcome:
+    """The outcome of a run that `loop` brought to its end; asks for an evaluation where the last round had none."""
+    outcome = Outcome(state.status, state.theta, state.buffers, events)
+    best = state.best
+    if best is not None:
+        outcome.theta, outcome.buffers = best.theta, best.buffers
+    of_round = state.round if best is None else best.round
+    event = next((event for event in events if event.round == of_round), None)  # a log may have lost its end
+    accuracy, validation = (event.accuracy, event.validation) if event else (None, None)
+    if not accuracy:
+        state.candidate, state.buffers = outcome.theta, outcome.buffers
+        accuracy, validation, _ = evaluations(loop.evaluate(grid))
+    outcome.accuracy, outcome.validation = accuracy or {}, validation or {}
+    return outcome
+
+
+def _set_layers(method: Method, settings: Settings, registry: ClientRegistry, dim: int) -> None:
+    """Tell a `LayerMethod`, also one inside another, the layers of the model of D = `dim`; nothing for other methods.
+
+    Raises
+    ------
+    ConfigError
+        If `settings.model` is not the model that is trained.
+    """
+    layered = method.inner
+    if not isinstance(layered, LayerMethod):
+        return
+    form = registry.form
+    spec = ParamSpec.of(build_model(settings.model, form.input_shape, form.num_classes, seed=settings.seed))
+    if spec.dim != dim:
+        raise ConfigError(f"model: {settings.model} has {spec.dim} parameters, the model to be trained has {dim}")
+    layered.layers, layered.head = spec.layers, spec.head
+
+
+DQNFed = GradientStrategy
+"""Its public name after the main method."""
