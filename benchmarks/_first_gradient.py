@@ -1,9 +1,9 @@
 """Run as a script: a client of the CNN computes its first gradient, and says what that took. Linux only.
 
 `python -m benchmarks._first_gradient cold CHUNK` imports for itself what Flower's client process imports, and counts
-from the start of the process. `... warm CHUNK` loads the libraries as the nursery of `dqnfed deploy warm` does, forks,
-and counts from the fork: app, data, model, gradient. Prints seconds, processor seconds and the memory's peak in bytes.
-Messages, 34 MB and more for this model, are not in it.
+from the start of the process. `... warm CHUNK` loads the libraries as the fork server of `dqnfed deploy warm` does,
+forks, and counts from the fork: app, data, model, gradient. Prints seconds, processor seconds and the memory's peak in
+bytes. Messages, 34 MB and more for this model, are not in it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-WARM = Path(__file__).parents[1] / "dqnfed_flwr" / "deploy" / "warm"
+PREFORK = Path(__file__).parents[1] / "dqnfed_flwr" / "deploy" / "prefork"
 
 
 def first_gradient(chunk: int) -> None:
@@ -53,8 +53,8 @@ def cold(chunk: int) -> None:
 
 def warm(chunk: int) -> None:
     """The gradient in a fork of a process that has the libraries."""
-    sys.path.insert(0, str(WARM))
-    from nursery import load  # type: ignore[import-not-found]  # the nursery is a script, not a module of the package
+    sys.path.insert(0, str(PREFORK))
+    from fork_server import load  # type: ignore[import-not-found]  # a script, not a module of the package
 
     load()
     since = time.monotonic()

@@ -2,111 +2,159 @@
 
 from __future__ import annotations
 
-import shlex
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from rich.console import Console
+import typer
 
-from dqnfed_flwr.cli.effects import set_keys, tell_unread, tell_unread_of_rows
-from dqnfed_flwr.cli.failures import Interrupted
-from dqnfed_flwr.cli.single import EngineName, flat_config, show_files, tried, write_json
-from dqnfed_flwr.compare.plan import Plan, make_plan
-from dqnfed_flwr.compare.record import Select
-from dqnfed_flwr.compare.results import Comparison, compare_rows, reference_of
-from dqnfed_flwr.compare.row_specs import check_overrides
+from dqnfed_flwr.cli.command import Config, Engine, Interrupted, Jobs, OverridesForAll, command_line, reported
+from dqnfed_flwr.cli.run import show_files, tried, write_json
 from dqnfed_flwr.errors import ConfigError, RunError
 
+if TYPE_CHECKING:
+    from rich.console import Console
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """The command line."""
-
-    config: str
-    methods: str
-    seeds: str
-    output: Path
-    jobs: int
-    overrides: Sequence[str]
-    grids: Sequence[str]
-    grid_rounds: int | None
-    grid_seed: int | None
-    select: Select
-    reference: str | None
-    last: int
-    engine: EngineName
-    json_path: str | None
+    from dqnfed_flwr.compare.plan import Plan
+    from dqnfed_flwr.compare.record import Select as SelectName
+    from dqnfed_flwr.compare.results import Comparison, Row
+    from dqnfed_flwr.engine.run import Engine as EngineName
 
 
-def run_comparison(options: Options) -> None:
-    """Carry out `dqnfed compare`.
+class Select(StrEnum):
+    """What a grid chooses by."""
 
-    Raises
-    ------
-    ConfigError
-        Before anything runs.
-    RunError
-        If no run came to its end, or the results cannot be written.
-    """
-    from dqnfed_flwr.compare.execute import execute
-    from dqnfed_flwr.engine.run import usable_cores
+    MEAN = "mean"
+    WORST10 = "worst10"
+
+
+@reported
+def compare(
+    config: Config,
+    methods: Annotated[
+        str,
+        typer.Option(
+            metavar="A,B,...", help="Methods, each with settings of its own behind @ where it has any; or all."
+        ),
+    ] = "dqn-fed,fedavg",
+    seeds: Annotated[str, typer.Option(metavar="0,1,...", help="One run of every method for each seed.")] = "0,1,2",
+    jobs: Jobs = None,
+    grids: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--grid", metavar="KEY=V1,V2", help="Choose a setting by validation accuracy; may be given again and again."
+        ),
+    ] = None,
+    grid_rounds: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="R", help="Rounds of a run of the grid; by default those of the final runs."),
+    ] = None,
+    grid_seed: Annotated[
+        int | None, typer.Option(min=0, metavar="S", help="Seed of the grid; by default the first.")
+    ] = None,
+    select: Annotated[
+        Select, typer.Option(help="Choose by the mean over clients, or by the worst 10 % of them.")
+    ] = Select.MEAN,
+    reference: Annotated[
+        str | None,
+        typer.Option(
+            metavar="METHOD", help="Compare the others with this one; by default dqn-fed without settings of its own."
+        ),
+    ] = None,
+    last: Annotated[int, typer.Option(min=1, metavar="N", help="Average the figures of the last N evaluations.")] = 1,
+    output: Annotated[
+        Path, typer.Option(metavar="DIR", show_default=False, help="Folder of the results; runs/compare by default.")
+    ] = Path("runs/compare"),
+    overrides: OverridesForAll = None,
+    json_path: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="Write everything as JSON; - is stdout.")
+    ] = None,
+    engine: Annotated[
+        Engine,
+        typer.Option(show_default=False, help="In this package's own processes, or under Flower's simulation engine."),
+    ] = Engine.IN_PROCESS,
+) -> None:
+    """Compare methods on the same clients over several seeds.
+
+    CONFIG is a shipped experiment, such as digits, or a YAML file of your own; its method is ignored. The same command
+    again goes on where it was interrupted, and runs nothing twice. docs/compare.md says more.
+
+    \b
+    Examples:
+      dqnfed compare digits
+      dqnfed compare digits --methods all --seeds 0,1,2 --set rounds=20
+      dqnfed compare mine.yaml --methods dqn-fed,dqn-fed@dqn-fed.form=one-sided,fedavg
+      dqnfed compare mine.yaml --methods fedavg,q-ffl --grid local.lr=0.03,0.1,0.3 --grid-rounds 20
+      dqnfed compare mine.yaml --last 5 --output runs/mine --jobs 4
+
+    Exit status: 0 some run ended, 1 all failed, 2 the settings are at fault, 130 interrupted.
+    """  # noqa: D301  # \b keeps the lines of a help text apart
+    from rich.console import Console
+
+    from dqnfed_flwr.cli.overrides import flat_config, set_keys, tell_unread, tell_unread_of_rows
+    from dqnfed_flwr.compare.plan import make_plan
+    from dqnfed_flwr.compare.results import compare_rows, reference_of
+    from dqnfed_flwr.compare.row_specs import check_overrides
     from dqnfed_flwr.engine.run_folder import directory_lock
-    from dqnfed_flwr.report.compare_progress import CompareProgress
 
-    since = time.perf_counter()
-    check_overrides(set_keys(options.overrides))
-    json_path = options.json_path
+    since, overrides, grids = time.perf_counter(), overrides or [], grids or []
+    check_overrides(set_keys(overrides))
+    if not grids and (grid_rounds is not None or grid_seed is not None):
+        raise ConfigError("--grid-rounds and --grid-seed say how --grid is searched; give --grid KEY=V1,V2 too")
     console = Console(stderr=json_path == "-")
-    directory = options.output.expanduser().resolve()
-    with tried(Path(json_path) if json_path and json_path != "-" else None), directory_lock(directory):
-        plan = _plan(options, directory)
-        reference = reference_of(plan, options.reference)
+    directory = output.expanduser().resolve()
+    again = {"--methods": methods, "--seeds": seeds, "--set": overrides, "--grid": grids, "--grid-rounds": grid_rounds}
+    again |= {"--grid-seed": grid_seed, "--select": select.value if select is not Select.MEAN else None}
+    again |= {"--reference": reference, "--last": last if last > 1 else None, "--jobs": jobs}
+    again |= {"--engine": engine.value if engine is not Engine.IN_PROCESS else None, "--json": json_path}
+    command = command_line("compare", config, options={**again, "--output": directory})
+    with tried(json_path), directory_lock(directory):
+        flat = flat_config(config, overrides)
+        plan = make_plan(flat, methods, seeds, directory, grids, grid_rounds, grid_seed)
+        against = reference_of(plan, reference)
         for method, reason in plan.skipped.items():
             console.print(f"{method} is left out: {reason}", soft_wrap=True, markup=False, highlight=False)
         possible = plan.possible()
-        tell_unread(set_keys(options.overrides), possible)
+        tell_unread(set_keys(overrides), possible)
         tell_unread_of_rows(possible)
-        try:
-            with CompareProgress(console, plan.most_runs) as progress:
-                rows = execute(
-                    plan,
-                    progress,
-                    workers=options.jobs or usable_cores(),
-                    engine=options.engine,
-                    select=options.select,
-                    last=options.last,
-                )
-        except KeyboardInterrupt:
-            raise Interrupted(f"finished runs are kept; go on with: {_command(options, directory)}") from None
-        comparison = compare_rows(plan, rows, reference, options.select, options.last)
-        _show(comparison, options, directory, console, time.perf_counter() - since)
+        rows = execute_shown(plan, console, command, jobs, engine=engine.value, select=select.value, last=last)
+        comparison = compare_rows(plan, rows, against, select.value, last)
+        _show(comparison, directory, console, command, time.perf_counter() - since, json_path)
     if not any(row.good for row in rows):
         raise RunError("every run failed; the reasons are in the table")
 
 
-def _plan(options: Options, directory: Path) -> Plan:
-    if not options.grids and (options.grid_rounds is not None or options.grid_seed is not None):
-        raise ConfigError("--grid-rounds and --grid-seed say how --grid is searched; give --grid KEY=V1,V2 too")
-    return make_plan(
-        flat_config(options.config, options.overrides),
-        options.methods,
-        options.seeds,
-        directory,
-        options.grids,
-        options.grid_rounds,
-        options.grid_seed,
-    )
+def execute_shown(
+    plan: Plan, console: Console, command: str, jobs: int | None, *, engine: EngineName, select: SelectName, last: int
+) -> list[Row]:
+    """Carry out the runs of a plan and show how they go on.
+
+    Raises
+    ------
+    Interrupted
+        With `command`, the one that goes on.
+    """
+    from dqnfed_flwr.compare.execute import execute
+    from dqnfed_flwr.engine.run import usable_cores
+    from dqnfed_flwr.report.compare_progress import CompareProgress
+
+    try:
+        with CompareProgress(console, plan.most_runs) as progress:
+            return execute(plan, progress, workers=jobs or usable_cores(), engine=engine, select=select, last=last)
+    except KeyboardInterrupt:
+        raise Interrupted(f"finished runs are kept; go on with: {command}") from None
 
 
-def _show(comparison: Comparison, options: Options, directory: Path, console: Console, seconds: float) -> None:
+def _show(
+    comparison: Comparison, directory: Path, console: Console, command: str, seconds: float, json_path: str | None
+) -> None:
     from dqnfed_flwr.compare.files import as_json, write_files
     from dqnfed_flwr.compare.tables import print_tables, tables
     from dqnfed_flwr.report.comparison_plots import plot_comparison
 
     found = tables(comparison)
-    figures = as_json(comparison, _command(options, directory), seconds)
+    figures = as_json(comparison, command, seconds)
     files = write_files(directory, comparison, figures, found)
     print_tables(console, found)
     try:
@@ -114,24 +162,5 @@ def _show(comparison: Comparison, options: Options, directory: Path, console: Co
     except RunError as error:
         console.print(f"no plots: {error}", markup=False, soft_wrap=True)
     show_files(console, files)
-    if options.json_path:
-        write_json(figures, options.json_path)
-
-
-def _command(options: Options, directory: Path) -> str:
-    """The same command, for a shell."""
-    words = ["dqnfed", "compare", options.config, "--methods", options.methods, "--seeds", options.seeds]
-    words += [word for item in options.overrides for word in ("--set", item)]
-    words += [word for item in options.grids for word in ("--grid", item)]
-    given = {
-        "--grid-rounds": options.grid_rounds,
-        "--grid-seed": options.grid_seed,
-        "--select": options.select if options.select != "mean" else None,
-        "--reference": options.reference,
-        "--last": options.last if options.last > 1 else None,
-        "--jobs": options.jobs or None,
-        "--engine": options.engine if options.engine != "in-process" else None,
-        "--json": options.json_path,
-    }
-    words += [word for key, value in given.items() if value is not None for word in (key, str(value))]
-    return shlex.join([*words, "--output", str(directory)])
+    if json_path:
+        write_json(figures, json_path)

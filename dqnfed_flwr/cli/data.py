@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dqnfed_flwr.cli.failures import reported
-from dqnfed_flwr.cli.plain import PlainTyper
+from dqnfed_flwr.cli.command import Config, Overrides, PlainTyper, reported
 
 HISTOGRAMS, PICTURE = "classes.csv", "classes.png"
 
@@ -64,11 +63,8 @@ def fetch(
 @app.command()
 @reported
 def describe(
-    config: Annotated[str, typer.Argument(hidden=True)],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Replace one setting; may be given again and again."),
-    ] = None,
+    config: Config,
+    overrides: Overrides = None,
     output: Annotated[
         Path | None, typer.Option(metavar="DIR", help=f"Write {HISTOGRAMS} and {PICTURE} to this folder.")
     ] = None,
@@ -87,7 +83,8 @@ def describe(
     """  # noqa: D301  # \b keeps the lines of a help text apart
     from rich.console import Console
 
-    from dqnfed_flwr.cli.single import read_settings, show_files
+    from dqnfed_flwr.cli.overrides import read_settings
+    from dqnfed_flwr.cli.run import show_files
     from dqnfed_flwr.data.clients import dealt_by, summarise
     from dqnfed_flwr.report import class_table
 

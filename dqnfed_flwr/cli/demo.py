@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from rich.console import Console
+import typer
 
-from dqnfed_flwr.cli.single import draw, read_settings, show_files, train
-from dqnfed_flwr.report.table import summary_table
+from dqnfed_flwr.cli.command import Engine, reported
+from dqnfed_flwr.cli.run import draw, show_files, train
 from dqnfed_flwr.run_files import EVENTS, PLOT, RUN
 
 if TYPE_CHECKING:
@@ -17,9 +17,21 @@ if TYPE_CHECKING:
 EXPERIMENTS = {"DQN-Fed": "digits", "FedAvg": "digits-fedavg"}
 
 
-def run_demo(output: Path) -> None:
-    """Carry out `dqnfed demo`."""
+@reported
+def demo(
+    output: Annotated[
+        Path, typer.Option(metavar="DIR", show_default=False, help="Folder of the results; runs/demo by default.")
+    ] = Path("runs/demo"),
+) -> None:
+    """Train ten clients on handwritten digits with DQN-Fed and with FedAvg, side by side.
+
+    The digits come with scikit-learn; nothing is downloaded. Takes less than a minute.
+    """
+    from rich.console import Console
+
+    from dqnfed_flwr.cli.overrides import read_settings
     from dqnfed_flwr.engine.ending import early_end
+    from dqnfed_flwr.report.table import summary_table
 
     folder = output.expanduser().resolve()
     console = Console()
@@ -28,7 +40,7 @@ def run_demo(output: Path) -> None:
         "without showing each other their data: once with DQN-Fed, once with FedAvg.\n"
     )
     results = {
-        name: train(read_settings(config, [], folder / config), console, name, "in-process", overwrite=True)
+        name: train(read_settings(config, [], folder / config), console, name, Engine.IN_PROCESS, overwrite=True)
         for name, config in EXPERIMENTS.items()
     }
     console.print(summary_table(results))

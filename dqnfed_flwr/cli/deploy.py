@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dqnfed_flwr.cli.failures import FAILED, reported
-from dqnfed_flwr.cli.plain import PlainTyper
+from dqnfed_flwr.cli.command import FAILED, PlainTyper, reported
 from dqnfed_flwr.errors import RunError
 
 if TYPE_CHECKING:
-    from dqnfed_flwr.deploy.findings import Finding
+    from dqnfed_flwr.deploy.check_local import Finding
 
 app = PlainTyper()
 Directory = Annotated[
@@ -109,12 +108,12 @@ def remove_node(
     Exit status: 0 removed, 1 its key is or may still be registered, and nothing was removed, 2 no such node.
     """
     from dqnfed_flwr.deploy import build, registry
-    from dqnfed_flwr.deploy.plan_files import read_plan
+    from dqnfed_flwr.deploy.plan import read_plan
 
     place = _place(directory)
     read_plan(place).node(name)
     was = False if offline else registry.unregister(place, name)
-    if not (offline or was) and (unknown := registry.strangers(place)):
+    if not (offline or was) and (unknown := registry.unregistered_keys(place)):
         raise RunError(
             f"{name} is not removed: {registry.REGISTERED} does not say as which node its key was registered, and the "
             f"SuperLink lists nodes that this folder does not know: {', '.join(unknown)}. If one of them is {name}: "
@@ -136,7 +135,7 @@ def remove_node(
 def register(directory: Directory) -> None:
     """Tell the SuperLink, which must be running, which keys may take part."""
     from dqnfed_flwr.deploy import registry
-    from dqnfed_flwr.deploy.plan_files import read_plan
+    from dqnfed_flwr.deploy.plan import read_plan
 
     place = _place(directory)
     outcome = registry.register(place, read_plan(place))
@@ -158,8 +157,8 @@ def rotate(
     ] = None,
 ) -> None:
     """Make a new server certificate, before the old one expires or for further names of the server."""
+    from dqnfed_flwr.deploy.build import rotate
     from dqnfed_flwr.deploy.pki import first_certificate
-    from dqnfed_flwr.deploy.renew import rotate
 
     place = _place(directory)
     federation = rotate(place, authority=ca, days=days, others=address or ())
@@ -169,10 +168,10 @@ def rotate(
     if ca:
         typer.echo("and a new authority: 1. copy ca.crt from each nodes/NAME to its device and restart the node;")
         typer.echo(
-            f"2. only then restart {federation.doors} and the SuperExec. ca.crt holds the old authority as well."
+            f"2. only then restart {federation.endpoints} and the SuperExec. ca.crt holds the old authority as well."
         )
     else:
-        typer.echo(f"restart {federation.doors} to use it; nodes need nothing new")
+        typer.echo(f"restart {federation.endpoints} to use it; nodes need nothing new")
 
 
 @app.command()
@@ -182,8 +181,8 @@ def refresh(directory: Directory) -> None:
 
     Keys, certificates and the operator's connection stay as they are. What you added to the files is lost.
     """
-    from dqnfed_flwr.deploy.plan_files import read_plan
-    from dqnfed_flwr.deploy.refresh import refresh
+    from dqnfed_flwr.deploy.build import refresh
+    from dqnfed_flwr.deploy.plan import read_plan
 
     place = _place(directory)
     written = refresh(place)
@@ -211,7 +210,7 @@ def check(
     Exit status: 0 all is well or only warnings, 1 something must be mended, 2 DIR is no such folder, or another user's.
     """
     from dqnfed_flwr.deploy.check import check
-    from dqnfed_flwr.deploy.findings import Level, failed
+    from dqnfed_flwr.deploy.check_local import Level, failed
 
     findings = check(_place(directory))
     for finding in findings:
@@ -240,9 +239,9 @@ def warm(
     Example:
       dqnfed deploy warm flower-superexec --insecure --runtime-api-address 127.0.0.1:9094 ...
     """  # noqa: D301  # \b keeps the lines of a help text apart
-    from dqnfed_flwr.deploy.warm import run_warm
+    from dqnfed_flwr.deploy.prefork import run_preforked
 
-    run_warm(command, keep)
+    run_preforked(command, keep)
 
 
 def _place(directory: Path) -> Path:
@@ -252,5 +251,5 @@ def _place(directory: Path) -> Path:
 
 def _show(finding: Finding) -> None:
     typer.echo(f"{finding.level:<8} {finding.what}")
-    if finding.mend:
-        typer.echo(f"         mend: {finding.mend}")
+    if finding.fix:
+        typer.echo(f"         mend: {finding.fix}")

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from dqnfed_flwr.cli.failures import reported
+from dqnfed_flwr.cli.command import reported
 from dqnfed_flwr.errors import ConfigError
 
 MetricsDirectory = Annotated[Path, typer.Argument(hidden=True)]

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dqnfed_flwr.cli.failures import EndedEarly, Interrupted, ended_whole, reported
+from dqnfed_flwr.cli.command import EndedEarly, Interrupted, ended_whole, reported
 from dqnfed_flwr.errors import RunError
 
 if TYPE_CHECKING:
-    from dqnfed_flwr.deploy.failure import Failure
+    from dqnfed_flwr.deploy.runs import Failure
     from dqnfed_flwr.deploy.superlink import SuperLink
 
 Where = Annotated[
@@ -56,7 +56,7 @@ def submit(
     Exit status: 0 completed, 1 failed or stopped, 2 misuse, 4 completed before its rounds were done, 130
     interrupted, 143 ended by SIGTERM (the run itself goes on).
     """  # noqa: D301  # \b keeps the lines of a help text apart
-    from dqnfed_flwr.cli.single import flat_config
+    from dqnfed_flwr.cli.overrides import flat_config
     from dqnfed_flwr.deploy import runs as remote
     from dqnfed_flwr.deploy.superlink import connect
 
@@ -127,12 +127,6 @@ def stop(run: Which, connection: Where) -> None:
     typer.echo(f"run {run} is stopped")
 
 
-def add_commands(app: typer.Typer) -> None:
-    """Register the four commands."""
-    for command in (submit, runs, logs, stop):
-        app.command()(command)
-
-
 def _to_the_end(link: SuperLink, run_id: str, connection: str) -> Failure | None:
     """Follow a run; None if it completed.
 
@@ -142,7 +136,7 @@ def _to_the_end(link: SuperLink, run_id: str, connection: str) -> Failure | None
         If it completed before its rounds were done.
     """
     from dqnfed_flwr.deploy import runs as remote
-    from dqnfed_flwr.deploy.failure import Failure
+    from dqnfed_flwr.deploy.runs import Failure
     from dqnfed_flwr.engine.ending import early_end_in
 
     said: list[str] = []

@@ -1,29 +1,25 @@
-"""`dqnfed reproduce`: the experiments of a published table, ours beside the paper's."""
+"""`dqnfed reproduce`: the experiments of a published table, ours and the paper's; `report`: a page about them."""
 
 from __future__ import annotations
 
 import os
-import shlex
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+import typer
 
-from dqnfed_flwr.cli.effects import set_keys, tell_unread
-from dqnfed_flwr.cli.failures import Interrupted
-from dqnfed_flwr.cli.single import overridden, show_files
-from dqnfed_flwr.compare.plan import Plan
-from dqnfed_flwr.compare.results import Comparison, compare_rows, reference_of
-from dqnfed_flwr.compare.row_specs import check_overrides
-from dqnfed_flwr.config import Settings
+from dqnfed_flwr.cli.command import Jobs, OverridesForAll, command_line, reported
+from dqnfed_flwr.cli.compare import execute_shown
+from dqnfed_flwr.cli.run import show_files
 from dqnfed_flwr.errors import ConfigError, RunError
-from dqnfed_flwr.reproduce.manifests import Reproduction, load_manifest, manifest_names, write_reproduction
-from dqnfed_flwr.reproduce.parts import ReproduceOptions, config_of, plan_part
-from dqnfed_flwr.reproduce.schema import Manifest, Part
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from dqnfed_flwr.compare.plan import Plan
+    from dqnfed_flwr.reproduce.parts import ReproduceOptions
+    from dqnfed_flwr.reproduce.schema import Manifest, Part
 
 PIPE = 100
 """Columns of a list where nobody says how many there are."""
@@ -31,24 +27,104 @@ RECORD_SECONDS = 10.0
 """How long to wait for another part that is written into the record just now."""
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """The command line."""
+@reported
+def reproduce(
+    name: Annotated[str, typer.Argument(hidden=True)] = "",
+    listed: Annotated[bool, typer.Option("--list", help="List the tables and figures, and what each needs.")] = False,
+    part: Annotated[str, typer.Option(metavar="PART", help="One of its setups; by default all.")] = "",
+    reduced: Annotated[
+        bool, typer.Option("--reduced", help="The form for two cores: fewer rounds, clients, smaller network.")
+    ] = False,
+    methods: Annotated[
+        str, typer.Option(metavar="A,B,...", help="Rows, by the paper's name or ours; others are added; or all.")
+    ] = "",
+    seeds: Annotated[str, typer.Option(metavar="0,1,...", help="In place of those of the manifest.")] = "",
+    jobs: Jobs = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", show_default=False, help="Folder of the results; runs/reproduce/NAME by default."),
+    ] = None,
+    overrides: OverridesForAll = None,
+    rounds: Annotated[int | None, typer.Option(min=1, metavar="N", help="Rounds, in place of the manifest's.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would run, and how many runs, and stop.")
+    ] = False,
+) -> None:
+    """Run the experiments of a published table, and print our figures beside the paper's.
 
-    name: str
-    part: str
-    reduced: bool
-    methods: str
-    seeds: str
-    jobs: int
-    output: Path | None
-    overrides: Sequence[str]
-    rounds: int | None
-    dry_run: bool
+    NAME is a table or figure from --list, or a manifest of your own. The same command again goes on where it was
+    interrupted. Whatever is smaller than in the paper is said wherever a figure stands. docs/reproduce.md says more.
+
+    \b
+    Examples:
+      dqnfed reproduce --list
+      dqnfed reproduce table1 --dry-run
+      dqnfed reproduce table9
+      dqnfed reproduce table1 --part setup1 --methods DQN-Fed,FedAvg --rounds 200
+      dqnfed reproduce table4 --reduced --jobs 2
+
+    Exit status: 0 some run of every part ended, 1 all runs of some part failed, 2 the settings are at fault,
+    130 interrupted.
+    """  # noqa: D301  # \b keeps the lines of a help text apart
+    from rich.console import Console
+
+    from dqnfed_flwr.cli.overrides import overridden, set_keys, tell_unread
+    from dqnfed_flwr.compare.row_specs import check_overrides
+    from dqnfed_flwr.reproduce.manifests import load_manifest
+    from dqnfed_flwr.reproduce.parts import ReproduceOptions, plan_part
+
+    if listed:
+        _list_manifests()
+        return
+    if not name:
+        raise ConfigError("reproduce: name a table or figure; dqnfed reproduce --list shows them")
+    console, manifest = Console(), load_manifest(name)
+    possible = _possible_parts(console, name, manifest, part)
+    directory = (output or Path("runs/reproduce") / Path(name).stem).expanduser().resolve()
+    given = overridden({}, overrides or [])
+    check_overrides(given)
+    if rounds is not None:
+        if "rounds" in given:
+            raise ConfigError("--rounds and --set rounds: give one of the two")
+        given["rounds"] = rounds
+    wish = ReproduceOptions(reduced, methods, seeds, given)
+    plans = {key: plan_part(one, manifest.seeds, wish, directory / key) for key, one in possible.items()}
+    tell_unread(set_keys(overrides or []), (job for plan in plans.values() for job in plan.possible()))
+    if dry_run:
+        _show_plans(console, manifest, possible, plans, wish)
+        return
+    again = {"--reduced": reduced, "--methods": methods, "--seeds": seeds, "--rounds": rounds, "--jobs": jobs}
+    again |= {"--set": overrides, "--output": directory}
+    failed = []
+    for key, one in possible.items():
+        command = command_line("reproduce", name, options={"--part": key, **again})
+        if not _run_part(console, name, manifest, key, one, plans[key], jobs, command):
+            failed.append(key)
+    _write_report(console, directory, None)
+    if failed:
+        raise RunError(f"{', '.join(failed)}: every run failed; the reasons are below the table")
 
 
-def list_manifests() -> None:
-    """Carry out `dqnfed reproduce --list`."""
+def _possible_parts(console: Console, name: str, manifest: Manifest, part: str) -> dict[str, Part]:
+    """The parts that can be run here, after a word about what each needs."""
+    parts = {part: manifest.part(part)} if part else manifest.parts
+    for key, one in parts.items():
+        for need in one.needs:
+            kind = "needs" if one.runs else "cannot be run here, for it needs"
+            console.print(f"{key} {kind}: {need}", soft_wrap=True, markup=False, highlight=False)
+    possible = {key: one for key, one in parts.items() if one.runs}
+    if not possible:
+        raise ConfigError(f"{name}: nothing here can be run; see what it needs above, and docs/reproduce.md")
+    return possible
+
+
+def _list_manifests() -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from dqnfed_flwr.reproduce.manifests import load_manifest, manifest_names
+
     table = Table(title="Published tables and figures", title_justify="left")
     for heading in ("name", "what", "data", "needs", "published methods"):
         table.add_column(heading, no_wrap=heading == "name")
@@ -58,90 +134,32 @@ def list_manifests() -> None:
         data = dict.fromkeys(str(part.own.get("data", "digits")) for part in parts)
         needs = dict.fromkeys(need for part in parts for need in part.needs)
         methods = dict.fromkeys(row.paper.partition("(")[0] for part in parts for row in part.rows if row.paper)
-        table.add_row(*(Text(t) for t in (name, manifest.title, _few(data), _few(needs), _few(methods))))
+        lists = [", ".join(words) or "–" for words in (data, needs, methods)]
+        table.add_row(*(Text(text) for text in (name, manifest.title, *lists)))
     console = Console()
     (console if console.is_terminal or "COLUMNS" in os.environ else Console(width=PIPE)).print(table)
 
 
-def reproduce(options: Options) -> None:
-    """Carry out `dqnfed reproduce NAME`.
-
-    Raises
-    ------
-    ConfigError
-        Before anything runs: an unknown name, a part that cannot be run, settings at fault.
-    RunError
-        If no run of a part came to its end, or the results cannot be written.
-    """
-    console = Console()
-    manifest = load_manifest(options.name)
-    parts = {options.part: manifest.part(options.part)} if options.part else manifest.parts
-    possible = {key: part for key, part in parts.items() if part.runs}
-    for key, part in parts.items():
-        for need in part.needs:
-            kind = "needs" if part.runs else "cannot be run here, for it needs"
-            console.print(f"{key} {kind}: {need}", soft_wrap=True, markup=False, highlight=False)
-    if not possible:
-        raise ConfigError(f"{options.name}: nothing here can be run; see what it needs above, and docs/reproduce.md")
-    directory = (options.output or Path("runs/reproduce") / Path(options.name).stem).expanduser().resolve()
-    wanted = _wanted(options)
-    plans = {key: plan_part(part, manifest.seeds, wanted, directory / key) for key, part in possible.items()}
-    tell_unread(set_keys(options.overrides), (job for plan in plans.values() for job in plan.possible()))
-    if options.dry_run:
-        _show_plans(console, manifest, possible, plans, wanted)
-        return
-    failed = [
-        key
-        for key, part in possible.items()
-        if not _run_part(console, manifest, key, part, plans[key], options, directory)
-    ]
-    _write_report(console, directory)
-    if failed:
-        raise RunError(f"{', '.join(failed)}: every run failed; the reasons are below the table")
-
-
-def _wanted(options: Options) -> ReproduceOptions:
-    overrides = overridden({}, options.overrides)
-    check_overrides(overrides)
-    if options.rounds is not None:
-        if "rounds" in overrides:
-            raise ConfigError("--rounds and --set rounds: give one of the two")
-        overrides["rounds"] = options.rounds
-    return ReproduceOptions(options.reduced, options.methods, options.seeds, overrides)
-
-
 def _run_part(
-    console: Console, manifest: Manifest, key: str, part: Part, plan: Plan, options: Options, directory: Path
+    console: Console, name: str, manifest: Manifest, key: str, part: Part, plan: Plan, jobs: int | None, command: str
 ) -> bool:
-    """Carry a part out and show its tables; tell whether any run came to its end."""
-    from dqnfed_flwr.compare.execute import execute
+    """Carry a part out and show its tables; whether any run came to its end."""
     from dqnfed_flwr.compare.files import as_json, write_files
+    from dqnfed_flwr.compare.results import compare_rows, reference_of
     from dqnfed_flwr.compare.tables import difference_table, print_tables, tables
-    from dqnfed_flwr.engine.run import usable_cores
     from dqnfed_flwr.engine.run_folder import directory_lock
-    from dqnfed_flwr.report.compare_progress import CompareProgress
+    from dqnfed_flwr.reproduce.manifests import Reproduction, write_reproduction
     from dqnfed_flwr.reproduce.tables import paper_table
 
     since = time.perf_counter()
-    command = _command(options, key, directory)
     with directory_lock(plan.directory):
-        with directory_lock(directory, RECORD_SECONDS):
-            write_reproduction(directory, Reproduction(options.name, manifest, {key: command}))
-        try:
-            with CompareProgress(console, plan.most_runs) as progress:
-                rows = execute(
-                    plan,
-                    progress,
-                    workers=options.jobs or usable_cores(),
-                    engine="in-process",
-                    select=part.search.select,
-                    last=part.last,
-                )
-        except KeyboardInterrupt:
-            raise Interrupted(f"finished runs are kept; go on with: {command}") from None
+        with directory_lock(plan.directory.parent, RECORD_SECONDS):
+            write_reproduction(plan.directory.parent, Reproduction(name, manifest, {key: command}))
+        search, last = part.search, part.last
+        rows = execute_shown(plan, console, command, jobs, engine="in-process", select=search.select, last=last)
         present = any(spec.method == manifest.reference for spec in plan.specs)
         reference = reference_of(plan, manifest.reference if present else None)
-        comparison: Comparison = compare_rows(plan, rows, reference, part.search.select, part.last)
+        comparison = compare_rows(plan, rows, reference, search.select, last)
         figures = as_json(comparison, command, time.perf_counter() - since)
         write_files(plan.directory, comparison, figures, tables(comparison))
     shown = [paper_table(part, comparison), difference_table(comparison)]
@@ -149,16 +167,16 @@ def _run_part(
     return any(row.good for row in rows)
 
 
-def _write_report(console: Console, directory: Path) -> None:
-    from dqnfed_flwr.report.page import write_report
-
-    show_files(console, write_report(directory, None))
-
-
 def _show_plans(
     console: Console, manifest: Manifest, parts: dict[str, Part], plans: dict[str, Plan], wanted: ReproduceOptions
 ) -> None:
     """What would run."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from dqnfed_flwr.config import Settings
+    from dqnfed_flwr.reproduce.parts import config_of
+
     console.print(f"{manifest.title} ({manifest.source})", soft_wrap=True, markup=False, highlight=False)
     for key, plan in plans.items():
         table = Table(title=Text(f"{key}: {parts[key].title}"), title_justify="left", show_header=False)
@@ -181,14 +199,34 @@ def _show_plans(
             console.print(f"{heading}: {text}", soft_wrap=True, markup=False, highlight=False)
 
 
-def _command(options: Options, part: str, directory: Path) -> str:
-    """The command that runs this part, for a shell."""
-    words = ["dqnfed", "reproduce", options.name, "--part", part, *(["--reduced"] if options.reduced else [])]
-    given = {"--methods": options.methods, "--seeds": options.seeds, "--rounds": options.rounds, "--jobs": options.jobs}
-    words += [word for key, value in given.items() if value for word in (key, str(value))]
-    words += [word for item in options.overrides for word in ("--set", item)]
-    return shlex.join([*words, "--output", str(directory)])
+@reported
+def report(
+    runs: Annotated[Path, typer.Argument(hidden=True)],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            show_default=False,
+            help="The page; report.html in RUNS by default. The Markdown lies beside it, as .md.",
+        ),
+    ] = None,
+) -> None:
+    """Write one page about a comparison, a reproduction or single runs, and the same as Markdown.
+
+    RUNS is the folder that dqnfed reproduce, compare, demo or run wrote, or one that holds several runs of the same
+    clients. The page needs no network.
+
+    \b
+    Examples:
+      dqnfed report runs/reproduce/table9
+      dqnfed report runs/compare --output talk.html
+    """  # noqa: D301  # \b keeps the lines of a help text apart
+    from rich.console import Console
+
+    _write_report(Console(), runs.expanduser().resolve(), output)
 
 
-def _few(words: dict[str, None]) -> str:
-    return ", ".join(words) or "–"
+def _write_report(console: Console, directory: Path, output: Path | None) -> None:
+    from dqnfed_flwr.report.page import write_report
+
+    show_files(console, write_report(directory, output))

@@ -1,11 +1,13 @@
-"""Make a federation's folder, add and remove nodes."""
+"""A federation's folder: make it, add and remove nodes, renew its certificates, bring it to the installed versions."""
 
 from __future__ import annotations
 
 import secrets
 import shutil
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
+from importlib.metadata import version
 from itertools import count
 from pathlib import Path
 
@@ -23,9 +25,10 @@ from dqnfed_flwr.deploy.files import (
     write_private,
     write_public,
 )
-from dqnfed_flwr.deploy.plan import CONNECTION, Federation, Node
-from dqnfed_flwr.deploy.plan_files import PLAN, read_plan, write_plan
+from dqnfed_flwr.deploy.plan import BUNDLE, PLAN, Federation, Node, plan_text, read_plan, write_plan
+from dqnfed_flwr.engine.flwr_command import CONNECTION
 from dqnfed_flwr.errors import ConfigError
+from dqnfed_flwr.version import package_version
 
 SECRET_BYTES = 48
 NODE_PORT = 9094
@@ -75,7 +78,7 @@ def add_node(directory: Path, name: str = "", data: str = "") -> Node:
     """
     federation = read_plan(directory)
     taken = {node.partition for node in federation.nodes}
-    partition = next(number for number in range(len(taken) + 1) if number not in taken)
+    partition = next(number for number in count() if number not in taken)
     first = min((one.port - one.partition for one in federation.nodes), default=NODE_PORT)
     taken_ports = {federation.fleet_port, federation.control_port, *(one.port for one in federation.nodes)}
     port = next(port for port in count(first + partition) if port not in taken_ports)
@@ -86,7 +89,7 @@ def add_node(directory: Path, name: str = "", data: str = "") -> Node:
     federation.check()
     with changing(directory):
         demand([directory, directory / "nodes", directory / "commands"])
-        _make_node(directory / "nodes", federation, node, trusted(directory))
+        _make_node(directory, federation, node, _trusted(directory))
         write_plan(directory, federation)
         _write_commands(directory, directory, federation)
     return node
@@ -114,14 +117,111 @@ def remove_node(directory: Path, name: str) -> Node:
     return node
 
 
-def trusted(directory: Path) -> bytes:
-    """The authorities that the server's folder trusts, as PEM.
+def refresh(directory: Path) -> list[Path]:
+    """After an upgrade, set a federation's versions to those installed, and rewrite plan, environments and commands.
+
+    Keys and certificates stay.
+
+    Returns
+    -------
+    list[Path]
+        The files that were written, which are those that have changed.
 
     Raises
     ------
     ConfigError
-        If the file is missing.
+        If a folder is missing or another user's, or `directory` is that of a node; nothing was changed.
+    RunError
+        If the machine fails half way.
     """
+    if is_there(directory / BUNDLE):
+        raise ConfigError(
+            f"{directory} is the folder of one node; refresh the federation at the server, and copy environment, "
+            f"commands.txt and {BUNDLE} from its nodes/NAME"
+        )
+    directory = directory.absolute()
+    federation = replace(read_plan(directory), flwr=version("flwr"), dqnfed=package_version())
+    with changing(directory):
+        texts = {directory / "server" / "environment": server_environment(federation)}
+        texts |= {directory / "commands" / name: text for name, text in command_files(directory, federation).items()}
+        for node in federation.nodes:
+            place = directory / "nodes" / node.name
+            texts |= {place / name: text for name, text in node_files(federation, node).items()}
+        texts[directory / PLAN] = plan_text(federation)
+        demand(list(dict.fromkeys(path.parent for path in texts)))
+        stale = [path for path, text in texts.items() if not path.exists() or path.read_bytes() != text.encode()]
+        for path in stale:
+            write_public(path, texts[path])
+    return stale
+
+
+def rotate(directory: Path, *, authority: bool = False, days: int = 0, others: Sequence[str] = ()) -> Federation:
+    """Make a new server certificate and key, signed by the same authority, or by a new one.
+
+    With a new authority, the `ca.crt` of every folder holds the new and the old one, so that nodes which have the new
+    file trust the server before and after it changes over.
+
+    Parameters
+    ----------
+    directory : Path
+        Of the federation.
+    authority : bool
+        Whether the authority is new too.
+    days : int
+        How long the certificate is valid, though no longer than the authority; 0 for as long as the one before.
+    others : Sequence[str]
+        Names and addresses of the server that the certificate gets in addition to those it has; kept in the plan.
+
+    Raises
+    ------
+    ConfigError
+        If a name is unfit, the authority's key or a folder is missing, or the folder is another user's; nothing was
+        changed.
+    RunError
+        If the machine fails half way.
+    """
+    federation = read_plan(directory)
+    names = tuple(name for name in dict.fromkeys((*federation.others, *others)) if name != federation.host)
+    federation = replace(federation, days=days or federation.days, others=names)
+    federation.check()
+    server, nodes = directory / "server", [directory / "nodes" / node.name for node in federation.nodes]
+    trusting = [server, directory / "operator", *nodes]
+    with changing(directory):
+        demand([directory, *(trusting if authority else [server])])
+        signer = _new_authority(directory, federation.days) if authority else _authority(directory)
+        identity = pki.make_server(signer, federation.host, federation.others, federation.days)
+        if authority:
+            write_private(make_directory(directory / "ca") / "ca.key", signer.key)
+            for place in (directory / "ca", *trusting):
+                write_public(place / "ca.crt", signer.certificate)
+        write_private(server / "server.key", identity.key)
+        write_public(server / "server.crt", identity.certificate)
+        write_plan(directory, federation)
+    return federation
+
+
+def _authority(directory: Path) -> pki.Identity:
+    try:
+        return pki.Identity((directory / "ca" / "ca.crt").read_bytes(), (directory / "ca" / "ca.key").read_bytes())
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"{directory / 'ca'}: {error.strerror}; put the authority's key back for this, or make a new authority "
+            "with --ca"
+        ) from None
+
+
+def _new_authority(directory: Path, days: int) -> pki.Identity:
+    """A new authority; its certificate is followed by those before it that nodes still need."""
+    fresh = pki.make_authority(days)
+    try:
+        serving = pki.first_certificate((directory / "server" / "server.crt").read_bytes())
+    except (FileNotFoundError, ConfigError):
+        serving = None
+    return pki.Identity(pki.bundle(fresh.certificate, _trusted(directory), serving), fresh.key)
+
+
+def _trusted(directory: Path) -> bytes:
+    """The authorities that the server's folder trusts, as PEM."""
     path, same = directory / "server" / "ca.crt", directory / "operator" / "ca.crt"
     try:
         return path.read_bytes()
@@ -136,22 +236,21 @@ def _fill(place: Path, final: Path, federation: Federation) -> None:
     for name in ("ca", "server", "server/state", "server/state/runs", "nodes", "operator", "commands"):
         make_directory(place / name)
     write_private(place / "ca" / "ca.key", authority.key)
-    write_public(place / "ca" / "ca.crt", authority.certificate)
+    for name in ("ca", "server", "operator"):
+        write_public(place / name / "ca.crt", authority.certificate)
     write_private(place / "server" / "server.key", server.key)
     write_public(place / "server" / "server.crt", server.certificate)
-    write_public(place / "server" / "ca.crt", authority.certificate)
     write_private(place / "server" / "superexec.secret", _secret())
     write_public(place / "server" / "environment", server_environment(federation))
-    write_public(place / "operator" / "ca.crt", authority.certificate)
     write_public(place / "operator" / "config.toml", _connection(final, federation))
     for node in federation.nodes:
-        _make_node(place / "nodes", federation, node, authority.certificate)
+        _make_node(place, federation, node, authority.certificate)
     _write_commands(place, final, federation)
     write_plan(place, federation)
 
 
-def _make_node(nodes: Path, federation: Federation, node: Node, ca: bytes) -> None:
-    place = make_directory(nodes / node.name)
+def _make_node(directory: Path, federation: Federation, node: Node, ca: bytes) -> None:
+    place = make_directory(directory / "nodes" / node.name)
     private, public = pki.make_node_key(node.name)
     write_private(place / "node.key", private)
     write_public(place / "node.pub", public)

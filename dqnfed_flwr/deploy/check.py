@@ -1,37 +1,24 @@
-"""`dqnfed deploy check`: everything that keeps a federation from working, each with its mend."""
+"""`dqnfed deploy check`: everything that keeps a federation from working, each with its remedy."""
 
 from __future__ import annotations
 
 import datetime as dt
 import shlex
-from functools import partial
 from pathlib import Path
 
-from dqnfed_flwr.deploy import probe, stamps
-from dqnfed_flwr.deploy.check_files import (
-    authorities,
-    data_file,
-    files,
-    guarded,
-    kept,
-    node_files,
-    owned,
-    private,
-    server_certificate,
-)
-from dqnfed_flwr.deploy.check_machine import clock, disk, flower, programs
-from dqnfed_flwr.deploy.check_network import node_port, reach, registered, server_ports, skew
+from dqnfed_flwr.deploy import check_local as local
+from dqnfed_flwr.deploy import check_network as network
+from dqnfed_flwr.deploy.check_local import Finding, Findings
+from dqnfed_flwr.deploy.clock_skew import ahead_by_date, ahead_by_stamps, skew
 from dqnfed_flwr.deploy.files import as_owner, is_there
-from dqnfed_flwr.deploy.findings import Finding, Findings, Level
-from dqnfed_flwr.deploy.plan import HTTP_SINCE, Federation, doors, minor
-from dqnfed_flwr.deploy.plan_files import BUNDLE, read_bundle, read_plan
-from dqnfed_flwr.deploy.probe import Port
+from dqnfed_flwr.deploy.plan import BUNDLE, Federation, read_bundle, read_plan
 from dqnfed_flwr.deploy.registry import known
 from dqnfed_flwr.version import package_version
 
 SERVICES = Path("/var/lib/dqnfed")
 """Where the systemd units keep the database, runs and data."""
 DISK_PAGE = "see docs/operations.md, disk space"
+BACKUP = "restore it from your backup"
 
 
 def check(directory: Path, *, now: dt.datetime | None = None) -> list[Finding]:
@@ -57,72 +44,64 @@ def check(directory: Path, *, now: dt.datetime | None = None) -> list[Finding]:
 
 
 def _check_federation(directory: Path, federation: Federation, now: dt.datetime) -> Findings:
-    place = shlex.quote(str(directory))
-    server = directory / "server"
-    yield from files(
+    place, server = shlex.quote(str(directory)), directory / "server"
+    yield from local.files(
         [server / "server.key", server / "superexec.secret"],
         [server / "server.crt", server / "ca.crt", directory / "operator" / "config.toml"],
-        "restore it from your backup",
+        BACKUP,
     )
-    yield from guarded(lambda: kept(directory / "ca" / "ca.key", "the authority's key"), "restore it from your backup")
-    yield from private([directory, directory / "ca", server, directory / "nodes"], "directory")
+    yield from local.guarded(local.kept(directory / "ca" / "ca.key", "the authority's key"), BACKUP)
+    yield from local.private([directory, directory / "ca", server, directory / "nodes"], "directory")
     for folder in (directory, directory / "ca", server, directory / "operator", directory / "commands"):
-        yield from guarded(partial(owned, folder), "restore it from your backup")
-    yield from owned(directory / "nodes", with_folders=True)
+        yield from local.guarded(local.owned(folder), BACKUP)
+    yield from local.owned(directory / "nodes", with_folders=True)
     for node in federation.nodes:
-        mend = f"`dqnfed deploy remove-node {place} {node.name}`, then add-node"
-        yield from _node(directory / "nodes" / node.name, mend)
-    yield from guarded(lambda: server_certificate(directory, federation, now), f"`dqnfed deploy rotate {place}`")
-    yield from programs("server")
-    yield from flower(federation.flwr)
-    yield from disk(server / "state", f"delete old runs in {server / 'state' / 'runs'}; {DISK_PAGE}")
+        folder, fix = directory / "nodes" / node.name, f"`dqnfed deploy remove-node {place} {node.name}`, then add-node"
+        yield from local.guarded(local.owned(folder), fix)
+        yield from local.guarded(local.node_files(folder, fix, at_home=True), fix)
+    yield from local.guarded(local.server_certificate(directory, federation, now), f"`dqnfed deploy rotate {place}`")
+    yield from local.programs("server")
+    yield from local.flower(federation.flwr)
+    yield from local.disk(server / "state", f"delete old runs in {server / 'state' / 'runs'}; {DISK_PAGE}")
     if SERVICES.is_dir():
-        yield from disk(SERVICES, f"delete old runs in {SERVICES / 'server' / 'runs'}; {DISK_PAGE}")
-    yield from clock()
-    yield from server_ports(federation, server / "ca.crt", place)
-    found = probe.look("127.0.0.1", federation.control_port, server / "ca.crt")[0]
-    if found is Port.OURS:
-        yield from skew(probe.clock_ahead("127.0.0.1", federation.control_port, server / "ca.crt"))
-        yield from registered(directory, federation, place)
-    elif found is Port.FREE and (waiting := known(directory)):
-        yield Finding(
-            Level.WARNING,
+        yield from local.disk(SERVICES, f"delete old runs in {SERVICES / 'server' / 'runs'}; {DISK_PAGE}")
+    yield from local.clock()
+    yield from network.server_ports(federation, server / "ca.crt", place)
+    control = ("127.0.0.1", federation.control_port, server / "ca.crt")
+    found = network.look(*control).port
+    if found is network.Port.OURS:
+        yield from skew(ahead_by_date(*control))
+        yield from network.registered(directory, federation, place)
+    elif found is network.Port.FREE and (waiting := known(directory)):
+        yield local.warning(
             f"no SuperLink runs here, and {len(waiting)} nodes are registered",
             "start it, or look at its log for why it ended",
         )
 
 
-def _node(place: Path, mend: str) -> Findings:
-    """Of a node's folder at home."""
-    yield from guarded(lambda: owned(place), mend)
-    yield from guarded(lambda: node_files(place, mend, at_home=True), mend)
-
-
 def _check_node(directory: Path, now: dt.datetime) -> Findings:
-    about = read_bundle(directory)
-    again = "copy the node's folder again from the federation's `nodes/`"
-    yield from owned(directory)
-    yield from guarded(lambda: node_files(directory, again), again)
-    yield from guarded(lambda: authorities(directory / "ca.crt", now), again)
-    yield from programs("node")
-    yield from flower(str(about["flwr"]))
+    about, again = read_bundle(directory), "copy the node's folder again from the federation's `nodes/`"
+    host, _, port = str(about["superlink"]).rpartition(":")
+    server = Federation(host.strip("[]"), fleet_port=int(port), flwr=str(about["flwr"]))
+    yield from local.owned(directory)
+    yield from local.guarded(local.node_files(directory, again), again)
+    renew = "make a new authority with `dqnfed deploy rotate DIR --ca` at the server and copy ca.crt here"
+    yield from local.guarded(local.authorities(directory / "ca.crt", now, renew), again)
+    yield from local.programs("node")
+    yield from local.flower(server.flwr)
     if (mine := package_version()) != about["dqnfed"]:
-        yield Finding(
-            Level.WARNING,
+        yield local.warning(
             f"dqnfed-flwr is {mine} here and {about['dqnfed']} at the server",
             f"install dqnfed-flwr {about['dqnfed']} here; a run's own code wins, but its requirements may differ",
         )
     if data := str(about["data"]):
-        yield from guarded(lambda: data_file(data), again)
+        yield from local.guarded(local.data_file(data), again)
     for state in (directory, SERVICES):
         if state.is_dir():
-            yield from disk(state, f"remove what is old in it; {DISK_PAGE}")
-    yield from clock()
-    yield from node_port(int(about["port"]))
-    host, _, port = str(about["superlink"]).rpartition(":")
-    there = (host.strip("[]"), int(port), directory / "ca.crt")
-    flwr = str(about["flwr"])
-    yield from reach(*there, doors(flwr))
-    if probe.look(*there)[0] is Port.OURS:
-        over_http = minor(flwr) >= HTTP_SINCE
-        yield from skew(probe.clock_ahead(*there) if over_http else stamps.clock_ahead(*there))
+            yield from local.disk(state, f"remove what is old in it; {DISK_PAGE}")
+    yield from local.clock()
+    yield network.node_port(int(about["port"]))
+    superlink = (server.host, server.fleet_port, directory / "ca.crt")
+    yield network.reach(*superlink, server.endpoints)
+    if network.look(*superlink).port is network.Port.OURS:
+        yield from skew((ahead_by_date if server.over_http else ahead_by_stamps)(*superlink))

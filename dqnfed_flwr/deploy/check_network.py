@@ -1,37 +1,78 @@
-"""Checks of what answers: ports, certificates as others see them, clocks, registered keys."""
+"""Checks of what answers: ports, certificates as others see them, registered keys."""
 
 from __future__ import annotations
 
-import math
+import http.client
+import json
 import socket
+import ssl
+from contextlib import closing
+from enum import StrEnum
 from pathlib import Path
+from typing import NamedTuple
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from dqnfed_flwr.deploy import probe, stamps
-from dqnfed_flwr.deploy.findings import Finding, Findings, Level
-from dqnfed_flwr.deploy.plan import CONNECTION, Federation
-from dqnfed_flwr.deploy.probe import Port
-from dqnfed_flwr.deploy.registry import known_now, listed, operator_command
+from dqnfed_flwr.deploy.check_local import Finding, Findings, failure, ok, warning
+from dqnfed_flwr.deploy.plan import Federation
+from dqnfed_flwr.deploy.registry import known_now, listed
+from dqnfed_flwr.deploy.superlink import operator_command
+from dqnfed_flwr.engine.flwr_command import CONNECTION
 from dqnfed_flwr.errors import RunError
 
-AHEAD_WARN, BEHIND_WARN = 2.0, 30.0
+SECONDS = 5.0
 
 
-def skew(ahead: float | None) -> Findings:
-    """The clock of this machine beside the server's; Flower lets it be 5 seconds ahead, and 305 behind."""
-    if ahead is None:
-        return
-    warn, limit = (AHEAD_WARN, stamps.AHEAD) if ahead > 0 else (BEHIND_WARN, stamps.BEHIND)
-    level = Level.OK if abs(ahead) < warn else Level.WARNING if abs(ahead) < limit else Level.FAILURE
-    words = f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the server's"
-    mend = "set both clocks right, for instance with chrony: Flower refuses a node 5 s ahead or 5 minutes behind"
-    yield Finding(
-        level,
-        f"this clock is {words if math.isfinite(ahead) else 'more than a day off'}",
-        "" if level is Level.OK else mend,
-    )
+class Port(StrEnum):
+    """What is behind a port."""
+
+    FREE = "free"
+    OURS = "ours"
+    PLAIN = "plain"
+    FOREIGN = "foreign"
+    EXPIRED = "expired"
+    NAME = "name"
+    UNREACHABLE = "unreachable"
+
+
+class Seen(NamedTuple):
+    """What was found behind a port, the reason where it is not `OURS`, and the certificate where it is, as DER."""
+
+    port: Port
+    why: str = ""
+    certificate: bytes = b""
+
+
+def look(host: str, port: int, ca: Path) -> Seen:
+    """Connect with TLS, trusting `ca` alone."""
+    try:
+        context = ssl.create_default_context(cafile=str(ca))
+    except (OSError, ssl.SSLError) as error:
+        return Seen(Port.UNREACHABLE, f"{ca}: {error}")
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    try:
+        with (
+            socket.create_connection((host, port), SECONDS) as plain,
+            context.wrap_socket(plain, server_hostname=host) as secure,
+        ):
+            return Seen(Port.OURS, certificate=secure.getpeercert(binary_form=True) or b"")
+    except ssl.SSLCertVerificationError as error:
+        return _unverified(error.verify_message or str(error))
+    except ConnectionRefusedError as error:
+        return Seen(Port.FREE, str(error))
+    except TimeoutError as error:
+        return Seen(Port.UNREACHABLE, str(error))
+    except (ssl.SSLError, ConnectionResetError) as error:
+        return Seen(Port.PLAIN, str(error))
+    except OSError as error:
+        return Seen(Port.UNREACHABLE, str(error))
+
+
+def _unverified(why: str) -> Seen:
+    if "expired" in why or "not yet valid" in why:
+        return Seen(Port.EXPIRED, why)
+    return Seen(Port.NAME if "match" in why else Port.FOREIGN, why)
 
 
 def server_ports(federation: Federation, ca: Path, place: str) -> Findings:
@@ -40,29 +81,28 @@ def server_ports(federation: Federation, ca: Path, place: str) -> Findings:
         ("Fleet", federation.host, federation.fleet_port),
         ("Control", "127.0.0.1", federation.control_port),
     ):
-        found, why, served = probe.look("127.0.0.1", port, ca)
+        found, why, served = look("127.0.0.1", port, ca)
         if found is Port.FREE:
             absent = "gate" if what == "Fleet" and federation.over_http else "SuperLink"
-            yield Finding(Level.OK, f"{what} port {port} is free: the {absent} is not running")
+            yield ok(f"{what} port {port} is free: the {absent} is not running")
             continue
         if found is not Port.OURS:
-            mend = f"change the port in {place}, or end what listens there"
-            yield _trouble(found, f"{what} port {port}", why, mend, federation.doors)
+            fix = f"change the port in {place}, or end what listens there"
+            yield _trouble(found, f"{what} port {port}", why, fix, federation.endpoints)
             continue
-        yield _served(served, ca.with_name("server.crt"), f"{what} port {port}", federation.doors)
+        yield _served(served, ca.with_name("server.crt"), f"{what} port {port}", federation.endpoints)
         if host == "127.0.0.1":
             continue
-        if _is_known(host):
-            yield from reach(host, port, ca, federation.doors)
+        if _resolves(host):
+            yield reach(host, port, ca, federation.endpoints)
         else:
-            yield Finding(
-                Level.WARNING,
+            yield warning(
                 f"{host} is not known on this machine, so that it cannot be tried from here",
                 "if it is the name of a container, all is well; else see that the devices' DNS has it",
             )
 
 
-def _is_known(host: str) -> bool:
+def _resolves(host: str) -> bool:
     try:
         socket.getaddrinfo(host, None)
     except OSError:
@@ -70,63 +110,71 @@ def _is_known(host: str) -> bool:
     return True
 
 
-def _served(served: bytes, file: Path, where: str, doors: str) -> Finding:
+def _served(served: bytes, file: Path, where: str, endpoints: str) -> Finding:
     """Whether the certificate that is served is that of the folder; it is read at the start alone."""
     try:
         mine = x509.load_pem_x509_certificate(file.read_bytes()).public_bytes(Encoding.DER)
-    except (OSError, ValueError):  # told by the checks of files
+    except (OSError, ValueError):  # the checks of files find this
         mine = served
     if mine == served:
-        return Finding(Level.OK, f"{where} answers with our certificate")
+        return ok(f"{where} answers with our certificate")
     end = x509.load_der_x509_certificate(served).not_valid_after_utc
-    return Finding(
-        Level.WARNING,
+    return warning(
         f"{where} still serves an older certificate than server.crt: the one that ends on {end:%Y-%m-%d}",
-        f"restart {doors}; after `rotate --ca` only when every device has the new ca.crt",
+        f"restart {endpoints}; after `rotate --ca` only when every device has the new ca.crt",
     )
 
 
-def reach(host: str, port: int, ca: Path, doors: str) -> Findings:
-    """Whether the server answers there, with a certificate of ours; `doors` are who serves it, in words."""
-    found, why, _ = probe.look(host, port, ca)
+def reach(host: str, port: int, ca: Path, endpoints: str) -> Finding:
+    """Whether the server answers there, with a certificate of ours; `endpoints` serve it, in words."""
+    found, why, _ = look(host, port, ca)
     if found is Port.OURS:
-        yield Finding(Level.OK, f"{host}:{port} answers with our certificate")
-        return
-    mend = f"start {doors}, open port {port} in its firewall, and see that {host} leads to it"
-    yield _trouble(Port.UNREACHABLE if found is Port.FREE else found, f"{host}:{port}", why, mend, doors, name=host)
+        return ok(f"{host}:{port} answers with our certificate")
+    fix = f"start {endpoints}, open port {port} in its firewall, and see that {host} leads to it"
+    return _trouble(Port.UNREACHABLE if found is Port.FREE else found, f"{host}:{port}", why, fix, endpoints, name=host)
 
 
-def node_port(port: int) -> Findings:
-    """The Runtime port of a device's SuperNode: free, or a SuperNode's."""
-    title = probe.title_of(port)
-    if title is None:
-        yield Finding(Level.OK, f"Runtime port {port} is free: the SuperNode is not running")
-    elif title.startswith("SuperNode"):
-        yield Finding(Level.OK, f"Runtime port {port} is a SuperNode's")
-    else:
-        yield Finding(
-            Level.FAILURE,
-            f"Runtime port {port} is taken by another program{f', {title}' if title else ''}",
-            "end it; or change the port in node.toml, environment and commands.txt here, and restart both programs",
-        )
-
-
-def _trouble(found: Port, where: str, why: str, mend: str, doors: str, name: str = "127.0.0.1") -> Finding:
-    """What is wrong with who answers, in words."""
-    words = {
-        Port.PLAIN: ("answers without TLS", mend),
-        Port.FOREIGN: ("has a certificate of another authority", "copy ca.crt of this federation there, or " + mend),
+def _trouble(found: Port, where: str, why: str, fix: str, endpoints: str, name: str = "127.0.0.1") -> Finding:
+    """What is wrong with the program that answers, in words."""
+    what, fix = {
+        Port.PLAIN: ("answers without TLS", fix),
+        Port.FOREIGN: ("has a certificate of another authority", f"copy ca.crt of this federation there, or {fix}"),
         Port.EXPIRED: (
             f"has a certificate that is out of date ({why})",
-            f"rotate it, restart {doors}; or set this clock",
+            f"rotate it, restart {endpoints}; or set this clock",
         ),
         Port.NAME: (
             "has a certificate for other names",
-            f"use a name it has, or at the server `dqnfed deploy rotate DIR --address {name}`; restart {doors}",
+            f"use a name it has, or at the server `dqnfed deploy rotate DIR --address {name}`; restart {endpoints}",
         ),
-        Port.UNREACHABLE: (f"cannot be reached ({why})", mend),
+        Port.UNREACHABLE: (f"cannot be reached ({why})", fix),
     }[found]
-    return Finding(Level.FAILURE, f"{where} {words[0]}", words[1])
+    return failure(f"{where} {what}", fix)
+
+
+def node_port(port: int) -> Finding:
+    """The Runtime port of a device's SuperNode: free, or a SuperNode's."""
+    title = title_of(port)
+    if title is None:
+        return ok(f"Runtime port {port} is free: the SuperNode is not running")
+    if title.startswith("SuperNode"):
+        return ok(f"Runtime port {port} is a SuperNode's")
+    return failure(
+        f"Runtime port {port} is taken by another program{f', {title}' if title else ''}",
+        "end it; or change the port in node.toml, environment and commands.txt here, and restart both programs",
+    )
+
+
+def title_of(port: int) -> str | None:
+    """What a program on this machine calls its HTTP interface; empty where it has none, None where nobody listens."""
+    try:
+        with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=SECONDS)) as connection:
+            connection.request("GET", "/openapi.json")
+            return str(json.loads(connection.getresponse().read())["info"]["title"])
+    except ConnectionRefusedError:
+        return None
+    except (OSError, ValueError, LookupError, TypeError, http.client.HTTPException):
+        return ""
 
 
 def registered(directory: Path, federation: Federation, place: str) -> Findings:
@@ -134,25 +182,20 @@ def registered(directory: Path, federation: Federation, place: str) -> Findings:
     try:
         present = listed(operator_command(directory))
     except RunError as error:
-        yield Finding(Level.FAILURE, f"the SuperLink does not list its nodes: {error}", "look at the SuperLink's log")
+        yield failure(f"the SuperLink does not list its nodes: {error}", "look at the SuperLink's log")
         return
     ids = known_now(directory, federation)
-    absent = [node.name for node in federation.nodes if ids.get(node.name) not in present]
-    offline = [
-        node.name for node in federation.nodes if present.get(ids.get(node.name, "")) in ("offline", "registered")
-    ]
-    strangers = sorted(set(present) - set(ids.values()))
+    states = {node.name: present.get(ids.get(node.name, "")) for node in federation.nodes}
+    absent = [name for name, state in states.items() if state is None]
+    offline = [name for name, state in states.items() if state in ("offline", "registered")]
     if absent:
-        yield Finding(Level.FAILURE, f"not registered: {', '.join(absent)}", f"`dqnfed deploy register {place}`")
+        yield failure(f"not registered: {', '.join(absent)}", f"`dqnfed deploy register {place}`")
     if offline:
-        yield Finding(Level.WARNING, f"not online: {', '.join(offline)}", "start them, and look at their logs")
-    if strangers:
-        yield Finding(
-            Level.WARNING,
-            f"registered, but as no node of this folder: {', '.join(strangers)}",
+        yield warning(f"not online: {', '.join(offline)}", "start them, and look at their logs")
+    if unregistered := sorted(set(present) - set(ids.values())):
+        yield warning(
+            f"registered, but as no node of this folder: {', '.join(unregistered)}",
             f"if they should not take part: `FLWR_HOME={place}/operator flwr supernode unregister ID {CONNECTION}`",
         )
     if not absent:
-        yield Finding(
-            Level.OK, f"{len(federation.nodes)} keys are registered, {len(federation.nodes) - len(offline)} online"
-        )
+        yield ok(f"{len(states)} keys are registered, {len(states) - len(offline)} online")

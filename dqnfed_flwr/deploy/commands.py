@@ -8,17 +8,11 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from dqnfed_flwr.deploy.plan import CONNECTION, Federation, Node
-from dqnfed_flwr.deploy.plan_files import BUNDLE, bundle_text
+from dqnfed_flwr.deploy.plan import BUNDLE, Federation, Node, bundle_text
+from dqnfed_flwr.engine.flwr_command import CONNECTION, QUIET
 
-QUIET = {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5",
-}
-"""No calls home, no installs at run time; an executor that looks for work twice a second, not once."""
-
+ENVIRONMENT = {**QUIET, "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5"}
+"""Of all roles: Flower's own, and an executor that looks for work twice a second, not once."""
 DEVICE = Path("/etc/dqnfed/nodes")
 
 
@@ -66,55 +60,55 @@ def node_superexec_arguments(node: Node) -> list[str]:
 
 def server_environment(federation: Federation) -> str:
     """Environment of SuperLink and its SuperExec, for a shell or systemd."""
-    ports = {
-        "DQNFED_FLEET_ADDRESS": f"0.0.0.0:{federation.fleet_port}",
-        "DQNFED_CONTROL_PORT": str(federation.control_port),
-    }
-    return _environment({**QUIET, **ports})
+    return _environment(
+        DQNFED_FLEET_ADDRESS=f"0.0.0.0:{federation.fleet_port}", DQNFED_CONTROL_PORT=str(federation.control_port)
+    )
 
 
 def node_environment(federation: Federation, node: Node) -> str:
     """Environment of a SuperNode and its SuperExec, for a shell or systemd."""
-    mine = {"DQNFED_SUPERLINK": federation.superlink, "DQNFED_NODE_PORT": str(node.port)}
-    return _environment({**QUIET, **mine, "DQNFED_NODE_CONFIG": node.config})
+    return _environment(
+        DQNFED_SUPERLINK=federation.superlink, DQNFED_NODE_PORT=str(node.port), DQNFED_NODE_CONFIG=node.config
+    )
 
 
 def node_files(federation: Federation, node: Node) -> dict[str, str]:
     """Texts of a node's folder, by file name, made for the place where units look for it on a device."""
     return {
         "environment": node_environment(federation, node),
-        "commands.txt": node_text(federation, node, DEVICE / node.name),
+        "commands.txt": _node_commands(federation, node, DEVICE / node.name),
         BUNDLE: bundle_text(federation, node),
     }
 
 
 def command_files(directory: Path, federation: Federation) -> dict[str, str]:
     """Texts of `commands/`, by file name."""
-    server = directory / "server"
-    home = 'FLWR_HOME="$PWD/state/flwr"'
+    server, home = directory / "server", 'FLWR_HOME="$PWD/state/flwr"'
     state = 'DQNFED_OUTPUT="$PWD/state/runs" DQNFED_METRICS="$PWD/state/metrics"'
-    texts = {
-        "superlink.txt": _text(server, home, superlink_arguments(federation)),
-        "superexec.txt": _text(server, f"{home} {state}", superexec_arguments(federation)),
-        "operator.txt": operator_text(directory, 1 + max((node.partition for node in federation.nodes), default=-1)),
+    clients = 1 + max((node.partition for node in federation.nodes), default=-1)
+    return {
+        "superlink.txt": _shell(server, home, superlink_arguments(federation)),
+        "superexec.txt": _shell(server, f"{home} {state}", superexec_arguments(federation)),
+        "operator.txt": _operator_commands(directory, clients),
+        **{
+            f"{node.name}.txt": _node_commands(federation, node, directory / "nodes" / node.name)
+            for node in federation.nodes
+        },
     }
-    for node in federation.nodes:
-        texts[f"{node.name}.txt"] = node_text(federation, node, directory / "nodes" / node.name)
-    return texts
 
 
-def node_text(federation: Federation, node: Node, place: Path) -> str:
+def _node_commands(federation: Federation, node: Node, place: Path) -> str:
     """Both commands of a device; `place` is where its folder lies."""
     home = 'FLWR_HOME="$PWD/flwr"'
     return (
         f"# The SuperNode; copy the folder {node.name} to the device and change the path below.\n"
-        + _text(place, home, supernode_arguments(federation, node))
+        + _shell(place, home, supernode_arguments(federation, node))
         + "\n# Its SuperExec, in a second shell.\n"
-        + _text(place, home, node_superexec_arguments(node))
+        + _shell(place, home, node_superexec_arguments(node))
     )
 
 
-def operator_text(directory: Path, clients: int) -> str:
+def _operator_commands(directory: Path, clients: int) -> str:
     """What an operator types."""
     place = shlex.quote(str(directory))
     return (
@@ -129,11 +123,11 @@ def operator_text(directory: Path, clients: int) -> str:
     )
 
 
-def _text(place: Path, variables: str, arguments: list[str]) -> str:
+def _shell(place: Path, variables: str, arguments: list[str]) -> str:
     enter = f"cd {shlex.quote(str(place))} && set -a && . ./environment && set +a"
     return f"{enter} &&\n{variables} {shlex.join(arguments)}\n"
 
 
-def _environment(variables: dict[str, str]) -> str:
-    quoted = {name: value.replace('"', '\\"') for name, value in variables.items()}
+def _environment(**variables: str) -> str:
+    quoted = {name: value.replace('"', '\\"') for name, value in {**ENVIRONMENT, **variables}.items()}
     return "".join(f'{name}="{value}"\n' for name, value in quoted.items())

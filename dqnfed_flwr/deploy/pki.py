@@ -51,15 +51,13 @@ def make_authority(days: int = CA_DAYS, *, now: dt.datetime | None = None) -> Id
     """
     key = ec.generate_private_key(CURVE())
     name = _common_name(f"dqnfed authority {x509.random_serial_number():x}"[:40])
-    usage = _usage(key_cert_sign=True, crl_sign=True)
     begin = now or dt.datetime.now(dt.UTC)
-    certificate = (
+    builder = (
         _builder(name, name, key.public_key(), begin, begin + dt.timedelta(days=max(CA_DAYS, days + 1)))
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(usage, critical=True)
-        .sign(key, DIGEST())
+        .add_extension(_usage("key_cert_sign", "crl_sign"), critical=True)
     )
-    return Identity(certificate.public_bytes(Encoding.PEM), _private_pem(key))
+    return _identity(builder, key, signer=key)
 
 
 def make_server(
@@ -97,16 +95,15 @@ def make_server(
         )
     key = ec.generate_private_key(CURVE())
     names = dict.fromkeys([host, *others, "localhost", "127.0.0.1"])
-    certificate = (
+    builder = (
         _builder(_common_name(host), issuer.subject, key.public_key(), begin, end)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(digital_signature=True), critical=True)
+        .add_extension(_usage("digital_signature"), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(x509.SubjectAlternativeName([_general_name(name) for name in names]), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
-        .sign(signer, DIGEST())
     )
-    return Identity(certificate.public_bytes(Encoding.PEM), _private_pem(key))
+    return _identity(builder, key, signer)
 
 
 def make_node_key(comment: str) -> tuple[bytes, bytes]:
@@ -120,11 +117,9 @@ def make_node_key(comment: str) -> tuple[bytes, bytes]:
 def same_node_key(private: bytes, public: bytes) -> bool:
     """Whether the two files of a node belong together."""
     try:
-        mine = load_ssh_private_key(private, None).public_key()
-        theirs = load_ssh_public_key(public)
+        return _raw(load_ssh_private_key(private, None).public_key()) == _raw(load_ssh_public_key(public))
     except ValueError:
         return False
-    return _raw(mine) == _raw(theirs)
 
 
 def fingerprint(public: bytes) -> str:
@@ -215,10 +210,19 @@ def _builder(
     )
 
 
-def _usage(**granted: bool) -> x509.KeyUsage:
+def _identity(
+    builder: x509.CertificateBuilder, key: ec.EllipticCurvePrivateKey, signer: ec.EllipticCurvePrivateKey
+) -> Identity:
+    return Identity(
+        builder.sign(signer, DIGEST()).public_bytes(Encoding.PEM),
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
+    )
+
+
+def _usage(*granted: str) -> x509.KeyUsage:
     rights = ["digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement"]
     rights += ["key_cert_sign", "crl_sign", "encipher_only", "decipher_only"]
-    return x509.KeyUsage(**{right: granted.get(right, False) for right in rights})
+    return x509.KeyUsage(**{right: right in granted for right in rights})
 
 
 def _common_name(host: str) -> x509.Name:
@@ -230,10 +234,6 @@ def _general_name(name: str) -> x509.GeneralName:
         return x509.IPAddress(ip_address(name))
     except ValueError:
         return x509.DNSName(name)
-
-
-def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
 def _raw(key: object) -> bytes:

@@ -1,26 +1,33 @@
-"""What a federation consists of."""
+"""What a federation consists of, and the files that say so: `federation.toml`, and `node.toml` on every device."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+import tomllib
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import tomli_w
 
 from dqnfed_flwr.data.sources import paths_in
+from dqnfed_flwr.deploy.files import as_owner, is_there, write_public
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.version import package_version
 
-CONNECTION = "dqnfed"
-_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-_LABEL = "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
-_HOST = re.compile(rf"(?=.{{1,253}}$){_LABEL}(\.{_LABEL})*")
+PLAN, BUNDLE = "federation.toml", "node.toml"
+BUNDLE_KEYS = {"name": str, "partition": int, "port": int, "data": str, "superlink": str, "flwr": str, "dqnfed": str}
 RESERVED = ("superlink", "superexec", "operator", "server", "exporter", "metrics")
 """Names of the server's own commands and folders, which no node may have."""
 LARGEST_PORT = 65535
 MOST_DAYS = 36_500
 HTTP_SINCE = (1, 40)
 """From this Flower on, nodes, operator and SuperExec share one port of the SuperLink, and speak HTTP."""
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_LABEL = "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+_HOST = re.compile(rf"(?=.{{1,253}}$){_LABEL}(\.{_LABEL})*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +57,14 @@ class Node:
         return f"partition-id={self.partition}" + (f' data="{self.data}"' if self.data else "")
 
 
-def doors(flwr: str) -> str:
-    """Who serves the server certificate with that Flower, in words: what is restarted once there is a new one."""
-    return "the SuperLink and the gate" if minor(flwr) >= HTTP_SINCE else "the SuperLink"
+def minor(release: str) -> tuple[int, ...]:
+    """Major and minor number, which Flower's programs must share."""
+    return tuple(int(number) for number in re.findall(r"\d+", release)[:2])
 
 
 @dataclass(frozen=True, slots=True)
 class Federation:
-    """What `deploy init` was told; holds no secret.
+    """What `deploy init` was given; holds no secret.
 
     Attributes
     ----------
@@ -71,6 +78,8 @@ class Federation:
         How long a server certificate is valid.
     nodes : tuple[Node, ...]
         By partition.
+    flwr, dqnfed : str
+        Releases that the folder was made for.
     """
 
     host: str
@@ -93,9 +102,17 @@ class Federation:
         return minor(self.flwr) >= HTTP_SINCE
 
     @property
-    def doors(self) -> str:
-        """Who serves the server certificate, in words."""
-        return doors(self.flwr)
+    def endpoints(self) -> str:
+        """The programs that serve the server certificate, in words: they are restarted for a new one."""
+        return "the SuperLink and the gate" if self.over_http else "the SuperLink"
+
+    @property
+    def local(self) -> bool:
+        """Whether nodes reach the server over loopback, so that all of them run on its machine."""
+        try:
+            return self.host == "localhost" or ip_address(self.host).is_loopback
+        except ValueError:
+            return False
 
     def node(self, name: str) -> Node:
         """The node of that name.
@@ -109,14 +126,6 @@ class Federation:
             if node.name == name:
                 return node
         raise ConfigError(f"no node {name!r}; there are {', '.join(node.name for node in self.nodes) or 'none'}")
-
-    @property
-    def local(self) -> bool:
-        """Whether nodes reach the server over loopback, so that all of them run on its machine."""
-        try:
-            return self.host == "localhost" or ip_address(self.host).is_loopback
-        except ValueError:
-            return False
 
     def shared_ports(self) -> list[str]:
         """Nodes whose port is one of the server's, in words; harmless on machines of their own."""
@@ -132,9 +141,8 @@ class Federation:
             For names, addresses, ports, days or nodes that are unfit or given twice.
         """
         for name in (self.host, *self.others):
-            check_host(name)
-        ports = [self.fleet_port, self.control_port, *(node.port for node in self.nodes)]
-        for port in ports:
+            _check_host(name)
+        for port in (self.fleet_port, self.control_port, *(node.port for node in self.nodes)):
             if not 0 < port <= LARGEST_PORT:
                 raise ConfigError(f"port: found {port}; allowed are 1 to {LARGEST_PORT}")
         if self.fleet_port == self.control_port:
@@ -144,22 +152,71 @@ class Federation:
         if len({node.name for node in self.nodes}) < len(self.nodes):
             raise ConfigError("two nodes have one name; give each its own")
         for node in self.nodes:
-            check_node(node)
+            _check_node(node)
 
 
-def minor(release: str) -> tuple[int, ...]:
-    """Major and minor number, which Flower's programs must share."""
-    return tuple(int(number) for number in re.findall(r"\d+", release)[:2])
+def plan_text(federation: Federation) -> str:
+    """Text of `federation.toml`."""
+    return tomli_w.dumps(
+        {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(federation).items()}
+    )
 
 
-def check_host(name: str) -> None:
-    """Refuse what is neither an address nor a host name.
+def write_plan(directory: Path, federation: Federation) -> None:
+    """Write `federation.toml`."""
+    write_public(directory / PLAN, plan_text(federation))
+
+
+def read_plan(directory: Path) -> Federation:
+    """Read `federation.toml`.
 
     Raises
     ------
     ConfigError
-        If so.
+        If there is none, or it cannot be read.
     """
+    if not is_there(directory / PLAN):
+        raise ConfigError(f"{directory}: no {PLAN} there; make a federation with `dqnfed deploy init {directory} ...`")
+    try:
+        with as_owner(directory):
+            found = tomllib.loads((directory / PLAN).read_text("utf-8"))
+        nodes = tuple(Node(**node) for node in found.pop("nodes", ()))
+        return Federation(**{**found, "others": tuple(found.get("others", ())), "nodes": nodes})
+    except (ValueError, TypeError, AttributeError, OSError) as error:
+        raise ConfigError(f"{directory / PLAN}: cannot be read ({error}); restore it from your backup") from None
+
+
+def bundle_text(federation: Federation, node: Node) -> str:
+    """Text of `node.toml`, by which a device checks its own folder."""
+    about = {"superlink": federation.superlink, "flwr": federation.flwr, "dqnfed": federation.dqnfed}
+    return tomli_w.dumps({**asdict(node), **about})
+
+
+def read_bundle(directory: Path) -> dict[str, Any]:
+    """Read `node.toml`.
+
+    Raises
+    ------
+    ConfigError
+        If it cannot be read, or lacks what `bundle_text` wrote.
+    """
+    path, again = directory / BUNDLE, "copy the node's folder again"
+    try:
+        with as_owner(directory):
+            found = tomllib.loads(path.read_text("utf-8"))
+    except (ValueError, OSError) as error:
+        raise ConfigError(f"{path}: cannot be read ({error}); {again}") from None
+    for key, kind in BUNDLE_KEYS.items():
+        if not isinstance(found.get(key), kind):
+            needed = "a number" if kind is int else "a text"
+            raise ConfigError(f"{path}: {key}: found {found.get(key)!r}, needed is {needed}; {again}")
+    if not re.fullmatch(r".+:\d{1,5}", found["superlink"]):
+        raise ConfigError(f"{path}: superlink: found {found['superlink']!r}, needed is HOST:PORT; {again}")
+    return found
+
+
+def _check_host(name: str) -> None:
+    """Refuse what is neither an address nor a host name."""
     try:
         address = ip_address(name)
     except ValueError:
@@ -173,14 +230,8 @@ def check_host(name: str) -> None:
         raise ConfigError(f"host: found {name!r}; certificates have this address as {usual}: give it in that form")
 
 
-def check_node(node: Node) -> None:
-    """Refuse a node whose name or data cannot be written into commands.
-
-    Raises
-    ------
-    ConfigError
-        If so.
-    """
+def _check_node(node: Node) -> None:
+    """Refuse a node whose name or data cannot be written into commands."""
     if not _NAME.fullmatch(node.name):
         raise ConfigError(f"node: found {node.name!r}; use lower-case letters, digits and hyphens, at most 63")
     if node.name in RESERVED:

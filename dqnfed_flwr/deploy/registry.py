@@ -10,9 +10,9 @@ from typing import Any
 
 from dqnfed_flwr.deploy.files import changing, write_public
 from dqnfed_flwr.deploy.pki import fingerprint
-from dqnfed_flwr.deploy.plan import CONNECTION, Federation
-from dqnfed_flwr.deploy.superlink import SuperLink, ask
-from dqnfed_flwr.engine.flwr_command import FlwrCommand, flwr_environment
+from dqnfed_flwr.deploy.plan import Federation
+from dqnfed_flwr.deploy.superlink import SuperLink, operator_command
+from dqnfed_flwr.engine.flwr_command import CONNECTION, FlwrCommand
 from dqnfed_flwr.errors import RunError
 
 REGISTERED = "registered.json"
@@ -21,26 +21,13 @@ IN_USE = "already in use"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What is remembered of a registered node.
-
-    Attributes
-    ----------
-    node_id : str
-        Flower's id for it.
-    key : str
-        Fingerprint of the key that was registered; empty in a file of the first form, which had ids alone.
-    """
+    """What is remembered of a registered node: Flower's id for it, and the fingerprint of the key."""
 
     node_id: str
-    key: str = ""
+    key: str = ""  # in a file of the first form, which had ids alone
 
 
-def operator_command(directory: Path) -> FlwrCommand:
-    """The `flwr` command with the connection of `directory`."""
-    return FlwrCommand(flwr_environment(directory / "operator"))
-
-
-def register(directory: Path, federation: Federation, flwr: FlwrCommand | None = None) -> dict[str, str]:
+def register(directory: Path, federation: Federation) -> dict[str, str]:
     """Register the keys of all nodes that the SuperLink does not know yet.
 
     A node is known if its present key was registered. Where only an id is remembered, the SuperLink is asked: if it has
@@ -58,23 +45,21 @@ def register(directory: Path, federation: Federation, flwr: FlwrCommand | None =
     RunError
         If no SuperLink answers.
     """
-    flwr, outcome = flwr or operator_command(directory), {}
+    flwr, outcome = operator_command(directory), {}
     with changing(directory):
         present, entries = listed(flwr), _entries(directory)
         for node in federation.nodes:
-            mine, entry = _key(directory, node.name), entries.get(node.name)
+            key, entry = _key(directory, node.name), entries.get(node.name)
             there = entry is not None and entry.node_id in present
-            if entry and there and mine in ("", entry.key):
+            if entry and there and key in ("", entry.key):
                 outcome[node.name] = "known"
                 continue
-            answer = flwr.json(
-                *("supernode", "register", str(directory / "nodes" / node.name / "node.pub"), CONNECTION),
-                *("--name", node.name),
-            )
+            file = directory / "nodes" / node.name / "node.pub"
+            answer = flwr.json("supernode", "register", str(file), CONNECTION, "--name", node.name)
             if "node-id" in answer:
-                entries[node.name], outcome[node.name] = Entry(str(answer["node-id"]), mine), "registered"
+                entries[node.name], outcome[node.name] = Entry(str(answer["node-id"]), key), "registered"
             elif entry and there and not entry.key and IN_USE in str(answer):
-                entries[node.name], outcome[node.name] = Entry(entry.node_id, mine), "known"
+                entries[node.name], outcome[node.name] = Entry(entry.node_id, key), "known"
             else:
                 outcome[node.name] = _refusal(answer)
                 continue
@@ -82,7 +67,7 @@ def register(directory: Path, federation: Federation, flwr: FlwrCommand | None =
     return outcome
 
 
-def unregister(directory: Path, name: str, flwr: FlwrCommand | None = None) -> bool:
+def unregister(directory: Path, name: str) -> bool:
     """Unregister a node's key; False if it was never registered from here.
 
     Raises
@@ -96,7 +81,7 @@ def unregister(directory: Path, name: str, flwr: FlwrCommand | None = None) -> b
         entries = _entries(directory)
         if name not in entries:
             return False
-        flwr, node_id = flwr or operator_command(directory), entries[name].node_id
+        flwr, node_id = operator_command(directory), entries[name].node_id
         if node_id in listed(flwr):
             answer = flwr.json("supernode", "unregister", node_id, CONNECTION)
             if not answer.get("success"):
@@ -106,7 +91,7 @@ def unregister(directory: Path, name: str, flwr: FlwrCommand | None = None) -> b
     return True
 
 
-def strangers(directory: Path, flwr: FlwrCommand | None = None) -> list[str]:
+def unregistered_keys(directory: Path) -> list[str]:
     """Flower's ids of registered nodes of which this folder does not know which they are.
 
     Raises
@@ -114,13 +99,13 @@ def strangers(directory: Path, flwr: FlwrCommand | None = None) -> list[str]:
     RunError
         If no SuperLink answers.
     """
-    return sorted(set(listed(flwr or operator_command(directory))) - set(known(directory).values()))
+    return sorted(set(listed(operator_command(directory))) - set(known(directory).values()))
 
 
 def _refusal(answer: Mapping[str, Any]) -> str:
-    told = " ".join(str(answer.get("error-message") or answer).split())
-    if IN_USE not in told:
-        return told
+    reason = " ".join(str(answer.get("error-message") or answer).split())
+    if IN_USE not in reason:
+        return reason
     return (
         f"its key is registered already, but {REGISTERED} here does not know as which node: restore that file from "
         "your backup, or `dqnfed deploy remove-node` it and add a new one"
@@ -135,7 +120,7 @@ def listed(flwr: FlwrCommand) -> dict[str, str]:
     RunError
         If no SuperLink answers.
     """
-    nodes: list[Mapping[str, Any]] = ask(SuperLink(flwr, CONNECTION), "supernode", "list", CONNECTION).get("nodes", [])
+    nodes: list[Mapping[str, Any]] = SuperLink(flwr, CONNECTION).ask("supernode", "list", CONNECTION).get("nodes", [])
     return {str(node["node-id"]): str(node["status"]) for node in nodes if node["status"] != "unregistered"}
 
 
@@ -149,12 +134,11 @@ def known_now(directory: Path, federation: Federation) -> dict[str, str]:
 
     Where only an id is remembered, it is believed.
     """
-    entries = _entries(directory)
-    names = [node.name for node in federation.nodes if node.name in entries]
+    names = {node.name for node in federation.nodes}
     return {
-        name: entries[name].node_id
-        for name in names
-        if not entries[name].key or _key(directory, name) in ("", entries[name].key)
+        name: entry.node_id
+        for name, entry in _entries(directory).items()
+        if name in names and (not entry.key or _key(directory, name) in ("", entry.key))
     }
 
 

@@ -1,33 +1,44 @@
 """Runs on a SuperLink: start, list, follow, stop. Flower's own commands do the work; what they leave unsaid is added.
 
 `flwr run --stream` and `flwr log` end with 0 whatever became of the run. Here the SuperLink is asked for the run's
-state, and what a log says of clients that failed is shown once more at the end.
+state, and what a log says of clients that failed is shown once more at the end. All that ask it raise `RunError` where
+it refuses or knows no such run, and `AwayError`, which is one, where it does not answer.
 """
 
 from __future__ import annotations
 
+import re
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from dqnfed_flwr.config import KNOWN, Scalar, Settings, check_for_nodes
 from dqnfed_flwr.data.sources import paths_in
-from dqnfed_flwr.deploy.superlink import AwayError, SuperLink, UnsureError, ask, kind_of
+from dqnfed_flwr.deploy.superlink import AwayError, SuperLink, UnsureError
 from dqnfed_flwr.engine.flower import write_app
 from dqnfed_flwr.errors import ConfigError, RunError
 
-COMPLETED, STOPPED = "finished:completed", "finished:stopped"
+COMPLETED = "finished:completed"
 NO_LOG_YET = ("pending", "starting")
 """States in which Flower would keep a call for the log until there is one."""
 PENDING_SECONDS = 30.0
-"""After which whoever follows a run that does not begin is told what may be missing."""
+"""After which a follower of a run that does not begin reads what may be missing."""
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 15.0
 NEWS_PAUSE, QUIET_PAUSE = 4.0, 10.0
 """Longest pauses while a run is followed, after new lines and without: each call of `flwr` costs a second of a core."""
 GIVE_UP_SECONDS = 600.0
 """How long a SuperLink may be away while a run is followed; a restart takes seconds."""
+MOST_COMPLAINTS = 12
+LOST = ("No heartbeat received", "Task failed with unknown error")
+"""What Flower says of a run whose ServerApp was killed, or was ended because its SuperExec was."""
+NO_CHECKPOINT = "no checkpoint there"
+_STYLE = re.compile(r"\x1b\[[0-9;]*m")
+_COMPLAINT = re.compile(
+    r"is left out: |does not take part: |usable replies|clients came within|clients can take part|Error\b: "
+)
 T = TypeVar("T")
 
 
@@ -71,69 +82,41 @@ def submit(link: SuperLink, settings: Settings) -> str:
     Raises
     ------
     RunError
-        If the SuperLink does not answer or refuses it. One that may have started the run all the same is not asked
-        again by `patiently`.
+        Also where the SuperLink may have started the run all the same; `patiently` does not ask again then.
     """
     with tempfile.TemporaryDirectory(prefix="dqnfed-") as place:
         write_app(Path(place) / "app", settings)
         try:
-            return str(ask(link, "run", str(Path(place) / "app"), link.connection)["run-id"])
+            return str(link.ask("run", str(Path(place) / "app"), link.connection)["run-id"])
         except UnsureError as error:
             raise RunError(f"{error}. The run may have been started: look with `dqnfed runs` before a repeat") from None
 
 
 def runs(link: SuperLink) -> list[dict[str, Any]]:
-    """All runs that the SuperLink knows, the newest last.
-
-    Raises
-    ------
-    RunError
-        If it does not answer.
-    """
-    found: list[dict[str, Any]] = ask(link, "list", link.connection)["runs"]
+    """All runs that the SuperLink knows, the newest last."""
+    found: list[dict[str, Any]] = link.ask("list", link.connection)["runs"]
     return sorted(found, key=lambda run: str(run.get("pending-at", "")))
 
 
 def stop(link: SuperLink, run_id: str) -> None:
-    """Stop a run.
-
-    Raises
-    ------
-    RunError
-        If there is no such run, or it is over.
-    """
-    ask(link, "stop", run_id, link.connection)
+    """Stop a run that is not over."""
+    link.ask("stop", run_id, link.connection)
 
 
 def record_of(link: SuperLink, run_id: str) -> dict[str, Any]:
-    """What Flower says of a run.
-
-    Raises
-    ------
-    RunError
-        If the SuperLink does not answer, or knows no such run.
-    """
-    record: dict[str, Any] = ask(link, "list", link.connection, "--run-id", run_id)["runs"][0]
+    """What Flower says of a run."""
+    record: dict[str, Any] = link.ask("list", link.connection, "--run-id", run_id)["runs"][0]
     return record
+
+
+def log_of(link: SuperLink, run_id: str) -> str:
+    """What a run has logged by now."""
+    return link.text("log", run_id, link.connection, "--show")
 
 
 def waiting(record: Mapping[str, Any]) -> str:
     """What is to be said of a run that has no log yet."""
     return f"run {record['run-id']} is {record['status']}; if it stays so, see that the server's SuperExec is running"
-
-
-def log_of(link: SuperLink, run_id: str) -> str:
-    """What a run has logged by now.
-
-    Raises
-    ------
-    RunError
-        If the SuperLink does not answer.
-    """
-    try:
-        return link.flwr("log", run_id, link.connection, "--show")
-    except RunError as error:
-        raise kind_of(error)(str(error)) from None
 
 
 def patiently(ask: Callable[[], T]) -> T:
@@ -166,49 +149,86 @@ def follow(link: SuperLink, run_id: str, show: Callable[[str], None]) -> dict[st
     RunError
         If the SuperLink stays away, or knows no such run.
     """
-    tail, begun, told, pause = _Tail(show), False, False, FIRST_PAUSE
+    shown, begun, warned, pause = 0, False, False, FIRST_PAUSE
     since = heard = time.monotonic()
     while True:
-        news = False
+        before = shown
         try:
-            news = begun and tail.take(log_of(link, run_id), whole=False)
-            if not news:
+            if begun:
+                shown = _show_new(log_of(link, run_id), shown, show, whole=False)
+            if shown == before:
                 record = record_of(link, run_id)
                 if str(record["status"]).startswith("finished"):
-                    tail.take(log_of(link, run_id), whole=True)
+                    _show_new(log_of(link, run_id), shown, show, whole=True)
                     return record
                 begun = record["status"] not in NO_LOG_YET
-                if not (begun or told) and time.monotonic() - since > PENDING_SECONDS:
+                if not (begun or warned) and time.monotonic() - since > PENDING_SECONDS:
                     show(waiting(record))
-                    told = True
+                    warned = True
             heard = time.monotonic()
         except AwayError as error:
             if time.monotonic() - heard > GIVE_UP_SECONDS:
                 raise RunError(f"the SuperLink is away for {GIVE_UP_SECONDS:.0f} s. {error}") from None
         time.sleep(pause)
-        pause = min(2 * pause, NEWS_PAUSE if news else QUIET_PAUSE)
+        pause = min(2 * pause, NEWS_PAUSE if shown > before else QUIET_PAUSE)
 
 
-class _Tail:
-    """Shows a log that is read from its beginning each time: every line once, and none before it is complete."""
+def _show_new(text: str, shown: int, show: Callable[[str], None], *, whole: bool) -> int:
+    """Show the lines of a log after the first `shown`, each when it is complete; how many are shown then.
 
-    def __init__(self, show: Callable[[str], None]) -> None:
-        self._show, self._shown = show, 0
+    Parameters
+    ----------
+    text : str
+        What `flwr log --show` printed: the log, and the end of line that Flower puts after it.
+    shown : int
+        How many lines of it were shown before.
+    show : Callable[[str], None]
+        Shows one line.
+    whole : bool
+        Nothing comes after it: its last line is complete, too.
+    """
+    *lines, last = text.removesuffix("\n").split("\n")
+    if whole and last:
+        lines.append(last)
+    for line in lines[shown:]:
+        show(line)
+    return max(shown, len(lines))
 
-    def take(self, text: str, *, whole: bool) -> bool:
-        """Show what is new in what `flwr log --show` printed; whether there was anything.
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A run that did not complete: Flower's id for it, what Flower says of it, and what it has logged."""
+
+    run_id: str
+    record: dict[str, Any]
+    log: str
+
+    @property
+    def words(self) -> str:
+        """Why, in Flower's words and in those of the clients."""
+        details = str(self.record.get("status-details") or "").strip() or "the SuperLink gives no reason"
+        complaints = (f"  {line}" for line in _complaints_in(self.log))
+        return "\n".join([f"run {self.run_id} ended as {self.record['status']}: {details}", *complaints])
+
+    def next_settings(self, settings: Settings) -> Settings | None:
+        """Settings of the run that goes on after this one; None where going on would end in the same way.
+
+        A ServerApp that was lost with its process goes on from its checkpoint. If it was lost before the first one, and
+        nobody but us asked for that, it begins anew.
 
         Parameters
         ----------
-        text : str
-            The log, and the end of line that Flower puts after it.
-        whole : bool
-            Nothing comes after it: its last line is complete, too.
+        settings : Settings
+            As the operator gave them.
         """
-        *lines, last = text.removesuffix("\n").split("\n")
-        if whole and last:
-            lines.append(last)
-        new, self._shown = lines[self._shown :], max(self._shown, len(lines))
-        for line in new:
-            self._show(line)
-        return bool(new)
+        details = str(self.record.get("status-details"))
+        if any(words in details for words in LOST):
+            return Settings.from_mapping({**settings.flat(), "resume": True})
+        return settings if NO_CHECKPOINT in details and not settings.resume else None
+
+
+def _complaints_in(log: str) -> list[str]:
+    """Lines of a log that tell of clients left out and of errors, each once, the last ones."""
+    plain = (_STYLE.sub("", line).strip() for line in log.splitlines())
+    found = dict.fromkeys(line for line in plain if _COMPLAINT.search(line))
+    return list(found)[-MOST_COMPLAINTS:]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dqnfed_flwr.deploy.files import is_there
-from dqnfed_flwr.deploy.plan import CONNECTION
-from dqnfed_flwr.deploy.plan_files import PLAN
-from dqnfed_flwr.engine.flwr_command import FlwrCommand, TimedOutError, flwr_environment
+from dqnfed_flwr.deploy.plan import PLAN
+from dqnfed_flwr.engine.flwr_command import CONNECTION, FlwrCommand, TimedOutError, flwr_environment
 from dqnfed_flwr.errors import ConfigError, RunError
 
 UNAVAILABLE = "is unavailable"
@@ -20,18 +21,51 @@ SERVER_ERRORS = ("Server error '5", "Internal server error")
 
 @dataclass(frozen=True, slots=True)
 class SuperLink:
-    """A connection to a SuperLink.
-
-    Attributes
-    ----------
-    flwr : FlwrCommand
-        Flower's command, which finds the connection.
-    connection : str
-        Its name.
-    """
+    """A connection to a SuperLink: Flower's command, and the name by which it finds the connection."""
 
     flwr: FlwrCommand
     connection: str
+
+    def text(self, *arguments: str) -> str:
+        """What Flower's command prints.
+
+        Raises
+        ------
+        RunError
+            Of the kind that tells whether to ask again.
+        """
+        with _classified():
+            return self.flwr(*arguments)
+
+    def ask(self, *arguments: str) -> dict[str, Any]:
+        """What Flower's command answers as JSON, where it answers with success.
+
+        The last line of its complaint says most. That of a server error only names a page on the web; there the line
+        with the status is shown.
+
+        Raises
+        ------
+        ConfigError
+            If there is no such connection.
+        RunError
+            Of the kind that tells whether to ask again.
+        """
+        with _classified():
+            answer = self.flwr.json(*arguments)
+        if answer.get("success"):
+            return answer
+        lines = [line.strip() for line in str(answer.get("error-message") or answer).splitlines() if line.strip()]
+        said = " ".join(word for word in arguments if os.sep not in word)
+        most = next(filter(_blames_server, lines), lines[-1] if lines else "failed without a reason")
+        words = f"flwr {said}: {most}"
+        if "not found in the Flower configuration file" in words:
+            raise ConfigError(f"{words} CONNECTION may also be the folder of `dqnfed deploy init`")
+        raise _kind_of(RunError(words))(words)
+
+
+def operator_command(directory: Path) -> FlwrCommand:
+    """The `flwr` command with the connection of a federation's folder."""
+    return FlwrCommand(flwr_environment(directory / "operator"))
 
 
 def connect(place: str) -> SuperLink:
@@ -44,7 +78,7 @@ def connect(place: str) -> SuperLink:
     """
     folder = Path(place).expanduser()
     if is_there(folder / PLAN):
-        return SuperLink(FlwrCommand(flwr_environment(folder.absolute() / "operator")), CONNECTION)
+        return SuperLink(operator_command(folder.absolute()), CONNECTION)
     if os.sep in place or folder.is_dir():
         raise ConfigError(f"{place}: no {PLAN} there; name the folder of `dqnfed deploy init`, or a Flower connection")
     return SuperLink(FlwrCommand(flwr_environment()), place)
@@ -58,7 +92,16 @@ class UnsureError(AwayError):
     """It was reached and gave no answer, or an error of its own: it may have done what it was asked."""
 
 
-def kind_of(error: RunError) -> type[RunError]:
+@contextmanager
+def _classified() -> Iterator[None]:
+    """Make a failure of Flower's command one of the kind that it means."""
+    try:
+        yield
+    except RunError as error:
+        raise _kind_of(error)(str(error)) from None
+
+
+def _kind_of(error: RunError) -> type[RunError]:
     """What a failure of Flower's command means."""
     if isinstance(error, TimedOutError) or _blames_server(str(error)):
         return UnsureError
@@ -67,23 +110,3 @@ def kind_of(error: RunError) -> type[RunError]:
 
 def _blames_server(words: str) -> bool:
     return any(error in words for error in SERVER_ERRORS)
-
-
-def ask(link: SuperLink, *arguments: str) -> dict[str, Any]:
-    """What Flower's command answers, where it answers with success; the last line of its complaint says most.
-
-    That of a server error only names a page on the web; there the line with the status is shown.
-    """
-    try:
-        answer = link.flwr.json(*arguments)
-    except RunError as error:
-        raise kind_of(error)(str(error)) from None
-    if answer.get("success"):
-        return answer
-    told = [line.strip() for line in str(answer.get("error-message") or answer).splitlines() if line.strip()]
-    said = " ".join(word for word in arguments if os.sep not in word)
-    most = next(filter(_blames_server, told), told[-1] if told else "failed without a reason")
-    words = f"flwr {said}: {most}"
-    if "not found in the Flower configuration file" in words:
-        raise ConfigError(f"{words} CONNECTION may also be the folder of `dqnfed deploy init`")
-    raise kind_of(RunError(words))(words)

@@ -15,10 +15,11 @@ from dqnfed_flwr.errors import RunError
 CONNECTION = "dqnfed"
 CALL_SECONDS = 120.0
 QUIET = {
-    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
 }
+"""Environment of Flower's programs: no calls home, no installs at run time."""
 
 
 class TimedOutError(RunError):

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from dqnfed_flwr.deploy import check, pki, probe
+from dqnfed_flwr.deploy import check, clock_skew, pki
+from dqnfed_flwr.deploy.check_local import Level
+from dqnfed_flwr.deploy.check_network import Port, look
 from dqnfed_flwr.deploy.commands import superexec_arguments, supernode_arguments
 from dqnfed_flwr.deploy.files import write_private, write_public
-from dqnfed_flwr.deploy.findings import Level
-from dqnfed_flwr.deploy.plan import CONNECTION
 from dqnfed_flwr.deploy.registry import listed, register
+from dqnfed_flwr.engine.flwr_command import CONNECTION
 from dqnfed_flwr.errors import RunError
 from tests.helpers.federation import Loopback, loopback, node
 from tests.helpers.programs import Program, free_ports, wait_for
@@ -44,7 +45,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loopback]:
     with loopback(tmp_path_factory.mktemp("doors"), [node(0), node(1)]) as federation:
         federation.programs["superlink"].start()
         federation.await_server()
-        assert register(federation.directory, federation.federation, federation.flwr) == {
+        assert register(federation.directory, federation.federation) == {
             "node-0": "registered",
             "node-1": "registered",
         }
@@ -96,13 +97,13 @@ def test_a_call_recorded_ten_minutes_ago(server: Loopback) -> None:
 def test_a_clock_that_is_off_is_found_on_the_device(
     server: Loopback, monkeypatch: pytest.MonkeyPatch, ahead: float, words: str
 ) -> None:
-    monkeypatch.setattr(probe, "now", lambda: dt.datetime.now(dt.UTC) + dt.timedelta(seconds=ahead))
+    monkeypatch.setattr(clock_skew, "now", lambda: dt.datetime.now(dt.UTC) + dt.timedelta(seconds=ahead))
     found = [one for one in check.check(server.directory / "nodes" / "node-0") if one.what.startswith("this clock")]
     assert [one.level for one in found] == [Level.FAILURE]
     seconds, *side = found[0].what.removeprefix("this clock is ").split()
     assert float(seconds) == pytest.approx(abs(ahead), abs=2.0)  # HTTP tells whole seconds
     assert " ".join(side).startswith(f"s {words}")
-    assert "5 s ahead or 5 minutes behind" in found[0].mend
+    assert "5 s ahead or 5 minutes behind" in found[0].fix
 
 
 def test_a_key_that_is_registered_again(server: Loopback) -> None:
@@ -217,5 +218,5 @@ def test_a_server_whose_certificate_is_out_of_date(server: Loopback) -> None:
     program.start()
     wait_for(lambda: program.status is not None or "SSL" in program.text(), 90, program.text)
     assert "SuperNode ID" not in program.text()
-    assert probe.look("127.0.0.1", server.federation.fleet_port, place / "ca.crt")[0] is probe.Port.EXPIRED
+    assert look("127.0.0.1", server.federation.fleet_port, place / "ca.crt")[0] is Port.EXPIRED
     assert "the server certificate expired" in "\n".join(one.what for one in check.check(server.directory))

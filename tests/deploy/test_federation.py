@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dqnfed_flwr.deploy.check import check
-from dqnfed_flwr.deploy.findings import failed
+from dqnfed_flwr.deploy.check_local import failed
 from dqnfed_flwr.engine.flwr_command import flwr_environment, program
 from dqnfed_flwr.engine.restart import RUN_ID
 from dqnfed_flwr.engine.run import run

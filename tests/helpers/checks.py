@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dqnfed_flwr.deploy import pki
-from dqnfed_flwr.deploy.findings import Finding, Level
+from dqnfed_flwr.deploy.check_local import Finding, Level
 
 
 def troubles(findings: list[Finding]) -> dict[str, str]:
-    """What is not well, with its mend."""
-    return {finding.what: finding.mend for finding in findings if finding.level is not Level.OK}
+    """What is not well, with its remedy."""
+    return {finding.what: finding.fix for finding in findings if finding.level is not Level.OK}
 
 
 def only(findings: list[Finding]) -> tuple[str, str]:

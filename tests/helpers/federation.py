@@ -16,17 +16,17 @@ from typing import Any
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.deploy.build import create
 from dqnfed_flwr.deploy.commands import (
-    QUIET,
+    ENVIRONMENT,
     node_superexec_arguments,
     superexec_arguments,
     superlink_arguments,
     supernode_arguments,
 )
-from dqnfed_flwr.deploy.plan import CONNECTION, Federation, Node
-from dqnfed_flwr.deploy.plan_files import read_plan
-from dqnfed_flwr.deploy.registry import listed, operator_command, register
+from dqnfed_flwr.deploy.plan import Federation, Node, read_plan
+from dqnfed_flwr.deploy.registry import listed, register
+from dqnfed_flwr.deploy.superlink import operator_command
 from dqnfed_flwr.engine.flower import write_app
-from dqnfed_flwr.engine.flwr_command import FlwrCommand, flwr_environment, run_record, run_status
+from dqnfed_flwr.engine.flwr_command import CONNECTION, FlwrCommand, flwr_environment, run_record, run_status
 from dqnfed_flwr.run_files import EVENTS, RUN
 from tests.helpers.gate import gate
 from tests.helpers.programs import Program, free_ports, listening, wait_for
@@ -66,7 +66,13 @@ class Loopback:
 
     def define(self, name: str, arguments: Sequence[str], place: Path, variables: Mapping[str, str]) -> Program:
         """Add a program without starting it."""
-        environment = {**flwr_environment(), **QUIET, **variables, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+        environment = {
+            **flwr_environment(),
+            **ENVIRONMENT,
+            **variables,
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": str(ROOT),
+        }
         self.programs[name] = Program(arguments, place, self.logs / f"{name}.log", environment)
         return self.programs[name]
 
@@ -80,7 +86,7 @@ class Loopback:
     def start(self) -> None:
         """Start everything, register the keys, wait until all nodes are online."""
         self.start_server()
-        assert set(register(self.directory, self.federation, self.flwr).values()) <= {"registered", "known"}
+        assert set(register(self.directory, self.federation).values()) <= {"registered", "known"}
         for node in self.federation.nodes:
             self.start_node(node.name)
         self.await_online([node.name for node in self.federation.nodes])

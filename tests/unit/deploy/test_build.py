@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from dqnfed_flwr.deploy import build, files, pki, renew
-from dqnfed_flwr.deploy.plan import Federation, Node
-from dqnfed_flwr.deploy.plan_files import read_plan
+from dqnfed_flwr.deploy import build, files, pki
+from dqnfed_flwr.deploy.plan import Federation, Node, read_plan
 from dqnfed_flwr.errors import ConfigError, RunError
 
 PLAN = Federation(
@@ -39,7 +38,7 @@ def test_secrets_are_private_whatever_the_umask(tmp_path: Path, mask: int) -> No
     try:
         build.create(tmp_path / "deep" / "federation", PLAN)
         build.add_node(tmp_path / "deep" / "federation")
-        renew.rotate(tmp_path / "deep" / "federation", authority=True)
+        build.rotate(tmp_path / "deep" / "federation", authority=True)
     finally:
         os.umask(before)
     place = tmp_path / "deep" / "federation"
@@ -129,14 +128,14 @@ def test_a_node_that_is_added_has_no_port_of_the_server(tmp_path: Path) -> None:
 
 
 def test_a_further_name_gets_into_the_certificate(place: Path) -> None:
-    renew.rotate(place, others=["fl2.example.org", "192.0.2.7", "fl.example.org"])
+    build.rotate(place, others=["fl2.example.org", "192.0.2.7", "fl.example.org"])
     certificate = pki.first_certificate((place / "server" / "server.crt").read_bytes())
     names = ["fl.example.org", "fl2.example.org", "localhost", "192.0.2.7", "127.0.0.1"]
     assert sorted(pki.names_of(certificate)) == sorted(names)
     assert read_plan(place).others == ("192.0.2.7", "fl2.example.org")
     before = (place / "server" / "server.crt").read_bytes()
     with pytest.raises(ConfigError, match="'a b'"):
-        renew.rotate(place, others=["a b"])
+        build.rotate(place, others=["a b"])
     assert (place / "server" / "server.crt").read_bytes() == before
 
 
@@ -226,7 +225,7 @@ def test_rotate_keeps_authority_and_node_keys(place: Path) -> None:
     watched = [place / "ca" / "ca.crt", place / "ca" / "ca.key", *place.glob("nodes/*/*")]
     before = {path: path.read_bytes() for path in watched}
     old = pki.first_certificate((place / "server" / "server.crt").read_bytes())
-    renew.rotate(place, days=30)
+    build.rotate(place, days=30)
     new = pki.first_certificate((place / "server" / "server.crt").read_bytes())
     assert {path: path.read_bytes() for path in watched} == before
     assert new.serial_number != old.serial_number
@@ -239,20 +238,20 @@ def test_rotate_keeps_authority_and_node_keys(place: Path) -> None:
 
 def test_a_new_authority_is_trusted_beside_the_old_one(place: Path) -> None:
     old = pki.first_certificate((place / "server" / "server.crt").read_bytes())
-    renew.rotate(place, authority=True)
+    build.rotate(place, authority=True)
     new = pki.first_certificate((place / "server" / "server.crt").read_bytes())
     for folder in ("server", "operator", "nodes/node-0", "nodes/node-1"):
         trusted = pki.certificates((place / folder / "ca.crt").read_bytes())
         assert pki.signed_by(new, trusted)
         assert pki.signed_by(old, trusted)
-    renew.rotate(place)
+    build.rotate(place)
     again = pki.first_certificate((place / "server" / "server.crt").read_bytes())
     assert pki.signed_by(again, trusted[:1])
 
 
 @pytest.mark.parametrize("days", [30, 5000])
 def test_a_new_authority_outlasts_the_certificate_it_signs(place: Path, days: int) -> None:
-    renew.rotate(place, authority=True, days=days)
+    build.rotate(place, authority=True, days=days)
     server = pki.first_certificate((place / "server" / "server.crt").read_bytes())
     authority = pki.first_certificate((place / "ca" / "ca.crt").read_bytes())
     assert authority.not_valid_after_utc >= server.not_valid_after_utc
@@ -260,7 +259,7 @@ def test_a_new_authority_outlasts_the_certificate_it_signs(place: Path, days: in
 
 
 def test_no_certificate_outlasts_the_authority_that_is_kept(place: Path) -> None:
-    renew.rotate(place, days=36_500)
+    build.rotate(place, days=36_500)
     server, authority = (
         pki.first_certificate((place / "server" / name).read_bytes()) for name in ("server.crt", "ca.crt")
     )
@@ -271,13 +270,13 @@ def test_rotate_without_the_authoritys_key_says_what_to_do(place: Path) -> None:
     (place / "ca" / "ca.key").unlink()
     before = (place / "server" / "server.crt").read_bytes()
     with pytest.raises(ConfigError, match=r"put the authority's key back.*--ca"):
-        renew.rotate(place)
+        build.rotate(place)
     assert (place / "server" / "server.crt").read_bytes() == before
 
 
 def test_a_new_authority_where_the_old_one_is_kept_elsewhere(place: Path) -> None:
     shutil.rmtree(place / "ca")
-    renew.rotate(place, authority=True)
+    build.rotate(place, authority=True)
     new = pki.first_certificate((place / "server" / "server.crt").read_bytes())
     assert pki.signed_by(new, pki.certificates((place / "ca" / "ca.crt").read_bytes()))
 
@@ -285,14 +284,14 @@ def test_a_new_authority_where_the_old_one_is_kept_elsewhere(place: Path) -> Non
 def test_rotate_in_a_damaged_folder_says_what_is_missing(place: Path) -> None:
     shutil.rmtree(place / "server")
     with pytest.raises(ConfigError, match=r"server.*No such folder; nothing was changed.*dqnfed deploy check"):
-        renew.rotate(place, authority=True)
+        build.rotate(place, authority=True)
 
 
 def test_a_new_authority_is_made_for_all_folders_or_for_none(place: Path) -> None:
     shutil.rmtree(place / "nodes" / "node-1")
     before = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
     with pytest.raises(ConfigError, match=r"nodes/node-1: No such folder; nothing was changed.*remove-node"):
-        renew.rotate(place, authority=True)
+        build.rotate(place, authority=True)
     assert {path: path.read_bytes() for path in place.rglob("*") if path.is_file()} == before
 
 
@@ -304,12 +303,12 @@ def test_a_renewal_that_ended_half_way_is_repeated(place: Path, monkeypatch: pyt
             raise OSError(28, "No space left on device")
         files.write_private(path, content)
 
-    monkeypatch.setattr(renew, "write_private", fail)
+    monkeypatch.setattr(build, "write_private", fail)
     for _ in range(2):
         with pytest.raises(RunError, match="some files"):
-            renew.rotate(place, authority=True)
+            build.rotate(place, authority=True)
     monkeypatch.undo()
-    renew.rotate(place, authority=True)
+    build.rotate(place, authority=True)
     new = pki.first_certificate((place / "server" / "server.crt").read_bytes())
     for folder in ("server", "operator", "nodes/node-0", "nodes/node-1"):
         trusted = pki.certificates((place / folder / "ca.crt").read_bytes())
@@ -319,7 +318,7 @@ def test_a_renewal_that_ended_half_way_is_repeated(place: Path, monkeypatch: pyt
 
 def test_a_new_authority_where_the_certificate_is_lost(place: Path) -> None:
     (place / "server" / "server.crt").unlink()
-    renew.rotate(place, authority=True)
+    build.rotate(place, authority=True)
     new = pki.first_certificate((place / "server" / "server.crt").read_bytes())
     assert pki.signed_by(new, pki.certificates((place / "operator" / "ca.crt").read_bytes()))
 
@@ -328,7 +327,7 @@ def test_a_new_authority_where_the_certificate_is_lost(place: Path) -> None:
 def test_rotate_refuses_days_that_no_certificate_has(place: Path, days: int) -> None:
     before = (place / "server" / "server.crt").read_bytes()
     with pytest.raises(ConfigError, match=f"--days: found {days}; allowed are 1 to 36500"):
-        renew.rotate(place, days=days)
+        build.rotate(place, days=days)
     assert (place / "server" / "server.crt").read_bytes() == before
 
 

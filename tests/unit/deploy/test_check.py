@@ -1,4 +1,4 @@
-"""Each thing that can be wrong is found, and told with its mend."""
+"""Each thing that can be wrong is found, and reported with its remedy."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from dqnfed_flwr.deploy import check, pki, probe, registry
-from dqnfed_flwr.deploy.findings import Level, failed
-from dqnfed_flwr.deploy.plan import Node
-from dqnfed_flwr.deploy.plan_files import bundle_text, read_plan, write_plan
+from dqnfed_flwr.deploy import check, check_local, pki, registry
+from dqnfed_flwr.deploy.check_local import Level, failed
+from dqnfed_flwr.deploy.plan import Node, bundle_text, read_plan, write_plan
 from dqnfed_flwr.errors import ConfigError
 from tests.helpers.checks import only, troubles
 
@@ -29,25 +28,25 @@ def test_a_new_federation_is_well(place: Path) -> None:
 @pytest.mark.parametrize("name", ["server/server.key", "ca/ca.key", "server/superexec.secret", "nodes/node-1/node.key"])
 def test_a_secret_that_others_can_read(place: Path, name: str) -> None:
     (place / name).chmod(0o640)
-    what, mend = only(check.check(place))
+    what, fix = only(check.check(place))
     assert what == f"{place / name} is open to other users (640)"
-    assert mend.startswith(f"chmod 600 {place / name}")
+    assert fix.startswith(f"chmod 600 {place / name}")
     assert failed(check.check(place))
 
 
 def test_a_folder_that_others_can_enter(place: Path) -> None:
     (place / "server").chmod(0o755)
-    what, mend = only(check.check(place))
+    what, fix = only(check.check(place))
     assert "is open to other users (755)" in what
-    assert mend.startswith("chmod 700")
+    assert fix.startswith("chmod 700")
 
 
 @pytest.mark.parametrize("name", ["server/superexec.secret", "operator/config.toml", "nodes/node-0/node.pub"])
 def test_a_file_that_is_missing(place: Path, name: str) -> None:
     (place / name).unlink()
-    what, mend = only(check.check(place))
+    what, fix = only(check.check(place))
     assert what == f"{place / name} is missing"
-    assert mend
+    assert fix
 
 
 def test_keys_may_be_kept_elsewhere_but_not_on_the_device(place: Path) -> None:
@@ -66,7 +65,7 @@ def test_keys_may_be_kept_elsewhere_but_not_on_the_device(place: Path) -> None:
 
 def test_a_missing_certificate(place: Path) -> None:
     (place / "server" / "server.crt").unlink()
-    assert any("dqnfed deploy rotate" in mend for mend in troubles(check.check(place)).values())
+    assert any("dqnfed deploy rotate" in fix for fix in troubles(check.check(place)).values())
 
 
 @pytest.mark.parametrize(
@@ -83,9 +82,9 @@ def test_dates_of_the_server_certificate(place: Path, days: int, level: Level, w
     found = [finding for finding in check.check(place, now=now) if finding.what.startswith("the server certificate")]
     assert [(finding.level, words in finding.what) for finding in found] == [(level, True)]
     if days > 0:
-        assert "rotate" in found[0].mend
+        assert "rotate" in found[0].fix
     if days < 0:
-        assert "clock" in found[0].mend
+        assert "clock" in found[0].fix
 
 
 def test_a_certificate_of_another_authority(place: Path) -> None:
@@ -103,9 +102,9 @@ def test_a_key_of_another_certificate(place: Path) -> None:
 def test_a_host_that_the_certificate_lacks(place: Path) -> None:
     plan = read_plan(place)
     write_plan(place, replace(plan, others=("fl.example.org",)))
-    what, mend = only(check.check(place))
+    what, fix = only(check.check(place))
     assert what == "the server certificate lacks fl.example.org"
-    assert "rotate" in mend
+    assert "rotate" in fix
 
 
 def test_keys_that_were_mixed_up(place: Path) -> None:
@@ -117,9 +116,9 @@ def test_keys_that_were_mixed_up(place: Path) -> None:
 def test_little_space(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10**12, 0, int(1e9)))
-    what, mend = only(check.check(place))
+    what, fix = only(check.check(place))
     assert what.startswith("1.0 GB are free")
-    assert "delete" in mend
+    assert "delete" in fix
     assert not failed(check.check(place))
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10**12, 0, int(1e8)))
     assert failed(check.check(place))
@@ -131,9 +130,9 @@ def test_little_space_where_the_services_write(place: Path, monkeypatch: pytest.
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**12, 0, int(1e9 if path == services else 1e11)))
     findings = check.check(place)
-    what, mend = only(findings)
+    what, fix = only(findings)
     assert what == f"1.0 GB are free in {services}"
-    assert str(services / "server" / "runs") in mend
+    assert str(services / "server" / "runs") in fix
     assert f"100 GB are free in {place / 'server' / 'state'}" in [finding.what for finding in findings]
     assert f"1.0 GB are free in {services}" in troubles(check.check(place / "nodes" / "node-0"))
 
@@ -141,33 +140,33 @@ def test_little_space_where_the_services_write(place: Path, monkeypatch: pytest.
 def test_a_superlink_that_is_gone_from_a_registered_federation(place: Path) -> None:
     (place / registry.REGISTERED).write_text(json.dumps({"node-0": "11", "node-1": "12"}))
     findings = check.check(place)
-    what, mend = only(findings)
+    what, fix = only(findings)
     assert what == "no SuperLink runs here, and 2 nodes are registered"
-    assert "start it" in mend
+    assert "start it" in fix
     assert not failed(findings)
 
 
 def test_another_version_of_flower(place: Path) -> None:
     write_plan(place, replace(read_plan(place), flwr="1.38.2"))
-    what, mend = only(check.check(place))
+    what, fix = only(check.check(place))
     assert "made for 1.38.2" in what
-    assert "flwr==1.38.2" in mend
+    assert "flwr==1.38.2" in fix
 
 
 def test_a_clock_that_nobody_sets(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, "clock_synchronised", lambda: False)
-    what, mend = only(check.check(place))
+    monkeypatch.setattr(check_local, "clock_synchronised", lambda: False)
+    what, fix = only(check.check(place))
     assert "clock" in what
-    assert "timedatectl" in mend
+    assert "timedatectl" in fix
 
 
 def test_a_device_checks_its_own_folder(place: Path) -> None:
     found = troubles(check.check(place / "nodes" / "node-0"))
     assert len(found) == 1
-    what, mend = next(iter(found.items()))
+    what, fix = next(iter(found.items()))
     assert what.startswith("localhost:")
     assert "cannot be reached" in what
-    assert "firewall" in mend
+    assert "firewall" in fix
 
 
 def test_a_device_of_another_version_and_without_its_data(place: Path) -> None:
@@ -180,20 +179,20 @@ def test_a_device_of_another_version_and_without_its_data(place: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "reason"),
     [
-        ("port = 9094", "", "port: found None, needed is a number"),
-        ("port = 9094", 'port = "abc"', "port: found 'abc', needed is a number"),
+        (r"port = \d+", "", "port: found None, needed is a number"),
+        (r"port = \d+", 'port = "abc"', "port: found 'abc', needed is a number"),
         (r"localhost:\d+", "localhost", "superlink: found 'localhost', needed is HOST:PORT"),
         ("localhost", "\udcff", "cannot be read"),
     ],
 )
-def test_a_device_whose_description_was_changed(place: Path, old: str, new: str, told: str) -> None:
+def test_a_device_whose_description_was_changed(place: Path, old: str, new: str, reason: str) -> None:
     file = place / "nodes" / "node-0" / "node.toml"
     changed, count = re.subn(old, new, file.read_text())
     assert count == 1
     file.write_text(changed, "utf-8", "surrogateescape")
-    with pytest.raises(ConfigError, match=told) as refused:
+    with pytest.raises(ConfigError, match=reason) as refused:
         check.check(file.parent)
     assert "copy the node's folder again" in str(refused.value)
 

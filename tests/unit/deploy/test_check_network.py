@@ -1,9 +1,8 @@
-"""Checks of what answers: ports, certificates as they are served, clocks."""
+"""Checks of what answers: ports, and certificates as they are served."""
 
 from __future__ import annotations
 
 import datetime as dt
-import math
 import socket
 import threading
 from dataclasses import replace
@@ -14,33 +13,13 @@ from typing import Any
 import pytest
 from cryptography import x509
 
-from dqnfed_flwr.deploy import check, pki, probe
-from dqnfed_flwr.deploy.check_network import node_port, reach, server_ports, skew
-from dqnfed_flwr.deploy.findings import Level, failed
-from dqnfed_flwr.deploy.plan_files import read_plan, write_plan
-from dqnfed_flwr.deploy.probe import Port
-from dqnfed_flwr.deploy.renew import rotate
+from dqnfed_flwr.deploy import check, pki
+from dqnfed_flwr.deploy.build import rotate
+from dqnfed_flwr.deploy.check_local import Level, failed
+from dqnfed_flwr.deploy.check_network import Port, look, node_port, reach, server_ports
+from dqnfed_flwr.deploy.plan import read_plan, write_plan
 from tests.helpers.checks import only, server, troubles
 from tests.helpers.programs import free_ports
-
-
-@pytest.mark.parametrize(
-    ("ahead", "level", "words"),
-    [
-        (1.0, Level.OK, "1 s ahead"),
-        (3.0, Level.WARNING, "3 s ahead"),
-        (6.0, Level.FAILURE, "6 s ahead"),
-        (-20.0, Level.OK, "20 s behind"),
-        (-60.0, Level.WARNING, "60 s behind"),
-        (-400.0, Level.FAILURE, "400 s behind"),
-        (math.inf, Level.FAILURE, "more than a day off"),
-    ],
-)
-def test_clock_skew(ahead: float, level: Level, words: str) -> None:
-    (found,) = skew(ahead)
-    assert found.level is level
-    assert words in found.what
-    assert list(skew(None)) == []
 
 
 @pytest.mark.parametrize(
@@ -63,11 +42,11 @@ def test_who_listens_at_our_port(place: Path, tmp_path: Path, what: str, found: 
     }
     ca = place / "server" / "ca.crt"
     with server(identities[what], tmp_path) as port:
-        assert probe.look("127.0.0.1", port, ca)[0] is found
-        (finding,) = reach("127.0.0.1", port, ca, "the SuperLink")
+        assert look("127.0.0.1", port, ca)[0] is found
+        finding = reach("127.0.0.1", port, ca, "the SuperLink")
     assert words in finding.what
     assert (finding.level is Level.OK) is (what == "ours")
-    assert finding.mend or what == "ours"
+    assert finding.fix or what == "ours"
 
 
 def test_a_certificate_that_was_replaced_and_is_still_served(place: Path, tmp_path: Path) -> None:
@@ -77,12 +56,12 @@ def test_a_certificate_that_was_replaced_and_is_still_served(place: Path, tmp_pa
         write_plan(place, replace(read_plan(place), fleet_port=port))
         assert troubles(check.check(place)) == {}
         rotate(place, days=3650)
-        what, mend = only(check.check(place))
+        what, fix = only(check.check(place))
     assert (
         what
         == f"Fleet port {port} still serves an older certificate than server.crt: the one that ends on {end:%Y-%m-%d}"
     )
-    assert mend.startswith(f"restart {read_plan(place).doors};")
+    assert fix.startswith(f"restart {read_plan(place).endpoints};")
 
 
 def test_a_name_that_the_certificate_lacks(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,10 +69,10 @@ def test_a_name_that_the_certificate_lacks(place: Path, tmp_path: Path, monkeypa
     connect = socket.create_connection
     monkeypatch.setattr(socket, "create_connection", lambda address, *rest: connect(("127.0.0.1", address[1]), *rest))
     with server(pki.make_server(authority, "localhost", [], 1), tmp_path) as port:
-        (finding,) = reach("elsewhere.example.org", port, place / "server" / "ca.crt", "the SuperLink and the gate")
+        finding = reach("elsewhere.example.org", port, place / "server" / "ca.crt", "the SuperLink and the gate")
     assert finding.what.endswith("has a certificate for other names")
     assert (
-        "`dqnfed deploy rotate DIR --address elsewhere.example.org`; restart the SuperLink and the gate" in finding.mend
+        "`dqnfed deploy rotate DIR --address elsewhere.example.org`; restart the SuperLink and the gate" in finding.fix
     )
 
 
@@ -115,36 +94,12 @@ def test_a_name_that_only_containers_know(place: Path, tmp_path: Path, monkeypat
     assert finding.level is Level.WARNING
 
 
-def test_the_clock_of_a_server(place: Path, tmp_path: Path) -> None:
-    authority = pki.Identity((place / "ca/ca.crt").read_bytes(), (place / "ca/ca.key").read_bytes())
-    ca = place / "server" / "ca.crt"
-    with server(pki.make_server(authority, "localhost", [], 1), tmp_path) as port:
-        ahead = probe.clock_ahead("127.0.0.1", port, ca)
-    there = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
-    assert ahead == pytest.approx((dt.datetime.now(dt.UTC) - there).total_seconds(), abs=30)
-    assert probe.clock_ahead("127.0.0.1", free_ports(1)[0], ca) is None
-
-
-@pytest.mark.parametrize(("fraction", "ahead"), [(0.0, -0.5), (0.9, 0.4)])
-def test_the_date_of_a_server_has_its_fraction_cut_off(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fraction: float, ahead: float
-) -> None:
-    there = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
-    monkeypatch.setattr(probe, "now", lambda: there + dt.timedelta(seconds=fraction))
-    authority = pki.Identity((place / "ca/ca.crt").read_bytes(), (place / "ca/ca.key").read_bytes())
-    with server(pki.make_server(authority, "localhost", [], 1), tmp_path) as port:
-        found = probe.clock_ahead("127.0.0.1", port, place / "server" / "ca.crt")
-    assert found == pytest.approx(ahead)
-    (finding,) = skew(found)
-    assert finding.what.startswith("this clock is 0 s ")
-
-
 def test_a_port_that_somebody_else_has(place: Path, tmp_path: Path) -> None:
     with server(None, tmp_path) as port:
         write_plan(place, replace(read_plan(place), fleet_port=port))
-        what, mend = only(check.check(place))
+        what, fix = only(check.check(place))
     assert what == f"Fleet port {port} answers without TLS"
-    assert "change the port" in mend
+    assert "change the port" in fix
 
 
 @pytest.mark.parametrize(
@@ -170,15 +125,15 @@ def test_who_has_the_port_of_a_node(answer: str | None, level: Level, words: str
         thread = threading.Thread(target=listener.handle_request)
         if answer is not None:
             thread.start()
-        (finding,) = node_port(listener.server_port if answer is not None else free_ports(1)[0])
+        finding = node_port(listener.server_port if answer is not None else free_ports(1)[0])
         if answer is not None:
             thread.join(10)
     assert finding.level is level
     assert finding.what.endswith(words) or words in finding.what
-    assert bool(finding.mend) is (level is Level.FAILURE)
+    assert bool(finding.fix) is (level is Level.FAILURE)
 
 
 def test_the_port_of_a_node_where_no_http_is_spoken(tmp_path: Path) -> None:
     with server(pki.make_server(pki.make_authority(), "localhost", [], 1), tmp_path) as port:
-        (finding,) = node_port(port)
+        finding = node_port(port)
     assert finding.level is Level.FAILURE

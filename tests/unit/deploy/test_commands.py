@@ -13,5 +13,5 @@ def test_a_superlink_has_a_fleet_port_as_long_as_flower_speaks_grpc(flwr: str, o
     federation = Federation("fl.example.org", flwr=flwr)
     assert federation.over_http is over_http
     assert ("--fleet-api-address" in superlink_arguments(federation)) is not over_http
-    assert ("gate" in federation.doors) is over_http
+    assert ("gate" in federation.endpoints) is over_http
     assert "127.0.0.1" in superlink_arguments(federation)

@@ -10,7 +10,7 @@ import pytest
 
 from dqnfed_flwr.deploy import build, registry
 from dqnfed_flwr.deploy.check_network import registered
-from dqnfed_flwr.deploy.plan_files import read_plan
+from dqnfed_flwr.deploy.plan import read_plan
 from dqnfed_flwr.engine.flwr_command import FlwrCommand
 from dqnfed_flwr.errors import RunError
 from tests.helpers.checks import troubles

@@ -14,11 +14,11 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from dqnfed_flwr.cli.app import app
-from dqnfed_flwr.cli.failures import ended_whole
+from dqnfed_flwr.cli.command import ended_whole
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.deploy import build, runs
-from dqnfed_flwr.deploy.failure import Failure
 from dqnfed_flwr.deploy.plan import Federation, Node
+from dqnfed_flwr.deploy.runs import Failure
 from dqnfed_flwr.deploy.superlink import connect
 from dqnfed_flwr.engine import flwr_command
 from dqnfed_flwr.errors import ConfigError, RunError

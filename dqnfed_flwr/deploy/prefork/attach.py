@@ -1,8 +1,8 @@
-"""What stands for a warm client where Flower looks for the process that it started.
+"""What stands for a forked client where Flower looks for the process that it started.
 
 Run as a script that needs nothing but the standard library, so that it is there in hundredths of a second. It hands its
-arguments, folder, environment and output to the nursery, waits, and ends as the client ended. Without a nursery it
-becomes the program itself.
+arguments, folder, environment and output to the fork server, waits, and ends as the client ended. Without a fork server
+it becomes the program itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CONNECT_SECONDS = 5.0
 
 
 def main() -> None:
-    """Run the program named by the first argument, warm where that can be."""
+    """Run the program named by the first argument, as a fork where that can be."""
     path = os.environ["DQNFED_WARM_PATH"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("DQNFED_WARM_")}
     environment["PATH"] = path

@@ -1,131 +1,20 @@
 from __future__ import annotations
 
 import json
-import math
+import logging
 import re
-import subprocess
 import sys
-import time
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
-from click.testing import Result
-from typer.main import get_command
-from typer.testing import CliRunner
+from flwr.common.logger import console_handler
+from rich.console import Console
 
-from dqnfed_flwr.cli import exporter
-from dqnfed_flwr.cli.app import app
-from dqnfed_flwr.cli.demo import verdict
-from dqnfed_flwr.config import Settings
-from dqnfed_flwr.engine import run as engine_run
-from dqnfed_flwr.engine.result import RunResult
+from dqnfed_flwr.cli.command import Engine
+from dqnfed_flwr.cli.run import train
 from dqnfed_flwr.errors import DataError, ModelError, QuorumError
-from dqnfed_flwr.telemetry.event_log import EventLog
-from dqnfed_flwr.telemetry.events import Listener, RoundEvent
-from tests.helpers.runs import make_event, make_result
-
-EVENTS = [make_event(1, (0.4, 0.5, 0.6, 0.7)), make_event(2, (0.5, 0.6, 0.7, 0.8), rho=0.75)]
-
-
-class FakeRun:
-    """Stands for `engine.run.run`: notes how it was called, tells its listeners of two rounds, writes as it does."""
-
-    def __init__(self) -> None:
-        self.settings: list[Settings] = []
-        self.engines: list[str] = []
-        self.overwrites: list[bool] = []
-        self.error: BaseException | None = None
-        self.saves = True
-        self.events = EVENTS
-        self.status = "finished"
-
-    def __call__(
-        self, settings: Settings, *, engine: str, overwrite: bool = False, listeners: Sequence[Listener] = ()
-    ) -> RunResult:
-        self.overwrites.append(overwrite)
-        self.settings.append(settings)
-        self.engines.append(engine)
-        result = replace(make_result(self.events, settings=settings), status=self.status)
-        log = [EventLog(Path(settings.output))] if settings.output else []
-        for listener in (*log, *listeners):
-            listener.on_start(2, [])
-            for event in self.events:
-                listener.on_round(event)
-            listener.on_end()
-        if settings.output and self.saves:
-            (Path(settings.output) / "checkpoint.npz").touch()
-        if self.error:
-            raise self.error
-        if settings.output:
-            result.write(Path(settings.output))
-        return result
-
-
-@pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> FakeRun:
-    fake = FakeRun()
-    monkeypatch.setattr(engine_run, "run", fake)
-    return fake
-
-
-def call(*arguments: str) -> Result:
-    return CliRunner().invoke(app, list(arguments), terminal_width=100, prog_name="dqnfed")
-
-
-@pytest.mark.parametrize(
-    ("command", "words"),
-    [
-        ((), ["dqnfed demo", "dqnfed run digits", "dqnfed settings", "--version"]),
-        (("run",), ["CONFIG is a shipped experiment", "--set KEY=VALUE", "--engine", "--resume", "--json", "--quiet"]),
-        (
-            ("run",),
-            [
-                "  dqnfed run mine.yaml --output runs/mine --resume\n",
-                "Exit status: 0",
-                "it ended before its rounds were done",
-            ],
-        ),
-        (("demo",), ["FedAvg", "--output DIR", "runs/demo"]),
-        (("settings",), ["every setting"]),
-    ],
-)
-def test_help_is_for_newcomers(command: tuple[str, ...], words: list[str]) -> None:
-    result = call(*command, "--help")
-    assert result.exit_code == 0
-    assert [word for word in words if word not in result.output] == []
-    assert "\\" not in result.output
-
-
-def test_every_option_and_command_has_help() -> None:
-    group = get_command(app)
-    assert isinstance(group, click.Group)
-    for command in group.commands.values():
-        assert command.help
-        assert [option.name for option in command.params if isinstance(option, click.Option) and not option.help] == []
-
-
-def commands(group: click.Group, *words: str) -> Iterator[tuple[str, ...]]:
-    yield words
-    for name, command in group.commands.items():
-        yield from commands(command, *words, name) if isinstance(command, click.Group) else [(*words, name)]
-
-
-def test_no_help_escapes_its_brackets() -> None:
-    group = get_command(app)
-    assert isinstance(group, click.Group)
-    found = {words: call(*words, "--help") for words in commands(group)}
-    assert ("deploy", "init") in found
-    assert [words for words, result in found.items() if "\\[" in result.output] == []
-    assert "[default: 0,1,2]" in found["compare",].output
-    assert "\\[" not in call().output + call("data").output
-
-
-def test_a_mistyped_command_gets_one_suggestion() -> None:
-    assert call("rnu").stderr.count("Did you mean 'run'?") == 1
+from tests.helpers.cli import FakeRun, call, ended
 
 
 def test_settings_without_effect_are_named(fake: FakeRun, tmp_path: Path) -> None:
@@ -137,69 +26,6 @@ def test_settings_without_effect_are_named(fake: FakeRun, tmp_path: Path) -> Non
     assert call("run", str(file), "--quiet").stderr == "dqnfed: no effect with dqn-fed: local.batch-size\n"
     assert call("run", str(file), "--set", "method=fedavg").stderr == ""
     assert len(fake.settings) == 4
-
-
-@pytest.mark.parametrize(("environment", "width"), [({"COLUMNS": None}, 100), ({"COLUMNS": "120"}, 120)])
-def test_manifests_in_a_pipe_fit_a_page(environment: dict[str, str | None], width: int) -> None:
-    result = CliRunner(env=environment).invoke(app, ["reproduce", "--list"])
-    assert max(map(len, result.output.splitlines())) <= width
-
-
-def test_dashboard_refuses_and_exporter_makes_a_missing_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(exporter, "Server", lambda *_: pytest.fail("served"))
-    result = call("dashboard", str(tmp_path / "typo"))
-    assert (result.exit_code, (tmp_path / "typo").exists()) == (2, False)
-    assert "typo: no such directory; name the one" in result.stderr
-    for _ in range(2):
-        exporter.prepare(tmp_path / "new")
-    assert capsys.readouterr().err.count(f"made {tmp_path / 'new'}, which was not there") == 1
-
-
-def test_only_the_exporter_removes_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept: list[float] = []
-    monkeypatch.setattr(exporter, "serve_metrics", lambda given, *_, **__: kept.append(given.keep_days))
-    for command in (["exporter"], ["exporter", "--keep-days", "365"], ["dashboard"]):
-        assert call(*command, str(tmp_path)).exit_code == 0
-    assert kept == [14, 365, math.inf]
-
-
-@pytest.mark.parametrize("option", ["--interval", "--keep-days"])
-def test_nan_is_no_time(tmp_path: Path, option: str) -> None:
-    result = call("exporter", str(tmp_path), option, "nan")
-    assert (result.exit_code, f"{option}: found nan" in result.stderr) == (2, True)
-
-
-def test_no_arguments_show_the_help() -> None:
-    assert "dqnfed demo" in call().output
-
-
-def test_help_answers_at_once() -> None:
-    code = "import sys; from dqnfed_flwr.cli import main; sys.argv = ['dqnfed', 'run', '--help']; main()"
-    took = []
-    for _ in range(3):
-        began = time.perf_counter()
-        done = subprocess.run(
-            [sys.executable, "-X", "importtime", "-c", code], capture_output=True, text=True, check=True
-        )
-        took.append(time.perf_counter() - began)
-        loaded = {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines()}
-        assert loaded.isdisjoint({"torch", "flwr", "numpy", "pydantic", "matplotlib"})
-    assert min(took) < 0.6
-
-
-def test_version() -> None:
-    result = call("--version")
-    assert result.exit_code == 0
-    assert result.output.startswith("dqnfed 0.")
-
-
-def test_settings_lists_every_key() -> None:
-    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["settings"])
-    assert result.exit_code == 0
-    assert [key for key in Settings().flat() if key not in result.output] == []
-    assert "Dirichlet concentration" in result.output
 
 
 def test_run_shows_progress_and_table(fake: FakeRun) -> None:
@@ -287,12 +113,6 @@ def test_failed_run_ends_with_status_1_and_the_reason(fake: FakeRun) -> None:
     result = call("run", "digits")
     assert result.exit_code == 1
     assert result.stderr == "dqnfed: 1 of 10 clients answered\n"
-
-
-def ended(status: str, **changes: Any) -> list[RoundEvent]:
-    """A round that moved the model, and one after which the run was at its end."""
-    last = replace(make_event(2, None), factor=0.0, losses_after=[1.0] * 4, status=status, **changes)
-    return [EVENTS[0], last]
 
 
 @pytest.mark.parametrize("quiet", [[], ["--quiet"]])
@@ -401,43 +221,11 @@ def test_a_plot_that_cannot_be_written_costs_the_plot_only(fake: FakeRun, tmp_pa
     assert re.search(r"no plot: .*plot\.png: the plot cannot be written", result.stdout)
 
 
-def test_demo_runs_both_and_draws_them(fake: FakeRun, tmp_path: Path) -> None:
-    result = call("demo", "--output", str(tmp_path))
-    assert result.exit_code == 0
-    assert [settings.method for settings in fake.settings] == ["dqn-fed", "fedavg"]
-    assert (tmp_path / "digits" / "run.json").exists()
-    assert (tmp_path / "digits-fedavg" / "run.json").exists()
-    assert (tmp_path / "plot.png").stat().st_size > 0
-    assert re.search(r"DQN-Fed\s*┃\s*FedAvg", result.stdout)
-
-
-def test_verdict_follows_from_the_figures() -> None:
-    better = make_result([make_event(t, None) for t in (1, 2, 3)], (0.8, 0.9))
-    worse = make_result([make_event(1, None), make_event(2, None, rho=0.5)], (0.5, 0.9))
-    first, second = verdict(better, worse)
-    assert "DQN-Fed: the training loss of every client fell in each of 3 rounds" in first
-    assert "FedAvg: the training loss of some client rose in 1 of 2 rounds" in first
-    assert "80.0% of its test digits with DQN-Fed and on 50.0% with FedAvg" in second
-    swapped, _ = verdict(worse, better)
-    assert "DQN-Fed: the training loss of some client rose in 1 of 2 rounds" in swapped
-
-
-def test_verdict_counts_rounds_that_moved_the_model() -> None:
-    stayed = [replace(make_event(t, None), factor=0.0, losses_after=[1.0] * 4) for t in (2, 3)]
-    result = make_result([make_event(1, None), *stayed])
-    first, _ = verdict(result, result)
-    assert "every client fell in each of 1 rounds that moved the model, of 3" in first
-
-
-def test_demo_says_that_a_run_ended_early(fake: FakeRun, tmp_path: Path) -> None:
-    fake.status, fake.events = "line-search-failed", ended("line-search-failed", refused=[2])
-    result = call("demo", "--output", str(tmp_path))
-    assert result.exit_code == 0
-    assert "DQN-Fed: The run ended early, as line-search-failed" in " ".join(result.stdout.split())
-
-
-def test_verdict_tells_a_fall_from_a_standstill() -> None:
-    event = make_event(1, None)
-    event.losses_after[0] = event.losses_before[0]
-    first, _ = verdict(make_result([event]), make_result([event]))
-    assert "fell or stayed in each of 1 rounds" in first
+def test_what_flower_logs_has_colours_on_a_terminal_alone(fake: FakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console_handler, "colored", True)
+    assert call("run", "digits").exit_code == 0
+    record = logging.LogRecord("flwr", logging.WARNING, "", 0, "left out", None, None)
+    assert "\x1b" not in console_handler.format(record)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    train(fake.settings[0], Console(quiet=True), "", Engine.IN_PROCESS)
+    assert "\x1b" in console_handler.format(record)

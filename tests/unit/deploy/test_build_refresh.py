@@ -12,10 +12,9 @@ from typer.testing import CliRunner
 
 from dqnfed_flwr.cli.app import app
 from dqnfed_flwr.deploy import build, check
+from dqnfed_flwr.deploy.build import refresh
 from dqnfed_flwr.deploy.files import write_public
-from dqnfed_flwr.deploy.plan import Federation, Node
-from dqnfed_flwr.deploy.plan_files import read_bundle, read_plan
-from dqnfed_flwr.deploy.refresh import refresh
+from dqnfed_flwr.deploy.plan import Federation, Node, read_bundle, read_plan
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.version import package_version
 

@@ -17,7 +17,7 @@ import importlib
 import importlib.metadata
 import json
 import os
-import selectors
+import select
 import shutil
 import signal
 import socket
@@ -43,62 +43,57 @@ class Request(NamedTuple):
     streams: list[int]
 
 
-class Nursery:
-    """Clients that run, and the connections of those who wait for them."""
+class ForkServer:
+    """Clients that run, and the connections of the processes that wait for them."""
 
     def __init__(self, listener: socket.socket, alive: int, keep_seconds: float) -> None:
         self.listener, self.alive, self.keep_seconds = listener, alive, keep_seconds
         self.loaded = False
         self.idle_since = time.monotonic()
         self.clients: dict[int, socket.socket] = {}
-        self.selector = selectors.DefaultSelector()
-        self.wake, self.wake_end = os.pipe()
-        for end in (self.wake, self.wake_end):
-            os.set_blocking(end, False)
+        self.wake, self.wake_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(self.wake_end)
         signal.signal(signal.SIGCHLD, lambda *_: None)  # it is the wake-up that counts
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C goes to the executor, and that is enough
-        for source in (self.listener, self.alive, self.wake):
-            self.selector.register(source, selectors.EVENT_READ)
 
     def next_client(self) -> Request:
         """Serve until there is a client to be, and return in its process alone."""
         while True:
-            ready = {key.fileobj for key, _ in self.selector.select(self._patience())}
+            sources: list[socket.socket | int] = [self.listener, self.alive, self.wake, *self.clients.values()]
+            ready, _, _ = select.select(sources, [], [], self._seconds_left())
             if self.alive in ready:
                 self._end()
             if self.wake in ready:
                 os.read(self.wake, 4096)
             self._reap()
-            for connection in [one for one in self.clients.values() if one in ready]:
-                self._abandoned(connection)
-            if self.listener in ready and (born := self._take()) is not None:
-                return born
-            self._rest()
+            for client, connection in self.clients.items():
+                if connection in ready:  # the process that waited for it was killed
+                    os.kill(client, signal.SIGKILL)
+            if self.listener in ready and (request := self._take()) is not None:
+                return request
+            if self._seconds_left() == 0.0:
+                self._restart()
 
-    def _patience(self) -> float | None:
-        """Seconds until the libraries are given up; None where nothing is loaded or needed."""
+    def _seconds_left(self) -> float | None:
+        """Seconds until the libraries are given up; None where nothing is loaded, or clients run."""
         if not self.loaded or self.clients:
             return None
         return max(0.0, self.idle_since + self.keep_seconds - time.monotonic())
 
-    def _rest(self) -> None:
-        """Start anew, and small, when nobody has asked for long."""
-        if self._patience() == 0.0:
-            for descriptor in (self.listener.fileno(), self.alive):
-                os.set_inheritable(descriptor, True)
-            os.execv(sys.executable, [sys.executable, "-P", __file__, *sys.argv[1:]])
+    def _restart(self) -> NoReturn:
+        """Start anew, and small."""
+        for descriptor in (self.listener.fileno(), self.alive):
+            os.set_inheritable(descriptor, True)
+        os.execv(sys.executable, [sys.executable, "-P", __file__, *sys.argv[1:]])
 
     def _take(self) -> Request | None:
         """Fork for one request; the request in the child, None in the parent."""
         connection, _ = self.listener.accept()
         try:
             request = read_request(connection)
-        except EOFError:  # somebody only looked whether anyone is here
-            connection.close()
-            return None
-        except (OSError, ValueError) as error:
-            print(f"dqnfed: a request for a warm client was refused: {error}", file=sys.stderr, flush=True)
+        except (EOFError, OSError, ValueError) as error:
+            if not isinstance(error, EOFError):  # else a process only looked whether there is a server
+                print(f"dqnfed: a request for a warm client was refused: {error}", file=sys.stderr, flush=True)
             connection.close()
             return None
         if not self.loaded:
@@ -108,18 +103,15 @@ class Nursery:
             client = os.fork()
         except OSError as error:
             print(f"dqnfed: no client can be started: {error}", file=sys.stderr, flush=True)
-            client = None
-        if client == 0:
-            self._become(request, connection)
-            return request
+            connection.close()
+        else:
+            if client == 0:
+                self._become(request, connection)
+                return request
+            self.clients[client] = connection
+            _send(connection, client)
         for stream in request.streams:
             os.close(stream)
-        if client is None:
-            connection.close()
-            return None
-        self.clients[client] = connection
-        self.selector.register(connection, selectors.EVENT_READ)
-        _tell(connection, client)
         return None
 
     def _become(self, request: Request, connection: socket.socket) -> None:
@@ -128,7 +120,6 @@ class Nursery:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        self.selector.close()
         for one in (connection, self.listener, *self.clients.values()):
             one.close()
         for descriptor in (self.alive, self.wake, self.wake_end):
@@ -142,22 +133,14 @@ class Nursery:
         sys.argv = request.argv
 
     def _reap(self) -> None:
-        """Tell those who wait which clients have ended, and how."""
+        """Tell the processes that wait which clients have ended, and how."""
         while self.clients:
             client, status = os.waitpid(-1, os.WNOHANG)
             if not client:
                 return
-            connection = self.clients.pop(client)
-            _tell(connection, os.waitstatus_to_exitcode(status))
-            self.selector.unregister(connection)
-            connection.close()
+            with self.clients.pop(client) as connection:
+                _send(connection, os.waitstatus_to_exitcode(status))
             self.idle_since = time.monotonic()
-
-    def _abandoned(self, connection: socket.socket) -> None:
-        """Kill the client of whoever was killed while waiting for it."""
-        for client, waiting in self.clients.items():
-            if waiting is connection:
-                os.kill(client, signal.SIGKILL)
 
     def _end(self) -> NoReturn:
         for client in self.clients:
@@ -213,15 +196,15 @@ def entry_point(name: str) -> Callable[[], Any]:
     return loaded
 
 
-def _tell(connection: socket.socket, number: int) -> None:
-    with suppress(OSError):  # whoever asked is gone
+def _send(connection: socket.socket, number: int) -> None:
+    with suppress(OSError):  # nobody waits for it any more
         connection.sendall(f"{number}\n".encode())
 
 
 def main() -> None:
     """Serve; in a fork, be the client."""
     listener, alive, keep_seconds = sys.argv[1:]
-    Nursery(socket.socket(fileno=int(listener)), int(alive), float(keep_seconds)).next_client()
+    ForkServer(socket.socket(fileno=int(listener)), int(alive), float(keep_seconds)).next_client()
     sys.exit(entry_point(sys.argv[0])())
 
 

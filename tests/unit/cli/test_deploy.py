@@ -13,12 +13,19 @@ from typer.testing import CliRunner
 
 from dqnfed_flwr.cli.app import app
 from dqnfed_flwr.deploy import registry
-from dqnfed_flwr.deploy.plan_files import read_plan
+from dqnfed_flwr.deploy.plan import read_plan
 from dqnfed_flwr.engine.flwr_command import FlwrCommand
+from tests.helpers.programs import free_ports
 
 
 def call(*arguments: str) -> Result:
     return CliRunner().invoke(app, ["deploy", *arguments], prog_name="dqnfed")
+
+
+def free() -> list[str]:
+    """Options with ports that nobody listens on."""
+    options = ("--fleet-port", "--control-port", "--node-port")
+    return [word for option, port in zip(options, free_ports(3), strict=True) for word in (option, str(port))]
 
 
 def test_every_option_and_command_has_help() -> None:
@@ -36,7 +43,7 @@ def test_nothing_secret_is_printed_or_logged(tmp_path: Path, caplog: pytest.LogC
     place = str(tmp_path / "fl")
     with caplog.at_level(logging.DEBUG):
         results = [
-            call("init", place, "--nodes", "2", "--host", "localhost", "--address", "192.0.2.1"),
+            call("init", place, "--nodes", "2", "--host", "localhost", "--address", "192.0.2.1", *free()),
             call("add-node", place, "--name", "late"),
             call("rotate", place, "--ca"),
             call("check", place),
@@ -86,10 +93,7 @@ def test_rotate_adds_names(tmp_path: Path) -> None:
 
 
 def test_check_tells_by_its_status(tmp_path: Path) -> None:
-    assert (
-        call("init", str(tmp_path / "fl"), "--nodes", "1", "--host", "localhost", "--fleet-port", "40913").exit_code
-        == 0
-    )
+    assert call("init", str(tmp_path / "fl"), "--nodes", "1", "--host", "localhost", *free()).exit_code == 0
     (tmp_path / "fl" / "server" / "server.key").chmod(0o644)
     result = call("check", str(tmp_path / "fl"), "--quiet")
     assert result.exit_code == 1

@@ -1,4 +1,4 @@
-"""Warm clients are what Flower started: same arguments, folder, environment, output, status; and they end with it."""
+"""Forked clients are what Flower started: same arguments, folder, environment, output, status; and they end with it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from dqnfed_flwr.deploy.warm import run_warm
+from dqnfed_flwr.deploy.prefork import run_preforked
 from dqnfed_flwr.errors import RunError
 from tests.helpers.processes import child, children, resident_bytes
 from tests.helpers.programs import wait_for
@@ -68,14 +68,14 @@ class Executor:
         return answer
 
     @property
-    def nursery(self) -> int:
+    def fork_server(self) -> int:
         """Its process number, once it is there."""
-        found: int = wait_for(lambda: child(self.process.pid, "nursery.py"), SECONDS, pause=0.05)
+        found: int = wait_for(lambda: child(self.process.pid, "fork_server.py"), SECONDS, pause=0.05)
         return found
 
     def forks(self) -> list[int]:
         """Clients that run warm."""
-        return [number for number, _ in children(self.nursery)]
+        return [number for number, _ in children(self.fork_server)]
 
     def end(self) -> None:
         """Let it end as if it had nothing more to do."""
@@ -123,33 +123,33 @@ def test_a_killed_client_takes_its_fork_along_and_a_signal_reaches_it(executor: 
 
 def test_nothing_outlives_the_executor(executor: Executor, place: Path) -> None:
     executor.begin(*NOBODY)
-    nursery = executor.nursery
+    server = executor.fork_server
     forked = wait_for(executor.forks, SECONDS)
     executor.end()
-    wait_for(lambda: not any(Path(f"/proc/{number}").exists() for number in (nursery, *forked)), SECONDS)
+    wait_for(lambda: not any(Path(f"/proc/{number}").exists() for number in (server, *forked)), SECONDS)
     assert not list(place.glob("dqnfed-warm-*"))
 
 
-def test_without_a_nursery_clients_start_cold_and_say_so(executor: Executor) -> None:
-    os.kill(executor.nursery, signal.SIGKILL)
+def test_without_a_fork_server_clients_start_cold_and_say_so(executor: Executor) -> None:
+    os.kill(executor.fork_server, signal.SIGKILL)
     helped = executor.run("--help")
     assert helped["status"] == 0
     assert "starts cold" in helped["err"]
 
 
-def test_what_a_killed_nursery_left_is_removed_by_the_next(place: Path) -> None:
+def test_what_a_killed_fork_server_left_is_removed_by_the_next(place: Path) -> None:
     first, killed = Executor(place, keep=600.0), Executor(place, keep=600.0)
     try:
-        os.kill(killed.nursery, signal.SIGKILL)
+        os.kill(killed.fork_server, signal.SIGKILL)
         killed.end()
-        assert first.nursery
+        assert first.fork_server
         folders = list(place.glob("dqnfed-warm-*"))
         assert len(folders) == 2
         for folder in folders:
             os.utime(folder, (0, 0))
         second = Executor(place, keep=600.0)
         try:
-            assert second.nursery
+            assert second.fork_server
             left = [folder for folder in folders if folder.exists()]
             assert len(left) == 1
             assert first.run("--help")["err"] == ""
@@ -164,11 +164,11 @@ def test_the_libraries_are_given_up_when_nobody_asks(place: Path) -> None:
     try:
         for _ in range(2):
             assert executor.run("--help")["status"] == 0
-            wait_for(lambda: resident_bytes(executor.nursery) < 40e6, SECONDS)
+            wait_for(lambda: resident_bytes(executor.fork_server) < 40e6, SECONDS)
     finally:
         executor.end()
 
 
 def test_a_program_that_is_not_there_is_named() -> None:
     with pytest.raises(RunError, match="no program 'flower-nothing'"):
-        run_warm(["flower-nothing"], 1.0)
+        run_preforked(["flower-nothing"], 1.0)

@@ -1,4 +1,10 @@
-"""Start an executor with a nursery beside it."""
+"""ClientApps that start from a process with torch already loaded.
+
+Flower starts a process a message, and most of its time goes into loading torch and Flower itself. `run_preforked` puts
+a `flwr-clientapp` of ours before Flower's on the PATH of an executor: it asks the fork server, a process that ends with
+the executor, for a fork of itself that has the libraries loaded. App code is loaded in the fork alone, from the app
+that the run brought, so a run sees nothing of the runs before it.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +25,14 @@ PREFIX, SOCKET = "dqnfed-warm-", "nursery"
 LONGEST_ADDRESS = 100
 """Bytes of a socket's path that every Unix takes."""
 SETTLED_SECONDS = 60.0
-"""Younger folders may be those of a nursery that is about to listen."""
+"""Younger folders may be those of a fork server that is about to listen."""
 
 
-def run_warm(command: Sequence[str], keep_seconds: float) -> None:
-    """Become `command`, whose ClientApps start warm; return only by an exception.
+def run_preforked(command: Sequence[str], keep_seconds: float) -> None:
+    """Become `command`, whose ClientApps are forked; return only by an exception.
 
-    The process keeps its number, so whoever watches or stops the executor need not know of the nursery, which ends
-    with it. Where processes cannot be forked safely, that is anywhere but on Linux, clients start as usual.
+    The process keeps its number, so a program that watches or stops the executor need not know of the fork server.
+    Where processes cannot be forked safely, that is anywhere but on Linux, clients start as usual.
 
     Parameters
     ----------
@@ -40,22 +46,18 @@ def run_warm(command: Sequence[str], keep_seconds: float) -> None:
     RunError
         If there is no such program.
     """
-    program = shutil.which(command[0], path=_search_path())
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    program = shutil.which(command[0], path=path)
     if program is None:
         raise RunError(f"there is no program {command[0]!r} on the PATH; is flwr installed in this environment?")
-    environment = {**os.environ, "PATH": _search_path()}
+    environment = {**os.environ, "PATH": path}
     if sys.platform == "linux":
-        environment = _with_nursery(environment, keep_seconds)
+        environment |= _start_fork_server(environment, keep_seconds)
     os.execve(program, list(command), environment)
 
 
-def _search_path() -> str:
-    """PATH with this environment's programs in front."""
-    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-
-
-def _with_nursery(environment: dict[str, str], keep_seconds: float) -> dict[str, str]:
-    """Start the nursery; the environment in which clients find it."""
+def _start_fork_server(environment: dict[str, str], keep_seconds: float) -> dict[str, str]:
+    """Start it; the variables with which clients find it."""
     _sweep()
     address = Path(tempfile.mkdtemp(prefix=PREFIX)) / SOCKET
     if len(os.fsencode(address)) > LONGEST_ADDRESS:
@@ -68,14 +70,13 @@ def _with_nursery(environment: dict[str, str], keep_seconds: float) -> dict[str,
         listener.listen()
         given = [listener.fileno(), alive]
         subprocess.Popen(
-            [sys.executable, "-P", str(HERE / "nursery.py"), *map(str, given), str(keep_seconds)],
+            [sys.executable, "-P", str(HERE / "fork_server.py"), *map(str, given), str(keep_seconds)],
             pass_fds=given,
             stdin=subprocess.DEVNULL,
             env=environment,
         )
     os.close(alive)
     return {
-        **environment,
         "PATH": os.pathsep.join([str(HERE / "bin"), environment["PATH"]]),
         "DQNFED_WARM_ADDRESS": str(address),
         "DQNFED_WARM_PATH": environment["PATH"],
@@ -84,7 +85,7 @@ def _with_nursery(environment: dict[str, str], keep_seconds: float) -> dict[str,
 
 
 def _sweep() -> None:
-    """Remove the folders of nurseries that were killed: nobody listens there any more."""
+    """Remove the folders of fork servers that were killed: nobody listens there any more."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         try:
             if time.time() - folder.stat().st_mtime > SETTLED_SECONDS:

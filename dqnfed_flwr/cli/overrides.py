@@ -1,14 +1,65 @@
-"""A word about settings that were given and change nothing."""
+"""Settings of a command: a configuration with `--set` laid over it, and a word about keys that change nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 import typer
 
 from dqnfed_flwr.compare.plan import Job
-from dqnfed_flwr.config import Settings, flatten, nest, without_effect
-from dqnfed_flwr.config.loading import load_config, shipped
+from dqnfed_flwr.config import Scalar, Settings, flatten, nest, without_effect
+from dqnfed_flwr.config.loading import load_config, parse_scalar, shipped
+from dqnfed_flwr.errors import ConfigError
+
+
+def read_settings(config: str, overrides: Sequence[str], output: Path | None, *, resume: bool = False) -> Settings:
+    """Settings of a configuration, with `--set`, `--output` and `--resume` laid over it.
+
+    Raises
+    ------
+    ConfigError
+        Also where an override is no KEY=VALUE.
+    """
+    flat = flat_config(config, overrides)
+    if output is not None:
+        flat["output"] = str(output)
+    if resume:
+        flat["resume"] = True
+    if flat.get("output"):
+        flat["output"] = str(Path(str(flat["output"])).expanduser().resolve())
+    return Settings.from_mapping(flat)
+
+
+def flat_config(config: str, overrides: Sequence[str]) -> dict[str, Scalar]:
+    """Dotted keys of a configuration, unchecked, with `--set` laid over it.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such configuration, or an override is no KEY=VALUE.
+    """
+    return overridden(flatten(nest(load_config(config))), overrides)
+
+
+def overridden(flat: Mapping[str, Scalar], overrides: Sequence[str]) -> dict[str, Scalar]:
+    """Dotted keys with `--set` laid over them.
+
+    Raises
+    ------
+    ConfigError
+        If an override is no KEY=VALUE.
+    """
+    found = dict(flat)
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"--set: found {override!r}; give KEY=VALUE, such as --set rounds=50")
+        try:
+            found[key.strip()] = parse_scalar(value)
+        except ConfigError as error:
+            raise ConfigError(f"--set {key.strip()}: {error}") from None
+    return found
 
 
 def given_keys(config: str, overrides: Sequence[str]) -> list[str]:

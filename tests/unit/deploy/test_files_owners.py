@@ -13,10 +13,9 @@ import pytest
 from typer.testing import CliRunner
 
 from dqnfed_flwr.cli.app import app
-from dqnfed_flwr.deploy import build, check, refresh, registry, renew
-from dqnfed_flwr.deploy.findings import Finding, Level
-from dqnfed_flwr.deploy.plan import Federation, Node
-from dqnfed_flwr.deploy.plan_files import bundle_text, read_plan
+from dqnfed_flwr.deploy import build, check, registry
+from dqnfed_flwr.deploy.check_local import Finding, Level
+from dqnfed_flwr.deploy.plan import Federation, Node, bundle_text, read_plan
 from dqnfed_flwr.deploy.superlink import connect
 from dqnfed_flwr.engine.flwr_command import FlwrCommand
 from dqnfed_flwr.errors import ConfigError, RunError
@@ -57,8 +56,8 @@ def owners(place: Path) -> set[tuple[int, int]]:
 def test_what_root_makes_is_the_services(place: Path) -> None:
     give(place)
     shutil.rmtree(place / "ca")
-    renew.rotate(place, authority=True)
-    renew.rotate(place)
+    build.rotate(place, authority=True)
+    build.rotate(place)
     build.add_node(place)
     build.remove_node(place, "node-0")
     assert len(list(place.rglob("*.key"))) == 3
@@ -92,7 +91,7 @@ def test_check_finds_what_is_not_the_services(place: Path) -> None:
     server, nodes = ownership(check.check(place))
     assert (server.level, nodes.level) == (Level.FAILURE, Level.FAILURE)
     assert server.what == f"in {place / 'server'}, not its owner's: server.crt, server.key"
-    assert server.mend == (
+    assert server.fix == (
         f"chown -R {SERVICE}:{SERVICE} {place / 'server' / 'server.crt'} {place / 'server' / 'server.key'}"
     )
     assert nodes.what == f"in {place / 'nodes'}, not its owner's: node-0"
@@ -126,8 +125,8 @@ def another_user(*closed: Path) -> Iterator[None]:
     "work",
     [
         check.check,
-        renew.rotate,
-        refresh.refresh,
+        build.rotate,
+        build.refresh,
         build.add_node,
         lambda place: build.create(place, PLAN),
         lambda place: build.remove_node(place, "node-0"),
@@ -145,12 +144,15 @@ def test_the_folder_of_another_user(place: Path, work: Callable[[Path], object])
     [
         ("federation.toml", read_plan),
         ("server/ca.crt", build.add_node),
-        ("ca/ca.key", renew.rotate),
+        ("ca/ca.key", build.rotate),
         ("server", check.check),
-        ("registered.json", lambda place: registry.register(place, PLAN, Idle({}))),
+        ("registered.json", lambda place: registry.register(place, PLAN)),
     ],
 )
-def test_a_file_of_another_user(place: Path, name: str, work: Callable[[Path], object]) -> None:
+def test_a_file_of_another_user(
+    place: Path, monkeypatch: pytest.MonkeyPatch, name: str, work: Callable[[Path], object]
+) -> None:
+    monkeypatch.setattr(registry, "operator_command", lambda _: Idle({}))
     (place / "registered.json").write_text("{}")
     if os.geteuid() == 0:
         give(place)
@@ -166,7 +168,7 @@ def test_check_goes_on_after_what_it_may_not_read(place: Path, name: str) -> Non
         give(place)
         os.chown(closed, 0, 0)
     with another_user(closed):
-        found = {finding.what: finding.mend for finding in check.check(place)}
+        found = {finding.what: finding.fix for finding in check.check(place)}
     assert "chown" in found[f"{closed} cannot be read by this user"]
     assert any("server certificate is valid until" in what for what in found)
 
@@ -198,5 +200,5 @@ def test_a_machine_that_fails_half_way(place: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(os, "fsync", full)
     before = sorted(place.rglob("*"))
     with pytest.raises(RunError, match=r"No space left on device; some files of .* may be changed.*once more"):
-        renew.rotate(place)
+        build.rotate(place)
     assert sorted(place.rglob("*")) == before

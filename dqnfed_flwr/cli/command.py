@@ -1,0 +1,156 @@
+"""What all commands share: plain help, failures without a traceback, options, how a command is given again."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from functools import wraps
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, ParamSpec, TypeVar
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from dqnfed_flwr.errors import ConfigError, DQNFedError
+
+if TYPE_CHECKING:
+    import click
+
+FAILED, MISUSED, ENDED_EARLY, INTERRUPTED = 1, 2, 4, 130
+Function = TypeVar("Function", bound=Callable[..., Any])
+Parameters = ParamSpec("Parameters")
+Config = Annotated[str, typer.Argument(hidden=True)]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Replace one setting; may be given again and again."),
+]
+OverridesForAll = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Replace one setting for all; may be given again and again."),
+]
+Jobs = Annotated[
+    int | None, typer.Option("--jobs", "-j", min=1, metavar="N", help="Runs at a time; by default one a core.")
+]
+
+
+class Engine(StrEnum):
+    """Where the clients run."""
+
+    IN_PROCESS = "in-process"
+    FLOWER = "flower"
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C during a run; the text says how to go on."""
+
+
+class EndedEarly(Exception):  # the run did not fail
+    """A run came to an end before its rounds were done; the text says why. Its results are written."""
+
+
+class PlainCommand(TyperCommand):
+    """A command."""
+
+    def get_help(self, ctx: click.Context) -> str:
+        """Its help."""
+        return _unescaped(super().get_help(ctx))
+
+
+class PlainGroup(TyperGroup):
+    """A group of commands. What a mistyped one might mean, click says; typer would say it once more."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.suggest_commands = False
+
+    def get_help(self, ctx: click.Context) -> str:
+        """Its help."""
+        return _unescaped(super().get_help(ctx))
+
+
+def _unescaped(text: str) -> str:
+    """Help without the backslashes that typer puts before brackets for rich, which is not asked to show it."""
+    return text.replace("\\[", "[")
+
+
+class PlainTyper(typer.Typer):
+    """A group of plain commands, with the looks that all commands of the package share."""
+
+    def __init__(self, name: str | None = None) -> None:
+        super().__init__(
+            name=name,
+            cls=PlainGroup,
+            no_args_is_help=True,
+            add_completion=False,
+            rich_markup_mode=None,
+            pretty_exceptions_enable=False,
+            context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+        )
+
+    def command(self, name: str | None = None, **attributes: Any) -> Callable[[Function], Function]:
+        """Make a command of a function."""
+        return super().command(name, cls=PlainCommand, **attributes)
+
+
+def reported(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
+    """Wrap a command so that errors of this package end it with a message and a status."""
+
+    @wraps(command)
+    def wrapper(*args: Parameters.args, **kwargs: Parameters.kwargs) -> None:
+        try:
+            command(*args, **kwargs)
+        except (DQNFedError, EndedEarly) as error:
+            typer.echo(f"dqnfed: {error}", err=True)
+            early = isinstance(error, EndedEarly)
+            raise typer.Exit(ENDED_EARLY if early else MISUSED if isinstance(error, ConfigError) else FAILED) from None
+        except KeyboardInterrupt as interrupt:
+            typer.echo(f"\ndqnfed: interrupted{f'; {interrupt}' if str(interrupt) else ''}", err=True)
+            raise typer.Exit(INTERRUPTED) from None
+
+    return wrapper
+
+
+def ended_whole(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
+    """Wrap a command so that SIGTERM and SIGHUP end the program that it waits for, too, with a status of 128 and more.
+
+    A signal that is ignored, as SIGHUP is below `nohup`, stays so.
+    """
+
+    @wraps(command)
+    def wrapper(*args: Parameters.args, **kwargs: Parameters.kwargs) -> None:
+        taken = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is signal.SIG_DFL]
+        for number in taken:
+            signal.signal(number, _leave)
+        try:
+            command(*args, **kwargs)
+        finally:
+            for number in taken:
+                signal.signal(number, signal.SIG_DFL)
+
+    return wrapper
+
+
+def _leave(number: int, frame: FrameType | None) -> NoReturn:
+    raise SystemExit(128 + number)
+
+
+def command_line(*words: str, options: Mapping[str, object]) -> str:
+    """A command of this program, for a shell.
+
+    Parameters
+    ----------
+    *words : str
+        Command and arguments.
+    options : Mapping[str, object]
+        Values by name: True for a flag, a list for an option that is repeated; None, False and "" are left out.
+    """
+    line = ["dqnfed", *words]
+    for name, value in options.items():
+        for one in value if isinstance(value, list) else [value]:
+            if one is True:
+                line.append(name)
+            elif one is not None and one is not False and one != "":
+                line += [name, str(one)]
+    return shlex.join(line)

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import click
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from dqnfed_flwr.cli.app import app
+from dqnfed_flwr.config import Settings
+from tests.helpers.cli import call
+
+
+def commands(group: click.Group, *words: str) -> Iterator[tuple[str, ...]]:
+    yield words
+    for name, command in group.commands.items():
+        yield from commands(command, *words, name) if isinstance(command, click.Group) else [(*words, name)]
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ((), ["dqnfed demo", "dqnfed run digits", "dqnfed settings", "--version"]),
+        (("run",), ["CONFIG is a shipped experiment", "--set KEY=VALUE", "--engine", "--resume", "--json", "--quiet"]),
+        (
+            ("run",),
+            [
+                "  dqnfed run mine.yaml --output runs/mine --resume\n",
+                "Exit status: 0",
+                "it ended before its rounds were done",
+            ],
+        ),
+        (("demo",), ["FedAvg", "--output DIR", "runs/demo"]),
+        (("settings",), ["every setting"]),
+    ],
+)
+def test_help_is_for_newcomers(command: tuple[str, ...], words: list[str]) -> None:
+    result = call(*command, "--help")
+    assert result.exit_code == 0
+    assert [word for word in words if word not in result.output] == []
+    assert "\\" not in result.output
+
+
+def test_every_option_and_command_has_help() -> None:
+    group = get_command(app)
+    assert isinstance(group, click.Group)
+    for command in group.commands.values():
+        assert command.help
+        assert [option.name for option in command.params if isinstance(option, click.Option) and not option.help] == []
+
+
+def test_no_help_escapes_its_brackets() -> None:
+    group = get_command(app)
+    assert isinstance(group, click.Group)
+    found = {words: call(*words, "--help") for words in commands(group)}
+    assert ("deploy", "init") in found
+    assert [words for words, result in found.items() if "\\[" in result.output] == []
+    assert "[default: 0,1,2]" in found["compare",].output
+    assert "\\[" not in call().output + call("data").output
+
+
+def test_a_mistyped_command_gets_one_suggestion() -> None:
+    assert call("rnu").stderr.count("Did you mean 'run'?") == 1
+
+
+def test_no_arguments_show_the_help() -> None:
+    assert "dqnfed demo" in call().output
+
+
+def test_help_answers_at_once() -> None:
+    code = "import sys; from dqnfed_flwr.cli import main; sys.argv = ['dqnfed', 'run', '--help']; main()"
+    took = []
+    for _ in range(3):
+        began = time.perf_counter()
+        done = subprocess.run(
+            [sys.executable, "-X", "importtime", "-c", code], capture_output=True, text=True, check=True
+        )
+        took.append(time.perf_counter() - began)
+        loaded = {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines()}
+        assert loaded.isdisjoint({"torch", "flwr", "numpy", "pydantic", "matplotlib"})
+    assert min(took) < 0.6
+
+
+def test_version() -> None:
+    result = call("--version")
+    assert result.exit_code == 0
+    assert result.output.startswith("dqnfed 0.")
+
+
+def test_settings_lists_every_key() -> None:
+    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["settings"])
+    assert result.exit_code == 0
+    assert [key for key in Settings().flat() if key not in result.output] == []
+    assert "Dirichlet concentration" in result.output
