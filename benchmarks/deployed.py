@@ -28,11 +28,11 @@ import tomli_w
 
 from benchmarks import _fedavg_app
 from benchmarks._common import Bar, Json, arguments, median, report, settings_of
+from benchmarks._federation import Loopback, loopback, node
 from benchmarks._memory import of_groups, proportional
 from dqnfed_flwr.engine.flwr_command import CONNECTION
 from dqnfed_flwr.engine.result import read_result
 from dqnfed_flwr.run_files import EVENTS
-from tests.helpers.federation import Loopback, loopback, node
 
 BARS = (
     Bar("exchanges_a_round", "<=", 1.2),

@@ -51,13 +51,20 @@ def dqnfed(
 
 
 @reported
-def settings() -> None:
+def settings(
+    toml: Annotated[
+        bool, typer.Option("--toml", help="Print keys and defaults as the section of an app's pyproject.toml.")
+    ] = False,
+) -> None:
     """List every setting with its default and meaning."""
     from rich.console import Console
     from rich.table import Table
 
-    from dqnfed_flwr.config import describe
+    from dqnfed_flwr.config import describe, toml_defaults
 
+    if toml:
+        typer.echo(toml_defaults(), nl=False)
+        return
     table = Table(title="Settings, for YAML files, --set and flwr run --run-config", title_justify="left")
     for heading in ("key", "default", "meaning"):
         table.add_column(heading, no_wrap=heading == "key")

@@ -7,6 +7,7 @@ what is allowed. The keys are those of `schema.run` and, a group each, those tha
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from itertools import chain
@@ -135,6 +136,18 @@ KNOWN: Mapping[str, Setting] = {key: known_of(field) for key, field in _fields()
 def describe() -> list[tuple[str, Scalar, str]]:
     """Every key with its default and meaning, for `--help` and the documents."""
     return [(key, field.default, _meaning(field.description, field.annotation)) for key, field in _fields()]
+
+
+def toml_defaults(table: str = "tool.flwr.app.config") -> str:
+    """Every key with its default, as TOML: what Flower needs of an app's `pyproject.toml`."""
+    lines, last = [f"[{table}]"], ""
+    for key, default, _ in describe():
+        group, _, name = key.rpartition(".")
+        if group != last:
+            lines += ["", f"[{table}.{group}]"]
+            last = group
+        lines.append(f"{name} = {json.dumps(default)}")
+    return "\n".join(lines) + "\n"
 
 
 def without_effect(settings: Settings, keys: Iterable[str]) -> list[str]:

@@ -43,6 +43,7 @@ EXEMPT: dict[str, dict[str, str]] = {
     "zero gradient": {"krum": "a zero row may lie nearest to its neighbours, and is then the step"},
     "no gradient": {},
     "twice": {
+        "fairgrad": "the utility counts every client, so that two equal ones have two shares",
         "fedfv": "how many clients are left unprojected is rounded up to a whole number",
         "fedmgda+": "epsilon bounds the weight of a client, so that two equal ones may go twice as far",
         "trimmed-mean": "how many values are cut is rounded down to a whole number",
@@ -50,7 +51,9 @@ EXEMPT: dict[str, dict[str, str]] = {
 }
 """Laws that a case does not obey by its definition, and why."""
 COMMON_DESCENT = [
-    name for name in CASES if name in ("dqn-fed", "adafed", "mgda", "fedmgda+, epsilon 1", "fedmdfg", "fedlf")
+    name
+    for name in CASES
+    if name in ("dqn-fed", "adafed", "fairgrad", "mgda", "fedmgda+, epsilon 1", "fedmdfg", "fedlf")
 ]
 COMMON_DESCENT += [name for name in CASES if "sided" in name or "anchored" in name]
 """Cases whose step lowers every loss; not torchjd:UPGrad, which adds 1e-4 of the trace to the Gramian's diagonal."""

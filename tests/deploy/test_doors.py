@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks._federation import Loopback, loopback, node
+from benchmarks._programs import Program, free_ports, wait_for
 from dqnfed_flwr.deploy import check, clock_skew, pki
 from dqnfed_flwr.deploy.check_local import Level
 from dqnfed_flwr.deploy.check_network import Port, look
@@ -19,8 +21,6 @@ from dqnfed_flwr.deploy.files import write_private, write_public
 from dqnfed_flwr.deploy.registry import listed, register
 from dqnfed_flwr.engine.flwr_command import CONNECTION
 from dqnfed_flwr.errors import RunError
-from tests.helpers.federation import Loopback, loopback, node
-from tests.helpers.programs import Program, free_ports, wait_for
 
 pytestmark = pytest.mark.deploy
 

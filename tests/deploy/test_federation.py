@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks._federation import RUN_SECONDS, Loopback, loopback, node
+from benchmarks._programs import wait_for
 from dqnfed_flwr.deploy.check import check
 from dqnfed_flwr.deploy.check_local import failed
 from dqnfed_flwr.engine.flwr_command import flwr_environment, program
 from dqnfed_flwr.engine.restart import RUN_ID
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.run_files import MODEL
-from tests.helpers.federation import RUN_SECONDS, Loopback, loopback, node
-from tests.helpers.programs import wait_for
 
 pytestmark = pytest.mark.deploy
 

@@ -9,11 +9,11 @@ from random import Random
 
 import pytest
 
+from benchmarks._federation import RUN_SECONDS, Loopback, loopback, node
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.result import read_result
 from dqnfed_flwr.run_files import MODEL
 from tests.helpers import devices
-from tests.helpers.federation import RUN_SECONDS, Loopback, loopback, node
 from tests.helpers.killing import KINDS, Killer
 from tests.helpers.replay import replayed
 from tests.helpers.trials import NODES, PATIENT, SETTINGS, usual_seconds

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import re
@@ -31,8 +30,8 @@ from dqnfed_flwr.models import MODELS
 from dqnfed_flwr.strategy import compatibility
 from dqnfed_flwr.strategy.stragglers import LATE, OWING
 from dqnfed_flwr.telemetry.events import DERIVED, INFINITE, RoundEvent
-from tests.helpers.markdown import Block, anchors, blocks, links, names, rows, section
-from tests.helpers.settings_table import with_table
+from tests.helpers.markdown import Block, anchors, blocks, links, names, section
+from tests.helpers.tables import MADE, made_anew
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
@@ -47,18 +46,6 @@ DRY = {
     "pip install": "pip --disable-pip-version-check install --quiet --dry-run --no-index --no-build-isolation",
 }
 """What an installation is tried as: everything but the download."""
-WITHOUT_FLOWER = ("guarantee", "linalg", "methods", "data", "models", "steps", "fairness", "params")
-WITHOUT_FLOWER_AT_CLIENTS = (
-    "chunks",
-    "gradients",
-    "together",
-    "curvature",
-    "probing",
-    "line",
-    "round_memory",
-    "worker",
-    "work",
-)
 
 
 def kind(block: Block) -> str:
@@ -237,9 +224,9 @@ def test_links_lead_somewhere(document: str) -> None:
     assert dead == []
 
 
-def test_settings_table_is_that_of_the_code() -> None:
-    text = (ROOT / "docs" / "settings.md").read_text("utf-8")
-    assert with_table(text) == text  # else: python -m tests.helpers.settings_table
+@pytest.mark.parametrize("file", MADE)
+def test_what_is_made_from_the_code_is_up_to_date(file: str) -> None:
+    assert made_anew(file) == (ROOT / file).read_text("utf-8")  # else: python -m tests.helpers.tables
 
 
 def test_every_choice_by_name_is_in_the_documents() -> None:
@@ -257,6 +244,15 @@ def test_every_method_has_a_row_and_a_page() -> None:
     assert set(pages) == {*METHODS, "torchjd:<name>"}
     written = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs" / "methods").glob("*.md")}
     assert set(pages.values()) == written
+
+
+def test_a_method_is_added_as_contributing_says(checkout: Path) -> None:
+    (method,) = (block for block in blocks(ROOT / "CONTRIBUTING.md") if block.language == "python")
+    (checkout / "dqnfed_flwr" / "methods" / "worst.py").write_text(method.text)
+    words = ["dqnfed", "run", "digits", *(f"--set={pair}" for pair in ("method=worst", "rounds=2", "clients=3"))]
+    (checkout / "here.py").write_text(f"import sys\nfrom dqnfed_flwr.cli import main\nsys.argv = {words!r}\nmain()\n")
+    printed = shell("python here.py", checkout)
+    assert "Worst client" in printed
 
 
 def stop_in_round_two(output: Path) -> None:
@@ -330,42 +326,3 @@ def test_every_reason_for_leaving_a_client_out_is_explained() -> None:
         LATE,
         *compatibility.REASONS,
     }
-
-
-def imported(file: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-        elif isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-
-
-def test_imports_are_those_of_the_architecture() -> None:
-    allowed: dict[str, set[str]] = {}
-    for parts, _, targets in rows(section(ROOT / "docs" / "architecture.md", "Who imports whom")):
-        allowed |= {part: set(re.findall(r"`(\w+)`", targets)) for part in re.findall(r"`(\w+)`", parts)}
-    package = ROOT / "dqnfed_flwr"
-    wrong = []
-    for file in package.rglob("*.py"):
-        part = file.relative_to(package).parts[0].removesuffix(".py")
-        if part == "__init__":
-            continue
-        assert part in allowed, f"{part} is missing in docs/architecture.md"
-        used = {name.split(".")[1] for name in imported(file) if name.startswith("dqnfed_flwr.")}
-        wrong += [f"{file.name} imports {name}" for name in used - allowed[part] - {part}]
-    assert wrong == []
-
-
-def found_under(part: Path) -> list[Path]:
-    """A module's file, or all of a package."""
-    found = list(part.rglob("*.py")) or [part.with_suffix(".py")]
-    assert all(file.exists() for file in found)
-    return found
-
-
-def test_mathematics_imports_no_flower() -> None:
-    package = ROOT / "dqnfed_flwr"
-    files = [file for name in WITHOUT_FLOWER for file in found_under(package / name)]
-    files += [file for name in WITHOUT_FLOWER_AT_CLIENTS for file in found_under(package / "client" / name)]
-    assert len(files) > 20
-    assert [file.name for file in files if any(name.split(".")[0] == "flwr" for name in imported(file))] == []

@@ -10,9 +10,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 
-from tests.helpers.federation import Loopback
+from benchmarks._federation import Loopback
+from benchmarks._programs import wait_for
 from tests.helpers.processes import child
-from tests.helpers.programs import wait_for
 
 KINDS = ("client", "supernode", "node-superexec", "superexec", "serverapp", "superlink")
 VICTIM_SECONDS = 240.0

@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.helpers.programs import Program
+from benchmarks._programs import Program
 
 SUBNET = "10.203.77"
 SERVER = f"{SUBNET}.1"

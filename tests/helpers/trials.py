@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from benchmarks._federation import RUN_SECONDS, Loopback
 from dqnfed_flwr.engine.result import read_result
 from tests.helpers.devices import DIGITS
-from tests.helpers.federation import RUN_SECONDS, Loopback
 
 NODES = 2
 SETTINGS: dict[str, Any] = {

@@ -3,6 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Iterator
 
 import click
@@ -11,7 +12,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from dqnfed_flwr.cli.app import app
-from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config import Settings, flatten
 from tests.helpers.cli import call
 
 
@@ -96,3 +97,10 @@ def test_settings_lists_every_key() -> None:
     assert result.exit_code == 0
     assert [key for key in Settings().flat() if key not in result.output] == []
     assert "Dirichlet concentration" in result.output
+
+
+def test_settings_as_toml_are_those_of_the_app() -> None:
+    result = call("settings", "--toml")
+    written = tomllib.loads(result.stdout)["tool"]["flwr"]["app"]["config"]
+    assert Settings.from_mapping(written) == Settings()
+    assert set(flatten(written)) == set(Settings().flat())

@@ -11,11 +11,11 @@ from click.testing import Result
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from benchmarks._programs import free_ports
 from dqnfed_flwr.cli.app import app
 from dqnfed_flwr.deploy import registry
 from dqnfed_flwr.deploy.plan import read_plan
 from dqnfed_flwr.engine.flwr_command import FlwrCommand
-from tests.helpers.programs import free_ports
 
 
 def call(*arguments: str) -> Result:

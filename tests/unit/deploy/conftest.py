@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks._programs import free_ports
 from dqnfed_flwr.deploy import build, check, check_local, check_network
 from dqnfed_flwr.deploy.plan import Federation, Node
-from tests.helpers.programs import free_ports
 
 
 @pytest.fixture

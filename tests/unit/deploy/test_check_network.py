@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from cryptography import x509
 
+from benchmarks._programs import free_ports
 from dqnfed_flwr.deploy import check, pki
 from dqnfed_flwr.deploy.build import rotate
 from dqnfed_flwr.deploy.check_local import Level, failed
 from dqnfed_flwr.deploy.check_network import Port, look, node_port, reach, server_ports
 from dqnfed_flwr.deploy.plan import read_plan, write_plan
 from tests.helpers.checks import only, server, troubles
-from tests.helpers.programs import free_ports
 
 
 @pytest.mark.parametrize(

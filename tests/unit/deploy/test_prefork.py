@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
+from benchmarks._programs import wait_for
 from dqnfed_flwr.deploy.prefork import run_preforked
 from dqnfed_flwr.errors import RunError
 from tests.helpers.processes import child, children, resident_bytes
-from tests.helpers.programs import wait_for
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="clients are forked on Linux alone")
 SECONDS = 60.0

@@ -13,6 +13,7 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
+from benchmarks._programs import wait_for
 from dqnfed_flwr.cli.app import app
 from dqnfed_flwr.cli.command import ended_whole
 from dqnfed_flwr.config import Settings
@@ -22,7 +23,6 @@ from dqnfed_flwr.deploy.runs import Failure
 from dqnfed_flwr.deploy.superlink import connect
 from dqnfed_flwr.engine import flwr_command
 from dqnfed_flwr.errors import ConfigError, RunError
-from tests.helpers.programs import wait_for
 
 RUN = "17820031"
 LOG = """INFO :      2 of 3 clients are there

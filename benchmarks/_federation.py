@@ -13,6 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks._gate import gate
+from benchmarks._programs import Program, free_ports, listening, wait_for
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.deploy.build import create
 from dqnfed_flwr.deploy.commands import (
@@ -28,10 +30,8 @@ from dqnfed_flwr.deploy.superlink import operator_command
 from dqnfed_flwr.engine.flower import write_app
 from dqnfed_flwr.engine.flwr_command import CONNECTION, FlwrCommand, flwr_environment, run_record, run_status
 from dqnfed_flwr.run_files import EVENTS, RUN
-from tests.helpers.gate import gate
-from tests.helpers.programs import Program, free_ports, listening, wait_for
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 RESTART_SECONDS = 5.0
 START_SECONDS, ONLINE_SECONDS, RUN_SECONDS, ASK_SECONDS = 90.0, 150.0, 480.0, 30.0
 

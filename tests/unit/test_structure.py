@@ -1,0 +1,137 @@
+"""The shape of the package: no circle among imports, nobody imports a room above its own."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+from tests.helpers.markdown import rows, section
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "dqnfed_flwr"
+
+
+WITHOUT_FLOWER = (
+    *("guarantee", "linalg", "methods", "data", "models", "steps", "fairness.py", "params.py", "schema", "config"),
+    *(f"client/{name}" for name in ("work", "worker.py", "gradients.py", "joint_gradients.py", "curvature.py")),
+    *(f"client/{name}" for name in ("search_line.py", "memory.py", "flat_model.py")),
+)
+
+
+def name_of(file: Path) -> str:
+    parts = file.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+FILES = {
+    name_of(file): file for top in ("dqnfed_flwr", "server_app", "client_app") for file in (ROOT / top).rglob("*.py")
+}
+
+
+def targets(node: ast.AST) -> Iterator[str]:
+    """Modules of ours that an import names; a name out of a package counts as its module where it is one."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names if alias.name in FILES)
+    if isinstance(node, ast.ImportFrom) and node.module in FILES:
+        found = {f"{node.module}.{alias.name}" for alias in node.names}
+        yield from (found & FILES.keys()) or {node.module}
+
+
+def on_loading(file: Path) -> set[str]:
+    """What a module imports when it is loaded or looked at by a type checker; not what a function imports later."""
+    found: set[str] = set()
+    waiting: list[ast.AST] = [ast.parse(file.read_text("utf-8"))]
+    while waiting:
+        node = waiting.pop()
+        found.update(targets(node))
+        waiting += [] if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else ast.iter_child_nodes(node)
+    return found
+
+
+def anywhere(file: Path) -> set[str]:
+    return {name for node in ast.walk(ast.parse(file.read_text("utf-8"))) for name in targets(node)}
+
+
+def test_imports_go_round_in_no_circle_not_even_those_of_the_type_checker() -> None:
+    graph = {name: on_loading(file) - {name} for name, file in FILES.items()}
+    circles = []
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        circles.append(error.args[1])
+    assert circles == []
+
+
+def room_of(name: str) -> str:
+    """The room of a module; a method's half on the client belongs to the client's."""
+    if re.fullmatch(r"dqnfed_flwr\.methods\.\w+\.client", name):
+        return "client"
+    return name.split(".")[1] if name.startswith("dqnfed_flwr.") else name.split(".")[0]
+
+
+def test_no_room_imports_one_above_it() -> None:
+    order = rows(section(ROOT / "docs" / "architecture.md", "Who imports whom"))
+    rank = {room: place for place, (rooms, *_) in enumerate(order) for room in re.findall(r"`(\w+)`", rooms)}
+    upward = [
+        f"{name} imports {target}"
+        for name, file in FILES.items()
+        if name.startswith("dqnfed_flwr.")
+        for target in anywhere(file)
+        if target.startswith("dqnfed_flwr.") and rank[room_of(target)] > rank[room_of(name)]
+    ]
+    assert upward == []
+
+
+def test_tests_and_benchmarks_are_imported_by_neither_the_package_nor_each_other() -> None:
+    def imported(top: str) -> set[str]:
+        found = set()
+        for file in (ROOT / top).rglob("*.py"):
+            for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+                if isinstance(node, ast.ImportFrom) and node.module:
+                    found.add(node.module.split(".")[0])
+        return found
+
+    for top in ("dqnfed_flwr", "server_app", "client_app", "benchmarks"):
+        assert imported(top) & {"tests", "benchmarks"} <= {top}
+    assert "server_app" not in imported("dqnfed_flwr")
+    assert "client_app" not in imported("dqnfed_flwr")
+
+
+def test_imports_are_those_of_the_architecture() -> None:
+    allowed: dict[str, set[str]] = {}
+    for rooms, _, others in rows(section(ROOT / "docs" / "architecture.md", "Who imports whom")):
+        named = set(re.findall(r"`(\w+)`", others)) or {room_of(name) for name in FILES}
+        allowed |= {room: named if "nothing" not in others else set() for room in re.findall(r"`(\w+)`", rooms)}
+    wrong = [
+        f"{name} imports {target}"
+        for name, file in FILES.items()
+        if name.startswith("dqnfed_flwr.")
+        for target in anywhere(file)
+        if target.startswith("dqnfed_flwr.") and room_of(target) not in allowed[room_of(name)] | {room_of(name)}
+    ]
+    assert wrong == []
+
+
+def test_mathematics_imports_no_flower() -> None:
+    places = [PACKAGE / name for name in WITHOUT_FLOWER]
+    files = [file for place in places for file in ([place] if place.is_file() else place.rglob("*.py"))]
+    assert all(place.exists() for place in places)
+    assert len(files) > 80
+    importing = [
+        file.name
+        for file in files
+        for node in ast.walk(ast.parse(file.read_text("utf-8")))
+        if (isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] == "flwr")
+        or (isinstance(node, ast.Import) and any(alias.name.split(".")[0] == "flwr" for alias in node.names))
+    ]
+    assert importing == []
+
+
+def test_importing_settings_imports_no_torch() -> None:
+    script = "import sys, dqnfed_flwr.config; sys.exit('torch' in sys.modules or 'scipy' in sys.modules)"
+    subprocess.run([sys.executable, "-c", script], check=True)
