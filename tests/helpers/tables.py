@@ -38,12 +38,12 @@ def methods_table() -> str:
 
 
 def metrics_table(metrics: tuple[Metric, ...]) -> str:
-    """One row a metric: name, which ends in its unit, type, labels, meaning."""
-    lines = ["| name | type | labels | meaning |", "|---|---|---|---|"]
+    """One row a metric: name, which ends in its unit, type with labels, meaning."""
+    lines = ["| name | type, labels | meaning |", "|---|---|---|"]
     for metric in metrics:
-        labels = ", ".join(f"`{label}`" for label in metric.labels)
+        kind = ", ".join([metric.kind, *(f"`{label}`" for label in metric.labels)])
         meaning = metric.help.replace("|", "\\|")
-        lines.append(f"| `{metric.name}` | {metric.kind} | {labels} | {meaning} |")
+        lines.append(f"| `{metric.name}` | {kind} | {meaning} |")
     return "\n".join(lines) + "\n"
 
 
