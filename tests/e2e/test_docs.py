@@ -37,7 +37,17 @@ ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 RUN_TO_THE_LETTER = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/**/*.md"))]
 DOCUMENTS = [*RUN_TO_THE_LETTER, "CONTRIBUTING.md", "CHANGELOG.md"]
-CHECKOUT = ("README.md", "LICENSE", "Makefile", "pyproject.toml", "constraints.txt", "docs", "tests", "dqnfed_flwr")
+CHECKOUT = (
+    "README.md",
+    "LICENSE",
+    "Makefile",
+    "pyproject.toml",
+    "constraints.txt",
+    "docs",
+    "tests",
+    "dqnfed_flwr",
+    "deploy",
+)
 APPS = ("server_app", "client_app")
 CODE = ("python", "pycon", "sh", "file")
 SPECIAL = {"make ": "make", "pip install": "install", "flwr run": "flower", "--engine flower": "slow"}
