@@ -30,7 +30,7 @@ def first_gradient(chunk: int) -> None:
     x, y = random.random((500, 3, 32, 32), dtype=np.float32), np.arange(500) % 10
     data = ClientData(x, y, x[:0], y[:0], x[:100], y[:100], 10)
     client = DQNFedClient(Settings.from_mapping({"model": "cnn", "local.threads": 1, "local.chunk": chunk}), 0, data)
-    dim = int(client.properties()["dim"])
+    dim = int(client.get_properties({})["dim"])
     task = ClientTask(exchange=1, round=1, train=True, probe=False, evaluate=False, num_classes=10)
     client.work(task, np.zeros(dim, np.float32))
 

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from benchmarks._common import Bar, Json, arguments, median, quiet, report, settings_of, timed
 from benchmarks._passes import clocked, written_down
 from dqnfed_flwr import wire
-from dqnfed_flwr.client.search_line import probe
+from dqnfed_flwr.client.worker import probe
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.engine.result import RunResult

@@ -32,7 +32,7 @@ class ShapeError(DQNFedError):
 class WireError(DQNFedError):
     """A message cannot be read; `reason` is the short name under which it is counted.
 
-    Whoever sent the message may have a part in the detail, which ends up in events and logs: it is `shortened`.
+    The sender of the message may have a part in the detail, which ends up in events and logs: it is `shortened`.
     """
 
     def __init__(self, reason: str, detail: str) -> None:

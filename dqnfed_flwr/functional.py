@@ -100,7 +100,7 @@ def two_sided_step(grads: RowsT, rates: Rates, *, ridge: float = 0.0, cutoff: fl
     """
     gram = _gramian(grads)
     solution = two_sided_weights(gram, _vector("rates", rates, len(gram)), ridge=ridge, cutoff=cutoff)
-    return _result(_combine(solution.weights, grads, None), solution)
+    return _result(grads, solution)
 
 
 def one_sided_step(grads: RowsT, rates: Rates, reference: RowsT | None = None) -> StepResult[RowsT]:
@@ -131,7 +131,7 @@ def one_sided_step(grads: RowsT, rates: Rates, reference: RowsT | None = None) -
     gram = _gramian(grads)
     wanted = _vector("rates", rates, len(gram))
     solution = one_sided_weights(gram, wanted, offset=None if reference is None else _slopes(grads, reference))
-    return _result(_combine(solution.weights, grads, reference), solution)
+    return _result(grads, solution, reference)
 
 
 def minimum_norm_point(grads: RowsT) -> StepResult[RowsT]:
@@ -152,19 +152,18 @@ def minimum_norm_point(grads: RowsT) -> StepResult[RowsT]:
     ShapeError
         If `grads` has an unfit shape or dtype or is not finite.
     """
-    solution = hull_weights(_gramian(grads))
-    return _result(_combine(solution.weights, grads, None), solution)
+    return _result(grads, hull_weights(_gramian(grads)))
 
 
-def _result(step: RowsT, solution: GramSolution) -> StepResult[RowsT]:
-    return StepResult(
-        step=step,
-        weights=solution.weights,
-        rank=solution.rank,
-        residual=solution.residual,
-        status=solution.status,
-        condition=solution.condition,
-    )
+def _result(grads: RowsT, solution: GramSolution, reference: RowsT | None = None) -> StepResult[RowsT]:
+    """weights @ grads + reference in float64; the sum has kind, dtype and device of the rows."""
+    weights = solution.weights
+    step = _empty_row(grads)
+    for part in _columns(grads):
+        rows = _wide(grads[:, part])
+        block = (weights if isinstance(rows, np.ndarray) else rows.new_tensor(weights)) @ rows
+        step[part] = block if reference is None else block + _wide(reference[part])
+    return StepResult(step, weights, solution.rank, solution.residual, solution.status, solution.condition)
 
 
 def _gramian(grads: RowsT) -> Float64Array:
@@ -186,16 +185,6 @@ def _slopes(grads: RowsT, reference: RowsT) -> Float64Array:
     for part in _columns(grads):
         found += _host(_wide(grads[:, part]) @ _finite("the reference", _wide(reference[part])))
     return found
-
-
-def _combine(weights: Float64Array, grads: RowsT, reference: RowsT | None) -> RowsT:
-    """weights @ grads + reference [D] in float64; the sum has kind, dtype and device of the rows."""
-    step = _empty_row(grads)
-    for part in _columns(grads):
-        rows = _wide(grads[:, part])
-        block = _beside(weights, rows) @ rows
-        step[part] = block if reference is None else block + _wide(reference[part])
-    return step
 
 
 def _vector(name: str, values: Rates, size: int) -> Float64Array:
@@ -240,11 +229,6 @@ def _finite(name: str, values: RowsT) -> RowsT:
 
 def _host(values: FloatArray | Tensor) -> Float64Array:
     return np.asarray(values if isinstance(values, np.ndarray) else values.cpu().numpy(), dtype=np.float64)
-
-
-def _beside(weights: Float64Array, rows: RowsT) -> RowsT:
-    """Copy `weights` to the kind and device of the wide `rows`."""
-    return weights if isinstance(rows, np.ndarray) else rows.new_tensor(weights)
 
 
 def _empty_row(grads: RowsT) -> RowsT:

@@ -1,9 +1,9 @@
-"""Flatten a torch module into one vector and back: trainable parameters apart from buffers."""
+"""Models as flat vectors: their line along a step, and modules flattened and back, parameters apart from buffers."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,27 +15,51 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor, nn
 
+    Vector = NDArray[np.floating] | Tensor
+
 
 def line_point(theta_hat: Tensor, step: Tensor, factor_hat: float, factor: float) -> Tensor:
     """The model theta^{t-1} - `factor` * step, seen from the candidate theta_hat = theta^{t-1} - `factor_hat` * step.
 
-    Server and client call this one function, so that both speak of the same model to the last bit.
-
-    Parameters
-    ----------
-    theta_hat, step : Tensor
-        [D], same dtype and device.
-    factor_hat, factor : float
-        The factor inside `theta_hat`, and the one wanted. 0 gives theta^{t-1}.
-
-    Returns
-    -------
-    Tensor
-        [D]; `theta_hat` itself when both factors are equal, else a new vector.
+    Server and client call this one function, so that both speak of the same model to the last bit. All vectors are [D],
+    of the same dtype and device. The result is `theta_hat` itself when both factors are equal, else a new vector.
     """
     if factor == factor_hat:
         return theta_hat
     return (step * (factor_hat - factor)).add_(theta_hat)  # one new vector, not two
+
+
+class Line:
+    """theta^{t-1} - a * step through the candidate `theta`; the step is read when it is first needed.
+
+    Attributes
+    ----------
+    theta : Tensor
+        The candidate [D].
+    known : bool
+        Whether a step was sent that leads there.
+    """
+
+    def __init__(self, theta: Tensor, step: Vector | None, factor: float, read: Callable[[Vector], Tensor]) -> None:
+        self.theta = theta
+        self.known = step is not None and factor > 0
+        self._factor = factor
+        self._sent = step
+        self._read = read
+        self._step: Tensor | None = None
+
+    @property
+    def step(self) -> Tensor:
+        """The step [D]; `ShapeError` if none was sent."""
+        if self._sent is None:
+            raise ShapeError("the task needs the line through the model, but no step was sent; send it with the model")
+        if self._step is None:
+            self._step = self._read(self._sent)
+        return self._step
+
+    def at(self, factor: float) -> Tensor:
+        """The model theta^{t-1} - `factor` * step [D]; `ShapeError` if it is not the candidate and no step was sent."""
+        return self.theta if factor == self._factor else line_point(self.theta, self.step, self._factor, factor)
 
 
 @dataclass(frozen=True)
@@ -49,7 +73,7 @@ class ParamSpec:
     shapes : tuple[tuple[int, ...], ...]
         Their shapes.
     buffers : tuple[str, ...]
-        Persistent buffers: what `state_dict()` holds beside parameters.
+        Persistent buffers: what `state_dict()` holds without parameters.
     """
 
     names: tuple[str, ...]
@@ -58,13 +82,7 @@ class ParamSpec:
 
     @classmethod
     def of(cls, module: nn.Module) -> ParamSpec:
-        """Read the spec of `module`.
-
-        Raises
-        ------
-        ShapeError
-            If the module has no trainable floating-point parameter.
-        """
+        """Read the spec of `module`; `ShapeError` if it has no trainable parameter."""
         named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
         if not named:
             raise ShapeError("the model has no trainable parameter; set requires_grad on at least one")
@@ -98,7 +116,7 @@ class ParamSpec:
     def head(self) -> NDArray[np.int64]:
         """Columns of the last layer by output class, int64 [C, m]: the weights of a class, then its bias.
 
-        Empty [0, 0] where the last layer is no matrix with at most a bias beside it.
+        Empty [0, 0] where the last layer is no matrix with at most a bias.
         """
         import numpy as np
 
@@ -124,13 +142,7 @@ class ParamSpec:
         return torch.cat([parameters[name].detach().reshape(-1) for name in self.names])
 
     def split(self, vector: Tensor) -> dict[str, Tensor]:
-        """Views of `vector` [D] in the shapes of the parameters, by name.
-
-        Raises
-        ------
-        ShapeError
-            If the vector has not D values.
-        """
+        """Views of `vector` in the shapes of the parameters, by name; `ShapeError` if it has not D values."""
         import torch
 
         if tuple(vector.shape) != (self.dim,):
@@ -153,13 +165,7 @@ class ParamSpec:
         return {name: state[name].detach().clone() for name in self.buffers}
 
     def write_buffers(self, buffers: Mapping[str, torch.Tensor], module: nn.Module) -> None:
-        """Write `buffers` into `module`, cast to the dtype of each.
-
-        Raises
-        ------
-        ShapeError
-            If names or shapes differ from the module's.
-        """
+        """Write `buffers` into `module`, cast to the dtype of each; `ShapeError` if names or shapes differ."""
         if set(buffers) != set(self.buffers):
             raise ShapeError(f"buffers {sorted(buffers)} were sent; this model has {sorted(self.buffers)}")
         state = module.state_dict() if buffers else {}

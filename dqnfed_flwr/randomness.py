@@ -15,14 +15,9 @@ _LENT = threading.RLock()
 
 @contextmanager
 def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
-    """Have torch draw from a stream of `seed` within; other threads that ask for the generators wait.
+    """Have torch draw from a stream of `seed`, at least 0, within; other threads that ask for the generators wait.
 
-    Parameters
-    ----------
-    seed : int
-        At least 0.
-    device : torch.device | None
-        The CUDA device whose generator is lent as well; the CPU's always is.
+    The CPU's generator is always lent; with a CUDA `device`, that of the device as well.
     """
     import torch
 

@@ -32,7 +32,7 @@ def ladder_rungs(factor: float, above: int, below: int) -> tuple[float, ...]:
 
 @dataclass(frozen=True, slots=True)
 class SearchHints:
-    """What a method says to the step rule `search`.
+    """What a method tells the step rule `search`.
 
     Attributes
     ----------
@@ -110,10 +110,15 @@ class ClientTask:
         """Factors of the ladder, falling; empty where no other than the candidate's is asked for."""
         return ladder_rungs(self.factor, self.rungs_above, self.rungs_below)
 
+    @property
+    def halved(self) -> list[float]:
+        """The factors that a client may go back to when its test fails at `factor`, falling."""
+        return [self.factor * 0.5**rung for rung in range(1, self.halvings + 1)]
+
 
 @dataclass(frozen=True, slots=True)
 class Extras:
-    """What a method asks clients for beside gradient, loss and rate.
+    """What a method asks clients for in addition to gradient, loss and rate.
 
     Attributes
     ----------
@@ -228,9 +233,9 @@ class RoundBatch:
     figures : Mapping[str, Float64Array]
         Further figures of the clients that the method asked for, each [K].
     examples : Float64Array
-        Samples of each client, as checked [K]; empty where nobody asks for them.
+        Samples of each client, as checked [K]; empty where the method does not ask for them.
     slack : Float64Array
-        By how much each loss may rise, e - f_k where that is positive, else 0 [K]; empty for nobody.
+        By how much each loss may rise, e - f_k where that is positive, else 0 [K]; empty for none.
     theta_norm : float
         Euclidean norm of the model that the rows belong to.
     """

@@ -7,9 +7,8 @@ from flwr.serverapp import Grid, ServerApp
 from rich.console import Console
 
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.engine.restart import settings_of_run, with_folders
 from dqnfed_flwr.engine.retrying_grid import retrying
-from dqnfed_flwr.engine.run_folder import TAKEOVER_SECONDS, directory_lock
+from dqnfed_flwr.engine.run_folder import TAKEOVER_SECONDS, directory_lock, settings_of_run, with_folders
 from dqnfed_flwr.engine.server_run import serve
 from dqnfed_flwr.report.progress import LineProgress
 from dqnfed_flwr.strategy.checkpoint import output_directory

@@ -45,14 +45,8 @@ class Cache(Generic[Key, Value]):
     """Values by key; those asked for longest ago go first.
 
     An exchange asks for every client once, in the same order each time: a cache with room for one client too few would
-    find none of them. That is why their number is not bounded, but their bytes are.
-
-    Parameters
-    ----------
-    least : int
-        Values that are kept however large they are.
-    room : int
-        Bytes up to which more of them are kept.
+    find none of them. That is why their number is not bounded, but their bytes are: `least` values are kept however
+    large they are, and more of them up to `room` bytes.
     """
 
     def __init__(self, least: int = LEAST, room: int = ROOM) -> None:

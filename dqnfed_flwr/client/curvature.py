@@ -4,7 +4,7 @@
 |---|---|
 | `none` | none: d~_k = lr |g_k|^2 |
 | `secant`, `cached` | s = theta - theta', y = g - g' with the last model theta' this client was asked about |
-| `secant`, `recomputed` | the same with theta' = theta^{t-1} as the message tells it, its gradient taken anew |
+| `secant`, `recomputed` | the same with theta' = theta^{t-1} as the message names it, its gradient taken anew |
 | `hvp` | s = g / |g|, y = H s at theta; with memory m > 1 also the last m - 1 such s, with H at theta |
 
 With mini-batches a cached pair compares gradients of two different batches, which is noise where batches are small;
@@ -54,7 +54,7 @@ class Point:
     loss : float
         f_k at `theta`.
     previous : Tensor | None
-        theta^{t-1} [D], where the message tells it and it is another model.
+        theta^{t-1} [D], where the message gives it and it is another model.
     rows : Tensor | None
         The mini-batch behind `gradient`; None for all samples.
     """
@@ -87,16 +87,8 @@ class Observation:
 class Curvature:
     """Curvature pairs of one client.
 
-    Parameters
-    ----------
-    settings : CurvatureSettings
-        Kind, memory m, filter and damping.
-    lr : float
-        Scale of the rate where no curvature is known.
-    loss : Differentiable
-        The client's loss.
-    state : CurvatureState
-        Its memory; changed in place. Nothing is kept for `none`, nor for memory 1 without cached gradients.
+    `lr` scales the rate where no curvature is known. `state` is the client's memory, changed in place; nothing is kept
+    for `none`, nor for memory 1 without cached gradients.
     """
 
     def __init__(self, settings: CurvatureSettings, lr: float, loss: Differentiable, state: CurvatureState) -> None:
@@ -115,13 +107,16 @@ class Curvature:
         if self._settings.kind == "none":
             return Observation([], self.rate(point.gradient, math.nan, 0, 0))
         repeated = self.state.return_to(point.exchange, point.loss)
-        newest = self._form(point) if repeated is None else self._pair(repeated, point)
+        if repeated is not None:
+            newest = self._pair(repeated, point)
+        else:
+            newest = self._hessian_pair(point) if self._settings.kind == "hvp" else self._secant_pair(point)
         rejected = 0 if repeated is None else repeated.rejected
-        pairs = self._earlier(point, beside=newest)
+        pairs = self._serving(point, newest)
         fit = _Fit(pairs, point.gradient, self._settings)
         if newest is not None and not fit.newest_kept:
             newest, rejected = None, 1
-            pairs = self._earlier(point)
+            pairs = self._serving(point)
             fit = _Fit(pairs, point.gradient, self._settings)
         if repeated is None:
             self._remember(point, newest, rejected)
@@ -146,9 +141,6 @@ class Curvature:
             square = float(gradient.cpu().double().square().sum())
         return Rate(self._lr * square, 0, rejected + kept)
 
-    def _form(self, point: Point) -> Pair | None:
-        return self._hessian_pair(point) if self._settings.kind == "hvp" else self._secant_pair(point)
-
     def _secant_pair(self, point: Point) -> Pair | None:
         if self._cached:
             if self.state.visit is None:
@@ -169,14 +161,14 @@ class Curvature:
         s = point.gradient / norm
         return s, self._loss.hessian_product(point.theta, s, point.rows)
 
-    def _earlier(self, point: Point, beside: Pair | None = None) -> list[Pair]:
-        """The pairs that serve: the last m, or the last m - 1 and the one `beside` them.
+    def _serving(self, point: Point, newest: Pair | None = None) -> list[Pair]:
+        """The pairs that serve: the last m, or the last m - 1 and the `newest`.
 
         Damping measures a pair by the one before it, and so sees one more.
         """
-        places = self._settings.memory - (beside is not None and not self._settings.damping)
+        places = self._settings.memory - (newest is not None and not self._settings.damping)
         earlier = (self._pair(record, point) for record in self.state.before(point.exchange, places))
-        return [pair for pair in (*earlier, beside) if pair is not None]
+        return [pair for pair in (*earlier, newest) if pair is not None]
 
     def _pair(self, record: Record, point: Point) -> Pair | None:
         if record.s is None:

@@ -14,19 +14,9 @@ DEVICE_KINDS = ("cpu", "cuda", "mps")
 
 
 def choose_device(name: str, dtype: Literal["float32", "float64"]) -> torch.device:
-    """Turn the setting `device` into a device that is there and can hold `dtype`.
+    """Turn the setting `device` into a device that is there and can hold `dtype`; `ConfigError` if there is none.
 
-    Parameters
-    ----------
-    name : str
-        `auto` (CUDA, else Apple's MPS, else the CPU), or a device name such as `cuda:1`.
-    dtype : {"float32", "float64"}
-        MPS has no float64; `auto` then passes over it.
-
-    Raises
-    ------
-    ConfigError
-        If the name is unknown, the device absent, or the dtype impossible on it.
+    `auto` is CUDA, else Apple's MPS, which has no float64, else the CPU; other names are torch's, such as `cuda:1`.
     """
     if name == "auto":
         if torch.cuda.is_available():
@@ -53,16 +43,10 @@ def choose_device(name: str, dtype: Literal["float32", "float64"]) -> torch.devi
 def prepare_torch(threads: int, device: torch.device, *, twice: bool = False) -> None:
     """Fix what the bits of a result depend on: the number of threads, and on CUDA the choice of kernels.
 
-    Parameters
-    ----------
-    threads : int
-        Threads of one operation; 0 takes every core, explicitly, so that all engines agree.
-    device : torch.device
-        Float32 products on CUDA are made in float32 (no TF32): curvature pairs are differences of gradients.
-    twice : bool
-        Whether the run differentiates twice. Fused attention cannot, and its switch belongs to the whole process: were
-        it turned for single passes, those of other threads would change their bits. So all passes of such a run go
-        without fused attention.
+    0 `threads` take every core, explicitly, so that all engines agree. Float32 products on CUDA are made in float32 (no
+    TF32): curvature pairs are differences of gradients. `twice` says that the run differentiates twice. Fused attention
+    cannot, and its switch belongs to the whole process: were it turned for single passes, those of other threads would
+    change their bits. So all passes of such a run go without fused attention.
     """
     if twice:
         torch.backends.cuda.enable_flash_sdp(False)

@@ -18,31 +18,23 @@ KNOWN_LAYERS = ("torch.nn.modules.", "dqnfed_flwr.models.")
 
 
 class FlatModel:
-    """A module on its device that computes at whatever vector [D] was placed last.
+    """A module on its device that computes at the vector [D] that was placed last.
 
-    Attributes
-    ----------
-    module : nn.Module
-        Its trainable parameters are views of the vector placed last.
-    spec : ParamSpec
-        Names, shapes and buffers.
-    theta : Tensor
-        [D], the vector placed last; at first the module's own parameters.
-    parameters : list[nn.Parameter]
-        The trainable parameters, in the order of `spec`.
-    recurrent : bool
-        Whether the module holds recurrent layers, whose kernels depend on the mode torch runs in.
-    attends : bool
-        Whether it holds torch's attention layers, for which the same is true.
-    draws : bool
-        Whether it may draw random numbers while it trains: it holds dropout, or layers that are not known here.
-
-    Notes
-    -----
     The model is frozen: what it computes is a function of `theta`, the buffers and the input alone. Dropout is off
     and BatchNorm uses its running statistics. Recurrent layers stay in training mode with their dropout set to zero,
     which is the same function, because cuDNN differentiates them in no other mode. `training` lifts all that for
     local SGD.
+
+    Attributes
+    ----------
+    theta : Tensor
+        [D], the vector placed last; at first the module's own parameters.
+    parameters : list[nn.Parameter]
+        The trainable parameters of `module`, views of `theta`, in the order of `spec`.
+    recurrent, attends : bool
+        Whether the module holds recurrent layers, or torch's attention layers: their kernels depend on torch's mode.
+    draws : bool
+        Whether it may draw random numbers while it trains: it holds dropout, or layers that are not known here.
     """
 
     def __init__(self, module: nn.Module, device: torch.device) -> None:
@@ -62,13 +54,7 @@ class FlatModel:
         self._freeze()
 
     def place(self, theta: Tensor) -> None:
-        """Compute at `theta` from now on. The vector is not copied: what is written to it later counts.
-
-        Raises
-        ------
-        ShapeError
-            If size, dtype or device differ from the model's.
-        """
+        """Compute at `theta` from now on. The vector is not copied: what is written to it later counts."""
         like = self.theta
         if (theta.shape, theta.dtype, theta.device) != (like.shape, like.dtype, like.device):
             raise ShapeError(

@@ -39,8 +39,7 @@ class LocalLoss:
     Parameters
     ----------
     model : FlatModel
-        Evaluated frozen, so that f_k is a function of theta: BatchNorm uses the running statistics received, dropout
-        is off, and no buffer changes here (local SGD changes them).
+        Evaluated frozen, so that no buffer changes here (local SGD changes them).
     samples : tuple[Tensor, Tensor]
         Inputs [n, ...] and labels int64 [n] of the training part, on the model's device.
     ridge : float
@@ -92,19 +91,9 @@ class LocalLoss:
         return total + self._penalty(theta)
 
     def loss_and_gradient(self, theta: Tensor, rows: Tensor | None = None) -> tuple[float, Tensor]:
-        """f_k and its gradient at `theta`.
+        """f_k and its gradient at `theta` [D], a vector of its own [D] in the dtype of `theta`.
 
-        Parameters
-        ----------
-        theta : Tensor
-            [D].
-        rows : Tensor | None
-            int64 [b]; the mini-batch that both are taken over. None takes the whole training part.
-
-        Returns
-        -------
-        tuple[float, Tensor]
-            The loss, and the gradient [D] in the dtype of `theta`, a vector of its own.
+        Both are taken over the mini-batch `rows`, int64 [b]; None takes the whole training part.
         """
         if rows is None and self._precomputed is not None and self._precomputed[0] is theta:
             (_, loss, gradient_of), self._precomputed = self._precomputed, None
@@ -121,16 +110,10 @@ class LocalLoss:
         return total + self._penalty(theta), self._with_ridge(gradient, theta)
 
     def precompute(self, theta: Tensor, loss: float, gradient: Callable[[], Tensor]) -> None:
-        """Have `loss_and_gradient` answer with these, once, when it is asked at this very tensor.
+        """Have `loss_and_gradient` answer with these, once, when it is asked at this very tensor `theta` [D].
 
-        Parameters
-        ----------
-        theta : Tensor
-            [D].
-        loss : float
-            Mean cross-entropy over the training part, without the ridge.
-        gradient : Callable[[], Tensor]
-            Makes the gradient of that [D], a vector of its own.
+        `loss` is the mean cross-entropy over the training part, without the ridge; `gradient` makes the gradient of
+        that [D], a vector of its own.
         """
         self._precomputed = (theta, loss, gradient)
 
@@ -216,21 +199,9 @@ def _differentiate_twice(loss: Tensor, parameters: Sequence[Tensor], directions:
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, samples: int) -> Tensor:
-    """Share of a chunk in the mean cross-entropy over `samples` samples, in float64.
+    """Share of a chunk in the mean cross-entropy over `samples` samples, a float64 scalar.
 
-    Parameters
-    ----------
-    logits : Tensor
-        [n, classes]; MPS has no float64, its logits move to the CPU.
-    labels : Tensor
-        int64 [n].
-    samples : int
-        Samples of the whole sum, n among them.
-
-    Returns
-    -------
-    Tensor
-        A float64 scalar.
+    `logits` are [n, classes], `labels` int64 [n]. MPS has no float64: its logits move to the CPU.
     """
     if logits.device.type == "mps":
         logits, labels = logits.cpu(), labels.cpu()

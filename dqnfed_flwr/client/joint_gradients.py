@@ -41,16 +41,9 @@ class _Seen:
 class JointPass:
     """Passes of several clients through one model.
 
-    Parameters
-    ----------
-    model : FlatModel
-        Its own: between `run` and the last gradient nobody else may place a vector. Every trainable parameter belongs
-        to one layer, which is called once in a pass, with a batch of samples, and gives a batch back.
-
-    Raises
-    ------
-    ModelError
-        If a parameter is shared by several layers.
+    The model is its own: between `run` and the last gradient no other vector may be placed. Every trainable parameter
+    must belong to one layer, which is called once in a pass, with a batch of samples, and gives a batch back; else a
+    `ModelError` is raised.
     """
 
     def __init__(self, model: FlatModel) -> None:
@@ -58,13 +51,7 @@ class JointPass:
         self._layers = _layers(model)
 
     def run(self, theta: Tensor, losses: Sequence[LocalLoss]) -> list[tuple[float, Callable[[], Tensor]]]:
-        """Mean cross-entropy over the training part, and what makes its gradient [D], for each, at `theta` [D].
-
-        Raises
-        ------
-        ModelError
-            If a layer is not called as it must be.
-        """
+        """Mean cross-entropy over the training part, and what makes its gradient [D], for each, at `theta` [D]."""
         self.model.place(theta)
         inputs, labels = (torch.cat(parts) for parts in zip(*(loss.samples for loss in losses), strict=True))
         sizes = [loss.num_examples for loss in losses]
@@ -105,10 +92,7 @@ class JointPass:
     def check(self, theta: Tensor, losses: Sequence[LocalLoss]) -> None:
         """Compare the first client's gradient at `theta` [D], in a pass with the others, with what it gets by itself.
 
-        Raises
-        ------
-        ModelError
-            If they differ, so that this model cannot be taken apart.
+        If they differ, this model cannot be taken apart: a `ModelError` is raised.
         """
         (_, gradient), *_ = self.run(theta, losses)
         first = losses[0]
@@ -123,14 +107,9 @@ class JointPass:
 
 
 def precompute(joint: JointPass, theta: Tensor, losses: Sequence[LocalLoss]) -> None:
-    """Tell each of `losses` its loss and gradient at `theta` [D], from passes of as many samples as a chunk holds.
+    """Give each of `losses` its loss and gradient at `theta` [D], from passes of as many samples as a chunk holds.
 
-    Whoever has more than that by itself computes by itself.
-
-    Raises
-    ------
-    ModelError
-        If the model cannot be taken apart.
+    A client that has more than that computes by itself.
     """
     for members in _packed(losses):
         for loss, (value, gradient) in zip(members, joint.run(theta, members), strict=True):

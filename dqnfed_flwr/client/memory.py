@@ -40,19 +40,10 @@ class Visit:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What one exchange brought: a pair, or for Hessian products a direction `s` alone, or nothing.
+    """What one exchange brought: a pair s, y [D], or for Hessian products a direction s alone, or nothing.
 
-    Attributes
-    ----------
-    exchange : int
-        Its number.
-    loss : float
-        f_k there. An exchange that is done again repeats it to the last bit; any other value tells that the server
-        went another way since.
-    rejected : int
-        Pairs turned away.
-    s, y : Tensor | None
-        [D].
+    An exchange that is done again repeats its loss f_k to the last bit; any other value shows that the server went
+    another way since. `rejected` counts the pairs turned away.
     """
 
     exchange: int
@@ -65,24 +56,7 @@ class Record:
 class CurvatureState:
     """Records in the order of their exchanges, and the last visit where pairs are made from successive models.
 
-    A server that is resumed repeats its last exchanges with the same models. The client then uses the pair that it
-    recorded under that number, so that the reply has the same bits; later records are dropped.
-
-    Parameters
-    ----------
-    dim : int
-        D.
-    dtype : torch.dtype
-        Of the vectors.
-    device : torch.device
-        Where they lie.
-
-    Attributes
-    ----------
-    records : list[Record]
-        Rising exchanges.
-    visit : Visit | None
-        The last one.
+    An exchange that comes again uses the pair that was recorded under its number; later records are dropped.
     """
 
     def __init__(self, dim: int, dtype: torch.dtype, device: torch.device) -> None:
@@ -131,10 +105,7 @@ class CurvatureState:
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Inverse of `export`; the arrays are copied.
 
-        Raises
-        ------
-        ShapeError
-            If the arrays are no state, or one of a model of another size or dtype; this state is then as it was.
+        `ShapeError` if they are no state, or one of a model of another size or dtype; this state is then as it was.
         """
         vectors: dict[tuple[str, int], Tensor] = {}
         figures: dict[int, tuple[float, int]] = {}
@@ -177,12 +148,7 @@ class RoundMemory:
     this client took part in, finds a client that begins anew: what is kept belongs to rounds that are yet to come, and
     a round that failed instead would cost the client its part in it.
 
-    Parameters
-    ----------
-    dtype : torch.dtype
-        Of the model; the tensors may have others.
-    device : torch.device
-        Where they lie.
+    `dtype` is that of the model; the tensors may have others.
     """
 
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
@@ -221,11 +187,7 @@ class RoundMemory:
         """Inverse of `export`; the arrays are copied.
 
         An earlier version did not say since when `before` held; then the last round alone can be done again.
-
-        Raises
-        ------
-        ShapeError
-            If they are no such state.
+        `ShapeError` if they are no such state.
         """
         read: dict[str, dict[str, Tensor]] = {part: {} for part in _PARTS}
         for key, values in arrays.items():

@@ -18,27 +18,15 @@ _TRIED = 8
 def check_fit(model: FlatModel, inputs: Tensor, outputs: int) -> None:
     """Pass one sample through the model, the least and the greatest token, and where it may draw a few samples, twice.
 
-    Parameters
-    ----------
-    model : FlatModel
-        Of whoever.
-    inputs : Tensor
-        [n, ...], n at least 1.
-    outputs : int
-        Logits that it must give; 0 takes any number of them.
-
-    Raises
-    ------
-    ModelError
-        If it raises anything, gives something else, or gives something else the second time.
+    `inputs` are [n, ...], n at least 1; `outputs` is the number of logits it must give, 0 for any. `ModelError` if the
+    model raises anything, gives something else, or gives something else the second time.
     """
-    what = f"{type(model.module).__name__} on a sample of {_described(inputs)}"
     logits = _answer(model, inputs[:1], 0)
     shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
     if not isinstance(logits, Tensor) or logits.ndim != 2 or (outputs and logits.shape[1] != outputs):
         raise ModelError(
-            f"model: {what} gave {shape}; need one logit a class, [1, {outputs or 'classes'}]: build the last layer "
-            "for num_classes outputs"
+            f"model: {_described(model, inputs)} gave {shape}; need one logit a class, "
+            f"[1, {outputs or 'classes'}]: build the last layer for num_classes outputs"
         )
     check_tokens(model, inputs)
     if model.draws and not _repeats(model, inputs[:_TRIED]):
@@ -51,10 +39,7 @@ def check_fit(model: FlatModel, inputs: Tensor, outputs: int) -> None:
 def check_tokens(model: FlatModel, inputs: Tensor) -> None:
     """Pass the samples with the least and the greatest token [n, ...] through the model; features are left alone.
 
-    Raises
-    ------
-    ModelError
-        If it raises anything: layers of embeddings may have no row for them.
+    `ModelError` if it raises anything: layers of embeddings may have no row for them.
     """
     if len(inputs) and not inputs.is_floating_point():
         _answer(model, _extreme(inputs), 0)
@@ -65,10 +50,9 @@ def _answer(model: FlatModel, inputs: Tensor, seed: int) -> object:
         with seeded(seed) if model.draws else nullcontext(), torch.no_grad():
             answer: object = model.module(inputs.clone())
     except Exception as cause:  # whatever layers of the user's own do
-        what = f"{type(model.module).__name__} on a sample of {_described(inputs)}"
         whole = "" if inputs.is_floating_point() else f"; whole numbers count as tokens, here {_range(inputs)}"
         words = " ".join(f"{type(cause).__name__}: {cause}".split())
-        raise ModelError(f"model: {what} raised {words}{whole}") from cause
+        raise ModelError(f"model: {_described(model, inputs)} raised {words}{whole}") from cause
     return answer
 
 
@@ -88,5 +72,6 @@ def _range(tokens: Tensor) -> str:
     return f"{int(tokens.min())} to {int(tokens.max())}: store samples as float, or build the model for so many tokens"
 
 
-def _described(inputs: Tensor) -> str:
-    return f"shape {list(inputs.shape[1:])}, {str(inputs.dtype).removeprefix('torch.')}"
+def _described(model: FlatModel, inputs: Tensor) -> str:
+    sample = f"shape {list(inputs.shape[1:])}, {str(inputs.dtype).removeprefix('torch.')}"
+    return f"{type(model.module).__name__} on a sample of {sample}"

@@ -1,22 +1,26 @@
-"""The client as Flower knows it: a `NumPyClient` around `Worker`. Torch is imported when there is work to do."""
+"""The client as Flower knows it: a `NumPyClient` around `Worker`. Torch is imported when there is work to do.
+
+In Flower's list protocol, tasks are configs of scalars, and replies are arrays and metrics.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from flwr.client import NumPyClient
 from flwr.common import Scalar as Metric
 from numpy.typing import NDArray
 
-from dqnfed_flwr.client.numpy_protocol import metrics_of, read_task
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.data import ClientData
 from dqnfed_flwr.errors import ConfigError, ShapeError
 from dqnfed_flwr.types import ClientReply, ClientTask, FloatArray
 from dqnfed_flwr.version import package_version
+from dqnfed_flwr.wire.arrays import DIRECTIVE, EXTRA
+from dqnfed_flwr.wire.task import TASK_FIELDS
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,10 +28,12 @@ if TYPE_CHECKING:
     from dqnfed_flwr.client.worker import Worker
 
 Arrays = list[NDArray[Any]]
+HAS_STEP = "has-step"
+_KINDS: dict[str, tuple[type, ...]] = {"int": (int,), "bool": (bool,), "float": (int, float)}
 
 
 class DQNFedClient(NumPyClient):
-    """One client of DQN-Fed and of the methods beside it.
+    """One client of DQN-Fed or of another method.
 
     Parameters
     ----------
@@ -107,23 +113,8 @@ class DQNFedClient(NumPyClient):
     ) -> None:
         """Compute loss and gradient at `theta` [D] for this client and others of the run in one pass.
 
-        The next `work` of each, where it asks for them at the same array, lasting, takes them up.
-
-        Parameters
-        ----------
-        num_classes : int
-            As in the clients' tasks.
-        theta : FloatArray
-            [D]; stays as it is.
-        buffers : Mapping[str, NDArray]
-            Of the global model.
-        others : Sequence[DQNFedClient]
-            Of the same settings.
-
-        Raises
-        ------
-        ModelError
-            If the model cannot be taken apart for that.
+        The next `work` of each, where it asks for them at the same array, lasting, takes them up. `num_classes` is as
+        in the clients' tasks. A `ModelError` is raised if the model cannot be taken apart for that.
         """
         workers = [other._worker_for(num_classes) for other in others]
         self._worker_for(num_classes).precompute(theta, buffers, workers)
@@ -152,14 +143,7 @@ class DQNFedClient(NumPyClient):
     def fit(self, parameters: Arrays, config: Mapping[str, Any]) -> tuple[Arrays, int, dict[str, Metric]]:
         """Train, and whatever else the task asks: (gradient, the method's further arrays, buffers; n; metrics).
 
-        Buffers come back from local work that changes them.
-
-        Raises
-        ------
-        ConfigError
-            If the config is no task.
-        ShapeError
-            As `work`.
+        Buffers come back from local work that changes them. A `ConfigError` is raised if the config is no task.
         """
         task, has_step = read_task(config)
         reply = self._work_on_lists(replace(task, train=True), parameters, has_step)
@@ -169,14 +153,8 @@ class DQNFedClient(NumPyClient):
     def evaluate(self, parameters: Arrays, config: Mapping[str, Any]) -> tuple[float, int, dict[str, Metric]]:
         """Probe and evaluate without training: (loss, examples behind it, metrics).
 
-        The loss is that of the test part, or of the probe where no evaluation was asked for.
-
-        Raises
-        ------
-        ConfigError
-            If the config is no task, or asks for neither.
-        ShapeError
-            As `work`.
+        The loss is that of the test part, or of the probe where no evaluation was asked for. A `ConfigError` is raised
+        if the config is no task, or asks for neither.
         """
         task, has_step = read_task(config)
         if not task.probe and not task.evaluate:
@@ -188,18 +166,14 @@ class DQNFedClient(NumPyClient):
         return math.nan if reply.probe is None else reply.probe.loss, reply.num_examples, metrics
 
     def get_properties(self, config: Mapping[str, Any]) -> dict[str, Metric]:
-        """As `properties`; `num-classes` in the config, if it is a positive number, counts."""
-        wanted = config.get("num-classes", 0)
-        return {**self.properties(wanted if isinstance(wanted, int) else 0)}
-
-    def properties(self, num_classes: int = 0) -> dict[str, int | float | str]:
         """Partition, counts, shape, kind and size of samples, classes, D of the model for them, version of the package.
 
-        `num_classes`, if positive, takes the place of the classes that settings or data name. A client that has worked
-        tells of the model that it worked with.
+        `num-classes` in the config, if it is a positive number, takes the place of the classes that settings or data
+        name. A client that has worked describes the model that it worked with.
         """
+        wanted = config.get("num-classes", 0)
         at_work = self._num_classes if self._worker is not None else 0
-        dim = self._worker_for(num_classes or at_work).spec.dim
+        dim = self._worker_for((wanted if isinstance(wanted, int) else 0) or at_work).spec.dim
         return {
             "partition": self._partition,
             "num-examples": len(self._data.y_train),
@@ -233,3 +207,42 @@ class DQNFedClient(NumPyClient):
             self._worker = Worker(self._settings, self._partition, self._data, wanted, self.export_state())
             self._num_classes = wanted
         return self._worker
+
+
+def read_task(config: Mapping[str, Any]) -> tuple[ClientTask, bool]:
+    """The task of a config, and whether a step comes with the model; absent keys take their default.
+
+    `ConfigError` if `exchange` or `round` is missing, or a value is of the wrong type. Keys of others are left alone.
+    """
+    values: dict[str, Any] = {}
+    for key, field in TASK_FIELDS.items():
+        if key in config:
+            kind = _KINDS[str(field.type)]
+            value = config[key]
+            if not isinstance(value, kind) or (isinstance(value, bool) and kind != (bool,)):
+                raise ConfigError(f"{key}: found {value!r}; the task needs {field.type}")
+            values[field.name] = value
+        elif key in ("exchange", "round"):
+            raise ConfigError(f"{key}: missing from the task; send at least exchange and round")
+    sent = {key: value for key, value in config.items() if key.startswith(DIRECTIVE)}
+    if wrong := [key for key, value in sent.items() if not isinstance(value, (int, float))]:
+        raise ConfigError(f"{wrong[0]}: found {sent[wrong[0]]!r}; a directive is a number")
+    values["directives"] = {key.removeprefix(DIRECTIVE): float(value) for key, value in sent.items()}
+    return ClientTask(**values), bool(config.get(HAS_STEP, False))
+
+
+def metrics_of(reply: ClientReply) -> dict[str, Metric]:
+    """The figures of a reply; those that the task did not ask for are absent."""
+    metrics: dict[str, Metric] = {"seconds": reply.seconds}
+    if reply.row is not None:
+        metrics |= {"loss": reply.loss, "rate": reply.rate}
+        metrics |= {"pairs-kept": reply.pairs_kept, "pairs-rejected": reply.pairs_rejected}
+        metrics |= {EXTRA + name: value for name, value in reply.figures.items()}
+    if reply.probe is not None:
+        probe = asdict(reply.probe)
+        metrics |= {f"probe-loss.{rung}": loss for rung, loss in enumerate(probe.pop("losses"))}
+        metrics |= {f"probe-{key.replace('_', '-')}": value for key, value in probe.items() if value is not None}
+    for part, counts in (("test", reply.test), ("validation", reply.validation)):
+        if counts is not None:
+            metrics |= {f"{part}-{key}": value for key, value in asdict(counts).items()}
+    return metrics

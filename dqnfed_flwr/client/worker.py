@@ -1,13 +1,15 @@
-"""What a client does for one task, on torch tensors."""
+"""What a client does for one task, on torch tensors: its work, and the acceptance test on its own losses."""
 
 from __future__ import annotations
 
 import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from typing import Any, cast
+from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from numpy.typing import NDArray
@@ -20,15 +22,18 @@ from dqnfed_flwr.client.gradients import LocalLoss, Samples
 from dqnfed_flwr.client.joint_gradients import JointPass, precompute
 from dqnfed_flwr.client.memory import CurvatureState, RoundMemory, StateArrays
 from dqnfed_flwr.client.model_checks import check_tokens
-from dqnfed_flwr.client.search_line import Line, Vector, probe
 from dqnfed_flwr.client.work import Bench, Occasion, make_work
 from dqnfed_flwr.client.work.passes import Turn
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.data import ClientData, to_model_input
 from dqnfed_flwr.errors import DataError, ShapeError
+from dqnfed_flwr.guarantee.harm import holds
 from dqnfed_flwr.models import build_model
-from dqnfed_flwr.params import ParamSpec
+from dqnfed_flwr.params import Line, ParamSpec
 from dqnfed_flwr.types import ClientReply, ClientTask, Evaluation, FloatArray, Probe
+
+if TYPE_CHECKING:
+    from dqnfed_flwr.params import Vector
 
 Buffers = Mapping[str, NDArray[Any]]
 _Key = tuple[int, torch.dtype, torch.device]
@@ -40,29 +45,11 @@ _COPYING = threading.Lock()
 class Worker:
     """A client's model, samples and memory on one device.
 
-    Parameters
-    ----------
-    settings : Settings
-        Of the run.
-    partition : int
-        Number of the client.
-    data : ClientData
-        Its samples; they are moved to the device once, test and validation part when first asked for.
-    num_classes : int
-        Outputs of the model.
-    state : Mapping[str, NDArray]
-        What `export_state` gave in an earlier life; empty for a new client.
+    The samples are moved to the device once, test and validation part when first asked for. `num_classes` is the number
+    of outputs of the model; `state` is what `export_state` gave in an earlier life, empty for a new client.
 
-    Raises
-    ------
-    ConfigError
-        If the device is absent.
-    DataError
-        If there is no training sample, or a label does not fit the classes.
-    ModelError
-        If the model does not take the samples.
-    ShapeError
-        If the state is that of another model.
+    It raises `ConfigError` if the device is absent, `DataError` if there is no training sample or a label does not fit
+    the classes, `ModelError` if the model does not take the samples, `ShapeError` if the state is of another model.
     """
 
     def __init__(
@@ -115,31 +102,24 @@ class Worker:
         point = self._work.visit(occasion) if task.train else None
         probed = self._probe(task, line, None if point is None else point.loss) if task.probe else None
         test, validation = self._evaluations(occasion) if task.evaluate else (None, None)
-        product = None if point is None else self._work.perform(occasion, point)
-        return ClientReply(
-            num_examples=self._loss.num_examples,
-            row=None if product is None else _read_only(product.row),
-            vectors={} if product is None else {name: _read_only(value) for name, value in product.vectors.items()},
-            figures={} if product is None else product.figures,
-            buffers=self._buffers() if task.train and self._settings.trains_buffers else {},
-            loss=float("nan") if point is None else point.loss,
-            rate=float("nan") if product is None else product.rate.value,
-            probe=probed,
-            test=test,
-            validation=validation,
-            pairs_kept=0 if product is None else product.rate.pairs_kept,
-            pairs_rejected=0 if product is None else product.rate.pairs_rejected,
-            seconds=time.perf_counter() - started,
-        )
+        reply = ClientReply(self._loss.num_examples, probe=probed, test=test, validation=validation)
+        if point is not None:
+            product = self._work.perform(occasion, point)
+            reply = replace(
+                reply,
+                row=_read_only(product.row),
+                vectors={name: _read_only(value) for name, value in product.vectors.items()},
+                figures=product.figures,
+                buffers=self._buffers() if self._settings.trains_buffers else {},
+                loss=point.loss,
+                rate=product.rate.value,
+                pairs_kept=product.rate.pairs_kept,
+                pairs_rejected=product.rate.pairs_rejected,
+            )
+        return replace(reply, seconds=time.perf_counter() - started)
 
     def precompute(self, theta: FloatArray, buffers: Buffers, others: Sequence[Worker]) -> None:
-        """Compute loss and gradient at `theta` [D], a lasting vector, in one pass for this worker and others like it.
-
-        Raises
-        ------
-        ModelError
-            If the model cannot be taken apart for that.
-        """
+        """Compute loss and gradient at `theta` [D], a lasting vector, in one pass for this worker and others."""
         joint = JointPass(FlatModel(deepcopy(self._model.module), self._device))  # not kept: a model for each client
         _write_buffers(buffers, joint.model)
         at, losses = self._shared_vector(theta), [self._loss, *(other._loss for other in others)]
@@ -201,6 +181,33 @@ class Worker:
         return {name: value.cpu().numpy() for name, value in self.spec.read_buffers(self._model.module).items()}
 
 
+def probe(loss_at: Callable[[float], float], task: ClientTask, armijo: float) -> Probe:
+    """Test the candidate, then twice its factor if asked to and it holds, or its halves if it does not.
+
+    Where the task asks for the rungs of a ladder, the losses there come along, whatever the test says. A client that no
+    half suits, or only the last, also says what its loss is as far the other way: the loss of one whose gradient is
+    true rises there as well, see `guarantee.claims`.
+
+    `loss_at` gives f_k(theta^{t-1} - a * step) for a factor a, and is called once for each rung. `armijo` is as in
+    `holds`. `grown_holds` is None where twice the factor was not tried: not asked for, or the candidate fails already.
+    """
+    known = cache(loss_at)
+    return replace(_test(known, task, armijo), losses=tuple(known(factor) for factor in task.rungs))
+
+
+def _test(loss_at: Callable[[float], float], task: ClientTask, armijo: float) -> Probe:
+    loss = loss_at(task.factor)
+    if holds(loss, task.factor, task, armijo):
+        twice = 2 * task.factor
+        return Probe(loss, True, holds(loss_at(twice), twice, task, armijo) if task.grow else None)
+    for factor in task.halved:
+        back_loss = loss_at(factor)
+        if holds(back_loss, factor, task, armijo):
+            behind = loss_at(-factor) if factor == task.halved[-1] else None
+            return Probe(loss, False, back_factor=factor, back_loss=back_loss, behind_loss=behind)
+    return Probe(loss, False, behind_loss=loss_at(-task.halved[-1]) if task.halved else None)
+
+
 def _write_buffers(buffers: Buffers, model: FlatModel) -> None:
     model.spec.write_buffers({name: torch.tensor(b) for name, b in buffers.items()}, model.module)
 
@@ -213,20 +220,7 @@ def _read_only(vector: Tensor) -> FloatArray:
 
 
 def _shared_copy(array: FloatArray, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A copy of `array`, the same tensor for whoever asks for the same array while it lives.
-
-    Parameters
-    ----------
-    array : FloatArray
-        Whose values stay as they are, as those of a message do.
-    dtype, device : torch.dtype, torch.device
-        Of the copy.
-
-    Returns
-    -------
-    Tensor
-        Not to be written to.
-    """
+    """A copy of `array`, whose values stay as they are; one tensor, read-only, for one array as long as it lives."""
     key = (id(array), dtype, device)
     with _COPYING:
         if held := _COPIES.get(key):

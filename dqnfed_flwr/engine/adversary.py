@@ -1,9 +1,8 @@
 """Hostile clients in one process, for experiments: a ClientApp that tampers with the rows of honest replies.
 
-The attacks on a row are those of FedMDFG's Table 4.
-
-Pan and others, "FedMDFG: Federated Learning with Multi-Gradient Descent and Fair Guidance", AAAI 2023, Table 4, whose
-published code says what its words mean. With g the honest row and theta the model received:
+The attacks on a row are those of Pan and others, "FedMDFG: Federated Learning with Multi-Gradient Descent and Fair
+Guidance", AAAI 2023, Table 4; its published code says what its words mean. With g the honest row and theta the model
+received:
 
 | kind | what is sent |
 |---|---|
@@ -11,7 +10,7 @@ published code says what its words mean. With g the honest row and theta the mod
 | `zero` | 0 |
 | `random` | theta - w, the way to a model w ~ N(0, I) of pure noise; where rows are gradients, cut to the length of g |
 
-Loss, rate, sample count, buffers, test figures and the word on a candidate stay honest.
+Loss, rate, sample count, buffers, test figures and the answer on a candidate stay honest.
 """
 
 from __future__ import annotations
@@ -30,28 +29,18 @@ from dqnfed_flwr.types import FloatArray
 Attack = Callable[[Message, Message], Message]
 """Makes a hostile reply of the honest one and of the message it answers."""
 _WHO, _NOISE = 7, 3
-"""Streams of the seed: beside those of the data, and beside those of a client's turn."""
+"""Streams of the seed: others than those of the data, and than those of a client's turn."""
 
 
 class Hostile(ClientApp):
-    """A ClientApp of which some clients tamper with every reply to a task.
-
-    Parameters
-    ----------
-    app : ClientApp
-        What honest clients run.
-    clients : Collection[int]
-        The hostile ones.
-    attack : Attack
-        Makes their reply from the honest one.
-    """
+    """`app`, of which the hostile `clients` answer every task with what `attack` makes of the honest reply."""
 
     def __init__(self, app: ClientApp, clients: Collection[int], attack: Attack) -> None:
         super().__init__()
         self._app, self._clients, self._attack = app, frozenset(clients), attack
 
     def __call__(self, message: Message, context: Context) -> Message:
-        """Answer, or meddle."""
+        """Answer, and tamper with the answer if the client is hostile."""
         reply = self._app(message, context)
         if context.node_config["partition-id"] not in self._clients:
             return reply
@@ -100,28 +89,19 @@ def hostile_clients(settings: Settings) -> frozenset[int]:
 
 
 def noise_of(seed: int, round_number: int, node: int) -> Generator:
-    """The noise of a hostile node in a round; the same each time that it is asked in this round."""
+    """The noise of a hostile node in a round, the same at each question."""
     return np.random.default_rng((seed, round_number, node, _NOISE))
 
 
 def tampered(
     row: FloatArray, theta: FloatArray, attack: AttackSettings, rng: Generator, *, displacement: bool
 ) -> FloatArray:
-    """What is sent for `row`, a new array of its dtype.
+    """What is sent for the honest `row` [D], a new array of its dtype; `theta` [D] is the model received.
 
-    Parameters
-    ----------
-    row, theta : FloatArray
-        The honest row and the model received [D].
-    attack : AttackSettings
-        Kind and factor.
-    rng : Generator
-        For `random`.
-    displacement : bool
-        Whether rows are the way to a model of the client's own, else gradients.
+    With `displacement`, rows are the way to a model of the client's own, else gradients.
     """
     if attack.kind == "enlarged":
-        return scaled(row, attack.factor)
+        return (row * attack.factor).astype(row.dtype)
     if attack.kind == "zero":
         return np.zeros_like(row)
     if attack.kind == "random":
@@ -129,8 +109,3 @@ def tampered(
         length = 1.0 if displacement else np.linalg.norm(row) / np.linalg.norm(away)
         return (away * length).astype(row.dtype)
     return row
-
-
-def scaled(row: FloatArray, factor: float) -> FloatArray:
-    """`row` times `factor`, in its dtype."""
-    return (row * factor).astype(row.dtype)

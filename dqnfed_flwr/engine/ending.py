@@ -1,4 +1,4 @@
-"""What is said of a run that ended before its rounds were done, and of clients that hold up the others."""
+"""Texts about a run that ended before its rounds were done, and about clients that hold up the others."""
 
 from __future__ import annotations
 
@@ -22,13 +22,7 @@ SHORTER = "A smaller step.min-move tries shorter steps as well."
 
 
 def early_end(result: RunResult) -> str:
-    """Why a run ended early, who is behind it, and what can be done, in one line; empty where it did not.
-
-    Parameters
-    ----------
-    result : RunResult
-        Of the run; its last round has the certificate, and who refused.
-    """
+    """Why a run ended early, who is behind it, and what can be done, in one line; empty where it did not."""
     if result.status not in ENDED_EARLY:
         return ""
     remedy = f"{REMEDY} {SHORTER}" if result.status == "line-search-failed" else REMEDY

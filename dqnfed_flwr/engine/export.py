@@ -20,7 +20,7 @@ from dqnfed_flwr.params import ParamSpec
 from dqnfed_flwr.strategy.compatibility import Form
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
 WEIGHTS, PROGRAM, CARD = "model.safetensors", "model.pt2", "MODEL_CARD.md"
 FIGURES = {
@@ -45,25 +45,10 @@ logits = model(batch)
 
 
 def export_run(run: Path, target: Path) -> list[Path]:
-    """Write `model.safetensors`, `model.pt2` and `MODEL_CARD.md`.
+    """Write `model.safetensors`, `model.pt2` and `MODEL_CARD.md` of a finished run to `target`; their paths.
 
-    Parameters
-    ----------
-    run : Path
-        Output directory of a finished run.
-    target : Path
-        Where they go; made if it is not there.
-
-    Returns
-    -------
-    list[Path]
-        What was written.
-
-    Raises
-    ------
-    RunError
-        If the run is not finished, was written before its form was recorded, or something is missing or cannot be
-        written.
+    `run` is its output directory; `target` is made if it is not there. `RunError` if the run is not finished, was
+    written before its form was recorded, or something is missing or cannot be written.
     """
     if find_spec("safetensors") is None:
         raise RunError("model.safetensors needs the package safetensors; install dqnfed-flwr[export]")
@@ -80,7 +65,7 @@ def export_run(run: Path, target: Path) -> list[Path]:
         _write_weights(module, result, paths[0])
         torch.export.save(program, paths[1])
         paths[2].write_text(card_of(result, sum(p.numel() for p in module.parameters())), "utf-8")
-        shutil.copymode(paths[2], paths[0])  # safetensors lets nobody else read what it writes
+        shutil.copymode(paths[2], paths[0])  # safetensors makes files that only their owner can read
     except OSError as error:
         raise RunError(f"{target}: cannot be written ({error.strerror or error}); name another folder") from None
     return paths
@@ -103,32 +88,21 @@ def _write_weights(module: nn.Module, result: RunResult, path: Path) -> None:
 
 
 def _program(module: nn.Module, form: Form) -> torch.export.ExportedProgram:
-    """The traced module: a batch of any size [N, *input_shape] to logits [N, num_classes].
-
-    Raises
-    ------
-    RunError
-        If torch cannot trace it.
-    """
+    """The traced module: a batch of any size [N, *input_shape] to logits [N, num_classes], or a `RunError`."""
+    dtype = torch.int64 if form.input_kind == "tokens" else next(module.parameters()).dtype
+    example = torch.zeros((2, *form.input_shape), dtype=dtype)  # a batch of one would be taken for a fixed size
     batch = ({0: torch.export.Dim("batch")},)
     with warnings.catch_warnings():
         # torch's own LSTM puts its flat weights together anew while it is traced.
         warnings.filterwarnings("ignore", message="The tensor attributes")
         try:
-            return torch.export.export(module, (_example(module, form),), dynamic_shapes=batch)
+            return torch.export.export(module, (example,), dynamic_shapes=batch)
         except Exception as error:  # whatever the tracer makes of layers of the user's own
             first = str(error).strip().partition("\n")[0]
             raise RunError(
                 f"{PROGRAM}: torch cannot trace {type(module).__name__} ({type(error).__name__}: {first}); write its "
                 "forward without branches on values, or take the weights from model.npz"
             ) from error
-
-
-def _example(module: nn.Module, form: Form) -> Tensor:
-    """Two samples: a batch of one would be taken for a fixed size."""
-    tokens = form.input_kind == "tokens"
-    dtype = torch.int64 if tokens else next(module.parameters()).dtype
-    return torch.zeros((2, *form.input_shape), dtype=dtype)
 
 
 def card_of(result: RunResult, parameters: int) -> str:
@@ -173,8 +147,8 @@ def _model(result: RunResult, parameters: int) -> str:
 
 def _data(result: RunResult) -> str:
     settings = result.settings
-    split = {key: value for key, value in settings.flat().items() if key.startswith("split.")}
-    words = ", ".join(f"`{key}` {value}" for key, value in split.items() if value != "")
+    split = {key: value for key, value in settings.flat().items() if key.startswith("split.") and value != ""}
+    words = ", ".join(f"`{key}` {value}" for key, value in split.items())
     return (
         f"`{settings.data}`, partition `{settings.partition}` over {settings.clients} clients, participation "
         f"{settings.participation:g} ({words}). The server saw gradients and figures, no samples."

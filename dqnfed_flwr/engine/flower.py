@@ -46,21 +46,15 @@ POLL_SECONDS, STATUS_SECONDS = 0.3, 10.0
 def run_flower(settings: Settings, *, overwrite: bool = False, listeners: Sequence[Listener] = ()) -> RunResult:
     """Run `settings` under Flower's simulation engine and wait for the end.
 
-    Parameters
-    ----------
-    settings : Settings
-        Of the run; results go to its `output`, or to a temporary directory and into memory only.
-    overwrite : bool
-        Remove the run that `output` holds, if any.
-    listeners : Sequence[Listener]
-        Told of every round, read from the event log as it grows.
+    Results go to `settings.output`, or to a temporary directory and into memory only. `overwrite` removes the run that
+    `output` holds, if any. Listeners are called for every round, read from the event log as it grows.
 
     Raises
     ------
     RunError
         If the extra `simulation` is missing, Flower could not be started, or the run failed.
     ConfigError
-        If the settings ask for what only the in-process engine does, or `output` holds a run or somebody at work.
+        If the settings ask for what only the in-process engine does, or `output` holds a run or another works there.
     """
     check_for_nodes(settings)
     if find_spec("ray") is None:
@@ -71,7 +65,7 @@ def run_flower(settings: Settings, *, overwrite: bool = False, listeners: Sequen
         start = str(Path(settings.start.model).expanduser().absolute()) if settings.start.model else ""
         settings = Settings.from_mapping({**settings.flat(), "output": str(output), "start.model": start})
         with directory_lock(output, TAKEOVER_SECONDS if settings.resume else 0.0):
-            _make_way(output, settings, overwrite=overwrite)
+            _clear(output, settings, overwrite=overwrite)
         write_app(home / "app", settings)
         with superlink(home) as flwr:
             run_id = _submit(flwr, home / "app", settings)
@@ -79,14 +73,14 @@ def run_flower(settings: Settings, *, overwrite: bool = False, listeners: Sequen
         return read_result(output)
 
 
-def _make_way(output: Path, settings: Settings, *, overwrite: bool) -> None:
+def _clear(output: Path, settings: Settings, *, overwrite: bool) -> None:
     """Take away what the run before left, as far as this one does not go on with it."""
     if not settings.resume:
         if not overwrite:
             guard_output(output)
         CheckpointStore(output / CHECKPOINT).discard()
         (output / EVENTS).unlink(missing_ok=True)
-    (output / RUN).unlink(missing_ok=True)  # its coming tells that the run is over
+    (output / RUN).unlink(missing_ok=True)  # its coming shows that the run is over
 
 
 def write_app(directory: Path, settings: Settings) -> None:
@@ -120,11 +114,7 @@ def superlink(home: Path) -> Iterator[FlwrCommand]:
     """A SuperLink for simulations on a free loopback port, with `home` as Flower's own directory.
 
     Yields the `flwr` command for it, as its default connection. It ends, with all that it started, on leaving.
-
-    Raises
-    ------
-    RunError
-        If it does not start.
+    `RunError` if it does not start.
     """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -151,7 +141,7 @@ def superlink(home: Path) -> Iterator[FlwrCommand]:
 
 
 def _end_with_parent() -> Callable[[], None] | None:
-    """What a child calls so that it is told to end when this process dies, in whatever way; None where Linux is not."""
+    """What a child calls so that it is sent SIGTERM when this process dies, in whatever way; None outside of Linux."""
     if sys.platform != "linux":
         return None
     prctl = ctypes.CDLL(None).prctl  # found before the fork: little is safe after it
@@ -187,8 +177,8 @@ def _submit(flwr: FlwrCommand, app: Path, settings: Settings) -> str:
 
 
 def _follow(flwr: FlwrCommand, run_id: str, output: Path, settings: Settings, listeners: Sequence[Listener]) -> None:
-    """Tell listeners of rounds as the event log grows, until Flower says that the run is over."""
-    told = -1
+    """Call listeners for each round as the event log grows, until Flower says that the run is over."""
+    reported = -1
     checked = time.monotonic()
     try:
         while True:
@@ -196,7 +186,7 @@ def _follow(flwr: FlwrCommand, run_id: str, output: Path, settings: Settings, li
             status = run_status(flwr, run_id) if over else "running"
             if over:
                 checked = time.monotonic()
-            told = _tell(output, settings, listeners, told)
+            reported = _report(output, settings, listeners, reported)
             if status == "finished:completed":
                 return
             if status.startswith("finished"):
@@ -207,16 +197,17 @@ def _follow(flwr: FlwrCommand, run_id: str, output: Path, settings: Settings, li
             listener.on_end()
 
 
-def _tell(output: Path, settings: Settings, listeners: Sequence[Listener], told: int) -> int:
+def _report(output: Path, settings: Settings, listeners: Sequence[Listener], reported: int) -> int:
+    """Report the rounds from number `reported` on, the beginning first if it is -1; how many are reported now."""
     if not (output / EVENTS).exists():
-        return told
+        return reported
     events = read_events(output / EVENTS)
-    if told < 0:
+    if reported < 0:
         done = events if settings.resume else []
-        told = len(done)
+        reported = len(done)
         for listener in listeners:
             listener.on_start(settings.rounds, done)
-    for event in events[told:]:
+    for event in events[reported:]:
         for listener in listeners:
             listener.on_round(event)
     return len(events)

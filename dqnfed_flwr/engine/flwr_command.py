@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,15 +32,7 @@ class FlwrCommand:
         self.environment = environment
 
     def __call__(self, *arguments: str) -> str:
-        """What the command prints.
-
-        Raises
-        ------
-        TimedOutError
-            If it takes too long.
-        RunError
-            If it fails.
-        """
+        """What the command prints; `TimedOutError` if it takes too long, `RunError` if it fails."""
         command = [program("flwr"), *arguments]
         try:
             done = subprocess.run(
@@ -74,15 +65,15 @@ def _complaint(text: str) -> str:
 
 def program(name: str) -> str:
     """Path of a console script of this environment."""
-    beside = Path(sys.executable).with_name(name)
-    return str(beside) if beside.exists() else name
+    path = Path(sys.executable).with_name(name)
+    return str(path) if path.exists() else name
 
 
 def flwr_environment(home: Path | None = None) -> dict[str, str]:
     """Environment of Flower's programs: quiet, this environment's scripts first, `home` as Flower's own directory."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    mine: Mapping[str, str] = {} if home is None else {"FLWR_HOME": str(home)}
-    return {**os.environ, "PATH": path, **QUIET, **mine}
+    own = {} if home is None else {"FLWR_HOME": str(home)}
+    return {**os.environ, "PATH": path, **QUIET, **own}
 
 
 def run_status(flwr: FlwrCommand, run_id: str, connection: str = CONNECTION) -> str:

@@ -1,6 +1,6 @@
 """A Flower grid without a network: it calls the ClientApp in this process.
 
-Clients may compute in several threads: `Prefetch` keeps their replies a little ahead of whoever pulls them, and
+Clients may compute in several threads: `Prefetch` keeps their replies a little ahead of those that are pulled, and
 `CallOnce` does what a group of them needs once.
 """
 
@@ -43,13 +43,9 @@ CLIENT_ERROR = 2
 class Groups:
     """What clients of one process do together.
 
-    Attributes
-    ----------
-    size : int
-        Messages of a group, at least 1; they are taken in their order, so that groups do not depend on threads.
-    prepare : Callable[[Sequence[tuple[Message, Context]]], None]
-        Called once with the messages of a group, before the first of them is answered. A `ModelError` ends the run;
-        after any other error the clients answer all the same.
+    A group is `size` messages, at least 1, in their order, so that groups do not depend on threads. `prepare` is called
+    once with them, before the first of them is answered. A `ModelError` ends the run; after any other error the clients
+    answer all the same.
     """
 
     size: int
@@ -60,21 +56,9 @@ class InProcessGrid(Grid):
     """Nodes 2 ... n+1 with partitions 0 ... n-1, all in this process.
 
     Replies come one a call, in the order of the messages. With `jobs` 1 each is computed when it is pulled, so that a
-    strategy takes it in before the next is computed; with more, that many clients compute at the same time and a few
-    replies wait. Bits do not depend on it, as long as every reply is pulled.
-
-    Parameters
-    ----------
-    app : ClientApp
-        What every node runs.
-    clients : int
-        Nodes.
-    run_config : Mapping[str, Scalar]
-        Of the run.
-    jobs : int
-        Clients that compute at the same time, each in a thread.
-    groups : Groups | None
-        What is done once for several messages; None for nothing.
+    strategy takes it in before the next is computed; with more, that many clients compute at the same time, each in a
+    thread, and a few replies wait. Bits do not depend on it, as long as every reply is pulled. `groups` says what is
+    done once for several messages.
     """
 
     def __init__(
@@ -129,7 +113,7 @@ class InProcessGrid(Grid):
         return list(self._waiting)
 
     def withdraw(self) -> None:
-        """Drop what was pushed and not pulled: no client works for nobody, and none owes a reply."""
+        """Drop what was pushed and not pulled: no client computes it, and none owes a reply."""
         self._waiting.clear()
         self._replies.put(self._waiting)
 
@@ -203,16 +187,10 @@ class OneSourceGrid(InProcessGrid):
 
 
 class Prefetch(Generic[In, Out]):
-    """Results by key, computed in order by `threads` threads that stay a little ahead of whoever takes them.
+    """Results by key, computed in order by `threads` threads that stay a little ahead of those taken.
 
-    With one thread nothing runs ahead: a result is computed when it is taken, in the caller's thread.
-
-    Parameters
-    ----------
-    work : Callable[[In], Out]
-        Must bear to be called by several threads with different arguments. What it raises, `take` raises.
-    threads : int
-        Calls at the same time.
+    With one thread nothing runs ahead: a result is computed when it is taken, in the caller's thread. Several threads
+    may call `work` with different arguments. What it raises, `take` raises.
     """
 
     def __init__(self, work: Callable[[In], Out], threads: int) -> None:
@@ -228,13 +206,7 @@ class Prefetch(Generic[In, Out]):
         self._waiting = dict(inputs)
 
     def take(self, key: str) -> Out:
-        """The result under `key`, once.
-
-        Raises
-        ------
-        KeyError
-            If there is none.
-        """
+        """The result under `key`, once; `KeyError` if there is none."""
         if self._pool is None:
             return self._work(self._waiting.pop(key))
         if key not in self._begun:
@@ -253,12 +225,9 @@ class Prefetch(Generic[In, Out]):
 
 
 class CallOnce:
-    """Makes `call` when a thread first needs it; other threads wait for it, and all of them get its error.
+    """Makes `call` when a thread first needs it; other threads wait for it, and all of them get its error, every time.
 
-    Parameters
-    ----------
-    call : Callable[[], None]
-        Its arguments are freed when it has returned.
+    The arguments of `call` are freed when it has returned.
     """
 
     def __init__(self, call: Callable[[], None]) -> None:
@@ -267,19 +236,13 @@ class CallOnce:
         self._lock = threading.Lock()
 
     def __call__(self) -> None:
-        """Have it done.
-
-        Raises
-        ------
-        Exception
-            What `call` raised, every time.
-        """
+        """Have it done."""
         with self._lock:
             call, self._call = self._call, None
             if call is not None:
                 try:
                     call()
-                except Exception as error:  # raised for everybody
+                except Exception as error:  # raised for every thread
                     self._error = error
         if self._error is not None:
             raise self._error

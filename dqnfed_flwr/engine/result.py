@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -22,12 +21,14 @@ from dqnfed_flwr.strategy.checkpoint import DAMAGE
 from dqnfed_flwr.strategy.compatibility import Form
 from dqnfed_flwr.strategy.provenance import Provenance
 from dqnfed_flwr.telemetry.event_log import read_events
-from dqnfed_flwr.telemetry.events import RoundEvent, Totals
+from dqnfed_flwr.telemetry.events import RoundEvent, Totals, finite
 from dqnfed_flwr.types import FloatArray
 from dqnfed_flwr.version import DISTRIBUTION, package_version
 from dqnfed_flwr.wire import Buffers
 
 LIBRARIES = ("flwr", "torch", "numpy")
+BUFFER = "buffer."
+"""Begins the names of buffers in `model.npz`."""
 
 
 def versions_here() -> dict[str, str]:
@@ -91,7 +92,7 @@ class RunResult:
 
     @property
     def final(self) -> dict[str, float]:
-        """Fairness figures of the final accuracies, see `fairness_report`; none where nobody told any."""
+        """Fairness figures of the final accuracies, see `fairness_report`; empty without accuracies."""
         return fairness_report(self.accuracies) if self.accuracies else {}
 
     @property
@@ -134,8 +135,8 @@ class RunResult:
             "accuracies": {str(client): value for client, value in self.accuracies.items()},
             "validation": {str(client): value for client, value in self.validation.items()},
             "rounds_moved": self.totals.moved,
-            "improved_ratio": [ratio if math.isfinite(ratio) else None for ratio in self.improved_ratio],
-            "unharmed_ratio": [ratio if math.isfinite(ratio) else None for ratio in self.unharmed_ratio],
+            "improved_ratio": finite(self.improved_ratio),
+            "unharmed_ratio": finite(self.unharmed_ratio),
             "asked": [event.asked for event in self.events],
             "heard": [len(event.heard) for event in self.events],
             "overruled": [len(event.overruled) for event in self.events],
@@ -151,32 +152,30 @@ class RunResult:
         }
 
     def write(self, directory: Path) -> None:
-        """Write `model.npz` (theta and buffers) and then `run.json`, whose presence tells that all is there."""
+        """Write `model.npz` (theta and buffers) and then `run.json`, whose presence says that all is there."""
         with (directory / MODEL).open("wb") as file:
-            np.savez(file, allow_pickle=False, theta=self.theta, **{f"buffer.{k}": v for k, v in self.buffers.items()})
+            np.savez(file, allow_pickle=False, theta=self.theta, **{BUFFER + k: v for k, v in self.buffers.items()})
         temporary = (directory / RUN).with_suffix(".tmp")
         temporary.write_text(json.dumps(self.to_json(), indent=2) + "\n")
         temporary.replace(directory / RUN)
 
 
 def read_result(directory: Path) -> RunResult:
-    """Read what `RunResult.write` and the event log left.
-
-    Raises
-    ------
-    RunError
-        If a file is missing or cannot be read.
-    """
+    """Read what `RunResult.write` and the event log left; `RunError` if a file is missing or cannot be read."""
     try:
         record = json.loads((directory / RUN).read_text())
-        with (directory / MODEL).open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-        return _result(record, arrays, read_events(directory / EVENTS))
+        return _result(record, read_arrays(directory / MODEL), read_events(directory / EVENTS))
     except DQNFedError:  # says itself what it is
         raise
     except DAMAGE as error:
         what = f"{type(error).__name__}: {error}"
         raise RunError(f"{directory}: no result of a finished run, or a damaged one ({what})") from None
+
+
+def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """`theta` and the buffers, under `BUFFER` and their names, of a `model.npz`; raises what NumPy raises."""
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+        return {name: archive[name] for name in archive.files}
 
 
 def _result(record: dict[str, Any], arrays: dict[str, NDArray[Any]], events: list[RoundEvent]) -> RunResult:
@@ -188,7 +187,7 @@ def _result(record: dict[str, Any], arrays: dict[str, NDArray[Any]], events: lis
         events=events,
         accuracies={int(client): value for client, value in record["accuracies"].items()},
         seconds=record["seconds"],
-        buffers={name.removeprefix("buffer."): value for name, value in arrays.items()},
+        buffers={name.removeprefix(BUFFER): value for name, value in arrays.items()},
         form=_form(record.get("form")),
         versions=record.get("versions", {}),
         provenance=Provenance(record.get("fingerprint"), tuple(record.get("commits", ()))),

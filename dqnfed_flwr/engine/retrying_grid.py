@@ -33,13 +33,7 @@ def retrying(grid: Grid) -> Grid:
 
 
 class RetryingGrid(Grid):
-    """Repeat what the SuperLink could not do; everything else is the grid's.
-
-    Parameters
-    ----------
-    grid : Grid
-        Of a ServerApp.
-    """
+    """The grid of a ServerApp that repeats what the SuperLink could not do."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid, self._repeats = grid, 0
@@ -67,7 +61,7 @@ class RetryingGrid(Grid):
         """Send messages; their numbers, in order, None for one that could not be sent.
 
         Repeated, they are new messages: one of which the SuperLink has only a part cannot be completed. Its node then
-        answers twice, and the answer whose number nobody knows is never taken.
+        answers twice, and the answer whose number is not known here is never taken.
         """
         given = list(messages)
         sent: list[str] = self._repeated(lambda: list(self._grid.push_messages([_anew(message) for message in given])))

@@ -45,7 +45,7 @@ def run(
     jobs : int
         Clients that compute at the same time in this process; 0 chooses. Bits do not depend on it.
     listeners : Sequence[Listener]
-        Told of every round.
+        Called for every round.
 
     Returns
     -------
@@ -76,7 +76,7 @@ def as_settings(config: Settings | Mapping[str, Any] | str | Path) -> Settings:
 
 
 def _warn_of_copies(settings: Settings) -> None:
-    """Say so where all clients of one machine would be the same client, each with the whole file."""
+    """Warn where all clients of one machine would be the same client, each with the whole file."""
     from dqnfed_flwr.data.sets import is_function
 
     if settings.partition == "file" and settings.clients > 1 and not is_function(settings.data):

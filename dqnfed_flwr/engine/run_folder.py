@@ -1,4 +1,4 @@
-"""The output folder of a run: one run at a time works in it, and none is started over another.
+"""The output folder of a run: one run at a time works in it, none is started over another, and each can go on in it.
 
 The lock is the kernel's, on an open file: it is gone with its process, however that ended. Only a program that the
 process was just starting when it was killed holds it on for a moment, until it runs.
@@ -19,36 +19,30 @@ from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
 
-from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config import Settings, check_for_nodes
 from dqnfed_flwr.errors import CheckpointError, ConfigError
 from dqnfed_flwr.run_files import CHECKPOINT, RUN
 from dqnfed_flwr.strategy.checkpoint import output_directory, read_record
 
-LOCK = ".lock"
+LOCK, RUN_ID = ".lock", "run-id"
 POLL_SECONDS = 0.1
 LINGER_SECONDS = 1.0
 """How long a lock is tried where no run is waited for: a program that a killed process was starting may hold it."""
 TAKEOVER_SECONDS = 60.0
 """How long a run waits for the one before: a ServerApp taken for lost ends when it next calls the SuperLink."""
+OUTPUT, METRICS = "DQNFED_OUTPUT", "DQNFED_METRICS"
+"""Environment variables: where runs go that name no output, each into a folder called after its id; where they write
+their metrics."""
 
 logger = logging.getLogger("flwr")
 
 
 @contextmanager
 def directory_lock(directory: Path | None, seconds: float = 0.0) -> Iterator[None]:
-    """Keep everybody else out of a folder, in another process or in this one.
+    """Keep all others out of a folder, in another process or in this one; None where nothing is written.
 
-    Parameters
-    ----------
-    directory : Path | None
-        Made where it is missing; None where nothing is written, so that nobody can be in the way.
-    seconds : float
-        How long to wait for the process that holds the folder; `LINGER_SECONDS` at least.
-
-    Raises
-    ------
-    ConfigError
-        If another process still holds it, or nothing can be written.
+    The folder is made where it is missing. The process that holds it is waited for during `seconds`, at least
+    `LINGER_SECONDS`. `ConfigError` if another process still holds it, or nothing can be written.
     """
     if directory is None:
         yield
@@ -70,10 +64,7 @@ def directory_lock(directory: Path | None, seconds: float = 0.0) -> Iterator[Non
 def prepare_output(settings: Settings) -> Path | None:
     """Make the output directory and try it, before any training.
 
-    Raises
-    ------
-    ConfigError
-        If it cannot be written, or a run is to be resumed without one.
+    `ConfigError` if it cannot be written, or a run is to be resumed without one.
     """
     output = output_directory(settings)
     if output is None:
@@ -90,13 +81,7 @@ def prepare_output(settings: Settings) -> Path | None:
 
 
 def guard_output(output: Path | None) -> None:
-    """Refuse a directory that holds a run, which would be lost.
-
-    Raises
-    ------
-    ConfigError
-        It says which run, and what to do.
-    """
+    """Refuse a directory that holds a run, which would be lost: the `ConfigError` says which, and what to do."""
     if output is not None and (run := held_by(output)):
         resume = "--resume (in Python resume=True) goes on with it; " if (output / CHECKPOINT).exists() else ""
         raise ConfigError(
@@ -107,32 +92,72 @@ def guard_output(output: Path | None) -> None:
 def held_by(directory: Path) -> str:
     """The run in a folder, such as `a run of 5 rounds (finished)`; empty where there is none.
 
-    A folder with an event log alone holds none: without a checkpoint nobody could go on with it.
+    A folder with an event log alone holds none: without a checkpoint no run could go on.
     """
-    if (directory / RUN).exists():
-        record, key = _recorded(directory / RUN), "rounds"
-    elif (directory / CHECKPOINT).exists():
-        record, key = _saved(directory / CHECKPOINT), "round"
-    else:
-        return ""
-    if key not in record or "status" not in record:
+    try:
+        if (directory / RUN).exists():
+            record = json.loads((directory / RUN).read_text())
+            return f"a run of {record['rounds']} rounds ({record['status']})"
+        if (directory / CHECKPOINT).exists():
+            record = read_record(directory / CHECKPOINT)
+            return f"a run of {record['round']} rounds ({record['status']})"
+    except (OSError, ValueError, TypeError, KeyError, CheckpointError):
         return "a run that cannot be read"
-    return f"a run of {record[key]} rounds ({record['status']})"
+    return ""
 
 
-def _recorded(path: Path) -> dict[str, object]:
+def with_folders(settings: Settings, run_id: int) -> Settings:
+    """`settings` of the run config with the server's folders, where it names none itself."""
+    if not settings.output and os.environ.get(OUTPUT):
+        settings = _with(settings, output=str(Path(os.environ[OUTPUT]) / str(run_id)))
+    if not settings.metrics and os.environ.get(METRICS):
+        settings = _with(settings, metrics=os.environ[METRICS])
+    return settings
+
+
+def settings_of_run(settings: Settings, run_id: int) -> Settings:
+    """`settings` with `resume` where this very run left a checkpoint before; else a free output folder is made its own.
+
+    Flower starts a ServerApp again after its SuperLink was lost, with the same run id and the same run config, so the
+    run config cannot say that there is a beginning already. The output folder does: it names the run that last wrote
+    there. The caller holds its lock.
+
+    Raises
+    ------
+    ConfigError
+        If the output folder cannot be written, a run is to be resumed without one, or the settings ask for what only
+        the in-process engine does; or if another run's results or checkpoint lie there, and it is not to be resumed.
+    """
+    check_for_nodes(settings)
+    output = prepare_output(settings)
+    if output is None:
+        logger.warning(
+            "No output folder: a run that is interrupted begins anew. Set output, or %s on the server", OUTPUT
+        )
+        return settings
+    if _last_run(output) != str(run_id):
+        if not settings.resume and (run := held_by(output)):
+            raise ConfigError(
+                f"output: {output} holds {run}; resume goes on with it; name another folder, or move that one away"
+            )
+        temporary = output / f".{RUN_ID}"
+        temporary.write_text(f"{run_id}\n")
+        temporary.replace(output / RUN_ID)
+    elif not settings.resume and (output / CHECKPOINT).exists():
+        logger.info("This run was here before; it goes on from %s", output / CHECKPOINT)
+        return _with(settings, resume=True)
+    return settings
+
+
+def _last_run(output: Path) -> str:
     try:
-        record = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    return record if isinstance(record, dict) else {}
+        return (output / RUN_ID).read_text().strip()
+    except OSError:
+        return ""
 
 
-def _saved(path: Path) -> dict[str, object]:
-    try:
-        return read_record(path)
-    except CheckpointError:
-        return {}
+def _with(settings: Settings, **changes: str | bool) -> Settings:
+    return Settings.from_mapping({**settings.flat(), **changes})
 
 
 def _unwritable(directory: Path, error: OSError) -> ConfigError:
@@ -165,7 +190,7 @@ def _taken(lock: FileIO, directory: Path) -> bool:
 
 
 def _sign(lock: FileIO) -> None:
-    """Write which process holds the lock; a full disk keeps nobody out."""
+    """Write which process holds the lock; a full disk makes no difference to the lock."""
     _erase(lock)
     with suppress(OSError):
         signature = f"process {os.getpid()} on {socket.gethostname()}, since {dt.datetime.now():%Y-%m-%d %H:%M:%S},"

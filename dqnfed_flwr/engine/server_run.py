@@ -45,7 +45,7 @@ def serve(
     settings : Settings
         Of the run. Results go to `settings.output`, if it names a directory.
     listeners : Sequence[Listener]
-        Told of every round, beside the event log.
+        Called for every round, as the event log is.
     fingerprint : str | None
         Of the data that all clients get their samples from; None where that is not known here.
     run_id : str
@@ -67,24 +67,14 @@ def serve(
         raise
     if metrics:
         metrics.conclude(result.status)
-    _tell(result, on_superlink=bool(run_id))
+    _warn(result, on_superlink=bool(run_id))
     return result
 
 
 def metrics_of(settings: Settings, run_id: str = "") -> RunMetrics | None:
     """The listener that writes the run's metrics; None where `settings.metrics` names no directory.
 
-    Parameters
-    ----------
-    settings : Settings
-        Of the run.
-    run_id : str
-        The SuperLink's number for it; empty without a SuperLink.
-
-    Raises
-    ------
-    ConfigError
-        If the directory cannot be written.
+    `run_id` is the SuperLink's number; empty without a SuperLink. `ConfigError` if the directory cannot be written.
     """
     if not settings.metrics:
         return None
@@ -104,7 +94,7 @@ def metrics_of(settings: Settings, run_id: str = "") -> RunMetrics | None:
     return RunMetrics(directory, card, settings.metrics_clients)
 
 
-def _tell(result: RunResult, *, on_superlink: bool) -> None:
+def _warn(result: RunResult, *, on_superlink: bool) -> None:
     """Log who held up the others, and on a SuperLink, where the log is all that is seen, that the run ended early."""
     if words := held_up(result.totals):
         log(WARNING, "A client that refuses steps in most rounds holds up the others: %s", words)
@@ -113,7 +103,7 @@ def _tell(result: RunResult, *, on_superlink: bool) -> None:
 
 
 def _was_asked_to(error: BaseException) -> bool:
-    """Whether a run ended because somebody wanted it: Ctrl-C, or Flower's exit after SIGTERM, whose status is 0."""
+    """Whether a run ended on request: Ctrl-C, or Flower's exit after SIGTERM, whose status is 0."""
     return isinstance(error, KeyboardInterrupt) or (isinstance(error, SystemExit) and not error.code)
 
 
@@ -130,8 +120,8 @@ def _train(
     watching: list[Listener] = [*([metrics] if metrics else []), *listeners]
     patience = Patience(watching)
     beginning = _Beginning(output / RUN if output else None)
-    log: list[Listener] = [EventLog(output, patience)] if output else []
-    strategy = DQNFed(settings, listeners=[beginning, *log, *watching], provenance=provenance)
+    event_log: list[Listener] = [EventLog(output, patience)] if output else []
+    strategy = DQNFed(settings, listeners=[beginning, *event_log, *watching], provenance=provenance)
     strategy.registry.wait(grid)
     strategy.start(grid, initial_model(settings, strategy.registry))
     outcome = strategy.outcome
@@ -158,10 +148,7 @@ def _train(
 class _Beginning:
     """A listener for the beginning of the run, or of its resumption, in its folder.
 
-    Parameters
-    ----------
-    record : Path | None
-        Of the run before, lest it be read as this one's; None where nothing is written.
+    It removes the `record` of the run before, which could be read as this one's; None where nothing is written.
     """
 
     def __init__(self, record: Path | None) -> None:

@@ -8,12 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from flwr.app import ArrayRecord
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dqnfed_flwr import wire
@@ -21,6 +19,7 @@ from dqnfed_flwr.client.numpy_client import DQNFedClient
 from dqnfed_flwr.config import KNOWN, Settings
 from dqnfed_flwr.data import load_client
 from dqnfed_flwr.engine.ending import listed
+from dqnfed_flwr.engine.result import BUFFER, read_arrays
 from dqnfed_flwr.errors import ConfigError, ShapeError
 from dqnfed_flwr.models import build_model
 from dqnfed_flwr.params import ParamSpec
@@ -31,22 +30,15 @@ from dqnfed_flwr.strategy.compatibility import Form
 from dqnfed_flwr.types import ClientTask
 
 KEY = "start.model"
-BUFFER = "buffer."
 MOST_NAMED = 4
 
 
 def initial_model(settings: Settings, registry: ClientRegistry) -> ArrayRecord:
     """The model that the run begins at, in the form that the members' data ask for.
 
-    A run that is resumed goes on from its checkpoint: no file is read and nobody is trained for it.
-
-    Raises
-    ------
-    ConfigError
-        If `start.model` cannot be read, or does not fit the model.
-    DataError
-        If members disagree on the shape of a sample, with no majority for either, or the data of `start.client`
-        cannot be used.
+    A run that is resumed goes on from its checkpoint: no file is read and no client is trained for it. `ConfigError` if
+    `start.model` cannot be read, or does not fit the model; `DataError` if members disagree on the shape of a sample,
+    with no majority for either, or the data of `start.client` cannot be used.
     """
     form = registry.form
     module = model_for(settings, form)
@@ -81,22 +73,11 @@ def _settings_of_one_client(settings: Settings) -> Settings:
 
 
 def read_weights(path: Path, module: nn.Module, model: str) -> None:
-    """Write the weights of a file into `module`, cast to its dtype.
+    """Write the weights of a file into `module`, cast to its dtype; errors call the module `model`, as settings do.
 
-    Parameters
-    ----------
-    path : Path
-        `model.npz` of a run's output folder, or a file of safetensors with the names of the module's `state_dict`.
-    module : nn.Module
-        Changed in place.
-    model : str
-        What the settings call it, for what is said.
-
-    Raises
-    ------
-    ConfigError
-        If the file is absent, damaged or of neither form, holds NaN or Inf, or is of another model: naming what was
-        found and what is needed.
+    The file is the `model.npz` of a run's output folder, or one of safetensors with the names of the module's
+    `state_dict`. A `ConfigError` names what was found and what is needed if it is absent, damaged or of neither form,
+    holds NaN or Inf, or is of another model.
     """
     if frozen := [name for name, parameter in module.named_parameters() if not parameter.requires_grad]:
         raise ConfigError(
@@ -119,7 +100,10 @@ def read_weights(path: Path, module: nn.Module, model: str) -> None:
 
 
 def _from_run(path: Path, module: nn.Module, model: str) -> None:
-    arrays = _archive(path)
+    try:
+        arrays = read_arrays(path)
+    except DAMAGE as error:
+        raise ConfigError(f"{KEY}: {path}: damaged, or no model of a run ({error}); choose another file") from None
     theta = arrays.pop("theta", np.empty(0))
     spec = ParamSpec.of(module)
     if theta.shape != (spec.dim,):
@@ -133,14 +117,6 @@ def _from_run(path: Path, module: nn.Module, model: str) -> None:
     except ShapeError as error:
         raise ConfigError(f"{KEY}: {path}: {error}") from None
     spec.unflatten(torch.from_numpy(np.array(theta)), module)
-
-
-def _archive(path: Path) -> dict[str, NDArray[Any]]:
-    try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except DAMAGE as error:
-        raise ConfigError(f"{KEY}: {path}: damaged, or no model of a run ({error}); choose another file") from None
 
 
 def _from_safetensors(path: Path, module: nn.Module, model: str) -> None:

@@ -49,17 +49,10 @@ class QuadraticStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class QuadraticSolution:
-    """Weights, and how well they meet the optimality conditions.
+    """Weights [K], within the bounds, with the sum asked for up to rounding, and how well they meet the conditions.
 
-    Attributes
-    ----------
-    weights : Float64Array
-        [K]; within the bounds, with the sum asked for up to rounding.
-    residual : float
-        max_k |w - P(w - gradient / max_k G_kk)|_k over the largest bound, P the projection onto the feasible set: 0
-        at a solution and nowhere else.
-    status : QuadraticStatus
-        See there.
+    `residual` is max_k |w - P(w - gradient / max_k G_kk)|_k over the largest bound, P the projection onto the feasible
+    set: 0 at a solution and nowhere else.
     """
 
     weights: Float64Array
@@ -119,11 +112,6 @@ def box_simplex_weights(
         [K] or one for all.
     total : float
         Sum of the weights.
-
-    Returns
-    -------
-    QuadraticSolution
-        See there.
 
     Raises
     ------
@@ -189,22 +177,8 @@ def project_simplex(values: Float64Array) -> Float64Array:
     """The point of {x : x >= 0, sum x = 1} nearest to `values` (Held, Wolfe, Crowder, Math. Programming, 1974).
 
     It is max(v + s, 0) with one shift s for all: with u the values falling, s = (1 - u_1 - ... - u_r) / r for the
-    largest r with u_r + s > 0.
-
-    Parameters
-    ----------
-    values : Float64Array
-        [K], K >= 1, finite.
-
-    Returns
-    -------
-    Float64Array
-        [K]; sums to 1 up to rounding.
-
-    Raises
-    ------
-    ShapeError
-        If `values` is no vector, is empty, or is not finite.
+    largest r with u_r + s > 0. `values` are [K], K >= 1, finite, else `ShapeError`; the result [K] sums to 1 up to
+    rounding.
     """
     values = np.asarray(values, dtype=np.float64)
     if values.ndim != 1 or not values.size:

@@ -26,13 +26,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 def check_dense(dim: int) -> None:
-    """Refuse a dense Hessian of more than `MAX_DENSE` rows.
-
-    Raises
-    ------
-    ConfigError
-        If `dim` is above.
-    """
+    """Refuse a dense Hessian of more than `MAX_DENSE` rows with a `ConfigError`."""
     if dim > MAX_DENSE:
         raise ConfigError(
             f"form: exact forms the Hessian of all {dim} parameters, at most {MAX_DENSE} are allowed; use another "
@@ -154,17 +148,8 @@ def block_norms(matrices: Tensor) -> Tensor:
 def solve_shifted(blocks: Tensor, shift: Tensor, right: Tensor, floor: float) -> tuple[Tensor, int]:
     """(blocks + shift I)^-1 right, with eigenvalues raised to `floor` where a block is not positive definite.
 
-    Parameters
-    ----------
-    blocks, shift, right : Tensor
-        [B, m, m] symmetric, [B], [B, m]; float64.
-    floor : float
-        Least eigenvalue of a block that had to be repaired.
-
-    Returns
-    -------
-    tuple[Tensor, int]
-        [B, m], and how many blocks were repaired.
+    Blocks [B, m, m] are symmetric, shift is [B], right [B, m], all float64. Returns [B, m], and how many blocks were
+    repaired.
     """
     width = blocks.shape[-1]
     if width == 1:

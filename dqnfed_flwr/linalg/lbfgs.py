@@ -108,17 +108,12 @@ class LBFGSHistory:
         return self._pairs[-1].sy / self._pairs[-1].yy if self._pairs else 1.0
 
     def push(self, s: Tensor, y: Tensor) -> bool:
-        """Keep copies of the pair, unless its curvature is unfit.
+        """Keep copies of the pair, unless its curvature is unfit: False when it was turned away, counted in `rejected`.
 
         Parameters
         ----------
         s, y : Tensor
             Displacement of the model and difference of gradients [D]; float32 or float64, alike.
-
-        Returns
-        -------
-        bool
-            False when the pair was turned away, and counted in `rejected`.
 
         Raises
         ------
@@ -136,22 +131,12 @@ class LBFGSHistory:
         return True
 
     def inverse_product(self, v: Tensor) -> Tensor:
-        """Apply the two-loop recursion: H v.
-
-        Parameters
-        ----------
-        v : Tensor
-            [D], of the dtype and device of the pairs.
-
-        Returns
-        -------
-        Tensor
-            [D], new; gamma v while no pair is held.
+        """H v [D], a new vector, by the two-loop recursion; gamma v while no pair is held.
 
         Raises
         ------
         ShapeError
-            If `v` does not fit the pairs.
+            If `v` [D] has not the size, dtype and device of the pairs.
         """
         v = v.detach()
         self._check(v)

@@ -79,24 +79,17 @@ def two_sided_weights(
     """Weights of the shortest step with grads @ step = rates: the step (17) times the direction (12).
 
     Dependent rows are solved in the least-squares sense over the eigenvalues kept, measured in rate over gradient
-    norm. The status is always `converged`: how far dependent rows, a zero row or the ridge keep the step from its
-    rates is told by the residual.
+    norm. The status is always `converged`: `residual`, |grads @ step - rates| / |rates| or 0 when all rates are 0, says
+    how far dependent rows, a zero row or the ridge keep the step from its rates.
 
     Parameters
     ----------
-    gram : Float64Array
-        [K, K].
-    rates : Float64Array
-        [K], of any sign.
+    gram, rates : Float64Array
+        [K, K], and [K] of any sign.
     ridge : float
         Added to the diagonal of the unit-diagonal Gramian.
     cutoff : float
         Relative bound below which an eigenvalue counts as zero, in (0, 1).
-
-    Returns
-    -------
-    GramSolution
-        `residual` is |grads @ step - rates| / |rates|, 0 when all rates are 0.
 
     Raises
     ------
@@ -130,14 +123,10 @@ def one_sided_weights(
 
     Parameters
     ----------
-    gram : Float64Array
-        [K, K].
-    rates : Float64Array
-        [K], of any sign.
+    gram, rates : Float64Array
+        [K, K], and [K] of any sign.
     offset : Float64Array | None
         grads @ reference [K]; None for no reference.
-    cutoff : float
-        As in `two_sided_weights`.
 
     Returns
     -------
@@ -150,10 +139,8 @@ def one_sided_weights(
 
     Raises
     ------
-    ShapeError
-        If an array has another shape or is not finite.
-    ConfigError
-        If `cutoff` is out of range.
+    ShapeError, ConfigError
+        As `two_sided_weights`.
     """
     scaled = _scaled(gram, cutoff)
     wanted = checked_vector("rates", rates, scaled.active.size)
@@ -161,23 +148,16 @@ def one_sided_weights(
     demand = wanted - given
     demand[np.abs(demand) <= ROUNDING * (np.abs(wanted) + np.abs(given))] = 0.0
     shortest = _shortest_above(scaled, demand[scaled.active] / scaled.norms)
-    if shortest.status is Status.STATIONARY:
-        return _solution(scaled, np.zeros_like(wanted), cutoff, shortest.residual, shortest.status)
-    return _solution(scaled, scaled.unscale(shortest.multipliers), cutoff, shortest.residual, shortest.status)
+    stationary = shortest.status is Status.STATIONARY
+    weights = np.zeros_like(wanted) if stationary else scaled.unscale(shortest.multipliers)
+    return _solution(scaled, weights, cutoff, shortest.residual, shortest.status)
 
 
 def hull_weights(gram: Float64Array, *, cutoff: float = CUTOFF) -> GramSolution:
     """Weights on the simplex of the shortest vector p in the convex hull of the rows that are not zero.
 
     p / |p|^2 is the shortest x with grads @ x >= 1, so this is the one-sided problem with unit rates, normalised.
-    A long row beside a short one costs no accuracy.
-
-    Parameters
-    ----------
-    gram : Float64Array
-        [K, K].
-    cutoff : float
-        As in `two_sided_weights`; bears on `rank` and `condition` alone.
+    Rows of very different lengths cost no accuracy. `gram` is [K, K]; `cutoff` bears on `rank` and `condition` alone.
 
     Returns
     -------
@@ -189,10 +169,8 @@ def hull_weights(gram: Float64Array, *, cutoff: float = CUTOFF) -> GramSolution:
 
     Raises
     ------
-    ShapeError
-        If `gram` has another shape or is not finite.
-    ConfigError
-        If `cutoff` is out of range.
+    ShapeError, ConfigError
+        As `two_sided_weights`.
     """
     scaled = _scaled(gram, cutoff)
     if not scaled.norms.size:

@@ -1,6 +1,6 @@
 """The unit-diagonal Gramian S G S, S = diag(1/|g_k|): what every K-sized problem is solved on.
 
-Inner products become cosines, so that rows of any length, 1e-8 beside 1e8, weigh alike in the conditioning. Rows of
+Inner products become cosines, so that rows of any length, 1e-8 and 1e8, weigh alike in the conditioning. Rows of
 norm zero are set aside: nothing is divided by their norm, and their weight is 0.
 
 K x K problems gain nothing from threads, and OpenBLAS's spin for a while after each call: torch's then wait for the
@@ -52,13 +52,7 @@ class ScaledGram:
 
     @classmethod
     def of(cls, gram: Float64Array) -> ScaledGram:
-        """Scale the inner products `gram` [K, K].
-
-        Raises
-        ------
-        ShapeError
-            If `gram` is not square, not finite, or has a negative diagonal entry.
-        """
+        """Scale the inner products `gram` [K, K], which must be square and finite, with a diagonal >= 0."""
         gram = np.asarray(gram, dtype=np.float64)
         if gram.ndim != 2 or gram.shape[0] != gram.shape[1]:
             raise ShapeError(f"a Gramian of shape {gram.shape}; it holds the inner products of K rows, (K, K)")
@@ -102,13 +96,7 @@ class ScaledGram:
 
 
 def checked_vector(name: str, values: Sequence[float] | NDArray[np.floating], size: int) -> Float64Array:
-    """`values` as float64 of shape (size,).
-
-    Raises
-    ------
-    ShapeError
-        If there are not `size` of them, or one is not finite.
-    """
+    """`values` as float64 of shape (size,); `ShapeError` if there are not so many, or one is not finite."""
     vector = np.asarray(values, dtype=np.float64)
     if vector.shape != (size,):
         raise ShapeError(f"{name} of shape {vector.shape}; need one value for each of the {size} rows, ({size},)")

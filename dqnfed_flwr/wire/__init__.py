@@ -5,49 +5,31 @@
 | server to client | ArrayRecord `model` | `theta`, `step` (when the client needs the line), `buffer.<name>` |
 | | ConfigRecord `task` | the fields of `ClientTask`, kebab-case; `directive.<name>` |
 | client to server | ArrayRecord `vectors` | `gradient`, `extra.<name>`, `buffer.<name>` |
-| | MetricRecord `figures` | see `reply`, `figures` |
+| | MetricRecord `figures` | see `reply` |
 | both ways of `query` | ConfigRecord `properties` | the client's properties |
 
 What comes from a client is checked here before anything else sees it: keys, dtype, shape, size, finiteness and range.
 """
 
-from dqnfed_flwr.wire.figures import MAX_EXAMPLES
-from dqnfed_flwr.wire.records import FIGURES, PROPERTIES, VECTORS, Buffers, payload
-from dqnfed_flwr.wire.reply import ReplyForm, change_row, decode_loss, decode_probe, decode_reply, encode_reply
-from dqnfed_flwr.wire.task import (
-    Assignment,
-    decode_memory,
-    decode_model,
-    decode_properties,
-    decode_task,
-    encode_memory,
-    encode_model,
-    encode_properties,
-    encode_task,
-    memory_record,
-)
-
-__all__ = [
-    "FIGURES",
-    "MAX_EXAMPLES",
-    "PROPERTIES",
-    "VECTORS",
-    "Assignment",
-    "Buffers",
-    "ReplyForm",
-    "change_row",
-    "decode_loss",
-    "decode_memory",
-    "decode_model",
-    "decode_probe",
-    "decode_properties",
-    "decode_reply",
-    "decode_task",
-    "encode_memory",
-    "encode_model",
-    "encode_properties",
-    "encode_reply",
-    "encode_task",
-    "memory_record",
-    "payload",
-]
+from dqnfed_flwr.wire.arrays import FIGURES as FIGURES
+from dqnfed_flwr.wire.arrays import PROPERTIES as PROPERTIES
+from dqnfed_flwr.wire.arrays import VECTORS as VECTORS
+from dqnfed_flwr.wire.arrays import Buffers as Buffers
+from dqnfed_flwr.wire.arrays import payload as payload
+from dqnfed_flwr.wire.reply import MAX_EXAMPLES as MAX_EXAMPLES
+from dqnfed_flwr.wire.reply import ReplyForm as ReplyForm
+from dqnfed_flwr.wire.reply import change_row as change_row
+from dqnfed_flwr.wire.reply import decode_loss as decode_loss
+from dqnfed_flwr.wire.reply import decode_probe as decode_probe
+from dqnfed_flwr.wire.reply import decode_reply as decode_reply
+from dqnfed_flwr.wire.reply import encode_reply as encode_reply
+from dqnfed_flwr.wire.task import Assignment as Assignment
+from dqnfed_flwr.wire.task import decode_memory as decode_memory
+from dqnfed_flwr.wire.task import decode_model as decode_model
+from dqnfed_flwr.wire.task import decode_properties as decode_properties
+from dqnfed_flwr.wire.task import decode_task as decode_task
+from dqnfed_flwr.wire.task import encode_memory as encode_memory
+from dqnfed_flwr.wire.task import encode_model as encode_model
+from dqnfed_flwr.wire.task import encode_properties as encode_properties
+from dqnfed_flwr.wire.task import encode_task as encode_task
+from dqnfed_flwr.wire.task import memory_record as memory_record

@@ -1,4 +1,4 @@
-"""Arrays on the wire, without the copies.
+"""What all messages are made of: arrays without copies, names of records, keys that are expected, bytes.
 
 Flower serialises an array when its record is built and parses it each time it is read. `Array` has the same wire form
 and is serialised only when a transport asks for the bytes, so messages that stay in one process cost no copy. `view`
@@ -9,15 +9,24 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from io import BytesIO
+from typing import TypeVar, cast
 
 import numpy as np
 from flwr.app import Array as FlowerArray
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from dqnfed_flwr.errors import WireError
+from dqnfed_flwr.types import FloatArray
 
+MODEL, TASK, VECTORS, FIGURES, PROPERTIES = "model", "task", "vectors", "figures", "properties"
+MEMORY = "memory"
+BUFFER, EXTRA, DIRECTIVE = "buffer.", "extra.", "directive."
+Buffers = Mapping[str, NDArray[np.generic]]
+_Record = TypeVar("_Record", ArrayRecord, MetricRecord, ConfigRecord)
 NUMPY_FORMAT = "numpy.ndarray"
 HEADER_LIMIT = 1024
 MAGIC = b"\x93NUMPY\x01\x00"
@@ -27,7 +36,7 @@ HEADER = re.compile(
 """The header that NumPy writes for a plain dtype; nothing a client sent is evaluated."""
 
 
-class Array(FlowerArray):  # the class name is part of the wire form: it tells the receiver what to build
+class Array(FlowerArray):  # the class name is part of the wire form: it says what the receiver builds
     """A Flower array over a NumPy array, serialised on demand.
 
     Parameters
@@ -115,3 +124,32 @@ def _check(dtype: str, found: tuple[int, ...], shape: tuple[int, ...], dtypes: t
         raise WireError("bad-dtype", f"dtype {dtype[:40]}; need {' or '.join(dtypes)}")
     if tuple(found) != shape:
         raise WireError("bad-shape", f"shape {str(tuple(found))[:60]}; need {shape}")
+
+
+def of_kind(content: RecordDict, kind: type[_Record]) -> dict[str, _Record]:
+    """The records of one kind; Flower's own views of them are dictionaries built and checked anew at every look."""
+    return {key: record for key, record in content.items() if isinstance(record, kind)}
+
+
+def check_keys(what: str, found: set[str], expected: set[str]) -> None:
+    """Refuse, with `missing-key` or `extra-key`, what has other keys than it should."""
+    if missing := expected - found:
+        raise WireError("missing-key", f"{what} without {sorted(missing)[:8]}")
+    if extra := found - expected:
+        raise WireError("extra-key", f"{what} with {sorted(extra)[:8]}")
+
+
+def floats(values: NDArray[np.generic]) -> FloatArray:
+    """`values`, which must be floats, with `WireError` if not."""
+    if values.dtype.kind != "f":
+        raise WireError("bad-dtype", f"dtype {values.dtype}; need a float")
+    return cast(FloatArray, values)
+
+
+def payload(content: RecordDict) -> int:
+    """Bytes of arrays and figures in a message, without framing."""
+    arrays = sum(size(array) for record in of_kind(content, ArrayRecord).values() for array in record.values())
+    values = (value for record in of_kind(content, MetricRecord).values() for value in record.values())
+    figures = sum(len(value) if isinstance(value, list) else 1 for value in values)
+    settings = sum(len(record) for record in of_kind(content, ConfigRecord).values())
+    return arrays + 8 * (figures + settings)

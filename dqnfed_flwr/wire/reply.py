@@ -1,9 +1,10 @@
-"""A client's reply: vectors and figures."""
+"""A client's reply: vectors, and figures, which are read with their range checked."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from flwr.app import Array as FlowerArray
@@ -11,21 +12,15 @@ from flwr.app import ArrayRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
 from dqnfed_flwr.errors import WireError
-from dqnfed_flwr.types import ClientReply, ClientTask, Extras, FloatArray, Probe
-from dqnfed_flwr.wire.arrays import Array, view
-from dqnfed_flwr.wire.figures import (
-    FigureValues,
-    figures_of,
-    read_evaluation,
-    read_probe,
-    write_evaluation,
-    write_probe,
-)
-from dqnfed_flwr.wire.records import BUFFER, EXTRA, FIGURES, VECTORS, Buffers, check_keys, floats, of_kind
+from dqnfed_flwr.types import ClientReply, ClientTask, Evaluation, Extras, FloatArray, Probe
+from dqnfed_flwr.wire.arrays import BUFFER, EXTRA, FIGURES, VECTORS, Array, Buffers, check_keys, floats, of_kind, view
 
 FLOATS = ("float32", "float64")
 VARIANCE = "running_var"
 """Ends the name of torch's buffer of variances."""
+MAX_EXAMPLES = 10**9
+FigureValues = dict[str, int | float | list[int] | list[float]]
+"""Figures as they are written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +34,7 @@ class ReplyForm:
     buffers : Mapping[str, NDArray]
         The model's buffers: names, shapes and dtypes; empty where local work does not change them.
     extras : Extras
-        What comes beside the gradient.
+        What comes in addition to the gradient.
     """
 
     dim: int
@@ -66,10 +61,10 @@ def _reply_figures(reply: ClientReply) -> FigureValues:
         figures |= {"pairs-kept": reply.pairs_kept, "pairs-rejected": reply.pairs_rejected}
         figures |= {EXTRA + name: value for name, value in reply.figures.items()}
     if reply.probe is not None:
-        figures |= write_probe(reply.probe)
+        figures |= _write_probe(reply.probe)
     for part, counts in (("test", reply.test), ("validation", reply.validation)):
         if counts is not None:
-            figures |= write_evaluation(counts, part)
+            figures |= _write_evaluation(counts, part)
     return figures
 
 
@@ -91,18 +86,18 @@ def decode_reply(content: RecordDict, task: ClientTask, form: ReplyForm) -> Clie
 
     Notes
     -----
-    The vectors are not searched for NaN and Inf here: whoever forms the gradient's norm sees it there for nothing.
+    The vectors are not searched for NaN and Inf here: the gradient's norm, formed later, shows them at no cost.
     """
-    figures = figures_of(content)
+    figures = _figures_of(content)
     arrays = of_kind(content, ArrayRecord)
     check_keys("array records", set(arrays), {VECTORS})
     check_keys("metric and config records", set(content) - set(arrays), {FIGURES})
     num_examples = figures.count("num-examples", least=1)
     seconds = figures.number("seconds")
     vectors = arrays[VECTORS]
-    probe = read_probe(figures, task) if task.probe else None
-    test = read_evaluation(figures, "test") if task.evaluate else None
-    validation = read_evaluation(figures, "validation") if task.evaluate and "validation-loss" in figures else None
+    probe = _read_probe(figures, task) if task.probe else None
+    test = _read_evaluation(figures, "test") if task.evaluate else None
+    validation = _read_evaluation(figures, "validation") if task.evaluate and "validation-loss" in figures else None
     if not task.train:
         return ClientReply(num_examples, probe=probe, test=test, validation=validation, seconds=seconds)
     wanted = form.extras
@@ -138,7 +133,7 @@ def decode_probe(content: RecordDict, task: ClientTask) -> Probe | None:
     WireError
         If the figures cannot be read.
     """
-    return read_probe(figures_of(content), task) if task.probe else None
+    return _read_probe(_figures_of(content), task) if task.probe else None
 
 
 def decode_loss(content: RecordDict, task: ClientTask) -> float | None:
@@ -147,7 +142,7 @@ def decode_loss(content: RecordDict, task: ClientTask) -> float | None:
     A client whose row is of no use is a participant all the same: its loss after the step is held against this one.
     """
     try:
-        return figures_of(content).loss("loss") if task.train else None
+        return _figures_of(content).loss("loss") if task.train else None
     except WireError:
         return None
 
@@ -159,3 +154,138 @@ def _read_buffer(name: str, array: FlowerArray, current: NDArray[np.generic]) ->
     if name.endswith(VARIANCE) and (np.minimum(values, 0) != 0).any():
         raise WireError("bad-buffer", f"{name} holds {np.min(values):.3g}; a variance is not negative")
     return values
+
+
+class _Figures:
+    """Reads the figures of a reply as received; each method checks one range and raises `WireError` outside it."""
+
+    def __init__(self, record: MetricRecord) -> None:
+        self._record = record
+
+    def __contains__(self, key: str) -> bool:
+        """Whether there is such a figure."""
+        return key in self._record
+
+    def scalar(self, key: str) -> float:
+        """Any one number, NaN and Inf among them."""
+        value = self._value(key)
+        if isinstance(value, list):
+            raise WireError("bad-shape", f"{key} is a list of {len(value)}; need one number")
+        return float(value)
+
+    def number(self, key: str) -> float:
+        """A finite number."""
+        value = self.scalar(key)
+        if not math.isfinite(value):
+            raise WireError("not-finite", f"{key} is {value}")
+        return value
+
+    def within(self, key: str, limits: tuple[float, float] | None) -> float:
+        """A finite number between two limits, which are allowed; None for any."""
+        value = self.number(key)
+        if limits is not None and not limits[0] <= value <= limits[1]:
+            raise WireError("bad-figure", f"{key} is {value}; need {limits[0]:g} to {limits[1]:g}")
+        return value
+
+    def loss(self, key: str) -> float:
+        """A finite loss."""
+        return _not_negative(key, self.number(key))
+
+    def any_loss(self, key: str) -> float:
+        """A loss; infinite where the model diverges."""
+        value = self.scalar(key)
+        return _not_negative(key, value) if math.isfinite(value) else math.inf
+
+    def losses(self, key: str) -> list[float]:
+        """One loss or more; infinite where the model diverges."""
+        value = self._value(key)
+        found = [float(number) for number in value] if isinstance(value, list) else [float(value)]
+        return [_not_negative(key, number) if math.isfinite(number) else math.inf for number in found]
+
+    def count(self, key: str, least: int = 0) -> int:
+        """A whole number from `least` to `MAX_EXAMPLES`."""
+        value = self.number(key)
+        if value != int(value) or not least <= value <= MAX_EXAMPLES:
+            raise WireError("bad-count", f"{key} is {value}; need a whole number from {least} to {MAX_EXAMPLES}")
+        return int(value)
+
+    def flag(self, key: str) -> bool:
+        """0 or 1."""
+        value = self.number(key)
+        if value not in (0, 1):
+            raise WireError("bad-count", f"{key} is {value}; need 0 or 1")
+        return value == 1
+
+    def _value(self, key: str) -> int | float | list[int] | list[float]:
+        if key not in self._record:
+            raise WireError("missing-key", f"figures {sorted(self._record)[:20]}; need {key!r}")
+        return self._record[key]
+
+
+def _figures_of(content: RecordDict) -> _Figures:
+    """The figures of a reply, which must have some."""
+    figures = of_kind(content, MetricRecord).get(FIGURES)
+    if figures is None:
+        raise WireError("missing-key", f"records {sorted(content)[:8]}; need {VECTORS!r} and {FIGURES!r}")
+    return _Figures(figures)
+
+
+def _write_probe(probe: Probe) -> FigureValues:
+    """Figures of a probe."""
+    figures: FigureValues = {"probe-loss": probe.loss, "probe-holds": int(probe.holds)}
+    if probe.grown_holds is not None:
+        figures["probe-grown-holds"] = int(probe.grown_holds)
+    if probe.back_factor is not None and probe.back_loss is not None:
+        figures |= {"probe-back-factor": probe.back_factor, "probe-back-loss": probe.back_loss}
+    if probe.behind_loss is not None:
+        figures["probe-behind-loss"] = probe.behind_loss
+    if probe.losses:
+        figures["probe-losses"] = list(probe.losses)
+    return figures
+
+
+def _read_probe(figures: _Figures, task: ClientTask) -> Probe:
+    """Inverse of `_write_probe`, held against what `task` asked for."""
+    probe = _read_test(figures, task)
+    wanted = len(task.rungs)
+    if not wanted:
+        return probe
+    losses = figures.losses("probe-losses")
+    if len(losses) != wanted:
+        raise WireError("bad-probe", f"probe-losses are {len(losses)}; the task asks for {wanted} rungs")
+    return replace(probe, losses=tuple(losses))
+
+
+def _read_test(figures: _Figures, task: ClientTask) -> Probe:
+    if figures.flag("probe-holds"):
+        grown = figures.flag("probe-grown-holds") if "probe-grown-holds" in figures else None
+        return Probe(figures.loss("probe-loss"), True, grown)
+    loss = figures.any_loss("probe-loss")
+    behind = figures.any_loss("probe-behind-loss") if "probe-behind-loss" in figures else None
+    if "probe-back-factor" not in figures:
+        return Probe(loss, False, behind_loss=behind)
+    back = figures.number("probe-back-factor")
+    if back not in task.halved:
+        raise WireError("bad-probe", f"probe-back-factor {back} is none of {task.halvings} halvings of {task.factor}")
+    back_loss = figures.loss("probe-back-loss")
+    return Probe(loss, False, back_factor=back, back_loss=back_loss, behind_loss=behind)
+
+
+def _write_evaluation(counts: Evaluation, part: str) -> FigureValues:
+    """Figures of an evaluation on `part`, `test` or `validation`."""
+    return {f"{part}-correct": counts.correct, f"{part}-examples": counts.examples, f"{part}-loss": counts.loss}
+
+
+def _read_evaluation(figures: _Figures, part: str) -> Evaluation:
+    """Inverse of `_write_evaluation`; no more may be right than there is."""
+    examples = figures.count(f"{part}-examples")
+    correct = figures.count(f"{part}-correct")
+    if correct > examples:
+        raise WireError("bad-count", f"{part}: {correct} right of {examples}")
+    return Evaluation(correct, examples, figures.loss(f"{part}-loss"))
+
+
+def _not_negative(key: str, loss: float) -> float:
+    if loss < 0:
+        raise WireError("bad-loss", f"{key} is {loss}; cross-entropy and ridge are not negative")
+    return loss

@@ -12,10 +12,22 @@ from numpy.typing import NDArray
 
 from dqnfed_flwr.errors import WireError
 from dqnfed_flwr.types import ClientTask, FloatArray
-from dqnfed_flwr.wire.arrays import Array, view
-from dqnfed_flwr.wire.records import BUFFER, DIRECTIVE, MEMORY, MODEL, PROPERTIES, TASK, Buffers, floats, of_kind
+from dqnfed_flwr.wire.arrays import (
+    BUFFER,
+    DIRECTIVE,
+    MEMORY,
+    MODEL,
+    PROPERTIES,
+    TASK,
+    Array,
+    Buffers,
+    floats,
+    of_kind,
+    view,
+)
 
-_FIELDS = {item.name.replace("_", "-"): item.name for item in fields(ClientTask) if item.name != "directives"}
+TASK_FIELDS = {item.name.replace("_", "-"): item for item in fields(ClientTask) if item.name != "directives"}
+"""By their keys; directives have keys of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +52,7 @@ def encode_model(theta: FloatArray, buffers: Buffers, step: FloatArray | None = 
 
 
 def decode_model(record: ArrayRecord) -> tuple[FloatArray, FloatArray | None, Buffers]:
-    """Theta, step (or None) and buffers of a model record.
-
-    Raises
-    ------
-    WireError
-        If theta is missing or an array cannot be read.
-    """
+    """Theta, step (or None) and buffers of a model record; `WireError` if theta or a readable array is missing."""
     if "theta" not in record:
         raise WireError("missing-key", "the model record has no 'theta'; make it with wire.encode_model")
     arrays = _as_sent(record)
@@ -56,29 +62,24 @@ def decode_model(record: ArrayRecord) -> tuple[FloatArray, FloatArray | None, Bu
 
 def encode_task(task: ClientTask, model: ArrayRecord) -> RecordDict:
     """Content of a message to a client."""
-    config = {key: getattr(task, name) for key, name in _FIELDS.items()}
+    config = {key: getattr(task, item.name) for key, item in TASK_FIELDS.items()}
     config |= {DIRECTIVE + name: float(value) for name, value in task.directives.items()}
     return RecordDict({MODEL: model, TASK: ConfigRecord(config)})
 
 
 def decode_task(content: RecordDict) -> Assignment:
-    """Inverse of `encode_task` and `encode_model`.
-
-    Raises
-    ------
-    WireError
-        If a record or a key is missing.
-    """
+    """Inverse of `encode_task` and `encode_model`; `WireError` if a record or a key is missing."""
     model, config = of_kind(content, ArrayRecord).get(MODEL), of_kind(content, ConfigRecord).get(TASK)
     if model is None or config is None:
         raise WireError("missing-key", f"records {sorted(content)}; need {MODEL!r} and {TASK!r}")
     directives: dict[str, Any] = {
         key.removeprefix(DIRECTIVE): value for key, value in config.items() if key.startswith(DIRECTIVE)
     }
-    values: dict[str, Any] = {_FIELDS.get(key, key): value for key, value in config.items() if DIRECTIVE not in key}
-    if set(values) != set(_FIELDS.values()):
-        raise WireError("missing-key", f"task keys {sorted(config)}; need {sorted(_FIELDS)}")
-    return Assignment(ClientTask(**values, directives=directives), *decode_model(model))
+    values = {key: value for key, value in config.items() if DIRECTIVE not in key}
+    if set(values) != set(TASK_FIELDS):
+        raise WireError("missing-key", f"task keys {sorted(config)}; need {sorted(TASK_FIELDS)}")
+    named: dict[str, Any] = {item.name: values[key] for key, item in TASK_FIELDS.items()}
+    return Assignment(ClientTask(**named, directives=directives), *decode_model(model))
 
 
 def encode_properties(properties: Mapping[str, ConfigRecordValues]) -> RecordDict:
@@ -87,13 +88,7 @@ def encode_properties(properties: Mapping[str, ConfigRecordValues]) -> RecordDic
 
 
 def decode_properties(content: RecordDict) -> dict[str, Any]:
-    """Inverse of `encode_properties`.
-
-    Raises
-    ------
-    WireError
-        If the record is missing.
-    """
+    """Inverse of `encode_properties`; `WireError` if the record is missing."""
     properties = of_kind(content, ConfigRecord).get(PROPERTIES)
     if properties is None:
         raise WireError("missing-key", f"records {sorted(content)[:8]}; need {PROPERTIES!r}")

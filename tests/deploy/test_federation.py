@@ -14,8 +14,8 @@ from benchmarks._programs import wait_for
 from dqnfed_flwr.deploy.check import check
 from dqnfed_flwr.deploy.check_local import failed
 from dqnfed_flwr.engine.flwr_command import flwr_environment, program
-from dqnfed_flwr.engine.restart import RUN_ID
 from dqnfed_flwr.engine.run import run
+from dqnfed_flwr.engine.run_folder import RUN_ID
 from dqnfed_flwr.run_files import MODEL
 
 pytestmark = pytest.mark.deploy

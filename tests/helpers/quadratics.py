@@ -12,7 +12,7 @@ from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
 from dqnfed_flwr import wire
-from dqnfed_flwr.client.search_line import probe
+from dqnfed_flwr.client.worker import probe
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.strategy.strategy import DQNFed
 from dqnfed_flwr.types import ClientReply, Evaluation, Float64Array

@@ -1,14 +1,17 @@
-"""Messages as a real transport leaves them: taken apart into bytes by Flower and put together again."""
+"""Messages as a real transport leaves them: taken apart into bytes by Flower and put together again; task configs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import asdict
 
 from flwr.app import Message, RecordDict
+from flwr.common import Scalar
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
 from dqnfed_flwr.engine.in_process import InProcessGrid
+from dqnfed_flwr.types import ClientTask
 
 
 def through_flower(content: RecordDict) -> RecordDict:
@@ -40,3 +43,10 @@ def _received(message: Message) -> Message:
     if message.has_content():
         message.content = through_flower(message.content)
     return message
+
+
+def task_config(task: ClientTask, *, has_step: bool) -> dict[str, Scalar]:
+    """`task` as the config of Flower's list protocol, and whether a step comes with the model."""
+    values = asdict(task)
+    directives = {f"directive.{name}": value for name, value in values.pop("directives").items()}
+    return {name.replace("_", "-"): value for name, value in values.items()} | directives | {"has-step": has_step}

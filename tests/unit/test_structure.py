@@ -19,7 +19,7 @@ PACKAGE = ROOT / "dqnfed_flwr"
 WITHOUT_FLOWER = (
     *("guarantee", "linalg", "methods", "data", "models", "steps", "fairness.py", "params.py", "schema", "config"),
     *(f"client/{name}" for name in ("work", "worker.py", "gradients.py", "joint_gradients.py", "curvature.py")),
-    *(f"client/{name}" for name in ("search_line.py", "memory.py", "flat_model.py")),
+    *(f"client/{name}" for name in ("memory.py", "flat_model.py")),
 )
 
 

@@ -14,9 +14,9 @@ from torch import Tensor
 from dqnfed_flwr.client.curvature import Curvature, Point, Rate
 from dqnfed_flwr.client.gradients import LocalLoss
 from dqnfed_flwr.client.memory import RoundMemory
-from dqnfed_flwr.client.search_line import Line
 from dqnfed_flwr.client.work.passes import Turn, mini_batch
 from dqnfed_flwr.config import Settings
+from dqnfed_flwr.params import Line
 from dqnfed_flwr.types import ClientTask
 
 MEMORY = "work/"

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dqnfed_flwr.client.numpy_client import DQNFedClient
-from dqnfed_flwr.client.numpy_protocol import write_task
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.data import ClientData
 from dqnfed_flwr.errors import ConfigError, DataError, ModelError, ShapeError
 from dqnfed_flwr.types import ClientReply, ClientTask
+from tests.helpers.transport import task_config
 
 Vector = NDArray[np.float64]
 DIM = 4 * 3 + 3  # logistic regression on 4 features and 3 classes
@@ -63,7 +63,7 @@ def test_tokens_that_are_only_tested_are_checked_before_the_first_round(part: st
     y = np.arange(3)
     data = ClientData(parts["x_train"], y, parts["x_validation"], y, parts["x_test"], y, 3)
     with pytest.raises(ModelError, match=r"whole numbers count as tokens, here 0 to 800"):
-        client({"model": "char-lstm-small", "dtype": "float32"}, data=data).properties()
+        client({"model": "char-lstm-small", "dtype": "float32"}, data=data).get_properties({})
 
 
 @pytest.fixture
@@ -266,7 +266,7 @@ def test_fit_and_evaluate_speak_lists(batchnorm: str) -> None:
     values = list(buffers().values())
     task = ClientTask(2, 1, True, True, True, 0.5, True, 2, reference_loss=1e9)
     expected = direct.work(task, model, step, buffers())
-    arrays, examples, metrics = one.fit([model, step, *values], write_task(task, has_step=True))
+    arrays, examples, metrics = one.fit([model, step, *values], task_config(task, has_step=True))
     assert examples == 30
     assert len(arrays) == 1
     np.testing.assert_array_equal(arrays[0], expected.row)
@@ -277,21 +277,21 @@ def test_fit_and_evaluate_speak_lists(batchnorm: str) -> None:
     assert (metrics["loss"], metrics["rate"]) == (expected.loss, expected.rate)
 
     loss, examples, metrics = one.evaluate(
-        [model, *values], write_task(ClientTask(3, 1, evaluate=True), has_step=False)
+        [model, *values], task_config(ClientTask(3, 1, evaluate=True), has_step=False)
     )
     assert expected.test is not None
     assert (loss, examples, metrics["test-correct"]) == (expected.test.loss, 9, expected.test.correct)
-    probing = write_task(ClientTask(3, 1, probe=True, reference_loss=1e9), has_step=False)
+    probing = task_config(ClientTask(3, 1, probe=True, reference_loss=1e9), has_step=False)
     assert one.evaluate([model], probing)[:2] == (expected.loss, 30)
     with pytest.raises(ConfigError, match="neither probe nor evaluate"):
-        one.evaluate([model], write_task(ClientTask(3, 1), has_step=False))
+        one.evaluate([model], task_config(ClientTask(3, 1), has_step=False))
     with pytest.raises(ShapeError, match="3 arrays were sent; need theta and, in all or not at all, 3 buffers"):
-        one.fit([model, *values[:2]], write_task(ClientTask(3, 1), has_step=False))
+        one.fit([model, *values[:2]], task_config(ClientTask(3, 1), has_step=False))
 
 
 def test_fit_returns_the_update_after_the_gradient() -> None:
     settings = {"dqn-fed.reference": "update"}
-    arrays, _, _ = client(settings).fit([theta()], write_task(ClientTask(1, 1), has_step=False))
+    arrays, _, _ = client(settings).fit([theta()], task_config(ClientTask(1, 1), has_step=False))
     reply = client(settings).work(ClientTask(1, 1), theta())
     assert len(arrays) == 2
     np.testing.assert_array_equal(arrays[1], reply.vectors["update"])
@@ -350,7 +350,7 @@ def test_properties_describe_client_and_model() -> None:
         "dim": 15,
         "version": version("dqnfed-flwr"),
     }
-    assert client().get_properties({"num-classes": 5})["dim"] == client().properties(5)["dim"] == 25
+    assert client().get_properties({"num-classes": 5})["dim"] == 25
 
 
 def test_the_classes_of_the_task_shape_the_model() -> None:
@@ -372,6 +372,6 @@ def test_unfit_models_and_devices_are_refused() -> None:
 
 def test_a_client_at_work_tells_of_the_model_that_it_works_with() -> None:
     one = client({"curvature.kind": "secant"})
-    assert one.properties()["dim"] == DIM
+    assert one.get_properties({})["dim"] == DIM
     one.work(ClientTask(1, 1, num_classes=5), theta(dim=5 * 4 + 5))
-    assert one.properties()["dim"] == 5 * 4 + 5
+    assert one.get_properties({})["dim"] == 5 * 4 + 5

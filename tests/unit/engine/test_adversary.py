@@ -16,9 +16,9 @@ from dqnfed_flwr.deploy.runs import server_settings
 from dqnfed_flwr.engine.adversary import with_hostile
 from dqnfed_flwr.engine.flower import run_flower
 from dqnfed_flwr.engine.in_process import InProcessGrid
-from dqnfed_flwr.engine.restart import settings_of_run
 from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.engine.run import run
+from dqnfed_flwr.engine.run_folder import settings_of_run
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.types import ClientTask
 from tests.helpers.runs import TINY

@@ -97,8 +97,8 @@ def test_the_log_of_a_run_on_a_superlink_says_that_it_ended_early(run_id: str, m
     told: list[str] = []
     monkeypatch.setattr(server_run, "log", lambda level, text, *values: told.append(text % values))
     result = ended("pareto-stationary", refused=[3])
-    server_run._tell(result, on_superlink=bool(run_id))
-    server_run._tell(replace(result, events=[stayed(1, refused=[3])]), on_superlink=False)
+    server_run._warn(result, on_superlink=bool(run_id))
+    server_run._warn(replace(result, events=[stayed(1, refused=[3])]), on_superlink=False)
     early = [line for line in told if line.startswith(MARK)]
     assert len(early) == (1 if run_id else 0)
     assert told[-1].endswith("holds up the others: client 3 in 1 of 1 rounds")

@@ -109,16 +109,16 @@ class Listener:
 def test_listeners_hear_of_each_round_once(tmp_path: Path, resume: bool) -> None:
     settings = Settings.from_mapping({"rounds": 3, "resume": resume, "output": str(tmp_path)})
     listener, log = Listener(), EventLog(tmp_path)
-    told = flower._tell(tmp_path, settings, [listener], -1)
+    told = flower._report(tmp_path, settings, [listener], -1)
     assert listener.heard == []  # nothing is logged yet
     log.on_start(3, [make_event(1, None)] if resume else [])
     if not resume:
         log.on_round(make_event(1, None))
-    told = flower._tell(tmp_path, settings, [listener], told)
-    told = flower._tell(tmp_path, settings, [listener], told)
+    told = flower._report(tmp_path, settings, [listener], told)
+    told = flower._report(tmp_path, settings, [listener], told)
     log.on_round(make_event(2, None))
     log.on_round(make_event(3, None))
-    told = flower._tell(tmp_path, settings, [listener], told)
+    told = flower._report(tmp_path, settings, [listener], told)
     log.on_end()
     before = ["start 3 after 1"] if resume else ["start 3 after 0", "round 1"]
     assert listener.heard == [*before, "round 2", "round 3"]

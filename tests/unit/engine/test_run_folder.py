@@ -22,10 +22,9 @@ from client_app.app import app as client
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine import run_folder
 from dqnfed_flwr.engine.in_process import InProcessGrid
-from dqnfed_flwr.engine.restart import RUN_ID
 from dqnfed_flwr.engine.result import read_result
 from dqnfed_flwr.engine.run import run
-from dqnfed_flwr.engine.run_folder import LOCK, TAKEOVER_SECONDS, directory_lock
+from dqnfed_flwr.engine.run_folder import LOCK, RUN_ID, TAKEOVER_SECONDS, directory_lock
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.run_files import CHECKPOINT
 from server_app.app import main

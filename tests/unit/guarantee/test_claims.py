@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dqnfed_flwr.client.search_line import probe
+from dqnfed_flwr.client.worker import probe
 from dqnfed_flwr.guarantee.claims import (
     broken_promise,
     differ,

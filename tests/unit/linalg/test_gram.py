@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dqnfed_flwr.errors import ShapeError
-from dqnfed_flwr.linalg.gram import SMALL, Basis
-from dqnfed_flwr.linalg.products import BLOCK, SEGMENT
+from dqnfed_flwr.linalg.gram import BLOCK, SEGMENT, SMALL, Basis
 from dqnfed_flwr.types import Float64Array, FloatArray
 from tests.helpers.gradient_sets import conflicting_set, random_set
 

@@ -15,7 +15,6 @@ from dqnfed_flwr.client.flat_model import FlatModel
 from dqnfed_flwr.client.gradients import LocalLoss
 from dqnfed_flwr.client.memory import CurvatureState, RoundMemory
 from dqnfed_flwr.client.numpy_client import DQNFedClient
-from dqnfed_flwr.client.search_line import Line
 from dqnfed_flwr.client.work import Bench, Occasion
 from dqnfed_flwr.client.work.passes import Turn
 from dqnfed_flwr.config import Settings
@@ -24,6 +23,7 @@ from dqnfed_flwr.engine.server_run import serve
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.methods.fednew.client import FedNewWork, quantise
 from dqnfed_flwr.methods.table import make_method
+from dqnfed_flwr.params import Line
 from dqnfed_flwr.types import ClientTask, Float64Array
 from tests.helpers.rounds import decide
 from tests.helpers.runs import TINY

@@ -10,7 +10,7 @@ from flwr.app import Context, RecordDict
 from client_app.app import app as client
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.in_process import InProcessGrid
-from dqnfed_flwr.engine.restart import METRICS, OUTPUT, RUN_ID, settings_of_run, with_folders
+from dqnfed_flwr.engine.run_folder import METRICS, OUTPUT, RUN_ID, settings_of_run, with_folders
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.run_files import CHECKPOINT, RUN
 from server_app.app import main

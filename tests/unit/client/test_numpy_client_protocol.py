@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dqnfed_flwr.client.numpy_protocol import metrics_of, read_task, write_task
+from dqnfed_flwr.client.numpy_client import metrics_of, read_task
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.types import ClientReply, ClientTask, Evaluation, Probe
+from tests.helpers.transport import task_config
 
 TASKS = st.builds(
     ClientTask,
@@ -28,7 +29,7 @@ TASKS = st.builds(
 
 @given(task=TASKS, has_step=st.booleans())
 def test_a_task_survives_the_config(task: ClientTask, has_step: bool) -> None:
-    config = write_task(task, has_step=has_step)
+    config = task_config(task, has_step=has_step)
     assert all(key == key.lower() and "_" not in key for key in config)
     assert read_task(config | {"server-version": "1"}) == (task, has_step)
 
