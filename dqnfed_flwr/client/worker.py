@@ -22,8 +22,8 @@ from dqnfed_flwr.client.gradients import LocalLoss, Samples
 from dqnfed_flwr.client.joint_gradients import JointPass, precompute
 from dqnfed_flwr.client.memory import CurvatureState, RoundMemory, StateArrays
 from dqnfed_flwr.client.model_checks import check_tokens
-from dqnfed_flwr.client.work import Bench, Occasion, make_work
-from dqnfed_flwr.client.work.passes import Turn
+from dqnfed_flwr.client.work import ClientContext, LocalRequest, make_work
+from dqnfed_flwr.client.work.passes import RngKey
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.data import ClientData, to_model_input
 from dqnfed_flwr.errors import DataError, ShapeError
@@ -71,7 +71,7 @@ class Worker:
             check_tokens(self._model, to_model_input(held_out, self._dtype).to(self._device))
         curvature_state = CurvatureState(self.spec.dim, self._dtype, self._device)
         curvature = Curvature(settings.curvature, settings.local.lr, self._loss, curvature_state)
-        self._work = make_work(Bench(settings, self._loss, curvature, RoundMemory(self._dtype, self._device)))
+        self._work = make_work(ClientContext(settings, self._loss, curvature, RoundMemory(self._dtype, self._device)))
         self._work.load(state)
         self._held_out: dict[str, Samples] = {}
         self._comes_apart = False
@@ -98,23 +98,23 @@ class Worker:
         line = Line(copy(theta), step, task.factor, copy)
         if buffers is not None:
             _write_buffers(buffers, self._model)
-        occasion = Occasion(task, Turn(self._settings.seed, task.round, self._partition), line)
-        point = self._work.visit(occasion) if task.train else None
+        request = LocalRequest(task, RngKey(self._settings.seed, task.round, self._partition), line)
+        point = self._work.visit(request) if task.train else None
         probed = self._probe(task, line, None if point is None else point.loss) if task.probe else None
-        test, validation = self._evaluations(occasion) if task.evaluate else (None, None)
+        test, validation = self._evaluations(request) if task.evaluate else (None, None)
         reply = ClientReply(self._loss.num_examples, probe=probed, test=test, validation=validation)
         if point is not None:
-            product = self._work.perform(occasion, point)
+            result = self._work.perform(request, point)
             reply = replace(
                 reply,
-                row=_read_only(product.row),
-                vectors={name: _read_only(value) for name, value in product.vectors.items()},
-                figures=product.figures,
+                row=_read_only(result.row),
+                vectors={name: _read_only(value) for name, value in result.vectors.items()},
+                figures=result.figures,
                 buffers=self._buffers() if self._settings.trains_buffers else {},
                 loss=point.loss,
-                rate=product.rate.value,
-                pairs_kept=product.rate.pairs_kept,
-                pairs_rejected=product.rate.pairs_rejected,
+                rate=result.rate.value,
+                pairs_kept=result.rate.pairs_kept,
+                pairs_rejected=result.rate.pairs_rejected,
             )
         return replace(reply, seconds=time.perf_counter() - started)
 
@@ -134,10 +134,10 @@ class Worker:
 
         return probe(loss_at, task, self._settings.step.armijo)
 
-    def _evaluations(self, occasion: Occasion) -> tuple[Evaluation, Evaluation | None]:
+    def _evaluations(self, request: LocalRequest) -> tuple[Evaluation, Evaluation | None]:
         """Test and, where there is one, validation part at the model that the work reports on."""
         received = self.spec.read_buffers(self._model.module)
-        theta = self._work.evaluated(occasion)
+        theta = self._work.evaluated(request)
         test = self._evaluate("test", theta)
         validation = self._evaluate("validation", theta) if len(self._data.y_validation) else None
         self.spec.write_buffers(received, self._model.module)

@@ -13,7 +13,6 @@ from dqnfed_flwr.schema.groups import (
     NoiseSettings,
     PartitionName,
     SplitSettings,
-    StartSettings,
     StepRuleName,
     StepSettings,
 )
@@ -30,7 +29,6 @@ __all__ = [
     "Scalar",
     "Settings",
     "SplitSettings",
-    "StartSettings",
     "StepRuleName",
     "StepSettings",
     "check_for_nodes",

@@ -22,17 +22,15 @@ def faults(run: RunSettings) -> Iterator[str]:
     yield from _client_faults(run)
     if run.min_clients > run.sampled:
         yield f"min-clients: found {run.min_clients}, but clients x participation asks only {run.sampled} a round"
-    if run.profile.everybody and run.sampled < run.clients:
-        yield f"participation: {run.method} needs every client in every round, found {run.participation}"
     if run.early_stopping and not run.split.validation_fraction:
         yield "early-stopping: needs split.validation-fraction above 0"
 
 
 def _work_faults(run: RunSettings) -> Iterator[str]:
     works = [work.name for work in run.profile.works]
-    if run.local_work not in works:
+    if run.work.name not in works:
         yield (
-            f"local.work: {run.method} works with {' or '.join(works)}, found {run.local_work!r}; use auto, which "
+            f"local.work: {run.method} works with {' or '.join(works)}, found {run.work.name!r}; use auto, which "
             f"takes {works[0]}"
         )
 
@@ -40,7 +38,7 @@ def _work_faults(run: RunSettings) -> Iterator[str]:
 def _together_faults(run: RunSettings) -> Iterator[str]:
     local = run.local
     if local.together and (run.work not in (GRADIENT, LBFGS) or local.gradient_batch):
-        of = f"mini-batches of {local.gradient_batch}" if local.gradient_batch else f"local work {run.local_work!r}"
+        of = f"mini-batches of {local.gradient_batch}" if local.gradient_batch else f"local work {run.work.name!r}"
         yield (
             f"local.together: found {local.together}, but only gradients of all samples are computed together, found "
             f"{of}; use 0"
@@ -56,7 +54,7 @@ def _rule_faults(run: RunSettings) -> Iterator[str]:
     if run.work is not GRADIENT and not (run.work is LBFGS and run.local.epochs == 1):
         several = f" with {run.local.epochs} epochs" if run.work is LBFGS else ""
         yield (
-            f"step-rule: {rule} compares losses with slopes of true gradients, which local work {run.local_work!r}"
+            f"step-rule: {rule} compares losses with slopes of true gradients, which local work {run.work.name!r}"
             f"{several} does not return; use newton, fixed or clipped, or local.work gradient"
         )
     if run.local.gradient_batch:

@@ -24,17 +24,9 @@ def shipped() -> list[str]:
 
 
 def load_config(name_or_path: str | Path) -> dict[str, Any]:
-    """Read the settings of an experiment, unchecked.
+    """Read the settings of an experiment, a shipped name or a YAML file, unchecked: for `Settings.from_mapping`.
 
-    Parameters
-    ----------
-    name_or_path : str or Path
-        A shipped name, or a YAML file. A name without suffix or folder is always a shipped one.
-
-    Returns
-    -------
-    dict[str, Any]
-        For `Settings.from_mapping`.
+    A name without suffix or folder is always a shipped one.
 
     Raises
     ------

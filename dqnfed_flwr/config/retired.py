@@ -1,8 +1,8 @@
-"""Keys that earlier versions had: what a user is told who still gives one, and how old records are read."""
+"""Keys that earlier versions had: what takes their place, and how old records are read."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 RETIRED = {
@@ -16,17 +16,16 @@ STRICT = ("guarantee.entitlement", "0")
 
 def is_retired(key: str) -> bool:
     """Whether a dotted key is one of them, or lies in one of their groups."""
-    return any(key == old or key.startswith(f"{old}.") for old in RETIRED)
+    return bool(retired_in([key]))
 
 
-def retired_in(keys: Iterable[str]) -> list[str]:
+def retired_in(keys: Collection[str]) -> list[str]:
     """Those keys and groups of `RETIRED` that some of the dotted `keys` are of."""
-    found = [key for key in keys if is_retired(key)]
-    return [old for old in RETIRED if any(key == old or key.startswith(f"{old}.") for key in found)]
+    return [old for old in RETIRED if any(key == old or key.startswith(f"{old}.") for key in keys)]
 
 
 def said_of(key: str) -> str:
-    """What a user is told who gives a retired key."""
+    """The message for a user who gives a retired key."""
     (old, *_) = retired_in([key])
     return f"{old}: no longer a setting; {RETIRED[old]}"
 

@@ -34,11 +34,9 @@ else:
         "_AllGroups",
         __base__=RunSettings,
         **{
-            METHODS[method].key.replace("-", "_"): (
-                METHODS[method].settings,
-                Field(default_factory=METHODS[method].settings),
-            )
-            for method in GROUP_OF_METHOD.values()
+            profile.key.replace("-", "_"): (profile.settings, Field(default_factory=profile.settings))
+            for profile in METHODS.values()
+            if profile.settings
         },
     )
 
@@ -97,12 +95,7 @@ class Settings(_AllGroups):
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> Settings:
-        """Check nested or dotted keys and build the settings.
-
-        Parameters
-        ----------
-        mapping : Mapping[str, Any]
-            As read from YAML, TOML or a Flower run config. Absent keys take their default.
+        """Check nested or dotted keys, as read from YAML, TOML or a Flower run config; absent keys take their default.
 
         Raises
         ------

@@ -37,14 +37,8 @@ def two_losses(said: str, one: float, other_said: str, other: float) -> str:
 def broken_promise(probe: Probe, promised: tuple[float, float] | None, factor: float) -> str:
     """The words where a client refuses the factor that it named one exchange ago, with the loss it named there.
 
-    Parameters
-    ----------
-    probe : Probe
-        What it says of the candidate.
-    promised : tuple[float, float] | None
-        Factor and loss that it named; None where it named none.
-    factor : float
-        Of the candidate.
+    `probe` is what it says of the candidate, `factor` that of the candidate; `promised` are the factor and loss that it
+    named, None where it named none.
     """
     if promised is None or promised[0] != factor or probe.holds or not differ(probe.loss, promised[1]):
         return ""
@@ -54,17 +48,9 @@ def broken_promise(probe: Probe, promised: tuple[float, float] | None, factor: f
 def refuses_against_its_gradient(probe: Probe, loss: float, slope: float, last_rung: float) -> bool:
     """Whether no factor of a ladder suits a client, or only the last, though its gradient has its loss fall.
 
-    Where g_k . step > 0 a true gradient has rungs that hold, low enough. How low, only the curvature of the loss tells,
-    so this alone is no contradiction yet.
-
-    Parameters
-    ----------
-    probe : Probe
-        Of the client.
-    loss, slope : float
-        f_k at the model that the step starts from, as it reported it, and g_k . step.
-    last_rung : float
-        The smallest factor that was asked for.
+    Where g_k . step > 0 a true gradient has rungs that hold, low enough. How low depends on the curvature of the loss,
+    so this alone is no contradiction yet. `loss` is f_k at the model that the step starts from, as the client reported
+    it, `slope` g_k . step, `last_rung` the smallest factor that was asked for.
     """
     rose = not math.isfinite(probe.loss) or (probe.loss > loss and differ(probe.loss, loss))
     return slope > 0 and not probe.holds and rose and (probe.back_factor is None or probe.back_factor <= last_rung)

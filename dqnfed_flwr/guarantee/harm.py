@@ -28,19 +28,11 @@ Losses = Sequence[float] | Float64Array
 
 
 def entitlement(losses: Losses, level: float, share: float, liars: int, before: float = math.inf) -> float:
-    """e of a round: `level`, or a share of the round's typical loss; it never rises in a run.
+    """e of a round: `level`, or a share of the round's typical loss; never above `before`, e of the round before.
 
-    Parameters
-    ----------
-    losses : Losses
-        f_k(theta^{t-1}) of the participants that did not contradict themselves [K].
-    level, share : float
-        Not negative; one of them is 0.
-    liars : int
-        f. The typical loss is the mean without the f largest, so that f clients cannot raise it. No loss counts as more
-        than `OUTLIER` times the median.
-    before : float
-        e of the round before.
+    `losses` are f_k(theta^{t-1}) of the participants that did not contradict themselves [K]. One of `level` and `share`
+    is 0. The typical loss is the mean without the f = `liars` largest, so that f clients cannot raise it. No loss
+    counts as more than `OUTLIER` times the median.
     """
     honest = np.sort(np.asarray(losses, np.float64))[: max(len(losses) - liars, 0)]
     if share and honest.size:
@@ -66,23 +58,14 @@ def not_above(after: Losses, before: Losses, entitlement: float = 0.0) -> NDArra
 
 
 def holds(loss: float, factor: float, task: ClientTask, armijo: float) -> bool:
-    """Whether a client accepts theta^{t-1} - `factor` * step.
+    """Whether a client with the loss f(a) = `loss` accepts theta^{t-1} - a * step, a = `factor`.
 
     A loss below the entitlement e may rise up to it. Any other must fall by armijo * factor * slope, up to the
     tolerance with which losses are compared:
 
         f0 <= e:  f(a) <= e           f0 > e:  f(a) <= f0 - armijo * a * max(g_k . step, 0) + resolution(f0)
 
-    Parameters
-    ----------
-    loss : float
-        f_k there; NaN and infinities do not hold.
-    factor : float
-        a.
-    task : ClientTask
-        Brings f0 = `reference_loss`, e = `entitlement` and g_k . step = `slope`.
-    armijo : float
-        beta of the test.
+    NaN and infinities do not hold. The task brings f0 = `reference_loss`, e = `entitlement` and g_k . step = `slope`.
     """
     start = task.reference_loss
     if not math.isfinite(loss) or loss > ceiling(start, task.entitlement):

@@ -122,10 +122,7 @@ class Standing:
     ) -> frozenset[int]:
         """Keep the muted, and those set aside for the second time in a row, out of the mean for some rounds.
 
-        Returns
-        -------
-        frozenset[int]
-            Those who have been in it until now.
+        Returned are those that have been in it until now.
         """
         out = {*muted, *self.aside.intersection(aside)}
         new = frozenset(client for client in out if not self.is_apart(client, round_number))
@@ -140,9 +137,9 @@ class Standing:
     def took_part(
         self, clients: Iterable[int], unheard: Iterable[int], refused: Iterable[int], round_number: int
     ) -> None:
-        """A round is over: who was `unheard` in it to its cost has a claim, any other of `clients` has none any more.
+        """A round is over: clients that were `unheard` in it to their cost have a claim, the others of `clients` none.
 
-        Who contradicted itself before has none either, and is not heard for some rounds.
+        One that contradicted itself before has none either, and is not heard for some rounds.
         """
         again = set(unheard).intersection(self.caught)
         self.claims = self.claims.difference(clients).union(set(unheard).difference(again))
@@ -185,18 +182,8 @@ def opposed(gram: Float64Array, clients: Sequence[int], most: int, before: Colle
     certificate that is, in a first attempt, the one without whom the others reach furthest; in a second one, which
     copies of one row cannot mislead, the one with the largest weight. The attempt after which the others reach further
     counts. Of several that are about equal, the one goes that agrees least with the others (the measure of Krum,
-    Blanchard and others 2017, on unit rows).
-
-    Parameters
-    ----------
-    gram : Float64Array
-        Inner products of their rows [K, K].
-    clients : Sequence[int]
-        [K].
-    most : int
-        How many may be left out.
-    before : Collection[int]
-        Who was left out the last time: for them a smaller gain is enough.
+    Blanchard and others 2017, on unit rows). For those left out the last time, `before`, a smaller gain is enough.
+    `gram` are the inner products of the clients' rows [K, K].
     """
     if not 0 < most < len(clients):
         return []

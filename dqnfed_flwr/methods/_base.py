@@ -10,9 +10,9 @@ file imports torch only where it uses it, because reading settings must not load
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,9 +25,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from dqnfed_flwr.linalg.gram import Basis
+    from dqnfed_flwr.linalg.min_norm import GramSolution
 
 ZERO_GRADIENT, BAD_RATE = "zero-gradient", "bad-rate"
 """Why a method leaves a client out of a round."""
+T = TypeVar("T")
 State = Mapping[str, NDArray[np.generic]]
 CurvatureMatrix = Literal["hessian", "gauss-newton"]
 
@@ -84,11 +86,21 @@ class RoundRows:
         return self.basis.column_blocks()
 
 
+class Memory(Protocol):
+    """Something that a method remembers between rounds."""
+
+    def export_state(self) -> dict[str, NDArray[np.generic]]:
+        """Named arrays, under names that no other memory of the method has."""
+
+    def restore_state(self, state: State) -> None:
+        """Take up its part of a state; the arrays of others may be in it."""
+
+
 TAKEN = "taken"
 
 
 class Taken:
-    """The round of the last reply that was taken in, by client. A client keeps state; this keeps both in step."""
+    """The round of the last reply of each client that counted; a client that keeps state compares it with its own."""
 
     def __init__(self) -> None:
         self._rounds: dict[int, int] = {}
@@ -102,11 +114,11 @@ class Taken:
         self._rounds |= dict.fromkeys(clients, round_number)
 
     def forget(self) -> None:
-        """Take everybody for new."""
+        """Take all clients for new."""
         self._rounds.clear()
 
     def directives(self, client: int) -> Mapping[str, float]:
-        """What `client` is told; round 0 for a new one."""
+        """The directive for `client`: its round, 0 for a new client."""
         return {TAKEN: float(self._rounds.get(client, 0))}
 
     def export(self) -> NDArray[np.int64]:
@@ -124,7 +136,8 @@ class Method(ABC):
     Parameters
     ----------
     run : RunSettings
-        Of the run. `row_lr` is kept: it makes a step of a row, eta for a gradient, 1 for the displacement of passes.
+        Kept as `_run`. Its `row_lr`, kept as `_row_lr`, makes a step of a row: eta for a gradient, 1 for the
+        displacement of passes.
 
     Attributes
     ----------
@@ -137,12 +150,14 @@ class Method(ABC):
     reference_rows: int = 0
     guaranteed: bool = False
 
+    _memories: Sequence[Memory] = ()
+    """What the method remembers between rounds, where it does not write `export_state` itself."""
+
     def __init__(self, run: RunSettings) -> None:
-        self._row_lr = run.row_lr
+        self._run, self._row_lr = run, run.row_lr
 
     def extras(self, dim: int) -> Extras:
-        """What clients must send beside gradient, loss and rate, for a model of D = `dim`."""
-        del dim
+        """What clients must send besides gradient, loss and rate, for a model of D = `dim`."""
         return Extras()
 
     @property
@@ -152,22 +167,18 @@ class Method(ABC):
 
     def round_extras(self, round_number: int, dim: int) -> Extras:
         """As `extras`, where it is not the same in every round."""
-        del round_number
         return self.extras(dim)
 
     def offered(self, round_number: int, sampled: int) -> int:
         """How many clients, drawn from those present, `select` chooses from; by default the run's `sampled`."""
-        del round_number
         return sampled
 
     def select(self, round_number: int, clients: tuple[int, ...]) -> tuple[int, ...]:
         """Who trains in a round, rising; `clients` is the strategy's own sample, and the default."""
-        del round_number
         return clients
 
     def directives(self, round_number: int, client: int) -> Mapping[str, float]:
-        """What a client is told for its local work of a round."""
-        del round_number, client
+        """What the message to a client says about its local work of a round."""
         return {}
 
     def observe(self, batch: RoundBatch, rows: RoundRows) -> None:
@@ -176,31 +187,21 @@ class Method(ABC):
 
     @abstractmethod
     def combine(self, batch: RoundBatch, rows: RoundRows) -> Combination:
-        """Decide the round, from the state that `observe` left; no state changes here that a second call would see.
+        """Weights over all slots of the basis, from the state that `observe` left.
 
-        Parameters
-        ----------
-        batch : RoundBatch
-            Figures of the K clients present.
-        rows : RoundRows
-            Their rows.
-
-        Returns
-        -------
-        Combination
-            With `weights` over all slots of the basis.
+        No state changes here that a second call would see.
         """
 
-    def settle(self, step: Tensor, factor: float) -> None:
-        """Learn how the last `combine` was used: theta^{t+1} = theta^t - `factor` * `step` [D], 0 if not at all."""
+    def step_taken(self, step: Tensor, factor: float) -> None:
+        """The round is over: theta^{t+1} = theta^t - `factor` * `step` [D]; factor 0 if the step was not taken."""
         del step, factor
 
     def fall_back(self) -> bool:
-        """Hear that no length of the last step was accepted; True if the method will propose another one there."""
+        """No length of the last step was accepted; True if the method will propose another step at this model."""
         return False
 
     def disown(self, clients: Collection[int]) -> None:
-        """Forget what these clients brought: they are not believed, or set aside, from this round on."""
+        """Forget what these clients sent: they are not believed, or set aside, from this round on."""
         del clients
 
     def export_state(self) -> dict[str, NDArray[np.generic]]:
@@ -208,11 +209,12 @@ class Method(ABC):
 
         The arrays may be the method's own; they are not written to once they were given out, but replaced.
         """
-        return {}
+        return {name: values for memory in self._memories for name, values in memory.export_state().items()}
 
     def restore_state(self, state: State) -> None:
         """Take up what `export_state` gave."""
-        del state
+        for memory in self._memories:
+            memory.restore_state(state)
 
 
 class GramMethod(Method):
@@ -238,7 +240,7 @@ class VectorMethod(Method):
         """The step [D], in the dtype of the rows."""
 
     def combine(self, batch: RoundBatch, rows: RoundRows) -> Combination:
-        """`step`, put into the last row of the basis with weight 1; `notes` go along."""
+        """`step`, put into the last row of the basis with weight 1, and `notes`."""
         weights = np.zeros(rows.basis.capacity)
         weights[-1] = 1.0
         rows.basis.put(rows.basis.capacity - 1, self.step(batch, rows))
@@ -255,7 +257,7 @@ class LayerMethod(VectorMethod):
     Attributes
     ----------
     layers : tuple[slice, ...]
-        Columns of each layer, weight and bias together, in the order of the model; told by the strategy before the
+        Columns of each layer, weight and bias together, in the order of the model; set by the strategy before the
         first round.
     head : NDArray[np.int64]
         Columns of the last layer by output class [C, m], a class's bias last; empty where it is no linear layer.
@@ -263,6 +265,33 @@ class LayerMethod(VectorMethod):
 
     layers: tuple[slice, ...] = ()
     head: NDArray[np.int64] = np.empty((0, 0), np.int64)
+
+
+def left_out(batch: RoundBatch, fit: NDArray[np.bool_]) -> dict[int, str]:
+    """Clients outside of the mask `fit` [K], with the reason: a zero gradient, else the rate."""
+    moving = np.diag(batch.gram) > 0
+    return {
+        client: BAD_RATE if moves else ZERO_GRADIENT
+        for client, moves, taken in zip(batch.clients, moving, fit, strict=True)
+        if not taken
+    }
+
+
+def answer(weights: Float64Array, solution: GramSolution, excluded: Mapping[int, str], **more: Any) -> Combination:
+    """`weights` with what `solution` says of itself, and `more` fields of a `Combination`."""
+    return Combination(
+        weights,
+        rank=solution.rank,
+        condition=solution.condition,
+        residual=solution.residual,
+        excluded=excluded,
+        **{"status": solution.status, **more},
+    )
+
+
+def under(prefix: str, named: Mapping[str, T]) -> dict[str, T]:
+    """What stands in `named` under names that begin with `prefix`, without it."""
+    return {name.removeprefix(prefix): value for name, value in named.items() if name.startswith(prefix)}
 
 
 def cg_title(matrix: CurvatureMatrix) -> str:

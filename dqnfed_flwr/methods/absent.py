@@ -1,7 +1,7 @@
 """Rows of clients that took part in earlier rounds and are absent now.
 
 With sampling, methods that look after clients in conflict also look after those of the rounds before: FedFV for `tau`
-rounds, FedMDFG for one, FedLF for as many as it takes to ask everybody once. Rows are copied only where participation
+rounds, FedMDFG for one, FedLF for as many as it takes to ask all clients once. Rows are copied only where participation
 is below 1: a client that drops out under full participation is not remembered.
 """
 
@@ -44,20 +44,20 @@ class AbsentClients:
     ----------
     room : int
         Most clients that can be absent and remembered: tau * sampled, or all but one; 0 with full participation.
+    absent : tuple[AbsentRow, ...]
+        Those absent from this round, oldest round first, then by client.
     """
 
     def __init__(self, rounds: int, sampled: int, clients: int) -> None:
         self.room = min(rounds * sampled, clients - 1) if sampled < clients else 0
+        self.absent: tuple[AbsentRow, ...] = ()
         self._rounds = rounds
         self._known: dict[int, AbsentRow] = {}
 
-    def turn(self, batch: RoundBatch, rows: RoundRows) -> tuple[AbsentRow, ...]:
-        """The clients absent from this round, oldest round first, then by client; takes in the rows of the round.
-
-        Call it once a round, from `Method.observe`.
-        """
+    def observe(self, batch: RoundBatch, rows: RoundRows) -> None:
+        """Find the clients absent from this round, and take in its rows; called once a round."""
         if not self.room:
-            return ()
+            return
         since, present = batch.round - self._rounds, set(batch.clients)
         absent = [item for item in self._known.values() if since <= item.round < batch.round]
         absent = sorted((item for item in absent if item.client not in present), key=lambda it: (it.round, it.client))
@@ -65,14 +65,14 @@ class AbsentClients:
         for client, slot in zip(batch.clients, rows.slots, strict=True):
             kept[client] = AbsentRow(client, batch.round, rows.basis.row(slot).copy())
         self._known = kept
-        return tuple(absent[-self.room :])
+        self.absent = tuple(absent[-self.room :])
 
-    def place(self, absent: tuple[AbsentRow, ...], rows: RoundRows) -> tuple[int, ...]:
-        """Put rows into the last `room` slots of the basis; the slots taken."""
+    def place(self, rows: RoundRows) -> tuple[int, ...]:
+        """Put the rows of the absent into the last `room` slots of the basis; the slots taken."""
         first = rows.basis.capacity - self.room
-        for number, item in enumerate(absent):
-            rows.basis.put(first + number, item.row)
-        return tuple(range(first, first + len(absent)))
+        for slot, item in enumerate(self.absent, first):
+            rows.basis.put(slot, item.row)
+        return tuple(range(first, first + len(self.absent)))
 
     def forget(self, clients: Collection[int]) -> None:
         """Drop the rows of these clients."""

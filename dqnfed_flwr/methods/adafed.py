@@ -7,7 +7,7 @@ with other rates.
 Deviations from the paper: solved on the Gramian at once, so that the order of the clients does not matter. Gradients
 are normalised first. A client with a zero gradient, or a rate below `SMALLEST_RATE` of the largest, is left out and
 counted. Where the gradients are dependent and no direction has the rates, the nearest in least squares is taken, and
-none (`stationary`) if it is no descent for somebody.
+none (`stationary`) if some loss does not fall along it.
 Deviations from published code: no constant in place of a zero denominator.
 """
 
@@ -16,9 +16,9 @@ from __future__ import annotations
 import numpy as np
 
 from dqnfed_flwr.linalg.min_norm import STATIONARY_COSINE, two_sided_weights
-from dqnfed_flwr.methods._base import BAD_RATE, ZERO_GRADIENT, GramMethod
+from dqnfed_flwr.methods._base import GramMethod, answer, left_out
 from dqnfed_flwr.schema.group import Group, own
-from dqnfed_flwr.schema.run import Profile, RunSettings
+from dqnfed_flwr.schema.run import Profile
 from dqnfed_flwr.types import Combination, RoundBatch
 
 SMALLEST_RATE = 1e-9
@@ -38,21 +38,13 @@ class AdaFed(GramMethod):
     |F_k|^gamma for every client.
     """
 
-    def __init__(self, run: RunSettings) -> None:
-        super().__init__(run)
-        self._gamma = run.group_of(AdaFedSettings).gamma
-
     def weights(self, batch: RoundBatch) -> Combination:
         """Coefficients of the rows as they are, not normalised."""
         squares = np.diag(batch.gram)
-        rates = np.abs(batch.losses) ** self._gamma
+        rates = np.abs(batch.losses) ** self._run.group_of(AdaFedSettings).gamma
         moving = squares > 0
         fit = moving & (rates > SMALLEST_RATE * rates.max(initial=0.0, where=moving))
-        excluded = {
-            client: BAD_RATE if moves else ZERO_GRADIENT
-            for client, moves, taken in zip(batch.clients, moving, fit, strict=True)
-            if not taken
-        }
+        excluded = left_out(batch, fit)
         weights = np.zeros(len(batch.clients))
         if not fit.any():
             return Combination(weights, status="stationary", excluded=excluded)
@@ -63,22 +55,8 @@ class AdaFed(GramMethod):
         descends = bool((slopes > STATIONARY_COSINE * rates[fit]).all())
         if descends:
             weights[fit] = self._row_lr * solution.weights / norms / float(solution.weights @ slopes)
-        return Combination(
-            weights,
-            length=self._row_lr,
-            rank=solution.rank,
-            condition=solution.condition,
-            residual=solution.residual,
-            status=solution.status if descends else "stationary",
-            excluded=excluded,
-        )
+        status = solution.status if descends else "stationary"
+        return answer(weights, solution, excluded, length=self._row_lr, status=status)
 
 
-METHODS = (
-    Profile(
-        name="adafed",
-        title="AdaFed",
-        settings=AdaFedSettings,
-        build=AdaFed,
-    ),
-)
+METHODS = (Profile(name="adafed", title="AdaFed", settings=AdaFedSettings, build=AdaFed),)

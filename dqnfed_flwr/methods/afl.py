@@ -40,7 +40,6 @@ class Afl(GramMethod):
 
     def observe(self, batch: RoundBatch, rows: RoundRows) -> None:
         """Fix lambda of the clients present for this round's step, then move it by their losses."""
-        del rows
         self._welcome(batch)
         held = np.array([self._lambda[client] for client in batch.clients])
         total = float(held.sum())
@@ -79,12 +78,4 @@ class Afl(GramMethod):
         self._examples = dict(zip(clients, state["examples"].tolist(), strict=True))
 
 
-METHODS = (
-    Profile(
-        name="afl",
-        title="AFL",
-        settings=AflSettings,
-        build=Afl,
-        works=GRADIENTS_FIRST,
-    ),
-)
+METHODS = (Profile(name="afl", title="AFL", settings=AflSettings, build=Afl, works=GRADIENTS_FIRST),)

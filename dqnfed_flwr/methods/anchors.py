@@ -1,7 +1,7 @@
 """Reference steps that the anchored form of DQN-Fed starts from, and the same by themselves as methods.
 
-An anchor turns the mean gradient into a step that is fast on average and promises nothing to anybody in particular;
-DQN-Fed then changes it as little as the guarantee demands.
+An anchor turns the mean gradient into a step that is fast on average and promises nothing to a single client; DQN-Fed
+then changes it as little as the guarantee demands.
 
 The methods `momentum` and `server-lbfgs` leave that out: they are what the anchored form is compared with. `momentum`
 is heavy-ball momentum (Polyak 1964) on the mean gradient, `server-lbfgs` is L-BFGS (Nocedal 1980) on it with the
@@ -31,15 +31,14 @@ class Anchor(ABC):
     """A reference step u_ref [D] from the mean gradient [D] and the past."""
 
     def extras(self, dim: int) -> Extras:
-        """What it needs of the clients beside their gradients."""
-        del dim
+        """What it needs of the clients besides their gradients."""
         return Extras()
 
     @abstractmethod
     def propose(self, mean_gradient: Tensor, rows: RoundRows, batch: RoundBatch) -> Tensor:
         """The reference step [D] of this round, from the mean gradient [D], the rows and their figures."""
 
-    def settle(self, step: Tensor, factor: float) -> None:
+    def step_taken(self, step: Tensor, factor: float) -> None:
         """Learn the step that was taken in its place, theta^{t+1} = theta^t - factor * step."""
         del step, factor
 
@@ -94,7 +93,7 @@ class MomentumAnchor(Anchor):
         step = self._lr * mean_gradient
         return step if self._last is None else step + self._beta * self._last
 
-    def settle(self, step: Tensor, factor: float) -> None:
+    def step_taken(self, step: Tensor, factor: float) -> None:
         """Remember the step; a round that left the model alone clears the memory."""
         self._last = step if factor > 0 else None
 
@@ -142,7 +141,7 @@ class LbfgsAnchor(Anchor):
             return self._lr * mean_gradient
         return self._history.inverse_product(mean_gradient)
 
-    def settle(self, step: Tensor, factor: float) -> None:
+    def step_taken(self, step: Tensor, factor: float) -> None:
         """Remember the move s = -factor * step for the next pair."""
         self._move = -factor * step if factor > 0 else None
 
@@ -196,6 +195,7 @@ class AnchorAlone(VectorMethod):
     def __init__(self, run: RunSettings, anchor: Anchor) -> None:
         super().__init__(run)
         self._anchor = anchor
+        self._memories = (anchor,)
         self._proposal: Tensor
         self._reset = False
 
@@ -213,24 +213,15 @@ class AnchorAlone(VectorMethod):
 
     def step(self, batch: RoundBatch, rows: RoundRows) -> Tensor:
         """What `observe` found [D]."""
-        del batch, rows
         return self._proposal
 
     def notes(self) -> Mapping[str, float]:
         """Whether the anchor was made to begin anew."""
         return {"anchor_reset": float(self._reset)}
 
-    def settle(self, step: Tensor, factor: float) -> None:
-        """Hand the step on to the anchor's memory."""
-        self._anchor.settle(step, factor)
-
-    def export_state(self) -> dict[str, NDArray[np.generic]]:
-        """The anchor's memory."""
-        return self._anchor.export_state()
-
-    def restore_state(self, state: State) -> None:
-        """Take up the anchor's memory."""
-        self._anchor.restore_state(state)
+    def step_taken(self, step: Tensor, factor: float) -> None:
+        """The anchor remembers the step."""
+        self._anchor.step_taken(step, factor)
 
 
 def _momentum(run: RunSettings) -> AnchorAlone:
@@ -243,11 +234,7 @@ def _server_lbfgs(run: RunSettings) -> AnchorAlone:
 
 METHODS = (
     Profile(
-        name="momentum",
-        title="momentum (no guarantee)",
-        settings=MomentumSettings,
-        build=_momentum,
-        works=GRADIENTS,
+        name="momentum", title="momentum (no guarantee)", settings=MomentumSettings, build=_momentum, works=GRADIENTS
     ),
     Profile(
         name="server-lbfgs",

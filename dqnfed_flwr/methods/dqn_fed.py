@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -28,10 +29,10 @@ from numpy.typing import NDArray
 from pydantic import field_validator
 
 from dqnfed_flwr.linalg.min_norm import GramSolution, one_sided_weights, two_sided_weights
-from dqnfed_flwr.methods._base import BAD_RATE, ZERO_GRADIENT, GramMethod, Method, RoundRows, State
-from dqnfed_flwr.methods.absent import AbsentClients, AbsentRow
+from dqnfed_flwr.methods._base import GramMethod, Method, RoundRows, State, answer, left_out
+from dqnfed_flwr.methods.absent import AbsentClients
 from dqnfed_flwr.methods.anchors import Anchor, GradientAnchor, LbfgsAnchor, MomentumAnchor, UpdateAnchor
-from dqnfed_flwr.schema.group import Group, own
+from dqnfed_flwr.schema.group import Group, Reads, own
 from dqnfed_flwr.schema.run import BLIND, GRADIENTS, Profile, RunSettings
 from dqnfed_flwr.schema.work import GRADIENT, LBFGS
 from dqnfed_flwr.types import Combination, Extras, Float64Array, RoundBatch
@@ -42,8 +43,6 @@ if TYPE_CHECKING:
 ReferenceName = Literal["auto", "none", "gradient", "momentum", "lbfgs", "update"]
 Solve = Callable[[Float64Array, Float64Array], GramSolution]
 """From a Gramian [K, K] and demands [K] to weights."""
-FALLBACKS = ("rates", "equal-cosines")
-"""Steps of the one-sided form: at least the rates, then the same cosine with every gradient."""
 MAX_INVERSE_CURVATURE = 1e12
 """Largest d_k / |g_k|^2 that is believed where rates are not held near their median."""
 
@@ -65,6 +64,11 @@ def reference_of(run: RunSettings) -> ReferenceName:
     return "lbfgs" if run.sampled >= run.clients and not doubted else "momentum"
 
 
+def _refers_to(anchor: ReferenceName) -> Reads:
+    """Where the step is anchored, and by this anchor."""
+    return lambda run: anchored(run) and reference_of(run) == anchor
+
+
 def _rates_differ(run: RunSettings) -> bool:
     """Whether rates are more than lr times the squared lengths of the rows."""
     passes = run.work is LBFGS and run.local.epochs > 1
@@ -84,21 +88,9 @@ class DqnFedSettings(Group):
         "anchor of the step; auto: lbfgs with full participation, else momentum; none: the one-sided form",
         read=lambda run: run.group_of(DqnFedSettings).form == "anchored",
     )
-    beta: float = own(
-        0.9,
-        "of the reference momentum",
-        read=lambda run: anchored(run) and reference_of(run) == "momentum",
-        ge=0,
-        lt=1,
-    )
+    beta: float = own(0.9, "of the reference momentum", read=_refers_to("momentum"), ge=0, lt=1)
     lr: float = own(0.1, "eta of the mean gradient in the references", read=anchored, gt=0)
-    memory: int = own(
-        10,
-        "pairs of the reference lbfgs",
-        read=lambda run: anchored(run) and reference_of(run) == "lbfgs",
-        ge=1,
-        le=100,
-    )
+    memory: int = own(10, "pairs of the reference lbfgs", read=_refers_to("lbfgs"), ge=1, le=100)
     scale: float = own(1.0, "c: rates over the reference's own mean descent (anchored)", read=anchored, gt=0)
     rate_spread: float = own(
         2.0,
@@ -127,16 +119,12 @@ class DqnFedSettings(Group):
 
 def dqn_fed(run: RunSettings) -> Method:
     """The form that the settings of the run name."""
-    settings, reference = run.group_of(DqnFedSettings), reference_of(run)
-    if settings.form == "two-sided":
-        return TwoSided(run)
-    if settings.form == "one-sided" or reference == "none":
-        return OneSided(run)
-    absent = AbsentClients(settings.absent_rounds, run.sampled, run.clients)
-    return AnchoredMethod(run, _anchor(settings, reference), absent)
+    if anchored(run):
+        return AnchoredMethod(run)
+    return TwoSided(run) if _two_sided(run) else OneSided(run)
 
 
-def _anchor(settings: DqnFedSettings, reference: str) -> Anchor:
+def _anchor(settings: DqnFedSettings, reference: ReferenceName) -> Anchor:
     if reference == "momentum":
         return MomentumAnchor(settings.lr, settings.beta)
     if reference == "lbfgs":
@@ -151,20 +139,19 @@ class TwoSided(GramMethod):
 
     def __init__(self, run: RunSettings) -> None:
         super().__init__(run)
-        self._settings = run.group_of(DqnFedSettings)
+        settings = run.group_of(DqnFedSettings)
+        self._spread = settings.rate_spread
+        self._solve = partial(two_sided_weights, ridge=settings.ridge, cutoff=settings.cutoff)
 
     def weights(self, batch: RoundBatch) -> Combination:
         """Coefficients of the K rows, 0 for clients left out."""
-        return weigh(batch, self._settings.rate_spread, self._solve)
-
-    def _solve(self, gram: Float64Array, rates: Float64Array) -> GramSolution:
-        return two_sided_weights(gram, rates, ridge=self._settings.ridge, cutoff=self._settings.cutoff)
+        return weigh(batch, self._spread, self._solve)
 
 
 class OneSided(GramMethod):
     """grads @ step >= rates, where a client below its entitlement asks only not to rise above it.
 
-    Where no such step exists, or no length of it suits everybody, the step with equal cosines is tried: along the
+    Where no such step exists, or no length of it suits all clients, the step with equal cosines is tried: along the
     shortest point of the convex hull of the unit gradients of those above their entitlement.
     """
 
@@ -172,40 +159,32 @@ class OneSided(GramMethod):
 
     def __init__(self, run: RunSettings) -> None:
         super().__init__(run)
-        self._spread, self._first = run.group_of(DqnFedSettings).rate_spread, 0
+        self._spread, self._fallbacks = run.group_of(DqnFedSettings).rate_spread, 0
 
     def weights(self, batch: RoundBatch) -> Combination:
         """Coefficients of the K rows, 0 for clients left out."""
-        found = self._step(batch, self._first)
-        for fallback in range(self._first + 1, len(FALLBACKS)):
+        if not self._fallbacks:
+            found = weigh(batch, self._spread, one_sided_weights)
             if found.status != "stationary":
-                break
-            found = self._step(batch, fallback)
-        return found
+                return found
+        return equal_cosines(batch, self._spread)
 
-    def _step(self, batch: RoundBatch, number: int) -> Combination:
-        """That of `FALLBACKS`; the last one where there is none of this number."""
-        if number:
-            return equal_cosines(batch, self._spread)
-        return weigh(batch, self._spread, one_sided_weights)
-
-    def settle(self, step: object, factor: float) -> None:
-        """A retreat ends with its round."""
-        del step, factor
-        self._first = 0
+    def step_taken(self, step: object, factor: float) -> None:
+        """The next round begins with the rates again."""
+        self._fallbacks = 0
 
     def fall_back(self) -> bool:
         """Fall back to equal cosines, once a round."""
-        self._first += 1
-        return self._first < len(FALLBACKS)
+        self._fallbacks += 1
+        return self._fallbacks == 1
 
     def export_state(self) -> dict[str, NDArray[np.generic]]:
-        """How far it has fallen back in this round."""
-        return {"fallback": np.array(self._first)}
+        """How often it has fallen back in this round."""
+        return {"fallback": np.array(self._fallbacks)}
 
     def restore_state(self, state: State) -> None:
         """Take up what `export_state` gave."""
-        self._first = int(state.get("fallback", 0))
+        self._fallbacks = int(state.get("fallback", 0))
 
 
 class AnchoredMethod(Method):
@@ -217,36 +196,27 @@ class AnchoredMethod(Method):
     With sampling, clients that took part in the last `absent-rounds` rounds and are absent now have a say as well:
     the newest gradient h that the server has of each asks for h . u >= 0. It is a gradient at an earlier model, so
     this keeps the step from undoing what others have just learnt, and promises them nothing. Where no step meets
-    these conditions beside those of the participants, the absent are left out of the round and counted.
+    these conditions and those of the participants, the absent are left out of the round and counted.
 
     A client whose loss is below its entitlement e asks only for g_k . u >= -(e - f_k).
 
-    Where no such step exists, or no length of it suits everybody (a noisy reference does that to clients near their
+    Where no such step exists, or no length of it suits all (a noisy reference does that to clients near their
     optimum), the method retreats for one round: the anchor starts anew and the step is that of `OneSided`.
 
-    Parameters
-    ----------
-    run : RunSettings
-        With the proportions and the scale of the rates.
-    anchor : Anchor
-        Makes the reference; it takes the slot after those of the participants.
-    absent : AbsentClients
-        Remembers rows; they take the last slots.
+    The reference takes the slot after those of the participants, rows of absent clients the last ones.
     """
 
     guaranteed = True
 
-    def __init__(self, run: RunSettings, anchor: Anchor, absent: AbsentClients) -> None:
+    def __init__(self, run: RunSettings) -> None:
         super().__init__(run)
         settings = self._settings = run.group_of(DqnFedSettings)
-        self._anchor = anchor
-        self._fallback = GradientAnchor(settings.lr)
+        self._anchor, self._fallback = _anchor(settings, reference_of(run)), GradientAnchor(settings.lr)
         self._one_sided = OneSided(run)
-        self._retreated = False
-        self._reset = False
-        self._memory = absent
-        self._absent: tuple[AbsentRow, ...] = ()
-        self.reference_rows = 1 + absent.room
+        self._absent = AbsentClients(settings.absent_rounds, run.sampled, run.clients)
+        self._memories = (self._one_sided, self._anchor, self._absent)
+        self._retreated = self._reset = False
+        self.reference_rows = 1 + self._absent.room
 
     def extras(self, dim: int) -> Extras:
         """What the anchor needs."""
@@ -255,28 +225,27 @@ class AnchoredMethod(Method):
     def observe(self, batch: RoundBatch, rows: RoundRows) -> None:
         """Remember the rows, and find those of clients that are absent now."""
         self._reset = False
-        self._absent = self._memory.turn(batch, rows)
+        self._absent.observe(batch, rows)
 
     def combine(self, batch: RoundBatch, rows: RoundRows) -> Combination:
         """Coefficients of the K rows, of the reference, and of the rows of absent clients."""
         if self._retreated:
             return self._fall_back(batch, rows)
         fit, excluded = fit_clients(batch, self._settings.rate_spread)
-        index = np.flatnonzero(fit)
-        weights = np.zeros(rows.basis.capacity)
+        index, weights = np.flatnonzero(fit), np.zeros(rows.basis.capacity)
         if not index.size:
             return Combination(weights, status="stationary", excluded=excluded)
         self._reset = self._place_reference(rows.combine(batch.shares), batch, rows)
-        present, absent = [rows.slots[k] for k in index], self._memory.place(self._absent, rows)
+        present, absent = [rows.slots[k] for k in index], self._absent.place(rows)
         rates = self._rates(batch, index, present, rows)
         slots, solution = present, self._solve(present, rates, rows)
         heeded = bool(absent) and self._harms(absent, present, solution, rows)
         if heeded:
-            everybody = self._solve([*present, *absent], np.concatenate([rates, np.zeros(len(absent))]), rows)
-            if everybody.status != "stationary":
-                # the precision that is called for is that of the promise to those present
+            for_all = self._solve([*present, *absent], np.concatenate([rates, np.zeros(len(absent))]), rows)
+            if for_all.status != "stationary":
+                # the precision that is needed is that of the promise to those present
                 slots = [*present, *absent]
-                solution = replace(everybody, rank=solution.rank, condition=solution.condition)
+                solution = replace(for_all, rank=solution.rank, condition=solution.condition)
         nothing = not solution.weights.any() and not rows.basis.squared_norm(self._reference_slot(rows))
         if nothing or solution.status == "stationary":
             return self._fall_back(batch, rows)
@@ -285,7 +254,7 @@ class AnchoredMethod(Method):
         notes = {"anchor_reset": float(self._reset)}
         if absent:
             notes |= {"absent": float(len(absent)), "absent_left_out": float(heeded and slots is present)}
-        return describe(weights, solution, excluded, length=1.0, notes=notes)
+        return answer(weights, solution, excluded, notes=notes)
 
     def _fall_back(self, batch: RoundBatch, rows: RoundRows) -> Combination:
         found = self._one_sided.combine(batch, rows)
@@ -302,7 +271,7 @@ class AnchoredMethod(Method):
     def _place_reference(self, mean_gradient: Tensor, batch: RoundBatch, rows: RoundRows) -> bool:
         """Put a reference along which the mean loss falls into its slot; whether the anchor was reset for that.
 
-        Asked again in the same round, it does not go back to an anchor that was.
+        A second call in the same round does not go back to an anchor that was reset.
         """
         slot = self._reference_slot(rows)
         for anchor in (self._fallback,) if self._reset else (self._anchor, self._fallback):
@@ -331,10 +300,10 @@ class AnchoredMethod(Method):
     def _solve(self, slots: Sequence[int], rates: Float64Array, rows: RoundRows) -> GramSolution:
         return one_sided_weights(rows.basis.gram(slots), rates, offset=self._descent(slots, rows))
 
-    def settle(self, step: Tensor, factor: float) -> None:
-        """Hand the step on to the anchor's memory; a retreat ends with its round."""
-        self._anchor.settle(step, factor)
-        self._one_sided.settle(step, factor)
+    def step_taken(self, step: Tensor, factor: float) -> None:
+        """The anchor remembers the step; a retreat ends with its round."""
+        self._anchor.step_taken(step, factor)
+        self._one_sided.step_taken(step, factor)
         self._retreated = False
 
     def fall_back(self) -> bool:
@@ -349,37 +318,26 @@ class AnchoredMethod(Method):
         """Begin the reference anew where it was made of their rows too."""
         if clients:
             self._anchor.forget()
-            self._memory.forget(clients)
+            self._absent.forget(clients)
 
     def export_state(self) -> dict[str, NDArray[np.generic]]:
-        """The memories of the anchor and of absent clients, and whether it retreated."""
-        memories = {**self._anchor.export_state(), **self._memory.export_state()}
-        return {"retreated": np.array(self._retreated), **self._one_sided.export_state(), **memories}
+        """The memories, and whether it retreated."""
+        return {"retreated": np.array(self._retreated), **super().export_state()}
 
     def restore_state(self, state: State) -> None:
         """Take up what `export_state` gave."""
         self._retreated = bool(state["retreated"])
-        self._one_sided.restore_state(state)
-        self._anchor.restore_state(state)
-        self._memory.restore_state(state)
+        super().restore_state(state)
 
 
 def weigh(batch: RoundBatch, spread: float, solve: Solve) -> Combination:
     """Weights of the rows that can be held to a rate, with the rates held within `spread` of their median."""
     fit, excluded = fit_clients(batch, spread)
-    index = np.flatnonzero(fit)
-    weights = np.zeros(len(batch.clients))
-    if not index.size:
-        return Combination(weights, status="stationary", excluded=excluded)
-    gram = batch.gram[np.ix_(index, index)]
-    rates = limit_spread(batch.rates[index], np.diag(gram), spread)
-    served = batch.served[index]
+    rates = limit_spread(batch.rates[fit], np.diag(batch.gram)[fit], spread)
+    served = batch.served[fit]
     if served.any() and not served.all() and solve is one_sided_weights:  # where all are, all may as well fall
-        rates = np.where(served, -batch.slack[index], rates)
-    solution = solve(gram, rates)
-    weights[index] = solution.weights
-    squared_norm = float(solution.weights @ gram @ solution.weights)
-    return describe(weights, solution, excluded, length=squared_norm)
+        rates = np.where(served, -batch.slack[fit], rates)
+    return _solved(batch, fit, rates, solve, excluded)
 
 
 def equal_cosines(batch: RoundBatch, spread: float) -> Combination:
@@ -389,89 +347,46 @@ def equal_cosines(batch: RoundBatch, spread: float) -> Combination:
     smallest cosine with them is largest (MGDA on unit rows; Desideri 2012). Where all are below, of all clients.
     """
     fit, excluded = fit_clients(batch, spread)
-    index = np.flatnonzero(fit & ~batch.served) if (fit & ~batch.served).any() else np.flatnonzero(fit)
-    weights = np.zeros(len(batch.clients))
-    if not index.size:
-        return Combination(weights, status="stationary", excluded=excluded)
-    gram = batch.gram[np.ix_(index, index)]
-    norms = np.sqrt(np.diag(gram))
-    typical = float(np.median(batch.rates[index] / norms))
-    solution = one_sided_weights(gram, typical * norms)
-    weights[index] = solution.weights
-    found = describe(weights, solution, excluded, length=float(solution.weights @ gram @ solution.weights))
-    return replace(found, notes={"equal_cosines": 1.0})
+    asking = fit & ~batch.served if (fit & ~batch.served).any() else fit
+    norms = np.sqrt(np.diag(batch.gram)[asking])
+    typical = float(np.median(batch.rates[asking] / norms)) if norms.size else 0.0
+    found = _solved(batch, asking, typical * norms, one_sided_weights, excluded)
+    return replace(found, notes={"equal_cosines": 1.0}) if norms.size else found
 
 
-def describe(
-    weights: Float64Array,
-    solution: GramSolution,
-    excluded: dict[int, str],
-    *,
-    length: float,
-    notes: dict[str, float] | None = None,
+def _solved(
+    batch: RoundBatch, asking: NDArray[np.bool_], demands: Float64Array, solve: Solve, excluded: dict[int, str]
 ) -> Combination:
-    """`weights` with what `solution` says of itself."""
-    return Combination(
-        weights,
-        length=length,
-        rank=solution.rank,
-        condition=solution.condition,
-        residual=solution.residual,
-        status=solution.status,
-        excluded=excluded,
-        notes=notes or {},
-    )
+    """The step that the `demands` [n] of the n clients in `asking` [K] ask for; none where there is no such client."""
+    weights = np.zeros(len(batch.clients))
+    if not asking.any():
+        return Combination(weights, status="stationary", excluded=excluded)
+    gram = batch.gram[np.ix_(asking, asking)]
+    solution = solve(gram, demands)
+    weights[asking] = solution.weights
+    return answer(weights, solution, excluded, length=float(solution.weights @ gram @ solution.weights))
 
 
 def fit_clients(batch: RoundBatch, spread: float) -> tuple[NDArray[np.bool_], dict[int, str]]:
-    """Clients that can be held to a rate.
+    """Clients with a gradient and a positive, believable rate, as a mask [K]; the others, with the reason.
 
-    Parameters
-    ----------
-    batch : RoundBatch
-        Of the round.
-    spread : float
-        As in `limit_spread`; where rates are held near their median, none is too large.
-
-    Returns
-    -------
-    mask : NDArray[bool]
-        [K], True for clients with a gradient and a positive, believable rate.
-    excluded : dict[int, str]
-        The others, with the reason.
+    Where rates are held near their median by a `spread`, none is too large.
     """
-    norms = np.diag(batch.gram)
-    gradient = norms > 0
-    rate = np.isfinite(batch.rates) & (batch.rates > 0)
+    squared_norms = np.diag(batch.gram)
+    fit = (squared_norms > 0) & np.isfinite(batch.rates) & (batch.rates > 0)
     if not spread:
-        rate &= batch.rates <= MAX_INVERSE_CURVATURE * norms
-    excluded = {
-        client: BAD_RATE if has_gradient else ZERO_GRADIENT
-        for client, has_gradient, has_rate in zip(batch.clients, gradient, rate, strict=True)
-        if not (has_gradient and has_rate)
-    }
-    return gradient & rate, excluded
+        fit &= batch.rates <= MAX_INVERSE_CURVATURE * squared_norms
+    return fit, left_out(batch, fit)
 
 
 def limit_spread(rates: Float64Array, squared_norms: Float64Array, spread: float) -> Float64Array:
-    """Hold d_k / |g_k|^2, a client's mean inverse curvature, within a factor of the median over clients.
+    """Hold d_k / |g_k|^2, a client's mean inverse curvature, within the factor `spread` of the median over clients.
 
-    One secant pair tells little; its rates differ by up to 70-fold between clients, and the step then leans so far
-    towards a few that the others allow hardly any length.
-
-    Parameters
-    ----------
-    rates, squared_norms : Float64Array
-        d~_k and |g_k|^2, both positive [K].
-    spread : float
-        The factor, at least 1; 0 leaves the rates as they are.
-
-    Returns
-    -------
-    Float64Array
-        [K].
+    `rates` are d~_k and `squared_norms` |g_k|^2, both positive [K]; a spread of 0 leaves the rates as they are. One
+    secant pair tells little: its rates differ by up to 70-fold between clients, and the step then leans so far towards
+    a few that the others allow hardly any length.
     """
-    if not spread:
+    if not spread or not rates.size:
         return rates
     inverse = rates / squared_norms
     median = float(np.median(inverse))
@@ -482,14 +397,8 @@ def _faults(run: RunSettings) -> Iterator[str]:
     if run.group_of(DqnFedSettings).form == "anchored" and run.work is not GRADIENT:
         yield (
             "local.work: the anchored form holds every client to its true gradient at the received model, found "
-            f"{run.local_work!r}; use gradient or auto, or dqn-fed.form two-sided or one-sided"
+            f"{run.work.name!r}; use gradient or auto, or dqn-fed.form two-sided or one-sided"
         )
-
-
-def _wants_update(run: RunSettings) -> bool:
-    """The reference `update` is made of the clients' displacements."""
-    own_settings = run.group_of(DqnFedSettings)
-    return own_settings.form == "anchored" and own_settings.reference == "update"
 
 
 METHODS = (
@@ -502,6 +411,6 @@ METHODS = (
         rules=("probed", *BLIND),
         faults=_faults,
         reads_curvature=lambda run: True,
-        wants_update=_wants_update,
+        wants_update=_refers_to("update"),
     ),
 )

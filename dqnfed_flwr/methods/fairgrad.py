@@ -13,9 +13,9 @@ from __future__ import annotations
 import numpy as np
 
 from dqnfed_flwr.linalg.min_norm import STATIONARY_COSINE, Status
-from dqnfed_flwr.methods._base import ZERO_GRADIENT, GramMethod
+from dqnfed_flwr.methods._base import GramMethod, left_out
 from dqnfed_flwr.schema.group import Group, own
-from dqnfed_flwr.schema.run import Profile, RunSettings
+from dqnfed_flwr.schema.run import Profile
 from dqnfed_flwr.types import Combination, Float64Array, RoundBatch
 
 GOOD = 1e-6
@@ -42,19 +42,15 @@ class FairGrad(GramMethod):
     bound and the step vanishes: it is 0, with the status `stationary`.
     """
 
-    def __init__(self, run: RunSettings) -> None:
-        super().__init__(run)
-        self._alpha = run.group_of(FairGradSettings).alpha
-
     def weights(self, batch: RoundBatch) -> Combination:
         """eta w_k, 0 for clients without a gradient."""
         moving = np.diag(batch.gram) > 0
-        excluded = {c: ZERO_GRADIENT for c, moves in zip(batch.clients, moving, strict=True) if not moves}
+        excluded = left_out(batch, moving)
         weights = np.zeros(len(batch.clients))
         if not moving.any():
             return Combination(weights, status=Status.STATIONARY, excluded=excluded)
         gram = batch.gram[np.ix_(moving, moving)]
-        found, residual = alpha_fair_weights(gram, self._alpha)
+        found, residual = alpha_fair_weights(gram, self._run.group_of(FairGradSettings).alpha)
         if np.sqrt(max(float(found @ gram @ found), 0.0)) <= STATIONARY_COSINE * float(found @ np.sqrt(np.diag(gram))):
             return Combination(weights, residual=residual, status=Status.STATIONARY, excluded=excluded)
         weights[moving] = self._row_lr * found
@@ -63,21 +59,9 @@ class FairGrad(GramMethod):
 
 
 def alpha_fair_weights(gram: Float64Array, alpha: float) -> tuple[Float64Array, float]:
-    """The w > 0 with gram @ w = w^(-1/alpha).
+    """The w > 0 [K] with gram @ w = w^(-1/alpha), and the largest |gram @ w - w^(-1/alpha)| over w^(-1/alpha).
 
-    Parameters
-    ----------
-    gram : Float64Array
-        Gramian with a positive diagonal [K, K].
-    alpha : float
-        Above 0.
-
-    Returns
-    -------
-    weights : Float64Array
-        [K].
-    residual : float
-        Largest |gram @ w - w^(-1/alpha)| over w^(-1/alpha).
+    `gram` is a Gramian with a positive diagonal [K, K], `alpha` above 0.
     """
     power = -1 / alpha
     w = np.diag(gram) ** (-alpha / (1 + alpha))  # the solution for orthogonal rows

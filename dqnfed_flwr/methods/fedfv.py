@@ -10,12 +10,11 @@ from collections.abc import Sequence
 from itertools import groupby
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dqnfed_flwr.linalg.min_norm import CUTOFF, Status
 from dqnfed_flwr.linalg.scaling import ScaledGram
-from dqnfed_flwr.methods._base import Method, RoundRows, State
-from dqnfed_flwr.methods.absent import AbsentClients, AbsentRow
+from dqnfed_flwr.methods._base import Method, RoundRows
+from dqnfed_flwr.methods.absent import AbsentClients
 from dqnfed_flwr.schema.group import Group, own
 from dqnfed_flwr.schema.run import Profile, RunSettings
 from dqnfed_flwr.types import Combination, Float64Array, RoundBatch
@@ -57,24 +56,23 @@ class FedFV(Method):
         super().__init__(run)
         settings = run.group_of(FedFvSettings)
         self._alpha = settings.alpha
-        self._memory = AbsentClients(settings.tau, run.sampled, run.clients)
-        self._absent: tuple[AbsentRow, ...] = ()
-        self.reference_rows = self._memory.room
+        self._absent = AbsentClients(settings.tau, run.sampled, run.clients)
+        self._memories = (self._absent,)
+        self.reference_rows = self._absent.room
 
     def observe(self, batch: RoundBatch, rows: RoundRows) -> None:
-        """Put the rows of absent clients behind the clients' and remember those of this round."""
-        self._absent = self._memory.turn(batch, rows)
-        self._memory.place(self._absent, rows)
+        """Remember the rows, and find those of clients that are absent now."""
+        self._absent.observe(batch, rows)
 
     def combine(self, batch: RoundBatch, rows: RoundRows) -> Combination:
         """Coefficients of the K rows and of the absent clients' rows."""
-        count, first = len(batch.clients), rows.basis.capacity - self.reference_rows
-        slots = [*rows.slots, *range(first, first + len(self._absent))]
+        count = len(batch.clients)
+        slots = [*rows.slots, *self._absent.place(rows)]
         gram = rows.basis.gram(slots)
         order = sorted(range(count), key=lambda k: (batch.losses[k], batch.clients[k]))
         kept = set(order[count - math.ceil(self._alpha * (count - 1) - 1e-9) :])
         mean = np.mean([_unit_vector(k, gram) if k in kept else project(k, order, gram) for k in range(count)], axis=0)
-        rounds = [item.round for item in self._absent]
+        rounds = [item.round for item in self._absent.absent]
         mean, conflicts = project_off_absent(mean, gram, rounds)
         plain = np.zeros(len(slots))
         plain[:count] = 1 / count
@@ -88,14 +86,6 @@ class FedFV(Method):
         return Combination(
             weights, rank=scaled.rank(CUTOFF), condition=scaled.condition(CUTOFF), status=status, notes=notes
         )
-
-    def export_state(self) -> dict[str, NDArray[np.generic]]:
-        """Rows of the last rounds."""
-        return self._memory.export_state()
-
-    def restore_state(self, state: State) -> None:
-        """Take up what `export_state` gave."""
-        self._memory.restore_state(state)
 
 
 def project(row: int, order: Sequence[int], gram: Float64Array) -> Float64Array:
@@ -111,21 +101,8 @@ def project(row: int, order: Sequence[int], gram: Float64Array) -> Float64Array:
 def project_off_absent(mean: Float64Array, gram: Float64Array, rounds: Sequence[int]) -> tuple[Float64Array, int]:
     """Project `mean` off the last rows of `gram`, those of absent clients, one round after the other.
 
-    Parameters
-    ----------
-    mean : Float64Array
-        Coefficients over all rows.
-    gram : Float64Array
-        Their inner products.
-    rounds : Sequence[int]
-        Round of each absent client's row, rising.
-
-    Returns
-    -------
-    mean : Float64Array
-        The projected one.
-    conflicts : int
-        Rows of absent clients that conflicted.
+    `mean` are coefficients over all B rows [B], `gram` their inner products [B, B], `rounds` the round of each absent
+    client's row, rising. Returned are the projected mean, and how many rows of absent clients conflicted.
     """
     first, conflicts = len(gram) - len(rounds), 0
     for _, group in groupby(range(len(rounds)), key=lambda number: rounds[number]):
@@ -154,11 +131,4 @@ def _length(vector: Float64Array, gram: Float64Array) -> float:
     return math.sqrt(square) if square > VANISHING * parts else 0.0
 
 
-METHODS = (
-    Profile(
-        name="fedfv",
-        title="FedFV",
-        settings=FedFvSettings,
-        build=FedFV,
-    ),
-)
+METHODS = (Profile(name="fedfv", title="FedFV", settings=FedFvSettings, build=FedFV),)

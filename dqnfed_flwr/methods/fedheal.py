@@ -65,7 +65,7 @@ class FedHeal(VectorMethod):
 
         delta_k <- (1 - beta) delta_k + beta d_k / sum d,    w_k <- w_k + delta_k    (from delta_k = 0, w_k = 1/K)
 
-    and per coordinate the weights w_k of those who keep it, over their sum; nothing moves where nobody does. A
+    and per coordinate the weights w_k of those who keep it, over their sum; nothing moves where none does. A
     coordinate that is exactly zero counts as positive.
 
     Deviations from the rule as its authors publish it: with sampling, w_k is measured by what a client of its number
@@ -168,11 +168,4 @@ class FedHeal(VectorMethod):
         return mask
 
 
-METHODS = (
-    Profile(
-        name="fedheal",
-        title="FedHEAL",
-        settings=FedHealSettings,
-        build=FedHeal,
-    ),
-)
+METHODS = (Profile(name="fedheal", title="FedHEAL", settings=FedHealSettings, build=FedHeal),)

@@ -11,12 +11,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dqnfed_flwr.linalg.min_norm import Status
-from dqnfed_flwr.methods._base import ZERO_GRADIENT, LayerMethod, RoundRows, State
-from dqnfed_flwr.methods.absent import AbsentClients, AbsentRow
-from dqnfed_flwr.methods.guidance import Direction, common_direction, fairness_weights
+from dqnfed_flwr.methods._base import LayerMethod, RoundRows, left_out
+from dqnfed_flwr.methods.absent import AbsentClients
+from dqnfed_flwr.methods.guidance import Direction, common_direction, fairness_row
 from dqnfed_flwr.schema.group import Group, own
 from dqnfed_flwr.schema.run import Profile, RunSettings
 from dqnfed_flwr.types import Combination, Float64Array, RoundBatch
@@ -62,13 +61,13 @@ class FedLf(LayerMethod):
     def __init__(self, run: RunSettings) -> None:
         super().__init__(run)
         self._vanishing = run.group_of(FedLfSettings).vanishing
-        self._memory = AbsentClients(run.clients // run.sampled, run.sampled, run.clients)
-        self._absent: tuple[AbsentRow, ...] = ()
+        self._absent = AbsentClients(run.clients // run.sampled, run.sampled, run.clients)
+        self._memories = (self._absent,)
         self._outcome = Combination(np.zeros(0))
 
     def observe(self, batch: RoundBatch, rows: RoundRows) -> None:
         """Remember the rows, and find those of clients that are absent now."""
-        self._absent = self._memory.turn(batch, rows)
+        self._absent.observe(batch, rows)
 
     def combine(self, batch: RoundBatch, rows: RoundRows) -> Combination:
         """The step in the last slot, with what is known of it."""
@@ -81,7 +80,7 @@ class FedLf(LayerMethod):
         live = np.diag(batch.gram) > 0
         layers = self.layers or (slice(0, rows.basis.dim),)
         grams = [self._gram(layer, rows) for layer in layers]
-        blocks, fair, dropped = self._solve(grams, count, _fairness(batch.losses, live))
+        blocks, fair, dropped = self._solve(grams, count, fairness_row(batch.losses, live))
         vanished = len(blocks) == 1 and self._vanishes(blocks[0])
         used = len(blocks[0].gram) - count
         square = sum(float(block.direction.weights @ block.gram @ block.direction.weights) for block in blocks)
@@ -92,7 +91,7 @@ class FedLf(LayerMethod):
             np.zeros(0),
             residual=max(block.direction.residual for block in blocks),
             status=Status.STATIONARY if not scale else max(statuses, key=_GRAVITY.index),
-            excluded={batch.clients[k]: ZERO_GRADIENT for k in np.flatnonzero(~live)},
+            excluded=left_out(batch, live),
             notes={
                 "blocks": float(len(blocks)),
                 "fairness": float(fair),
@@ -109,7 +108,7 @@ class FedLf(LayerMethod):
         attempts = [(grams, fairness)]
         if fairness is not None:
             attempts.append((grams, None))
-        if self._absent:
+        if self._absent.absent:
             attempts.append(([gram[:count, :count] for gram in grams], None))
         for dropped, (parts, guide) in enumerate(attempts):
             found = self._merged(parts, count, guide), guide is not None, dropped
@@ -137,7 +136,7 @@ class FedLf(LayerMethod):
         return block.direction.status is Status.STATIONARY or block.direction.short <= self._vanishing
 
     def _gram(self, layer: slice, rows: RoundRows) -> Float64Array:
-        size = len(rows.slots) + len(self._absent)
+        size = len(rows.slots) + len(self._absent.absent)
         gram = np.zeros((size, size))
         for _, part in self._parts(layer, rows):
             gram += part @ part.T
@@ -148,7 +147,7 @@ class FedLf(LayerMethod):
         for columns in rows.column_blocks():
             part = slice(max(layer.start, columns.start), min(layer.stop, columns.stop))
             if part.start < part.stop:
-                absent = [item.row[part].astype(np.float64)[None] for item in self._absent]
+                absent = [item.row[part].astype(np.float64)[None] for item in self._absent.absent]
                 yield part, np.concatenate([rows.columns(part), *absent])
 
     def _assemble(self, blocks: Sequence[Block], layers: Sequence[slice], rows: RoundRows, scale: float) -> Tensor:
@@ -162,27 +161,5 @@ class FedLf(LayerMethod):
                     step[part] = weights @ values[: len(weights)]
         return torch.from_numpy(step)
 
-    def export_state(self) -> dict[str, NDArray[np.generic]]:
-        """Rows of the last rounds."""
-        return self._memory.export_state()
 
-    def restore_state(self, state: State) -> None:
-        """Take up what `export_state` gave."""
-        self._memory.restore_state(state)
-
-
-def _fairness(losses: Float64Array, live: NDArray[np.bool_]) -> Float64Array | None:
-    fairness = np.zeros(len(losses))
-    if live.any():
-        fairness[live] = fairness_weights(losses[live])
-    return fairness if fairness.any() else None
-
-
-METHODS = (
-    Profile(
-        name="fedlf",
-        title="FedLF",
-        settings=FedLfSettings,
-        build=FedLf,
-    ),
-)
+METHODS = (Profile(name="fedlf", title="FedLF", settings=FedLfSettings, build=FedLf),)

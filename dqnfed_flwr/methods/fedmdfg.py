@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from dqnfed_flwr.linalg.min_norm import CUTOFF, Status
 from dqnfed_flwr.linalg.scaling import ScaledGram
-from dqnfed_flwr.methods._base import ZERO_GRADIENT, Method, RoundRows, State
-from dqnfed_flwr.methods.absent import AbsentClients, AbsentRow
-from dqnfed_flwr.methods.guidance import Direction, angle, common_direction, fairness_weights
+from dqnfed_flwr.methods._base import Method, RoundRows, State, left_out
+from dqnfed_flwr.methods.absent import AbsentClients
+from dqnfed_flwr.methods.guidance import Direction, angle, common_direction, fairness_row
 from dqnfed_flwr.schema.group import Group, own
 from dqnfed_flwr.schema.run import BLIND, GRADIENTS_FIRST, Profile, RunSettings
 from dqnfed_flwr.types import Combination, Float64Array, RoundBatch, SearchHints
@@ -50,23 +50,22 @@ class FedMdfg(Method):
     have a common descent direction and the further objectives have none with them, those are dropped, first fairness,
     then the absent clients, and `notes` say so (`objectives_dropped`). From published code: the rows of absent clients
     are as long as those of this round, not of theirs; with full participation none are kept; the hull problem is
-    solved to 1e-6 and its status told.
+    solved to 1e-6 and its status reported.
     """
 
     def __init__(self, run: RunSettings) -> None:
         super().__init__(run)
         self._angle = run.group_of(FedMdfgSettings).angle
-        self._memory = AbsentClients(1, run.sampled, run.clients)
-        self._absent: tuple[AbsentRow, ...] = ()
+        self._absent = AbsentClients(1, run.sampled, run.clients)
         self._references = LossReferences()
+        self._memories = (self._references, self._absent)
         self._some_rose = self._lost = False
         self._last: tuple[int, ...] = ()
-        self.reference_rows = self._memory.room
+        self.reference_rows = self._absent.room
 
     def observe(self, batch: RoundBatch, rows: RoundRows) -> None:
         """Take in the losses, and the rows of clients that are absent now."""
-        self._absent = self._memory.turn(batch, rows)
-        self._memory.place(self._absent, rows)
+        self._absent.observe(batch, rows)
         risen = self._references.update(batch.clients, batch.losses)
         self._some_rose = 0 < risen < len(batch.clients)
         self._lost = not set(self._last) <= set(batch.clients)
@@ -74,13 +73,13 @@ class FedMdfg(Method):
 
     def combine(self, batch: RoundBatch, rows: RoundRows) -> Combination:
         """Coefficients of the K rows and of the absent clients' rows."""
-        count, first = len(batch.clients), rows.basis.capacity - self.reference_rows
-        slots = [*rows.slots, *range(first, first + len(self._absent))]
+        count = len(batch.clients)
+        slots = [*rows.slots, *self._absent.place(rows)]
         gram = rows.basis.gram(slots)
         live = np.diag(batch.gram) > 0
         spread = angle(batch.losses[live]) if live.any() else 0.0
-        fairness = self._fairness(batch.losses, live, spread)
-        found = _solve(gram, count, fairness)
+        unfair = spread > self._angle or self._some_rose
+        found = _solve(gram, count, fairness_row(batch.losses, live) if unfair else None)
         direction, stretch = found.direction, _stretch(found.direction, found.gram, live)
         weights = np.zeros(rows.basis.capacity)
         if direction.status is not Status.STATIONARY:
@@ -92,7 +91,7 @@ class FedMdfg(Method):
             condition=scaled.condition(CUTOFF),
             residual=direction.residual,
             status=direction.status,
-            excluded={batch.clients[k]: ZERO_GRADIENT for k in np.flatnonzero(~live)},
+            excluded=left_out(batch, live),
             notes={
                 "angle": spread,
                 "fairness": float(found.fair),
@@ -102,26 +101,14 @@ class FedMdfg(Method):
             hints=SearchHints(fair=found.fair, lost=self._lost, stretch=stretch),
         )
 
-    def _fairness(self, losses: Float64Array, live: NDArray[np.bool_], spread: float) -> Float64Array | None:
-        if not live.any() or not (spread > self._angle or self._some_rose):
-            return None
-        fairness = np.zeros(len(losses))
-        fairness[live] = fairness_weights(losses[live])
-        return fairness if fairness.any() else None
-
     def export_state(self) -> dict[str, NDArray[np.generic]]:
         """References, participants and rows of the last round."""
-        return {
-            "last": np.array(self._last, np.int64),
-            **self._references.export_state(),
-            **self._memory.export_state(),
-        }
+        return {"last": np.array(self._last, np.int64), **super().export_state()}
 
     def restore_state(self, state: State) -> None:
         """Take up what `export_state` gave."""
         self._last = tuple(int(client) for client in np.array(state["last"]))
-        self._references.restore_state(state)
-        self._memory.restore_state(state)
+        super().restore_state(state)
 
 
 class LossReferences:

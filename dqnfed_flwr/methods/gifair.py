@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dqnfed_flwr.methods._base import GramMethod
 from dqnfed_flwr.schema.group import Group, own
-from dqnfed_flwr.schema.run import Profile, RunSettings
+from dqnfed_flwr.schema.run import Profile
 from dqnfed_flwr.types import Combination, RoundBatch
 
 
@@ -27,25 +27,14 @@ class GiFair(GramMethod):
     The weights sum to 1 and none is negative, because lambda = strength * min p_k / (K - 1).
     """
 
-    def __init__(self, run: RunSettings) -> None:
-        super().__init__(run)
-        self._strength = run.group_of(GiFairSettings).strength
-
     def weights(self, batch: RoundBatch) -> Combination:
         """eta (p_k + lambda r_k)."""
         from scipy.stats import rankdata
 
         count = len(batch.clients)
         scores = 2 * rankdata(batch.losses) - count - 1
-        rate = self._strength * float(batch.shares.min()) / max(count - 1, 1)
+        rate = self._run.group_of(GiFairSettings).strength * float(batch.shares.min()) / max(count - 1, 1)
         return Combination(self._row_lr * (batch.shares + rate * scores), notes={"lambda": rate})
 
 
-METHODS = (
-    Profile(
-        name="gifair",
-        title="GiFair",
-        settings=GiFairSettings,
-        build=GiFair,
-    ),
-)
+METHODS = (Profile(name="gifair", title="GiFair", settings=GiFairSettings, build=GiFair),)

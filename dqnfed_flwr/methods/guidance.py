@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dqnfed_flwr.linalg.min_norm import Status, hull_weights
 from dqnfed_flwr.types import Float64Array
@@ -30,6 +31,14 @@ def angle(losses: Float64Array) -> float:
     return math.degrees(math.atan2(float(np.linalg.norm(losses - along)), float(along) * math.sqrt(losses.size)))
 
 
+def fairness_row(losses: Float64Array, live: NDArray[np.bool_]) -> Float64Array | None:
+    """h of the clients with a gradient, 0 for the others [K]; None where their losses are equal, or none has one."""
+    fairness = np.zeros(len(losses))
+    if live.any():
+        fairness[live] = fairness_weights(losses[live])
+    return fairness if fairness.any() else None
+
+
 def fairness_weights(losses: Float64Array) -> Float64Array:
     """h [K] of length 1; zero where the losses are equal."""
     square = float(losses @ losses)
@@ -41,20 +50,10 @@ def fairness_weights(losses: Float64Array) -> Float64Array:
 
 @dataclass(frozen=True, slots=True)
 class Direction:
-    """A direction as coefficients over the rows.
+    """A direction as `weights` over the rows [B], zero where there is none.
 
-    Attributes
-    ----------
-    weights : Float64Array
-        [B]; zero where there is none.
-    status : Status
-        Of the hull problem.
-    residual : float
-        Of the hull problem.
-    short : float
-        Length of the direction over the mean length of the present clients' rows.
-    scales : Float64Array
-        What makes each row as long as the mean [B]; 0 for zero rows.
+    `status` and `residual` are those of the hull problem. `short` is the direction's length over the mean length of the
+    present clients' rows. `scales` [B] make each row as long as that mean; they are 0 for zero rows.
     """
 
     weights: Float64Array
@@ -80,16 +79,9 @@ def common_direction(
 ) -> Direction:
     """Shortest point of the convex hull of the rows, made equally long, and of the fairness row.
 
-    Parameters
-    ----------
-    gram : Float64Array
-        Inner products [B, B] of the rows: those of the present clients first, then those of absent ones.
-    present : int
-        K.
-    fairness : Float64Array | None
-        h [K], 0 for clients without a gradient; None, or a combination that cancels, leaves the objective out.
-    fairness_as_long : bool
-        Whether the fairness row gets the length of the others.
+    `gram` are the inner products [B, B] of the rows of the K = `present` clients, then of absent ones. `fairness` is h
+    [K], 0 for clients without a gradient; None, or a combination that cancels, leaves the objective out. With
+    `fairness_as_long` its row gets the length of the others.
     """
     scales = equalising(gram, present)
     live = np.flatnonzero(scales)

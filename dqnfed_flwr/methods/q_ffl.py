@@ -50,11 +50,4 @@ class QFfl(GramMethod):
         return Combination(self._row_lr * powers / estimates.sum(), notes={"lipschitz": float(estimates.mean() / lr)})
 
 
-METHODS = (
-    Profile(
-        name="q-ffl",
-        title="q-FFL",
-        settings=QFflSettings,
-        build=QFfl,
-    ),
-)
+METHODS = (Profile(name="q-ffl", title="q-FFL", settings=QFflSettings, build=QFfl),)

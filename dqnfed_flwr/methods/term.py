@@ -14,7 +14,7 @@ import numpy as np
 
 from dqnfed_flwr.methods._base import GramMethod
 from dqnfed_flwr.schema.group import Group, own
-from dqnfed_flwr.schema.run import Profile, RunSettings
+from dqnfed_flwr.schema.run import Profile
 from dqnfed_flwr.types import Combination, RoundBatch
 
 
@@ -27,21 +27,11 @@ class TermSettings(Group):
 class Term(GramMethod):
     """step = eta sum w_k g_k with w_k proportional to p_k exp(t F_k): the gradient of (1/t) log sum p_k exp(t F_k)."""
 
-    def __init__(self, run: RunSettings) -> None:
-        super().__init__(run)
-        self._t = run.group_of(TermSettings).t
-
     def weights(self, batch: RoundBatch) -> Combination:
         """eta w_k, with the largest loss subtracted in the exponent."""
-        tilted = batch.shares * np.exp(self._t * (batch.losses - batch.losses.max()))
+        tilt = self._run.group_of(TermSettings).t
+        tilted = batch.shares * np.exp(tilt * (batch.losses - batch.losses.max()))
         return Combination(self._row_lr * tilted / tilted.sum())
 
 
-METHODS = (
-    Profile(
-        name="term",
-        title="TERM",
-        settings=TermSettings,
-        build=Term,
-    ),
-)
+METHODS = (Profile(name="term", title="TERM", settings=TermSettings, build=Term),)

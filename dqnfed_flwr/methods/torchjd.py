@@ -34,10 +34,7 @@ NOT_FINITE = "not-finite"
 def torchjd_profile(name: str) -> Profile:
     """The declaration of `torchjd:<name>`, whether or not there is such an aggregator: `build` sees that."""
     return Profile(
-        name=name,
-        title=f"{name.removeprefix(TORCHJD)} (torchjd)",
-        works=GRADIENTS_FIRST,
-        build=torchjd_method,
+        name=name, title=f"{name.removeprefix(TORCHJD)} (torchjd)", works=GRADIENTS_FIRST, build=torchjd_method
     )
 
 
@@ -85,20 +82,25 @@ def _make(method: str) -> Any:
         raise ConfigError(f"method: {method} needs more packages ({error}); {INSTALL}") from None
 
 
-class TorchJdGram(GramMethod):
+class TorchJd(Method):
+    """An aggregator of torchjd, called once a round."""
+
+    def __init__(self, run: RunSettings, calls: Calls) -> None:
+        super().__init__(run)
+        self._calls = calls
+        self._memories = (calls,)
+
+    def observe(self, batch: RoundBatch, rows: RoundRows) -> None:
+        """Open a round."""
+        self._calls.begin(batch.clients)
+
+
+class TorchJdGram(TorchJd, GramMethod):
     """step = eta * weights @ rows, weights of the K x K Gramian in float64.
 
     Deviations: none from torchjd; its defaults stand. Its UPGrad and DualProj divide the Gramian by its trace, add
     1e-4 to the diagonal, and take equal weights where the trace is below 1e-4.
     """
-
-    def __init__(self, run: RunSettings, calls: Calls) -> None:
-        super().__init__(run)
-        self._calls = calls
-
-    def observe(self, batch: RoundBatch, rows: RoundRows) -> None:
-        """Open a round."""
-        self._calls.begin(batch.clients)
 
     def weights(self, batch: RoundBatch) -> Combination:
         """eta * torchjd's weights; 0 with status `not-finite` where it gives none."""
@@ -109,25 +111,9 @@ class TorchJdGram(GramMethod):
             return Combination(np.zeros(weights.size), status=NOT_FINITE)
         return Combination(self._row_lr * weights)
 
-    def export_state(self) -> dict[str, NDArray[np.generic]]:
-        """The aggregator's memory, if it has one."""
-        return self._calls.export()
 
-    def restore_state(self, state: State) -> None:
-        """Take up what `export_state` gave."""
-        self._calls.restore(state)
-
-
-class TorchJdRows(VectorMethod):
+class TorchJdRows(TorchJd, VectorMethod):
     """step = eta * aggregator(rows), on the stacked rows [K, D] in their own dtype: a copy of all rows."""
-
-    def __init__(self, run: RunSettings, calls: Calls) -> None:
-        super().__init__(run)
-        self._calls = calls
-
-    def observe(self, batch: RoundBatch, rows: RoundRows) -> None:
-        """Open a round."""
-        self._calls.begin(batch.clients)
 
     def step(self, batch: RoundBatch, rows: RoundRows) -> Tensor:
         """eta * what torchjd makes of the rows [D]."""
@@ -144,29 +130,13 @@ class TorchJdRows(VectorMethod):
         rows.basis.put(rows.basis.capacity - 1, np.zeros(rows.basis.dim))
         return replace(combination, weights=np.zeros(rows.basis.capacity), status=NOT_FINITE)
 
-    def export_state(self) -> dict[str, NDArray[np.generic]]:
-        """The aggregator's memory, if it has one."""
-        return self._calls.export()
-
-    def restore_state(self, state: State) -> None:
-        """Take up what `export_state` gave."""
-        self._calls.restore(state)
-
 
 class Calls:
     """Calls to an aggregator: seeded by the round, and repeatable within it.
 
     An aggregator with a memory is asked as it stood before the round; what it remembers of the call counts from the
-    next round on. Its memory is by position, so it is forgotten when other clients take part.
-
-    Parameters
-    ----------
-    method : str
-        For messages.
-    aggregator, part : Any
-        The aggregator, and that part of it that is called: itself, or its weighting.
-    seed : int
-        Of the run.
+    next round on. Its memory is by position, so it is forgotten when other clients take part. `part` is what is called:
+    the aggregator itself, or its weighting.
     """
 
     def __init__(self, method: str, aggregator: Any, part: Any, seed: int) -> None:
@@ -201,16 +171,13 @@ class Calls:
         self._after, self._shape = pair, tuple(values.shape)
         return torch.as_tensor(made)
 
-    def export(self) -> dict[str, NDArray[np.generic]]:
-        """The memory: tensors and whole numbers of the modules, and what they were made for."""
+    def export_state(self) -> dict[str, NDArray[np.generic]]:
+        """The memory, if there is one: tensors and whole numbers of the modules, and what they were made for."""
         if not self._stateful or not self._shape:
             return {}
         from torch import Tensor
 
-        state: dict[str, NDArray[np.generic]] = {
-            "clients": np.array(self._clients),
-            "shape": np.array(self._shape),
-        }
+        state: dict[str, NDArray[np.generic]] = {"clients": np.array(self._clients), "shape": np.array(self._shape)}
         for path, module in self._after[0].named_modules():
             for name, value in (*module.named_buffers(recurse=False), *vars(module).items()):
                 if isinstance(value, Tensor):
@@ -219,8 +186,8 @@ class Calls:
                     state[f"{path}/{name}"] = np.array(value)
         return state
 
-    def restore(self, state: State) -> None:
-        """Inverse of `export`; a call on values of the same shape prepares the modules."""
+    def restore_state(self, state: State) -> None:
+        """Inverse of `export_state`; a call on values of the same shape prepares the modules."""
         if "shape" not in state:
             return
         import torch

@@ -12,7 +12,7 @@ import numpy as np
 
 from dqnfed_flwr.methods._base import GramMethod
 from dqnfed_flwr.schema.group import Group, own
-from dqnfed_flwr.schema.run import Profile, RunSettings
+from dqnfed_flwr.schema.run import Profile
 from dqnfed_flwr.types import Combination, RoundBatch
 
 
@@ -38,17 +38,13 @@ class VRed(GramMethod):
     group: type[VRedSettings] | type[SemiVRedSettings] = VRedSettings
     upper = False
 
-    def __init__(self, run: RunSettings) -> None:
-        super().__init__(run)
-        self._beta = run.group_of(self.group).beta
-
     def weights(self, batch: RoundBatch) -> Combination:
         """eta p_k (1 + 2 beta (e_k - mean e)), and how many of them are negative."""
         shares = batch.shares
         excess = batch.losses - float(shares @ batch.losses)
         if self.upper:
             excess = np.maximum(excess, 0.0)
-        weights = shares * (1 + 2 * self._beta * (excess - float(shares @ excess)))
+        weights = shares * (1 + 2 * self._run.group_of(self.group).beta * (excess - float(shares @ excess)))
         return Combination(self._row_lr * weights, notes={"negative_weights": float((weights < 0).sum())})
 
 
@@ -60,16 +56,6 @@ class SemiVRed(VRed):
 
 
 METHODS = (
-    Profile(
-        name="vred",
-        title="VRed",
-        settings=VRedSettings,
-        build=VRed,
-    ),
-    Profile(
-        name="semi-vred",
-        title="Semi-VRed",
-        settings=SemiVRedSettings,
-        build=SemiVRed,
-    ),
+    Profile(name="vred", title="VRed", settings=VRedSettings, build=VRed),
+    Profile(name="semi-vred", title="Semi-VRed", settings=SemiVRedSettings, build=SemiVRed),
 )

@@ -23,7 +23,6 @@ Reads = Callable[[Any], bool]
 
 def always(settings: Any) -> bool:
     """Read in every run."""
-    del settings
     return True
 
 

@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, field_validator
 
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.schema.group import Group, Numbers, Reads, setting
-from dqnfed_flwr.schema.work import LocalWork
+from dqnfed_flwr.schema.work import WorkProfile
 
 StepRuleName = Literal["auto", "newton", "fixed", "clipped", "probed", "search"]
 PartitionName = Literal["iid", "shards", "dirichlet", "pathological", "one-class", "groups", "file"]
@@ -28,7 +28,7 @@ def _dealt(partition: str) -> Reads:
     return lambda settings: settings.partition == partition or bool(_FUNCTION.fullmatch(settings.data))
 
 
-def _worked(wanted: Callable[[LocalWork], bool]) -> Reads:
+def _worked(wanted: Callable[[WorkProfile], bool]) -> Reads:
     """Where some local work of the run is of that kind."""
     return lambda settings: any(wanted(work) for work in settings.works)
 
@@ -36,6 +36,10 @@ def _worked(wanted: Callable[[LocalWork], bool]) -> Reads:
 def _ruled(rule: str) -> Reads:
     """With this step rule."""
     return lambda settings: settings.rule == rule
+
+
+_probed = partial(_training, read=_ruled("probed"))
+_of_sgd = partial(_training, read=_worked(lambda work: work.passes))
 
 
 def _noisy(settings: Any) -> bool:
@@ -157,9 +161,7 @@ class LocalSettings(Group):
 
     work: LocalWorkName = _training("auto", "gradient, epochs of SGD, or L-BFGS passes; auto asks the method")
     epochs: int = _training(1, "local passes E", read=_worked(lambda work: work.passes or work.epochs), ge=1)
-    batch_size: int = _training(
-        0, "mini-batch of local SGD, 0 for the full batch", read=_worked(lambda work: work.passes), ge=0
-    )
+    batch_size: int = _of_sgd(0, "mini-batch of local SGD, 0 for the full batch", ge=0)
     gradient_batch: int = _training(
         0,
         "samples drawn for a gradient (work gradient and lbfgs), 0 for all; probed needs all",
@@ -167,13 +169,9 @@ class LocalSettings(Group):
         ge=0,
     )
     lr: float = _training(0.1, "local learning rate; also the rate's scale when no curvature is known", gt=0)
-    momentum: float = _training(0.0, "of local SGD", read=_worked(lambda work: work.passes), ge=0, lt=1)
-    decay: float = _training(
-        1.0, "the rate of local SGD in round t is lr * decay^(t-1)", read=_worked(lambda work: work.passes), gt=0, le=1
-    )
-    proximal: float = _training(
-        0.0, "mu, pull of local SGD back to the received model (FedProx)", read=_worked(lambda work: work.passes), ge=0
-    )
+    momentum: float = _of_sgd(0.0, "of local SGD", ge=0, lt=1)
+    decay: float = _of_sgd(1.0, "the rate of local SGD in round t is lr * decay^(t-1)", gt=0, le=1)
+    proximal: float = _of_sgd(0.0, "mu, pull of local SGD back to the received model (FedProx)", ge=0)
     gradient: Literal["final", "pseudo"] = _training(
         "final",
         "after E L-BFGS passes: gradient at the end, or the displacement over the local rate",
@@ -217,14 +215,13 @@ class StepSettings(Group):
     lr: float = _training(1.0, "eta of the rule fixed", read=_ruled("fixed"), gt=0)
     decay: float = _training(1.0, "eta_t = lr * decay^(t-1) (fixed)", read=_ruled("fixed"), gt=0, le=1)
     radius: float = _training(1.0, "longest step |theta^{t+1} - theta^t| (clipped)", read=_ruled("clipped"), gt=0)
-    armijo: float = _training(1e-4, "beta of the acceptance test (probed)", read=_ruled("probed"), ge=0, lt=1)
-    start: float = _training(1.0, "first factor alpha (probed)", read=_ruled("probed"), gt=0)
-    max_factor: float = _training(1024.0, "largest factor alpha (probed)", read=_ruled("probed"), gt=0)
-    max_fall: float = _training(
+    armijo: float = _probed(1e-4, "beta of the acceptance test (probed)", ge=0, lt=1)
+    start: float = _probed(1.0, "first factor alpha (probed)", gt=0)
+    max_factor: float = _probed(1024.0, "largest factor alpha (probed)", gt=0)
+    max_fall: float = _probed(
         0.0,
         "largest share of the participants' mean loss that the step may promise to take; 0 chooses: "
         f"{MAX_FALL_EACH} for each participant where clients are sampled, else any (probed)",
-        read=_ruled("probed"),
         ge=0,
     )
     min_move: float = _training(
@@ -233,9 +230,7 @@ class StepSettings(Group):
         read=lambda settings: settings.rule == "probed" or settings.step.on_stationary == "relax",
         gt=0,
     )
-    halvings: int = _training(
-        6, "rungs below the candidate in one exchange (probed)", read=_ruled("probed"), ge=1, le=40
-    )
+    halvings: int = _probed(6, "rungs below the candidate in one exchange (probed)", ge=1, le=40)
     ladder: Literal["auto", "always", "after-miss"] = _protocol(
         "auto",
         "when clients are sent the step, to find the rung that suits them: with every candidate, or, for less traffic "
@@ -244,11 +239,10 @@ class StepSettings(Group):
         on_resume=True,
         read=_ruled("probed"),
     )
-    grow_every: int = _training(
+    grow_every: int = _probed(
         3,
         "probe twice the factor every so many rounds, and in each after a miss that cost more than a halving; 0 never "
         "(probed)",
-        read=_ruled("probed"),
         ge=0,
     )
     on_stationary: Literal["stop", "stay", "relax"] = _training(
@@ -269,17 +263,15 @@ def _as_text(value: Any) -> Any:
 class GuaranteeSettings(Group):
     """What is promised to the clients, and against how many of them; see `docs/admission.md`."""
 
-    entitlement: Annotated[str, BeforeValidator(_as_text)] = _training(
+    entitlement: Annotated[str, BeforeValidator(_as_text)] = _probed(
         "50%",
         "loss below which a client counts as served and may rise, but not above: a share of the round's "
         "typical loss, such as 50%, or a loss, such as 0.1; 0 lets no loss rise at all, as in the paper",
-        read=_ruled("probed"),
     )
-    tolerate: float = _training(
+    tolerate: float = _probed(
         0.0,
         "f, clients of those asked in a round that may lie: a number, or below 1 a share of them; so many "
         "can be overruled for a round, and are named",
-        read=_ruled("probed"),
         ge=0,
     )
     voters: float = _training(

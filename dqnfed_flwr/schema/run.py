@@ -28,7 +28,7 @@ from dqnfed_flwr.schema.groups import (
     StepRuleName,
     StepSettings,
 )
-from dqnfed_flwr.schema.work import GENERAL, GRADIENT, LBFGS, SGD, LocalWork
+from dqnfed_flwr.schema.work import GENERAL, GRADIENT, LBFGS, SGD, WorkProfile
 
 Rule = Literal["newton", "fixed", "clipped", "probed", "search"]
 FREE: tuple[Rule, ...] = ("newton", "fixed", "clipped", "probed")
@@ -39,16 +39,6 @@ GRADIENTS_FIRST = (GRADIENT, SGD, LBFGS)
 G = TypeVar("G", bound=Group)
 _data, _model, _training = (partial(setting, about=about) for about in ("data", "model", "training"))
 _protocol, _silent = partial(setting, about="protocol"), partial(setting, changes="nothing", on_resume=True)
-
-
-def _never(run: RunSettings) -> bool:
-    del run
-    return False
-
-
-def _no_faults(run: RunSettings) -> Iterator[str]:
-    del run
-    return iter(())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,12 +53,10 @@ class Profile:
         Makes a fresh `methods._base.Method` for a run.
     settings : type[Group] | None
         Its group of settings; the group's key is `group`, or the name.
-    works : tuple[LocalWork, ...]
+    works : tuple[WorkProfile, ...]
         Local work that it can be fed with, the paper's first.
     rules : tuple[Rule, ...]
         Step rules that make sense, the paper's first.
-    everybody : bool
-        Whether it needs every client in every round.
     variant : Callable[[RunSettings], str] | None
         The title with the form that a run has it in.
     faults : Callable[[RunSettings], Iterator[str]]
@@ -90,14 +78,13 @@ class Profile:
     build: Callable[[RunSettings], Any]
     settings: type[Group] | None = None
     group: str = ""
-    works: tuple[LocalWork, ...] = ANY_WORK
+    works: tuple[WorkProfile, ...] = ANY_WORK
     rules: tuple[Rule, ...] = FREE
-    everybody: bool = False
     variant: Callable[[RunSettings], str] | None = None
-    faults: Callable[[RunSettings], Iterator[str]] = _no_faults
-    reads_curvature: Callable[[RunSettings], bool] = _never
+    faults: Callable[[RunSettings], Iterator[str]] = lambda run: iter(())
+    reads_curvature: Callable[[RunSettings], bool] = lambda run: False
     wants_step: bool = False
-    wants_update: Callable[[RunSettings], bool] = _never
+    wants_update: Callable[[RunSettings], bool] = lambda run: False
     last: str = ""
     rounds_before_last: Callable[[RunSettings], int] = lambda run: 0
 
@@ -204,22 +191,17 @@ class RunSettings(Group):
         return self.model_copy(update={"method": getattr(self.group_of(profile.settings), profile.last)})
 
     @property
-    def work(self) -> LocalWork:
+    def work(self) -> WorkProfile:
         """The local work, with `auto` resolved to the method's default; a method with stages leaves it to the last."""
         name = "auto" if self.profile.last else self.local.work
         first = self.profile.works[0]
         return first if name == "auto" else next((w for w in self.profile.works if w.name == name), GENERAL[name])
 
     @property
-    def works(self) -> tuple[LocalWork, ...]:
+    def works(self) -> tuple[WorkProfile, ...]:
         """All local work of the run: that of the method, of its last stage, and passes whose displacement is sent."""
         last = self.stage_settings
         return (self.work, last.work, *((SGD,) if self.wants_update else ()))
-
-    @property
-    def local_work(self) -> str:
-        """The name of `work`."""
-        return self.work.name
 
     @property
     def rule(self) -> Rule:

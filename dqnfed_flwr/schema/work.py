@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class LocalWork:
+class WorkProfile:
     """One kind of local work.
 
     Attributes
@@ -37,8 +37,8 @@ class LocalWork:
     twice: bool = False
 
 
-GRADIENT = LocalWork("gradient", "dqnfed_flwr.client.work.plain:GradientWork", gradient_row=True, scaled_row=True)
-LBFGS = LocalWork("lbfgs", "dqnfed_flwr.client.work.plain:LbfgsWork", epochs=True, gradient_row=True, scaled_row=True)
-SGD = LocalWork("sgd", "dqnfed_flwr.client.work.plain:SgdWork", passes=True)
+GRADIENT = WorkProfile("gradient", "dqnfed_flwr.client.work.plain:GradientWork", gradient_row=True, scaled_row=True)
+LBFGS = WorkProfile("lbfgs", "dqnfed_flwr.client.work.plain:LbfgsWork", epochs=True, gradient_row=True, scaled_row=True)
+SGD = WorkProfile("sgd", "dqnfed_flwr.client.work.plain:SgdWork", passes=True)
 GENERAL = {work.name: work for work in (GRADIENT, LBFGS, SGD)}
 """The work that any method may be fed with."""

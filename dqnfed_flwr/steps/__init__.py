@@ -12,7 +12,6 @@ from dqnfed_flwr.config import Settings
 from dqnfed_flwr.methods.fedmdfg import FedMdfgSettings
 from dqnfed_flwr.steps.probed import Probed
 from dqnfed_flwr.steps.rules import (
-    SMALLEST_FACTOR,
     Clipped,
     Fixed,
     Ladder,
@@ -26,22 +25,7 @@ from dqnfed_flwr.steps.rules import (
 )
 from dqnfed_flwr.steps.search import Search
 
-__all__ = [
-    "SMALLEST_FACTOR",
-    "Clipped",
-    "Fixed",
-    "Ladder",
-    "Newton",
-    "Probed",
-    "Search",
-    "Staged",
-    "StepRule",
-    "StepScale",
-    "Verdict",
-    "hardly_moves",
-    "make_rule",
-    "mean_loss_falls",
-]
+__all__ = ["Ladder", "StepRule", "StepScale", "Verdict", "hardly_moves", "make_rule", "mean_loss_falls"]
 
 
 def make_rule(settings: Settings) -> StepRule:

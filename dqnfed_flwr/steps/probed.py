@@ -34,23 +34,18 @@ class Probed(StepRule):
 
     With a finite `max_fall` c no candidate is larger than c sum_k f_k / sum_k (g_k . step): to first order, the
     participants' mean loss falls by no more than the share c. Where few take part the test says nothing about the
-    others, and without a bound the step goes as far as those few losses fall. Of the mean, because one loss that is
-    nearly 0 shall not hold everybody. The bound holds for its round alone: a factor that nothing else held back is the
-    next round's candidate again. It is never below the smallest move worth trying, `min_move`.
+    others, and without a bound the step goes as far as those few losses fall. It is the mean that counts, because one
+    loss that is nearly 0 must not shorten the step for all. The bound holds for its round alone: a factor that nothing
+    else held back is the next round's candidate again. It is never below the smallest move worth trying, `min_move`.
 
-    Rounds in which somebody has a vote because he was overruled the last time (`StepScale.contested`) have factors of
-    their own: what a liar asks for there slows down nobody in other rounds.
+    Rounds in which a client has a vote because it was overruled the last time (`StepScale.contested`) have factors of
+    their own: what a liar asks for there does not slow down other rounds.
 
     With the ladder `after-miss`, and with `auto` after round 1 where the model has `LARGE` parameters or more, the
     first candidate goes out by itself, and a miss halves it unseen. From then on its rungs are asked for, so that a
     client which refuses them all is found out as before.
 
-    Parameters
-    ----------
-    settings : StepSettings
-        All but `max_fall`.
-    max_fall : Callable[[int], float]
-        c for so many participants, `Settings.max_fall`; infinite for no bound.
+    `max_fall` is c for so many participants (`Settings.max_fall`), infinite for no bound.
     """
 
     def __init__(self, settings: StepSettings, *, max_fall: Callable[[int], float] = lambda _: math.inf) -> None:
@@ -94,7 +89,7 @@ class Probed(StepRule):
         return most if math.isinf(most) else max(most, smallest_factor(scale, self._settings.min_move))
 
     def _at_once(self, scale: StepScale) -> bool:
-        """Whether the rungs are asked for with the first candidate; in round 1 nobody knows what factor will do."""
+        """Whether the rungs are asked for with the first candidate; in round 1 no factor is known to do."""
         if self._settings.ladder == "auto":
             return scale.dim < LARGE or scale.round == 1
         return self._settings.ladder == "always"

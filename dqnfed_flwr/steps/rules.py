@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dqnfed_flwr.config import StepSettings
+from dqnfed_flwr.methods._base import under
 from dqnfed_flwr.types import Probe, SearchHints
 
 SMALLEST_FACTOR = 2.0**-60
@@ -36,7 +37,7 @@ class StepScale:
     dim : int
         D, of the model; 0 where that is not known.
     contested : bool
-        Whether a client that was overruled the last time has a vote on it, which nobody can take away.
+        Whether a client that was overruled the last time has a vote on it, which cannot be overruled again.
     doubters : int
         Clients whose doubts about a larger factor do not keep it from being tried: as many as may lie.
     """
@@ -111,7 +112,6 @@ class StepRule(ABC):
 
         `probes` are those of the participants that answered, by client; at least one. `scale` is as for `propose`.
         """
-        del probes, scale
         return Verdict(accepted=True, factor=ladder.factor)
 
     def retry(self, factor: float) -> Ladder:
@@ -132,7 +132,6 @@ class Newton(StepRule):
 
     def propose(self, scale: StepScale) -> Ladder:
         """Factor 1."""
-        del scale
         return Ladder(1.0)
 
 
@@ -188,8 +187,7 @@ class Staged(StepRule):
     def restore_state(self, state: Mapping[str, float]) -> None:
         """Take up the state of both."""
         for part, rule in self._parts.items():
-            kept = {key.partition(".")[2]: value for key, value in state.items() if key.startswith(f"{part}.")}
-            rule.restore_state(kept)
+            rule.restore_state(under(f"{part}.", state))
 
     def _of(self, scale: StepScale) -> StepRule:
         return self._parts["first" if scale.round <= self._switch else "last"]

@@ -17,7 +17,7 @@ from dqnfed_flwr.types import Float64Array, Probe, ladder_rungs
 
 
 class Search(StepRule):
-    """The largest rung that suits everybody, from 2^s by halves down to 2^-s / sigma.
+    """The largest rung that suits all participants, from 2^s by halves down to 2^-s / sigma.
 
     A rung suits where every participant's loss fell by the Armijo amount, f_k(a) <= f_k(0) - beta a (g_k . step), and,
     while the method pursues fairness, the angle between the losses and equal ones fell. If none does: the largest rung
@@ -29,11 +29,6 @@ class Search(StepRule):
 
     Deviations from published code: the Armijo term has its sign (there a small rise passes), and the angle before the
     step is taken with the norm of the losses (there their sum).
-
-    Parameters
-    ----------
-    settings : FedMdfgSettings
-        s and beta.
     """
 
     def __init__(self, settings: FedMdfgSettings) -> None:
@@ -73,13 +68,7 @@ class Search(StepRule):
 
 
 def choose_rung(
-    rungs: Float64Array,
-    losses: Float64Array,
-    before: Float64Array,
-    slopes: Float64Array,
-    *,
-    beta: float,
-    fair: bool,
+    rungs: Float64Array, losses: Float64Array, before: Float64Array, slopes: Float64Array, *, beta: float, fair: bool
 ) -> int | None:
     """Index of the rung that the search ends at; None if the losses are finite at none.
 

@@ -134,7 +134,7 @@ class Checkpointer:
         provenance = provenance.continuing(record)
         state = self._restored(store, record, arrays)
         if dropped := reopen(state, self._settings):
-            self._method.settle(dropped.step, 0.0)
+            self._method.step_taken(dropped.step, 0.0)
         log(INFO, "Resumed after round %d", state.round)
         if "last" not in record and not state.pending and state.round and training_needs_step(self._settings):
             log(WARNING, "The checkpoint is of an earlier version, without the last step: the next round has none")

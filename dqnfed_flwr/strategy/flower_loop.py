@@ -94,7 +94,7 @@ class FlowerRound:
         norm = float(theta.norm())
         batch, solved = solve_replies(self._method, collected, hearing, self._state.round + 1, norm)
         factor = self._rule.propose(solved.scale(norm, batch.round)).factor
-        self._method.settle(solved.step, factor)
+        self._method.step_taken(solved.step, factor)
         self.last = Move(solved.step, factor) if factor else None
         model = line_point(theta, solved.step, 0.0, factor)
         figures = {"loss": float(batch.shares @ batch.losses), "factor": factor, "discarded": self._discarded}

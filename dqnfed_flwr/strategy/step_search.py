@@ -173,7 +173,7 @@ class StepSearch:
     def _take(self, pending: PendingStep, factor: float, schedule: Schedule, collected: Collected) -> None:
         """The candidate is the model."""
         self._state.accept(keep_move=training_needs_step(self._settings))
-        self._method.settle(pending.step, factor)
+        self._method.step_taken(pending.step, factor)
         losses = {client: probe.loss for client, probe in collected.probes.items()}
         late = [drop for client, drop in collected.dropped.items() if client not in schedule.train]
         status = "relaxed" if pending.relaxed else pending.combination.status
@@ -237,7 +237,7 @@ class StepSearch:
 
     def _give_up(self, pending: PendingStep, status: str) -> None:
         """The round ends with the model that it began with."""
-        self._method.settle(pending.step, 0.0)
+        self._method.step_taken(pending.step, 0.0)
         self._finish(pending, 0.0, pending.losses, status, {}, [])
 
     def _finish(

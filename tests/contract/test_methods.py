@@ -177,7 +177,7 @@ def test_a_method_restored_goes_on_with_the_same_bits(case: str, seed: int, roun
     straight = fresh(case)
     for number in range(1, rounds + 1):
         solved = decide(straight, 1 + 0.3 * random_set(rng, 4, 12), number=number)
-        straight.settle(solved.step, 0.5)
+        straight.step_taken(solved.step, 0.5)
     restored = fresh(case)
     restored.restore_state({name: np.array(value) for name, value in straight.export_state().items()})
     for number in range(rounds + 1, rounds + 3):
@@ -185,5 +185,5 @@ def test_a_method_restored_goes_on_with_the_same_bits(case: str, seed: int, roun
         one, other = decide(straight, grads, number=number), decide(restored, grads, number=number)
         assert np.array_equal(one.combination.weights, other.combination.weights)
         assert np.array_equal(one.step.numpy(), other.step.numpy())
-        straight.settle(one.step, 0.25)
-        restored.settle(other.step, 0.25)
+        straight.step_taken(one.step, 0.25)
+        restored.step_taken(other.step, 0.25)

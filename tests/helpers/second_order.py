@@ -103,7 +103,7 @@ class Rounds:
         for _ in range(rounds):
             solved = self.decide(self.replies(present))
             self.theta, self.step = self.theta - solved.step.numpy(), solved.step.numpy()
-            self.method.settle(solved.step, 1.0)
+            self.method.step_taken(solved.step, 1.0)
         return solved
 
     def decide(self, replies: dict[int, ClientReply]) -> Solved:

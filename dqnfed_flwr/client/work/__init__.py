@@ -1,14 +1,120 @@
 """Local work: from the model received to the row that a client sends. The work of one method lies in its folder."""
 
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib import import_module
+from typing import Any
 
-from dqnfed_flwr.client.work._base import Bench, LocalWork, Occasion, Product
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
-__all__ = ["Bench", "LocalWork", "Occasion", "Product", "make_work"]
+from dqnfed_flwr.client.curvature import Curvature, Point, Rate
+from dqnfed_flwr.client.gradients import LocalLoss
+from dqnfed_flwr.client.memory import RoundMemory
+from dqnfed_flwr.client.work.passes import RngKey, mini_batch
+from dqnfed_flwr.config import Settings
+from dqnfed_flwr.methods._base import under
+from dqnfed_flwr.params import Line
+from dqnfed_flwr.types import ClientTask
+
+MEMORY = "work/"
 
 
-def make_work(bench: Bench) -> LocalWork:
+@dataclass(frozen=True, slots=True)
+class ClientContext:
+    """What local work is done with: `loss` is f_k, `curvature` gives the rate, `memory` is kept for the method."""
+
+    settings: Settings
+    loss: LocalLoss
+    curvature: Curvature
+    memory: RoundMemory
+
+
+@dataclass(frozen=True, slots=True)
+class LocalRequest:
+    """The task, the key of its random draws, and the models that the message brings."""
+
+    task: ClientTask
+    key: RngKey
+    line: Line
+
+
+@dataclass(frozen=True, slots=True)
+class LocalResult:
+    """The client's row [D] and rate d~_k, with the `vectors` and `figures` that the method's `extras` ask for."""
+
+    row: Tensor
+    rate: Rate
+    vectors: Mapping[str, Tensor] = field(default_factory=dict)
+    figures: Mapping[str, float] = field(default_factory=dict)
+
+
+class LocalWork(ABC):
+    """One kind of local work; a client has one object of it for its life."""
+
+    def __init__(self, context: ClientContext) -> None:
+        self._settings, self._loss = context.settings, context.loss
+        self._curvature, self._memory = context.curvature, context.memory
+
+    def visit(self, request: LocalRequest) -> Point:
+        """Loss over all samples at the received model, and the gradient, of the round's mini-batch if there is one."""
+        settings, theta = self._settings, request.line.theta
+        rows = mini_batch(self._loss, settings.local.gradient_batch, request.key)
+        loss, gradient = self._loss.loss_and_gradient(theta, rows)
+        if rows is not None:
+            loss = self._loss.loss(theta)
+        recomputes = settings.curvature.kind == "secant" and settings.curvature.previous == "recomputed"
+        wanted = recomputes and settings.reads_curvature
+        previous = request.line.at(0.0) if wanted and request.line.known else None
+        return Point(request.task.exchange, theta, gradient, loss, previous, rows)
+
+    @abstractmethod
+    def perform(self, request: LocalRequest, point: Point) -> LocalResult:
+        """The client's row, from what `visit` saw. The model's buffers may change."""
+
+    def evaluated(self, request: LocalRequest) -> Tensor:
+        """The model [D] whose accuracy is reported; it stands as it did before the round of `request`.
+
+        Its buffers, if it has its own, may be put into place: those received come back after the evaluation.
+        """
+        return request.line.theta
+
+    def plain_rate(self, row: Tensor) -> Rate:
+        """lr |row|^2, where there is no curvature."""
+        return self._curvature.rate(row, float("nan"), 0, 0)
+
+    def export(self) -> dict[str, NDArray[Any]]:
+        """The client's memory as named arrays."""
+        kept = {MEMORY + name: values for name, values in self._memory.export().items()}
+        return {**self._curvature.state.export(), **kept}
+
+    def load(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Inverse of `export`.
+
+        Raises
+        ------
+        ShapeError
+            If it is the state of another model.
+        """
+        self._curvature.state.load({name: v for name, v in state.items() if not name.startswith(MEMORY)})
+        self._memory.load(under(MEMORY, state))
+
+
+class BlindWork(LocalWork):
+    """Local passes that need no gradient over all samples first: `visit` gives the loss alone."""
+
+    def visit(self, request: LocalRequest) -> Point:
+        """Loss over all samples at the received model; the gradient is empty."""
+        theta = request.line.theta
+        return Point(request.task.exchange, theta, torch.empty(0), self._loss.loss(theta))
+
+
+def make_work(context: ClientContext) -> LocalWork:
     """A fresh object of the work that the settings name."""
-    module, _, name = bench.settings.work.source.partition(":")
-    work: LocalWork = getattr(import_module(module), name)(bench)
+    module, _, name = context.settings.work.source.partition(":")
+    work: LocalWork = getattr(import_module(module), name)(context)
     return work

@@ -15,18 +15,10 @@ ROUNDING = 100
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """What conjugate gradients found.
+    """What conjugate gradients found: x as `vector` [D], after so many `iterations`, each with a product.
 
-    Attributes
-    ----------
-    vector : Tensor
-        x [D]; zero where the first direction already had no positive curvature.
-    iterations : int
-        Products taken.
-    negative : bool
-        Whether the solve ended at a direction of curvature <= 0; `vector` is the iterate before it.
-    residual : float
-        |A x - b| / |b|; 0 for b = 0.
+    A `negative` solve ended at a direction of curvature <= 0; x is the iterate before it, 0 where that was the first
+    one. The residual is |A x - b| / |b|, 0 for b = 0.
     """
 
     vector: Tensor
@@ -38,21 +30,13 @@ class Solution:
 def conjugate_gradients(
     product: Callable[[Tensor], Tensor], right: Tensor, *, iterations: int, tolerance: float = 0.0
 ) -> Solution:
-    """Solve A x = `right` for a symmetric A that is given by its products.
+    """Solve A x = b for a symmetric A that is given by its `product` with a vector [D]; b is `right` [D].
 
     Hestenes and Stiefel 1952, from x = 0, truncated at the first direction p with p . A p <= 0 (Nocedal and Wright,
-    Numerical Optimization, algorithm 7.1). Each iterate x has x . right > 0.
+    Numerical Optimization, algorithm 7.1). Each iterate x has x . b > 0. Inner products are summed in float64.
 
-    Parameters
-    ----------
-    product : Callable[[Tensor], Tensor]
-        A times a vector [D].
-    right : Tensor
-        b [D], float32 or float64; inner products are summed in float64.
-    iterations : int
-        Most products to take.
-    tolerance : float
-        The solve ends when |A x - b| <= tolerance |b|: the inexact Newton steps of Dembo, Eisenstat and Steihaug 1982.
+    The solve ends after so many `iterations`, or when |A x - b| <= tolerance |b|: the inexact Newton steps of Dembo,
+    Eisenstat and Steihaug 1982.
     """
     x, residual = torch.zeros_like(right), right.clone()
     start = squared = _dot(residual, residual)

@@ -24,14 +24,8 @@ class GaussNewton:
 
     What does not depend on the vector, a forward pass and a backward pass that can be differentiated, is computed once,
     where the samples fit into one chunk, and again for each product where they do not, so that no more than one chunk's
-    activations are held at a time.
-
-    Parameters
-    ----------
-    loss : LocalLoss
-        f_k, its ridge included; its model stays at `theta` until the last product.
-    theta, rows
-        As in `LocalLoss.loss_and_gradient`.
+    activations are held at a time. The ridge of f_k is included. The model of `loss` stays at `theta` until the last
+    product.
     """
 
     def __init__(self, loss: LocalLoss, theta: Tensor, rows: Tensor | None = None) -> None:
@@ -98,17 +92,8 @@ def gauss_newton_diagonal(loss: LocalLoss, theta: Tensor, generator: np.random.G
 
     With S S^T the Hessian of the cross-entropy in a sample's logits z and v random signs, the expectation of
     (d/d theta sum_n (S_n v_n) . z_n)^2 is that diagonal: products of different samples and classes vanish in the mean
-    (Hutchinson's argument). For a model that is linear in theta it is the diagonal of the Hessian.
-
-    Parameters
-    ----------
-    loss, theta
-        As in `dense_hessian`; all samples count.
-    generator : np.random.Generator
-        Draws the signs.
-    probes : int
-        Independent estimates that are averaged; the relative standard deviation of an entry is about
-        sqrt(2 / probes).
+    (Hutchinson's argument). For a model that is linear in theta it is the diagonal of the Hessian. All samples count.
+    So many `probes` are averaged; the relative standard deviation of an entry is about sqrt(2 / probes).
     """
     loss.model.place(theta)
     total = torch.zeros_like(theta)
@@ -135,16 +120,9 @@ def curvature_product(
 def frobenius_norm(
     product: Callable[[Tensor], Tensor], like: Tensor, generator: np.random.Generator, probes: int
 ) -> float:
-    """An estimate of |A|_F from products with vectors v of random signs: E |A v|^2 = |A|_F^2.
+    """An estimate of |A|_F from products with so many vectors v of random signs: E |A v|^2 = |A|_F^2.
 
-    Parameters
-    ----------
-    product : Callable[[Tensor], Tensor]
-        A times a vector.
-    like : Tensor
-        [D], for size, dtype and device.
-    generator, probes
-        Where the signs come from, and how many vectors are tried.
+    The vectors have size, dtype and device of `like` [D].
     """
     squared = 0.0
     for _ in range(probes):

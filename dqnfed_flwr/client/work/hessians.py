@@ -22,16 +22,9 @@ BATCH = 64
 
 
 def dense_hessian(loss: LocalLoss, theta: Tensor, rows: Tensor | None = None) -> Tensor:
-    """The Hessian of f_k at `theta` [D, D], symmetric to the last bit.
+    """The Hessian of f_k at `theta` [D, D], symmetric to the last bit, the ridge of f_k included once.
 
-    Parameters
-    ----------
-    loss : LocalLoss
-        f_k, its ridge included once.
-    theta : Tensor
-        [D].
-    rows : Tensor | None
-        int64 [b], the mini-batch; None for all samples.
+    `rows` is the mini-batch, int64 [b]; None for all samples.
 
     Raises
     ------
@@ -77,22 +70,11 @@ def _in_batches(loss: LocalLoss, identity: Tensor, rows: Tensor | None) -> Tenso
 
 
 def head_hessian(loss: LocalLoss, theta: Tensor, *, by_class: bool, rows: Tensor | None = None) -> Tensor:
-    """The Hessian of f_k with respect to the last layer alone, at `theta` [D].
+    """The Hessian of f_k with respect to the last layer alone, at `theta` [D]: [1, C m, C m].
 
     With features h (1 appended where a bias is trained) and class probabilities p, it is the mean of
-    (diag p - p p^T) x (h h^T), plus the ridge. Values are in the order of `ParamSpec.head`: class by class.
-
-    Parameters
-    ----------
-    loss, theta, rows
-        As in `dense_hessian`.
-    by_class : bool
-        Only the blocks of one class with itself.
-
-    Returns
-    -------
-    Tensor
-        [1, C m, C m], or [C, m, m] by class.
+    (diag p - p p^T) x (h h^T), plus the ridge. Values are in the order of `ParamSpec.head`: class by class. With
+    `by_class` only the blocks of one class with itself, [C, m, m]. `rows` are as in `dense_hessian`.
 
     Raises
     ------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -22,14 +22,8 @@ BatchLoss = Callable[[nn.Module, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """Whose turn it is; every random choice of a client is a function of this.
-
-    Attributes
-    ----------
-    seed, round, partition : int
-        Of the run, from 1, and from 0.
-    """
+class RngKey:
+    """What every random choice of a client in a round is a function of; rounds count from 1, partitions from 0."""
 
     seed: int
     round: int
@@ -41,18 +35,18 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Pull:
+class Proximal:
     """A proximal term weight/2 |theta - anchor|^2, anchor [D]."""
 
     anchor: Tensor
     weight: float
 
 
-def mini_batch(loss: LocalLoss, size: int, turn: Turn) -> Tensor | None:
+def mini_batch(loss: LocalLoss, size: int, key: RngKey) -> Tensor | None:
     """Rows int64 [size] of the mini-batch of a round, drawn without replacement; None where all samples are taken."""
     if not 0 < size < loss.num_examples:
         return None
-    rows = turn.generator(_SUBSET).choice(loss.num_examples, size, replace=False)
+    rows = key.generator(_SUBSET).choice(loss.num_examples, size, replace=False)
     return torch.from_numpy(np.sort(rows)).to(loss.model.theta.device)
 
 
@@ -60,56 +54,41 @@ def sgd(
     loss: LocalLoss,
     theta: Tensor,
     settings: LocalSettings,
-    turn: Turn,
+    key: RngKey,
     *,
-    pull: Pull | None = None,
+    proximal: Proximal | None = None,
     objective: Callable[[Tensor], Tensor] | None = None,
     batch_loss: BatchLoss | None = None,
 ) -> Tensor:
     """Run `epochs` epochs of SGD from `theta`, each over a new order of the samples.
 
     v <- momentum * v + g, theta <- theta - lr * v, from v = 0, with g the gradient of the mini-batch's mean
-    cross-entropy plus ridge * theta, plus weight * (theta - anchor) where something pulls. The rate is
+    cross-entropy plus ridge * theta, plus weight * (theta - anchor) where there is a proximal term. The rate is
     lr * decay^(round - 1). The last mini-batch of an epoch may be smaller; where the model has buffers, a single
     sample that is left over joins the mini-batch before it, for statistics need two. The model trains: its buffers
-    change, and dropout draws from the turn's own stream.
+    change, and dropout draws from the key's own stream.
 
-    Parameters
-    ----------
-    loss, theta, settings, turn
-        The client's loss, the model [D] to begin at, how to go on, and whose turn it is.
-    pull : Pull | None
-        Proximal term; None takes `settings.proximal` around `theta` (FedProx).
-    objective : Callable | None
-        Of the mean cross-entropy of a mini-batch, which is minimised in its place.
-    batch_loss : BatchLoss | None
-        In place of that cross-entropy.
-
-    Returns
-    -------
-    Tensor
-        theta - theta_k [D].
+    Without `proximal` the term is `settings.proximal` around `theta` (FedProx). A `batch_loss` takes the place of the
+    mean cross-entropy of a mini-batch, and an `objective` of it is minimised in its place. Returned is theta - theta_k
+    [D].
     """
     model = loss.model
     local = theta.clone()
     model.place(local)
     views = model.views(local)
     velocities = model.views(torch.zeros_like(local)) if settings.momentum else []
-    pull = pull or Pull(theta, settings.proximal)
-    anchors = model.views(pull.anchor) if pull.weight else []
-    rate = settings.lr * settings.decay ** (turn.round - 1)
-    with _seeded_dropout(turn, model), model.training():
-        for inputs, labels in _batches(loss, settings, turn):
+    proximal = proximal or Proximal(theta, settings.proximal)
+    anchors = model.views(proximal.anchor) if proximal.weight else []
+    rate = settings.lr * settings.decay ** (key.round - 1)
+    with _seeded_dropout(key, model), model.training():
+        for inputs, labels in _batches(loss, settings, key):
             part = (batch_loss or _mean_cross_entropy)(model.module, inputs, labels)
             part = objective(part) if objective else part
             moves = torch.autograd.grad(part, model.parameters, allow_unused=True, materialize_grads=True)
-            if loss.ridge:
-                moves = tuple(torch.add(move, view, alpha=loss.ridge) for move, view in zip(moves, views, strict=True))
-            if pull.weight:  # never in place: two parameters may share one gradient
-                moves = tuple(
-                    torch.add(move, view - anchor, alpha=pull.weight)
-                    for move, view, anchor in zip(moves, views, anchors, strict=True)
-                )
+            if loss.ridge:  # never in place: two parameters may share one gradient
+                moves = _plus(moves, loss.ridge, views)
+            if proximal.weight:
+                moves = _plus(moves, proximal.weight, (v - anchor for v, anchor in zip(views, anchors, strict=True)))
             for velocity, move in zip(velocities, moves, strict=settings.momentum > 0):
                 velocity.mul_(settings.momentum).add_(move)
             for view, move in zip(views, velocities or moves, strict=True):
@@ -129,24 +108,11 @@ def lbfgs_passes(
     (p^e = g^e while there is no pair). In the paper's count theta-hat^1 is theta^t and theta-hat^0 is theta^{t-1},
     whose pair is in `seen` where the settings ask for it.
 
-    Parameters
-    ----------
-    loss : Differentiable
-        f_k. The model's buffers stay as they are: a pair compares two models of one function.
-    curvature : Curvature
-        Builds the histories; its state is not changed.
-    point : Point
-        The received model and the gradient g^1 there; all passes use its mini-batch.
-    seen : Observation
-        Curvature known at the start.
-    settings : LocalSettings
-        E, lr, and the vector to return: `final` is g^E, `pseudo` is (theta-hat^1 - theta-hat^{E+1}) / lr, the sum of
-        the p^e. For E = 1 both are g^1.
+    All passes use the mini-batch of `point`. The model's buffers stay as they are: a pair compares two models of one
+    function. The state of `curvature` is not changed.
 
-    Returns
-    -------
-    tuple[Tensor, Rate]
-        The vector g [D], and the rate g . B_E g.
+    Returned are the vector g [D] that `settings.gradient` names, and the rate g . B_E g: `final` is g^E, `pseudo` is
+    (theta-hat^1 - theta-hat^{E+1}) / lr, the sum of the p^e. For E = 1 both are g^1.
     """
     history = curvature.history(seen.pairs)
     theta, gradient, direction = point.theta, point.gradient, point.gradient
@@ -163,14 +129,18 @@ def lbfgs_passes(
     return row, curvature.rate(row, rate, len(history), seen.rate.pairs_rejected + history.rejected)
 
 
+def _plus(moves: tuple[Tensor, ...], factor: float, others: Iterable[Tensor]) -> tuple[Tensor, ...]:
+    return tuple(torch.add(move, other, alpha=factor) for move, other in zip(moves, others, strict=True))
+
+
 def _mean_cross_entropy(module: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
     return cross_entropy(module(inputs), labels, len(labels))
 
 
-def _batches(loss: LocalLoss, settings: LocalSettings, turn: Turn) -> Iterator[tuple[Tensor, Tensor]]:
+def _batches(loss: LocalLoss, settings: LocalSettings, key: RngKey) -> Iterator[tuple[Tensor, Tensor]]:
     inputs, labels = loss.samples
     size = settings.batch_size or loss.num_examples
-    shuffle = turn.generator(_SHUFFLE)
+    shuffle = key.generator(_SHUFFLE)
     for _ in range(settings.epochs):
         order = torch.from_numpy(shuffle.permutation(loss.num_examples)).to(labels.device)
         for rows in _split(order, size, least=min(2, size) if loss.model.spec.buffers else 1):
@@ -185,8 +155,8 @@ def _split(order: Tensor, size: int, *, least: int) -> list[Tensor]:
     return parts
 
 
-def _seeded_dropout(turn: Turn, model: FlatModel) -> AbstractContextManager[None]:
-    """Draw dropout masks from the turn's own stream; a model that draws nothing needs no generator."""
+def _seeded_dropout(key: RngKey, model: FlatModel) -> AbstractContextManager[None]:
+    """Draw dropout masks from the key's own stream; a model that draws nothing needs no generator."""
     if not model.draws:
         return nullcontext()
-    return seeded(int(turn.generator(_DROPOUT).integers(2**63)), model.theta.device)
+    return seeded(int(key.generator(_DROPOUT).integers(2**63)), model.theta.device)

@@ -3,48 +3,48 @@
 from __future__ import annotations
 
 from dqnfed_flwr.client.curvature import Point
-from dqnfed_flwr.client.work._base import BlindWork, LocalWork, Occasion, Product
+from dqnfed_flwr.client.work import BlindWork, LocalRequest, LocalResult, LocalWork
 from dqnfed_flwr.client.work.passes import lbfgs_passes, sgd
 
 
 class GradientWork(LocalWork):
-    """Row: the gradient at the received model, with the displacement of SGD passes beside it where asked for.
+    """Row: the gradient at the received model, and the displacement of SGD passes where asked for.
 
     These passes leave the model's buffers as they were received: the losses that a step is judged by are those of one
     function of theta.
     """
 
-    def perform(self, occasion: Occasion, point: Point) -> Product:
+    def perform(self, request: LocalRequest, point: Point) -> LocalResult:
         """g_k and d~_k, which is that of no curvature where the method reads none."""
         if not self._settings.reads_curvature:
-            return Product(point.gradient, self.plain_rate(point.gradient))
+            return LocalResult(point.gradient, self.plain_rate(point.gradient))
         seen = self._curvature.observe(point)
         if not self._settings.wants_update:
-            return Product(point.gradient, seen.rate)
+            return LocalResult(point.gradient, seen.rate)
         spec, module = self._loss.model.spec, self._loss.model.module
         received = spec.read_buffers(module)
-        update = sgd(self._loss, point.theta, self._settings.local, occasion.turn)
+        update = sgd(self._loss, point.theta, self._settings.local, request.key)
         spec.write_buffers(received, module)
-        return Product(point.gradient, seen.rate, {"update": update})
+        return LocalResult(point.gradient, seen.rate, {"update": update})
 
 
 class LbfgsWork(LocalWork):
     """Row: the gradient after E L-BFGS passes, or their displacement over the rate (Algorithm 1)."""
 
-    def perform(self, occasion: Occasion, point: Point) -> Product:
+    def perform(self, request: LocalRequest, point: Point) -> LocalResult:
         """The row and its rate; for E = 1 those of the plain gradient."""
         if not self._settings.reads_curvature:
-            return Product(point.gradient, self.plain_rate(point.gradient))
+            return LocalResult(point.gradient, self.plain_rate(point.gradient))
         seen = self._curvature.observe(point)
         if self._settings.local.epochs == 1:
-            return Product(point.gradient, seen.rate)
-        return Product(*lbfgs_passes(self._loss, self._curvature, point, seen, self._settings.local))
+            return LocalResult(point.gradient, seen.rate)
+        return LocalResult(*lbfgs_passes(self._loss, self._curvature, point, seen, self._settings.local))
 
 
 class SgdWork(BlindWork):
     """Row: the displacement theta - theta_k of E epochs of SGD."""
 
-    def perform(self, occasion: Occasion, point: Point) -> Product:
+    def perform(self, request: LocalRequest, point: Point) -> LocalResult:
         """theta - theta_k, with the rate lr |row|^2."""
-        row = sgd(self._loss, point.theta, self._settings.local, occasion.turn)
-        return Product(row, self.plain_rate(row))
+        row = sgd(self._loss, point.theta, self._settings.local, request.key)
+        return LocalResult(row, self.plain_rate(row))

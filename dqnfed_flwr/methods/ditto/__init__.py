@@ -14,7 +14,7 @@ from __future__ import annotations
 from dqnfed_flwr.methods.fedavg import FedAvg
 from dqnfed_flwr.schema.group import Group, own
 from dqnfed_flwr.schema.run import BLIND, Profile
-from dqnfed_flwr.schema.work import LocalWork
+from dqnfed_flwr.schema.work import WorkProfile
 
 
 class DittoSettings(Group):
@@ -29,7 +29,7 @@ METHODS = (
         title="Ditto",
         settings=DittoSettings,
         build=FedAvg,
-        works=(LocalWork("ditto", "dqnfed_flwr.methods.ditto.client:DittoWork", passes=True),),
+        works=(WorkProfile("ditto", "dqnfed_flwr.methods.ditto.client:DittoWork", passes=True),),
         rules=BLIND,
     ),
 )

@@ -1,8 +1,6 @@
 """Local work of Ditto: the passes of FedAvg, and as many for a personal model that is pulled towards the global one.
 
-Li, Hu, Beirami and Smith, "Ditto: Fair and Robust Federated Learning Through Personalization", ICML 2021, Algorithm 1:
-
-    v_k <- v_k - eta (grad F_k(v_k) + lambda (v_k - theta)),    theta the global model received
+v_k <- v_k - eta (grad F_k(v_k) + lambda (v_k - theta)),    theta the global model received
 """
 
 from __future__ import annotations
@@ -10,8 +8,9 @@ from __future__ import annotations
 from torch import Tensor
 
 from dqnfed_flwr.client.curvature import Point
-from dqnfed_flwr.client.work._base import BlindWork, Occasion, Product
-from dqnfed_flwr.client.work.passes import Pull, sgd
+from dqnfed_flwr.client.work import BlindWork, LocalRequest, LocalResult
+from dqnfed_flwr.client.work.passes import Proximal, sgd
+from dqnfed_flwr.methods._base import under
 from dqnfed_flwr.methods.ditto import DittoSettings
 
 MODEL, BUFFER = "model", "buffer."
@@ -25,30 +24,26 @@ class DittoWork(BlindWork):
     the client took part in; a client that never did reports the global model.
     """
 
-    def perform(self, occasion: Occasion, point: Point) -> Product:
+    def perform(self, request: LocalRequest, point: Point) -> LocalResult:
         """The row of FedAvg; the personal model moves on. The buffers are left as the global passes made them."""
         spec, module = self._loss.model.spec, self._loss.model.module
         received = spec.read_buffers(module)
-        row = sgd(self._loss, point.theta, self._settings.local, occasion.turn)
+        row = sgd(self._loss, point.theta, self._settings.local, request.key)
         shared = spec.read_buffers(module)
-        kept = self._memory.before(occasion.task.round)
+        kept = self._memory.before(request.task.round)
         personal = kept.get(MODEL, point.theta)
-        spec.write_buffers(_buffers(kept) or received, module)
-        pull = Pull(point.theta, self._settings.group_of(DittoSettings).weight)
-        personal = personal - sgd(self._loss, personal, self._settings.local, occasion.turn, pull=pull)
+        spec.write_buffers(under(BUFFER, kept) or received, module)
+        proximal = Proximal(point.theta, self._settings.group_of(DittoSettings).weight)
+        personal = personal - sgd(self._loss, personal, self._settings.local, request.key, proximal=proximal)
         own = {BUFFER + name: value for name, value in spec.read_buffers(module).items()}
-        self._memory.keep(occasion.task.round, {MODEL: personal, **own})
+        self._memory.keep(request.task.round, {MODEL: personal, **own})
         spec.write_buffers(shared, module)
-        return Product(row, self.plain_rate(row))
+        return LocalResult(row, self.plain_rate(row))
 
-    def evaluated(self, occasion: Occasion) -> Tensor:
+    def evaluated(self, request: LocalRequest) -> Tensor:
         """The personal model, with its buffers in place; the global model for a client that has none."""
-        kept = self._memory.before(occasion.task.round)
+        kept = self._memory.before(request.task.round)
         if not kept:
-            return occasion.line.theta
-        self._loss.model.spec.write_buffers(_buffers(kept), self._loss.model.module)
+            return request.line.theta
+        self._loss.model.spec.write_buffers(under(BUFFER, kept), self._loss.model.module)
         return kept[MODEL]
-
-
-def _buffers(kept: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(BUFFER): value for name, value in kept.items() if name.startswith(BUFFER)}

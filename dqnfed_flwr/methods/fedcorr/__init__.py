@@ -7,28 +7,35 @@ Xu, Chen, Quek and Chong, "FedCorr: Multi-Stage Federated Learning for Label Noi
 2. `finetuning` rounds of FedAvg on clients whose estimated noise is at most `clean`. Then the others correct labels.
 3. The remaining rounds are those of the method `last`, on the corrected labels.
 
-`server` holds what the server does, `client` what clients do, `labels` what both learn of labels.
+Here is what the server does, in `client` what clients do, in `labels` what both learn of labels.
 
 Deviations from the paper: clients correct labels when they train next, at the model that they then receive, since
-nobody else is told to; that is the model at the end of the pass for the first one only, and the model at the end of
-stage 2 with full participation. In stage 1 a client that is absent gives its turn to the next one present. Dimensions
-count by their mean over a client's visits, which is the accumulated value where nobody missed a turn. If no client
-counts as clean, stage 2 trains all (note `no_clean_clients`). Rates that decay do so over all stages.
+only clients that train get a message; that is the model at the end of the pass for the first one only, and the model at
+the end of stage 2 with full participation. In stage 1 the turn of an absent client goes to the next one present.
+Dimensions count by their mean over a client's visits, which is the accumulated value where no client missed a turn.
+If no client counts as clean, stage 2 trains all (note `no_clean_clients`). Rates that decay do so over all stages.
 
 Deviations from published code: see `client`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
 
-from pydantic import field_validator
+import numpy as np
+from numpy.typing import NDArray
 
+from dqnfed_flwr.methods._base import Method, RoundRows, State, under
+from dqnfed_flwr.methods.fedcorr.labels import upper_component
 from dqnfed_flwr.schema.group import Group, own
 from dqnfed_flwr.schema.run import BLIND, Profile, RunSettings
-from dqnfed_flwr.schema.work import LocalWork
+from dqnfed_flwr.schema.work import WorkProfile
+from dqnfed_flwr.types import Combination, Extras, RoundBatch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Stage = Literal[1, 2, 3]
 DECISION, NOISE = "fedcorr-decision", "fedcorr-noise"
@@ -36,6 +43,12 @@ DECISION, NOISE = "fedcorr-decision", "fedcorr-noise"
 LID, LEVEL, RELABELLED = "fedcorr-lid", "fedcorr-level", "fedcorr-relabelled"
 UNMEASURED, FALLBACKS = "fedcorr-unmeasured", "fedcorr-fallbacks"
 """Figures of a client: dimension, noise if it is noisy, labels changed, samples without a dimension, failed fits."""
+
+
+_ORDER, _SAMPLE = 21, 22  # streams of the seed
+_LAST = "last/"
+MOST_DIMENSIONS = 1e6
+"""Largest mean local intrinsic dimension of predictions that is believed; they have as many as there are classes."""
 
 
 class FedCorrSettings(Group):
@@ -50,27 +63,10 @@ class FedCorrSettings(Group):
     mixup: float = own(1.0, "parameter of the beta distribution of mixup; 0 for none", ge=0)
     clean: float = own(0.1, "estimated noise up to which a client counts as clean", ge=0, le=1)
 
-    @field_validator("last")
-    @classmethod
-    def _check_last(cls, last: str) -> str:
-        if last == "fedcorr":
-            raise ValueError("found 'fedcorr'; the last stage needs a method of another name, such as fedavg")
-        return last
-
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """Which round belongs to which stage.
-
-    Attributes
-    ----------
-    clients : int
-        Rounds of a pass of stage 1.
-    passes : int
-        T1.
-    finetuning : int
-        Rounds of stage 2.
-    """
+    """Which round belongs to which stage: T1 `passes` of `clients` rounds each, then `finetuning` rounds."""
 
     clients: int
     passes: int
@@ -99,6 +95,188 @@ class Stages:
         return number + 1, place
 
 
+class FedCorr(Method):
+    """The three stages on the server; `last` is the method of stage 3."""
+
+    def __init__(self, run: RunSettings, last: Method) -> None:
+        super().__init__(run)
+        self._stages, self._seed = Stages.of(run), run.seed
+        self._clean, self._clients, self._sampled = run.group_of(FedCorrSettings).clean, run.clients, run.sampled
+        self._last = last
+        self._estimates = NoiseEstimates(run.clients, run.seed)
+        self._round = 0
+        self.reference_rows = last.reference_rows
+
+    @property
+    def inner(self) -> Method:
+        """The method of stage 3."""
+        return self._last.inner
+
+    def extras(self, dim: int) -> Extras:
+        """What stage 3 needs."""
+        wanted = self._last.extras(dim)
+        return replace(wanted, figures=(*wanted.figures, RELABELLED))
+
+    def round_extras(self, round_number: int, dim: int) -> Extras:
+        """Figures of the labels in stages 1 and 2."""
+        stage = self._stages.stage(round_number)
+        if stage == 3:
+            return self.extras(dim)
+        if stage == 2:
+            return Extras(figures=(RELABELLED,))
+        limits = {LID: (0.0, MOST_DIMENSIONS), LEVEL: (0.0, 1.0)}
+        return Extras({}, (LID, LEVEL, RELABELLED, UNMEASURED, FALLBACKS), limits)
+
+    def offered(self, round_number: int, sampled: int) -> int:
+        """All clients in stages 1 and 2."""
+        if self._stages.stage(round_number) == 3:
+            return self._last.offered(round_number, sampled)
+        return self._clients
+
+    def select(self, round_number: int, clients: tuple[int, ...]) -> tuple[int, ...]:
+        """One client in stage 1, clean ones in stage 2; none whose number is not below that of the clients."""
+        clients = tuple(client for client in clients if client < self._clients)
+        stage = self._stages.stage(round_number)
+        if stage == 3:
+            return self._last.select(round_number, clients)
+        if stage == 2:
+            return self._sample_clean(round_number, clients)
+        number, place = self._stages.turn(round_number)
+        order = np.random.default_rng((self._seed, _ORDER, number)).permutation(self._clients)
+        turns = (int(client) for client in np.roll(order, -place))
+        return tuple(client for client in turns if client in clients)[:1]
+
+    def directives(self, round_number: int, client: int) -> Mapping[str, float]:
+        """The last decision and the client's noise; in stage 3, that labels are to be corrected once more."""
+        noise = float(self._estimates.noise[client]) if client < self._clients else 0.0
+        decision = self._estimates.decisions
+        further: Mapping[str, float] = {}
+        if self._stages.stage(round_number) == 3:
+            further = self._last.directives(round_number, client)
+            decision += self._stages.finetuning > 0 and noise > self._clean
+        return {**further, DECISION: float(decision), NOISE: noise}
+
+    def observe(self, batch: RoundBatch, rows: RoundRows) -> None:
+        """Take in dimensions; decide at the end of a pass."""
+        self._round = batch.round
+        stage = self._stages.stage(batch.round)
+        if stage == 3:
+            self._last.observe(batch, rows)
+        elif stage == 1:
+            self._estimates.measure(batch)
+            if self._stages.turn(batch.round)[1] == self._clients - 1:
+                self._estimates.decide()
+
+    def combine(self, batch: RoundBatch, rows: RoundRows) -> Combination:
+        """FedAvg in stages 1 and 2, then what the last method says."""
+        stage = self._stages.stage(batch.round)
+        combination = self._last.combine(batch, rows) if stage == 3 else Combination(rows.spread(batch.shares))
+        notes = {**combination.notes, "stage": float(stage), **self._counts(batch)}
+        if stage < 3:
+            notes |= self._decided(batch.round)
+        return replace(combination, notes=notes)
+
+    def step_taken(self, step: Tensor, factor: float) -> None:
+        """For the method of stage 3, in its rounds."""
+        if self._stages.stage(self._round) == 3:
+            self._last.step_taken(step, factor)
+
+    def fall_back(self) -> bool:
+        """What the last method says, in stage 3."""
+        return self._stages.stage(self._round) == 3 and self._last.fall_back()
+
+    def export_state(self) -> dict[str, NDArray[np.generic]]:
+        """What is known of the clients, and the memory of the last method."""
+        last = {_LAST + name: value for name, value in self._last.export_state().items()}
+        return {"round": np.array(self._round), **self._estimates.export(), **last}
+
+    def restore_state(self, state: State) -> None:
+        """Take up what `export_state` gave."""
+        self._round = int(state["round"])
+        self._estimates.restore({name: value for name, value in state.items() if not name.startswith(_LAST)})
+        self._last.restore_state(under(_LAST, state))
+
+    def _sample_clean(self, round_number: int, clients: tuple[int, ...]) -> tuple[int, ...]:
+        clean = [client for client in clients if self._estimates.noise[client] <= self._clean] or list(clients)
+        rng = np.random.default_rng((self._seed, _SAMPLE, round_number))
+        return tuple(sorted(rng.permutation(clean)[: self._sampled].tolist()))
+
+    def _counts(self, batch: RoundBatch) -> dict[str, float]:
+        """Sums over the clients of the round."""
+        names = {"relabelled": RELABELLED, "lid_missing": UNMEASURED, "client_fallbacks": FALLBACKS}
+        return {note: float(batch.figures[name].sum()) for note, name in names.items() if name in batch.figures}
+
+    def _decided(self, round_number: int) -> dict[str, float]:
+        """How many count as noisy; at the end of a pass the noise of each, in stage 2 whether none counts as clean."""
+        noise = self._estimates.noise
+        notes = {"noisy_clients": float(np.count_nonzero(noise)), "fallbacks": float(self._estimates.fallbacks)}
+        if self._stages.stage(round_number) == 2:
+            return notes | {"no_clean_clients": float(bool((noise > self._clean).all()))}
+        if self._stages.turn(round_number)[1] == self._clients - 1:
+            notes |= {f"noise_{client}": float(noise[client]) for client in np.flatnonzero(noise)}
+        return notes
+
+
+class NoiseEstimates:
+    """Local intrinsic dimensions by client, accumulated over passes, and what follows from them.
+
+    Attributes
+    ----------
+    noise : Float64Array
+        Estimated noise of each client [clients], as decided last; 0 for those that count as clean.
+    decisions : int
+        Decisions made, one a pass.
+    fallbacks : int
+        Decisions whose mixture did not converge, or for which there were not two different dimensions.
+    """
+
+    def __init__(self, clients: int, seed: int) -> None:
+        self._seed = seed
+        self._sums, self._visits = np.zeros(clients), np.zeros(clients, dtype=np.int64)
+        self._levels = np.zeros(clients)
+        self.noise = np.zeros(clients)
+        self.decisions = self.fallbacks = 0
+
+    def measure(self, batch: RoundBatch) -> None:
+        """Take in dimension and noise level of the clients of a round; a dimension of 0 was not measurable."""
+        if LID not in batch.figures:
+            return
+        for client, lid, level in zip(batch.clients, batch.figures[LID], batch.figures[LEVEL], strict=True):
+            self._sums[client] += lid
+            self._visits[client] += lid > 0
+            self._levels[client] = level
+
+    def decide(self) -> None:
+        """Tell noisy clients from clean: those whose dimension belongs to the upper of two Gaussians.
+
+        A client that was visited more or less often than others counts with its mean. The noise of a noisy client is
+        the level that it reported last.
+        """
+        measured = np.flatnonzero(self._visits)
+        split = upper_component(self._sums[measured] / self._visits[measured], self._seed)
+        noisy = measured[split.upper]
+        self.noise[:] = 0
+        self.noise[noisy] = self._levels[noisy]
+        self.decisions += 1
+        self.fallbacks += split.status != "converged"
+
+    def export(self) -> dict[str, NDArray[np.generic]]:
+        """Everything as named arrays, copied."""
+        return {
+            "sums": self._sums.copy(),
+            "visits": self._visits.copy(),
+            "levels": self._levels.copy(),
+            "noise": self.noise.copy(),
+            "counts": np.array([self.decisions, self.fallbacks]),
+        }
+
+    def restore(self, state: Mapping[str, NDArray[np.generic]]) -> None:
+        """Inverse of `export`."""
+        self._sums, self._levels = np.array(state["sums"], np.float64), np.array(state["levels"], np.float64)
+        self._visits, self.noise = np.array(state["visits"], np.int64), np.array(state["noise"], np.float64)
+        self.decisions, self.fallbacks = (int(count) for count in np.asarray(state["counts"], np.int64))
+
+
 def _faults(run: RunSettings) -> Iterator[str]:
     """What is wrong with the settings for stages 1 and 2; stage 3 has those of its method."""
     stages = Stages.of(run)
@@ -111,9 +289,7 @@ def _faults(run: RunSettings) -> Iterator[str]:
         yield f"min-clients: fedcorr trains one client a round in its first stage, found {run.min_clients}; use 1"
 
 
-def _build(run: RunSettings) -> Any:
-    from dqnfed_flwr.methods.fedcorr.server import FedCorr
-
+def _build(run: RunSettings) -> FedCorr:
     last = run.stage_settings
     return FedCorr(run, last.profile.build(last))
 
@@ -124,7 +300,7 @@ METHODS = (
         title="FedCorr",
         settings=FedCorrSettings,
         build=_build,
-        works=(LocalWork("fedcorr", "dqnfed_flwr.methods.fedcorr.client:FedCorrWork", passes=True),),
+        works=(WorkProfile("fedcorr", "dqnfed_flwr.methods.fedcorr.client:FedCorrWork", passes=True),),
         rules=(*BLIND, "probed", "search"),
         faults=_faults,
         last="last",

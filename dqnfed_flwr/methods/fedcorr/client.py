@@ -1,7 +1,5 @@
 """Local work of FedCorr: measure and correct labels, then hand over to the work of the last stage's method.
 
-Xu, Chen, Quek and Chong, "FedCorr: Multi-Stage Federated Learning for Label Noise Correction", CVPR 2022, Algorithm 1.
-
 Stage 1 minimises, by SGD with mixup,
 
     mixed cross-entropy + beta * noise * |theta - theta_received|^2
@@ -32,10 +30,11 @@ from torch import Tensor, nn
 from dqnfed_flwr.client.curvature import Point
 from dqnfed_flwr.client.gradients import cross_entropy
 from dqnfed_flwr.client.memory import RoundMemory
-from dqnfed_flwr.client.work import make_work
-from dqnfed_flwr.client.work._base import Bench, BlindWork, LocalWork, Occasion, Product
-from dqnfed_flwr.client.work.passes import Pull, sgd
+from dqnfed_flwr.client.work import ClientContext, LocalRequest, LocalResult, LocalWork, make_work
+from dqnfed_flwr.client.work.passes import Proximal, sgd
+from dqnfed_flwr.client.work.plain import SgdWork
 from dqnfed_flwr.errors import ConfigError
+from dqnfed_flwr.methods._base import under
 from dqnfed_flwr.methods.fedcorr import (
     DECISION,
     FALLBACKS,
@@ -57,25 +56,17 @@ from dqnfed_flwr.methods.fedcorr.labels import (
 )
 
 STREAM = 3
-"""Stream of mixup, of the turn's generators, after those of the passes."""
+"""Stream of mixup, after those of the passes."""
 LABELS, SUSPICION, DONE = "labels", "suspicion", "done"
 LAST = "last/"
 
 
 @dataclass(slots=True)
 class _Knowledge:
-    """What a client knows of its labels.
+    """What a client knows of its n labels.
 
-    Attributes
-    ----------
-    labels : Labels
-        [n], as corrected so far.
-    suspicion : NDArray
-        Losses of its last local model in stage 1 [n].
-    done : int
-        The last decision that was acted upon.
-    changed : int
-        Labels changed in this round.
+    `labels` [n] as corrected so far, the losses of its last local model in stage 1 (`suspicion` [n]), the last decision
+    that was acted upon (`done`), and how many labels `changed` in this round.
     """
 
     labels: Labels
@@ -84,45 +75,40 @@ class _Knowledge:
     changed: int = 0
 
 
-class FedCorrWork(BlindWork):
-    """Stages 1 and 2 here; stage 3 is the work of `last`, with a memory of its own.
+class FedCorrWork(SgdWork):
+    """Stages 1 and 2 here, the second with the row of FedAvg; stage 3 is the work of `last`, on the same loss.
 
-    Parameters
-    ----------
-    bench : Bench
-        Of the run; the last stage has its settings and a memory of its own, on the same loss.
+    That work has settings and a memory of its own.
     """
 
-    def __init__(self, bench: Bench) -> None:
-        super().__init__(bench)
-        memory = RoundMemory(bench.memory.dtype, bench.memory.device)
-        self._last: LocalWork = make_work(replace(bench, settings=bench.settings.stage_settings, memory=memory))
-        self._stages = Stages.of(bench.settings)
-        self._given = bench.loss.samples[1].cpu().numpy().copy()
+    def __init__(self, context: ClientContext) -> None:
+        super().__init__(context)
+        memory = RoundMemory(context.memory.dtype, context.memory.device)
+        self._last: LocalWork = make_work(replace(context, settings=context.settings.stage_settings, memory=memory))
+        self._stages = Stages.of(context.settings)
+        self._given = context.loss.samples[1].cpu().numpy().copy()
         self._known = self._recall(maxsize)
 
-    def visit(self, occasion: Occasion) -> Point:
+    def visit(self, request: LocalRequest) -> Point:
         """Correct labels where the server says so, then see the model as the stage does."""
-        self._correct(occasion)
-        if self._stages.stage(occasion.task.round) == 3:
-            return self._last.visit(occasion)
-        return super().visit(occasion)
+        self._correct(request)
+        if self._stages.stage(request.task.round) == 3:
+            return self._last.visit(request)
+        return super().visit(request)
 
-    def perform(self, occasion: Occasion, point: Point) -> Product:
+    def perform(self, request: LocalRequest, point: Point) -> LocalResult:
         """The row of the stage, and the number of labels changed."""
-        number = occasion.task.round
-        product = {1: self._measure, 2: self._finetune, 3: self._last.perform}[self._stages.stage(number)](
-            occasion, point
-        )
-        known = self._known
+        number = request.task.round
+        perform = {1: self._measure, 2: super().perform, 3: self._last.perform}[self._stages.stage(number)]
+        result, known = perform(request, point), self._known
         kept = {LABELS: known.labels, SUSPICION: known.suspicion, DONE: np.array(known.done)}
         self._memory.keep(number, {name: torch.tensor(v, device=self._memory.device) for name, v in kept.items()})
-        figures = {**product.figures, RELABELLED: float(known.changed)}
-        return Product(product.row, product.rate, product.vectors, figures)
+        figures = {**result.figures, RELABELLED: float(known.changed)}
+        return LocalResult(result.row, result.rate, result.vectors, figures)
 
-    def evaluated(self, occasion: Occasion) -> Tensor:
+    def evaluated(self, request: LocalRequest) -> Tensor:
         """What the last stage's work says; before that stage it knows no more than the model received."""
-        return self._last.evaluated(occasion)
+        return self._last.evaluated(request)
 
     def export(self) -> dict[str, NDArray[Any]]:
         """The labels and all that the last stage's work keeps."""
@@ -138,15 +124,15 @@ class FedCorrWork(BlindWork):
             If it is the state of another model.
         """
         super().load({name: values for name, values in state.items() if not name.startswith(LAST)})
-        self._last.load({k.removeprefix(LAST): values for k, values in state.items() if k.startswith(LAST)})
+        self._last.load(under(LAST, state))
         self._place(self._recall(maxsize))
 
-    def _measure(self, occasion: Occasion, point: Point) -> Product:
+    def _measure(self, request: LocalRequest, point: Point) -> LocalResult:
         """Stage 1: the passes, then dimension and losses of the local model."""
-        own, noise = self._settings.group_of(FedCorrSettings), occasion.task.directives.get(NOISE, 0.0)
-        pull = Pull(point.theta, self._settings.local.proximal + 2 * own.beta * noise)
-        mix = Mixup(own.mixup, occasion.turn.generator(STREAM)) if own.mixup else None
-        row = sgd(self._loss, point.theta, self._settings.local, occasion.turn, pull=pull, batch_loss=mix)
+        own, noise = self._settings.group_of(FedCorrSettings), request.task.directives.get(NOISE, 0.0)
+        proximal = Proximal(point.theta, self._settings.local.proximal + 2 * own.beta * noise)
+        mix = Mixup(own.mixup, request.key.generator(STREAM)) if own.mixup else None
+        row = sgd(self._loss, point.theta, self._settings.local, request.key, proximal=proximal, batch_loss=mix)
         outputs = self._outputs(point.theta - row)
         dimensions = local_intrinsic_dimensions(outputs.probabilities)
         measured = dimensions[np.isfinite(dimensions)]
@@ -158,22 +144,17 @@ class FedCorrWork(BlindWork):
             UNMEASURED: float(len(dimensions) - measured.size),
             FALLBACKS: float(status != "converged"),
         }
-        return Product(row, self.plain_rate(row), figures=figures)
+        return LocalResult(row, self.plain_rate(row), figures=figures)
 
-    def _finetune(self, occasion: Occasion, point: Point) -> Product:
-        """Stage 2: the row of FedAvg."""
-        row = sgd(self._loss, point.theta, self._settings.local, occasion.turn)
-        return Product(row, self.plain_rate(row))
-
-    def _correct(self, occasion: Occasion) -> None:
+    def _correct(self, request: LocalRequest) -> None:
         """Act upon a decision that is new to this client."""
-        own, task = self._settings.group_of(FedCorrSettings), occasion.task
+        own, task = self._settings.group_of(FedCorrSettings), request.task
         known = self._recall(task.round)
         decision, noise = int(task.directives.get(DECISION, 0.0)), task.directives.get(NOISE, 0.0)
         labels = known.labels
         if decision > known.done and noise > 0:
             self._place(known)
-            seen = self._outputs(occasion.line.theta).probabilities
+            seen = self._outputs(request.line.theta).probabilities
             if decision > self._stages.passes:
                 labels = correct_confident(labels, seen, confidence=own.confidence)
             else:
@@ -211,14 +192,7 @@ class Mixup:
 
         c * CE(f(z), y) + (1 - c) * CE(f(z), y'),    z = c x + (1 - c) x',    c ~ Beta(alpha, alpha)
 
-    with (x', y') the batch in another order; c is drawn once a batch.
-
-    Parameters
-    ----------
-    alpha : float
-        Of the Beta distribution, above 0.
-    generator : np.random.Generator
-        Draws c and the orders, one batch after the other.
+    with (x', y') the batch in another order; alpha is above 0. c is drawn once a batch.
     """
 
     def __init__(self, alpha: float, generator: np.random.Generator) -> None:

@@ -1,7 +1,4 @@
-"""What FedCorr reads from numbers: two groups of values, the dimension of predictions, which labels look wrong.
-
-Xu, Chen, Quek and Chong, "FedCorr: Multi-Stage Federated Learning for Label Noise Correction", CVPR 2022, Algorithm 1.
-"""
+"""What FedCorr reads from numbers: two groups of values, the dimension of predictions, which labels look wrong."""
 
 from __future__ import annotations
 
@@ -21,15 +18,10 @@ Labels = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Which values belong to which component.
+    """Whether each value more probably belongs to the component of the larger mean: `upper` [n].
 
-    Attributes
-    ----------
-    upper : NDArray[np.bool_]
-        [n]; whether a value more probably belongs to the component of the larger mean.
-    status : str
-        `converged`; `unconverged`, where the fit stopped early and counts all the same; `degenerate`, where there are
-        not two different values and nothing is called upper.
+    The status is `converged`; `unconverged`, where the fit stopped early and counts all the same; or `degenerate`,
+    where there are not two different values and nothing is called upper.
     """
 
     upper: NDArray[np.bool_]
@@ -40,14 +32,7 @@ def upper_component(values: Float64Array, seed: int) -> Split:
     """Fit two Gaussians to `values` [n] by expectation maximisation, and say which values belong to the upper one.
 
     The values are shifted and scaled to mean 0 and variance 1 first, so that scikit-learn's floor on a component's
-    variance (1e-6) means the same for values of any size.
-
-    Parameters
-    ----------
-    values : Float64Array
-        [n], finite.
-    seed : int
-        Of the starting point.
+    variance (1e-6) means the same for values of any size. They are finite; the seed is that of the starting point.
     """
     spread = float(np.ptp(values)) if len(values) else 0.0
     if spread <= SMALLEST_SPREAD * float(np.abs(values).max(initial=0.0)):
@@ -65,24 +50,14 @@ def upper_component(values: Float64Array, seed: int) -> Split:
 
 
 def local_intrinsic_dimensions(points: Float64Array, neighbours: int = NEIGHBOURS) -> Float64Array:
-    """LID of each point among the others.
+    """LID of each of the points [n, dim] among the others: [n], above 0.
 
-    With r_1 <= ... <= r_k the distances to its k nearest neighbours,
+    With r_1 <= ... <= r_k the distances to its k nearest neighbours (n - 1 where there are no more),
 
         LID = - 1 / mean_i log(r_i / r_k)
 
-    Parameters
-    ----------
-    points : Float64Array
-        [n, dim].
-    neighbours : int
-        k; n - 1 where there are no more.
-
-    Returns
-    -------
-    Float64Array
-        [n], above 0. NaN where nothing can be said: no neighbour, or all at one distance. Neighbours at distance 0,
-        copies of the point, are left out of the mean.
+    It is NaN where nothing can be said: no neighbour, or all at one distance. Neighbours at distance 0, copies of the
+    point, are left out of the mean.
     """
     count = min(neighbours, len(points) - 1)
     if count < 1:
@@ -98,15 +73,7 @@ def local_intrinsic_dimensions(points: Float64Array, neighbours: int = NEIGHBOUR
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """What a model says of n samples.
-
-    Attributes
-    ----------
-    probabilities : Float64Array
-        Softmax of its outputs [n, classes].
-    losses : Float64Array
-        Cross-entropy of the outputs themselves with the labels [n].
-    """
+    """Softmax of a model's outputs [n, classes], and cross-entropy of the outputs themselves with the labels [n]."""
 
     probabilities: Float64Array
     losses: Float64Array
@@ -130,14 +97,8 @@ def correct_suspects(
 ) -> Labels:
     """Put the model's prediction in the place of the `count` most suspect labels where it is sure enough.
 
-    Parameters
-    ----------
-    labels, suspicion, probabilities
-        [n], [n] (the losses by which the noise was estimated), and [n, classes] of the model that corrects.
-    count : int
-        Labels that may change: relabel ratio * noise level * n.
-    confidence : float
-        Least probability of a new label.
+    `suspicion` [n] are the losses by which the noise was estimated, `probabilities` [n, classes] are those of the model
+    that corrects, `count` is relabel ratio * noise level * n, and `confidence` the least probability of a new label.
     """
     suspects = np.argsort(-suspicion, kind="stable")[:count]
     return _predicted(labels, suspects, probabilities, confidence)

@@ -6,16 +6,25 @@ Newton-Type Method for Federated Learning", ICML 2022, Algorithm 1 (FedNew) and 
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Literal
 
-from dqnfed_flwr.methods._base import CurvatureMatrix, cg_title
+import numpy as np
+from numpy.typing import NDArray
+
+from dqnfed_flwr.methods._base import CurvatureMatrix, GramMethod, RoundRows, State, Taken, cg_title
 from dqnfed_flwr.schema.group import Group, own
 from dqnfed_flwr.schema.run import BLIND, Profile, RunSettings
-from dqnfed_flwr.schema.work import LocalWork
+from dqnfed_flwr.schema.work import WorkProfile
+from dqnfed_flwr.types import Combination, Extras, RoundBatch
 
 
 def _by_cg(run: RunSettings) -> bool:
     return run.group_of(FedNewSettings).form == "cg"
+
+
+def _exact(run: RunSettings) -> bool:
+    return not _by_cg(run)
 
 
 class FedNewSettings(Group):
@@ -24,22 +33,74 @@ class FedNewSettings(Group):
     form: Literal["exact", "cg"] = own("cg", "dense Hessians, or conjugate gradients on products")
     alpha: float = own(0.1, "ridge on the Hessian", ge=0)
     rho: float = own(0.1, "penalty of the disagreement", gt=0)
-    refresh: int = own(
-        1,
-        "rounds between Hessians; 0 keeps the first (exact)",
-        read=lambda run: run.group_of(FedNewSettings).form == "exact",
-        ge=0,
-    )
+    refresh: int = own(1, "rounds between Hessians; 0 keeps the first (exact)", read=_exact, ge=0)
     bits: int = own(0, "quantisation of the message (Q-FedNew); 0 for none", ge=0, le=16)
     iterations: int = own(20, "most of conjugate gradients (cg)", read=_by_cg, ge=1)
     tolerance: float = own(0.01, "relative residual at which they end (cg); 0 for rounding", read=_by_cg, ge=0, lt=1)
     matrix: CurvatureMatrix = own("gauss-newton", "that H_k stands for (cg); networks need gauss-newton", read=_by_cg)
 
 
-def _build(run: RunSettings) -> Any:
-    from dqnfed_flwr.methods.fednew.server import FedNew
+class FedNew(GramMethod):
+    """step = y = sum p_k y_k, the rows being the clients' y_k = (H_k + (alpha + rho) I)^-1 (g_k - u_k + rho y).
 
-    return FedNew(run)
+    Deviations from the paper: means are by sample share; conjugate gradients in place of the inverse (`cg`); with
+    sampling, which the paper does not treat, y is the mean over the clients present. The duals' mean is 0 only as long
+    as all whose replies made a step receive it; where one of them is absent from the next round, all duals begin anew
+    at 0, and this is counted (`duals_anew`). Deviations from published code: the ridge of the loss counts once a
+    client, not once more in the sum of the clients' matrices, and the Hessian is that of the loss; a matrix that is not
+    positive definite is repaired and counted, not pseudo-inverted.
+    """
+
+    def __init__(self, run: RunSettings) -> None:
+        super().__init__(run)
+        self._taken = Taken()
+        self._last: frozenset[int] = frozenset()  # whose replies counted last
+        self._anew = False
+
+    def extras(self, dim: int) -> Extras:
+        """Figures of the clients' solves.
+
+        Raises
+        ------
+        ConfigError
+            If the exact form would need too large a matrix.
+        """
+        if _exact(self._run):
+            from dqnfed_flwr.linalg.hessian_blocks import check_dense
+
+            check_dense(dim)
+        return Extras(figures=("iterations", "repaired"))
+
+    def directives(self, round_number: int, client: int) -> Mapping[str, float]:
+        """Which reply of the client counted last."""
+        return self._taken.directives(client)
+
+    def observe(self, batch: RoundBatch, rows: RoundRows) -> None:
+        """These clients' y_k go into the step. Their duals go on if those of the step before are all among them."""
+        clients = frozenset(batch.clients)
+        self._anew = not self._last <= clients
+        if self._anew:
+            self._taken.forget()
+        else:
+            self._taken.note(clients, batch.round)
+        self._last = clients
+
+    def weights(self, batch: RoundBatch) -> Combination:
+        """p_k."""
+        notes = {"duals_anew": float(self._anew)}
+        if "repaired" in batch.figures:
+            notes["cg_iterations"] = float(batch.figures["iterations"].max())
+            notes["not_positive"] = float(np.count_nonzero(batch.figures["repaired"]))
+        return Combination(batch.shares.copy(), notes=notes)
+
+    def export_state(self) -> dict[str, NDArray[np.generic]]:
+        """Which replies counted."""
+        return {"taken": self._taken.export(), "last": np.array(sorted(self._last), dtype=np.int64)}
+
+    def restore_state(self, state: State) -> None:
+        """Take up what `export_state` gave."""
+        self._taken.restore(state["taken"])
+        self._last = frozenset(int(client) for client in state["last"])
 
 
 def _variant(run: RunSettings) -> str:
@@ -53,8 +114,8 @@ METHODS = (
         name="fednew",
         title="FedNew",
         settings=FedNewSettings,
-        build=_build,
-        works=(LocalWork("fednew", "dqnfed_flwr.methods.fednew.client:FedNewWork", twice=True),),
+        build=FedNew,
+        works=(WorkProfile("fednew", "dqnfed_flwr.methods.fednew.client:FedNewWork", twice=True),),
         rules=BLIND,
         variant=_variant,
         wants_step=True,

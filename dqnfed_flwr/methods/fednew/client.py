@@ -1,8 +1,4 @@
-"""The client's side of FedNew.
-
-Elgabli, Ben Issaid, Bedi, Rajawat, Bennis and Aggarwal, "FedNew: A Communication-Efficient and Privacy-Preserving
-Newton-Type Method for Federated Learning", ICML 2022, Algorithms 1 and 2.
-"""
+"""The client's side of FedNew; `methods/fednew` names the paper."""
 
 from __future__ import annotations
 
@@ -13,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dqnfed_flwr.client.curvature import Point
-from dqnfed_flwr.client.work._base import LocalWork, Occasion, Product
+from dqnfed_flwr.client.work import LocalRequest, LocalResult, LocalWork
 from dqnfed_flwr.client.work.conjugate import conjugate_gradients
 from dqnfed_flwr.client.work.gauss_newton import curvature_product
 from dqnfed_flwr.client.work.hessians import dense_hessian
@@ -38,33 +34,33 @@ class FedNewWork(LocalWork):
 
     u_k, y_k and, in the exact form, the factor of the matrix are kept from round to round. The step of round t, which
     the next message carries, moves the dual: u_k += rho (y_k - y). This happens if the client's reply of round t
-    counted, and it hears of that step at once; u_k stays as it is otherwise, because y_k would be compared with the
+    counted, and it receives that step at once; u_k stays as it is otherwise, because y_k would be compared with the
     step of another model. Where the server has it begin anew, by the round 0 for its last reply that counted, u_k is 0.
     The ridge is part of H_k and g_k, and counts once.
     """
 
-    def perform(self, occasion: Occasion, point: Point) -> Product:
+    def perform(self, request: LocalRequest, point: Point) -> LocalResult:
         """The row y_k, quantised if the settings ask for it."""
-        settings, number = self._settings.group_of(FedNewSettings), occasion.task.round
+        settings, number = self._settings.group_of(FedNewSettings), request.task.round
         kept = self._memory.before(number)
-        step = occasion.line.step if occasion.line.known else torch.zeros_like(point.theta)
-        dual = self._dual(kept, occasion, step)
+        step = request.line.step if request.line.known else torch.zeros_like(point.theta)
+        dual = self._dual(kept, request, step)
         solve = self._solve(kept, point, number, point.gradient - dual + settings.rho * step)
         row = solve.vector
         if settings.bits:
             before = kept.get("answer", torch.zeros_like(row))
-            row = quantise(row, before, settings.bits, occasion.turn.generator(_QUANTISE))
+            row = quantise(row, before, settings.bits, request.key.generator(_QUANTISE))
         self._memory.keep(number, {"dual": dual, "answer": row, "round": torch.tensor(number), **solve.kept})
         figures = {"iterations": float(solve.iterations), "repaired": float(solve.repaired)}
-        return Product(row, self.plain_rate(row), figures=figures)
+        return LocalResult(row, self.plain_rate(row), figures=figures)
 
-    def _dual(self, kept: dict[str, Tensor], occasion: Occasion, step: Tensor) -> Tensor:
-        task = occasion.task
+    def _dual(self, kept: dict[str, Tensor], request: LocalRequest, step: Tensor) -> Tensor:
+        task = request.task
         taken = int(task.directives.get("taken", 0))
         if not kept or not taken:
             return torch.zeros_like(step)
         counted = int(kept["round"]) == task.round - 1 == taken
-        if not counted or not occasion.line.known:
+        if not counted or not request.line.known:
             return kept["dual"]
         return kept["dual"] + self._settings.group_of(FedNewSettings).rho * (kept["answer"] - step)
 
@@ -111,16 +107,8 @@ def quantise(vector: Tensor, before: Tensor, bits: int, generator: np.random.Gen
     """Round `vector` - `before` [D] at random to one of 2^bits - 1 equal parts of its range; the mean is `vector`.
 
     The message of Q-FedNew: with R the largest absolute difference, each difference falls between two of 2^bits levels
-    from -R to R and takes the upper one with the probability that makes the mean exact.
-
-    Parameters
-    ----------
-    vector, before : Tensor
-        What is to be sent, and what the server holds from the round before.
-    bits : int
-        A value, beside one float for R.
-    generator : np.random.Generator
-        Of the client and round.
+    from -R to R and takes the upper one with the probability that makes the mean exact. `before` is what the server
+    holds from the round before. A value costs `bits` bits, and the message one float more for R.
     """
     difference = vector - before
     reach = float(difference.abs().max())

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from dqnfed_flwr.schema.group import Group, own
 from dqnfed_flwr.schema.run import BLIND, Profile, RunSettings
-from dqnfed_flwr.schema.work import LocalWork
+from dqnfed_flwr.schema.work import WorkProfile
 
 
 def _diagonal(run: RunSettings) -> bool:
@@ -20,6 +20,10 @@ def _diagonal(run: RunSettings) -> bool:
 
 def _blocks(run: RunSettings) -> bool:
     return not _diagonal(run)
+
+
+def _last_layer(run: RunSettings) -> bool:
+    return run.group_of(FedNlSettings).form == "last-layer"
 
 
 class FedNlSettings(Group):
@@ -39,12 +43,7 @@ class FedNlSettings(Group):
         read=lambda run: run.sampled >= run.clients,
     )
     probes: int = own(1, "random estimates a round (diagonal)", read=_diagonal, ge=1)
-    damping: float = own(
-        0.5,
-        "ridge on the learned Hessian (last-layer)",
-        read=lambda run: run.group_of(FedNlSettings).form == "last-layer",
-        ge=0,
-    )
+    damping: float = own(0.5, "ridge on the learned Hessian (last-layer)", read=_last_layer, ge=0)
 
 
 def _build(run: RunSettings) -> Any:
@@ -73,7 +72,7 @@ METHODS = (
         title="FedNL",
         settings=FedNlSettings,
         build=_build,
-        works=(LocalWork("fednl", "dqnfed_flwr.methods.fednl.client:FedNlWork", gradient_row=True, twice=True),),
+        works=(WorkProfile("fednl", "dqnfed_flwr.methods.fednl.client:FedNlWork", gradient_row=True, twice=True),),
         rules=BLIND,
         variant=_variant,
         faults=_faults,

@@ -1,8 +1,4 @@
-"""The client's side of FedNL.
-
-Safaryan, Islamov, Qian and Richtarik, "FedNL: Making Newton-Type Methods Applicable to Federated Learning", ICML 2022,
-Algorithm 1 and, with sampling, FedNL-PP.
-"""
+"""The client's side of FedNL; `methods/fednl` names the paper."""
 
 from __future__ import annotations
 
@@ -13,10 +9,11 @@ import torch
 from torch import Tensor
 
 from dqnfed_flwr.client.curvature import Point
-from dqnfed_flwr.client.work._base import Bench, LocalWork, Occasion, Product
+from dqnfed_flwr.client.work import ClientContext, LocalRequest, LocalResult, LocalWork
 from dqnfed_flwr.client.work.gauss_newton import GaussNewton, frobenius_norm, gauss_newton_diagonal
 from dqnfed_flwr.client.work.hessians import dense_hessian, head_hessian
 from dqnfed_flwr.linalg.hessian_blocks import MAX_DENSE, block_norms, make_compressor
+from dqnfed_flwr.methods._base import under
 from dqnfed_flwr.methods.fednl import FedNlSettings
 
 _PROBES, _ERROR = 5, 6
@@ -42,43 +39,43 @@ class FedNlWork(LocalWork):
     either of the two lost its memory, the client begins anew and says so.
     """
 
-    def __init__(self, bench: Bench) -> None:
-        super().__init__(bench)
-        settings = bench.settings
+    def __init__(self, context: ClientContext) -> None:
+        super().__init__(context)
+        settings = context.settings
         self._nl = settings.group_of(FedNlSettings)
         self._compressor = make_compressor(self._nl.form, self._nl.compressor, self._nl.size)
         self._sampled = settings.sampled < settings.clients
         self._after = self._nl.fresh or self._sampled
 
-    def perform(self, occasion: Occasion, point: Point) -> Product:
+    def perform(self, request: LocalRequest, point: Point) -> LocalResult:
         """g_k, the correction and its error."""
-        number, current = occasion.task.round, self._hessian(occasion, point)
-        learned = self._resume(occasion)
+        number, current = request.task.round, self._hessian(request, point)
+        learned = self._resume(request)
         start = self._start(current) if learned is None else 0.0
         if learned is None:
             learned = _Learned(0, start * torch.eye(current.shape[-1]).to(current).expand_as(current).clone(), {})
         message = self._compressor.compress(current - learned.hessian)
         after = self._corrected(learned.hessian, message)
-        error = self._error(occasion, point, current, after if self._after else learned.hessian)
+        error = self._error(request, point, current, after if self._after else learned.hessian)
         expected = self._expected(learned, point)
         last = {"error": error, "theta": point.theta, "gradient": point.gradient} if expected else {}
         self._memory.keep(number, self._tensors(learned, number, message, last))
         vectors = message | expected | {"errors": error}
         figures = {"anew": float(not learned.round), "start": start}
-        return Product(point.gradient, self.plain_rate(point.gradient), vectors, figures)
+        return LocalResult(point.gradient, self.plain_rate(point.gradient), vectors, figures)
 
-    def _hessian(self, occasion: Occasion, point: Point) -> Tensor:
+    def _hessian(self, request: LocalRequest, point: Point) -> Tensor:
         """The blocks of the Hessian at the received model [B, m, m]."""
         if self._nl.form == "exact":
             return dense_hessian(self._loss, point.theta, point.rows)[None]
         if self._nl.form == "last-layer":
             by_class = self._loss.model.spec.head.size > MAX_DENSE
             return head_hessian(self._loss, point.theta, by_class=by_class, rows=point.rows)
-        generator = occasion.turn.generator(_PROBES)
+        generator = request.key.generator(_PROBES)
         return gauss_newton_diagonal(self._loss, point.theta, generator, self._nl.probes).view(-1, 1, 1)
 
-    def _error(self, occasion: Occasion, point: Point, current: Tensor, known: Tensor) -> Tensor:
-        """Frobenius norm of what is not known of the Hessian: of each block [B], or of all beside the diagonal [1]."""
+    def _error(self, request: LocalRequest, point: Point, current: Tensor, known: Tensor) -> Tensor:
+        """Frobenius norm of what is not known of the Hessian: of each block [B], or of all but the diagonal [1]."""
         if self._nl.form != "diagonal":
             return block_norms(current - known)
         diagonal, product = known.reshape(-1), GaussNewton(self._loss, point.theta)
@@ -86,7 +83,7 @@ class FedNlWork(LocalWork):
         def unknown(vector: Tensor) -> Tensor:
             return product(vector) - diagonal * vector
 
-        generator = occasion.turn.generator(_ERROR)
+        generator = request.key.generator(_ERROR)
         return diagonal.new_tensor([frobenius_norm(unknown, point.theta, generator, self._nl.probes)])
 
     def _start(self, current: Tensor) -> float:
@@ -108,16 +105,16 @@ class FedNlWork(LocalWork):
         moved = point.theta - learned.last["theta"]
         return {"expected": learned.last["gradient"] + learned.hessian[0] @ moved + learned.last["error"][0] * moved}
 
-    def _resume(self, occasion: Occasion) -> _Learned | None:
-        kept = self._memory.before(occasion.task.round)
-        taken = int(occasion.task.directives.get("taken", 0))
+    def _resume(self, request: LocalRequest) -> _Learned | None:
+        kept = self._memory.before(request.task.round)
+        taken = int(request.task.directives.get("taken", 0))
         if not kept or not taken:
             return None
         if int(kept["round"]) == taken:
-            message = {name.removeprefix(_MESSAGE): t for name, t in kept.items() if name.startswith(_MESSAGE)}
-            return _Learned(taken, self._corrected(kept["hessian"], message), _under("after.", kept))
+            hessian = self._corrected(kept["hessian"], under(_MESSAGE, kept))
+            return _Learned(taken, hessian, under("after.", kept))
         if int(kept["agreed"]) == taken:
-            return _Learned(taken, kept["hessian"], _under("before.", kept))
+            return _Learned(taken, kept["hessian"], under("before.", kept))
         return None
 
     @staticmethod
@@ -132,7 +129,3 @@ class FedNlWork(LocalWork):
             **{"before." + name: tensor for name, tensor in learned.last.items()},
             **{"after." + name: tensor for name, tensor in last.items()},
         }
-
-
-def _under(prefix: str, kept: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in kept.items() if name.startswith(prefix)}

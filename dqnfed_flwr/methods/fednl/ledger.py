@@ -11,32 +11,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dqnfed_flwr.linalg.hessian_blocks import Compressor
-from dqnfed_flwr.methods._base import Taken
+from dqnfed_flwr.methods._base import State, Taken
 from dqnfed_flwr.types import FloatArray
 
 MOST_RESTARTS = 3
-"""How often a client may lose its Hessian, and with it everybody's; one that always does would keep them at 0."""
-State = Mapping[str, NDArray[np.generic]]
+"""How often a client may lose its Hessian, and with it those of all; one that always does would keep them at 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """What one client sent.
+    """What one client sent: C(grad^2 f_k - H_k) as `message`, the error l_k, one a block [B] or one for all [1].
 
-    Attributes
-    ----------
-    client : int
-        Its partition.
-    samples : float
-        n_k, its weight.
-    start : float | None
-        For a client that begins anew, its H_k is this multiple of the identity; None for others.
-    message : Mapping[str, FloatArray]
-        C(grad^2 f_k - H_k) as sent.
-    error : FloatArray
-        l_k, one a block [B], or one for all [1].
-    gradient : Tensor | None
-        g_k less what the sum held for it [1, m], float64, where gradients are continued.
+    Its weight n_k is `samples`. The H_k of a client that begins anew is `start` times the identity; None for others.
+    Where gradients are continued, `gradient` is g_k less what the sum held for it [1, m], float64.
     """
 
     client: int
@@ -48,16 +35,9 @@ class Contribution:
 
 
 class HessianLedger:
-    """Sums over the clients known: sum n_k H_k [B, m, m], n_k, l_k [B], and for FedNL-PP the gradients.
+    """Sums over the clients known: sum n_k H_k [B, m, m], n_k, l_k [B].
 
-    Parameters
-    ----------
-    compressor : Compressor
-        Of the messages.
-    alpha : float
-        Rate of the corrections.
-    continues : bool
-        FedNL-PP: keep sum n_k (g_k + (H_k + l_k I)(theta - w_k)), w_k the model of client k's last round.
+    For FedNL-PP (`continues`) also sum n_k (g_k + (H_k + l_k I)(theta - w_k)), w_k the model of client k's last round.
     """
 
     def __init__(self, compressor: Compressor, alpha: float, *, continues: bool) -> None:
@@ -77,7 +57,7 @@ class HessianLedger:
     def admit(self, given: Sequence[Contribution], shape: tuple[int, int]) -> tuple[list[Contribution], bool]:
         """Take new clients up, for blocks of a shape (B, m): who counts in this round, and whether all was forgotten.
 
-        A known client that begins anew has lost its H_k, which cannot be taken out of the sum: everybody begins anew
+        A known client that begins anew has lost its H_k, which cannot be taken out of the sum: all clients begin anew
         then, the others from their next reply on. It may do so `MOST_RESTARTS` times in a run. After that its H_k
         stays as it was, and what it sends is left out.
         """
@@ -133,7 +113,7 @@ class HessianLedger:
     def _sum_of_errors(self) -> Tensor:
         return torch.stack([self._samples[client] * error for client, error in sorted(self._errors.items())]).sum(dim=0)
 
-    def export(self) -> dict[str, NDArray[np.generic]]:
+    def export_state(self) -> dict[str, NDArray[np.generic]]:
         """The sums, which go on changing here, and what is known of each client."""
         clients = sorted(self._samples)
         errors = [self._errors[client].numpy() for client in clients]
@@ -147,8 +127,8 @@ class HessianLedger:
             "gradients": self._gradients.numpy().copy(),
         }
 
-    def restore(self, state: State) -> None:
-        """Inverse of `export`."""
+    def restore_state(self, state: State) -> None:
+        """Inverse of `export_state`."""
         self.taken.restore(state["taken"])
         restarts = np.asarray(state.get("restarts", np.zeros((0, 2))), np.int64)
         self._restarts = {int(client): int(count) for client, count in restarts}

@@ -12,14 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dqnfed_flwr.errors import ConfigError
-from dqnfed_flwr.linalg.hessian_blocks import (
-    MAX_DENSE,
-    check_dense,
-    make_compressor,
-    solve_projected,
-    solve_shifted,
-)
-from dqnfed_flwr.methods._base import LayerMethod, RoundRows, State, VectorMethod
+from dqnfed_flwr.linalg.hessian_blocks import MAX_DENSE, check_dense, make_compressor, solve_projected, solve_shifted
+from dqnfed_flwr.methods._base import LayerMethod, RoundRows, VectorMethod
 from dqnfed_flwr.methods.fednl import FedNlSettings
 from dqnfed_flwr.methods.fednl.ledger import Contribution, HessianLedger
 from dqnfed_flwr.schema.run import RunSettings
@@ -62,6 +56,7 @@ class FedNl(VectorMethod):
         self._fresh = settings.fresh or sampled
         self._compressor = make_compressor(settings.form, settings.compressor, settings.size)
         self._ledger = HessianLedger(self._compressor, settings.alpha, continues=self._continues)
+        self._memories = (self._ledger,)
         self._system: _System | None = None
         self._notes: dict[str, float] = {}
 
@@ -140,18 +135,10 @@ class FedNl(VectorMethod):
         """Clients known and new, error of their Hessians, eigenvalues or blocks raised to mu, and what went wrong."""
         return dict(self._notes)
 
-    def settle(self, step: Tensor, factor: float) -> None:
+    def step_taken(self, step: Tensor, factor: float) -> None:
         """FedNL-PP: continue the gradients to the new model."""
         if self._continues and factor and self._ledger.clients:
             self._ledger.move(-factor * step.double()[self.columns(len(step))])
-
-    def export_state(self) -> dict[str, NDArray[np.generic]]:
-        """The sums over clients, and what is known of each."""
-        return self._ledger.export()
-
-    def restore_state(self, state: State) -> None:
-        """Take up what `export_state` gave."""
-        self._ledger.restore(state)
 
     def _contributions(self, batch: RoundBatch, rows: RoundRows, columns: NDArray[np.int64]) -> list[Contribution]:
         """What each client adds; those whose figures or corrections make no sense are left out."""

@@ -15,7 +15,7 @@ import numpy as np
 from dqnfed_flwr.methods._base import CurvatureMatrix, GramMethod, cg_title
 from dqnfed_flwr.schema.group import Group, own
 from dqnfed_flwr.schema.run import BLIND, Profile, RunSettings
-from dqnfed_flwr.schema.work import LocalWork
+from dqnfed_flwr.schema.work import WorkProfile
 from dqnfed_flwr.types import Combination, Extras, Float64Array, RoundBatch
 
 
@@ -49,7 +49,6 @@ class LocalNewton(GramMethod):
 
     def extras(self, dim: int) -> Extras:
         """Figures of the clients' solves."""
-        del dim
         return Extras(figures=self._figures)
 
     def weights(self, batch: RoundBatch) -> Combination:
@@ -92,7 +91,7 @@ METHODS = (
         title="LocalNewton",
         settings=LocalNewtonSettings,
         build=LocalNewton,
-        works=(LocalWork("newton", "dqnfed_flwr.methods.local_newton.client:NewtonWork", epochs=True, twice=True),),
+        works=(WorkProfile("newton", "dqnfed_flwr.methods.local_newton.client:NewtonWork", epochs=True, twice=True),),
         rules=BLIND,
         variant=_variant,
         faults=_faults,

@@ -1,16 +1,11 @@
-"""Local Newton steps, for the method `local-newton`.
-
-Wang, Roosta, Xu and Mahoney, "GIANT: Globally Improved Approximate Newton Method for Distributed Optimization",
-NeurIPS 2018; Gupta, Ghosh, Derezinski, Khanna, Ramchandran and Mahoney, "LocalNewton: Reducing Communication
-Bottleneck for Distributed Learning", 2021.
-"""
+"""Local Newton steps; `methods/local_newton` names the papers."""
 
 from __future__ import annotations
 
 from torch import Tensor
 
 from dqnfed_flwr.client.curvature import Point
-from dqnfed_flwr.client.work._base import LocalWork, Occasion, Product
+from dqnfed_flwr.client.work import LocalRequest, LocalResult, LocalWork
 from dqnfed_flwr.client.work.conjugate import Solution, conjugate_gradients
 from dqnfed_flwr.client.work.gauss_newton import curvature_product
 from dqnfed_flwr.methods.local_newton import LocalNewtonSettings
@@ -25,7 +20,7 @@ class NewtonWork(LocalWork):
     pairs, lr * g_k while there is none. The rate is lr |row|^2.
     """
 
-    def perform(self, occasion: Occasion, point: Point) -> Product:
+    def perform(self, request: LocalRequest, point: Point) -> LocalResult:
         """The row, with figures of its solves."""
         if self._settings.group_of(LocalNewtonSettings).solver == "lbfgs":
             return self._from_history(point)
@@ -41,7 +36,7 @@ class NewtonWork(LocalWork):
             "negative": float(sum(solve.negative for solve in solves)),
             "residual": max(solve.residual for solve in solves),
         }
-        return Product(row, self.plain_rate(row), figures=figures)
+        return LocalResult(row, self.plain_rate(row), figures=figures)
 
     def _solve(self, theta: Tensor, gradient: Tensor, rows: Tensor | None) -> Solution:
         settings = self._settings.group_of(LocalNewtonSettings)
@@ -56,9 +51,9 @@ class NewtonWork(LocalWork):
         stuck = solve.negative and solve.iterations == 1
         return self._settings.local.lr * gradient if stuck else solve.vector
 
-    def _from_history(self, point: Point) -> Product:
+    def _from_history(self, point: Point) -> LocalResult:
         seen = self._curvature.observe(point)
         history = self._curvature.history(seen.pairs)
         lr, gradient = self._settings.local.lr, point.gradient
         row = history.inverse_product(gradient) if len(history) else lr * gradient
-        return Product(row, seen.rate, figures={"pairs": float(len(history))})
+        return LocalResult(row, seen.rate, figures={"pairs": float(len(history))})

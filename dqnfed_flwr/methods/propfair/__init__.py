@@ -13,7 +13,7 @@ from __future__ import annotations
 from dqnfed_flwr.methods.fedavg import FedAvg
 from dqnfed_flwr.schema.group import Group, own
 from dqnfed_flwr.schema.run import BLIND, Profile
-from dqnfed_flwr.schema.work import LocalWork
+from dqnfed_flwr.schema.work import WorkProfile
 
 
 class PropFairSettings(Group):
@@ -29,7 +29,7 @@ METHODS = (
         title="PropFair",
         settings=PropFairSettings,
         build=FedAvg,
-        works=(LocalWork("propfair", "dqnfed_flwr.methods.propfair.client:PropFairWork", passes=True),),
+        works=(WorkProfile("propfair", "dqnfed_flwr.methods.propfair.client:PropFairWork", passes=True),),
         rules=BLIND,
     ),
 )

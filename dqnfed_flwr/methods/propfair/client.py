@@ -9,25 +9,16 @@ import torch
 from torch import Tensor
 
 from dqnfed_flwr.client.curvature import Point
-from dqnfed_flwr.client.work._base import BlindWork, Occasion, Product
+from dqnfed_flwr.client.work import BlindWork, LocalRequest, LocalResult
 from dqnfed_flwr.client.work.passes import sgd
 from dqnfed_flwr.methods.propfair import PropFairSettings
 
 
 def propfair_objective(loss: Tensor, *, bound: float, epsilon: float) -> Tensor:
-    """-log(M - F) where the utility M - F is at least epsilon, else its tangent there.
+    """-log(M - F) where the utility M - F is at least epsilon, else its tangent there; M is `bound`.
 
-    Parameters
-    ----------
-    loss : Tensor
-        F, the mean cross-entropy of a mini-batch; a scalar.
-    bound, epsilon : float
-        M and epsilon.
-
-    Returns
-    -------
-    Tensor
-        A scalar, convex and rising in F, with slope 1 / max(M - F, epsilon).
+    F is the mean cross-entropy of a mini-batch. The result is convex and rising in F, with slope
+    1 / max(M - F, epsilon).
     """
     utility = bound - loss
     tangent = (epsilon - utility) / epsilon - math.log(epsilon)
@@ -37,9 +28,9 @@ def propfair_objective(loss: Tensor, *, bound: float, epsilon: float) -> Tensor:
 class PropFairWork(BlindWork):
     """Row: the displacement theta - theta_k of E epochs of SGD on -log(M - F)."""
 
-    def perform(self, occasion: Occasion, point: Point) -> Product:
+    def perform(self, request: LocalRequest, point: Point) -> LocalResult:
         """theta - theta_k, with the rate lr |row|^2."""
         settings = self._settings.group_of(PropFairSettings)
         objective = partial(propfair_objective, bound=settings.bound, epsilon=settings.epsilon)
-        row = sgd(self._loss, point.theta, self._settings.local, occasion.turn, objective=objective)
-        return Product(row, self.plain_rate(row))
+        row = sgd(self._loss, point.theta, self._settings.local, request.key, objective=objective)
+        return LocalResult(row, self.plain_rate(row))

@@ -28,8 +28,8 @@ def take_part(memory: AbsentClients, number: int, clients: Sequence[int]) -> tup
         round=number,
     )
     rows = RoundRows(basis, tuple(range(count)))
-    absent = memory.turn(batch, rows)
-    slots = memory.place(absent, rows)
+    memory.observe(batch, rows)
+    absent, slots = memory.absent, memory.place(rows)
     assert slots == tuple(range(count, count + len(absent)))
     for slot, item in zip(slots, absent, strict=True):
         assert np.array_equal(basis.row(slot), item.row)

@@ -35,7 +35,7 @@ def reborn(anchor: Anchor, empty: Anchor) -> Anchor:
 
 def test_gradient_and_update_keep_no_memory() -> None:
     for anchor, expected in ((GradientAnchor(0.5), [0.5, 0, 1]), (UpdateAnchor(), [1, 3, 0])):
-        anchor.settle(vector([9, 9, 9]), 1.0)
+        anchor.step_taken(vector([9, 9, 9]), 1.0)
         np.testing.assert_array_equal(propose(anchor, [1, 0, 2]), expected)
         assert anchor.export_state() == {}
 
@@ -44,7 +44,7 @@ def test_momentum_adds_a_share_of_the_last_step_whatever_its_factor() -> None:
     for factor in (1.0, 1e-3):
         anchor = MomentumAnchor(lr=0.5, beta=0.25)
         np.testing.assert_array_equal(propose(anchor, [2, 0, 0]), [1, 0, 0])
-        anchor.settle(vector([0, 8, 0]), factor)
+        anchor.step_taken(vector([0, 8, 0]), factor)
         np.testing.assert_array_equal(propose(anchor, [2, 0, 0]), [1, 2, 0])
         np.testing.assert_array_equal(propose(anchor, [2, 0, 0]), [1, 2, 0])  # asked twice in a round
 
@@ -52,11 +52,11 @@ def test_momentum_adds_a_share_of_the_last_step_whatever_its_factor() -> None:
 def test_momentum_begins_anew_where_the_model_stayed() -> None:
     for forget in (True, False):
         anchor = MomentumAnchor(lr=0.5, beta=0.25)
-        anchor.settle(vector([0, 8, 0]), 1.0)
+        anchor.step_taken(vector([0, 8, 0]), 1.0)
         if forget:
             anchor.forget()
         else:
-            anchor.settle(vector([0, 8, 0]), 0.0)
+            anchor.step_taken(vector([0, 8, 0]), 0.0)
         np.testing.assert_array_equal(propose(anchor, [2, 0, 0]), [1, 0, 0])
         assert anchor.export_state() == {}
 
@@ -81,7 +81,7 @@ def test_lbfgs_is_bfgs_on_the_moves_that_were_made(rng: np.random.Generator) -> 
     pairs: list[tuple[Float64Array, Float64Array]] = []
     for factor in (1.0, 0.5, 0.25):
         taken = step + 0.01 * rng.standard_normal(3)  # the guarantee changed the reference a little
-        anchor.settle(vector(taken), factor)
+        anchor.step_taken(vector(taken), factor)
         moved = x - factor * taken
         pairs.append((moved - x, bowl.gradient(moved) - bowl.gradient(x)))
         x = moved
@@ -98,7 +98,7 @@ def test_lbfgs_finds_the_minimum_of_a_quadratic(rng: np.random.Generator) -> Non
     anchor = LbfgsAnchor(lr=0.1, memory=10)
     for _ in range(25):
         step = propose(anchor, bowl.gradient(x))
-        anchor.settle(vector(step), 1.0)
+        anchor.step_taken(vector(step), 1.0)
         x = x - step
     np.testing.assert_allclose(x, bowl.minimum, atol=1e-8)
 
@@ -113,7 +113,7 @@ def test_lbfgs_forms_one_pair_a_move_and_none_where_the_model_stayed(rng: np.ran
         assert np.array_equal(propose(anchor, gradient), first)  # asked twice in a round
         held.append(sum(name.startswith("s") for name in anchor.export_state()))
         step = rng.standard_normal(3)
-        anchor.settle(vector(step), factor)
+        anchor.step_taken(vector(step), factor)
     assert held[0] == 0
     assert max(held) <= 2  # the memory
     assert "move" not in anchor.export_state()
@@ -147,7 +147,7 @@ def test_means_of_different_clients_make_no_pair(
     bowl = Bowl(rng)
     anchor: Anchor = LbfgsAnchor(lr=0.1, memory=5)
     step = propose(anchor, bowl.gradient(np.zeros(3)), first)
-    anchor.settle(vector(step), 1.0)
+    anchor.step_taken(vector(step), 1.0)
     if stopped:
         anchor = reborn(anchor, LbfgsAnchor(lr=0.1, memory=5))
     propose(anchor, bowl.gradient(-step), second)
@@ -160,7 +160,7 @@ def test_after_a_change_of_clients_the_next_pair_is_that_of_the_new_ones(rng: np
     for batch in (BATCH, OTHERS, OTHERS):
         step = propose(anchor, bowl.gradient(x), batch)
         held.append(pairs_of(anchor))
-        anchor.settle(vector(step), 1.0)
+        anchor.step_taken(vector(step), 1.0)
         x = x - step
     assert held == [0, 0, 1]
 
@@ -171,7 +171,7 @@ def test_a_move_within_the_rounding_of_the_model_makes_no_pair(share: float, pai
     norm = 1 / (SMALLEST_MOVE * np.finfo(np.float64).eps) / share
     anchor, far = LbfgsAnchor(lr=1.0, memory=5), replace(BATCH, theta_norm=norm)
     propose(anchor, [1.0, 0.0, 0.0], far)
-    anchor.settle(vector([-1.0, 0.0, 0.0]), 1.0)
+    anchor.step_taken(vector([-1.0, 0.0, 0.0]), 1.0)
     propose(anchor, [2.0, 0.0, 0.0], far)
     assert pairs_of(anchor) == pairs
 
@@ -179,7 +179,7 @@ def test_a_move_within_the_rounding_of_the_model_makes_no_pair(share: float, pai
 def test_a_state_of_an_earlier_version_makes_a_pair_of_its_last_move_as_it_did_then() -> None:
     anchor = LbfgsAnchor(lr=1.0, memory=5)
     propose(anchor, [1.0, 0.0, 0.0])
-    anchor.settle(vector([-1.0, 0.0, 0.0]), 1.0)
+    anchor.step_taken(vector([-1.0, 0.0, 0.0]), 1.0)
     state = anchor.export_state()
     del state["of"]
     older = LbfgsAnchor(lr=1.0, memory=5)
@@ -187,7 +187,7 @@ def test_a_state_of_an_earlier_version_makes_a_pair_of_its_last_move_as_it_did_t
     assert "of" not in older.export_state()
     propose(older, [2.0, 0.0, 0.0])
     assert pairs_of(older) == 1
-    older.settle(vector([-1.0, 0.0, 0.0]), 1.0)
+    older.step_taken(vector([-1.0, 0.0, 0.0]), 1.0)
     propose(older, [3.0, 0.0, 0.0], OTHERS)  # from here on it knows
     assert pairs_of(older) == 1
 
@@ -199,7 +199,7 @@ def test_a_restored_anchor_goes_on_with_the_same_bits(rng: np.random.Generator, 
         anchor: Anchor = make()
         for _ in range(5):
             step = propose(anchor, bowl.gradient(rng.standard_normal(3)))
-            anchor.settle(vector(step), 0.5)
+            anchor.step_taken(vector(step), 0.5)
         if not settled:
             propose(anchor, bowl.gradient(rng.standard_normal(3)))
         copy = reborn(anchor, make())
@@ -207,5 +207,5 @@ def test_a_restored_anchor_goes_on_with_the_same_bits(rng: np.random.Generator, 
             gradient = bowl.gradient(rng.standard_normal(3))
             step = propose(anchor, gradient)
             assert np.array_equal(propose(copy, gradient), step)
-            anchor.settle(vector(step), 0.5)
-            copy.settle(vector(step), 0.5)
+            anchor.step_taken(vector(step), 0.5)
+            copy.step_taken(vector(step), 0.5)

@@ -36,7 +36,7 @@ def test_momentum_by_hand() -> None:
     method = make("momentum", **{"momentum.beta": 0.5})
     first = decide(method, GRADS).step
     np.testing.assert_allclose(first, [0.5, 0.25], rtol=1e-12)  # 0.5 * mean (1, 0.5)
-    method.settle(first, 1.0)
+    method.step_taken(first, 1.0)
     solved = decide(method, GRADS)
     np.testing.assert_allclose(solved.step, [0.75, 0.375], rtol=1e-12)  # + 0.5 * (0.5, 0.25)
     assert solved.combination.notes == {"anchor_reset": 0.0}
@@ -48,7 +48,7 @@ def test_lbfgs_finds_the_minimum_of_one_dimension_in_its_second_step() -> None:
     method = make("server-lbfgs", lr=0.1)
     first = decide(method, np.array([[1.0], [3.0]])).step
     np.testing.assert_allclose(first, [0.2], rtol=1e-12)
-    method.settle(first, 1.0)
+    method.step_taken(first, 1.0)
     np.testing.assert_allclose(decide(method, np.array([[0.8], [2.4]])).step, [0.8], rtol=1e-12)
 
 
@@ -58,7 +58,7 @@ def test_lbfgs_reaches_the_minimum_of_the_mean_by_shares() -> None:
     examples = [objective.examples for objective in objectives]
     for _ in range(25):
         step = decide(method, gradients(objectives, theta), examples=examples).step
-        method.settle(step, 1.0)
+        method.step_taken(step, 1.0)
         theta = theta - step.numpy()
     shares = np.array(examples) / sum(examples)
     hessians = np.array([objective.curvature for objective in objectives])
@@ -71,7 +71,7 @@ def test_momentum_without_beta_is_fedsgd() -> None:
     for rows in (GRADS, -GRADS, 3 * GRADS):
         solved = decide(method, rows, examples=[1, 3])
         np.testing.assert_allclose(solved.step, decide(plain, rows, examples=[1, 3]).step, rtol=1e-12)
-        method.settle(solved.step, 1.0)
+        method.step_taken(solved.step, 1.0)
 
 
 @BOTH
@@ -81,18 +81,18 @@ def test_equal_clients_count_as_one(name: str) -> None:
         row = np.array([[theta, 3 * theta]])
         alone, together = decide(one, row).step, decide(three, np.repeat(row, 3, axis=0)).step
         np.testing.assert_allclose(together, alone, rtol=1e-12)
-        one.settle(alone, 1.0)
-        three.settle(together, 1.0)
+        one.step_taken(alone, 1.0)
+        three.step_taken(together, 1.0)
 
 
 def test_momentum_against_the_mean_gradient_is_dropped_and_noted() -> None:
     # 0.5 * (-0.1, 0) + 0.5 * (0.5, 0.25) = (0.2, 0.125) rises along the mean gradient (-0.1, 0).
     method = make("momentum", **{"momentum.beta": 0.5})
-    method.settle(decide(method, GRADS).step, 1.0)
+    method.step_taken(decide(method, GRADS).step, 1.0)
     solved = decide(method, np.array([[-0.2, 0.0], [0.0, 0.0]]))
     np.testing.assert_allclose(solved.step, [-0.05, 0], rtol=1e-12)
     assert solved.combination.notes == {"anchor_reset": 1.0}
-    method.settle(solved.step, 1.0)
+    method.step_taken(solved.step, 1.0)
     np.testing.assert_allclose(decide(method, GRADS).step, [0.5 - 0.025, 0.25], rtol=1e-12)
 
 
@@ -134,8 +134,8 @@ def test_restored_goes_on_with_the_same_bits(name: str, rounds: int) -> None:
         step = decide(straight, gradients(objectives, theta)).step
         if number >= rounds:
             assert np.array_equal(decide(restored, gradients(objectives, theta)).step, step)
-            restored.settle(step, 0.5)
-        straight.settle(step, 0.5)
+            restored.step_taken(step, 0.5)
+        straight.step_taken(step, 0.5)
         theta = theta - 0.5 * step.numpy()
 
 

@@ -12,7 +12,7 @@ from dqnfed_flwr.client.device import DTYPES
 from dqnfed_flwr.client.flat_model import FlatModel
 from dqnfed_flwr.client.gradients import LocalLoss
 from dqnfed_flwr.client.numpy_client import DQNFedClient
-from dqnfed_flwr.client.work.passes import Turn, sgd
+from dqnfed_flwr.client.work.passes import RngKey, sgd
 from dqnfed_flwr.config import LocalSettings, Settings
 from dqnfed_flwr.data import load_client, to_model_input
 from dqnfed_flwr.engine.in_process import InProcessGrid
@@ -85,7 +85,7 @@ def test_without_a_pull_the_personal_model_is_local_sgd_from_its_start() -> None
     alone = torch.tensor(given[0])
     for number, theta in enumerate(given, 1):
         client.work(ClientTask(number, number), theta)
-        alone = alone - sgd(loss, alone, LocalSettings(epochs=2, batch_size=16), Turn(settings.seed, number, 0))
+        alone = alone - sgd(loss, alone, LocalSettings(epochs=2, batch_size=16), RngKey(settings.seed, number, 0))
     np.testing.assert_allclose(client.export_state()[PERSONAL], alone.numpy(), rtol=1e-12, atol=1e-13)
 
 

@@ -86,7 +86,7 @@ def test_anchored_rates_take_their_scale_from_the_reference(seed: int, reference
 def test_a_reference_that_raises_the_mean_loss_is_replaced_and_forgotten() -> None:
     grads = np.array([[1.0, 0.2], [1.0, -0.2]])
     method = dqn_fed(reference="momentum", lr=0.1)
-    method.settle(torch.tensor([-50.0, 0.0], dtype=torch.float64), 1.0)
+    method.step_taken(torch.tensor([-50.0, 0.0], dtype=torch.float64), 1.0)
     solved = decide(method, grads)
     assert solved.combination.notes["anchor_reset"] == 1
     expected = decide(dqn_fed(reference="gradient", lr=0.1), grads)
@@ -96,7 +96,7 @@ def test_a_reference_that_raises_the_mean_loss_is_replaced_and_forgotten() -> No
 
 def test_an_anchor_that_was_reset_is_counted_though_the_round_is_solved_again() -> None:
     method = dqn_fed(reference="momentum", lr=0.1)
-    method.settle(torch.tensor([-50.0, 0.0], dtype=torch.float64), 1.0)
+    method.step_taken(torch.tensor([-50.0, 0.0], dtype=torch.float64), 1.0)
     basis = Basis(2 + method.reference_rows, 2, torch.float64)
     for slot, row in enumerate([[1.0, 0.2], [1.0, -0.2]]):
         basis.put(slot, np.array(row))
@@ -192,7 +192,7 @@ def test_a_retreat_is_one_sided_then_with_equal_cosines_and_ends_with_its_round(
     assert np.array_equal(further.step, decide(one_sided, grads).step)
     assert not np.array_equal(further.step, solved.step)
     assert not method.fall_back()  # nothing else is left
-    method.settle(solved.step, 0.0)
+    method.step_taken(solved.step, 0.0)
     assert "retreat" not in decide(method, grads).combination.notes
     assert method.fall_back()
     assert np.array_equal(decide(method, grads).step, solved.step)
@@ -227,7 +227,7 @@ def test_equal_cosines_take_their_length_from_the_median_rate() -> None:
     assert solved.combination.notes == {"equal_cosines": 1.0}
     assert solved.combination.length == pytest.approx(12.5)
     assert not method.fall_back()  # once a round
-    method.settle(solved.step, 1.0)
+    method.step_taken(solved.step, 1.0)
     again = decide(method, np.array([[2.0, 0], [0, 1]]), rates=[4, 3])
     np.testing.assert_allclose(again.step, [2.0, 3.0], rtol=1e-14)
     assert "equal_cosines" not in again.combination.notes
@@ -365,7 +365,7 @@ def test_a_short_row_is_heard_in_the_direction_like_any_other(seed: int, client:
 
 def test_a_retreat_forgets_the_anchors_memory() -> None:
     method = dqn_fed(reference="momentum")
-    method.settle(torch.ones(2, dtype=torch.float64), 1.0)
+    method.step_taken(torch.ones(2, dtype=torch.float64), 1.0)
     assert "last" in method.export_state()
     method.fall_back()
     assert "last" not in method.export_state()

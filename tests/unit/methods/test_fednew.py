@@ -15,8 +15,8 @@ from dqnfed_flwr.client.flat_model import FlatModel
 from dqnfed_flwr.client.gradients import LocalLoss
 from dqnfed_flwr.client.memory import CurvatureState, RoundMemory
 from dqnfed_flwr.client.numpy_client import DQNFedClient
-from dqnfed_flwr.client.work import Bench, Occasion
-from dqnfed_flwr.client.work.passes import Turn
+from dqnfed_flwr.client.work import ClientContext, LocalRequest
+from dqnfed_flwr.client.work.passes import RngKey
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.engine.server_run import serve
@@ -120,13 +120,13 @@ def scalar_work(kind: Any, settings: Settings, hessian: float) -> Any:
     loss = LocalLoss(FlatModel(module, cpu), (torch.ones(2, 1).double(), torch.zeros(2).long()), ridge=hessian)
     memory = RoundMemory(torch.float64, cpu)
     state = CurvatureState(1, torch.float64, cpu)
-    work = kind(Bench(settings, loss, Curvature(settings.curvature, 0.1, loss, state), memory))
+    work = kind(ClientContext(settings, loss, Curvature(settings.curvature, 0.1, loss, state), memory))
 
     def answer(number: int, slope: float, step: float | None, told: Any) -> float:
         theta = torch.zeros(1).double()
         line = Line(theta, None if step is None else np.array([step]), float(step is not None), torch.tensor)
-        occasion = Occasion(ClientTask(number, number, directives=told), Turn(0, number, 0), line)
-        return float(work.perform(occasion, Point(number, theta, torch.tensor([slope]).double(), 0.0)).row)
+        request = LocalRequest(ClientTask(number, number, directives=told), RngKey(0, number, 0), line)
+        return float(work.perform(request, Point(number, theta, torch.tensor([slope]).double(), 0.0)).row)
 
     return answer
 
@@ -236,16 +236,17 @@ def test_the_exact_form_is_repaired_whatever_the_features(scale: float) -> None:
     settings = Settings.from_mapping({**FEDNEW, "fednew.alpha": 1e-3, "fednew.rho": 1e-3})
     cpu = torch.device("cpu")
     state, memory = CurvatureState(1, torch.float32, cpu), RoundMemory(torch.float32, cpu)
-    work = FedNewWork(Bench(settings, loss, Curvature(settings.curvature, 0.1, loss, state), memory))
+    work = FedNewWork(ClientContext(settings, loss, Curvature(settings.curvature, 0.1, loss, state), memory))
     theta = torch.zeros_like(loss.model.theta)  # all classes alike, so that the Hessian is as large as it can be
     value, gradient = loss.loss_and_gradient(theta)
     line = Line(theta, None, 0.0, torch.tensor)
-    product = work.perform(
-        Occasion(ClientTask(1, 1, directives={"taken": 0.0}), Turn(0, 1, 0), line), Point(1, theta, gradient, value)
+    result = work.perform(
+        LocalRequest(ClientTask(1, 1, directives={"taken": 0.0}), RngKey(0, 1, 0), line),
+        Point(1, theta, gradient, value),
     )
-    assert product.figures["repaired"] == 1
-    assert bool(product.row.isfinite().all())
-    assert float(product.row @ gradient) > 0
+    assert result.figures["repaired"] == 1
+    assert bool(result.row.isfinite().all())
+    assert float(result.row @ gradient) > 0
 
 
 def test_three_bits_reach_the_optimum_too() -> None:

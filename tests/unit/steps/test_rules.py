@@ -11,17 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dqnfed_flwr.config import Settings, StepSettings
-from dqnfed_flwr.steps import (
-    Clipped,
-    Fixed,
-    Ladder,
-    Newton,
-    Probed,
-    StepScale,
-    Verdict,
-    make_rule,
-    mean_loss_falls,
-)
+from dqnfed_flwr.steps import Ladder, StepScale, Verdict, make_rule, mean_loss_falls
+from dqnfed_flwr.steps.probed import Probed
+from dqnfed_flwr.steps.rules import Clipped, Fixed, Newton
 from dqnfed_flwr.types import Probe
 
 HOLDS, GROWS, FAILS = Probe(0.5, True), Probe(0.5, True, grown_holds=True), Probe(2.0, False)

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 from dqnfed_flwr.config import Settings, StepSettings
-from dqnfed_flwr.steps import Newton, Probed, Staged, StepScale, make_rule
+from dqnfed_flwr.steps import StepScale, make_rule
+from dqnfed_flwr.steps.probed import Probed
+from dqnfed_flwr.steps.rules import Newton, Staged
 from dqnfed_flwr.types import Probe
 
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dqnfed_flwr.methods.fedmdfg import FedMdfgSettings
-from dqnfed_flwr.steps import Ladder, Search, StepScale, Verdict
-from dqnfed_flwr.steps.search import choose_rung
+from dqnfed_flwr.steps import Ladder, StepScale, Verdict
+from dqnfed_flwr.steps.search import Search, choose_rung
 from dqnfed_flwr.types import Probe, SearchHints, ladder_rungs
 
 

@@ -76,7 +76,7 @@ def test_a_run_that_is_given_fewer_rounds_than_it_has_done_is_over(tmp_path: Pat
 def test_the_method_hears_how_each_step_was_used(choice: str, monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[tuple[list[float], float]] = []
     monkeypatch.setattr(
-        OneSided, "settle", lambda self, step, factor: heard.append((step.tolist(), factor)), raising=False
+        OneSided, "step_taken", lambda self, step, factor: heard.append((step.tolist(), factor)), raising=False
     )
     run(UNEQUAL, [0.0, 0.0], **{"step.on-stationary": choice, "local.lr": 0.5, "rounds": 2})
     # The mean gradient is (1, 0) at (0, 0) and (1/2, 0) at (-1/2, 0); a memory of steps takes what was taken.

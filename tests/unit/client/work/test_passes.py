@@ -13,7 +13,7 @@ from dqnfed_flwr.client.curvature import Curvature, Point
 from dqnfed_flwr.client.flat_model import FlatModel
 from dqnfed_flwr.client.gradients import LocalLoss
 from dqnfed_flwr.client.memory import CurvatureState
-from dqnfed_flwr.client.work.passes import Pull, Turn, lbfgs_passes, mini_batch, sgd
+from dqnfed_flwr.client.work.passes import Proximal, RngKey, lbfgs_passes, mini_batch, sgd
 from dqnfed_flwr.config import CurvatureSettings, LocalSettings
 from tests.helpers.dense_bfgs import inverse_update
 
@@ -39,9 +39,9 @@ def test_the_rate_decays_from_the_second_round_on() -> None:
     loss = problem()
     theta = in_order(loss)
     for number, factor in ((1, 1.0), (2, 0.5), (4, 0.125)):
-        turn = Turn(5, number, 2)
-        decayed = sgd(loss, theta, local(epochs=2, batch_size=4, lr=0.4, decay=0.5), turn)
-        plain = sgd(loss, theta, local(epochs=2, batch_size=4, lr=0.4 * factor), turn)
+        key = RngKey(5, number, 2)
+        decayed = sgd(loss, theta, local(epochs=2, batch_size=4, lr=0.4, decay=0.5), key)
+        plain = sgd(loss, theta, local(epochs=2, batch_size=4, lr=0.4 * factor), key)
         np.testing.assert_array_equal(decayed.numpy(), plain.numpy())
 
 
@@ -50,13 +50,13 @@ def test_the_rate_decays_from_the_second_round_on() -> None:
 @pytest.mark.parametrize(("epochs", "batch"), [(1, 0), (3, 4), (2, 100)])
 def test_sgd_is_that_of_torch(momentum: float, ridge: float, epochs: int, batch: int) -> None:
     loss = problem(ridge=ridge)
-    theta, turn = in_order(loss), Turn(5, 3, 2)
-    moved = sgd(loss, theta, local(epochs=epochs, batch_size=batch, lr=0.3, momentum=momentum), turn)
+    theta, key = in_order(loss), RngKey(5, 3, 2)
+    moved = sgd(loss, theta, local(epochs=epochs, batch_size=batch, lr=0.3, momentum=momentum), key)
 
     module, (x, y) = loss.model.module, loss.samples
     loss.model.place(theta.clone())
     optimizer = torch.optim.SGD(module.parameters(), lr=0.3, momentum=momentum, weight_decay=ridge)
-    shuffle = turn.generator(0)
+    shuffle = key.generator(0)
     for _ in range(epochs):
         order = shuffle.permutation(11)
         for start in range(0, 11, batch or 11):
@@ -83,7 +83,7 @@ class Shared(nn.Module):
 def test_the_proximal_pull_is_each_parameters_own() -> None:
     loss = problem(Shared())
     theta, anchor = in_order(loss), torch.linspace(-1, 1, 26, dtype=torch.float64)
-    moved = sgd(loss, theta, local(lr=0.3), Turn(5, 3, 2), pull=Pull(anchor, 0.7))
+    moved = sgd(loss, theta, local(lr=0.3), RngKey(5, 3, 2), proximal=Proximal(anchor, 0.7))
 
     x, y = loss.samples
     loss.model.place(theta.clone())
@@ -117,7 +117,7 @@ def test_a_sample_left_over_joins_the_batch_before_it_where_statistics_need_two(
         seen.append(len(x))
         return nn.functional.cross_entropy(module(x), y)
 
-    sgd(loss, in_order(loss), local(batch_size=batch), Turn(5, 3, 2), batch_loss=noted)
+    sgd(loss, in_order(loss), local(batch_size=batch), RngKey(5, 3, 2), batch_loss=noted)
     assert seen == sizes
 
 
@@ -125,10 +125,10 @@ def test_sgd_depends_on_seed_round_and_client_alone() -> None:
     loss = problem(dtype=torch.float32)
     theta, settings = in_order(loss), local(batch_size=4)
     torch.manual_seed(1)
-    first = sgd(loss, theta, settings, Turn(1, 2, 3))
+    first = sgd(loss, theta, settings, RngKey(1, 2, 3))
     torch.manual_seed(2)
-    assert torch.equal(first, sgd(loss, theta, settings, Turn(1, 2, 3)))
-    for other in (Turn(0, 2, 3), Turn(1, 1, 3), Turn(1, 2, 4)):
+    assert torch.equal(first, sgd(loss, theta, settings, RngKey(1, 2, 3)))
+    for other in (RngKey(0, 2, 3), RngKey(1, 1, 3), RngKey(1, 2, 4)):
         assert not torch.equal(first, sgd(loss, theta, settings, other))
 
 
@@ -136,7 +136,7 @@ def test_every_epoch_takes_every_sample_once_in_a_new_order() -> None:
     loss = problem()
     seen: list[Tensor] = []
     loss.model.module.register_forward_hook(lambda _module, inputs, _output: seen.append(inputs[0]))
-    sgd(loss, in_order(loss), local(epochs=2, batch_size=4), Turn(0, 1, 0))
+    sgd(loss, in_order(loss), local(epochs=2, batch_size=4), RngKey(0, 1, 0))
     assert [len(batch) for batch in seen] == [4, 4, 3, 4, 4, 3]
     first, second = torch.cat(seen[:3]), torch.cat(seen[3:])
     assert not torch.equal(first, second)
@@ -148,26 +148,26 @@ def test_sgd_trains_buffers_and_leaves_theta_and_random_states_alone() -> None:
     loss = problem(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Dropout(0.5), nn.Linear(5, 4))
     theta = in_order(loss)
     kept, state = theta.clone(), torch.get_rng_state()
-    first = sgd(loss, theta, local(batch_size=4), Turn(0, 1, 0))
+    first = sgd(loss, theta, local(batch_size=4), RngKey(0, 1, 0))
     assert int(loss.model.module.state_dict()["1.num_batches_tracked"]) == 3
     assert torch.equal(theta, kept)
     assert torch.equal(torch.get_rng_state(), state)
     assert not loss.model.module.training
-    assert torch.equal(sgd(loss, theta, local(batch_size=4), Turn(0, 1, 0)), first)
+    assert torch.equal(sgd(loss, theta, local(batch_size=4), RngKey(0, 1, 0)), first)
 
 
 def test_mini_batches_are_seeded_and_drawn_without_replacement() -> None:
     loss = problem()
-    rows = mini_batch(loss, 4, Turn(0, 1, 0))
-    again, later = mini_batch(loss, 4, Turn(0, 1, 0)), mini_batch(loss, 4, Turn(0, 2, 0))
+    rows = mini_batch(loss, 4, RngKey(0, 1, 0))
+    again, later = mini_batch(loss, 4, RngKey(0, 1, 0)), mini_batch(loss, 4, RngKey(0, 2, 0))
     assert rows is not None
     assert again is not None
     assert later is not None
     assert torch.equal(rows, again)
     assert not torch.equal(rows, later)
     assert len(set(rows.tolist())) == 4
-    assert mini_batch(loss, 0, Turn(0, 1, 0)) is None
-    assert mini_batch(loss, 11, Turn(0, 1, 0)) is None
+    assert mini_batch(loss, 0, RngKey(0, 1, 0)) is None
+    assert mini_batch(loss, 11, RngKey(0, 1, 0)) is None
 
 
 class Quadratic:

@@ -1,4 +1,4 @@
-"""FedMGDA+ on two and three clients, and at the two ends of epsilon."""
+"""MGDA and FedMGDA+ on two and three clients, and FedMGDA+ at the two ends of epsilon."""
 
 from __future__ import annotations
 
@@ -20,6 +20,10 @@ seeds = st.integers(0, 10_000)
 def method(epsilon: float, **more: object) -> Method:
     given = {"method": "fedmgda+", "fedmgda.epsilon": epsilon, "local.work": "gradient", "local.lr": 1.0}
     return make_method(Settings.from_mapping(given | more))
+
+
+def mgda(lr: float = 0.1) -> Method:
+    return make_method(Settings.from_mapping({"method": "mgda", "local.lr": lr}))
 
 
 def test_two_clients_worked_by_hand() -> None:
@@ -86,3 +90,30 @@ def test_two_equal_clients_are_no_trouble() -> None:
     # Least in the box around 1/3: as much weight for the third as its bound 8/15 allows, short of 1/2: l_3 = 1/2.
     np.testing.assert_allclose(solved.step, [0.5, 0.5], rtol=1e-12)
     assert solved.combination.status == "converged"
+
+
+def test_mgda_goes_to_the_point_of_the_hull_nearest_to_zero() -> None:
+    # |l (2, 0) + (1 - l) (0, 1)|^2 = 4 l^2 + (1 - l)^2 is least at l = 1/5.
+    solved = decide(mgda(lr=0.5), np.array([[2.0, 0.0], [0.0, 1.0]]))
+    np.testing.assert_allclose(solved.combination.weights, [0.1, 0.4], rtol=1e-12)
+    np.testing.assert_allclose(solved.slopes, [0.4, 0.4], rtol=1e-12)  # both fall alike
+    assert solved.combination.status == "converged"
+
+
+def test_mgda_takes_the_shorter_of_two_gradients_where_it_serves_both() -> None:
+    solved = decide(mgda(lr=1.0), np.array([[1.0, 0.0], [3.0, 1.0]]))
+    np.testing.assert_allclose(solved.combination.weights, [1, 0], atol=1e-12)
+
+
+def test_mgda_stands_still_between_opposite_gradients() -> None:
+    solved = decide(mgda(), np.array([[1.0, 0.0], [-2.0, 0.0]]))
+    assert solved.combination.status == "stationary"
+    assert solved.norm == pytest.approx(0, abs=1e-12)
+
+
+def test_mgda_leaves_out_and_counts_who_has_no_gradient() -> None:
+    solved = decide(mgda(lr=1.0), np.array([[1.0, 0.0], [0.0, 0.0], [0.0, 1.0]]))
+    np.testing.assert_allclose(solved.combination.weights, [0.5, 0, 0.5], atol=1e-12)
+    assert solved.combination.excluded == {1: "zero-gradient"}
+    nobody = decide(mgda(), np.zeros((2, 3))).combination
+    assert (nobody.status, nobody.excluded) == ("stationary", {0: "zero-gradient", 1: "zero-gradient"})

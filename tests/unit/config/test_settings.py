@@ -146,7 +146,7 @@ def test_impossible_combination_is_refused(mapping: dict[str, Any], key: str) ->
 )
 def test_auto_asks_the_method(method: str, work: str, rule: str) -> None:
     settings = Settings.from_mapping({"method": method})
-    assert (settings.local_work, settings.rule) == (work, rule)
+    assert (settings.work.name, settings.rule) == (work, rule)
 
 
 @pytest.mark.parametrize(("clients", "participation", "sampled"), [(100, 0.1, 10), (10, 1.0, 10), (10, 0.01, 1)])

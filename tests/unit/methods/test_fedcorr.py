@@ -11,8 +11,7 @@ from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.linalg.gram import Basis
 from dqnfed_flwr.methods._base import Method, RoundRows
-from dqnfed_flwr.methods.fedcorr import DECISION, LEVEL, LID, NOISE, RELABELLED, Stages
-from dqnfed_flwr.methods.fedcorr.server import NoiseEstimates
+from dqnfed_flwr.methods.fedcorr import DECISION, LEVEL, LID, NOISE, RELABELLED, NoiseEstimates, Stages
 from dqnfed_flwr.methods.table import make_method
 from dqnfed_flwr.strategy.records import Solved
 from dqnfed_flwr.strategy.solve import solve
@@ -197,14 +196,14 @@ def test_stage_three_is_the_last_method(last: str, rng: np.random.Generator) -> 
     method = fedcorr(**{"fedcorr.last": last})
     alone = make_method(Settings.from_mapping({**SETTINGS, "method": last}))
     a_round(method, 15, EVERYBODY, rows=rng.standard_normal((6, 9)))
-    method.settle(torch.ones(9, dtype=torch.float64), 1.0)  # of stage 2: none of the last method's business
+    method.step_taken(torch.ones(9, dtype=torch.float64), 1.0)  # of stage 2: none of the last method's business
     for number in (16, 17, 18):
         rows = 1 + rng.standard_normal((6, 9))
         mine, plain = a_round(method, number, EVERYBODY, rows=rows), a_round(alone, number, EVERYBODY, rows=rows)
         assert np.array_equal(mine.step.numpy(), plain.step.numpy())
         assert mine.combination.status == plain.combination.status
         for each in (method, alone):
-            each.settle(plain.step, 0.5)
+            each.step_taken(plain.step, 0.5)
     assert method.fall_back() == alone.fall_back()
 
 
@@ -235,7 +234,7 @@ def test_the_settings_follow_the_last_method() -> None:
     plain = Settings.from_mapping({**SETTINGS, "method": "dqn-fed"})
     mine = settings(**{"fedcorr.last": "dqn-fed", "dqn-fed.reference": "update"})
     assert mine.stage_settings.method == "dqn-fed"
-    assert (mine.local_work, mine.stage_settings.local_work) == ("fedcorr", "gradient")
+    assert (mine.work.name, mine.stage_settings.work.name) == ("fedcorr", "gradient")
     assert (mine.rule, mine.row_lr) == (plain.rule, plain.row_lr) == ("probed", plain.local.lr)
     assert mine.wants_update
     assert not settings().wants_update
