@@ -1,15 +1,42 @@
-"""Names of the files in a run's output folder that others look for.
+"""Names of the files in a run's output folder that others look for, and how a file is replaced at once.
 
-They stand alone, in a module that imports nothing, because programs that only look at a folder need not load torch.
+The module imports nothing but the standard library, because programs that only look at a folder need not load torch.
 """
 
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
 RUN = "run.json"
-"""Settings, final figures and history; written last, so that it tells of a run that is at its end."""
+"""Settings, final figures and history; written last, so it stands for a run that is at its end."""
 MODEL = "model.npz"
 """Theta and buffers of the final model."""
 EVENTS = "events.jsonl"
 """A line a round."""
 CHECKPOINT = "checkpoint.npz"
-"""What a run that was cut off goes on from; its long vectors lie beside it."""
+"""What a run that was cut off goes on from; its long vectors lie next to it."""
 PLOT = "plot.png"
 """Curves of the run, as `dqnfed run` draws them."""
+
+
+@contextmanager
+def replacing(path: Path, *, sync: bool = False) -> Iterator[BinaryIO]:
+    """A new file next to `path`, which takes its place at the end: a reader sees the old file or the new one.
+
+    With `sync` it is on the disk before it does. Where anything is raised, the old file stays and the new one goes.
+    """
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            yield file
+            file.flush()
+            if sync:
+                os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

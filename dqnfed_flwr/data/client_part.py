@@ -11,14 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.random import Generator
-from numpy.typing import NDArray
 
 from dqnfed_flwr.config import NoiseSettings, Settings
-from dqnfed_flwr.data.dataset import DataSet, IntArray, as_data_set
+from dqnfed_flwr.data.dataset import Array, DataSet, IntArray, as_data_set
 from dqnfed_flwr.data.dealing import deal_out
 from dqnfed_flwr.data.forms import FORMS
 from dqnfed_flwr.data.sets import is_function, read_arrays
@@ -26,7 +24,6 @@ from dqnfed_flwr.data.splits import stratified
 from dqnfed_flwr.data.user import call_function
 from dqnfed_flwr.errors import DataError
 
-Array = NDArray[Any]
 _SPLIT_TEST, _SPLIT_VALIDATION, _NOISE = 3, 4, 6  # streams of the seed, besides those of `dealing`
 
 
@@ -41,12 +38,9 @@ class ClientPart:
     train, validation : IntArray
         Sample numbers in its training part.
     given : IntArray
-        Labels of `train` as the client gets to see them, with noise where the settings ask for it; the right ones are
-        `data.y_train[train]`.
-    x_test, y_test : Array, IntArray
-        What `test` counts in: the test part of the set, or its training part where it has none.
-    test : IntArray
-        Sample numbers.
+        Labels of `train` as the client gets to see them, perhaps with noise; right are `data.y_train[train]`.
+    x_test, y_test, test : Array, IntArray, IntArray
+        The test part of the set, or its training part where it has none, and the sample numbers in it.
     """
 
     data: DataSet
@@ -59,13 +53,7 @@ class ClientPart:
 
 
 def find_part(settings: Settings, partition: int, data_path: str | None = None) -> ClientPart:
-    """Find the samples of one client, as `clients.load_client` does and from the same arguments, without reading them.
-
-    Raises
-    ------
-    DataError
-        If data or partition cannot be used: the text says what was found, what is allowed and what to do.
-    """
+    """Which samples are one client's, for the arguments of `clients.load_client` and with its errors; none is read."""
     source = data_path or settings.data
     if partition < 0:
         raise DataError(f"partition-id: found {partition}; clients are numbered from 0")
@@ -86,13 +74,7 @@ def find_part(settings: Settings, partition: int, data_path: str | None = None) 
 
 
 def _refuse_choice(settings: Settings) -> None:
-    """A client's own file is taken whole; a function of the user's may look at these settings itself.
-
-    Raises
-    ------
-    DataError
-        If they ask for a part of it.
-    """
+    """A client's own file is taken whole; a function of the user's may look at these settings itself."""
     asked = {"split.only-classes": settings.split.only_classes, "split.samples": settings.split.samples}
     if given := [key for key, value in asked.items() if value]:
         raise DataError(
@@ -102,13 +84,7 @@ def _refuse_choice(settings: Settings) -> None:
 
 
 def _refuse_numbering(source: str) -> None:
-    """A client's own file has to say itself which class is which.
-
-    Raises
-    ------
-    DataError
-        If it is of a form that numbers the classes that it finds.
-    """
+    """A client's own file has to say itself which class is which, not be of a form that numbers those it finds."""
     name = source.partition(":")[0]
     form = FORMS.get(name)
     if form is not None and form.numbers_classes:
@@ -149,7 +125,7 @@ def _stream(settings: Settings, stream: int, partition: int) -> Generator:
 
 
 def _apart(settings: Settings, stream: int, partition: int) -> Generator:
-    """A stream that is none of the rounds': those of (seed, round) would tell who is noisy by who is sampled."""
+    """A stream that is none of the rounds': those of (seed, round) would show who is noisy by who is sampled."""
     return np.random.default_rng(np.random.SeedSequence(settings.seed, spawn_key=(stream, partition)))
 
 
@@ -160,18 +136,9 @@ def noise_level(settings: NoiseSettings, rng: Generator) -> float:
 
 
 def with_noise(labels: IntArray, settings: NoiseSettings, num_classes: int, rng: Generator) -> IntArray:
-    """Labels [N] of one client as it gets to see them: a new array where there is noise, otherwise `labels`.
+    """Labels as one client gets to see them, of the right ones [N]: a new array where there is noise.
 
-    Parameters
-    ----------
-    labels : IntArray
-        Right ones.
-    settings : NoiseSettings
-        Kind, rho and tau.
-    num_classes : int
-        C, of the whole set.
-    rng : Generator
-        The client's stream; equal streams give equal noise.
+    C is that of the whole set. Equal streams give equal noise.
     """
     level = noise_level(settings, rng)
     if not level:

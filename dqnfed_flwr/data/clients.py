@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.data.client_part import ClientPart, find_part
-from dqnfed_flwr.data.dataset import IntArray, sample_kind, sample_shape
+from dqnfed_flwr.data.dataset import Array, IntArray, sample_kind, sample_shape
 from dqnfed_flwr.data.sets import is_function
 from dqnfed_flwr.errors import DataError
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -106,21 +102,8 @@ def load_client(settings: Settings, partition: int, data_path: str | None = None
     )
 
 
-def check_features(part: ClientPart) -> None:
-    """Read the features of a client, and refuse what `load_client` would; images and tokens are left alone.
-
-    Raises
-    ------
-    DataError
-        If some are not finite.
-    """
-    data = part.data
-    for x, samples in ((data.x_train, part.train), (data.x_train, part.validation), (part.x_test, part.test)):
-        if np.issubdtype(x.dtype, np.floating):
-            _take(x, samples, data.name)
-
-
 def _take(x: Array, samples: IntArray, name: str) -> Array:
+    """Samples of the set `name`; DataError where features are not finite."""
     taken: Array = np.asarray(x)[samples]
     if np.issubdtype(taken.dtype, np.floating) and not np.isfinite(taken).all():
         bad = samples[~np.isfinite(taken.reshape(len(taken), -1)).all(axis=1)]
@@ -179,24 +162,21 @@ def summarise(settings: Settings) -> list[ClientSummary]:
     """
     parts = [find_part(settings, partition) for partition in range(settings.clients)]
     for part in parts:
-        check_features(part)
+        x = part.data.x_train
+        for values, samples in ((x, part.train), (x, part.validation), (part.x_test, part.test)):
+            if np.issubdtype(values.dtype, np.floating):
+                _take(values, samples, part.data.name)
     classes = max(part.data.num_classes for part in parts)
     return [_summary(part, classes) for part in parts]
 
 
 def _summary(part: ClientPart, classes: int) -> ClientSummary:
+    groups, names = part.data.groups_train, part.data.group_names
+    held = () if groups is None else np.unique(groups[part.train])
     return ClientSummary(
         train=np.bincount(part.given, minlength=classes),
         test=np.bincount(part.y_test[part.test], minlength=classes),
         validation=len(part.validation),
         wrong=int(np.count_nonzero(part.given != part.data.y_train[part.train])),
-        groups=_groups(part),
+        groups=tuple(str(group) if names is None else str(names[group]) for group in held),
     )
-
-
-def _groups(part: ClientPart) -> tuple[str, ...]:
-    groups, names = part.data.groups_train, part.data.group_names
-    if groups is None:
-        return ()
-    held = np.unique(groups[part.train])
-    return tuple(str(group) if names is None else str(names[group]) for group in held)

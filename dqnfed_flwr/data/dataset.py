@@ -60,19 +60,11 @@ class DataSet:
     name: str
     group_names: Array | None = None
 
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        """Shape of one sample as the model sees it."""
-        return sample_shape(self.x_train)
-
 
 def as_data_set(arrays: Mapping[str, Array], name: str, num_classes: int = 0) -> DataSet:
     """Check arrays by name (see `read_arrays`) and put them together.
 
-    Raises
-    ------
-    DataError
-        For a missing or unknown key, lengths or shapes that differ, unfit samples or labels.
+    DataError for a missing or unknown key, lengths or shapes that differ, unfit samples or labels.
     """
     unknown = sorted(set(arrays) - set(ARRAYS))
     missing = [key for key in ("x_train", "y_train") if key not in arrays]
@@ -163,10 +155,7 @@ def _class_count(arrays: Mapping[str, Array], labels: Mapping[str, IntArray], na
 def sample_shape(x: NDArray[Any]) -> tuple[int, ...]:
     """Shape of one sample as the model sees it, channels first for images.
 
-    Raises
-    ------
-    DataError
-        If dtype and number of axes are those of no kind of sample, or images seem to have their channels first.
+    DataError if dtype and number of axes are those of no kind of sample, or images seem to have their channels first.
     """
     if x.dtype == np.uint8 and x.ndim in (3, 4):
         height, width, *channels = x.shape[1:]

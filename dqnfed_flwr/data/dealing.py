@@ -24,17 +24,8 @@ _GROUPS = 5
 def only_classes(data: DataSet, wanted: str) -> DataSet:
     """Number the classes in `wanted` anew from 0, in the order given, and mark the samples of all others `LEFT_OUT`.
 
-    Parameters
-    ----------
-    data : DataSet
-        Its samples stay where they are.
-    wanted : str
-        Class numbers between commas, such as `0,2,6`; empty keeps every class and number.
-
-    Raises
-    ------
-    DataError
-        If a number is none of the set's classes, or stands twice, or fewer than two are left.
+    `wanted` are class numbers between commas, such as `0,2,6`; empty keeps every class and number. Samples stay where
+    they are. DataError if a number is none of the set's classes, or stands twice, or fewer than two are left.
     """
     kept = numbers("split.only-classes", wanted, "0,2,6")
     if not kept:
@@ -50,13 +41,7 @@ def only_classes(data: DataSet, wanted: str) -> DataSet:
 
 
 def numbers(key: str, text: str, example: str) -> list[int]:
-    """Whole numbers between commas; none in empty text.
-
-    Raises
-    ------
-    DataError
-        If there is anything else.
-    """
+    """Whole numbers between commas; none in empty text, DataError for anything else."""
     try:
         return [int(number) for number in text.split(",")] if text.strip() else []
     except ValueError:
@@ -70,16 +55,9 @@ def present(labels: IntArray) -> IntArray:
 
 @dataclass(frozen=True)
 class Dealt:
-    """A data set and the sample numbers of every client.
+    """A whole data set and, one array a client, the rising sample numbers in its training and in its test part.
 
-    Attributes
-    ----------
-    data : DataSet
-        The whole set.
-    train : list[IntArray]
-        Rising sample numbers of the training part, one array a client; disjoint.
-    test : list[IntArray] | None
-        The same of the test part; None where the set has none, so that clients split their own samples.
+    The arrays of a part are disjoint. `test` is None where the set has no such part: clients split their own samples.
     """
 
     data: DataSet
@@ -91,12 +69,8 @@ def deal_out(settings: Settings, source: str) -> Dealt:
     """Deal the set `source` out to `settings.clients` clients by `settings.partition`.
 
     The answer is kept for the next client of the same process; it is a function of `source` and its contents,
-    `partition`, `clients`, `num-classes`, `seed` and `split.*`.
-
-    Raises
-    ------
-    DataError
-        If the set cannot be loaded or cannot be dealt out this way.
+    `partition`, `clients`, `num-classes`, `seed` and `split.*`. DataError if the set cannot be loaded, or not be dealt
+    out this way.
     """
     return _deal_out(
         source,

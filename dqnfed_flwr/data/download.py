@@ -25,30 +25,14 @@ _TOO_FAR = 416  # the server has nothing behind what is here
 
 @dataclass(frozen=True)
 class Published:
-    """A file as its publisher describes it.
-
-    Attributes
-    ----------
-    name : str
-        Of the file.
-    urls : tuple[str, ...]
-        Where it lies, tried in this order.
-    md5 : str
-        Its checksum, in hexadecimal.
-    """
+    """A file as its publisher describes it: its name, where it lies, in the order to try, and its MD5 sum in hex."""
 
     name: str
     urls: tuple[str, ...]
     md5: str
 
     def check(self, file: Path) -> None:
-        """Compare a file with the published one.
-
-        Raises
-        ------
-        DataError
-            If it is another, or was cut short.
-        """
+        """Compare a file with the published one; DataError if it is another, or was cut short."""
         found = md5_of(file)
         if found != self.md5:
             raise DataError(
@@ -61,12 +45,7 @@ def fetch(published: Published, folder: Path) -> Path:
     """Path of the whole, checked file in `folder`, fetched if it does not lie there.
 
     What has arrived of a transfer that fails stays as NAME.part, and the next call goes on from there. The caller sees
-    to it that one process at a time fetches a file.
-
-    Raises
-    ------
-    DataError
-        If no place gives it, or it differs from what was published.
+    to it that one process at a time fetches a file. DataError if no place gives it, or it is not the published one.
     """
     target = folder / published.name
     if target.exists():
@@ -114,10 +93,7 @@ def _fetched(url: str, part: Path, md5: str) -> str:
 def _transfer(url: str, part: Path) -> None:
     """Append to `part` what it lacks; begin anew where the server cannot go on from the middle.
 
-    Raises
-    ------
-    OSError, HTTPException
-        If the server fails, or ends before the end.
+    OSError or HTTPException if the server fails, or ends before the end.
     """
     here = part.stat().st_size if part.exists() else 0
     headers = {"User-Agent": "dqnfed-flwr", **({"Range": f"bytes={here}-"} if here else {})}

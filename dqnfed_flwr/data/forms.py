@@ -16,26 +16,29 @@ import bz2
 import gzip
 import lzma
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
-from dqnfed_flwr.data.store import Arrays
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
 from dqnfed_flwr.errors import DataError
 
 FormOptions = Mapping[str, str]
+Samples = tuple[NDArray[Any], NDArray[Any]]
 _DECOMPRESS = {".xz": lzma.decompress, ".gz": gzip.decompress, ".bz2": bz2.decompress}
 
 
 @dataclass(frozen=True)
-class Form:
+class FileForm:
     """How published files of one form are read.
 
     Attributes
     ----------
     module : str
-        Under `dqnfed_flwr.data`, with the functions NAME_files and read_NAME for the form NAME, see `Reader`.
+        Under `dqnfed_flwr.data`, with the functions NAME_files and read_NAME for the form NAME; see `sources.Source`.
     options : tuple[str, ...]
         Keys that may follow the path.
     most_paths : int
@@ -51,12 +54,12 @@ class Form:
 
 
 FORMS = {
-    "leaf": Form("leaf"),
-    "tff": Form("tff", ("vocabulary", "length", "users", "sentences"), 2),
-    "roles": Form("leaf", ("test", "stride")),
-    "folder": Form("images", ("size", "train", "test"), numbers_classes=True),
-    "clothing1m": Form("images", ("size", "samples")),
-    "libsvm": Form("libsvm", (), 2, numbers_classes=True),
+    "leaf": FileForm("leaf"),
+    "tff": FileForm("tff", ("vocabulary", "length", "users", "sentences"), 2),
+    "roles": FileForm("leaf", ("test", "stride")),
+    "folder": FileForm("images", ("size", "train", "test"), numbers_classes=True),
+    "clothing1m": FileForm("images", ("size", "samples")),
+    "libsvm": FileForm("libsvm", (), 2, numbers_classes=True),
 }
 
 
@@ -107,30 +110,21 @@ NAMED = {
 }
 
 
-class Reader(NamedTuple):
-    """The two functions of a form.
-
-    Attributes
-    ----------
-    files : Callable
-        Paths as they were given to the files and folders whose change means that the set changed; DataError where one
-        is missing.
-    read : Callable
-        Paths, options and an empty folder for large arrays to the decoded set.
-    """
-
-    files: Callable[[Sequence[Path]], list[Path]]
-    read: Callable[[Sequence[Path], FormOptions, Path], Arrays]
+def by_client(parts: Mapping[str, Mapping[str, Samples]], numbers: DTypeLike) -> dict[str, NDArray[Any]]:
+    """Join samples and labels, given by part and client; group g, of dtype `numbers`, is client `group_names[g]`."""
+    names = sorted({name for clients in parts.values() for name in clients})
+    places = {name: place for place, name in enumerate(names)}
+    arrays: dict[str, NDArray[Any]] = {"group_names": np.array(names)}
+    for part, clients in parts.items():
+        owners = np.array([places[name] for name in clients], dtype=numbers)
+        arrays[f"x_{part}"] = np.concatenate([x for x, _ in clients.values()])
+        arrays[f"y_{part}"] = np.concatenate([y for _, y in clients.values()])
+        arrays[f"groups_{part}"] = np.repeat(owners, [len(y) for _, y in clients.values()])
+    return arrays
 
 
 def number(options: FormOptions, key: str, default: int, *, least: int = 0, most: int = 10**9) -> int:
-    """Read an option that is a whole number.
-
-    Raises
-    ------
-    DataError
-        If it is none, or not from `least` to `most`.
-    """
+    """Read an option that is a whole number; DataError if it is none, or not from `least` to `most`."""
     text = options.get(key, str(default))
     if not (text.isdecimal() and len(text) <= len(str(most)) and least <= int(text) <= most):
         raise DataError(f"data: {key}={text!r}; give a whole number from {least} to {most}, such as {key}={default}")
@@ -138,13 +132,7 @@ def number(options: FormOptions, key: str, default: int, *, least: int = 0, most
 
 
 def need(paths: Sequence[Path], what: str) -> list[Path]:
-    """These paths, all of which must exist.
-
-    Raises
-    ------
-    DataError
-        Naming those that do not, and `what` they are.
-    """
+    """These paths, all of which must exist; DataError names those that do not, and `what` they are."""
     missing = [str(path) for path in paths if not path.exists()]
     if missing:
         raise DataError(f"data: missing {', '.join(missing)}; needed is {what}")
@@ -152,13 +140,7 @@ def need(paths: Sequence[Path], what: str) -> list[Path]:
 
 
 def unpacked(path: Path) -> bytes:
-    """All bytes of a file; of .xz, .gz and .bz2 those that were packed.
-
-    Raises
-    ------
-    DataError
-        If it cannot be read, or is cut short.
-    """
+    """All bytes of a file; of .xz, .gz and .bz2 those that were packed. DataError if it is unreadable or cut short."""
     try:
         content = path.read_bytes()
         return _DECOMPRESS[path.suffix](content) if path.suffix in _DECOMPRESS else content
@@ -167,13 +149,7 @@ def unpacked(path: Path) -> bytes:
 
 
 def text_lines(path: Path) -> list[str]:
-    """Lines of a file of UTF-8 text, without those that hold nothing but spaces.
-
-    Raises
-    ------
-    DataError
-        If it cannot be read, or is no UTF-8 text.
-    """
+    """Lines of a file of UTF-8 text, but those that hold nothing but spaces; DataError if it is unreadable."""
     try:
         return [line for line in path.read_text("utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:

@@ -39,30 +39,11 @@ TRAIN_LISTS = ("noisy_train_key_list.txt", "noisy_label_kv.txt")
 TEST_LISTS = ("clean_test_key_list.txt", "clean_label_kv.txt")
 
 
-def is_image(file: Path) -> bool:
-    """Tell by its suffix whether a file is an image."""
-    return file.suffix.lower() in SUFFIXES
-
-
 def decode(files: Sequence[Path], size: int, target: Path) -> NDArray[np.uint8]:
-    """Decode colour images into the file `target`, mapped, so that large sets need no memory.
+    """Decode N images to [N, H, W, 3], mapped in the file `target`, so that large sets need no memory.
 
-    Parameters
-    ----------
-    files : Sequence[Path]
-        N images; grey ones become colour.
-    size : int
-        Side to which each is scaled, or 0 where all have one size already.
-
-    Returns
-    -------
-    NDArray[np.uint8]
-        [N, H, W, 3].
-
-    Raises
-    ------
-    DataError
-        If Pillow is not installed, a file is no whole image of 8 bits, or sizes differ.
+    Grey images become colour. Each is scaled to the side `size`, 0 where all have one size already. DataError if Pillow
+    is not installed, a file is no whole image of 8 bits, or sizes differ.
     """
     width, height = (size, size) if size else _open(files[0], 0).size
     images = np.lib.format.open_memmap(target, "w+", dtype=np.uint8, shape=(len(files), height, width, 3))
@@ -129,7 +110,7 @@ def _by_class(part: Path) -> Labelled:
         (file, folder.name)
         for folder in _folders(part)
         for file in sorted(folder.rglob("*"))
-        if is_image(file) and not any(_hidden(name) for name in file.relative_to(part).parts)
+        if file.suffix.lower() in SUFFIXES and not any(_hidden(name) for name in file.relative_to(part).parts)
     ]
     if not found:
         raise DataError(f"data: no image in a folder of a class in {part}; unpack the set again")

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dqnfed_flwr.data.forms import FormOptions, need, number, unpacked
+from dqnfed_flwr.data.forms import FormOptions, Samples, by_client, need, number, unpacked
 from dqnfed_flwr.data.store import Arrays, console
 from dqnfed_flwr.errors import DataError
 
@@ -39,7 +39,6 @@ _UNKNOWN = -1
 _CODES = np.full(128, _UNKNOWN, dtype=np.int8)
 _CODES[[ord(character) for character in ALPHABET]] = np.arange(len(ALPHABET))
 PARTS = ("train", "test")
-Samples = tuple[NDArray[Any], NDArray[Any]]
 _FEMNIST = (28, 62)  # side of an image, classes
 
 
@@ -70,33 +69,21 @@ def leaf_files(paths: Sequence[Path]) -> list[Path]:
 
 def read_leaf(paths: Sequence[Path], options: FormOptions, scratch: Path) -> Arrays:
     """Samples in the order of files and users; group g is the user `group_names[g]`."""
-    parts = {part: list(_users(paths[0] / part)) for part in PARTS}
-    names = sorted({user for users in parts.values() for user, _ in users})
-    numbers = {user: number for number, user in enumerate(names)}
-    arrays: dict[str, NDArray[Any]] = {"group_names": np.array(names)}
+    parts = {part: dict(_users(paths[0] / part)) for part in PARTS}
     for part, users in parts.items():
         if not users:
             raise DataError(f"data: no sample in {paths[0] / part}; LEAF's preprocess.sh has not run to its end")
-        samples = sum(len(y) for _, (_, y) in users)
+        samples = sum(len(y) for _, y in users.values())
         console().print(f"{paths[0] / part}: users: {len(users):,}, samples: {samples:,}", markup=False, soft_wrap=True)
-        shapes = {x.shape[1:] for _, (x, _) in users}
+        shapes = {x.shape[1:] for x, _ in users.values()}
         if len(shapes) > 1:
             raise DataError(f"data: samples of the shapes {sorted(shapes)} in {paths[0] / part}; keep one set a folder")
-        arrays[f"x_{part}"] = np.concatenate([x for _, (x, _) in users])
-        arrays[f"y_{part}"] = np.concatenate([y for _, (_, y) in users])
-        arrays[f"groups_{part}"] = np.concatenate(
-            [np.full(len(y), numbers[user], dtype=np.int32) for user, (_, y) in users]
-        )
-    return {**arrays, **_classes_of(arrays)}
-
-
-def _classes_of(arrays: Mapping[str, NDArray[Any]]) -> Arrays:
-    x = arrays["x_train"]
-    if x.dtype == np.int8:
-        return {"num_classes": np.array(len(ALPHABET))}
-    if x.dtype == np.uint8:
-        return {"num_classes": np.array(_FEMNIST[1])}
-    return {}
+    arrays = by_client(parts, np.int32)
+    if arrays["x_train"].dtype == np.int8:
+        arrays["num_classes"] = np.array(len(ALPHABET))
+    if arrays["x_train"].dtype == np.uint8:
+        arrays["num_classes"] = np.array(_FEMNIST[1])
+    return arrays
 
 
 def _users(folder: Path) -> Iterator[tuple[str, Samples]]:
@@ -124,13 +111,7 @@ def _users(folder: Path) -> Iterator[tuple[str, Samples]]:
 
 
 def _check_counts(content: Mapping[str, Any], part: str) -> None:
-    """Compare `num_samples`, where it is given, with the labels that are there.
-
-    Raises
-    ------
-    ValueError
-        If they differ.
-    """
+    """Compare `num_samples`, where it is given, with the labels that are there; ValueError if they differ."""
     users, counts = content["users"], content.get("num_samples")
     if counts is None:
         return
@@ -144,13 +125,7 @@ def _check_counts(content: Mapping[str, Any], part: str) -> None:
 
 
 def _samples(x: Sequence[Any], y: Sequence[Any]) -> Samples:
-    """One user's samples and labels.
-
-    Raises
-    ------
-    ValueError
-        If they are of no known kind, or differ in number.
-    """
+    """One user's samples and labels; ValueError if they are of no known kind, or differ in number."""
     if len(x) != len(y):
         raise ValueError(f"{len(x)} samples and {len(y)} labels")
     if isinstance(x[0], str):
@@ -169,13 +144,7 @@ def _samples(x: Sequence[Any], y: Sequence[Any]) -> Samples:
 
 
 def _class_numbers(y: Sequence[Any]) -> NDArray[np.int64]:
-    """Labels as whole numbers [N]; LEAF's Synthetic may write them with a decimal point.
-
-    Raises
-    ------
-    ValueError
-        If one is no whole number from 0.
-    """
+    """Labels as whole numbers [N], which LEAF's Synthetic may write with a decimal point; ValueError for any other."""
     found = np.asarray(y, dtype=np.float64)
     if found.ndim != 1 or not ((found >= 0) & (found < 2**53) & (found == np.floor(found))).all():
         raise ValueError("labels are not whole numbers from 0, one a sample")
@@ -193,20 +162,13 @@ def read_roles(paths: Sequence[Path], options: FormOptions, scratch: Path) -> Ar
     if percent > 90:
         raise DataError(f"data: test={percent}; give the percentage of a role that is tested on, from 1 to 90")
     roles = _roles(paths[0])
-    parts: dict[str, list[NDArray[Any]]] = {f"{kind}_{part}": [] for kind in "xyg" for part in ("train", "test")}
-    names: list[str] = []
+    parts: dict[str, dict[str, Samples]] = {part: {} for part in PARTS}
     for name, text in sorted(roles.items()):
-        split = list(_split_role(" ".join(text.split()), percent, stride))
-        if not split:
-            continue
-        for part, x, y in split:
-            parts[f"x_{part}"].append(x)
-            parts[f"y_{part}"].append(y)
-            parts[f"g_{part}"].append(np.full(len(y), len(names), dtype=np.int32))
-        names.append(name)
-    if not names:
+        for part, samples in _split_role(" ".join(text.split()), percent, stride):
+            parts[part][name] = samples
+    if not parts["train"]:
         raise DataError(f"data: {paths[0]}: no role is long enough; one needs some 180 characters for both parts")
-    return _joined(parts, names)
+    return {**by_client(parts, np.int32), "num_classes": np.array(len(ALPHABET))}
 
 
 def _roles(path: Path) -> Mapping[str, str]:
@@ -219,17 +181,12 @@ def _roles(path: Path) -> Mapping[str, str]:
     return roles
 
 
-def _split_role(text: str, percent: int, stride: int) -> Iterator[tuple[str, NDArray[Any], NDArray[Any]]]:
+def _split_role(text: str, percent: int, stride: int) -> Iterator[tuple[str, Samples]]:
     """Training and test part of a role; nothing where one would be empty."""
     x, y = windows(text)
     tested = max(1, len(y) * percent // 100)
     trained = len(y) - tested - LENGTH
     if trained < 1:
         return
-    yield "train", x[:trained:stride], y[:trained:stride]
-    yield "test", x[-tested::stride], y[-tested::stride]
-
-
-def _joined(parts: Mapping[str, list[NDArray[Any]]], names: Sequence[str]) -> Arrays:
-    arrays = {key.replace("g_", "groups_"): np.concatenate(pieces) for key, pieces in parts.items()}
-    return {**arrays, "group_names": np.array(names), "num_classes": np.array(len(ALPHABET))}
+    yield "train", (x[:trained:stride], y[:trained:stride])
+    yield "test", (x[-tested::stride], y[-tested::stride])

@@ -1,7 +1,8 @@
 """The rules by which samples are dealt out: each returns one array of rising sample numbers a client.
 
 All are pure in their arguments and the generator. The parts are disjoint; they cover all samples, save that
-`pathological` may leave out classes.
+`pathological` may leave out classes. A rule that the samples, classes or groups do not suffice for raises DataError,
+which says what to change.
 """
 
 from __future__ import annotations
@@ -19,13 +20,7 @@ _TRIES = 1000
 
 
 def iid(labels: IntArray, clients: int, rng: Generator) -> list[IntArray]:
-    """Deal shuffled samples [N] evenly.
-
-    Raises
-    ------
-    DataError
-        If there are fewer samples than clients.
-    """
+    """Deal shuffled samples [N] evenly."""
     _check_enough(len(labels), clients, f"{clients} clients", "clients")
     return [np.sort(part) for part in np.array_split(rng.permutation(len(labels)), clients)]
 
@@ -35,11 +30,6 @@ def sort_by_class(labels: IntArray, clients: int, shards: int, rng: Generator) -
 
     McMahan et al., "Communication-efficient learning of deep networks from decentralized data" (2017), section 3. Runs
     differ by one sample where the number of samples is not a multiple.
-
-    Raises
-    ------
-    DataError
-        If there are fewer samples than runs.
     """
     total = clients * shards
     _check_enough(len(labels), total, f"{clients} clients x {shards} shards", "split.shards or clients")
@@ -52,12 +42,7 @@ def dirichlet(labels: IntArray, clients: int, alpha: float, min_samples: int, rn
     """Divide every class among the clients in proportions drawn from a symmetric Dirichlet distribution.
 
     Yurochkin et al., "Bayesian nonparametric federated learning of neural networks" (2019), section 4. Proportions are
-    drawn again, from the same generator, until every client has `min_samples`.
-
-    Raises
-    ------
-    DataError
-        If 1000 draws leave some client with fewer.
+    drawn again, from the same generator, until every client has `min_samples`; 1000 draws are tried.
     """
     _check_enough(len(labels), clients * min_samples, f"{clients} clients x split.min-samples {min_samples}", "clients")
     totals = np.bincount(labels)
@@ -79,11 +64,6 @@ def pathological(labels: IntArray, clients: int, classes: int, rng: Generator) -
     """Give every client `classes` different classes at random, each class divided evenly among those that hold it.
 
     The classes are held by equally many clients, give or take one; with fewer than one holder a class is left out.
-
-    Raises
-    ------
-    DataError
-        If there are fewer classes than asked for, or a class has fewer samples than holders.
     """
     totals = np.bincount(labels)
     present = np.flatnonzero(totals)
@@ -108,12 +88,7 @@ def one_class(labels: IntArray, clients: int, classes: int, merge: Sequence[int]
     """Give client k all samples of class k of so many `classes`, or of the next `merge[k]` classes.
 
     One class each is the mutex setting of Pan et al., "FedMDFG" (2023); merged as 1, 2, 2, 2, 3 it is their unbalanced
-    one. Every class is held by one client.
-
-    Raises
-    ------
-    DataError
-        If `merge` is not of one number above 0 a client, classes are too few or left over, or one has no sample.
+    one. Every class is held by one client, so that `merge` has to add up to `classes`.
     """
     totals = np.bincount(labels, minlength=classes)
     held = list(merge) or [1] * clients
@@ -138,26 +113,9 @@ def one_class(labels: IntArray, clients: int, classes: int, merge: Sequence[int]
 
 
 def choose_groups(sizes: IntArray, least: int, wanted: int, rng: Generator) -> IntArray:
-    """Choose natural groups at random among those that are large enough.
+    """Choose `wanted` natural groups at random among those of `least` samples, or all of them; rising numbers.
 
-    Parameters
-    ----------
-    sizes : IntArray
-        Samples of group g [G]; a group of none does not exist.
-    least : int
-        Fewest samples.
-    wanted : int
-        How many to choose; 0 for all.
-
-    Returns
-    -------
-    IntArray
-        Rising group numbers.
-
-    Raises
-    ------
-    DataError
-        If there are fewer such groups than wanted.
+    `sizes` are the samples of group g [G]; a group of none does not exist.
     """
     large = np.flatnonzero(sizes >= max(least, 1))
     if not len(large) or len(large) < wanted:
@@ -170,13 +128,7 @@ def choose_groups(sizes: IntArray, least: int, wanted: int, rng: Generator) -> I
 
 
 def group_owners(groups: IntArray, clients: int) -> list[IntArray]:
-    """Divide the groups that occur in `groups` [N] among the clients, in rising order, equally many give or take one.
-
-    Raises
-    ------
-    DataError
-        If there are fewer groups than clients.
-    """
+    """Divide the groups in `groups` [N] among the clients, in rising order, equally many give or take one."""
     names = np.unique(groups)
     if len(names) < clients:
         raise DataError(f"partition: {clients} clients asked for, but the data have {len(names)} groups; lower clients")

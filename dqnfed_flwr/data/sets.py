@@ -57,13 +57,7 @@ def is_function(name: str) -> bool:
 
 
 def npz_file(name: str) -> Path | None:
-    """The .npz file that the set `name` is read from, made where it is kept here; None if it is read from none.
-
-    Raises
-    ------
-    DataError
-        If it cannot be made.
-    """
+    """The .npz file of the set `name`, made where it is kept here (DataError if it cannot be); None if it has none."""
     with readable():
         if is_source(name):
             return source_npz(name)
@@ -79,11 +73,7 @@ def read_arrays(name: str) -> Mapping[str, Array]:
 
     An .npz file holds `x_train` and `y_train`; it may hold `x_test` and `y_test`, `groups_train` and `groups_test`
     (integers naming writer, speaker, ...) with their names in `group_names`, and the single integer `num_classes`.
-
-    Raises
-    ------
-    DataError
-        If the set is unknown or cannot be read.
+    DataError if the set is unknown or cannot be read.
     """
     if name == "digits":
         return _digits()
@@ -96,13 +86,7 @@ def read_arrays(name: str) -> Mapping[str, Array]:
 
 
 def check_name(name: str) -> None:
-    """Raise if `data` cannot be `name`; whether its files are there is another question.
-
-    Raises
-    ------
-    DataError
-        If the set is unknown: the text says what is allowed.
-    """
+    """Raise DataError if `data` cannot be `name`; whether its files are there is another question."""
     public = name.startswith(TORCHVISION) or name in TORCHVISION_SETS
     if not (name == "digits" or name.endswith(".npz") or public or is_source(name) or is_function(name)):
         raise DataError(
@@ -193,17 +177,8 @@ def fingerprint(name: str) -> str | None:
 
     It is made of the names, sizes and CRC-32 of all arrays, which the directory of an .npz file lists: no sample is
     read, and it does not matter where the file lies, when it was written, or whether it is compressed. Sets of other
-    forms have such a file, see `npz_file`. How samples are dealt out is not in it: settings say that.
-
-    Parameters
-    ----------
-    name : str
-        As `dqnfed_flwr.data.sets.read_arrays` takes it, or `module:function`.
-
-    Returns
-    -------
-    str | None
-        None for data that a function of the user's gives, which may be other data at every call.
+    forms have such a file, see `npz_file`. How samples are dealt out is not in it: settings say that. A function of the
+    user's has none, for it may give other data at every call.
 
     Raises
     ------
@@ -213,15 +188,12 @@ def fingerprint(name: str) -> str | None:
     if is_function(name):
         return None
     path = npz_file(name)
-    return _of_package(name) if path is None else _digest(checksums(path))
+    found = _of_package(name) if path is None else checksums(path)
+    return hashlib.sha256(repr(sorted(found.items())).encode()).hexdigest()[:FINGERPRINT_DIGITS]
 
 
 @cache
-def _of_package(name: str) -> str:
-    """Of a set that an installed package brings."""
+def _of_package(name: str) -> dict[str, tuple[int, int]]:
+    """Bytes and CRC-32 of the arrays of a set that an installed package brings."""
     arrays = {key: values.tobytes() for key, values in read_arrays(name).items()}
-    return _digest({key: (len(content), zlib.crc32(content)) for key, content in arrays.items()})
-
-
-def _digest(found: dict[str, tuple[int, int]]) -> str:
-    return hashlib.sha256(repr(sorted(found.items())).encode()).hexdigest()[:FINGERPRINT_DIGITS]
+    return {key: (len(content), zlib.crc32(content)) for key, content in arrays.items()}

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 from dqnfed_flwr.data.dataset import as_data_set
-from dqnfed_flwr.data.forms import FORMS, NAMED, Reader
+from dqnfed_flwr.data.forms import FORMS, NAMED
 from dqnfed_flwr.data.store import Arrays, console, data_root, kept
 from dqnfed_flwr.errors import DataError
 
@@ -38,14 +39,22 @@ class Source:
         return data_root() / DECODED / f"{self.form}-{stem}-{self._digest()}.npz"
 
     def _digest(self) -> str:
-        states = [(str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in self.reader.files(self.paths)]
+        states = [(str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in self.files()]
         return hashlib.sha256(repr((_VERSION, self.form, states, self.options)).encode()).hexdigest()[:16]
 
+    def files(self) -> list[Path]:
+        """Files and folders whose change means that the set changed; DataError where one is missing."""
+        found: list[Path] = getattr(self._module, f"{self.form}_files")(self.paths)
+        return found
+
+    def read(self, scratch: Path) -> Arrays:
+        """The decoded set; large arrays may lie in the empty folder `scratch`."""
+        arrays: Arrays = getattr(self._module, f"read_{self.form}")(self.paths, dict(self.options), scratch)
+        return arrays
+
     @property
-    def reader(self) -> Reader:
-        """The functions of the form; their module is imported where it is asked for."""
-        module = import_module(f"dqnfed_flwr.data.{FORMS[self.form].module}")
-        return Reader(getattr(module, f"{self.form}_files"), getattr(module, f"read_{self.form}"))
+    def _module(self) -> ModuleType:
+        return import_module(f"dqnfed_flwr.data.{FORMS[self.form].module}")
 
 
 def is_source(name: str) -> bool:
@@ -66,23 +75,16 @@ def paths_in(name: str) -> list[Path]:
 
 
 def source_npz(name: str) -> Path:
-    """Path of the decoded set, decoded on first use.
-
-    Raises
-    ------
-    DataError
-        If files are missing or unfit, or an option is unknown: the text says which, and what to do.
-    """
+    """Path of the decoded set, decoded on first use; DataError if files are missing or unfit, or options unknown."""
     source = parse(name)
     target = source.npz()
     if target.exists():
         return target
-    reader = source.reader
-    reader.files(source.paths)
+    source.files()
     console().print(f"{name}: decoding, once, into {target}", markup=False, soft_wrap=True)
 
     def decoded(scratch: Path) -> Arrays:
-        arrays = reader.read(source.paths, dict(source.options), scratch)
+        arrays = source.read(scratch)
         as_data_set(arrays, name)
         return arrays
 
@@ -92,10 +94,7 @@ def source_npz(name: str) -> Path:
 def parse(name: str) -> Source:
     """Take `FORM:PATH[,PATH][,key=value...]`, or a name with options, apart.
 
-    Raises
-    ------
-    DataError
-        For an unknown option, too many paths, or a named set whose files are missing.
+    DataError for an unknown option, too many paths, or a named set whose files are missing.
     """
     head, *items = name.split(",")
     further = _further(items)

@@ -16,19 +16,9 @@ def apportion(totals: IntArray, shares: NDArray[np.float64]) -> IntArray:
     """Round the quotas `shares` * `totals` to whole numbers.
 
     Every entry is rounded up or down, every column keeps its sum. Class by class, the units left after rounding down go
-    to those who are owed most over the classes so far, so that the sums of the rows stay near their quotas as well.
-
-    Parameters
-    ----------
-    totals : IntArray
-        Samples of each class [C].
-    shares : NDArray[np.float64]
-        Of each client in each class [K, C]; the columns sum to 1, or to 0 where a class is left out.
-
-    Returns
-    -------
-    IntArray
-        Counts [K, C].
+    to those who are owed most over the classes so far, so that the sums of the rows stay near their quotas as well. The
+    samples of each class [C] and the shares of each client in it [K, C] give counts [K, C]. Columns of `shares` sum to
+    1, or to 0 where a class is left out.
     """
     quotas = shares * totals
     counts = np.floor(quotas + _ROUNDING).astype(np.int64)
@@ -64,19 +54,9 @@ def fill_empty(counts: IntArray, shares: NDArray[np.float64]) -> IntArray:
 
 
 def deal(labels: IntArray, counts: IntArray, rng: Generator) -> list[IntArray]:
-    """Deal shuffled samples so that client k gets `counts[k, c]` of class c.
+    """Deal shuffled samples, of labels [N], so that client k gets `counts[k, c]` of class c; their rising numbers.
 
-    Parameters
-    ----------
-    labels : IntArray
-        [N].
-    counts : IntArray
-        [K, C]; at most as many of each class as there are. Samples beyond them are left out.
-
-    Returns
-    -------
-    list[IntArray]
-        Rising sample numbers of each client.
+    Counts [K, C] are at most as many of each class as there are. Samples beyond them are left out.
     """
     parts: list[list[IntArray]] = [[] for _ in counts]
     for label, column in enumerate(counts.T):
@@ -90,24 +70,8 @@ def like_train(y_train: IntArray, parts: list[IntArray], y_test: IntArray, rng: 
     """Deal test samples so that a client holds the share of each class that it holds of the training samples.
 
     Each count is its exact quota rounded up or down, but for single samples moved to clients who would have none.
-    Test samples of classes that nobody trains on are left out.
-
-    Parameters
-    ----------
-    y_train, y_test : IntArray
-        Labels [N], [M].
-    parts : list[IntArray]
-        Training samples of each client.
-
-    Returns
-    -------
-    list[IntArray]
-        Test samples of each client, rising.
-
-    Raises
-    ------
-    DataError
-        If a client is left without a test sample of its classes.
+    Test samples of classes that no client trains on are left out. Labels are [N] and [M]; `parts` are the training
+    samples of each client, the answer its test samples, rising. DataError if a client is left without any.
     """
     classes = 1 + int(max(y_train.max(), y_test.max()))
     trained = np.stack([np.bincount(y_train[part], minlength=classes) for part in parts])
@@ -123,24 +87,10 @@ def like_train(y_train: IntArray, parts: list[IntArray], y_test: IntArray, rng: 
 
 
 def stratified(labels: IntArray, fraction: float, rng: Generator) -> tuple[IntArray, IntArray]:
-    """Split samples into those kept and those set apart, class by class in the same proportion.
+    """Split samples, of labels [N], into those kept and those set apart, by their rising positions.
 
-    Parameters
-    ----------
-    labels : IntArray
-        [N].
-    fraction : float
-        Share set apart, below 1; above 0 sets at least one sample apart.
-
-    Returns
-    -------
-    kept, apart : IntArray
-        Rising positions; of each class `fraction` is set apart, rounded up or down, and at least one sample is kept.
-
-    Raises
-    ------
-    DataError
-        If there are fewer than two samples to split.
+    Of each class `fraction`, below 1, is set apart, rounded up or down. At least one sample is kept, and one set apart
+    unless `fraction` is 0. DataError if there are fewer than two samples to split.
     """
     if fraction == 0:
         return np.arange(len(labels)), np.arange(0)

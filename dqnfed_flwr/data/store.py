@@ -8,6 +8,7 @@ touch are never read.
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import tempfile
 import zipfile
@@ -21,6 +22,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from dqnfed_flwr.errors import DataError
+from dqnfed_flwr.run_files import replacing
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -44,13 +46,7 @@ def console() -> Console:
 
 @contextmanager
 def readable() -> Iterator[None]:
-    """Where files and folders of sets are looked for: one that may not be read is a fault of the data.
-
-    Raises
-    ------
-    DataError
-        Naming it.
-    """
+    """Where files and folders of sets are looked for: one that may not be read is a fault of the data (DataError)."""
     try:
         yield
     except OSError as error:
@@ -63,19 +59,9 @@ def readable() -> Iterator[None]:
 def kept(target: Path, make: Callable[[Path], Arrays]) -> Path:
     """Path of the .npz file `target`, made on first use.
 
-    Other processes that want it meanwhile wait for the one that makes it.
-
-    Parameters
-    ----------
-    target : Path
-        The file.
-    make : Callable[[Path], Arrays]
-        Called with an empty folder for large arrays in the making, which is removed afterwards.
-
-    Raises
-    ------
-    DataError
-        If the file cannot be written; and whatever `make` raises. Nothing is left behind then.
+    Other processes that want it meanwhile wait for the one that makes it. `make` is called with an empty folder for
+    large arrays in the making, which is removed afterwards. If the file cannot be written (DataError) or `make` raises,
+    nothing is left behind.
     """
     if target.exists():
         return target
@@ -84,7 +70,10 @@ def kept(target: Path, make: Callable[[Path], Arrays]) -> Path:
         with locked(target):
             if not target.exists():
                 with tempfile.TemporaryDirectory(dir=target.parent, prefix=".making-") as scratch:
-                    _write(target, make(Path(scratch)))
+                    arrays = make(Path(scratch))
+                    with replacing(target, sync=True) as file:
+                        os.fchmod(file.fileno(), 0o644)  # other users read it, too
+                        np.savez(file, allow_pickle=False, **arrays)
     except OSError as error:
         raise DataError(
             f"data: {target} cannot be made ({error}); free or mend the place, or set DQNFED_DATA to another folder"
@@ -117,44 +106,23 @@ def _acquired(file: Path) -> int:
         os.close(lock)
 
 
-def _write(target: Path, arrays: Arrays) -> None:
-    with tempfile.NamedTemporaryFile(dir=target.parent, suffix=".partial", delete=False) as file:
-        try:
-            np.savez(file, allow_pickle=False, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        except BaseException:
-            Path(file.name).unlink()
-            raise
-    Path(file.name).chmod(0o644)
-    Path(file.name).replace(target)
-
-
-def map_npz(path: str | Path) -> dict[str, NDArray[Any]]:
+def map_npz(path: Path) -> dict[str, NDArray[Any]]:
     """Arrays of an .npz archive by name, equal to those of `numpy.load` bit for bit.
 
     Members stored uncompressed (as `numpy.savez` writes them) become read-only memory maps; compressed or empty
-    members and single numbers are read. The checksums of the zip file are not verified for mapped members.
-
-    Raises
-    ------
-    DataError
-        If the file is missing, is no .npz archive, is cut short, or holds Python objects.
+    members and single numbers are read. The checksums of the zip file are not verified for mapped members. DataError if
+    the file is missing, is no .npz archive, is cut short, or holds Python objects.
     """
-    path = Path(path)
     with _archive(path) as archive, path.open("rb") as raw:
         return {name: _member(path, archive, raw, info) for name, info in _members(archive)}
 
 
-def checksums(path: str | Path) -> dict[str, tuple[int, int]]:
+def checksums(path: Path) -> dict[str, tuple[int, int]]:
     """Bytes and CRC-32 of the arrays of an .npz archive by name, as its directory lists them: none of them is read.
 
-    Raises
-    ------
-    DataError
-        If the file is missing or is no .npz archive.
+    DataError if the file is missing or is no .npz archive.
     """
-    with _archive(Path(path)) as archive:
+    with _archive(path) as archive:
         return {name: (info.file_size, info.CRC) for name, info in _members(archive)}
 
 
@@ -173,13 +141,7 @@ def _archive(path: Path) -> Iterator[zipfile.ZipFile]:
 
 
 def map_kept(path: Path) -> dict[str, NDArray[Any]]:
-    """Arrays of an .npz file that this package wrote, see `map_npz`.
-
-    Raises
-    ------
-    DataError
-        As `map_npz`; the text says that the file can be deleted.
-    """
+    """`map_npz` of a file that this package wrote: the text of its DataError says that the file can be deleted."""
     try:
         return map_npz(path)
     except DataError as error:
@@ -209,9 +171,7 @@ def _map(path: Path, raw: IO[bytes], info: zipfile.ZipInfo) -> NDArray[Any] | No
     if read_header is None:
         return None
     shape, fortran, dtype = read_header(raw)
-    size = dtype.itemsize
-    for side in shape:
-        size *= side
+    size = dtype.itemsize * math.prod(shape)
     if dtype.hasobject or size == 0 or shape == ():
         return None
     offset = raw.tell()

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dqnfed_flwr.data.forms import FormOptions, need, number, text_lines
+from dqnfed_flwr.data.forms import FormOptions, Samples, by_client, need, number, text_lines
 from dqnfed_flwr.data.store import Arrays
 from dqnfed_flwr.errors import DataError
 
@@ -40,10 +40,7 @@ LONGEST = 1000
 def choose_words(counted: Path, sentences: Iterable[bytes], vocabulary: int) -> dict[str, int]:
     """Token of each of the most frequent words, after the file `counted` where it exists, else after the sentences.
 
-    Raises
-    ------
-    DataError
-        If the file names fewer words.
+    DataError if the file names fewer words.
     """
     if counted.exists():
         frequent = [line.split()[0] for line in text_lines(counted)[:vocabulary]]
@@ -58,11 +55,6 @@ def choose_words(counted: Path, sentences: Iterable[bytes], vocabulary: int) -> 
     return {word: FIRST_WORD + place for place, word in enumerate(frequent)}
 
 
-def tokens_in(words: Mapping[str, int]) -> int:
-    """How many different tokens there are, and so classes."""
-    return FIRST_WORD + len(words) + 3
-
-
 def windows(sentences: Iterable[bytes], words: Mapping[str, int], length: int) -> NDArray[np.int32]:
     """Every word of the sentences, and their ends, each behind the `length` tokens before it [N, length + 1]."""
     unknown, begin, end = (FIRST_WORD + len(words) + place for place in range(3))
@@ -72,13 +64,7 @@ def windows(sentences: Iterable[bytes], words: Mapping[str, int], length: int) -
 
 
 def check_size(sentences: Iterable[bytes], length: int, where: str) -> None:
-    """Count the windows before they are made.
-
-    Raises
-    ------
-    DataError
-        If they would fill more than `MOST_VALUES`.
-    """
+    """Count the windows before they are made; DataError if they would fill more than `MOST_VALUES`."""
     values = sum(len(_words(line)) + 1 for line in sentences) * (length + 1)
     if values > MOST_VALUES:
         raise DataError(
@@ -115,27 +101,29 @@ def read_tff(paths: Sequence[Path], options: FormOptions, scratch: Path) -> Arra
         vocabulary = number(options, "vocabulary", 10_000, least=1)
         words = choose_words(train.with_name(WORD_COUNT), _sentences(parts["train"]), vocabulary)
         return _next_words(parts, words, length)
-    arrays = _images(_read_parts((train, test), ("pixels", "label"), number(options, "users", 0), 0))
-    return {**arrays, "num_classes": np.array(_classes((train, test)))}
+    parts = _read_parts((train, test), ("pixels", "label"), number(options, "users", 0), 0)
+    samples = {part: {name: _image(client) for name, client in clients.items()} for part, clients in parts.items()}
+    for clients in samples.values():
+        if len(shapes := {x.shape[1:] for x, _ in clients.values()}) > 1:
+            raise DataError(f"data: images of the shapes {sorted(shapes)} in one part; keep one set a file")
+    return {**by_client(samples, np.int64), "num_classes": np.array(_classes((train, test)))}
 
 
 def _pair(paths: Sequence[Path]) -> tuple[Path, Path]:
-    train, test = _named_pair(paths)
+    """The training and the test file."""
+    if len(paths) > 1:
+        train, test = paths
+    else:
+        train = paths[0]
+        if train.is_dir():
+            found = sorted(train.glob("*train*.h5"))
+            if len(found) != 1:
+                raise DataError(f"data: {train} holds {len(found)} files *train*.h5; name one: tff:TRAIN.h5")
+            train = found[0]
+        test = train.with_name(train.name.replace("train", "test"))
     if train == test:
         raise DataError(f"data: {train} would be its own test part; name the other file: tff:TRAIN.h5,TEST.h5")
     return train, test
-
-
-def _named_pair(paths: Sequence[Path]) -> tuple[Path, Path]:
-    train = paths[0]
-    if len(paths) > 1:
-        return train, paths[1]
-    if train.is_dir():
-        found = sorted(train.glob("*train*.h5"))
-        if len(found) != 1:
-            raise DataError(f"data: {train} holds {len(found)} files *train*.h5; name one: tff:TRAIN.h5")
-        train = found[0]
-    return train, train.with_name(train.name.replace("train", "test"))
 
 
 def _open(file: Path) -> Any:
@@ -220,16 +208,9 @@ def _client(found: Any, fields: Sequence[str], most: int, where: str) -> Client:
     return client
 
 
-def _images(parts: Mapping[str, Mapping[str, Client]]) -> Arrays:
-    sizes = {part: {name: len(client["label"]) for name, client in each.items()} for part, each in parts.items()}
-    arrays = dict(_grouped(parts, sizes))
-    for part, clients in parts.items():
-        pixels = [np.rint(client["pixels"] * 255).astype(np.uint8) for client in clients.values()]
-        if len(shapes := {each.shape[1:] for each in pixels}) > 1:
-            raise DataError(f"data: images of the shapes {sorted(shapes)} in one part; keep one set a file")
-        arrays[f"x_{part}"] = np.concatenate(pixels)
-        arrays[f"y_{part}"] = np.concatenate([client["label"] for client in clients.values()]).astype(np.int64)
-    return arrays
+def _image(client: Client) -> Samples:
+    """A client's images, as bytes, and their labels."""
+    return np.rint(client["pixels"] * 255).astype(np.uint8), client["label"].astype(np.int64)
 
 
 def _classes(pair: tuple[Path, Path]) -> int:
@@ -255,22 +236,10 @@ def _sentences(clients: Mapping[str, Client]) -> Iterator[bytes]:
 
 
 def _next_words(parts: Mapping[str, Mapping[str, Client]], words: Mapping[str, int], length: int) -> Arrays:
-    arrays: dict[str, NDArray[Any]] = {}
-    sizes: dict[str, dict[str, int]] = {}
+    samples: dict[str, dict[str, Samples]] = {}
     for part, clients in parts.items():
         check_size(_sentences(clients), length, f"the {part} part")
-        samples = {name: windows(client["tokens"], words, length) for name, client in clients.items()}
-        sizes[part] = {name: len(each) for name, each in samples.items()}
-        rows = np.concatenate(list(samples.values()))
-        arrays[f"x_{part}"], arrays[f"y_{part}"] = rows[:, :-1], rows[:, -1].astype(np.int64)
-    return {**arrays, **_grouped(parts, sizes), "num_classes": np.array(tokens_in(words))}
-
-
-def _grouped(parts: Mapping[str, Mapping[str, Client]], sizes: Mapping[str, Mapping[str, int]]) -> Arrays:
-    """Groups of the samples, numbered in the order of the clients' names."""
-    names = sorted({name for clients in parts.values() for name in clients})
-    places = {name: place for place, name in enumerate(names)}
-    groups: dict[str, NDArray[Any]] = {"group_names": np.array(names)}
-    for part, counts in sizes.items():
-        groups[f"groups_{part}"] = np.repeat([places[name] for name in counts], list(counts.values()))
-    return groups
+        rows = {name: windows(client["tokens"], words, length) for name, client in clients.items()}
+        samples[part] = {name: (each[:, :-1], each[:, -1].astype(np.int64)) for name, each in rows.items()}
+    classes = FIRST_WORD + len(words) + 3  # any other word, beginning and end
+    return {**by_client(samples, np.int64), "num_classes": np.array(classes)}

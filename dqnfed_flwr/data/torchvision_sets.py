@@ -8,6 +8,7 @@ import, are enough for data sets. Where the library loads, nothing is declared.
 
 from __future__ import annotations
 
+import math
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -20,8 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dqnfed_flwr.data.download import Published, fetch
-from dqnfed_flwr.data.published_images import Size, check_unpacked, unpacked_place
+from dqnfed_flwr.data.download import Published, fetch, md5_of
 from dqnfed_flwr.data.store import console, data_root, kept, map_kept
 from dqnfed_flwr.errors import DataError
 
@@ -40,13 +40,7 @@ DOWNLOADS = "downloads"
 
 
 def torchvision_datasets() -> ModuleType:
-    """Import `torchvision.datasets`.
-
-    Raises
-    ------
-    DataError
-        If torchvision is not installed.
-    """
+    """Import `torchvision.datasets`; DataError if torchvision is not installed."""
     if "torchvision" not in sys.modules:
         spec = find_spec("torchvision")
         if spec is None or spec.origin is None:
@@ -78,6 +72,30 @@ def _declare_operators() -> None:
     for schema in _SCHEMAS:
         library.define(schema)  # type: ignore[no-untyped-call]
     _declared.append(library)
+
+
+@dataclass(frozen=True)
+class Size:
+    """Images of the two parts of a set, the shape of one as it is kept, and its classes, all of them in both parts."""
+
+    train: int
+    test: int
+    image: tuple[int, ...]
+    classes: int
+
+    def fault(self, arrays: Mapping[str, NDArray[Any]]) -> str:
+        """Say in what these arrays by name differ from the published set; nothing where they do not."""
+        for part, samples in (("train", self.train), ("test", self.test)):
+            for key, shape in ((f"x_{part}", (samples, *self.image)), (f"y_{part}", (samples,))):
+                if key not in arrays:
+                    return f"no array {key}"
+                if arrays[key].shape != shape:
+                    return f"{key} has shape {list(arrays[key].shape)}, published is {list(shape)}"
+            labels = np.unique(arrays[f"y_{part}"])
+            if not np.array_equal(labels, np.arange(self.classes)):
+                found = f"{len(labels)} different labels, {labels[0]} to {labels[-1]}"
+                return f"y_{part} has {found}, published are all of 0 to {self.classes - 1}"
+        return ""
 
 
 @dataclass(frozen=True)
@@ -118,11 +136,7 @@ def torchvision_npz(name: str) -> Path:
     torchvision is imported only for that first use: from its files under `data_root()` if they lie there, otherwise
     from its archives, which are fetched unless they lie there. The file appears whole or not at all, and one of several
     processes makes it. It is the published set: what differs in size or labels is not kept, and not used where it lies.
-
-    Raises
-    ------
-    DataError
-        If the set is unknown, torchvision is missing, files are corrupt or others, or the set cannot be fetched.
+    DataError if the set is unknown, torchvision is missing, files are corrupt or others, or it cannot be fetched.
     """
     source = TORCHVISION_SETS.get(name)
     if source is None:
@@ -169,7 +183,8 @@ def _unpacked(name: str, source: _Source, scratch: Path) -> dict[str, NDArray[An
     """Arrays from torchvision's files; where there are none, from its archives, by way of an empty folder."""
     make: Callable[..., Any] = getattr(torchvision_datasets(), source.class_name)
     root = data_root()
-    check_unpacked(name, make, source.prefixes, source.size, root)
+    place = root / str(getattr(make, "base_folder", f"{make.__name__}/raw"))
+    _check_unpacked(name, make, source, place)
     try:
         arrays = _arrays(make, source, root, download=False)
         fault = source.size.fault(arrays)
@@ -179,10 +194,51 @@ def _unpacked(name: str, source: _Source, scratch: Path) -> dict[str, NDArray[An
         fault = str(error) or type(error).__name__
     if fault:
         raise DataError(
-            f"data: torchvision's files of {name} in {root / unpacked_place(make)} are not the published ones ({fault})"
-            "; delete them and try again, and the set is fetched anew, or put whole ones in their place"
+            f"data: torchvision's files of {name} in {place} are not the published ones ({fault}); "
+            "delete them and try again, and the set is fetched anew, or put whole ones in their place"
         )
     return arrays
+
+
+def _check_unpacked(name: str, make: Any, source: _Source, place: Path) -> None:
+    """Compare those of a set's unpacked files that lie in `place` with the published ones.
+
+    DataError names every file that is cut short, or another. Archives have a published MD5 sum, and so have CIFAR's
+    unpacked files. Those of MNIST's form have none, and are checked by their sizes.
+    """
+    faults = list(_idx_faults(place, source.prefixes, source.size) if source.prefixes else _md5_faults(place, make))
+    if faults:
+        raise DataError(
+            f"data: {name}: {'; '.join(faults)}: not the published files, perhaps cut short; delete them and try "
+            "again, and the set is fetched anew, or put whole ones in their place"
+        )
+
+
+def _idx_faults(place: Path, prefixes: tuple[str, str], size: Size) -> Iterator[str]:
+    """Files of MNIST's form whose header or length is another."""
+    for prefix, samples in zip(prefixes, (size.train, size.test), strict=True):
+        for kind, shape in (("images-idx3", (samples, *size.image)), ("labels-idx1", (samples,))):
+            file = place / f"{prefix}-{kind}-ubyte"
+            if not file.exists():
+                continue
+            header = bytes((0, 0, 8, len(shape))) + b"".join(side.to_bytes(4, "big") for side in shape)
+            whole, found = len(header) + math.prod(shape), file.stat().st_size
+            if found != whole:
+                yield f"{file} has {found:,} bytes, published are {whole:,}"
+                continue
+            with file.open("rb") as content:
+                if content.read(len(header)) != header:
+                    yield f"{file} does not begin as a file of shape {list(shape)} does"
+
+
+def _md5_faults(place: Path, make: Any) -> Iterator[str]:
+    """Files of CIFAR's form whose sum, which their torchvision class names, is another."""
+    named = [*getattr(make, "train_list", ()), *getattr(make, "test_list", ())]
+    meta = getattr(make, "meta", None)
+    for name, published in [*named, (meta["filename"], meta["md5"])] if meta else named:
+        file = place / name
+        if file.exists() and (found := md5_of(file)) != published:
+            yield f"{file} has MD5 {found}, published is {published}"
 
 
 def _from_archives(make: Callable[..., Any], name: str, source: _Source, scratch: Path) -> dict[str, NDArray[Any]]:

@@ -10,23 +10,7 @@ from traceback import extract_tb
 from dqnfed_flwr.errors import DQNFedError
 
 
-def import_function(name: str, key: str, error: type[DQNFedError]) -> Callable[..., object]:
-    """Import the function called `name`.
-
-    Parameters
-    ----------
-    name : str
-        `module:function`; the module must be importable where the client or server runs.
-    key : str
-        The setting that named it, for the error text.
-    error : type[DQNFedError]
-        What to raise.
-
-    Raises
-    ------
-    DQNFedError
-        Of the type `error`, if the module cannot be found or has no such function.
-    """
+def _imported(name: str, key: str, error: type[DQNFedError]) -> Callable[..., object]:
     module_name, _, function_name = name.partition(":")
     try:
         module = import_module(module_name)
@@ -46,17 +30,22 @@ def call_function(name: str, key: str, error: type[DQNFedError], *arguments: obj
 
     Parameters
     ----------
-    name, key, error
-        As for `import_function`.
+    name : str
+        `module:function`; the module must be importable where the client or server runs.
+    key : str
+        The setting that named it, for the error text.
+    error : type[DQNFedError]
+        What to raise.
     arguments
         Of the call.
 
     Raises
     ------
     DQNFedError
-        Of the type `error`, in one line: what the function raised, and where. Errors of this package stay as they are.
+        Of the type `error`, in one line: that the module cannot be imported or has no such function, or what the
+        function raised, and where. Errors of this package stay as they are.
     """
-    function = import_function(name, key, error)
+    function = _imported(name, key, error)
     try:
         return function(*arguments)
     except DQNFedError:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import DQNFedError, RunError
 from dqnfed_flwr.fairness import fairness_report
-from dqnfed_flwr.run_files import EVENTS, MODEL, RUN
+from dqnfed_flwr.run_files import EVENTS, MODEL, RUN, replacing
 from dqnfed_flwr.strategy.checkpoint import DAMAGE
 from dqnfed_flwr.strategy.compatibility import Form
 from dqnfed_flwr.strategy.provenance import Provenance
@@ -155,9 +155,8 @@ class RunResult:
         """Write `model.npz` (theta and buffers) and then `run.json`, whose presence says that all is there."""
         with (directory / MODEL).open("wb") as file:
             np.savez(file, allow_pickle=False, theta=self.theta, **{BUFFER + k: v for k, v in self.buffers.items()})
-        temporary = (directory / RUN).with_suffix(".tmp")
-        temporary.write_text(json.dumps(self.to_json(), indent=2) + "\n")
-        temporary.replace(directory / RUN)
+        with replacing(directory / RUN) as file:
+            file.write(f"{json.dumps(self.to_json(), indent=2)}\n".encode())
 
 
 def read_result(directory: Path) -> RunResult:

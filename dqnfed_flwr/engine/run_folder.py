@@ -21,7 +21,7 @@ from pathlib import Path
 
 from dqnfed_flwr.config import Settings, check_for_nodes
 from dqnfed_flwr.errors import CheckpointError, ConfigError
-from dqnfed_flwr.run_files import CHECKPOINT, RUN
+from dqnfed_flwr.run_files import CHECKPOINT, RUN, replacing
 from dqnfed_flwr.strategy.checkpoint import output_directory, read_record
 
 LOCK, RUN_ID = ".lock", "run-id"
@@ -140,9 +140,8 @@ def settings_of_run(settings: Settings, run_id: int) -> Settings:
             raise ConfigError(
                 f"output: {output} holds {run}; resume goes on with it; name another folder, or move that one away"
             )
-        temporary = output / f".{RUN_ID}"
-        temporary.write_text(f"{run_id}\n")
-        temporary.replace(output / RUN_ID)
+        with replacing(output / RUN_ID) as file:
+            file.write(f"{run_id}\n".encode())
     elif not settings.resume and (output / CHECKPOINT).exists():
         logger.info("This run was here before; it goes on from %s", output / CHECKPOINT)
         return _with(settings, resume=True)

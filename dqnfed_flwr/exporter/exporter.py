@@ -51,16 +51,12 @@ class ExporterOptions:
         Of the metrics files.
     keep_days : float
         Files that have not changed for longer are removed; infinite for none.
-    max_runs : int
-        Runs served at most.
-    node_series : int
-        Nodes with a series of their own at most.
+    max_runs, node_series : int
+        Runs that are served, and nodes that have a series of their own, at most.
     interval : float
         Seconds between polls, and between looks at disks and certificates.
-    certificates : tuple[Path, ...]
-        Files whose end is reported.
-    disks : tuple[Path, ...]
-        Paths whose free space is reported, besides that of `directory`.
+    certificates, disks : tuple[Path, ...]
+        Files whose end is reported; paths whose free space is, besides that of `directory`.
     """
 
     directory: Path
@@ -73,15 +69,7 @@ class ExporterOptions:
 
 
 class Exporter:
-    """Joins the runs' files when asked; everything that may take long is done by a thread of its own.
-
-    Parameters
-    ----------
-    options : ExporterOptions
-        What to do.
-    poll : Poll | None
-        Asks a SuperLink; None for none.
-    """
+    """Joins the runs' files when asked; everything that may take long is done by a thread of its own."""
 
     def __init__(self, options: ExporterOptions, poll: Poll | None = None) -> None:
         self.options = options
@@ -104,13 +92,7 @@ class Exporter:
         self._ended.set()
 
     def exposition(self) -> bytes:
-        """Everything in Prometheus' text format.
-
-        Raises
-        ------
-        OSError
-            If the directory cannot be read.
-        """
+        """Everything in Prometheus' text format; OSError if the directory cannot be read."""
         since = time.perf_counter()
         runs = self.files.current()
         text = join(runs)
@@ -125,13 +107,7 @@ class Exporter:
             return text.encode() + samples.exposition()
 
     def state(self) -> dict[str, Any]:
-        """What the page shows besides the rounds.
-
-        Raises
-        ------
-        OSError
-            If the directory cannot be read.
-        """
+        """What the page shows besides the rounds; OSError if the directory cannot be read."""
         runs = self.files.current()
         superlink = self._poll.state if self._poll else None
         found = {
@@ -172,9 +148,8 @@ class Exporter:
         samples.set("dqnfed_superlink_up", superlink.up)
         samples.set("dqnfed_superlink_last_poll_timestamp_seconds", superlink.at)
         samples.set("dqnfed_superlink_poll_seconds", superlink.seconds)
-        samples.forget("dqnfed_superlink_polls_total")
-        samples.add("dqnfed_superlink_polls_total", poll.ok, "ok")
-        samples.add("dqnfed_superlink_polls_total", poll.failed, "failed")
+        samples.set("dqnfed_superlink_polls_total", poll.ok, "ok")
+        samples.set("dqnfed_superlink_polls_total", poll.failed, "failed")
         for name in ("dqnfed_nodes", "dqnfed_node_online", "dqnfed_flower_runs"):
             samples.forget(name)
         self._unreachable.log_on_change({} if superlink.up else {"superlink": superlink.error})
@@ -204,13 +179,7 @@ class FaultLog:
         self._logged: dict[str, frozenset[str]] = {}
 
     def log_on_change(self, faults: Mapping[str, str]) -> None:
-        """Log what is new.
-
-        Parameters
-        ----------
-        faults : Mapping[str, str]
-            Everything that is at fault now, and why. What is no longer at fault is forgotten.
-        """
+        """Log what is new among everything that is at fault now, and why; what is no longer at fault is forgotten."""
         before = self._logged
         known = {what: before.get(what, frozenset()) | {why} for what, why in faults.items()}
         self._logged = {what: whys if len(whys) <= WORDINGS else frozenset() for what, whys in known.items()}

@@ -64,18 +64,10 @@ class SuperlinkState:
 
 
 class Poll:
-    """Asks one SuperLink.
+    """Asks one SuperLink, a connection in Flower's configuration; each command may take `timeout` seconds.
 
-    Parameters
-    ----------
-    connection : str
-        Name of a SuperLink connection in Flower's configuration.
-    timeout : float
-        Seconds that each of the two commands may take.
-    flwr : Sequence[str]
-        The command; by default the one next to this Python, else the one on the path.
-    environment : Mapping[str, str] | None
-        Of the command; None for that of this process.
+    The command is `flwr`, by default the one next to this Python, else the one on the path. None is the environment of
+    this process.
     """
 
     def __init__(
@@ -92,13 +84,7 @@ class Poll:
         self.ok = self.failed = 0
 
     def demand_connection(self) -> None:
-        """Refuse a connection that Flower does not know; a SuperLink that is away is none of that.
-
-        Raises
-        ------
-        ConfigError
-            If so.
-        """
+        """Raise ConfigError for a connection that Flower does not know, not for a SuperLink that is away."""
         try:
             self._ask("runs", "list", "--limit", "1")
         except (RunError, OSError) as error:
@@ -137,13 +123,7 @@ class Poll:
 
 
 def find_flwr() -> str:
-    """Path of the `flwr` command.
-
-    Raises
-    ------
-    ConfigError
-        If there is none.
-    """
+    """Path of the `flwr` command; ConfigError if there is none."""
     beside = Path(sys.executable).with_name("flwr")
     found = str(beside) if beside.exists() else shutil.which("flwr")
     if not found:

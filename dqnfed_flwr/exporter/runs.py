@@ -11,6 +11,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from stat import S_ISREG
@@ -46,22 +47,16 @@ class Family:
 
 @dataclass(slots=True)
 class RunFile:
-    """A file as it was read.
+    """A run's file as it was read.
 
     Attributes
     ----------
-    name : str
-        Of the run.
     stamp : tuple[int, int, int]
         Inode, size and time of change, which tell a new file from the one that was read.
-    families : dict[str, Family]
-        By name; empty where the file is damaged.
-    figures : dict[str, float]
-        Samples without labels, by name.
-    info : dict[str, str]
-        Labels of `dqnfed_run_info`.
-    state : str
-        The state that is 1.
+    families, figures : dict[str, Family], dict[str, float]
+        Families, none where the file is damaged, and samples without labels, by name.
+    info, state : dict[str, str], str
+        Labels of `dqnfed_run_info`, and the state that is 1.
     fault : str
         Why it could not be read, empty otherwise.
     """
@@ -76,15 +71,7 @@ class RunFile:
 
 
 class RunFiles:
-    """The runs of a metrics directory.
-
-    Parameters
-    ----------
-    directory : Path
-        Exists.
-    limit : int
-        Runs served at most, those changed last.
-    """
+    """The runs of a metrics directory, which exists; so many are served at most, those changed last."""
 
     def __init__(self, directory: Path, limit: int = 50) -> None:
         self.directory = directory
@@ -96,10 +83,7 @@ class RunFiles:
     def current(self) -> list[RunFile]:
         """All runs, the last changed first; a file is read again only when it has changed.
 
-        Raises
-        ------
-        OSError
-            If the directory cannot be read.
+        OSError if the directory cannot be read.
         """
         with self._lock:
             found = sorted(self._entries(), key=lambda entry: (-entry[1][2], entry[0]))
@@ -107,26 +91,27 @@ class RunFiles:
             runs: dict[str, RunFile] = {}
             for name, stamp in found[: self._limit]:
                 known = self._read.get(name)
-                if known is not None and known.stamp == stamp:
-                    runs[name] = known
-                else:
-                    runs[name] = read_run(self.directory / f"{name}{METRICS_SUFFIX}", stamp)
+                if known is None or known.stamp != stamp:
+                    known = read_run(self.directory / f"{name}{METRICS_SUFFIX}", stamp)
+                runs[name] = known
             self._read = runs
             return list(runs.values())
 
-    def prune(self, days: float, now: float | None = None) -> int:
+    def prune(self, days: float) -> int:
         """Remove files that have not changed for so many days; returns how many.
 
         A run that is still alive writes its files anew, with all it has counted, when its next round is settled. Files
         that this package did not write are left alone.
         """
-        oldest = (time.time() if now is None else now) - days * DAY
+        oldest = time.time() - days * DAY
         removed = 0
         for name, stamp in list(self._entries()):
             path = self.directory / f"{name}{METRICS_SUFFIX}"
             if stamp[2] / 1e9 < oldest and _ours(path):
                 for file in (path, self.directory / f"{name}{ROUNDS_SUFFIX}"):
-                    removed += _removed(file)
+                    with suppress(OSError):
+                        file.unlink()
+                        removed += 1
         return removed
 
     def _entries(self) -> Iterator[tuple[str, Stamp]]:
@@ -172,15 +157,12 @@ def read_run(path: Path, stamp: Stamp) -> RunFile:
 def parse_run(name: str, text: str, stamp: Stamp) -> RunFile:
     """A run's file, its samples labelled.
 
-    Raises
-    ------
-    ValueError
-        If it holds anything else than families of this package, each once and with its samples below it.
-    KeyError
-        If a state has no name.
+    ValueError if it holds anything else than families of this package, each once and with its samples below it;
+    KeyError if a state has no name.
     """
     run = RunFile(name, stamp)
-    label = f'run="{_escaped(name)}"'
+    escaped = name.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+    label = f'run="{escaped}"'
     current, family = "", Family("")
     for line in text.splitlines():
         if match := _SAMPLE.fullmatch(line):
@@ -218,11 +200,6 @@ def _note(run: RunFile, metric: str, labels: str | None, value: str) -> None:
         run.state = _labels(labels)["state"]
 
 
-def _escaped(value: str) -> str:
-    """A label's value as it stands between quotes."""
-    return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
-
-
 def _labels(text: str) -> dict[str, str]:
     return {match["name"]: match["value"] for match in _VALUE.finditer(text)}
 
@@ -244,11 +221,3 @@ def _ours(path: Path) -> bool:
             return file.read(len(HEADER)) == HEADER.encode()
     except OSError:
         return False
-
-
-def _removed(path: Path) -> bool:
-    try:
-        path.unlink()
-    except OSError:
-        return False
-    return True

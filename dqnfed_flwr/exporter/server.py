@@ -33,24 +33,7 @@ logger = logging.getLogger("dqnfed")
 
 
 class Server(ThreadingHTTPServer):
-    """Serves an exporter.
-
-    Parameters
-    ----------
-    exporter : Exporter
-        What is served.
-    address : str
-        To listen on.
-    port : int
-        0 for any free one.
-    web : WebConfig
-        Who may ask, and how.
-
-    Raises
-    ------
-    ConfigError
-        If the address and port cannot be had.
-    """
+    """Serves an exporter on an address and port, 0 for any free one; ConfigError if they cannot be had."""
 
     daemon_threads = True
     block_on_close = False
@@ -63,8 +46,7 @@ class Server(ThreadingHTTPServer):
         self._free = threading.BoundedSemaphore(CONNECTIONS)
         self.scheme = "https" if web.tls else "http"
         try:
-            family = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0][0]
-            self.address_family = family
+            self.address_family = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0][0]
             super().__init__((address, port), Handler)
         except (OSError, OverflowError) as error:
             raise ConfigError(
@@ -150,7 +132,7 @@ class Handler(BaseHTTPRequestHandler):
                 self._answer(path)
             except OSError as error:
                 logger.warning("%s: %s", path, error)
-                self._send(HTTPStatus.SERVICE_UNAVAILABLE, f"cannot read the metrics: {error.strerror}\n".encode())
+                self._unreadable(error)
             except Exception as error:
                 logger.warning("%s: %r", path, error, exc_info=True)
                 self._send(HTTPStatus.INTERNAL_SERVER_ERROR, b"the exporter failed; its log says why\n")
@@ -177,9 +159,12 @@ class Handler(BaseHTTPRequestHandler):
         try:
             self.server.exporter.files.current()
         except OSError as error:
-            self._send(HTTPStatus.SERVICE_UNAVAILABLE, f"cannot read the metrics: {error.strerror}\n".encode())
+            self._unreadable(error)
         else:
             self._send(HTTPStatus.OK, b"ok\n")
+
+    def _unreadable(self, error: OSError) -> None:
+        self._send(HTTPStatus.SERVICE_UNAVAILABLE, f"cannot read the metrics: {error.strerror}\n".encode())
 
     def _send(self, status: HTTPStatus, body: bytes, kind: str = PLAIN) -> None:
         self.send_response(status)

@@ -48,10 +48,7 @@ class Tls:
     def context(self) -> ssl.SSLContext:
         """A server context over the files as they are now.
 
-        Raises
-        ------
-        OSError, ssl.SSLError
-            If they cannot be read, or do not belong together.
+        OSError or ssl.SSLError if they cannot be read, or do not belong together.
         """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = self.minimum
@@ -79,10 +76,10 @@ def read_web_config(path: Path) -> WebConfig:
         If it cannot be read, holds an unknown key or an impossible value, or needs bcrypt where that is missing.
     """
     try:
-        read = yaml.safe_load(path.read_text("utf-8"))
+        found = yaml.safe_load(path.read_text("utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise ConfigError(f"--web-config: cannot read {path}: {error}") from None
-    found = {} if read is None else read
+    found = {} if found is None else found
     _only(found, ("tls_server_config", "basic_auth_users"), path)
     tls = _tls(found["tls_server_config"], path) if found.get("tls_server_config") else None
     users = found.get("basic_auth_users") or {}

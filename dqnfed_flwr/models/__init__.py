@@ -77,13 +77,7 @@ def build_model(
 
 
 def check_name(name: str) -> None:
-    """Raise if `model` cannot be `name`; a function of the user's is not looked for.
-
-    Raises
-    ------
-    ModelError
-        If the name is unknown: the text says what is allowed.
-    """
+    """Raise ModelError if `model` cannot be `name`; a function of the user's is not looked for."""
     if name not in _BUILDERS and ":" not in name:
         raise ModelError(f"model: unknown name {name!r}; allowed: {', '.join(MODELS)}, or module:function")
 

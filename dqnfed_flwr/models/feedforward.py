@@ -41,11 +41,6 @@ def cnn(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
 
     LEAF's for FEMNIST, with 6,603,710 parameters at 28x28 and 62 classes: Caldas et al., "LEAF: a benchmark for
     federated settings" (2018).
-
-    Raises
-    ------
-    ModelError
-        If the samples are no images (channels, height, width) of at least 4x4.
     """
     if len(input_shape) != 3 or min(input_shape[1:]) < SMALLEST_SIDE:
         raise ModelError(f"model: cnn takes images (channels, height, width) of at least 4x4, found {input_shape}")
@@ -70,11 +65,6 @@ def resnet18_gn(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     He et al., "Deep residual learning for image recognition" (2016), with the normalisation in two groups of Reddi et
     al., "Adaptive federated optimization" (2021) in place of BatchNorm: statistics of a batch say little where clients
     differ. It has 11,173,962 parameters at 10 classes.
-
-    Raises
-    ------
-    ModelError
-        If the samples are no images (channels, height, width).
     """
     if len(input_shape) != 3:
         raise ModelError(f"model: resnet18-gn takes images (channels, height, width), found {input_shape}")

@@ -13,11 +13,6 @@ def char_lstm(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     """Next character after a sequence: embedding of 8, two LSTM layers of 256, one linear layer on the last state.
 
     Caldas et al., "LEAF: a benchmark for federated settings" (2018). Classes and tokens share one alphabet.
-
-    Raises
-    ------
-    ModelError
-        If the samples are no token sequences (length,).
     """
     _check_tokens("char-lstm", input_shape)
     return CharLstm(num_classes, hidden=256, layers=2)
@@ -27,11 +22,6 @@ def char_lstm_small(input_shape: tuple[int, ...], num_classes: int) -> nn.Module
     """Next character after a sequence, as `char_lstm` with one LSTM layer of 64: some 25,000 parameters, not 820,000.
 
     Ours; no paper has it.
-
-    Raises
-    ------
-    ModelError
-        If the samples are no token sequences (length,).
     """
     _check_tokens("char-lstm-small", input_shape)
     return CharLstm(num_classes, hidden=64, layers=1)

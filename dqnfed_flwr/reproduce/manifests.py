@@ -14,6 +14,7 @@ from dqnfed_flwr.config.loading import read_yaml
 from dqnfed_flwr.errors import ConfigError, RunError
 from dqnfed_flwr.reproduce.measures import SHIPPED
 from dqnfed_flwr.reproduce.schema import Manifest, check_manifest
+from dqnfed_flwr.run_files import replacing
 
 REPRODUCTION = "reproduction.json"
 SCHEMA = 2
@@ -78,10 +79,9 @@ def write_reproduction(directory: Path, reproduction: Reproduction) -> Path:
         for each in found.values()
     ]
     record = {"schema": SCHEMA, "manifests": manifests}
-    new = path.with_suffix(".new")
     try:
-        new.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", "utf-8")
-        new.replace(path)
+        with replacing(path) as file:
+            file.write(f"{json.dumps(record, indent=2, ensure_ascii=False)}\n".encode())
     except OSError as error:
         raise RunError(f"{path}: cannot be written ({error.strerror})") from None
     return path

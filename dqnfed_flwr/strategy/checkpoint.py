@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from dqnfed_flwr.config import KNOWN, Settings, without_retired
 from dqnfed_flwr.errors import CheckpointError
+from dqnfed_flwr.run_files import replacing
 from dqnfed_flwr.version import package_version
 
 FORMAT = 2
@@ -255,17 +256,10 @@ class CheckpointStore:
 
     def _replace(self, arrays: Arrays) -> None:
         """Put an archive of `arrays` in the place of the one before."""
-        temporary = self.path.with_suffix(".tmp")
-        try:
-            with temporary.open("wb") as file:
-                np.savez(file, allow_pickle=False, **arrays)
-                file.flush()
-                os.fsync(file.fileno())
-            mark = mark_of(temporary)
-            temporary.replace(self.path)
-        except OSError:
-            temporary.unlink(missing_ok=True)
-            raise
+        with replacing(self.path, sync=True) as file:
+            np.savez(file, allow_pickle=False, **arrays)
+            file.flush()
+            mark = mark_of(Path(file.name))  # before it has its name, under which another process may write
         self._mark = mark
         directory = os.open(self.path.parent, os.O_RDONLY)
         try:

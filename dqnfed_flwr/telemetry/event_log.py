@@ -11,7 +11,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from dqnfed_flwr.run_files import EVENTS
+from dqnfed_flwr.run_files import EVENTS, replacing
 from dqnfed_flwr.telemetry.events import RoundEvent
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -23,7 +23,7 @@ logger = logging.getLogger("flwr")
 
 
 @runtime_checkable
-class HearsOfPauses(Protocol):
+class PauseListener(Protocol):
     """A listener that wants to know when the run stands still for want of room."""
 
     def on_pause(self) -> None:
@@ -34,24 +34,15 @@ class HearsOfPauses(Protocol):
 
 
 class Patience:
-    """Writes, and waits for room where there is none.
-
-    Parameters
-    ----------
-    listeners : Iterable[object]
-        Those among them that are `HearsOfPauses` hear of the waiting.
-    """
+    """Writes, and waits for room where there is none; it calls those listeners that are a `PauseListener`."""
 
     def __init__(self, listeners: Iterable[object] = ()) -> None:
-        self._listeners = [listener for listener in listeners if isinstance(listener, HearsOfPauses)]
+        self._listeners = [listener for listener in listeners if isinstance(listener, PauseListener)]
 
     def write(self, path: Path, action: Callable[[], None]) -> None:
         """Do `action`, which writes `path` and can be done again from its beginning, until the disk has room for it.
 
-        Raises
-        ------
-        OSError
-            If it fails for another reason than a full disk or quota.
+        OSError if it fails for another reason than a full disk or quota.
         """
         pause = SHORTEST
         while not self._done(path, action, pause):
@@ -83,15 +74,7 @@ class Patience:
 
 
 class EventLog:
-    """A listener that appends every event to `events.jsonl` in a directory.
-
-    Parameters
-    ----------
-    directory : Path
-        Exists.
-    patience : Patience | None
-        What a full disk meets; None is one of its own.
-    """
+    """A listener that appends every event to `events.jsonl` in a directory, which exists."""
 
     def __init__(self, directory: Path, patience: Patience | None = None) -> None:
         self._path = directory / EVENTS
@@ -116,9 +99,8 @@ class EventLog:
             self._file = None
 
     def _begin(self, done: list[RoundEvent]) -> None:
-        temporary = self._path.with_suffix(".tmp")
-        temporary.write_text("".join(event.to_json() + "\n" for event in done))
-        temporary.replace(self._path)
+        with replacing(self._path) as file:
+            file.writelines(f"{event.to_json()}\n".encode() for event in done)
         self._file = FileIO(self._path, "a")
 
 

@@ -156,13 +156,7 @@ class RoundEvent:
 
     @classmethod
     def from_json(cls, line: str) -> RoundEvent:
-        """Inverse of `to_json`.
-
-        Raises
-        ------
-        ValueError
-            If the line is no event of this schema.
-        """
+        """Inverse of `to_json`; ValueError if the line is no event of this schema."""
         record = json.loads(line)
         if not isinstance(record, dict) or record.get("schema") != EVENT_SCHEMA:
             raise ValueError(f"not an event of schema {EVENT_SCHEMA}: {line[:80]!r}")
@@ -216,7 +210,7 @@ class Totals:
     rounds, moved : int
         Rounds settled, and those of them that changed the model.
     judged, improved : int
-        Rounds that changed the model and after which somebody answered again; those of them in which no loss rose.
+        Rounds that changed the model and after which a client answered again; those of them in which no loss rose.
     improved_ratio, unharmed_ratio : float
         Means over the judged rounds of those of the events; NaN where there is none.
     asked, heard : float

@@ -9,8 +9,8 @@ import hashlib
 import json
 import logging
 import math
-import os
 import re
+import tempfile
 import threading
 import time
 from collections import Counter, deque
@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from dqnfed_flwr.run_files import replacing
 from dqnfed_flwr.telemetry.events import RoundEvent, finite, mean
 from dqnfed_flwr.telemetry.run_samples import RunCard, RunSamples
 
@@ -28,7 +29,7 @@ TRAILER = "# EOF\n"
 METRICS_SUFFIX, ROUNDS_SUFFIX = ".prom", ".rounds.jsonl"
 KEPT = 500
 """Rounds in the file at least; it is made anew when it holds twice as many."""
-NAMED = 10
+MOST_NAMED = 10
 """Clients named in a round at most: the worst, those left out, and those that refused."""
 PAUSE = 1.0
 """Least seconds between two files of a run: no Prometheus looks more often, and a file costs milliseconds."""
@@ -39,22 +40,10 @@ logger = logging.getLogger("flwr")
 class RunMetrics:
     """Writes `<name>.prom` and `<name>.rounds.jsonl` in a directory, at the start, after every round and at the end.
 
-    Rounds that follow each other faster than `pause` share a file, which is then written by a timer, so that the cost
-    stays below a hundredth of the run's time. A file that cannot be written is logged once and tried again
-    next round: metrics never end a run.
-
-    Parameters
-    ----------
-    directory : Path
-        Exists.
-    card : RunCard
-        Of the run.
-    clients : int
-        Series of clients 0 to clients - 1 are written besides the others; 0 for none.
-    pause : float
-        Least seconds between two files.
-    clock : Callable[[], float]
-        Seconds since 1970.
+    Rounds that follow each other faster than `pause` seconds share a file, which is then written by a timer, so that
+    the cost stays below a hundredth of the run's time. A file that cannot be written is logged once and tried again
+    next round: metrics never end a run. The directory exists. Clients 0 to `clients` - 1 have series of their own. The
+    clock gives seconds since 1970.
     """
 
     def __init__(
@@ -118,7 +107,7 @@ class RunMetrics:
             self._publish()
 
     def on_pause(self) -> None:
-        """Show that the run waits for room on a disk; in vain where it is the disk of the metrics."""
+        """Show that the run waits for room on a disk, unless it is the disk of the metrics."""
         self._show("paused")
 
     def on_resume(self) -> None:
@@ -128,10 +117,7 @@ class RunMetrics:
     def conclude(self, status: str) -> None:
         """Write down how the run ended; one that never began leaves the file of the run before it as it is.
 
-        Parameters
-        ----------
-        status : str
-            That of `strategy.outcome.Outcome`, `stopped` or `failed`.
+        The status is that of a `RunResult`, `stopped` or `failed`.
         """
         self._stop_timer()
         if self._began or not self._path.exists():
@@ -159,7 +145,7 @@ class RunMetrics:
             self._samples.show([event for event, _ in pending])
             self._try(self._rounds.flush)
             content = f"{HEADER}{self._card.name}\n".encode() + self._samples.exposition() + TRAILER.encode()
-            self._try(lambda: replace_file(self._path, content))
+            self._try(lambda: _replace(self._path, content))
             self._written = time.monotonic()
 
     def _try(self, write: Callable[[], None]) -> None:
@@ -172,28 +158,15 @@ class RunMetrics:
 
 
 def make_directory(directory: Path) -> None:
-    """Make the directory of the metrics and try it.
-
-    Raises
-    ------
-    OSError
-        If it cannot be written.
-    """
+    """Make the directory of the metrics and try it; OSError if it cannot be written."""
     directory.mkdir(parents=True, exist_ok=True)
-    probe = directory / f".{os.getpid()}.tmp"
-    probe.write_bytes(b"")
-    probe.unlink()
+    tempfile.TemporaryFile(dir=directory).close()
 
 
 def short(event: RoundEvent, at: float) -> dict[str, Any]:
     """What the page shows of a round; its size does not depend on the number of clients.
 
-    Parameters
-    ----------
-    event : RoundEvent
-        The round.
-    at : float
-        When it was settled, seconds since 1970; NaN if that is not known.
+    The round was settled at `at`, in seconds since 1970; NaN if that is not known.
     """
     before, after = ([v for v in losses if v == v] for losses in (event.losses_before, event.losses_after))
     record: dict[str, Any] = {
@@ -206,14 +179,14 @@ def short(event: RoundEvent, at: float) -> dict[str, Any]:
         "heard": len(event.heard),
         "overruled": len(event.overruled),
         "harmed": len(event.harmed),
-        "refused": event.refused[:NAMED],
+        "refused": event.refused[:MOST_NAMED],
         "moved": event.moved,
         "loss": [mean(before), mean(after)],
         "factor": event.factor,
         "status": event.status,
         "seconds": event.seconds.get("total", math.nan),
         "dropped": dict(Counter(drop.reason for drop in event.dropped)),
-        "left_out": [[drop.client, drop.reason] for drop in event.dropped[:NAMED]],
+        "left_out": [[drop.client, drop.reason] for drop in event.dropped[:MOST_NAMED]],
     }
     if event.accuracy:
         rising = sorted(event.accuracy.items(), key=lambda item: (item[1], item[0]))
@@ -226,24 +199,15 @@ def short(event: RoundEvent, at: float) -> dict[str, Any]:
             "best10": mean(values[-tail:]),
             "max": values[-1],
         }
-        record["worst"] = [list(item) for item in rising[:NAMED]]
+        record["worst"] = [list(item) for item in rising[:MOST_NAMED]]
     return {key: finite(value) for key, value in record.items()}
 
 
 class RoundFile:
     """Lines of `short`, appended round by round; older ones fall out.
 
-    Parameters
-    ----------
-    path : Path
-        The file; its directory exists.
-    kept : int
-        How many rounds a reader finds at least, once there were so many.
-
-    Raises
-    ------
-    OSError
-        From `begin` and `flush`, if the file cannot be written; the rounds are kept for the next `flush`.
+    The directory exists. A reader finds `kept` rounds at least, once there were so many. Where `begin` and `flush`
+    cannot write (OSError), the rounds are kept for the next `flush`.
     """
 
     def __init__(self, path: Path, kept: int = KEPT) -> None:
@@ -253,8 +217,9 @@ class RoundFile:
         self._written = 0
 
     def begin(self) -> None:
-        """Replace what an earlier process left."""
-        self._rewrite()
+        """Replace what there is, as an earlier process may have left it, by the rounds that are kept."""
+        _replace(self._path, "".join(f"{line}\n" for line in self._lines).encode())
+        self._written = len(self._lines)
 
     def append(self, record: dict[str, Any]) -> None:
         """Add a round, for the next `flush` to write."""
@@ -265,7 +230,7 @@ class RoundFile:
         """Write the rounds that were added."""
         kept = self._lines.maxlen or 1
         if self._written + self._fresh > 2 * kept or self._fresh > len(self._lines) or not self._path.exists():
-            self._rewrite()
+            self.begin()
         elif self._fresh:
             lines = list(self._lines)[-self._fresh :]
             with self._path.open("a") as file:
@@ -273,19 +238,9 @@ class RoundFile:
             self._written += self._fresh
         self._fresh = 0
 
-    def _rewrite(self) -> None:
-        replace_file(self._path, "".join(f"{line}\n" for line in self._lines).encode())
-        self._written = len(self._lines)
-
 
 def read_rounds(path: Path, last: int = KEPT) -> list[dict[str, Any]]:
-    """The last rounds of a file; lines that are none, such as one cut short, are passed over.
-
-    Raises
-    ------
-    OSError
-        If it cannot be read.
-    """
+    """The last rounds of a file (OSError if it is unreadable), without lines that are none, such as one cut short."""
     found: list[dict[str, Any]] = []
     for line in path.read_text("utf-8", "replace").splitlines()[-last:]:
         try:
@@ -309,21 +264,9 @@ def run_name(output: Path | None, fallback: str) -> str:
     return f"{_plain(path.name)}-{hashlib.sha256(str(path).encode()).hexdigest()[:6]}"
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Write a file so that a reader sees the old one or the new one.
-
-    Raises
-    ------
-    OSError
-        If it cannot be written; the old one stays.
-    """
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        temporary.write_bytes(content)
-        temporary.replace(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
+def _replace(path: Path, content: bytes) -> None:
+    with replacing(path) as file:
+        file.write(content)
 
 
 def _plain(text: str) -> str:

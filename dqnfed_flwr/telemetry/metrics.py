@@ -76,18 +76,8 @@ LOW_RATIO = 0.9
 class Metric:
     """What stands in the documents about a metric.
 
-    Attributes
-    ----------
-    name : str
-        As a query writes it.
-    kind : {"gauge", "counter", "histogram", "info"}
-        Prometheus' type; an info is a gauge that is always 1.
-    unit : str
-        `seconds`, `bytes`, `ratio`, `radians`, `nats`, or empty.
-    help : str
-        Meaning, in one line.
-    labels : tuple[str, ...]
-        Label names, without `run`, which the exporter adds.
+    Its name is as a query writes it; an `info` is a gauge that is always 1. The unit is `seconds`, `bytes`, `ratio`,
+    `radians`, `nats`, or empty, `help` one line. The exporter adds the label `run`.
     """
 
     name: str
@@ -100,13 +90,6 @@ class Metric:
     def family(self) -> str:
         """Name of the family in the exposition: a counter's without `_total`, an info's without `_info`."""
         return self.name.removesuffix("_total").removesuffix("_info")
-
-    @property
-    def series(self) -> tuple[str, ...]:
-        """Names under which queries find it."""
-        if self.kind == "histogram":
-            return (f"{self.name}_bucket", f"{self.name}_sum", f"{self.name}_count")
-        return (self.name,)
 
 
 def _gauge(name: str, unit: str, meaning: str, *labels: str) -> Metric:
@@ -187,26 +170,25 @@ CLIENT_METRICS = (
 
 EXPORTER_METRICS = (
     Metric("dqnfed_exporter_info", "info", "", "Version of the exporter; always 1", ("version",)),
-    Metric("dqnfed_exporter_runs", "gauge", "", "Runs whose metrics are served"),
-    Metric("dqnfed_exporter_damaged_files", "gauge", "", "Metrics files that could not be read and are left out"),
-    Metric("dqnfed_exporter_withheld_runs", "gauge", "", "Older runs beyond the bound on their number, left out"),
-    Metric("dqnfed_exporter_pruned_files_total", "counter", "", "Files of old runs that were removed"),
-    Metric("dqnfed_exporter_collect_seconds", "gauge", "seconds", "Seconds it took to put the runs' files together"),
-    Metric("dqnfed_disk_free_bytes", "gauge", "bytes", "Free space where the metrics and results lie", ("path",)),
-    Metric("dqnfed_disk_size_bytes", "gauge", "bytes", "Size of that file system", ("path",)),
-    Metric(
-        "dqnfed_certificate_expiry_timestamp_seconds",
-        "gauge",
+    _gauge("exporter_runs", "", "Runs whose metrics are served"),
+    _gauge("exporter_damaged_files", "", "Metrics files that could not be read and are left out"),
+    _gauge("exporter_withheld_runs", "", "Older runs beyond the bound on their number, left out"),
+    _counter("exporter_pruned_files", "", "Files of old runs that were removed"),
+    _gauge("exporter_collect_seconds", "seconds", "Seconds it took to put the runs' files together"),
+    _gauge("disk_free_bytes", "bytes", "Free space where the metrics and results lie", "path"),
+    _gauge("disk_size_bytes", "bytes", "Size of that file system", "path"),
+    _gauge(
+        "certificate_expiry_timestamp_seconds",
         "seconds",
         "When a certificate ends, since 1970; NaN where it cannot be read",
-        ("file",),
+        "file",
     ),
-    Metric("dqnfed_superlink_up", "gauge", "", "1 when the last poll of the SuperLink succeeded"),
-    Metric("dqnfed_superlink_polls_total", "counter", "", "Polls by result, ok or failed", ("result",)),
-    Metric("dqnfed_superlink_last_poll_timestamp_seconds", "gauge", "seconds", "When it last succeeded, since 1970"),
-    Metric("dqnfed_superlink_poll_seconds", "gauge", "seconds", "Seconds of the last poll"),
-    Metric("dqnfed_nodes", "gauge", "", "SuperNodes by state; absent while the SuperLink cannot be asked", ("state",)),
-    Metric("dqnfed_node_online", "gauge", "", "1 for a node that is online; only with --node-series", ("node",)),
-    Metric("dqnfed_flower_runs", "gauge", "", "The latest runs the SuperLink knows, by state", ("state",)),
+    _gauge("superlink_up", "", "1 when the last poll of the SuperLink succeeded"),
+    _counter("superlink_polls", "", "Polls by result, ok or failed", "result"),
+    _gauge("superlink_last_poll_timestamp_seconds", "seconds", "When it last succeeded, since 1970"),
+    _gauge("superlink_poll_seconds", "seconds", "Seconds of the last poll"),
+    _gauge("nodes", "", "SuperNodes by state; absent while the SuperLink cannot be asked", "state"),
+    _gauge("node_online", "", "1 for a node that is online; only with --node-series", "node"),
+    _gauge("flower_runs", "", "The latest runs the SuperLink knows, by state", "state"),
 )
 """What an exporter adds to the metrics of the runs."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dqnfed_flwr.errors import DQNFedError
 from dqnfed_flwr.fairness import fairness_report
-from dqnfed_flwr.telemetry.events import RoundEvent
+from dqnfed_flwr.telemetry.events import RoundEvent, mean
 from dqnfed_flwr.telemetry.metrics import (
     CLIENT_METRICS,
     LOW_RATIO,
@@ -57,7 +57,7 @@ LATEST = {
     "dqnfed_gramian_condition": "condition",
     "dqnfed_solve_residual": "residual",
 }
-NAMED = {
+LISTED = {
     "dqnfed_clients_harmed_total": "harmed",
     "dqnfed_clients_overruled_total": "overruled",
     "dqnfed_clients_refused_total": "refused",
@@ -93,18 +93,9 @@ class RunCard:
 
 
 class RunSamples(Samples):
-    """The samples of a run.
+    """The samples of a run of so many rounds, which this process began at `at`, in seconds since 1970.
 
-    Parameters
-    ----------
-    card : RunCard
-        Of the run.
-    rounds : int
-        It was asked for.
-    at : float
-        When this process began it, seconds since 1970.
-    clients : int
-        Clients 0 to clients - 1 have series of their own; 0 for none.
+    Clients 0 to `clients` - 1 have series of their own.
     """
 
     def __init__(self, card: RunCard, rounds: int, at: float, clients: int = 0) -> None:
@@ -127,12 +118,14 @@ class RunSamples(Samples):
         """Raise the counters and fill the histograms."""
         for name, field in COUNTED.items():
             self.add(name, getattr(event, field))
-        for name, field in NAMED.items():
+        for name, field in LISTED.items():
             self.add(name, len(getattr(event, field)))
         self.add("dqnfed_unmoved_rounds_total", not event.moved)
         self.add("dqnfed_moved_rounds", event.moved)
-        if event.moved:
-            self._count_low(event.unharmed_ratio)
+        if event.moved and event.unharmed_ratio < LOW_RATIO:
+            self.add("dqnfed_low_ratio_rounds", 1)
+        elif event.moved and event.unharmed_ratio >= LOW_RATIO:  # NaN, where no client answered again, changes nothing
+            self.set("dqnfed_low_ratio_rounds", 0)
         self.add("dqnfed_solves_total", 1, str(event.status))
         for drop in event.dropped:
             self.add("dqnfed_clients_dropped_total", 1, drop.reason)
@@ -147,12 +140,6 @@ class RunSamples(Samples):
             else:
                 self.observe("dqnfed_phase_seconds", seconds, phase)
 
-    def _count_low(self, ratio: float) -> None:
-        if ratio < LOW_RATIO:
-            self.add("dqnfed_low_ratio_rounds", 1)
-        elif ratio >= LOW_RATIO:  # NaN, where nobody answered again, changes nothing
-            self.set("dqnfed_low_ratio_rounds", 0)
-
     def show(self, events: Sequence[RoundEvent]) -> None:
         """Set the gauges, from the last of these rounds and the last evaluation among them."""
         for event in events[-1:]:
@@ -161,17 +148,14 @@ class RunSamples(Samples):
             self.set("dqnfed_participants", len(event.participants))
             self.set("dqnfed_heard_clients", len(event.heard))
             self.set("dqnfed_step_norm", math.sqrt(max(event.step_norm_squared, 0.0)))
-            self._take_losses(event)
+            for when, losses in zip(WHEN, (event.losses_before, event.losses_after), strict=True):
+                values = np.asarray(losses, np.float64)
+                _set_spread(self, when, values[~np.isnan(values)])
         for event in [event for event in events if event.accuracy or event.validation][-1:]:
             self._take_evaluation(event)
         if self._clients:
             for event in events:
                 self._take_clients(event)
-
-    def _take_losses(self, event: RoundEvent) -> None:
-        for when, losses in zip(WHEN, (event.losses_before, event.losses_after), strict=True):
-            values = np.asarray(losses, np.float64)
-            _set_spread(self, when, values[~np.isnan(values)])
 
     def _take_evaluation(self, event: RoundEvent) -> None:
         if event.accuracy:
@@ -182,8 +166,7 @@ class RunSamples(Samples):
             for figure, name in FAIRNESS.items():
                 self.set(name, report.get(figure, math.nan))
         if event.validation:
-            mean = sum(event.validation.values()) / len(event.validation)
-            self.set("dqnfed_validation_accuracy_mean_ratio", mean)
+            self.set("dqnfed_validation_accuracy_mean_ratio", mean(event.validation.values()))
 
     def _take_clients(self, event: RoundEvent) -> None:
         for when, losses in zip(WHEN, (event.losses_before, event.losses_after), strict=True):
@@ -199,7 +182,7 @@ def _make_series(samples: Samples) -> None:
     """Let every series appear at once: a counter must have been 0 before its first rise can be seen."""
     for name in UNKNOWN_AT_FIRST:
         samples.set(name, math.nan)
-    for name in (*COUNTED, *NAMED, "dqnfed_unmoved_rounds_total", "dqnfed_nonfinite_losses_total"):
+    for name in (*COUNTED, *LISTED, "dqnfed_unmoved_rounds_total", "dqnfed_nonfinite_losses_total"):
         samples.add(name, 0)
     for reason in REASONS:
         samples.add("dqnfed_clients_dropped_total", 0, reason)
@@ -213,11 +196,11 @@ def _make_series(samples: Samples) -> None:
 
 
 def _set_spread(samples: Samples, when: str, values: NDArray[np.float64]) -> None:
-    known = values.size > 0
-    samples.set("dqnfed_train_loss_mean", values.mean() if known else math.nan, when)
-    samples.set("dqnfed_train_loss_min", values.min() if known else math.nan, when)
-    samples.set("dqnfed_train_loss_max", values.max() if known else math.nan, when)
-    points = np.percentile(values, PERCENTILES, method="inverted_cdf") if known else [math.nan] * len(PERCENTILES)
+    values = values if values.size else np.full(1, math.nan)
+    samples.set("dqnfed_train_loss_mean", values.mean(), when)
+    samples.set("dqnfed_train_loss_min", values.min(), when)
+    samples.set("dqnfed_train_loss_max", values.max(), when)
+    points = np.percentile(values, PERCENTILES, method="inverted_cdf")
     for percentile, value in zip(PERCENTILES, points, strict=True):
         samples.set("dqnfed_train_loss_percentile", float(value), when, str(percentile))
 

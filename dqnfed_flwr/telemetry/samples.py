@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise
-from math import inf, isinf
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
@@ -19,18 +18,7 @@ Labels = tuple[str, ...]
 
 
 class Samples:
-    """The current value of every series of some metrics.
-
-    Parameters
-    ----------
-    metrics : Iterable[Metric]
-        What may be set; a name that is not among them is an error.
-
-    Raises
-    ------
-    KeyError
-        From the methods, for a metric that was not declared.
-    """
+    """The current value of every series of some metrics; a name that is not among theirs is a KeyError."""
 
     def __init__(self, metrics: Iterable[Metric]) -> None:
         self._metrics = {metric.name: metric for metric in metrics}
@@ -60,12 +48,9 @@ class Samples:
         self._values[name].clear()
 
     def not_below(self, earlier: str) -> None:
-        """Raise counters and histograms to what an exposition of an earlier life says: Prometheus sees none fall.
+        """Raise counters and histograms to what an exposition of an earlier process says: Prometheus sees none fall.
 
-        Raises
-        ------
-        ValueError, KeyError
-            If it is no exposition, or that of other metrics.
+        ValueError or KeyError if it is no exposition, or that of other metrics.
         """
         for family in text_string_to_metric_families(earlier):
             for sample in family.samples:
@@ -109,15 +94,9 @@ def _plain(metric: Metric, series: dict[Labels, float]) -> Family:
 def _histogram(metric: Metric, series: dict[Labels, list[float]]) -> Family:
     family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
     for labels, counts in series.items():
-        buckets = [
-            (_bound(bound), total) for bound, total in zip((*SECONDS, inf), accumulate(counts[:-1]), strict=True)
-        ]
-        family.add_metric(labels, buckets, counts[-1])
+        bounds = (*map(str, SECONDS), "+Inf")
+        family.add_metric(labels, list(zip(bounds, accumulate(counts[:-1]), strict=True)), counts[-1])
     return family
-
-
-def _bound(seconds: float) -> str:
-    return "+Inf" if isinf(seconds) else str(seconds)
 
 
 def _labels(metric: Metric, sample: Sample) -> Labels:

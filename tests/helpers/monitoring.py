@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from dqnfed_flwr.telemetry.metrics import CLIENT_METRICS, EXPORTER_METRICS, RUN_METRICS
+from dqnfed_flwr.telemetry.metrics import CLIENT_METRICS, EXPORTER_METRICS, RUN_METRICS, Metric
 
 ROOT = Path(__file__).parents[2]
 PROMETHEUS = ROOT / "deploy" / "prometheus"
@@ -27,7 +27,13 @@ def rules(name: str) -> list[dict[str, Any]]:
 
 def exported() -> set[str]:
     """Names of all series that an exporter can serve."""
-    return {name for metric in (*RUN_METRICS, *CLIENT_METRICS, *EXPORTER_METRICS) for name in metric.series}
+    return {name for metric in (*RUN_METRICS, *CLIENT_METRICS, *EXPORTER_METRICS) for name in series(metric)}
+
+
+def series(metric: Metric) -> tuple[str, ...]:
+    """Names under which queries find a metric."""
+    suffixes = ("_bucket", "_sum", "_count") if metric.kind == "histogram" else ("",)
+    return tuple(f"{metric.name}{suffix}" for suffix in suffixes)
 
 
 def recorded() -> set[str]:

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dqnfed_flwr.data.published_images import Size
-from dqnfed_flwr.data.torchvision_sets import TORCHVISION_SETS
+from dqnfed_flwr.data.torchvision_sets import TORCHVISION_SETS, Size
 
 
 def shrink(monkeypatch: pytest.MonkeyPatch, name: str, size: Size) -> None:

@@ -19,7 +19,7 @@ from dqnfed_flwr.cli.app import app
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.config.loading import load_config
 from dqnfed_flwr.data.clients import ClientSummary, summarise
-from dqnfed_flwr.data.published_images import Size
+from dqnfed_flwr.data.torchvision_sets import Size
 from dqnfed_flwr.errors import RunError
 from dqnfed_flwr.report.class_table import LONGEST, class_table, notes, print_classes, write_csv
 from dqnfed_flwr.report.run_plots import plot_classes

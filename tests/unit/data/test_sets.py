@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from dqnfed_flwr.data import load_dataset
+from dqnfed_flwr.data.dataset import sample_shape
 from dqnfed_flwr.errors import DataError
 
 
@@ -47,7 +48,7 @@ def test_digits_fill_the_range_of_bytes() -> None:
     assert (digits.x_train.min(), digits.x_train.max()) == (0, 255)
     assert len(np.unique(digits.x_train)) == 17
     assert digits.y_train.dtype == np.int64
-    assert (digits.num_classes, digits.input_shape, digits.x_test) == (10, (1, 8, 8), None)
+    assert (digits.num_classes, sample_shape(digits.x_train), digits.x_test) == (10, (1, 8, 8), None)
 
 
 def test_npz_comes_back_as_stored(tmp_path: Path) -> None:
@@ -66,7 +67,7 @@ def test_npz_comes_back_as_stored(tmp_path: Path) -> None:
     np.testing.assert_array_equal(data.y_test, arrays["y_test"])
     np.testing.assert_array_equal(data.groups_train, [5, 5, 1, 1, 9, 9])
     assert data.groups_train.dtype == np.int64
-    assert (data.num_classes, data.input_shape, data.name) == (3, (2,), path)
+    assert (data.num_classes, sample_shape(data.x_train), data.name) == (3, (2,), path)
 
 
 def test_labels_of_any_integer_dtype_become_int64(tmp_path: Path) -> None:

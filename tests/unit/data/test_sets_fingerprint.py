@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dqnfed_flwr.data.published_images import Size
 from dqnfed_flwr.data.sets import fingerprint
+from dqnfed_flwr.data.torchvision_sets import Size
 from dqnfed_flwr.errors import DataError
 from tests.helpers.small_sets import shrink
 

@@ -5,12 +5,14 @@ import multiprocessing
 import os
 import time
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from dqnfed_flwr.data import load_dataset, store
+from dqnfed_flwr.data.dataset import sample_shape
 from dqnfed_flwr.data.forms import FORMS, NAMED
 from dqnfed_flwr.data.sets import catalogue, is_function, npz_of
 from dqnfed_flwr.data.sources import is_source, parse, paths_in
@@ -80,7 +82,7 @@ def test_a_set_that_is_not_there_says_which_files_go_where(root: Path, name: str
 def test_a_decoded_set_needs_no_published_files(root: Path, name: str) -> None:
     np.savez(root / f"{name}.npz", x_train=np.ones((2, 3), np.float32), y_train=np.array([0, 1]))
 
-    assert load_dataset(name).input_shape == (3,)
+    assert sample_shape(load_dataset(name).x_train) == (3,)
     assert npz_of(name) == root / f"{name}.npz"
 
 
@@ -93,9 +95,9 @@ def test_a_decoded_set_that_is_corrupt_says_to_delete_it(root: Path) -> None:
 
 def test_every_form_has_a_reader() -> None:
     for form in FORMS:
-        reader = parse(f"{form}:x").reader
-        assert callable(reader.files)
-        assert callable(reader.read)
+        module = import_module(f"dqnfed_flwr.data.{FORMS[form].module}")
+        assert callable(getattr(module, f"{form}_files"))
+        assert callable(getattr(module, f"read_{form}"))
 
 
 def test_the_catalogue_says_what_is_there(root: Path) -> None:

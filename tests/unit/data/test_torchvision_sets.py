@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from dqnfed_flwr.data import load_dataset, torchvision_sets
-from dqnfed_flwr.data.published_images import Size
+from dqnfed_flwr.data.dataset import sample_shape
+from dqnfed_flwr.data.torchvision_sets import Size
 from dqnfed_flwr.errors import DataError
 from tests.helpers.file_server import FileServer, file_server
 from tests.helpers.small_sets import shrink
@@ -70,7 +71,7 @@ def test_downloads_once_and_maps_from_then_on(fake: type[FakeSet], tmp_path: Pat
 def test_files_that_lie_there_are_not_downloaded(fake: type[FakeSet], tmp_path: Path) -> None:
     fake.present, fake.online = str(tmp_path), False
 
-    assert load_dataset("cifar10").input_shape == (1, 2, 3)
+    assert sample_shape(load_dataset("cifar10").x_train) == (1, 2, 3)
 
 
 def test_emnist_is_turned_upright_and_numbered_from_zero(fake: type[FakeSet], tmp_path: Path) -> None:
@@ -240,7 +241,7 @@ def test_reads_the_published_file_format(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
     np.testing.assert_array_equal(data.x_train, images)
     np.testing.assert_array_equal(data.y_train, np.arange(10))
-    assert (data.num_classes, data.input_shape) == (10, (1, 28, 28))
+    assert (data.num_classes, sample_shape(data.x_train)) == (10, (1, 28, 28))
 
 
 @pytest.mark.skipif(find_spec("torchvision") is None, reason="needs torchvision")

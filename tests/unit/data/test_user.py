@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from dqnfed_flwr.data.user import call_function, import_function
+from dqnfed_flwr.data.user import call_function
 from dqnfed_flwr.errors import ConfigError, DataError, ModelError
 
 
 def test_imports_the_function_named() -> None:
-    assert import_function("math:sqrt", "data", DataError)(9) == 3
+    assert call_function("math:sqrt", "data", DataError, 9) == 3
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ def test_imports_the_function_named() -> None:
 )
 def test_what_cannot_be_imported_is_named(name: str, message: str) -> None:
     with pytest.raises(ModelError, match=message):
-        import_function(name, "model", ModelError)
+        call_function(name, "model", ModelError)
 
 
 MODULE = """
@@ -71,4 +71,4 @@ def test_errors_of_this_package_stay_as_they_are() -> None:
 @pytest.mark.usefixtures("own")
 def test_a_module_that_fails_while_it_is_imported_is_named() -> None:
     with pytest.raises(DataError, match=r"'broken_module' cannot be imported \(AttributeError: .*no_such_name"):
-        import_function("broken_module:data", "data", DataError)
+        call_function("broken_module:data", "data", DataError)

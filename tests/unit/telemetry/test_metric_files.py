@@ -8,10 +8,11 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pytest
@@ -25,12 +26,13 @@ from dqnfed_flwr.errors import CheckpointError, ConfigError, QuorumError
 from dqnfed_flwr.guarantee.claims import CONTRADICTION
 from dqnfed_flwr.guarantee.overrule import OVERRULED, SET_ASIDE
 from dqnfed_flwr.methods._base import BAD_RATE, ZERO_GRADIENT
+from dqnfed_flwr.run_files import replacing
 from dqnfed_flwr.strategy import compatibility
 from dqnfed_flwr.strategy.state import ENDED_EARLY
 from dqnfed_flwr.strategy.stragglers import LATE, OWING
 from dqnfed_flwr.telemetry import metric_files
 from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
-from dqnfed_flwr.telemetry.metric_files import RoundFile, RunMetrics, read_rounds, replace_file, run_name, short
+from dqnfed_flwr.telemetry.metric_files import RoundFile, RunMetrics, read_rounds, run_name, short
 from dqnfed_flwr.telemetry.metrics import CLIENT_METRICS, REASONS, RUN_METRICS, STATES
 from dqnfed_flwr.telemetry.run_samples import RunCard
 from tests.helpers.runs import TINY, make_event
@@ -317,11 +319,13 @@ def states(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """States of the run in every file that is written, in order."""
     seen: list[str] = []
 
-    def watched(path: Path, content: bytes) -> None:
-        replace_file(path, content)
+    @contextmanager
+    def watched(path: Path) -> Iterator[BinaryIO]:
+        with replacing(path) as file:
+            yield file
         seen.extend(key[1] for key, value in read(path).items() if key[0] == "dqnfed_run_state" and value)
 
-    monkeypatch.setattr(metric_files, "replace_file", watched)
+    monkeypatch.setattr(metric_files, "replacing", watched)
     return seen
 
 
@@ -405,13 +409,13 @@ def test_a_full_disk_does_not_end_the_run(
     listener.on_start(9, [])
     before = read(tmp_path / "r1.prom")
 
-    def full(self: Path, content: bytes) -> int:
+    def full(self: Path, target: Path) -> Path:
         raise OSError(28, "No space left on device")
 
     warnings: list[str] = []
     monkeypatch.setattr(logging.getLogger("flwr"), "warning", lambda text, *values: warnings.append(text % values))
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "write_bytes", full)
+        patch.setattr(Path, "replace", full)
         listener.on_round(federation(10))
         listener.on_round(replace(federation(10), round=2))
     assert [word for word in ("No space left", "the run goes on") if word not in warnings[0]] == []

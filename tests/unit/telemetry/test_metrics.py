@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dqnfed_flwr.telemetry.metrics import CLIENT_METRICS, EXPORTER_METRICS, REASONS, RUN_METRICS, STATES, Metric
+from tests.helpers.monitoring import series
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
 ALL = (*RUN_METRICS, *CLIENT_METRICS, *EXPORTER_METRICS)
@@ -37,4 +38,4 @@ def test_names_follow_the_conventions(metric: Metric) -> None:
 
 
 def test_histogram_series_have_their_suffixes() -> None:
-    assert Metric("dqnfed_x", "histogram", "", "").series == ("dqnfed_x_bucket", "dqnfed_x_sum", "dqnfed_x_count")
+    assert series(Metric("dqnfed_x", "histogram", "", "")) == ("dqnfed_x_bucket", "dqnfed_x_sum", "dqnfed_x_count")

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from dqnfed_flwr.data import load_dataset, torchvision_sets
-from dqnfed_flwr.data.published_images import Size
-from dqnfed_flwr.data.torchvision_sets import TORCHVISION_SETS, torchvision_npz
+from dqnfed_flwr.data.torchvision_sets import TORCHVISION_SETS, Size, torchvision_npz
 from dqnfed_flwr.errors import DataError
 from tests.helpers.small_sets import shrink
 
