@@ -11,8 +11,8 @@ from dqnfed_flwr.config import Settings
 from dqnfed_flwr.linalg.gram import Basis
 from dqnfed_flwr.methods._base import RoundRows
 from dqnfed_flwr.methods.table import make_method
-from dqnfed_flwr.strategy.records import Hearing, Solved
-from dqnfed_flwr.strategy.solve import make_batch, solve
+from dqnfed_flwr.strategy.hearing import Hearing
+from dqnfed_flwr.strategy.solve import Solved, make_batch, solve
 from dqnfed_flwr.types import ClientReply, Float64Array, RoundBatch
 
 Float32Array = NDArray[np.float32]

@@ -72,7 +72,7 @@ def _conflict(
     folder: Path, settings: Settings, found: Mapping[str, Any], fingerprints: Mapping[str, str | None]
 ) -> str:
     """How the run in a folder differs from the one that is to be made; empty if it does not."""
-    from dqnfed_flwr.strategy.provenance import differ
+    from dqnfed_flwr.strategy.checkpoint import differ
 
     if changed := _changed(found.get("settings", {}), settings.flat()):
         return f"{folder} holds a run of other settings; {'; '.join(changed)}"

@@ -17,9 +17,8 @@ from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import DQNFedError, RunError
 from dqnfed_flwr.fairness import fairness_report
 from dqnfed_flwr.run_files import EVENTS, MODEL, RUN, replacing
-from dqnfed_flwr.strategy.checkpoint import DAMAGE
+from dqnfed_flwr.strategy.checkpoint import DAMAGE, Provenance
 from dqnfed_flwr.strategy.compatibility import Form
-from dqnfed_flwr.strategy.provenance import Provenance
 from dqnfed_flwr.telemetry.event_log import read_events
 from dqnfed_flwr.telemetry.events import RoundEvent, Totals, finite
 from dqnfed_flwr.types import FloatArray

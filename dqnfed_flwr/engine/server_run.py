@@ -18,8 +18,7 @@ from dqnfed_flwr.engine.run_folder import prepare_output
 from dqnfed_flwr.engine.start import initial_model
 from dqnfed_flwr.errors import ConfigError, RunError
 from dqnfed_flwr.run_files import RUN
-from dqnfed_flwr.strategy.checkpoint import output_directory
-from dqnfed_flwr.strategy.provenance import Provenance
+from dqnfed_flwr.strategy.checkpoint import Provenance, output_directory
 from dqnfed_flwr.strategy.strategy import DQNFed
 from dqnfed_flwr.telemetry.event_log import EventLog, Patience
 from dqnfed_flwr.telemetry.events import Listener, RoundEvent

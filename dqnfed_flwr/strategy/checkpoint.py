@@ -64,33 +64,20 @@ class Place:
         return [self.offset, self.length, self.checksum, self.dtype, list(self.shape)]
 
     @classmethod
-    def of(cls, values: Iterable[object]) -> Place:
-        """Inverse of `as_list`.
-
-        Raises
-        ------
-        ValueError, TypeError
-            If `values` is no such list.
-        """
-        offset, length, checksum, dtype, shape = values
-        match offset, length, checksum, dtype, shape:
-            case int(), int(), int(), str(), list():
+    def of(cls, values: object) -> Place:
+        """Inverse of `as_list`; ValueError or TypeError if `values` is no such list."""
+        match values:
+            case [int(offset), int(length), int(checksum), str(dtype), list(shape)]:
                 return cls(offset, length, checksum, dtype, tuple(map(int, shape)))
         raise TypeError(f"no place of a vector: {values}")
 
 
 class VectorFile:
-    """The long vectors of one run's checkpoints.
+    """The long vectors of one run's checkpoints, in a file at `path`, whose directory exists.
 
     A vector is known by where it lies in memory. So what was put must not be written to later, only replaced; and the
-    vectors of the last checkpoint are held until the next, so that no other takes their place.
-
-    Parameters
-    ----------
-    path : Path
-        The file; its directory exists.
-    taken : Iterable[Place]
-        Places of the checkpoint on disk, from an earlier process.
+    vectors of the last checkpoint are held until the next, so that no other takes their place. Places of a checkpoint
+    on disk from an earlier process are `taken`.
     """
 
     def __init__(self, path: Path, taken: Iterable[Place] = ()) -> None:
@@ -104,12 +91,7 @@ class VectorFile:
         """Write what the last checkpoint does not hold, synced; the places of all, by name.
 
         Nothing of that checkpoint is touched before `commit`. What fails can be done again, with the same places. Where
-        the file is gone, or somebody else wrote to it, all is written.
-
-        Raises
-        ------
-        OSError
-            If the file cannot be written.
+        the file is gone, or another process wrote to it, all is written.
         """
         if self._mark != mark_of(self._path):
             self._durable = {}
@@ -154,15 +136,7 @@ def mark_of(path: Path) -> Mark | None:
 
 
 def read_vectors(path: Path, places: Mapping[str, Place]) -> Arrays:
-    """Read the vectors at `places`.
-
-    Raises
-    ------
-    OSError
-        If there is no such file.
-    ValueError
-        If one of them is not what was written.
-    """
+    """Read the vectors at `places`; ValueError if one of them is not what was written."""
     if not places:
         return {}
     arrays: Arrays = {}
@@ -208,19 +182,9 @@ class CheckpointStore:
         self._vectors = VectorFile(_vectors_of(path))
 
     def write(self, record: Mapping[str, Any], arrays: Mapping[str, NDArray[np.generic]]) -> None:
-        """Write a checkpoint that replaces the one before; where it cannot be written that one stays.
+        """Write a checkpoint that replaces the one before; where that raises OSError, the one before stays.
 
-        Parameters
-        ----------
-        record : Mapping[str, Any]
-            What JSON can hold.
-        arrays : Mapping[str, NDArray]
-            By name; they are held until the next call, and must not be written to after this one.
-
-        Raises
-        ------
-        OSError
-            If there is no room, or the directory cannot be written.
+        The `record` is for JSON. The `arrays` are held until the next call, and must not be written to after this one.
         """
         if self._mark != mark_of(self.path):  # another process writes there, too; what its checkpoint needs stays whole
             self._vectors = VectorFile(_vectors_of(self.path), _places_in(self.path))
@@ -232,13 +196,7 @@ class CheckpointStore:
         self._vectors.commit()
 
     def read(self) -> tuple[dict[str, Any], Arrays]:
-        """Read what is there, and go on from it.
-
-        Raises
-        ------
-        CheckpointError
-            If there is none, or it is damaged, foreign or of another format.
-        """
+        """Read what is there, and go on from it; CheckpointError if it is missing, damaged or of another format."""
         record, arrays = _read_archive(self.path)
         try:
             places = {name: Place.of(values) for name, values in record.pop(VECTORS, {}).items()}
@@ -274,7 +232,7 @@ def read_record(path: Path) -> dict[str, Any]:
     Raises
     ------
     CheckpointError
-        As `CheckpointStore.read`.
+        If there is none, or it is damaged, foreign or of another format.
     """
     record, _ = _read_archive(path)
     record.pop(VECTORS, None)
@@ -320,12 +278,7 @@ def output_directory(settings: Settings) -> Path | None:
 def check_settings(found: Mapping[str, Any], wanted: Mapping[str, Any], ignored: Collection[str] = ()) -> None:
     """Refuse to continue a run under other settings; one that `found` does not know yet had its default.
 
-    Keys that are `ignored` have no effect on the run.
-
-    Raises
-    ------
-    CheckpointError
-        Naming each key that differs, with both values.
+    Keys that are `ignored` have no effect on the run. The CheckpointError names each key that differs, and both values.
     """
     found = {**Settings().flat(), **without_retired(found)}
     free = {key for key, known in KNOWN.items() if known.on_resume}
@@ -334,3 +287,35 @@ def check_settings(found: Mapping[str, Any], wanted: Mapping[str, Any], ignored:
         f"{key}: {found.get(key)!r} then, {wanted.get(key)!r} now" for key in keys if found.get(key) != wanted.get(key)
     ]:
         raise CheckpointError("the checkpoint belongs to a run with other settings; " + "; ".join(changed))
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Data and code of a run, also of one that was interrupted in between."""
+
+    fingerprint: str | None = None  # of the data, see `data.sets.fingerprint`; None where the server does not see them
+    commits: tuple[str | None, ...] = ()  # of the code, in the order of the run; None for one that is not known
+
+    def as_record(self) -> dict[str, Any]:
+        """Return what a checkpoint and `run.json` hold of it."""
+        return {"fingerprint": self.fingerprint, "commits": list(self.commits)}
+
+    def continuing(self, record: Mapping[str, Any]) -> Provenance:
+        """Return the provenance of a run that goes on here from the checkpoint of `record`.
+
+        What was done by versions that noted neither counts as not known. Other data raise CheckpointError.
+        """
+        then = record.get("fingerprint")
+        if differ(then, self.fingerprint):
+            raise CheckpointError(
+                f"the checkpoint belongs to a run on other data; fingerprint: {then} then, {self.fingerprint} now. Put "
+                "the data of then back, or start anew"
+            )
+        commits = [*record.get("commits", [None])]
+        commits += [commit for commit in self.commits if [commit] != commits[-1:]]
+        return Provenance(self.fingerprint if then else None, tuple(commits))
+
+
+def differ(then: str | None, now: str | None) -> bool:
+    """Tell whether two fingerprints are of different data; one that is not known differs from none."""
+    return then is not None and now is not None and then != now

@@ -21,11 +21,9 @@ from dqnfed_flwr.guarantee.overrule import Standing
 from dqnfed_flwr.methods._base import Method
 from dqnfed_flwr.run_files import CHECKPOINT, EVENTS
 from dqnfed_flwr.steps import Ladder, StepRule, StepScale
-from dqnfed_flwr.strategy.checkpoint import Arrays, CheckpointStore, check_settings, output_directory
-from dqnfed_flwr.strategy.provenance import Provenance
-from dqnfed_flwr.strategy.records import PendingStep, RoundCost
+from dqnfed_flwr.strategy.checkpoint import Arrays, CheckpointStore, Provenance, check_settings, output_directory
 from dqnfed_flwr.strategy.schedule import training_needs_step
-from dqnfed_flwr.strategy.state import BestModel, Move, RunState, reopen
+from dqnfed_flwr.strategy.state import BestModel, Move, PendingStep, RoundCost, RunState, reopen
 from dqnfed_flwr.telemetry.event_log import Patience, read_events
 from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
 from dqnfed_flwr.types import Combination, SearchHints
@@ -46,14 +44,8 @@ class KeepsClientState(Protocol):
 class Checkpointer:
     """Writes the checkpoints of a run to its output folder, and resumes it from there; without one it does nothing.
 
-    Parameters
-    ----------
-    settings, method, rule
-        Of the run; the state of method and rule is part of a checkpoint.
-    grid : Grid
-        Of the run; the memory of its clients is part of a checkpoint where it `KeepsClientState`.
-    patience : Patience
-        Waits where a disk is full.
+    A checkpoint holds the state of method and rule, and the memory of the clients where the grid `KeepsClientState`.
+    `patience` waits where a disk is full.
     """
 
     def __init__(self, settings: Settings, method: Method, rule: StepRule, *, grid: Grid, patience: Patience) -> None:
@@ -65,27 +57,11 @@ class Checkpointer:
     def start(
         self, initial_arrays: ArrayRecord, provenance: Provenance
     ) -> tuple[RunState, list[RoundEvent], Provenance]:
-        """Start the run, or with `resume` go on with it from its checkpoint.
+        """Start the run from `initial_arrays`, or with `resume` go on with it from its checkpoint.
 
-        Parameters
-        ----------
-        initial_arrays : ArrayRecord
-            The model of a run that starts.
-        provenance : Provenance
-            Data and code as they are now.
-
-        Returns
-        -------
-        tuple[RunState, list[RoundEvent], Provenance]
-            The state for the loop to change, the events of the rounds before, and data and code, those of an
-            interrupted run too.
-
-        Raises
-        ------
-        ConfigError
-            If there is no folder to resume from.
-        CheckpointError
-            If the run cannot be continued from its checkpoint.
+        `provenance` is data and code as they are now. Returned are the state for the loop to change, the events of the
+        rounds before, and data and code, those of an interrupted run too. Without a folder to resume from it raises
+        ConfigError, from an unfit checkpoint CheckpointError.
         """
         if self._settings.resume:
             return self._resumed(provenance)
@@ -95,19 +71,9 @@ class Checkpointer:
         return RunState.at(initial_arrays), [], provenance
 
     def save(self, state: RunState, provenance: Provenance) -> None:
-        """Write a checkpoint where one is due.
+        """Write a checkpoint of `state`, between two exchanges, where one is due; `provenance` is that of `start`.
 
-        Parameters
-        ----------
-        state : RunState
-            Between two exchanges.
-        provenance : Provenance
-            As `start` gave it.
-
-        Raises
-        ------
-        OSError
-            If it cannot be written for another reason than want of room, for which it waits.
+        It waits for room on a full disk; for any other reason not to be written it raises OSError.
         """
         every, store = self._settings.checkpoint_every, self._store
         if not every or store is None or (state.round % every and state.status == "running"):
@@ -253,7 +219,7 @@ def _unpack_pending(record: dict[str, Any], arrays: Arrays) -> PendingStep:
 
 
 def _from_older(record: dict[str, Any], arrays: Arrays) -> None:
-    """Complete a pending step of a version in which all participants were heard and nobody was entitled to a rise."""
+    """Complete a pending step of a version in which all participants were heard and no loss might rise."""
     if "asked" in record:
         return
     record |= dict.fromkeys(("asked", "heard"), record["clients"])

@@ -16,8 +16,7 @@ from flwr.serverapp import Grid
 from dqnfed_flwr import wire
 from dqnfed_flwr.errors import QuorumError, WireError
 from dqnfed_flwr.strategy.compatibility import Form, Member, common_form, incompatibility, read_member, scale_warning
-from dqnfed_flwr.strategy.exchange import Answer, pull, push
-from dqnfed_flwr.strategy.stragglers import Stragglers
+from dqnfed_flwr.strategy.exchange import Answer, Stragglers, pull, push
 from dqnfed_flwr.telemetry.events import DroppedClient
 
 ASK_AGAIN_SECONDS, LONGEST_PAUSE = 60.0, 3600.0
@@ -29,24 +28,12 @@ POLL_SECONDS = 0.5
 
 @dataclass(slots=True)
 class NodeStatus:
-    """What the server knows of one node; times are monotonic seconds.
+    """What the server knows of one node; times are monotonic seconds."""
 
-    Attributes
-    ----------
-    unanswered : int
-        Queries in a row that brought no answer yet.
-    next_query : float
-        When it may be queried again.
-    refusal : str
-        Why it cannot take part; empty where nothing is known against it.
-    misfit : DroppedClient | None
-        The same where its data or model do not fit the others'.
-    """
-
-    unanswered: int = 0
-    next_query: float = -math.inf
-    refusal: str = ""
-    misfit: DroppedClient | None = None
+    unanswered: int = 0  # queries in a row that brought no answer yet
+    next_query: float = -math.inf  # when it may be queried again
+    refusal: str = ""  # why it cannot take part; empty where nothing is known against it
+    misfit: DroppedClient | None = None  # the same where its data or model do not fit the others'
 
     def queried(self, now: float) -> None:
         """A query has gone out."""
@@ -76,23 +63,9 @@ class NodeStatus:
 class ClientRegistry:
     """The members known, kept up to date without ever waiting for a node that does not answer.
 
-    Parameters
-    ----------
-    clients : int
-        Clients that the federation should have.
-    min_clients : int
-        Fewest with which it begins.
-    deadline : float
-        Seconds to wait for them.
-    num_classes : int
-        Of the model, where the operator says; 0 leaves it to the members.
-    retries : int
-        How many deadlines more to wait as long as fewer than `min_clients` are there.
-
-    Attributes
-    ----------
-    stragglers : Stragglers
-        Replies that members still owe.
+    A federation should have `clients`, for which it waits `deadline` seconds, and begins with `min_clients` at the
+    fewest, for which it waits `retries` deadlines more. `num_classes` is that of the model; 0 leaves it to the members.
+    `stragglers` are the replies that members still owe.
     """
 
     def __init__(self, clients: int, min_clients: int, deadline: float, num_classes: int = 0, retries: int = 0) -> None:

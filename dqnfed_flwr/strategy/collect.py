@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from logging import WARNING
 
 import numpy as np
@@ -24,15 +24,43 @@ from dqnfed_flwr.methods._base import Method, RoundRows
 from dqnfed_flwr.strategy.client_registry import ClientRegistry
 from dqnfed_flwr.strategy.compatibility import Member
 from dqnfed_flwr.strategy.exchange import Answer, send_and_receive
-from dqnfed_flwr.strategy.records import Collected, Schedule
-from dqnfed_flwr.strategy.schedule import needs_step
+from dqnfed_flwr.strategy.schedule import Schedule, needs_step
 from dqnfed_flwr.strategy.state import RunState
 from dqnfed_flwr.telemetry.events import DroppedClient
-from dqnfed_flwr.types import ClientReply, ClientTask
+from dqnfed_flwr.types import ClientReply, ClientTask, Probe
 from dqnfed_flwr.wire import Buffers, ReplyForm
 
 LONGEST_ROW = math.sqrt(torch.finfo(torch.float32).max)
 """Norm of a row, some 1.8e19, up to which sums of rows are finite in float32, and products of products in float64."""
+
+
+@dataclass(slots=True)
+class Collected:
+    """What an exchange brought; the dicts are by client, rising."""
+
+    answered: dict[int, ClientReply]  # all replies of sound form, without the row itself, which is in the basis
+    trained: dict[int, ClientReply]  # those with a row
+    rows: RoundRows  # in the order of `trained`
+    probes: dict[int, Probe] = field(default_factory=dict)  # of the candidate; also where the rest of a reply is unfit
+    dropped: dict[int, DroppedClient] = field(default_factory=dict)  # without a valid reply
+    losses: dict[int, float] = field(default_factory=dict)  # f_k at the model sent, if asked to train; as `probes`
+    caught: dict[int, str] = field(default_factory=dict)  # replies that contradict themselves, and what they say
+
+    def sort(self) -> None:
+        """Put the clients into rising order."""
+        self.answered, self.probes = dict(sorted(self.answered.items())), dict(sorted(self.probes.items()))
+        self.dropped, self.losses = dict(sorted(self.dropped.items())), dict(sorted(self.losses.items()))
+
+    def slots(self) -> dict[int, int]:
+        """Slot of each row, by client."""
+        return dict(zip(self.trained, self.rows.slots, strict=True))
+
+    def rows_of(self, heard: Sequence[int], others: Sequence[int]) -> RoundRows:
+        """The rows of those `heard`, with those of `others` in addition."""
+        slots, places = self.slots(), {client: k for k, client in enumerate(self.trained)}
+        vectors = {name: tuple(each[places[client]] for client in heard) for name, each in self.rows.vectors.items()}
+        chosen, further = (tuple(slots[client] for client in clients) for clients in (heard, others))
+        return RoundRows(self.rows.basis, chosen, vectors, further)
 
 
 class ReplyCollector:
@@ -66,12 +94,12 @@ class ReplyCollector:
             meanwhile=lambda end: stragglers.drain(grid, end),
         )
 
-        def heard() -> Iterator[tuple[int, Answer]]:
+        def answers_by_client() -> Iterator[tuple[int, Answer]]:
             for answer in answers:
                 stragglers.record(answer, nodes[answer.node])
                 yield nodes[answer.node], answer
 
-        collected = self.receive(heard(), schedule, state, members)
+        collected = self.receive(answers_by_client(), schedule, state, members)
         state.exchange += 1
         state.cost.exchanges += 1
         state.cost.bytes_down += sum(wire.payload(content) for content in contents.values())
@@ -112,7 +140,7 @@ class ReplyCollector:
                     found.losses[client] = loss
                 if probe := wire.decode_probe(content, task):
                     found.probes[client] = probe
-                reply = found.answered[client] = self._take(content, client, schedule)
+                reply = found.answered[client] = self._decode(content, client, schedule)
                 if words := self._contradiction(reply, task, members[client].num_examples):
                     found.caught[client] = words
             except WireError as error:
@@ -135,7 +163,7 @@ class ReplyCollector:
             return f"it says that its test {said} where its loss goes from {task.reference_loss:.6g} to {loss:.6g}"
         return two_losses("its probe has loss", loss, "its gradient's pass", reply.loss) if task.train else ""
 
-    def _take(self, content: RecordDict, client: int, schedule: Schedule) -> ClientReply:
+    def _decode(self, content: RecordDict, client: int, schedule: Schedule) -> ClientReply:
         form = ReplyForm(self._dim, self._buffers, self._method.round_extras(schedule.round, self._dim))
         reply = wire.decode_reply(content, schedule.tasks[client], form)
         if reply.row is None:
@@ -164,14 +192,9 @@ def message_type(task: ClientTask) -> str:
 
 
 def mean_buffers(replies: Mapping[int, ClientReply], buffers: Buffers) -> Buffers:
-    """Buffers averaged by sample share; whole-number ones (counters) are rounded to their dtype.
+    """Buffers of `replies`, at least one, averaged by sample share; counters are rounded to their whole-number dtype.
 
-    Parameters
-    ----------
-    replies : Mapping[int, ClientReply]
-        Of the clients that trained; at least one. They bring no buffers where local work leaves them alone.
-    buffers : Buffers
-        The names, and what stays where none are brought.
+    Where local work leaves buffers alone, replies bring none, and `buffers` stay.
     """
     if not next(iter(replies.values())).buffers:
         return buffers

@@ -17,46 +17,23 @@ LARGEST_NUMBER, LARGEST_DIM, LONGEST_WORD, MOST_CLASSES = 2**31 - 1, 2**53, 100,
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A node that answered the query.
+    """A node that answered the query."""
 
-    Attributes
-    ----------
-    node_id : int
-        Flower's id; changes when a node without a key comes back.
-    client : int
-        Its partition number, by which everything here is ordered.
-    num_examples, num_classes : int
-        Of its data.
-    input_shape : tuple[int, ...]
-        Of a sample as the model sees it.
-    input_kind : str
-        `images`, `features` or `tokens`; empty where the node does not say.
-    dim : int
-        D of its model; 0 where it does not say.
-    version : str
-        Of its app; empty or `UNKNOWN` where it cannot tell.
-    feature_scale : float
-        The power of ten that |x| reaches in its samples; 0 where it does not say, or where x are whole numbers.
-    """
-
-    node_id: int
-    client: int
+    node_id: int  # Flower's; changes when a node without a key comes back
+    client: int  # its partition number, by which everything here is ordered
     num_examples: int
     num_classes: int
-    input_shape: tuple[int, ...]
-    input_kind: str = ""
-    dim: int = 0
-    version: str = ""
-    feature_scale: float = 0.0
+    input_shape: tuple[int, ...]  # of a sample as the model sees it
+    input_kind: str = ""  # `images`, `features` or `tokens`; empty where the node does not say
+    dim: int = 0  # D of its model; 0 where it does not say
+    version: str = ""  # of its app; empty or `UNKNOWN` where it cannot tell
+    feature_scale: float = 0.0  # the power of ten that |x| reaches; 0 where it does not say, or x are whole numbers
 
 
 def read_member(node: int, properties: Mapping[str, object]) -> Member:
     """Read what a node answered to the query; nothing in its `properties` is trusted.
 
-    Raises
-    ------
-    WireError
-        With reason `bad-properties`, if something is missing or out of bounds.
+    What is missing or out of bounds raises WireError with reason `bad-properties`.
     """
 
     def whole(key: str, least: int, most: int) -> int:
@@ -82,7 +59,7 @@ def read_member(node: int, properties: Mapping[str, object]) -> Member:
 
 
 def _finite(value: object) -> float:
-    """A number for a word of advice; 0 for whatever is none, which turns nobody away."""
+    """A number that only advice depends on; 0 for what is none, which excludes no node."""
     return value if isinstance(value, float) and math.isfinite(value) else 0.0
 
 
@@ -95,40 +72,19 @@ LARGE_FEATURE = 100.0
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What all members have in common.
+    """What all members have in common."""
 
-    Attributes
-    ----------
-    input_shape : tuple[int, ...]
-        Of a sample as the model sees it.
-    input_kind : str
-        `images`, `features` or `tokens`; empty where no node said.
-    num_classes : int
-        Of the model; a member's data may lack some.
-    dim : int
-        D of the model for so many classes; 0 where no node said.
-    """
-
-    input_shape: tuple[int, ...]
-    input_kind: str
-    num_classes: int
-    dim: int = 0
+    input_shape: tuple[int, ...]  # of a sample as the model sees it
+    input_kind: str  # `images`, `features` or `tokens`; empty where no node said
+    num_classes: int  # of the model; a member's data may lack some
+    dim: int = 0  # D of the model for so many classes; 0 where no node said
 
 
 def common_form(members: Collection[Member], num_classes: int) -> Form:
-    """The form that most members have.
+    """The form that most of the `members`, at least one, have.
 
-    Parameters
-    ----------
-    members : Collection[Member]
-        At least one.
-    num_classes : int
-        The operator's word; 0 takes the count that more than half of the members with that form name.
-
-    Raises
-    ------
-    DataError
-        If no form of a sample has a majority over the next, or no count of classes one over all others.
+    `num_classes` is the operator's word; 0 takes the count that more than half of the members with that form name.
+    Without a form that more members have than any other, or without such a count, it raises DataError.
     """
     samples = Counter((member.input_shape, member.input_kind) for member in members).most_common()
     if len(samples) > 1 and samples[0][1] == samples[1][1]:
@@ -146,12 +102,7 @@ def common_form(members: Collection[Member], num_classes: int) -> Form:
 def incompatibility(member: Member, form: Form | None) -> tuple[str, str] | None:
     """Why a node cannot take part, as a reason and a text for the operator; None if it can.
 
-    Parameters
-    ----------
-    member : Member
-        What the node says of itself; what it does not say is not held against it.
-    form : Form | None
-        Of the federation; None as long as it is not known.
+    What the node does not say is not held against it. `form` is None as long as that of the federation is not known.
     """
     mine = package_version()
     if member.version not in ("", UNKNOWN, mine) and mine != UNKNOWN:

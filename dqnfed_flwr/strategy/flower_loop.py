@@ -17,34 +17,21 @@ from dqnfed_flwr.methods._base import Method
 from dqnfed_flwr.params import line_point
 from dqnfed_flwr.steps import StepRule
 from dqnfed_flwr.strategy.client_registry import ClientRegistry
-from dqnfed_flwr.strategy.collect import ReplyCollector, mean_buffers, message_type
+from dqnfed_flwr.strategy.collect import Collected, ReplyCollector, mean_buffers, message_type
 from dqnfed_flwr.strategy.compatibility import Member
-from dqnfed_flwr.strategy.events import metrics
 from dqnfed_flwr.strategy.exchange import Answer
-from dqnfed_flwr.strategy.records import Collected, Hearing, Schedule
-from dqnfed_flwr.strategy.schedule import schedule_evaluation, schedule_exchange, training_needs_step
+from dqnfed_flwr.strategy.hearing import Hearing
+from dqnfed_flwr.strategy.schedule import Schedule, schedule_evaluation, schedule_exchange, training_needs_step
 from dqnfed_flwr.strategy.solve import solve_replies
-from dqnfed_flwr.strategy.state import Move, RunState
+from dqnfed_flwr.strategy.state import Move, RunState, evaluations, metrics
 
 
 class FlowerRound:
-    """One round of the inherited loop, from the model that Flower hands over.
+    """One round, `server_round` from 1, of the inherited loop, from the model in `arrays` that Flower hands over.
 
-    Parameters
-    ----------
-    settings, method, rule, registry
-        Of the run.
-    server_round : int
-        From 1.
-    arrays : ArrayRecord
-        The model, as `wire.encode_model` made it.
-    last : Move | None
-        The step that led to the model, where it is known; an attribute too, until this round takes a step.
-
-    Raises
-    ------
-    ConfigError
-        If the step rule is `probed` or `search`, which need the package's own loop.
+    `arrays` are as `wire.encode_model` makes them. `last` is the step that led to the model, where it is known, and,
+    once this round took a step, that step. The step rules `probed` and `search` need the package's own loop; they are
+    refused.
     """
 
     def __init__(
@@ -102,9 +89,8 @@ class FlowerRound:
         return wire.encode_model(model.numpy(), buffers), metrics(figures)
 
     def fairness(self, replies: Iterable[Message]) -> MetricRecord | None:
-        """Fairness figures of the clients' test accuracies; None if nobody evaluated."""
-        tests = {client: reply.test for client, reply in self._receive(replies).answered.items() if reply.test}
-        accuracies = {client: test.correct / test.examples for client, test in tests.items() if test.examples}
+        """Fairness figures of the clients' test accuracies; None if no client evaluated."""
+        accuracies, *_ = evaluations(self._receive(replies).answered)
         return metrics(fairness_report(accuracies)) if accuracies else None
 
     @property

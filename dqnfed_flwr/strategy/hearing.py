@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from logging import WARNING
 
 import numpy as np
@@ -20,10 +21,11 @@ from dqnfed_flwr.guarantee.claims import (
     two_losses,
 )
 from dqnfed_flwr.guarantee.harm import entitlement
-from dqnfed_flwr.guarantee.overrule import OVERRULED, Standing, opposed, reach
+from dqnfed_flwr.guarantee.overrule import OVERRULED, SET_ASIDE, Standing, opposed, reach
 from dqnfed_flwr.linalg.gram import Basis
-from dqnfed_flwr.strategy.records import Collected, Hearing, PendingStep, Schedule
-from dqnfed_flwr.strategy.state import RunState
+from dqnfed_flwr.strategy.collect import Collected
+from dqnfed_flwr.strategy.schedule import Schedule
+from dqnfed_flwr.strategy.state import PendingStep, RunState
 from dqnfed_flwr.telemetry.events import DroppedClient
 from dqnfed_flwr.types import Probe
 
@@ -34,20 +36,46 @@ HOPELESS = 0.1
 """The row of a claimant is set aside where it takes away all but this share of the others' best common cosine."""
 
 
+@dataclass(slots=True)
+class Hearing:
+    """Who has a say in a round's direction."""
+
+    losses: dict[int, float]  # f_k(theta^{t-1}) of the participants, who were asked for a row and said it; rising
+    heard: tuple[int, ...]  # whose rows make the direction, rising
+    slots: dict[int, int]  # places of the sound rows, by client
+    entitlement: float = 0.0  # e of the round
+    muted: dict[int, str] = field(default_factory=dict)  # contradicted themselves, and how
+    cuts: dict[int, float] = field(default_factory=dict)  # below 1: what the rows of clients were multiplied by
+    claimants: frozenset[int] = frozenset()  # those with a claim: a vote that cannot be withdrawn
+    aside: dict[int, str] = field(default_factory=dict)  # sound rows set aside for this round, and why; they may vote
+    apart: frozenset[int] = frozenset()  # without a part in the mean
+    unreadable: int = 0  # how many of those asked answered without saying what their loss is
+    disowned: frozenset[int] = frozenset()  # whose rows have counted so far and count no more
+
+    @property
+    def unheard(self) -> tuple[int, ...]:
+        """Those with a sound row that is not in the direction, rising."""
+        return tuple(sorted(set(self.slots).difference(self.heard)))
+
+    @property
+    def voteless(self) -> tuple[int, ...]:
+        """Those whose word on the step does not count from the start: without a sound row, or muted; rising."""
+        return tuple(sorted({*self.losses}.difference(self.slots).union(self.muted)))
+
+    @property
+    def dropped(self) -> list[DroppedClient]:
+        """Those that are not heard, for the event."""
+        kinds = ((CONTRADICTION, self.muted), (SET_ASIDE, self.aside))
+        return [DroppedClient(client, reason, detail) for reason, found in kinds for client, detail in found.items()]
+
+
 def decide_hearing(
     collected: Collected, schedule: Schedule, state: RunState, settings: Settings, *, guaranteed: bool
 ) -> Hearing:
     """Decide who is heard; cut rows that are too long, and note in `state.standing` who contradicts itself.
 
-    Parameters
-    ----------
-    collected, schedule
-        Of the exchange; rows are cut in place where the method is `guaranteed`.
-    state, settings
-        Of the run.
-    guaranteed : bool
-        Whether the method promises something to each client. Without that, nobody's row is set aside for opposing the
-        others', and rows are as long as they came.
+    `guaranteed` is whether the method promises something to each client. Only then are rows that are too long cut, in
+    place, and rows that oppose the others' set aside.
     """
     losses, basis, slots = collected.losses, collected.rows.basis, collected.slots()
     standing, number = state.standing, schedule.round
@@ -135,18 +163,9 @@ def catch_liars(
 ) -> bool:
     """Take the vote on a step from those who contradict themselves; True if that changed anything.
 
-    Parameters
-    ----------
-    pending : PendingStep
-        The step; who is caught, and who may be next, is noted in it.
-    votes : Mapping[int, Probe]
-        What those with a vote say of the candidate.
-    caught : Mapping[int, str]
-        Clients whose reply of this exchange contradicts itself, with what it says.
-    standing : Standing
-        What is remembered of clients; changed.
-    last_chance : bool
-        No factor is left to try: the least does not suit those that refuse it either.
+    Who is caught, and who may be next, is noted in `pending`. `votes` are the probes of those with a vote; `caught` are
+    clients whose reply of this exchange contradicts itself, with what it says. At the `last_chance` no factor is left
+    to try: the least does not suit those that refuse it either.
     """
     ladder = pending.ladder
     votes = {client: probe for client, probe in votes.items() if client not in pending.caught}  # once is enough
@@ -202,15 +221,8 @@ def overrule_refusals(
 ) -> bool:
     """Overrule those that refuse a candidate where they are few enough; True if that was done.
 
-    Who would do with half the factor gets it, unless it refused the last time as well. Nobody is overruled in a round
-    in which somebody has a claim.
-
-    Parameters
-    ----------
-    pending, votes, standing, last_chance
-        As for `catch_liars`.
-    settings : GuaranteeSettings
-        How many may be overruled in a round.
+    A client that would do with half the factor gets it, unless it refused the last time as well. No client is overruled
+    in a round in which a client has a claim. Arguments are those of `catch_liars`.
     """
     refusing = {client: probe for client, probe in votes.items() if not probe.holds}
     pending.refused = (*pending.refused, *(client for client in refusing if client not in pending.refused))

@@ -1,15 +1,25 @@
 """The training loop: one exchange a round, with the probe of the step before riding on it.
 
-The message of an exchange carries the candidate theta_hat = theta^{t-1} - alpha * step. Participants of round t
-return loss, gradient and rate there; those of round t-1 return their losses along the step. If the step rule accepts
-the candidate it is theta^t, and the gradients are where they should be: the round cost one exchange. If not, the
-gradients are thrown away and the next exchange carries the factor that the rule named.
+The message of an exchange carries the candidate theta_hat = theta^{t-1} - alpha * step of the pending step, that of
+round t. One turn of the loop, in order (the first has no step to probe and to judge):
+
+1. Schedule (`schedule`): the participants of round t probe the step, a sample trains for round t+1, and all members
+   evaluate where that is due.
+2. Exchange (`collect`, `exchange`): every reply is checked by itself, and its row goes into the basis.
+3. Judge (`step_search`): the probes are losses along the step. If the rule accepts the candidate, it is theta^t and
+   round t is over: it cost one exchange, and the gradients at hand are those of round t+1. If not, they are thrown
+   away, and the next exchange carries the factor that the rule named.
+4. Hear (`hearing`): it is decided whose rows make the step of round t+1.
+5. Solve (`solve`): the method weighs these rows, and their weighted sum is the step.
+6. Offer (`step_search`): the rule proposes a factor, and with it the step makes the next candidate.
+7. Save (`checkpointer`): where a round is over, a checkpoint is written.
 """
 
 from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from logging import WARNING
 
@@ -21,14 +31,12 @@ from dqnfed_flwr.errors import QuorumError
 from dqnfed_flwr.methods._base import Method
 from dqnfed_flwr.steps import StepRule
 from dqnfed_flwr.strategy.client_registry import ClientRegistry
-from dqnfed_flwr.strategy.collect import ReplyCollector
-from dqnfed_flwr.strategy.events import most_frequent_reason
+from dqnfed_flwr.strategy.collect import Collected, ReplyCollector
 from dqnfed_flwr.strategy.exchange import Repeats
 from dqnfed_flwr.strategy.hearing import decide_hearing
-from dqnfed_flwr.strategy.records import Collected, PendingStep, Schedule
-from dqnfed_flwr.strategy.schedule import schedule_evaluation, schedule_exchange
-from dqnfed_flwr.strategy.solve import solve_replies
-from dqnfed_flwr.strategy.state import RunState
+from dqnfed_flwr.strategy.schedule import Schedule, schedule_evaluation, schedule_exchange
+from dqnfed_flwr.strategy.solve import NOT_FINITE, solve_replies
+from dqnfed_flwr.strategy.state import PendingStep, RunState
 from dqnfed_flwr.strategy.step_search import StepSearch
 from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
 from dqnfed_flwr.types import ClientReply
@@ -38,16 +46,10 @@ UNJUDGED_ATTEMPTS = 3
 
 
 class RoundLoop:
-    """Drives one run from its state to its end.
+    """Drives one run from its `state`, which is changed in place, to its end.
 
-    Parameters
-    ----------
-    settings, state, method, rule, registry
-        Of the run; `state` is changed in place.
-    on_round : Callable[[RoundEvent], None]
-        Called with the event of every round that is over.
-    save : Callable[[], None]
-        Called after every exchange that ended a round and prepared the next.
+    `on_round` is called with the event of every round that is over, `save` after every exchange that ended a round and
+    prepared the next.
     """
 
     def __init__(
@@ -77,7 +79,7 @@ class RoundLoop:
         while self._state.status == "running":
             self._registry.wait_until(grid, self._can_go_on)
             if not self._can_go_on():
-                self._registry.stragglers.ask_all()  # nobody is left out for what it owes where the others are too few
+                self._registry.stragglers.ask_all()  # where the others are too few, one that owes a reply is asked, too
             if not self._can_go_on():
                 if self._drop_unjudged():
                     self._save()
@@ -92,7 +94,7 @@ class RoundLoop:
                 self._save()
 
     def evaluate(self, grid: Grid) -> Mapping[int, ClientReply]:
-        """Evaluate the model as it stands on all members; after the last exchange nobody need catch up."""
+        """Evaluate the model as it stands on all members; after the last exchange no client need catch up."""
         self._registry.refresh(grid)
         schedule = schedule_evaluation(self._state, list(self._registry.members), self._num_classes)
         return self._exchange(grid, schedule).answered
@@ -110,6 +112,7 @@ class RoundLoop:
         return len(free) >= self._settings.min_clients and judged
 
     def _process(self, schedule: Schedule, collected: Collected, not_asked: list[DroppedClient]) -> None:
+        """Judge the pending step; where its round is over, begin the next one with the rows that came."""
         pending = self._state.pending
         if pending is not None and not self._judge_pending(pending, schedule, collected):
             return
@@ -120,8 +123,11 @@ class RoundLoop:
                 f"needs partition-ids below clients ({self._settings.clients})"
             )
             return
-        if self._state.status != "running" or not schedule.train:
-            return
+        if self._state.status == "running" and schedule.train:
+            self._begin_step(schedule, collected, not_asked)
+
+    def _begin_step(self, schedule: Schedule, collected: Collected, not_asked: list[DroppedClient]) -> None:
+        """Decide who is heard, solve for a step and offer it; or fall short where too few rows came."""
         dropped = [drop for client, drop in collected.dropped.items() if client in schedule.train]
         if len(collected.trained) < self._settings.min_clients:
             self._state.cost.add_dropped(dropped)
@@ -151,7 +157,7 @@ class RoundLoop:
         return False
 
     def _drop_unjudged(self) -> bool:
-        """Drop a step that nobody is left to judge, where there are others to go on with; whether that was done."""
+        """Drop a step that no client is left to judge, where others are there to go on with; True if that was done."""
         pending, failures = self._state.pending, self._state.failures
         if pending is None or failures < min(UNJUDGED_ATTEMPTS, self._settings.retries):
             return False
@@ -174,3 +180,23 @@ class RoundLoop:
                 f"{self._settings.deadline:.0f} s. The model is unchanged since round {self._state.round}"
                 + most_frequent_reason(dropped or {})
             )
+
+
+def most_frequent_reason(dropped: Mapping[int, DroppedClient]) -> str:
+    """Why most of the clients in `dropped` were left out, with what the first of them said; empty if none was.
+
+    Where the figures of several were all too large at once, it is the model that went astray, and what helps is said.
+    """
+    if not dropped:
+        return ""
+    reason, count = Counter(drop.reason for drop in dropped.values()).most_common(1)[0]
+    said = next(drop for drop in dropped.values() if drop.reason == reason)
+    lines = [line.strip() for line in said.detail.splitlines() if line.strip()] or [""]
+    detail = lines[0] if len(lines) == 1 else f"{lines[0]} ... {lines[-1]}"
+    why = f". {count} of {len(dropped)} left out: {reason}, client {said.client}: {detail}"
+    if len(dropped) > 1 and all(drop.reason == NOT_FINITE for drop in dropped.values()):
+        why += (
+            ". All at once: the training has diverged; lower local.lr or step.lr, or take a step rule that holds the "
+            "step back (step-rule clipped, probed)"
+        )
+    return why

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 
 import numpy as np
 
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.methods._base import Method
-from dqnfed_flwr.strategy.records import Schedule
 from dqnfed_flwr.strategy.state import RunState
 from dqnfed_flwr.types import ClientTask
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """One exchange; clients are in rising order."""
+
+    tasks: dict[int, ClientTask]  # by client
+    train: tuple[int, ...]  # asked for each of the three
+    probe: tuple[int, ...]
+    evaluate: tuple[int, ...]
+    round: int  # whose gradients are asked for
 
 
 def schedule_exchange(
@@ -23,16 +33,8 @@ def schedule_exchange(
     The participants of the pending step probe it, a new sample trains, and everybody evaluates where it is due. Where
     an exchange is repeated for want of usable replies, another sample is drawn, without those who gave none.
 
-    Parameters
-    ----------
-    state, settings
-        Of the run; neither is changed.
-    clients : list[int]
-        Members present.
-    num_classes : int
-        Classes of the federation's model.
-    method : Method
-        Decides last who trains, and gives the directives of those who do.
+    `clients` are the members present, `num_classes` is that of the federation's model. The `method` decides last who
+    trains, and gives the directives of those who do.
     """
     pending = state.pending
     train_round = state.round + (2 if pending else 1)
@@ -61,7 +63,7 @@ def needs_step(task: ClientTask, settings: Settings) -> bool:
 
 
 def training_needs_step(settings: Settings) -> bool:
-    """Whether clients that train need the step that led to the model, whoever took it."""
+    """Whether clients that train need the step that led to the model, also where others took it."""
     curvature = settings.curvature
     recomputed = curvature.kind == "secant" and curvature.previous == "recomputed"
     return settings.wants_step or (recomputed and settings.reads_curvature)

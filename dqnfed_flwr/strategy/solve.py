@@ -4,23 +4,41 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from logging import DEBUG, WARNING
 
 import numpy as np
 import torch
 from flwr.common.logger import log
+from torch import Tensor
 
 from dqnfed_flwr.linalg.gram import TRUSTED_CONDITION
 from dqnfed_flwr.linalg.scaling import one_blas_thread
 from dqnfed_flwr.methods._base import Method, RoundRows
-from dqnfed_flwr.steps import Ladder
-from dqnfed_flwr.strategy.records import Collected, Hearing, PendingStep, Solved
+from dqnfed_flwr.steps import Ladder, StepScale
+from dqnfed_flwr.strategy.collect import Collected
+from dqnfed_flwr.strategy.hearing import Hearing
+from dqnfed_flwr.strategy.state import PendingStep
 from dqnfed_flwr.telemetry.events import DroppedClient
 from dqnfed_flwr.types import ClientReply, Combination, Float64Array, RoundBatch
 
 NOT_FINITE = "not-finite"
 """Status of a solve whose step is too long for a number, as figures that a client made up can have it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Solved:
+    """A step and what is known of it."""
+
+    combination: Combination  # the method's answer
+    step: Tensor  # [D]
+    norm: float  # |step|
+    slopes: Float64Array  # g_k . step, of the K rows of the round and then of the `others`
+
+    def scale(self, theta_norm: float, round_number: int) -> StepScale:
+        """What a step rule may know of the step, which leads from a model of this norm."""
+        found = self.combination
+        return StepScale(self.norm, found.length, theta_norm, round_number, found.hints, dim=self.step.numel())
 
 
 def solve_replies(

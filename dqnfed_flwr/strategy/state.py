@@ -1,24 +1,102 @@
-"""State of a run between two exchanges: all that a checkpoint must hold."""
+"""State of a run between two exchanges, all that a checkpoint must hold; and the event of a round that is over."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+import time
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord
+from flwr.app import ArrayRecord, MetricRecord
 from torch import Tensor
 
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.guarantee.overrule import Standing
-from dqnfed_flwr.strategy.records import PendingStep, RoundCost
+from dqnfed_flwr.fairness import improved_ratio
+from dqnfed_flwr.guarantee.overrule import Certificate, Standing, certificate
+from dqnfed_flwr.steps import Ladder, StepScale
+from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
+from dqnfed_flwr.types import ClientReply, Combination, Evaluation, Float64Array, Probe
 from dqnfed_flwr.wire import Buffers, decode_model
 
 RunStatus = Literal["running", "finished", "pareto-stationary", "line-search-failed", "early-stopped"]
 ENDED_EARLY = ("pareto-stationary", "line-search-failed")
 """Of a run that ended before its rounds were done, and not because it had learnt enough."""
+
+
+@dataclass(slots=True)
+class PendingStep:
+    """A step that was solved for and waits for the clients' losses at the candidate.
+
+    The participants are the clients that were asked for a row and said what their loss is. Tuples of clients rise, but
+    for `overruled`, `caught` and `refused`, which grow from candidate to candidate. The dicts are by participant.
+    """
+
+    round: int  # t; the step leads from theta^{t-1} to theta^t
+    step: Tensor  # [D]
+    ladder: Ladder  # candidate factor and rungs asked for
+    scale: StepScale  # what the rule may know of the step
+    asked: tuple[int, ...]  # asked for a row
+    clients: tuple[int, ...]  # the participants
+    heard: tuple[int, ...]  # participants whose rows made the step
+    losses: dict[int, float]  # f_k(theta^{t-1})
+    slopes: dict[int, float]  # g_k . step; 0 without a row
+    rates: dict[int, float]  # d~_k; NaN where not heard
+    shares: dict[int, float]  # p_k; 0 where not heard
+    weights: dict[int, float]  # coefficient of the row; 0 where not heard
+    combination: Combination  # of the solve; for the record
+    dropped: list[DroppedClient]  # left out of the round
+    gram: Float64Array  # inner products of the rows of `binding` [B, B]
+    binding: tuple[int, ...]  # those heard whose loss is above `entitlement`; all heard where none is [B]
+    entitlement: float = 0.0  # e of the round, see `guarantee.harm`
+    pairs_kept: int = 0  # curvature pairs of those heard, counted
+    pairs_rejected: int = 0
+    misses: int = 0  # candidates on this step that were turned down
+    relaxed: bool = False  # no common descent was found: the mean row's step, judged by the mean loss
+    fallback: Tensor | None = None  # mean row [D], kept when the run may relax
+    blocked: dict[int, int] = field(default_factory=dict)  # ladders refused against the own gradient
+    promised: dict[int, tuple[float, float]] = field(default_factory=dict)  # factor named last time, and the loss there
+    voteless: tuple[int, ...] = ()  # without a vote from the start
+    aside: tuple[int, ...] = ()  # whose row was set aside
+    overruled: tuple[int, ...] = ()
+    caught: tuple[int, ...] = ()  # contradicted themselves
+    refused: tuple[int, ...] = ()  # refused a candidate
+    first: float = 0.0  # the first factor that was tried
+    unreadable: int = 0  # clients that were asked and answered without saying what their loss is
+
+    def votes(self, probes: Mapping[int, Probe]) -> dict[int, Probe]:
+        """Those of the probes that count; all of them where none would."""
+        out = {*self.voteless, *self.overruled, *self.caught}
+        return {client: probe for client, probe in probes.items() if client not in out} or dict(probes)
+
+    @property
+    def certificate(self) -> Certificate:
+        """How near the model is to a Pareto-stationary one, by the gradients that the step was made of."""
+        return certificate(self.gram, self.binding)
+
+
+@dataclass(slots=True)
+class RoundCost:
+    """What the exchanges since the last round cost, and who was left out in those that ended none."""
+
+    exchanges: int = 0
+    misses: int = 0  # of steps given up before the round's own
+    bytes_up: int = 0  # of arrays and figures, without framing
+    bytes_down: int = 0
+    repeated_calls: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)  # by phase
+    dropped: list[DroppedClient] = field(default_factory=list)  # each client once for each reason
+    since: float = field(default_factory=time.perf_counter)  # when it began
+
+    def add_time(self, phase: str, since: float) -> None:
+        """Add the time since `since` (perf_counter) to `phase`."""
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - since
+
+    def add_dropped(self, dropped: Iterable[DroppedClient]) -> None:
+        """Keep `dropped` for the event of the round, each client once for each reason."""
+        self.dropped = each_once([*self.dropped, *dropped])
 
 
 @dataclass(slots=True)
@@ -48,54 +126,23 @@ class RunState:
     """Where a run stands.
 
     A step goes through `begin`, then `accept` or `reject`, then `end_round`, or else `solve_anew`.
-
-    Attributes
-    ----------
-    round : int
-        Rounds done.
-    exchange : int
-        Exchanges sent.
-    theta : Tensor
-        theta^round [D], the last model that was accepted.
-    candidate : Tensor
-        [D], what the next exchange carries; `theta` itself when nothing is pending.
-    buffers : Buffers
-        The model's buffers.
-    failures : int
-        Exchanges in a row with too few usable replies.
-    unusable : tuple[tuple[int, ...], ...]
-        Of those in which clients that were asked to train gave no usable reply, these clients, rising.
-    status : RunStatus
-        The loop goes on as long as it is `running`.
-    pending : PendingStep | None
-        The step behind `candidate`.
-    best : BestModel | None
-        With early stopping.
-    last : Move | None
-        The step that led to `theta`, from the end of its round to the next solve, where clients need to hear of it.
-    standing : Standing
-        What is remembered of clients.
-    moves, unmoved : int
-        Steps taken: the number of the model; and rounds since the last of them.
-    cost : RoundCost
-        Of the round that is under way.
     """
 
-    theta: Tensor
-    candidate: Tensor
-    buffers: Buffers
-    round: int = 0
-    exchange: int = 0
-    failures: int = 0
-    unusable: tuple[tuple[int, ...], ...] = ()
-    status: RunStatus = "running"
-    pending: PendingStep | None = None
-    best: BestModel | None = None
-    last: Move | None = None
-    standing: Standing = field(default_factory=Standing)
-    moves: int = 0
-    unmoved: int = 0
-    cost: RoundCost = field(default_factory=RoundCost)
+    theta: Tensor  # theta^round [D], the last model that was accepted
+    candidate: Tensor  # [D], what the next exchange carries; `theta` itself when nothing is pending
+    buffers: Buffers  # of the model
+    round: int = 0  # rounds done
+    exchange: int = 0  # exchanges sent
+    failures: int = 0  # exchanges in a row with too few usable replies
+    unusable: tuple[tuple[int, ...], ...] = ()  # by such exchange: asked to train, without a usable reply; rising
+    status: RunStatus = "running"  # the loop goes on as long as it is `running`
+    pending: PendingStep | None = None  # the step behind `candidate`
+    best: BestModel | None = None  # with early stopping
+    last: Move | None = None  # that led to `theta`, from its round's end to the next solve, where clients need it
+    standing: Standing = field(default_factory=Standing)  # what is remembered of clients
+    moves: int = 0  # steps taken: the number of the model
+    unmoved: int = 0  # rounds since the last of them
+    cost: RoundCost = field(default_factory=RoundCost)  # of the round that is under way
 
     @classmethod
     def at(cls, arrays: ArrayRecord, rounds: int = 0) -> RunState:
@@ -158,12 +205,8 @@ class RunState:
 def reopen(state: RunState, settings: Settings) -> PendingStep | None:
     """Let a run that is over go on where `settings` now give it more rounds, or more patience; end it at fewer.
 
-    Without early stopping no model but the last counts, so the best one is forgotten.
-
-    Returns
-    -------
-    PendingStep | None
-        The step that is not tried any more, because its round is beyond the last.
+    Without early stopping no model but the last counts, so the best one is forgotten. A step whose round is now beyond
+    the last is not tried any more, and returned.
     """
     if not settings.early_stopping:
         state.best = None
@@ -175,3 +218,88 @@ def reopen(state: RunState, settings: Settings) -> PendingStep | None:
     dropped, state.pending, state.status = state.pending, None, "finished"
     state.reject()
     return dropped
+
+
+def each_once(dropped: Iterable[DroppedClient]) -> list[DroppedClient]:
+    """The first for each client and reason: a client may fail at the same in several exchanges of a round."""
+    found: dict[tuple[int, str], DroppedClient] = {}
+    for drop in dropped:
+        found.setdefault((drop.client, drop.reason), drop)
+    return list(found.values())
+
+
+def round_event(
+    pending: PendingStep,
+    factor: float,
+    losses_after: Mapping[int, float],
+    status: str,
+    evaluated: Mapping[int, ClientReply],
+    dropped: list[DroppedClient],
+    cost: RoundCost,
+) -> RoundEvent:
+    """The record of a round whose `pending` step was applied at `factor`, 0 when the model stayed, and its `status`.
+
+    `losses_after` are f_k(theta^t) of the participants that reported it, `evaluated` the replies that hold evaluations
+    at theta^t; `dropped` were left out when it was judged, in addition to those of its solve and of `cost`.
+    """
+    before = [pending.losses[client] for client in pending.clients]
+    after = [losses_after.get(client, math.nan) for client in pending.clients]
+    combination = pending.combination
+    accuracy, validation, test_loss = evaluations(evaluated)
+    certificate = Certificate(distance=math.nan) if factor else pending.certificate
+    return RoundEvent(
+        round=pending.round,
+        participants=list(pending.clients),
+        losses_before=before,
+        losses_after=after,
+        improved_ratio=improved_ratio(before, after),
+        rates=list(pending.rates.values()),
+        weights=list(pending.weights.values()),
+        step_norm_squared=pending.scale.norm**2,
+        factor=factor,
+        rank=combination.rank,
+        condition=combination.condition,
+        residual=combination.residual,
+        status=status,
+        misses=pending.misses + cost.misses,
+        exchanges=cost.exchanges,
+        pairs_kept=pending.pairs_kept,
+        pairs_rejected=pending.pairs_rejected,
+        dropped=each_once([*pending.dropped, *dropped, *cost.dropped]),
+        bytes_up=cost.bytes_up,
+        bytes_down=cost.bytes_down,
+        repeated_calls=cost.repeated_calls,
+        seconds={**cost.seconds, "total": time.perf_counter() - cost.since},
+        accuracy=accuracy,
+        validation=validation,
+        test_loss=test_loss,
+        notes=dict(combination.notes),
+        asked=len(pending.asked),
+        heard=list(pending.heard),
+        overruled=[client for client in pending.overruled if client not in pending.caught],
+        refused=list(pending.refused),
+        entitlement=pending.entitlement,
+        certificate=dict(certificate.weights),
+        distance=certificate.distance,
+    )
+
+
+def evaluations(
+    replies: Mapping[int, ClientReply],
+) -> tuple[dict[int, float] | None, dict[int, float] | None, float]:
+    """Test and validation accuracy of each client whose reply has them, None where none has, and the mean test loss."""
+    tests = {client: reply.test for client, reply in replies.items() if reply.test is not None}
+    validations = {client: reply.validation for client, reply in replies.items() if reply.validation is not None}
+    losses = [test.loss for test in tests.values() if test.examples]
+    loss = float(np.mean(losses)) if losses else math.nan
+    return _accuracies(tests), _accuracies(validations), loss
+
+
+def _accuracies(parts: Mapping[int, Evaluation]) -> dict[int, float] | None:
+    accuracies = {client: part.correct / part.examples for client, part in parts.items() if part.examples}
+    return accuracies or None
+
+
+def metrics(figures: Mapping[str, float]) -> MetricRecord:
+    """Flower's record of some figures."""
+    return MetricRecord({key: float(value) for key, value in figures.items()})

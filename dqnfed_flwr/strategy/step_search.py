@@ -1,4 +1,4 @@
-"""What becomes of a step: offered as a candidate, judged by its participants, taken, cut, relaxed or given up."""
+"""What becomes of a step: offered as a candidate, judged by its participants, accepted, cut, relaxed or given up."""
 
 from __future__ import annotations
 
@@ -13,24 +13,23 @@ from torch import Tensor
 
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.guarantee.harm import resolution
+from dqnfed_flwr.guarantee.overrule import Certificate
 from dqnfed_flwr.methods._base import Method
 from dqnfed_flwr.params import line_point
 from dqnfed_flwr.steps import Ladder, StepRule, StepScale, Verdict, hardly_moves, mean_loss_falls
 from dqnfed_flwr.strategy.client_registry import ClientRegistry
-from dqnfed_flwr.strategy.collect import mean_buffers
-from dqnfed_flwr.strategy.events import round_event
-from dqnfed_flwr.strategy.hearing import catch_liars, overrule_refusals
-from dqnfed_flwr.strategy.records import Collected, Hearing, PendingStep, Schedule, Solved
-from dqnfed_flwr.strategy.schedule import training_needs_step
-from dqnfed_flwr.strategy.solve import NOT_FINITE, pending_step
-from dqnfed_flwr.strategy.state import RunState
+from dqnfed_flwr.strategy.collect import Collected, mean_buffers
+from dqnfed_flwr.strategy.hearing import Hearing, catch_liars, overrule_refusals
+from dqnfed_flwr.strategy.schedule import Schedule, training_needs_step
+from dqnfed_flwr.strategy.solve import NOT_FINITE, Solved, pending_step
+from dqnfed_flwr.strategy.state import PendingStep, RunState, round_event
 from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
 from dqnfed_flwr.types import ClientReply, Probe, RoundBatch
 
 STATIONARY, UNJUDGED, NO_STEP, LINE_SEARCH_FAILED = "stationary", "unjudged", "no-step", "line-search-failed"
 CONTESTED = "contested"
 CONTESTED_TRIES = 2
-"""Candidates of a contested round; if somebody refuses the last one too, the model stays for this round."""
+"""Candidates of a contested round; if a client refuses the last one too, the model stays for this round."""
 UNMOVED_ROUNDS = 6
 """Rounds in a row without a step, after which a run in which clients may lie is at its end."""
 RELAXED_BACKOFF = 0.25
@@ -40,12 +39,7 @@ RELAXED_BACKOFF = 0.25
 class StepSearch:
     """Tries the steps of a run, one after the other, by the losses of their participants.
 
-    Parameters
-    ----------
-    settings, state, method, rule, registry
-        Of the run; `state` is changed in place.
-    on_round : Callable[[RoundEvent], None]
-        Called with the event of every round that is over.
+    `state` is changed in place; `on_round` is called with the event of every round that is over.
     """
 
     def __init__(
@@ -72,7 +66,7 @@ class StepSearch:
     ) -> None:
         """Make the step of a solve the pending one and offer it, or end the round where there is none to try.
 
-        The arguments are those of `pending_step`. The buffers of those who are heard become the model's.
+        Arguments are those of `pending_step`. The mean buffers of the clients that are heard become the model's.
         """
         pending = pending_step(batch, solved, collected, hearing, dropped, asked=asked)
         if self._settings.step.on_stationary == "relax":
@@ -91,17 +85,13 @@ class StepSearch:
             self._no_common_step(pending)
 
     def judge(self, pending: PendingStep, schedule: Schedule, collected: Collected) -> bool:
-        """Judge the candidate, and take it, cut it, or give the step up.
+        """Judge the candidate, and accept it, cut it, or give the step up.
 
         `schedule` is that of the exchange that carried the candidate, `collected` what it brought, a probe at least.
-
-        Returns
-        -------
-        bool
-            Whether the candidate is the model now, so that the rows collected there are of use.
+        True if the candidate is the model now, so that the rows collected there are of use.
         """
         votes = pending.votes(collected.probes)
-        if self._take_votes(pending, votes, collected.caught):
+        if self._withdraw_votes(pending, votes, collected.caught):
             if pending.ladder.factor < pending.first:
                 self._miss(pending, collected)  # those for whom the factor was cut have no vote any more
                 self._offer(pending, self._rule.retry(pending.first))
@@ -109,13 +99,13 @@ class StepSearch:
             votes = pending.votes(collected.probes)
         verdict = self._verdict(pending, votes)
         if verdict.accepted:
-            self._take(pending, verdict.factor, schedule, collected)
+            self._accept(pending, verdict.factor, schedule, collected)
             return True
         self._miss(pending, collected)
         if pending.scale.contested and pending.misses >= CONTESTED_TRIES:
             self._state.reject()
             self._give_up(pending, CONTESTED)
-        elif verdict.stationary and self._take_votes(pending, votes, {}, last_chance=True):
+        elif verdict.stationary and self._withdraw_votes(pending, votes, {}, last_chance=True):
             self._offer(pending, self._rule.retry(pending.first))
         elif verdict.stationary:
             self._state.reject()
@@ -128,10 +118,10 @@ class StepSearch:
         pending.misses += 1
         self._state.cost.add_dropped(collected.dropped.values())
 
-    def _take_votes(
+    def _withdraw_votes(
         self, pending: PendingStep, votes: Mapping[int, Probe], caught: Mapping[int, str], *, last_chance: bool = False
     ) -> bool:
-        """Take votes away, where the rule makes a step depend on them; True if any was taken."""
+        """Where a step depends on votes, withdraw those of liars and of the overruled; True if any was withdrawn."""
         if pending.relaxed or self._settings.rule not in ("probed", "search"):
             return False
         standing = self._state.standing
@@ -143,7 +133,7 @@ class StepSearch:
         return overrule_refusals(pending, left, standing, guarantee, last_chance=last_chance) or changed
 
     def abandon(self, pending: PendingStep) -> None:
-        """End the round without the step, which nobody is left to judge; the model stays."""
+        """End the round without the step, which no client is left to judge; the model stays."""
         self._state.reject()
         self._give_up(pending, UNJUDGED)
 
@@ -170,7 +160,7 @@ class StepSearch:
         doubters = self._settings.guarantee.liars(len(pending.asked))
         return replace(pending.scale, losses=pending.losses, slopes=pending.slopes, doubters=doubters)
 
-    def _take(self, pending: PendingStep, factor: float, schedule: Schedule, collected: Collected) -> None:
+    def _accept(self, pending: PendingStep, factor: float, schedule: Schedule, collected: Collected) -> None:
         """The candidate is the model."""
         self._state.accept(keep_move=training_needs_step(self._settings))
         self._method.step_taken(pending.step, factor)
@@ -189,32 +179,10 @@ class StepSearch:
             self._relax(pending, pending.fallback)
             return
         found = pending.certificate
-        proven = found.stationary
-        self._give_up(pending, STATIONARY if proven else LINE_SEARCH_FAILED)
-        if choice != "stop" or not self._all_had_a_say(pending) or not self._at_an_end(pending):
-            return
-        self._state.status = "pareto-stationary" if proven else "line-search-failed"
-        if proven:
-            weights = sorted(found.weights.items(), key=lambda item: -item[1])
-            named = ", ".join(f"{client} ({weight:.2f})" for client, weight in weights)
-            log(
-                WARNING,
-                "Pareto-stationary after round %d: the unit gradients of clients %s, weighted so, sum to a "
-                "vector of length %.2g",
-                pending.round,
-                named,
-                found.distance,
-            )
-        else:
-            refused = ", ".join(map(str, pending.refused))
-            log(
-                WARNING,
-                "Round %d: clients %s refused its steps until no length was left to try, though a common direction "
-                "exists (its cosine with every gradient is %.2g)",
-                pending.round,
-                refused,
-                found.distance,
-            )
+        self._give_up(pending, STATIONARY if found.stationary else LINE_SEARCH_FAILED)
+        if choice == "stop" and self._all_had_a_say(pending) and self._at_an_end(pending):
+            self._state.status = "pareto-stationary" if found.stationary else "line-search-failed"
+            log(WARNING, _why_no_step(pending, found))
 
     def _all_had_a_say(self, pending: PendingStep) -> bool:
         """Whether everybody who is there took part, with a row; a few do not end a run."""
@@ -250,7 +218,7 @@ class StepSearch:
         dropped: list[DroppedClient],
     ) -> None:
         dropped = [*dropped, *self._registry.stragglers.take_late()]
-        self._state.standing.took_part(pending.clients, _unheard(pending, losses), pending.refused, pending.round)
+        self._state.standing.took_part(pending.clients, _new_claimants(pending, losses), pending.refused, pending.round)
         if factor:
             self._state.standing.said |= {client: (self._state.moves, loss) for client, loss in losses.items()}
         self._state.unmoved = 0 if factor else self._state.unmoved + 1
@@ -268,10 +236,10 @@ class StepSearch:
             log(INFO, "Stopped early: round %d had the best validation accuracy", self._state.best.round)
 
 
-def _unheard(pending: PendingStep, losses: Mapping[int, float]) -> list[int]:
+def _new_claimants(pending: PendingStep, losses: Mapping[int, float]) -> list[int]:
     """Who has a claim after a round: the overruled, and those set aside whose loss did not fall.
 
-    A round in which somebody has a claim gives no other, so that there are rounds without.
+    A round in which a client has a claim gives no other, so that there are rounds without.
     """
     if pending.scale.contested:
         return []
@@ -280,10 +248,24 @@ def _unheard(pending: PendingStep, losses: Mapping[int, float]) -> list[int]:
     return [*pending.overruled, *idle]
 
 
+def _why_no_step(pending: PendingStep, found: Certificate) -> str:
+    if found.stationary:
+        weights = sorted(found.weights.items(), key=lambda item: -item[1])
+        named = ", ".join(f"{client} ({weight:.2f})" for client, weight in weights)
+        return (
+            f"Pareto-stationary after round {pending.round}: the unit gradients of clients {named}, weighted so, sum "
+            f"to a vector of length {found.distance:.2g}"
+        )
+    return (
+        f"Round {pending.round}: clients {', '.join(map(str, pending.refused))} refused its steps until no length was "
+        f"left to try, though a common direction exists (its cosine with every gradient is {found.distance:.2g})"
+    )
+
+
 def _rests_on_nothing(solved: Solved, collected: Collected, batch: RoundBatch) -> bool:
     """Whether a step vanished because all its weight lies on rows of zeros, while other clients' rows are not.
 
-    A rule such as Krum or a median can come to that by a single client, and the model is stationary for nobody else.
+    A rule such as Krum or a median can come to that by a single client, and the model is not stationary for the others.
     """
     basis, weights = collected.rows.basis, solved.combination.weights
     weighed = [slot for slot in basis.filled if weights[slot]]

@@ -23,13 +23,12 @@ from dqnfed_flwr.methods.table import make_method
 from dqnfed_flwr.models import build_model
 from dqnfed_flwr.params import ParamSpec
 from dqnfed_flwr.steps import make_rule
+from dqnfed_flwr.strategy.checkpoint import Provenance
 from dqnfed_flwr.strategy.checkpointer import Checkpointer
 from dqnfed_flwr.strategy.client_registry import ClientRegistry
-from dqnfed_flwr.strategy.events import evaluations, metrics
 from dqnfed_flwr.strategy.flower_loop import FlowerRound
 from dqnfed_flwr.strategy.loop import RoundLoop
-from dqnfed_flwr.strategy.provenance import Provenance
-from dqnfed_flwr.strategy.state import RunState
+from dqnfed_flwr.strategy.state import RunState, evaluations, metrics
 from dqnfed_flwr.telemetry.event_log import Patience
 from dqnfed_flwr.telemetry.events import Listener, RoundEvent
 from dqnfed_flwr.wire import Buffers
@@ -106,7 +105,7 @@ class GradientStrategy(Strategy):
         initial_arrays : ArrayRecord
             The model to start from, from `dqnfed_flwr.wire.encode_model`.
         num_rounds : int | None
-            Rounds; None takes `settings.rounds`. With 0 nobody is asked, and the model stays `initial_arrays`.
+            Rounds; None takes `settings.rounds`. With 0 no client is asked, and the model stays `initial_arrays`.
         timeout : float | None
             Seconds that stand in for `settings.deadline`, if shorter; None for none.
         train_config, evaluate_config : ConfigRecord | None
@@ -142,6 +141,14 @@ class GradientStrategy(Strategy):
             return result
         self._apply(num_rounds, timeout)
         self._registry.wait(grid)
+        outcome = self._train(grid, initial_arrays, result, evaluate)
+        result.arrays = wire.encode_model(outcome.theta.numpy(), outcome.buffers)
+        return result
+
+    def _train(
+        self, grid: Grid, initial_arrays: ArrayRecord, result: Result, evaluate: Callable[[int, ArrayRecord], None]
+    ) -> Outcome:
+        """Start or resume the run and bring it to its end; the figures of its rounds go into `result`."""
         checkpointer = Checkpointer(
             self.settings, self._method, self._rule, grid=grid, patience=Patience(self._listeners)
         )
@@ -163,12 +170,11 @@ class GradientStrategy(Strategy):
         loop = RoundLoop(*run, on_round=on_round, save=lambda: checkpointer.save(state, self.provenance))
         try:
             loop.run(grid)
-            self.outcome = _final_outcome(loop, grid, state, events)
+            self.outcome = outcome = _final_outcome(loop, grid, state, events)
         finally:
             for listener in self._listeners:
                 listener.on_end()
-        result.arrays = wire.encode_model(self.outcome.theta.numpy(), self.outcome.buffers)
-        return result
+        return outcome
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -224,27 +230,13 @@ class GradientStrategy(Strategy):
 
 @dataclass(slots=True)
 class Outcome:
-    """What a run of the strategy leaves behind.
+    """What a run of the strategy leaves behind."""
 
-    Attributes
-    ----------
-    status : str
-        `finished`, `pareto-stationary` or `early-stopped`.
-    theta : Tensor
-        The final model [D]; the one of best validation accuracy after early stopping.
-    buffers : Buffers
-        Its buffers.
-    events : list[RoundEvent]
-        One a round, those before a resume included.
-    accuracy, validation : dict[int, float]
-        Test and validation accuracy of every client at `theta`.
-    """
-
-    status: str
-    theta: torch.Tensor
-    buffers: Buffers
-    events: list[RoundEvent] = field(default_factory=list)
-    accuracy: dict[int, float] = field(default_factory=dict)
+    status: str  # `finished`, `early-stopped` or one of `state.ENDED_EARLY`
+    theta: torch.Tensor  # the final model [D]; the one of best validation accuracy after early stopping
+    buffers: Buffers  # of that model
+    events: list[RoundEvent] = field(default_factory=list)  # one a round, those before a resume included
+    accuracy: dict[int, float] = field(default_factory=dict)  # test accuracy of every client at `theta`
     validation: dict[int, float] = field(default_factory=dict)
 
 
@@ -275,12 +267,9 @@ def _final_outcome(loop: RoundLoop, grid: Grid, state: RunState, events: list[Ro
 
 
 def _set_layers(method: Method, settings: Settings, registry: ClientRegistry, dim: int) -> None:
-    """Tell a `LayerMethod`, also one inside another, the layers of the model of D = `dim`; nothing for other methods.
+    """Give a `LayerMethod`, also one inside another, the layers of the model of D = `dim`.
 
-    Raises
-    ------
-    ConfigError
-        If `settings.model` is not the model that is trained.
+    A `settings.model` of another D is refused: it is not the model that is trained.
     """
     layered = method.inner
     if not isinstance(layered, LayerMethod):

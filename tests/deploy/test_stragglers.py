@@ -19,7 +19,7 @@ from benchmarks._programs import wait_for
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.result import read_result
 from dqnfed_flwr.run_files import EVENTS, MODEL
-from dqnfed_flwr.strategy.stragglers import LATE, OWING
+from dqnfed_flwr.strategy.exchange import LATE, OWING
 from dqnfed_flwr.telemetry.event_log import read_events
 from dqnfed_flwr.telemetry.events import RoundEvent
 from tests.helpers import devices

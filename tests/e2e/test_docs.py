@@ -28,7 +28,7 @@ from dqnfed_flwr.methods.dqn_fed import ReferenceName
 from dqnfed_flwr.methods.table import METHODS
 from dqnfed_flwr.models import MODELS
 from dqnfed_flwr.strategy import compatibility
-from dqnfed_flwr.strategy.stragglers import LATE, OWING
+from dqnfed_flwr.strategy.exchange import LATE, OWING
 from dqnfed_flwr.telemetry.events import DERIVED, INFINITE, RoundEvent
 from tests.helpers.markdown import Block, anchors, blocks, links, names, section
 from tests.helpers.tables import MADE, made_anew

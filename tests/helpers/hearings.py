@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dqnfed_flwr.methods._base import RoundRows
-from dqnfed_flwr.strategy.records import Hearing
+from dqnfed_flwr.strategy.hearing import Hearing
 from dqnfed_flwr.strategy.solve import make_batch
 from dqnfed_flwr.types import ClientReply, RoundBatch
 

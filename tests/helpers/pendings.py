@@ -9,7 +9,7 @@ import torch
 
 from dqnfed_flwr.linalg.min_norm import Status
 from dqnfed_flwr.steps import Ladder, StepScale
-from dqnfed_flwr.strategy.records import PendingStep
+from dqnfed_flwr.strategy.state import PendingStep
 from dqnfed_flwr.types import Combination
 
 

@@ -9,8 +9,7 @@ import torch
 
 from dqnfed_flwr.linalg.gram import Basis
 from dqnfed_flwr.methods._base import LayerMethod, Method, RoundRows
-from dqnfed_flwr.strategy.records import Solved
-from dqnfed_flwr.strategy.solve import solve
+from dqnfed_flwr.strategy.solve import Solved, solve
 from dqnfed_flwr.types import Float64Array, FloatArray, RoundBatch
 
 Vectors = Mapping[str, tuple[FloatArray, ...]]

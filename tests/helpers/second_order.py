@@ -15,8 +15,7 @@ from dqnfed_flwr.config import Settings
 from dqnfed_flwr.data import ClientData
 from dqnfed_flwr.linalg.gram import Basis
 from dqnfed_flwr.methods._base import Method, RoundRows
-from dqnfed_flwr.strategy.records import Solved
-from dqnfed_flwr.strategy.solve import solve
+from dqnfed_flwr.strategy.solve import Solved, solve
 from dqnfed_flwr.types import ClientReply, ClientTask, Float64Array
 from tests.helpers.hearings import batch_of
 

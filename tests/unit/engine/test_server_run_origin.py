@@ -15,8 +15,7 @@ from dqnfed_flwr.engine import server_run
 from dqnfed_flwr.engine.result import read_result
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.errors import CheckpointError
-from dqnfed_flwr.strategy.checkpoint import read_record
-from dqnfed_flwr.strategy.provenance import Provenance
+from dqnfed_flwr.strategy.checkpoint import Provenance, read_record
 from tests.helpers.runs import TINY, Stop, StopAfter
 
 COMMITS = ("a1b2c3", "d4e5f6+")

@@ -13,8 +13,7 @@ from dqnfed_flwr.linalg.gram import Basis
 from dqnfed_flwr.methods._base import Method, RoundRows
 from dqnfed_flwr.methods.fedcorr import DECISION, LEVEL, LID, NOISE, RELABELLED, NoiseEstimates, Stages
 from dqnfed_flwr.methods.table import make_method
-from dqnfed_flwr.strategy.records import Solved
-from dqnfed_flwr.strategy.solve import solve
+from dqnfed_flwr.strategy.solve import Solved, solve
 from dqnfed_flwr.types import Extras, Float64Array, RoundBatch
 
 CLIENTS = 6

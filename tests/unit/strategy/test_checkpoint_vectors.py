@@ -195,7 +195,7 @@ def test_vectors_that_are_not_what_was_written_are_refused(tmp_path: Path, harm:
 @pytest.mark.parametrize("values", [[1, 2], [0, 4, "x", "<f4", [1]], [0, 4, 1, 4, [1]], [0, 4, 1, "<f4", 1], None])
 def test_a_record_that_names_no_places_is_refused(tmp_path: Path, values: object) -> None:
     with pytest.raises((TypeError, ValueError)):
-        Place.of(values)  # type: ignore[arg-type]
+        Place.of(values)
     store(tmp_path).write({"vectors": {"theta": values}}, {})
     with pytest.raises(CheckpointError, match="damaged"):
         store(tmp_path).read()

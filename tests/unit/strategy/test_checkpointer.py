@@ -15,8 +15,7 @@ from dqnfed_flwr.linalg.min_norm import Status
 from dqnfed_flwr.steps import Ladder, StepScale
 from dqnfed_flwr.strategy.checkpoint import CheckpointStore
 from dqnfed_flwr.strategy.checkpointer import group, pack_state, ungroup, unpack_state
-from dqnfed_flwr.strategy.records import PendingStep, RoundCost
-from dqnfed_flwr.strategy.state import BestModel, Move, RunState
+from dqnfed_flwr.strategy.state import BestModel, Move, PendingStep, RoundCost, RunState
 from dqnfed_flwr.telemetry.events import DroppedClient
 from dqnfed_flwr.types import Combination, SearchHints
 

@@ -1,4 +1,4 @@
-"""The abstract methods under Flower's own loop, beside the loop of the package."""
+"""The abstract methods under Flower's own loop, compared with the loop of the package."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from dqnfed_flwr.guarantee.claims import CONTRADICTION, LADDERS
 from dqnfed_flwr.guarantee.overrule import Standing
 from dqnfed_flwr.steps import Ladder
 from dqnfed_flwr.strategy.hearing import catch_liars, overrule_refusals
-from dqnfed_flwr.strategy.records import PendingStep
+from dqnfed_flwr.strategy.state import PendingStep
 from dqnfed_flwr.strategy.strategy import Outcome
 from dqnfed_flwr.types import ClientReply, Probe
 from tests.helpers.pendings import pending_step_of

@@ -1,4 +1,4 @@
-"""Whoever is left out stands in an event, and is struck only where the exchange settled something."""
+"""A client that is left out is in an event, and is removed only where the exchange settled something."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from dqnfed_flwr import wire
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.errors import QuorumError
-from dqnfed_flwr.strategy.loop import RoundLoop
+from dqnfed_flwr.strategy.loop import RoundLoop, most_frequent_reason
 from dqnfed_flwr.strategy.strategy import DQNFed
+from dqnfed_flwr.telemetry.events import DroppedClient
 from dqnfed_flwr.types import ClientReply, Probe
 from tests.helpers.quadratics import Federation, spread_out, start_at, strategy
 
@@ -131,3 +132,30 @@ def test_a_run_in_which_nobody_may_train_ends(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(RoundLoop, "_exchange", counted)
     with pytest.raises(QuorumError, match=r"none of clients \[2, 3\]"):
         DQNFed(settings).start(grid, wire.encode_model(np.zeros(18, np.float32), {}))
+
+
+def test_the_most_frequent_reason_is_told_with_its_first_and_last_line() -> None:
+    dropped = {
+        1: DroppedClient(1, "absent", "no reply"),
+        4: DroppedClient(4, "client-error", "code 2: Traceback\n  File x\n\nValueError: no data\n"),
+        7: DroppedClient(7, "client-error", "another"),
+    }
+    assert most_frequent_reason(dropped) == (
+        ". 2 of 3 left out: client-error, client 4: code 2: Traceback ... ValueError: no data"
+    )
+    assert most_frequent_reason({1: dropped[1]}) == ". 1 of 1 left out: absent, client 1: no reply"
+    assert most_frequent_reason({}) == ""
+
+
+def test_replies_that_are_all_too_large_tell_of_a_training_that_diverged() -> None:
+    wild = {
+        k: DroppedClient(k, "not-finite", "the gradient holds NaN or Inf, or is longer than 1.8e19") for k in range(3)
+    }
+    wild |= {3: DroppedClient(3, "not-finite", "loss is nan")}
+    assert "All at once: the training has diverged; lower local.lr" in most_frequent_reason(wild)
+    assert "diverged" not in most_frequent_reason({**wild, 4: DroppedClient(4, "absent", "no reply")})
+    assert "diverged" not in most_frequent_reason({0: wild[0]})
+
+
+def test_a_reason_without_details_is_told() -> None:
+    assert most_frequent_reason({1: DroppedClient(1, "odd", "")}).endswith("odd, client 1: ")

@@ -9,7 +9,6 @@ from dataclasses import asdict, replace
 import pytest
 
 from dqnfed_flwr.linalg.min_norm import Status
-from dqnfed_flwr.strategy.events import most_frequent_reason
 from dqnfed_flwr.telemetry.events import EVENT_SCHEMA, DroppedClient, RoundEvent
 from tests.helpers.runs import make_event
 
@@ -50,30 +49,3 @@ def test_a_line_is_plain_json() -> None:
 def test_a_line_of_another_kind_is_refused(line: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011  # json's own error is one
         RoundEvent.from_json(line)
-
-
-def test_the_most_frequent_reason_is_told_with_its_first_and_last_line() -> None:
-    dropped = {
-        1: DroppedClient(1, "absent", "no reply"),
-        4: DroppedClient(4, "client-error", "code 2: Traceback\n  File x\n\nValueError: no data\n"),
-        7: DroppedClient(7, "client-error", "another"),
-    }
-    assert most_frequent_reason(dropped) == (
-        ". 2 of 3 left out: client-error, client 4: code 2: Traceback ... ValueError: no data"
-    )
-    assert most_frequent_reason({1: dropped[1]}) == ". 1 of 1 left out: absent, client 1: no reply"
-    assert most_frequent_reason({}) == ""
-
-
-def test_replies_that_are_all_too_large_tell_of_a_training_that_diverged() -> None:
-    wild = {
-        k: DroppedClient(k, "not-finite", "the gradient holds NaN or Inf, or is longer than 1.8e19") for k in range(3)
-    }
-    wild |= {3: DroppedClient(3, "not-finite", "loss is nan")}
-    assert "All at once: the training has diverged; lower local.lr" in most_frequent_reason(wild)
-    assert "diverged" not in most_frequent_reason({**wild, 4: DroppedClient(4, "absent", "no reply")})
-    assert "diverged" not in most_frequent_reason({0: wild[0]})
-
-
-def test_a_reason_without_details_is_told() -> None:
-    assert most_frequent_reason({1: DroppedClient(1, "odd", "")}).endswith("odd, client 1: ")

@@ -28,8 +28,8 @@ from dqnfed_flwr.guarantee.overrule import OVERRULED, SET_ASIDE
 from dqnfed_flwr.methods._base import BAD_RATE, ZERO_GRADIENT
 from dqnfed_flwr.run_files import replacing
 from dqnfed_flwr.strategy import compatibility
+from dqnfed_flwr.strategy.exchange import LATE, OWING
 from dqnfed_flwr.strategy.state import ENDED_EARLY
-from dqnfed_flwr.strategy.stragglers import LATE, OWING
 from dqnfed_flwr.telemetry import metric_files
 from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
 from dqnfed_flwr.telemetry.metric_files import RoundFile, RunMetrics, read_rounds, run_name, short

@@ -15,9 +15,8 @@ from flwr.clientapp import ClientApp
 
 from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.errors import QuorumError
-from dqnfed_flwr.strategy import client_registry, exchange, stragglers
-from dqnfed_flwr.strategy.exchange import Answer
-from dqnfed_flwr.strategy.stragglers import ASK_AGAIN_AFTER, LATE, OWING, Stragglers
+from dqnfed_flwr.strategy import client_registry, exchange
+from dqnfed_flwr.strategy.exchange import ASK_AGAIN_AFTER, LATE, OWING, Answer, Stragglers
 from dqnfed_flwr.strategy.strategy import DQNFed
 from dqnfed_flwr.telemetry.events import RoundEvent
 from tests.helpers.clock import Clock
@@ -33,7 +32,7 @@ DEADLINE = 10.0
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    for module in (stragglers, exchange, client_registry):
+    for module in (exchange, client_registry):
         monkeypatch.setattr(module, "time", clock)
     return clock
 
@@ -251,7 +250,7 @@ def test_a_server_that_is_resumed_asks_everybody_once(clock: Clock, tmp_path: Pa
 def test_late_replies_are_taken_in_as_long_as_the_exchange_lasts(clock: Clock) -> None:
     echo = ClientApp()
     echo.train()(lambda message, context: Message(RecordDict(), reply_to=message))
-    grid, owed = QueueingGrid(echo, CLIENTS, clock), stragglers.Stragglers(DEADLINE)
+    grid, owed = QueueingGrid(echo, CLIENTS, clock), Stragglers(DEADLINE)
     sent = exchange.push(grid, dict.fromkeys([3, 4], RecordDict()), "train", "1")
     owed.start_exchange()
     for number, node in sent.items():
