@@ -94,7 +94,7 @@ def compare(
 
     from dqnfed_flwr.cli.overrides import flat_config, set_keys, tell_unread, tell_unread_of_rows
     from dqnfed_flwr.compare.plan import make_plan
-    from dqnfed_flwr.compare.results import compare_rows, reference_of
+    from dqnfed_flwr.compare.results import Comparison, reference_of
     from dqnfed_flwr.compare.row_specs import check_overrides
     from dqnfed_flwr.engine.run_folder import directory_lock
 
@@ -119,7 +119,7 @@ def compare(
         tell_unread(set_keys(overrides), possible)
         tell_unread_of_rows(possible)
         rows = execute_shown(plan, console, command, jobs, engine=engine.value, select=select.value, last=last)
-        comparison = compare_rows(plan, rows, against, select.value, last)
+        comparison = Comparison(plan, rows, against, select.value, last)
         _show(comparison, directory, console, command, time.perf_counter() - since, json_path)
     if not any(row.good for row in rows):
         raise RunError("every run failed; the reasons are in the table")
@@ -137,7 +137,7 @@ def execute_shown(
     """
     from dqnfed_flwr.compare.execute import execute
     from dqnfed_flwr.engine.run import usable_cores
-    from dqnfed_flwr.report.compare_progress import CompareProgress
+    from dqnfed_flwr.report.progress import CompareProgress
 
     try:
         with CompareProgress(console, plan.most_runs) as progress:
@@ -150,8 +150,9 @@ def _show(
     comparison: Comparison, directory: Path, console: Console, command: str, seconds: float, json_path: str | None
 ) -> None:
     from dqnfed_flwr.compare.files import as_json, write_files
-    from dqnfed_flwr.compare.tables import print_tables, tables
+    from dqnfed_flwr.compare.tables import tables
     from dqnfed_flwr.report.comparison_plots import plot_comparison
+    from dqnfed_flwr.report.table import print_tables
 
     found = tables(comparison)
     figures = as_json(comparison, command, seconds)

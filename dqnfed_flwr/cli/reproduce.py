@@ -145,9 +145,10 @@ def _run_part(
 ) -> bool:
     """Carry a part out and show its tables; whether any run came to its end."""
     from dqnfed_flwr.compare.files import as_json, write_files
-    from dqnfed_flwr.compare.results import compare_rows, reference_of
-    from dqnfed_flwr.compare.tables import difference_table, print_tables, tables
+    from dqnfed_flwr.compare.results import Comparison, reference_of
+    from dqnfed_flwr.compare.tables import difference_table, tables
     from dqnfed_flwr.engine.run_folder import directory_lock
+    from dqnfed_flwr.report.table import print_tables
     from dqnfed_flwr.reproduce.manifests import Reproduction, write_reproduction
     from dqnfed_flwr.reproduce.tables import paper_table
 
@@ -159,7 +160,7 @@ def _run_part(
         rows = execute_shown(plan, console, command, jobs, engine="in-process", select=search.select, last=last)
         present = any(spec.method == manifest.reference for spec in plan.specs)
         reference = reference_of(plan, manifest.reference if present else None)
-        comparison = compare_rows(plan, rows, reference, search.select, last)
+        comparison = Comparison(plan, rows, reference, search.select, last)
         figures = as_json(comparison, command, time.perf_counter() - since)
         write_files(plan.directory, comparison, figures, tables(comparison))
     shown = [paper_table(part, comparison), difference_table(comparison)]

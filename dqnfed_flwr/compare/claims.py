@@ -19,7 +19,8 @@ SMOOTH, SHARE = 5, 0.95
 """Evaluations whose mean accuracies are averaged, and the share of the accuracy reached, where rounds are counted."""
 FEWEST = 3
 """Rounds in which both runs were evaluated; with fewer, rounds are not counted."""
-Curve = Sequence[tuple[int, float]]
+ByRound = Sequence[tuple[int, float]]
+"""Rounds, each with the mean accuracy of its evaluation."""
 
 
 class Verdict(StrEnum):
@@ -32,20 +33,10 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A claim about the reference, and what to look at.
+    """A claim about the reference, by its difference to a rival over the same seed, NaN where that is not known.
 
-    Attributes
-    ----------
-    key, text : str
-        Short name, and the claim in words.
-    unit : str
-        Of the difference to a rival.
-    scale : float
-        From the difference to that unit.
-    sign : int
-        1 where a positive difference (reference less rival) bears the claim out, -1 where a negative one does.
-    difference : Difference
-        Of a run of the reference to the rival's with the same seed; NaN where it is not known.
+    The difference times `scale` has the `unit`. `sign` is 1 where a positive one (reference less rival) bears the claim
+    out, -1 where a negative one does.
     """
 
     key: str
@@ -89,7 +80,13 @@ def findings(comparison: Comparison) -> dict[str, list[Finding]]:
     if ours is None or not ours.good:
         return {}
     rivals = [row for row in comparison.rows if row.good and row.spec.method != ours.spec.method and not row.personal]
-    return {claim.key: [_finding(claim, ours, rival) for rival in rivals] for claim in CLAIMS}
+    found: dict[str, list[Finding]] = {}
+    for claim in CLAIMS:
+        intervals = [over_seeds(ours.records, rival.records, claim.difference) for rival in rivals]
+        found[claim.key] = [
+            Finding(claim, rival, each, judge(each, claim.sign)) for rival, each in zip(rivals, intervals, strict=True)
+        ]
+    return found
 
 
 def near_one(row: Row) -> tuple[float, Verdict]:
@@ -128,16 +125,16 @@ def speed(ours: Record, rival: Record) -> float:
     return mine / theirs - 1
 
 
-def rounds_to(curve: Curve, target: float) -> float:
+def rounds_to(curve: ByRound, target: float) -> float:
     """The first round whose accuracy is at least `target`; else infinite."""
     return float(next((number for number, value in curve if value >= target), math.inf))
 
 
-def _curves(*records: Record) -> list[Curve]:
-    """Rounds, and the mean of the mean accuracies of the last evaluations then, alike for both runs.
+def _curves(*records: Record) -> list[ByRound]:
+    """Running means of the mean accuracies of two runs.
 
-    Both are looked at in the same rounds, as long as both go on, and averaged over equally many: fewer than `SMOOTH` in
-    short runs. Empty with fewer than `FEWEST` of them, which tell when a run was looked at and not when it was there.
+    Both are looked at in the same rounds, as long as both go on, and averaged over equally many evaluations: fewer than
+    `SMOOTH` in short runs. Empty with fewer than `FEWEST`, which show when a run was looked at, not when it got there.
     """
     known = [{event.round: mean_accuracy(event) for event in record.events if event.accuracy} for record in records]
     shared = set.intersection(*map(set, known))
@@ -149,16 +146,11 @@ def _curves(*records: Record) -> list[Curve]:
     return [_smoothed(each, window) for each in kept]
 
 
-def _smoothed(known: Curve, window: int) -> Curve:
+def _smoothed(known: ByRound, window: int) -> ByRound:
     return [
         (known[end - 1][0], float(np.mean([value for _, value in known[end - window : end]])))
         for end in range(window, len(known) + 1)
     ]
-
-
-def _finding(claim: Claim, ours: Row, rival: Row) -> Finding:
-    found = over_seeds(ours.records, rival.records, claim.difference)
-    return Finding(claim, rival, found, judge(found, claim.sign))
 
 
 CLAIMS = (

@@ -37,8 +37,7 @@ def execute(
 ) -> list[Row]:
     """Carry out what is not there yet in so many processes, and read everything back, a row for each of the plan.
 
-    A grid chooses by the validation figure `select`; `last` evaluations stand behind each accuracy. `carry_out` carries
-    out runs and returns the failed ones, as that of `workers` does.
+    A grid chooses by the validation figure `select`; `last` evaluations stand behind each accuracy.
     """
 
     def finish(jobs: Sequence[Job]) -> dict[Path, str]:

@@ -16,19 +16,10 @@ JSON = "comparison.json"
 
 
 def conflicting_runs(runs: Mapping[Path, Settings]) -> list[str]:
-    """Tell which folders hold a finished or unfinished run of other settings or on other data, and how it differs.
+    """Which folders hold a finished or unfinished run of other settings or on other data, and how it differs.
 
-    Data are looked at only if a run is there that noted their fingerprint.
-
-    Parameters
-    ----------
-    runs : Mapping[Path, Settings]
-        What is to be run, by folder.
-
-    Raises
-    ------
-    ConfigError
-        If a result is there that cannot be read.
+    `runs` are the settings to be run, by folder. Data are looked at only if a run is there that noted their
+    fingerprint. A result that cannot be read is a `ConfigError`.
     """
     there = {folder: found for folder in runs if (found := _found(folder)) is not None}
     data = dict.fromkeys(runs[folder].data for folder, found in there.items() if found.get("fingerprint"))
@@ -38,22 +29,14 @@ def conflicting_runs(runs: Mapping[Path, Settings]) -> list[str]:
 
 
 def conflicting_figures(directory: Path, config: Mapping[str, Scalar]) -> list[str]:
-    """Tell whether figures of other runs than these would be overwritten: of rows that share other settings.
-
-    Parameters
-    ----------
-    directory : Path
-        Of the comparison.
-    config : Mapping[str, Scalar]
-        What its rows share.
-    """
+    """Whether a comparison of rows that share `config` would overwrite figures of rows that share other settings."""
     path = directory / JSON
     try:
         found = json.loads(path.read_text("utf-8"))
         changed = _changed(dict(found["settings"]), config)
         kept = any(run["status"] != "failed" for row in found["methods"] for run in row["runs"])
     except (OSError, ValueError, LookupError, TypeError):
-        return []  # nothing that anybody could still read
+        return []  # there is nothing that can still be read
     return [f"{path} has figures of runs of other settings; {'; '.join(changed)}"] if changed and kept else []
 
 

@@ -1,75 +1,41 @@
-"""Figures of a comparison, over seeds and over rounds: pure functions of the runs' accuracies and events."""
+"""Figures of a comparison over seeds: pure functions of the runs' accuracies."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from scipy.special import stdtrit
 
 from dqnfed_flwr.compare.record import Record
-from dqnfed_flwr.fairness import ClientShift, suffering_and_well_performing
+from dqnfed_flwr.fairness import suffering_and_well_performing
 from dqnfed_flwr.telemetry.events import RoundEvent
 from dqnfed_flwr.types import Float64Array
 
 LEVEL = 0.95
 UNKNOWN = "–"
-FAR, MANY = 3.0, 8
-"""Of so many points, those farther below the lower quartile than so many interquartile ranges are left out of sight."""
 Difference = Callable[[Record, Record], float]
 """From a run and another one with the same seed to a number."""
 
 
 class Summary(NamedTuple):
-    """Mean and standard deviation over seeds (n - 1); the latter is NaN with one seed."""
+    """Mean and standard deviation over seeds (n - 1); NaN where they are not known, such as the latter of one seed."""
 
-    mean: float
-    std: float
+    mean: float = math.nan
+    std: float = math.nan
 
-    def text(self, digits: int, scale: float = 1.0) -> str:
-        """Mean ± standard deviation, each times `scale`; a dash for what is not known."""
+    def times(self, scale: float) -> Summary:
+        """The same in another unit."""
+        return Summary(scale * self.mean, scale * self.std)
+
+    def text(self, digits: int) -> str:
+        """Mean ± standard deviation; a dash for a mean that is not known, nothing for such a deviation."""
         if math.isnan(self.mean):
             return UNKNOWN
-        mean = f"{scale * self.mean:.{digits}f}"
-        return mean if math.isnan(self.std) else f"{mean} ± {scale * self.std:.{digits}f}"
-
-
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """A figure of all seeds of a row over the rounds, each array [T].
-
-    Attributes
-    ----------
-    rounds, megabytes, seconds : Float64Array
-        Where it was known: round, traffic and time since the beginning (means over seeds).
-    mean, std : Float64Array
-        Over seeds; `std` is 0 with one seed.
-    """
-
-    rounds: Float64Array
-    megabytes: Float64Array
-    seconds: Float64Array
-    mean: Float64Array
-    std: Float64Array
-
-    def window(self, part: int) -> int:
-        """Rounds in one `part`-th of them, at least 1."""
-        return max(1, self.rounds.size // part)
-
-    def smoothed(self, part: int) -> Curve:
-        """A running mean over one `part`-th of the rounds."""
-        window = self.window(part)
-        kernel, start = np.ones(window) / window, window - 1
-        return Curve(
-            self.rounds[start:],
-            self.megabytes[start:],
-            self.seconds[start:],
-            np.convolve(self.mean, kernel, mode="valid"),
-            np.convolve(self.std, kernel, mode="valid"),
-        )
+        mean = f"{self.mean:.{digits}f}"
+        return mean if math.isnan(self.std) else f"{mean} ± {self.std:.{digits}f}"
 
 
 class Interval(NamedTuple):
@@ -94,7 +60,7 @@ def summarise(values: Sequence[float]) -> Summary:
     """Mean and standard deviation of the values that are known."""
     known = np.array([value for value in values if not math.isnan(value)], dtype=np.float64)
     if not known.size:
-        return Summary(math.nan, math.nan)
+        return Summary()
     return Summary(float(known.mean()), float(known.std(ddof=1)) if known.size > 1 else math.nan)
 
 
@@ -158,56 +124,13 @@ def interval(values: Sequence[float]) -> Interval | None:
 
 def shifts(records: Sequence[Record], baseline: Sequence[Record]) -> tuple[Summary, Summary] | None:
     """Suffering clients improved and well-performing ones degraded against runs of the same seeds, over seeds."""
-    found: list[ClientShift] = [suffering_and_well_performing(*pair) for pair in paired(records, baseline)]
+    found = [suffering_and_well_performing(*pair) for pair in paired(records, baseline)]
     if not found:
         return None
-    return (
-        summarise([shift.suffering_improved for shift in found]),
-        summarise([shift.well_performing_degraded for shift in found]),
-    )
-
-
-def curve(records: Sequence[Record], figure: Callable[[RoundEvent], float]) -> Curve | None:
-    """A figure over the rounds, from the first round in which all seeds know it.
-
-    Where seeds know it in different rounds, the latest known value stands; a run that ended early keeps its last one.
-    None if no run knows it.
-    """
-    known = [found for record in records if record.good and (found := _known(record.events, figure)).size]
-    if not known:
-        return None
-    rounds = np.unique(np.concatenate([found[0] for found in known]))
-    rounds = rounds[rounds >= max(found[0, 0] for found in known)]
-    latest = np.stack([found[:, np.searchsorted(found[0], rounds, side="right") - 1] for found in known])
-    mean = latest.mean(axis=0)
-    std = latest[:, 3].std(axis=0, ddof=1) if len(known) > 1 else np.zeros_like(rounds)
-    return Curve(rounds, mean[1], mean[2], mean[3], std)
+    improved, degraded = zip(*found, strict=True)
+    return summarise(improved), summarise(degraded)
 
 
 def mean_accuracy(event: RoundEvent) -> float:
     """Mean test accuracy over clients; NaN where there was no evaluation."""
     return float(np.mean(list(event.accuracy.values()))) if event.accuracy else math.nan
-
-
-def value_of(figures: Mapping[str, Summary], key: str) -> Summary:
-    """A summary, NaN where it is not known."""
-    return figures.get(key, Summary(math.nan, math.nan))
-
-
-def corner(values: Sequence[float]) -> float:
-    """Below it a point of a picture would squeeze all others into a corner; minus infinity where they are few."""
-    if len(values) < MANY:
-        return -math.inf
-    low, high = np.quantile(values, [0.25, 0.75])
-    return float(low - FAR * max(high - low, 1.0))
-
-
-def _known(events: Sequence[RoundEvent], figure: Callable[[RoundEvent], float]) -> Float64Array:
-    """Round, megabytes so far, seconds so far and figure [4, T] of the rounds that know it."""
-    traffic = np.cumsum([event.bytes_up + event.bytes_down for event in events]) / 1e6
-    seconds = np.cumsum([event.seconds.get("total", 0.0) for event in events])
-    rows = np.array(
-        [(event.round, *place, figure(event)) for event, *place in zip(events, traffic, seconds, strict=True)],
-        dtype=np.float64,
-    ).reshape(-1, 4)
-    return rows[~np.isnan(rows[:, 3])].T

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,8 @@ from dqnfed_flwr.compare.results import Comparison, Row
 from dqnfed_flwr.compare.row_specs import Point, pairs
 from dqnfed_flwr.compare.tables import Table, markdown
 from dqnfed_flwr.errors import RunError
-from dqnfed_flwr.fairness import fairness_report
+from dqnfed_flwr.fairness import ClientShift, fairness_report
+from dqnfed_flwr.telemetry.events import finite
 
 MARKDOWN = "comparison.md"
 CSV, EVALUATIONS_CSV, GRID_CSV = "comparison.csv", "evaluations.csv", "grid.csv"
@@ -70,7 +70,7 @@ def write_files(
         for name, lines in sheets.items():
             if lines:
                 _write_csv(directory / name, lines)
-            else:  # one of an earlier call would tell of other runs
+            else:  # one of an earlier call is about other runs
                 (directory / name).unlink(missing_ok=True)
     except OSError as error:
         raise RunError(f"{directory}: the comparison cannot be written ({error.strerror})") from None
@@ -119,10 +119,9 @@ def _row_json(comparison: Comparison, place: int) -> dict[str, Any]:
         "own": dict(row.spec.own),
         "chosen": dict(row.point),
         "failed": row.failure or None,
-        "figures": {key: _finite(summary._asdict()) for key, summary in comparison.figures[place].items()},
-        "difference": {key: _finite(found._asdict()) for key, found in comparison.differences[place].items()},
-        "against_fedavg": shift
-        and _finite({"suffering_improved": shift[0].mean, "well_performing_degraded": shift[1].mean}),
+        "figures": {key: finite(summary._asdict()) for key, summary in comparison.figures[place].items()},
+        "difference": {key: finite(found._asdict()) for key, found in comparison.differences[place].items()},
+        "against_fedavg": shift and finite(ClientShift(*(each.mean for each in shift))._asdict()),
         "runs": [_run_json(record) for record in row.records],
         "grid": [
             {
@@ -144,7 +143,7 @@ def _run_json(record: Record) -> dict[str, Any]:
         "status": record.status,
         "reason": record.reason or None,
         "folder": str(record.job.folder),
-        "figures": _finite(record.figures),
+        "figures": finite(record.figures),
         "accuracies": {str(client): value for client, value in record.accuracies.items()},
     }
 
@@ -157,7 +156,7 @@ def _run_line(row: Row, record: Record | None) -> Line:
     if record is None:
         return {**_name(row, row.point), "seed": "", "status": "failed", "reason": row.failure}
     outcome = {"seed": record.job.seed, "status": record.status, "reason": record.reason}
-    return {**_name(row, row.point), **outcome, **_finite(record.figures)}
+    return {**_name(row, row.point), **outcome, **finite(record.figures)}
 
 
 def _evaluations(row: Row, record: Record) -> Iterator[Line]:
@@ -171,9 +170,11 @@ def _evaluations(row: Row, record: Record) -> Iterator[Line]:
         ratios.append(event.improved_ratio)
         unharmed.append(event.unharmed_ratio)
         if event.accuracy:
-            figures = {"rho": mean_of(ratios), "unharmed": mean_of(unharmed), **fairness_report(event.accuracy)}
+            figures = {"seconds": total["seconds"], "rho": mean_of(ratios), "unharmed": mean_of(unharmed)}
+            figures |= fairness_report(event.accuracy)
             place = {"seed": record.job.seed, "round": event.round, **total}
-            yield {**_name(row, row.point), **place, **_short({"seconds": total["seconds"], **figures})}
+            short = {key: float(f"{value:.{DIGITS}g}") for key, value in figures.items()}
+            yield {**_name(row, row.point), **place, **finite(short)}
             ratios, unharmed = [], []
 
 
@@ -183,11 +184,3 @@ def _write_csv(path: Path, lines: Sequence[Line]) -> None:
         writer = csv.DictWriter(file, list(names), restval="")
         writer.writeheader()
         writer.writerows(lines)
-
-
-def _finite(figures: dict[str, float]) -> dict[str, float | None]:
-    return {key: value if math.isfinite(value) else None for key, value in figures.items()}
-
-
-def _short(figures: dict[str, float]) -> dict[str, float | None]:
-    return _finite({key: float(f"{value:.{DIGITS}g}") for key, value in figures.items()})

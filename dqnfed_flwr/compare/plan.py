@@ -9,15 +9,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from dqnfed_flwr.compare.existing_results import conflicting_figures, conflicting_runs
-from dqnfed_flwr.compare.row_specs import (
-    ALL,
-    Point,
-    RowSpec,
-    pairs,
-    parse_methods,
-    parse_seeds,
-    with_grids,
-)
+from dqnfed_flwr.compare.row_specs import ALL, Point, RowSpec, pairs, parse_methods, parse_seeds, with_grids
 from dqnfed_flwr.config import KNOWN, Scalar, Settings
 from dqnfed_flwr.errors import ConfigError, DQNFedError
 from dqnfed_flwr.run_files import RUN
@@ -58,16 +50,12 @@ class Plan:
     ----------
     config : Mapping[str, Scalar]
         What all rows share, as dotted keys.
-    specs : tuple[RowSpec, ...]
-        The rows.
-    seeds : tuple[int, ...]
-        Of the final runs.
-    directory : Path
-        Of the results.
-    grid_seed : int
-        Of the runs of a grid.
+    specs, directory : tuple[RowSpec, ...], Path
+        The rows, and the folder of the results.
+    seeds, grid_seed : tuple[int, ...], int
+        Of the final runs, and of the runs of a grid.
     grid_rounds : int | None
-        Their rounds; None takes those of the final run.
+        Rounds of the runs of a grid; None takes those of the final run.
     skipped : Mapping[str, str]
         Methods of `all` that do not fit the configuration, with the reason.
     note : str
@@ -86,13 +74,7 @@ class Plan:
     """What was validated before, by the whole mapping: the same is asked for again and again."""
 
     def settings(self, spec: RowSpec, point: Point, seed: int, rounds: int | None = None) -> Settings:
-        """Settings of a run, without its folder; `rounds` in place of its own.
-
-        Raises
-        ------
-        ConfigError
-            If they are at fault.
-        """
+        """Settings of a run, without its folder; `rounds` in place of its own. Faulty ones are a `ConfigError`."""
         given = {**self.config, **spec.own, **point, "method": spec.method, "seed": seed}
         given |= {"rounds": rounds} if rounds else {}
         if (key := repr(given)) not in self._checked:
@@ -157,12 +139,10 @@ def make_plan(
     ----------
     config : Mapping[str, Scalar]
         Dotted keys of the configuration, with `--set` laid over it.
-    methods, seeds : str
-        As on the command line, separated by commas.
+    methods, seeds, grids : str, str, Sequence[str]
+        As on the command line: separated by commas, and each `KEY=V1,V2`.
     directory : Path
         Of the results.
-    grids : Sequence[str]
-        As on the command line, `KEY=V1,V2`.
     grid_rounds, grid_seed : int | None
         Of the runs of a grid; None takes the rounds of the run, the first seed.
 

@@ -14,7 +14,7 @@ from dqnfed_flwr.engine.run import usable_cores
 from dqnfed_flwr.version import DISTRIBUTION, package_commit, package_version
 
 LIBRARIES = ("flwr", "torch", "numpy", "scipy")
-UNKNOWN = "not recorded"
+NOT_RECORDED = "not recorded"
 
 
 def environment() -> dict[str, Any]:
@@ -47,7 +47,7 @@ def _processor() -> str:
 def commits_of(comparison: Comparison) -> Counter[str]:
     """Commits of the final runs, with how many runs each made; one that was resumed names all it had, in order."""
     return Counter(
-        ", then ".join(commit or UNKNOWN for commit in record.noted.get("commits") or [None])
+        ", then ".join(commit or NOT_RECORDED for commit in record.noted.get("commits") or [None])
         for record in comparison.records
     )
 
@@ -55,7 +55,7 @@ def commits_of(comparison: Comparison) -> Counter[str]:
 def commits_text(comparison: Comparison) -> str:
     """The commits of the runs in words; empty if none of them is known."""
     found = commits_of(comparison)
-    return _listed(found) if found.keys() - {UNKNOWN} else ""
+    return _listed(found) if found.keys() - {NOT_RECORDED} else ""
 
 
 def seconds_of(comparison: Comparison) -> float:
@@ -69,7 +69,7 @@ def mixture_notes(comparison: Comparison) -> list[str]:
     found = {"commits": commits_of(comparison)}
     versions = [record.noted.get("versions") or {} for record in records]
     for name in dict.fromkeys(name for each in versions for name in each):
-        found[f"versions of {name}"] = Counter(str(each.get(name, UNKNOWN)) for each in versions)
+        found[f"versions of {name}"] = Counter(str(each.get(name, NOT_RECORDED)) for each in versions)
     found["data, by their fingerprint"] = Counter(x for record in records if (x := record.noted.get("fingerprint")))
     return [f"Runs of several {what}: {_listed(counts)}." for what, counts in found.items() if len(counts) > 1]
 

@@ -11,8 +11,8 @@ from typing import Any
 from dqnfed_flwr.compare.existing_results import JSON
 from dqnfed_flwr.compare.plan import RUNS, Job, Plan
 from dqnfed_flwr.compare.record import Record, Trial, read_record
-from dqnfed_flwr.compare.results import REFERENCE, Comparison, Row, compare_rows
-from dqnfed_flwr.compare.row_specs import RowSpec, shared, yaml_text
+from dqnfed_flwr.compare.results import REFERENCE, Comparison, Row
+from dqnfed_flwr.compare.row_specs import RowSpec, yaml_text
 from dqnfed_flwr.config import KNOWN, Settings
 from dqnfed_flwr.errors import ConfigError, DQNFedError
 from dqnfed_flwr.run_files import RUN
@@ -32,9 +32,7 @@ class Written:
 
 
 def read_comparison(directory: Path) -> Written:
-    """Read `comparison.json` and the runs that it names.
-
-    Runs are looked for below `directory`, so that it may have been moved.
+    """Read `comparison.json` and the runs that it names, below `directory`, which may have been moved.
 
     Raises
     ------
@@ -54,8 +52,7 @@ def read_comparison(directory: Path) -> Written:
             skipped=found.get("skipped", {}),
             note=found.get("note", ""),
         )
-        reference = _reference(found, rows)
-        return Written(compare_rows(plan, rows, reference, found["select"], found["last"]), found)
+        return Written(Comparison(plan, rows, _reference(found, rows), found["select"], found["last"]), found)
     except DAMAGED as error:
         raise ConfigError(f"{directory / JSON}: cannot be read as a comparison ({error})") from None
 
@@ -86,7 +83,7 @@ def read_runs(directory: Path, folders: Sequence[Path]) -> Written:
     versions, found = zip(*(_run(folder) for folder in folders), strict=True)
     settings = [record.job.settings for record in found]
     flat = [each.flat() for each in settings]
-    if unlike := [key for key in flat[0] if shared(key) and any(each[key] != flat[0][key] for each in flat)]:
+    if unlike := [key for key in flat[0] if _same_for_rows(key) and any(each[key] != flat[0][key] for each in flat)]:
         raise ConfigError(f"{directory}: its runs differ in {', '.join(unlike)}; give the folder of one run")
     names = _names(settings, folders)
     rows = [Row(replace(record.job.spec, title=name), {}, (record,)) for name, record in zip(names, found, strict=True)]
@@ -97,8 +94,13 @@ def read_runs(directory: Path, folders: Sequence[Path]) -> Written:
     note = "; ".join(f"{name}: {text}" for name, text in zip(names, own, strict=True) if text)
     specs, seed = tuple(row.spec for row in rows), settings[0].seed
     reference = next((spec for spec in specs if spec.method == REFERENCE), specs[0])
-    comparison = compare_rows(Plan(common, specs, (seed,), directory, seed, note=note), rows, reference, "mean", 1)
+    comparison = Comparison(Plan(common, specs, (seed,), directory, seed, note=note), rows, reference, "mean", 1)
     return Written(comparison, {"versions": versions[0]} if all(each == versions[0] for each in versions) else {})
+
+
+def _same_for_rows(key: str) -> bool:
+    """Whether rows can only be compared where this setting is the same."""
+    return KNOWN[key].about in ("data", "experiment")
 
 
 def _names(settings: Sequence[Settings], folders: Sequence[Path]) -> list[str]:
@@ -143,13 +145,7 @@ def _row(item: Mapping[str, Any], directory: Path, last: int) -> Row:
 
 
 def _noted(folder: Path) -> tuple[Settings, dict[str, str]]:
-    """What `run.json` says of a run: its settings, without those that this version has not, and the versions.
-
-    Raises
-    ------
-    ConfigError
-        If a value is none that this version knows.
-    """
+    """What `run.json` says of a run: its settings, without those that this version has not, and the versions."""
     found = json.loads((folder / RUN).read_text("utf-8"))
     known = Settings().flat()
     settings = Settings.from_mapping({key: value for key, value in found["settings"].items() if key in known})

@@ -26,23 +26,21 @@ ANEW = "remove that folder and make the run anew"
 
 @dataclass(frozen=True)
 class Record:
-    """A run of a comparison.
+    """A run of a comparison; one that failed has a `reason`, and no evaluations, events or notes.
 
     Attributes
     ----------
     job : Job
         What was to be run.
-    status : str
-        As in `run.json`, or `failed`.
-    reason : str
-        Why it failed; else empty.
+    status, reason : str
+        As in `run.json`, or `failed`; and why.
     evaluations : tuple[Accuracies, ...]
-        Test accuracy of every client, once for each of the last evaluations that count; empty if it failed.
+        Test accuracy of every client, once for each of the last evaluations that count.
     events : tuple[RoundEvent, ...]
-        One a round; empty if it failed. The last has the accuracies of the final model, where that round's was no
-        evaluation and early stopping did not choose another model.
+        One a round. The last has the accuracies of the final model, where that round's was no evaluation and early
+        stopping did not choose another model.
     noted : Mapping[str, Any]
-        All of its `run.json`; empty if it failed.
+        All of its `run.json`.
     """
 
     job: Job
@@ -110,17 +108,8 @@ class Record:
 class Trial:
     """A point of a row's grid, and how it came out.
 
-    Attributes
-    ----------
-    point : Point
-        Keys and values.
-    seed, rounds : int
-        Of its run.
-    figures : dict[str, float]
-        `mean` and `worst10` of the clients' validation accuracies, averaged over the evaluations that count; empty if
-        it failed.
-    reason : str
-        Why it failed; else empty.
+    `figures` are `mean` and `worst10` of the clients' validation accuracies, averaged over the evaluations that count;
+    a trial that failed has none, but a `reason`.
     """
 
     point: Point
@@ -131,17 +120,10 @@ class Trial:
 
 
 def read_record(job: Job, failure: str = "", last: int = 1) -> Record:
-    """Read what a run left; one whose files are damaged or contradict each other has failed.
+    """Read what a run left; one with a `failure`, or whose files are damaged or contradict each other, has failed.
 
-    Parameters
-    ----------
-    job : Job
-        Where to look.
-    failure : str
-        Why the run failed, if it did.
-    last : int
-        Evaluations that count; 1 takes that of the final model, as does early stopping, which keeps another model than
-        the last ones.
+    The `last` evaluations count. 1 takes that of the final model, as does early stopping, which keeps another model
+    than the last ones.
     """
     if failure:
         return Record(job, "failed", failure)
@@ -173,9 +155,8 @@ def trial_of(record: Record, last: int = 1) -> Trial:
     job = record.job
     reports = [fairness_report(validation) for validation in validations_of(record, last)]
     reason = record.reason or ("" if reports else "no client was evaluated on its validation part")
-    figures = {}
-    if reports and not record.reason:
-        figures = {key: sum(report[key] for report in reports) / len(reports) for key in ("mean", "worst10")}
+    keys = () if reason else ("mean", "worst10")
+    figures = {key: sum(report[key] for report in reports) / len(reports) for key in keys}
     return Trial(job.point, job.seed, job.settings.rounds, figures, reason)
 
 

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
 
-from dqnfed_flwr.compare.figures import Curve, Interval, Summary, curve, difference_of, over_seeds, shifts, summaries
+from dqnfed_flwr.compare.figures import Interval, Summary, difference_of, over_seeds, shifts, summaries
 from dqnfed_flwr.compare.plan import Plan
 from dqnfed_flwr.compare.record import Record, Select, Trial
 from dqnfed_flwr.compare.row_specs import Point, RowSpec
 from dqnfed_flwr.errors import ConfigError
-from dqnfed_flwr.telemetry.events import RoundEvent
 from dqnfed_flwr.types import Float64Array
 
 REFERENCE, BASELINE = "dqn-fed", "fedavg"
 PERSONAL = ("ditto",)
-"""Methods whose accuracies are those of a model of its own on every client; they are ranked against nobody."""
+"""Methods whose accuracies are those of a model of its own on every client; they are not ranked."""
 COMPARED = ("mean", "worst10")
 T = TypeVar("T")
 
@@ -30,16 +30,12 @@ class Row:
 
     Attributes
     ----------
-    spec : RowSpec
-        As it was asked for.
-    point : Point
-        What the grid chose; empty where nothing was searched.
+    spec, point : RowSpec, Point
+        What was asked for, and what its grid chose; the latter is empty where nothing was searched.
     records : tuple[Record, ...]
-        Its final runs, one a seed; empty if every trial failed.
+        Its final runs, one a seed; empty if every trial failed, with the reason in `failure`.
     trials : tuple[Trial, ...]
         Its grid.
-    failure : str
-        Why there is no final run.
     """
 
     spec: RowSpec
@@ -84,38 +80,46 @@ class Row:
         return not self.failure and trial.point == self.point
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Comparison:
-    """Rows and what follows from them.
+    """Rows in the order asked for, and what follows from them.
 
-    Attributes
-    ----------
-    plan : Plan
-        What was asked for.
-    rows : tuple[Row, ...]
-        In the order asked for.
-    reference : Row | None
-        What the others are compared with.
-    select : Select
-        By which validation figure the grids chose.
-    last : int
-        Evaluations of each run that count.
-    figures : tuple[dict[str, Summary], ...]
-        Of each row.
-    differences : tuple[dict[str, Interval], ...]
-        `mean` and `worst10` of each row less the reference's; empty for the reference and for failed rows.
-    shifts : tuple[tuple[Summary, Summary] | None, ...]
-        Of each row against FedAvg.
+    The others are compared with the row of `against`. Grids chose by the validation figure `select`; the `last`
+    evaluations of each run count.
     """
 
     plan: Plan
-    rows: tuple[Row, ...]
-    reference: Row | None
+    rows: Sequence[Row]
+    against: RowSpec | None
     select: Select
     last: int
-    figures: tuple[dict[str, Summary], ...]
-    differences: tuple[dict[str, Interval], ...]
-    shifts: tuple[tuple[Summary, Summary] | None, ...] = field(default=())
+
+    @cached_property
+    def reference(self) -> Row | None:
+        """What the others are compared with."""
+        return next((row for row in self.rows if row.spec == self.against), None)
+
+    @cached_property
+    def baseline(self) -> Row | None:
+        """FedAvg, by which clients suffer or perform well; of several rows the first without settings of its own."""
+        found = plainest([row.spec for row in self.rows], BASELINE)
+        return next((row for row in self.rows if row.spec is found), None)
+
+    @cached_property
+    def figures(self) -> list[dict[str, Summary]]:
+        """Of each row."""
+        return [summaries(row.records) for row in self.rows]
+
+    @cached_property
+    def differences(self) -> list[dict[str, Interval]]:
+        """`mean` and `worst10` of each row less the reference's; empty for the reference and for failed rows."""
+        return [_differences(row, self.reference) for row in self.rows]
+
+    @cached_property
+    def shifts(self) -> list[tuple[Summary, Summary] | None]:
+        """Of each row against the baseline; None for itself, and where they share no client."""
+        base = self.baseline
+        return [shifts(row.records, base.records) if base and row is not base else None for row in self.rows]
 
     @property
     def records(self) -> list[Record]:
@@ -130,28 +134,6 @@ class Comparison:
     def ranked(self, values: Sequence[float]) -> list[float]:
         """`values`, one a row, with NaN for those that cannot be ranked against the others."""
         return [math.nan if row.personal else value for row, value in zip(self.rows, values, strict=True)]
-
-
-def compare_rows(plan: Plan, rows: Sequence[Row], reference: RowSpec | None, select: Select, last: int) -> Comparison:
-    """Put figures and comparisons to the rows."""
-    anchor = next((row for row in rows if row.spec == reference), None)
-    baseline = baseline_of(rows)
-    return Comparison(
-        plan,
-        tuple(rows),
-        anchor,
-        select,
-        last,
-        tuple(summaries(row.records) for row in rows),
-        tuple(_differences(row, anchor) for row in rows),
-        tuple(shifts(row.records, baseline.records) if baseline and row is not baseline else None for row in rows),
-    )
-
-
-def curves_of(comparison: Comparison, places: Iterable[int], figure: Callable[[RoundEvent], float]) -> dict[int, Curve]:
-    """A figure over the rounds for the rows at `places`, by place; without those whose runs do not know it."""
-    found = {place: curve(comparison.rows[place].records, figure) for place in places}
-    return {place: each for place, each in found.items() if each is not None}
 
 
 def reference_of(plan: Plan, wanted: str | None) -> RowSpec | None:
@@ -171,12 +153,6 @@ def reference_of(plan: Plan, wanted: str | None) -> RowSpec | None:
     if wanted and not found:
         raise ConfigError(f"--reference: found {wanted!r}; allowed: {', '.join(e.given for e in plan.specs)}")
     return found
-
-
-def baseline_of(rows: Sequence[Row]) -> Row | None:
-    """The row that tells who suffers: FedAvg, of several the first without settings of its own; None without any."""
-    found = plainest([row.spec for row in rows], BASELINE)
-    return next((row for row in rows if row.spec is found), None)
 
 
 def plainest(specs: Sequence[RowSpec], method: str) -> RowSpec | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
-from types import MappingProxyType
 
 from dqnfed_flwr.config import GROUP_OF_METHOD, KNOWN, Scalar, Settings, is_retired, said_of
 from dqnfed_flwr.config.loading import parse_scalar
@@ -16,7 +15,6 @@ ALL = "all"
 FIRST = ("dqn-fed", "fedavg")
 """The first rows where all methods are compared; the others follow in the order of the registry."""
 Point = Mapping[str, Scalar]
-NOTHING: Point = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +23,12 @@ class RowSpec:
 
     Attributes
     ----------
-    method : str
-        Its name.
+    method, title : str
+        Its name, and its name in tables.
     own : Point
         Settings given with it.
     axes : Mapping[str, tuple[Scalar, ...]]
         Keys to search over, each with its values.
-    title : str
-        Its name in tables.
     """
 
     method: str
@@ -56,7 +52,7 @@ class RowSpec:
 
     def summary(self, point: Point) -> str:
         """Settings as a person reads them: without the group where it is that of the method."""
-        prefixes = tuple(f"{group}." for group in groups_of(RowSpec(self.method)))
+        prefixes = tuple(f"{group}." for group in groups_of(RowSpec(self.method), {}))
         return ", ".join(text.partition(".")[2] if text.startswith(prefixes) else text for text in pairs(point))
 
 
@@ -108,7 +104,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     return seeds
 
 
-def with_grids(specs: Sequence[RowSpec], grids: Sequence[str], base: Point = NOTHING) -> list[RowSpec]:
+def with_grids(specs: Sequence[RowSpec], grids: Sequence[str], base: Point) -> list[RowSpec]:
     """Give every row the axes of `KEY=V1,V2` that concern it where `base` is what all rows share.
 
     Raises
@@ -140,13 +136,13 @@ def with_grids(specs: Sequence[RowSpec], grids: Sequence[str], base: Point = NOT
     ]
 
 
-def concerns(key: str, spec: RowSpec, base: Point = NOTHING) -> bool:
+def concerns(key: str, spec: RowSpec, base: Point) -> bool:
     """Whether a key means something to a method that does not fix it already."""
     group, dot, _ = key.partition(".")
     return key not in spec.own and (not dot or group not in GROUP_OF_METHOD or group in groups_of(spec, base))
 
 
-def groups_of(spec: RowSpec, base: Point = NOTHING) -> tuple[str, ...]:
+def groups_of(spec: RowSpec, base: Point) -> tuple[str, ...]:
     """The groups of settings that a method reads; one with stages reads also those of the method it ends with."""
     profile = profile_of(spec.method)
     last = {**base, **spec.own}.get(f"{profile.key}.{profile.last}") if profile.last else None
@@ -161,11 +157,6 @@ def pairs(point: Point) -> list[str]:
 def yaml_text(value: Scalar) -> str:
     """A value as YAML has it."""
     return str(value).lower() if isinstance(value, bool) else f"{value}"
-
-
-def shared(key: str) -> bool:
-    """Whether rows can only be compared where this setting is the same; their folders, of course, differ."""
-    return KNOWN[key].about in ("data", "experiment")
 
 
 def check_overrides(keys: Iterable[str]) -> None:

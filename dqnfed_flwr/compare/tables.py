@@ -1,21 +1,17 @@
-"""The tables of a comparison: what stands in them and below them, and how they are shown or written as Markdown."""
+"""The tables of a comparison: what stands in them and below them, and the same as Markdown."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from textwrap import shorten
 
-from rich.console import Console
-from rich.table import Table as RichTable
-from rich.text import Text
-
-from dqnfed_flwr.compare.figures import UNKNOWN, Interval, ranks, value_of
+from dqnfed_flwr.compare.figures import UNKNOWN, Interval, Summary, ranks
 from dqnfed_flwr.compare.plan import LOG
 from dqnfed_flwr.compare.provenance import mixture_notes
 from dqnfed_flwr.compare.record import Record, Trial
-from dqnfed_flwr.compare.results import COMPARED, Comparison, Row, baseline_of
+from dqnfed_flwr.compare.results import COMPARED, Comparison, Row
 from dqnfed_flwr.compare.row_specs import pairs
 from dqnfed_flwr.guarantee.claims import CONTRADICTION
 from dqnfed_flwr.guarantee.overrule import OVERRULED
@@ -23,7 +19,6 @@ from dqnfed_flwr.guarantee.overrule import OVERRULED
 REASON = 40
 """Letters of a reason in a cell; the notes have all of it."""
 MARKS = {0: "{}", 1: "**{}**", 2: "_{}_"}
-STYLES = {0: "", 1: "bold green", 2: "underline"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,34 +41,44 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A figure in the main table; `higher` says which is better, None that neither is."""
+    """A figure: its heading, digits, whether higher is better (None: neither), and that of the row at a place."""
 
-    key: str
     heading: str
     digits: int
     higher: bool | None
-    scale: float = 1.0
+    figure: Callable[[Comparison, int], Summary]
+
+    def cells(self, comparison: Comparison) -> list[Cell]:
+        """Mean ± standard deviation over seeds, one a row, the best two marked."""
+        found = [self.figure(comparison, place) for place in range(len(comparison.rows))]
+        marks = ranks(comparison.ranked([each.mean for each in found]), higher=self.higher, digits=self.digits)
+        return [Cell(each.text(self.digits), mark) for each, mark in zip(found, marks, strict=True)]
+
+
+def figure_of(key: str, scale: float = 1.0) -> Callable[[Comparison, int], Summary]:
+    """What a `Column` shows of the figures of a run."""
+    return lambda comparison, place: comparison.figures[place].get(key, Summary()).times(scale)
 
 
 FAIRNESS = (
-    Column("mean", "mean", 2, True, 100),
-    Column("std", "σ", 2, False, 100),
-    Column("worst10", "worst 10 %", 2, True, 100),
-    Column("best10", "best 10 %", 2, True, 100),
-    Column("worst", "worst", 2, True, 100),
-    Column("angle_deg", "angle °", 2, False),
-    Column("kl_uniform", "KL", 5, False),
+    Column("mean", 2, True, figure_of("mean", 100)),
+    Column("σ", 2, False, figure_of("std", 100)),
+    Column("worst 10 %", 2, True, figure_of("worst10", 100)),
+    Column("best 10 %", 2, True, figure_of("best10", 100)),
+    Column("worst", 2, True, figure_of("worst", 100)),
+    Column("angle °", 2, False, figure_of("angle_deg")),
+    Column("KL", 5, False, figure_of("kl_uniform")),
 )
 COST = (
-    Column("rho_mean", "ρ mean", 3, True),
-    Column("rho_min", "ρ minimum", 3, True),
-    Column("unharmed_mean", "not harmed", 3, True),
-    Column("rounds", "rounds", 1, None),
-    Column("rounds_moved", "moved", 1, None),
-    Column("heard_mean", "heard", 1, None),
-    Column("overruled", "overruled", 1, None),
-    Column("exchanges_per_round", "exchanges a round", 2, False),
-    Column("seconds_per_round", "seconds a round", 3, False),
+    Column("ρ mean", 3, True, figure_of("rho_mean")),
+    Column("ρ minimum", 3, True, figure_of("rho_min")),
+    Column("not harmed", 3, True, figure_of("unharmed_mean")),
+    Column("rounds", 1, None, figure_of("rounds")),
+    Column("moved", 1, None, figure_of("rounds_moved")),
+    Column("heard", 1, None, figure_of("heard_mean")),
+    Column("overruled", 1, None, figure_of("overruled")),
+    Column("exchanges a round", 2, False, figure_of("exchanges_per_round")),
+    Column("seconds a round", 3, False, figure_of("seconds_per_round")),
 )
 
 
@@ -87,19 +92,12 @@ def tables(comparison: Comparison) -> list[Table]:
 
 def _figures_table(comparison: Comparison, title: str, columns: Sequence[Column], notes: tuple[str, ...]) -> Table:
     """A row a method, mean ± standard deviation over seeds, the best two of each column marked."""
-    shown = [_cells(comparison, column) for column in columns]
+    shown = [column.cells(comparison) for column in columns]
     rows = tuple(
         (Cell(row.label), Cell(_runs(row, len(comparison.plan.seeds))), *cells)
         for row, cells in zip(comparison.rows, zip(*shown, strict=True), strict=True)
     )
     return Table(title, ("method", "runs", *(column.heading for column in columns)), rows, notes)
-
-
-def _cells(comparison: Comparison, column: Column) -> list[Cell]:
-    found = [value_of(figures, column.key) for figures in comparison.figures]
-    values = comparison.ranked([column.scale * summary.mean for summary in found])
-    marks = ranks(values, higher=column.higher, digits=column.digits)
-    return [Cell(summary.text(column.digits, column.scale), mark) for summary, mark in zip(found, marks, strict=True)]
 
 
 def _runs(row: Row, wanted: int) -> str:
@@ -136,10 +134,9 @@ def shift_table(comparison: Comparison) -> Table | None:
     """What became of the clients that FedAvg served badly and well."""
     if not any(comparison.shifts):
         return None
-    baseline = baseline_of(comparison.rows)
-    name = baseline.label if baseline else ""
+    name = comparison.baseline.label if comparison.baseline else ""
     rows = tuple(
-        (Cell(row.label), *(Cell(summary.text(1, 100)) for summary in shift))
+        (Cell(row.label), *(Cell(summary.times(100).text(1)) for summary in shift))
         for row, shift in zip(comparison.rows, comparison.shifts, strict=True)
         if shift
     )
@@ -291,26 +288,3 @@ def _line(cells: Sequence[str]) -> str:
 
 def _escaped(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ").replace("_", "\\_").replace("*", "\\*")
-
-
-def print_tables(console: Console, found: Sequence[Table]) -> None:
-    """Tables on a terminal, narrowed to it; in a pipe as wide as they are."""
-    for table in found:
-        shown = _rich(table)
-        width = console.measure(shown, options=console.options.update(max_width=10_000)).maximum
-        if not console.is_terminal:
-            Console(file=console.file, width=max(width, len(table.title))).print(shown)
-        else:
-            console.print(shown if width <= console.width else _rich(table, between="\n± "))
-        for note in table.notes:
-            console.print(Text(note), soft_wrap=not console.is_terminal)
-        console.print()
-
-
-def _rich(table: Table, between: str = " ± ") -> RichTable:
-    shown = RichTable(title=Text(table.title), title_justify="left")
-    for place, heading in enumerate(table.headings):
-        shown.add_column(heading, justify="right" if place else "left", min_width=0 if place else 14)
-    for row in table.rows:
-        shown.add_row(*(Text(cell.text.replace(" ± ", between), style=STYLES[cell.rank]) for cell in row))
-    return shown

@@ -43,23 +43,9 @@ class Watcher(Protocol):
 
 
 def carry_out(jobs: Sequence[Job], workers: int, engine: Engine, watcher: Watcher) -> dict[Path, str]:
-    """Carry out runs in at most `workers` processes.
+    """Carry out runs, in their order, in at most `workers` >= 1 processes; one with a checkpoint goes on from there.
 
-    Parameters
-    ----------
-    jobs : Sequence[Job]
-        In the order in which they begin. One with a checkpoint goes on from there.
-    workers : int
-        Processes, at least 1.
-    engine : Engine
-        Of every run.
-    watcher : Watcher
-        Is called at each begin, round and end.
-
-    Returns
-    -------
-    dict[Path, str]
-        Of the failed runs: folder and reason. A run that fails, or takes its process with it, stops no other.
+    Returns folder and reason of the failed ones. A run that fails, or takes its process with it, stops no other.
     """
     waiting, failures = list(jobs), dict[Path, str]()
     pool: dict[Connection, _Worker] = {}
@@ -193,11 +179,14 @@ def brief(reason: str) -> str:
 
 
 def _run(folder: Path, flat: Mapping[str, Scalar], engine: Engine, line: Connection) -> None:
+    from flwr.common.logger import update_console_handler
+
     from dqnfed_flwr.client.app import forget_clients
     from dqnfed_flwr.engine.run import run
     from dqnfed_flwr.engine.run_folder import TAKEOVER_SECONDS, directory_lock
 
     logging.getLogger("flwr").setLevel(logging.WARNING)
+    update_console_handler(colored=False)  # its messages go to a file
     with directory_lock(folder, TAKEOVER_SECONDS):  # the worker of a comparison that was killed ends with its round
         settings = Settings.from_mapping({**flat, "resume": (folder / CHECKPOINT).exists()})
     try:
@@ -213,18 +202,18 @@ class _Reporter:
         self._line = line
 
     def on_start(self, rounds: int, done: list[RoundEvent]) -> None:
-        """Tell where a resumed run goes on, after the last accuracies that are known."""
+        """Send where a resumed run goes on, after the last accuracies that are known."""
         del rounds
         known = [event for event in done if event.accuracy][-1:]
         for event in [*known, *(event for event in done[-1:] if not event.accuracy)]:
             self._line.send(event)
 
     def on_round(self, event: RoundEvent) -> None:
-        """Tell of a round."""
+        """Send the event."""
         self._line.send(event)
 
     def on_end(self) -> None:
-        """Say nothing: the worker tells of the end."""
+        """Do nothing: the worker sends the end."""
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dqnfed_flwr.errors import RunError
+from dqnfed_flwr.report.table import print_fitting
 
 if TYPE_CHECKING:
     from dqnfed_flwr.data.clients import ClientSummary
@@ -25,7 +26,6 @@ LONGEST = 40
 """Clients on the screen."""
 LARGEST = "largest classes"
 _NAMED = 3
-_UNLIMITED = 10_000
 _MORE = {
     "dirichlet": "raise split.alpha",
     "shards": "raise split.shards",
@@ -40,13 +40,8 @@ def print_classes(console: Console, clients: Sequence[ClientSummary], title: str
     Classes have a column each where there are few of them and the terminal is wide enough; in a pipe the table is as
     wide as it is.
     """
-    table = class_table(clients, title, by_class=len(clients[0].train) <= WIDEST)
-    width = console.measure(table, options=console.options.update(max_width=_UNLIMITED)).maximum
-    if not console.is_terminal:
-        console = Console(file=console.file, width=max(width, len(title)))
-    elif width > console.width:
-        table = class_table(clients, title, by_class=False)
-    console.print(table)
+    wide = class_table(clients, title, by_class=len(clients[0].train) <= WIDEST)
+    print_fitting(console, wide, class_table(clients, title, by_class=False))
 
 
 def class_table(clients: Sequence[ClientSummary], title: str, *, by_class: bool) -> Table:

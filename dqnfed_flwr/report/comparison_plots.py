@@ -1,4 +1,4 @@
-"""Charts of a comparison, each drawn by one function: for the PNG files beside its tables and for the page of a report.
+"""Charts of a comparison, each drawn by one function: for the PNG files next to its tables and for a report's page.
 
 A few rows stand out in colour, the others are thin and grey, and all are named. Sizes are in points.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +17,24 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
-from dqnfed_flwr.compare.figures import Curve, Summary, corner, mean_accuracy
-from dqnfed_flwr.compare.results import Comparison, curves_of
-from dqnfed_flwr.report.drawing import INK, PARTS, POINT, SOFT, STYLE, bin_edges, mark, padded, save, shortened, ticks
+from dqnfed_flwr.compare.figures import Summary, mean_accuracy
+from dqnfed_flwr.compare.record import Record
+from dqnfed_flwr.compare.results import Comparison
+from dqnfed_flwr.report.drawing import (
+    INK,
+    POINT,
+    SOFT,
+    STYLE,
+    bin_edges,
+    mark,
+    padded,
+    running_mean,
+    save,
+    shortened,
+    ticks,
+)
 from dqnfed_flwr.report.labels import LABEL_GAP, LETTERS, End, Look, back_to_front, bright_names, look_of, name_ends
+from dqnfed_flwr.telemetry.events import RoundEvent
 from dqnfed_flwr.types import Float64Array
 
 CHART = {**STYLE, "font.size": 12}
@@ -27,6 +42,8 @@ POINTS = 240
 """Points of a line at most; more are averaged."""
 FAR = 2.0
 """A run that takes so many times longer than half of the others makes the axis logarithmic."""
+OUTLYING, MANY = 3.0, 8
+"""Of so many points, those farther below the lower quartile than so many interquartile ranges stand at the edge."""
 WIDTH, HEIGHT = 560.0, 340.0
 LEFT, RIGHT, TOP, BOTTOM = 52.0, 178.0, 14.0, 42.0
 """Room around the axes of a chart; the names of the rows stand on the right."""
@@ -34,6 +51,22 @@ TITLE = 24.0
 """Room above for the title of a picture; a page has headings."""
 SMALL_WIDTH, SMALL_HEIGHT, MOST_COLUMNS = 220.0, 136.0, 6
 """A histogram, and how many stand side by side in a picture."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A figure of all seeds of a row over the rounds that know it: arrays [T], means over seeds.
+
+    Megabytes and seconds count from the beginning; `std`, the deviation over seeds, is 0 with one seed.
+    """
+
+    rounds: Float64Array
+    megabytes: Float64Array
+    seconds: Float64Array
+    mean: Float64Array
+    std: Float64Array
+
+
 AGAINST: dict[str, tuple[str, Callable[[Curve], Float64Array]]] = {
     "traffic": ("traffic, both ways, MB", lambda curve: curve.megabytes),
     "seconds": ("seconds since the beginning", lambda curve: curve.seconds),
@@ -54,7 +87,7 @@ def plot_comparison(comparison: Comparison, directory: Path) -> list[Path]:
     look = look_of(comparison, bright_names([comparison]))
     if not look:
         return []
-    over = f"Clients whose training loss did not rise{_window(comparison, look)}"
+    over = "Clients whose training loss did not rise"
     bars = "Fairness against accuracy (bars: standard deviation over seeds)"
     figures = {
         "accuracy.png": _three_accuracies(comparison, look),
@@ -76,11 +109,15 @@ def accuracy_chart(comparison: Comparison, look: Look, against: str) -> Figure:
 @rc_context(CHART)
 def rho_chart(comparison: Comparison, look: Look, title: str = "") -> Figure:
     """rho_t over the rounds, as a running mean."""
-    figure, axes = _one_panel(len(look), title)
-    curves = curves_of(comparison, look, lambda event: event.improved_ratio)
-    smooth = {place: curve.smoothed(PARTS) for place, curve in curves.items()}
+    curves, longest = curves_of(comparison, look, lambda event: event.improved_ratio), 1
+    for place, curve in curves.items():
+        (mean, window), (std, _) = running_mean(curve.mean), running_mean(curve.std)
+        start, longest = window - 1, max(longest, window)
+        curves[place] = Curve(curve.rounds[start:], curve.megabytes[start:], curve.seconds[start:], mean, std)
+    over = f", running mean over {longest} rounds" if title and longest > 1 else ""
+    figure, axes = _one_panel(len(look), title + over)
     axes.set(ylabel="ρ", ylim=(0, 1))
-    name_ends(axes, _draw_curves(axes, smooth, look, AGAINST["rounds"], band_limit=0.0))
+    name_ends(axes, _draw_curves(axes, curves, look, AGAINST["rounds"], band_limit=0.0))
     return figure
 
 
@@ -93,8 +130,8 @@ def fairness_chart(comparison: Comparison, look: Look, title: str = "") -> Figur
     figure, axes = _one_panel(len(look), title)
     look = comparison.comparable(look)
     figures = comparison.figures
-    found = {place: (_percent(figures[place]["mean"]), _percent(figures[place]["worst10"])) for place in look}
-    floors = [corner([pairs[axis][0] for pairs in found.values()]) for axis in (0, 1)]
+    found = {place: (figures[place]["mean"].times(100), figures[place]["worst10"].times(100)) for place in look}
+    floors = [_corner([pairs[axis][0] for pairs in found.values()]) for axis in (0, 1)]
     inside = [pairs for pairs in found.values() if all(pairs[axis][0] >= floors[axis] for axis in (0, 1))]
     edges = [padded([edge for pairs in inside for edge in _reach(pairs[axis])]) for axis in (0, 1)]
     axes.set(xlim=edges[0], ylim=edges[1], xlabel="mean over clients, %", ylabel="worst 10 % of clients, %")
@@ -122,6 +159,40 @@ def client_chart(comparison: Comparison, look: Look, place: int) -> Figure:
     figure = Figure(figsize=(SMALL_WIDTH / POINT, SMALL_HEIGHT / POINT))
     _draw_clients(_client_axes(figure, 0, SMALL_HEIGHT), comparison, look, place)
     return figure
+
+
+def curve_of(records: Sequence[Record], figure: Callable[[RoundEvent], float]) -> Curve | None:
+    """A figure over the rounds, from the first round in which all seeds know it.
+
+    Where seeds know it in different rounds, the latest known value stands; a run that ended early keeps its last one.
+    None if no run knows it.
+    """
+    known = [found for record in records if record.good and (found := _known(record.events, figure)).size]
+    if not known:
+        return None
+    rounds = np.unique(np.concatenate([found[0] for found in known]))
+    rounds = rounds[rounds >= max(found[0, 0] for found in known)]
+    latest = np.stack([found[:, np.searchsorted(found[0], rounds, side="right") - 1] for found in known])
+    mean = latest.mean(axis=0)
+    std = latest[:, 3].std(axis=0, ddof=1) if len(known) > 1 else np.zeros_like(rounds)
+    return Curve(rounds, mean[1], mean[2], mean[3], std)
+
+
+def curves_of(comparison: Comparison, look: Look, figure: Callable[[RoundEvent], float]) -> dict[int, Curve]:
+    """A figure over the rounds for the rows of `look`, by place; without those whose runs do not know it."""
+    found = {place: curve_of(comparison.rows[place].records, figure) for place in look}
+    return {place: curve for place, curve in found.items() if curve is not None}
+
+
+def _known(events: Sequence[RoundEvent], figure: Callable[[RoundEvent], float]) -> Float64Array:
+    """Round, megabytes so far, seconds so far and figure [4, T] of the rounds that know it."""
+    traffic = np.cumsum([event.bytes_up + event.bytes_down for event in events]) / 1e6
+    seconds = np.cumsum([event.seconds.get("total", 0.0) for event in events])
+    rows = np.array(
+        [(event.round, *place, figure(event)) for event, *place in zip(events, traffic, seconds, strict=True)],
+        dtype=np.float64,
+    ).reshape(-1, 4)
+    return rows[~np.isnan(rows[:, 3])].T
 
 
 def _three_accuracies(comparison: Comparison, look: Look) -> Figure:
@@ -155,12 +226,6 @@ def _all_clients(comparison: Comparison, look: Look) -> Figure:
     figure.supxlabel("accuracy, %", y=4 / height, va="bottom", color=SOFT)
     figure.supylabel("share of clients, %", x=4 / width, ha="left", color=SOFT)
     return figure
-
-
-def _window(comparison: Comparison, look: Look) -> str:
-    curves = curves_of(comparison, look, lambda event: event.improved_ratio).values()
-    window = max((curve.window(PARTS) for curve in curves), default=1)
-    return f", running mean over {window} rounds" if window > 1 else ""
 
 
 def _draw_accuracy(axes: Axes, comparison: Comparison, look: Look, against: str) -> list[End]:
@@ -240,13 +305,18 @@ def _draw_clients(axes: Axes, comparison: Comparison, look: Look, place: int) ->
     axes.set_title(shortened(style.name, 31), loc="left", fontsize=12, fontweight=bold, color=colour)
 
 
-def _percent(summary: Summary) -> tuple[float, float]:
-    return 100 * summary.mean, 0.0 if math.isnan(summary.std) else 100 * summary.std
+def _corner(values: Sequence[float]) -> float:
+    """Below it a point of a picture would squeeze all others into a corner; minus infinity where they are few."""
+    if len(values) < MANY:
+        return -math.inf
+    low, high = np.quantile(values, [0.25, 0.75])
+    return float(low - OUTLYING * max(high - low, 1.0))
 
 
-def _reach(figure: tuple[float, float]) -> tuple[float, float]:
+def _reach(figure: Summary) -> tuple[float, float]:
     """Both ends of the bar of a mean and its deviation."""
-    return figure[0] - figure[1], figure[0] + figure[1]
+    spread = 0.0 if math.isnan(figure.std) else figure.std
+    return figure.mean - spread, figure.mean + spread
 
 
 def _thinned(values: Float64Array) -> Float64Array:

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +43,8 @@ class Section:
         Its name, which no other section of the document has, and what it is.
     label : str
         How it differs from what it stands for; `AS_IN_MANIFEST`, or empty where it stands for nothing.
-    comparison : Comparison
-        Its rows.
-    tables : list[Table]
-        The main one first.
-    claims : dict[str, list[Finding]]
-        By claim, against each rival.
+    comparison, tables : Comparison, list[Table]
+        Its rows, and what is shown of them, the main table first.
     about : Mapping[str, Any]
         Command, seconds, versions, machine, commit.
     """
@@ -57,22 +54,19 @@ class Section:
     label: str
     comparison: Comparison
     tables: list[Table]
-    claims: dict[str, list[Finding]]
     about: Mapping[str, Any]
+
+    @cached_property
+    def claims(self) -> dict[str, list[Finding]]:
+        """By claim, against each rival."""
+        return findings(self.comparison)
 
 
 @dataclass(frozen=True)
 class Chapter:
-    """What belongs to one manifest, or to none.
+    """What belongs to one manifest, or to none: a section a comparison.
 
-    Attributes
-    ----------
-    title, source : str
-        What it is about.
-    sections : list[Section]
-        One a comparison.
-    open, chosen, absent : list[str]
-        What the paper leaves open, what was chosen, and which parts have no results.
+    `open` is what the paper leaves open, `chosen` what was chosen, `absent` the parts that have no results.
     """
 
     title: str
@@ -95,15 +89,7 @@ class Chapter:
 
 @dataclass(frozen=True)
 class Document:
-    """A report's contents.
-
-    Attributes
-    ----------
-    title : str
-        What it is about; that of the chapter where there is one.
-    chapters : list[Chapter]
-        One a manifest.
-    """
+    """A report's contents: a chapter a manifest. Its title is that of the chapter where there is one."""
 
     title: str
     chapters: list[Chapter]
@@ -120,14 +106,16 @@ def read_document(directory: Path) -> Document:
     if (directory / REPRODUCTION).exists():
         return _reproduction(directory)
     if (directory / JSON).exists():
-        section = _section("comparison", _named(directory), None, read_comparison(directory))
-        return Document(section.title, [Chapter(section.title, "", [section])])
-    if folders := run_folders(directory):
-        section = _section("run", _named(directory), None, read_runs(directory, folders))
-        return Document(section.title, [Chapter(section.title, "", [section])])
-    raise ConfigError(
-        f"{directory}: no {REPRODUCTION}, {JSON} or {RUN}; give the folder that dqnfed reproduce, compare or run wrote"
-    )
+        key, written = "comparison", read_comparison(directory)
+    elif folders := run_folders(directory):
+        key, written = "run", read_runs(directory, folders)
+    else:
+        raise ConfigError(
+            f"{directory}: no {REPRODUCTION}, {JSON} or {RUN}; "
+            "give the folder that dqnfed reproduce, compare or run wrote"
+        )
+    title = f"{directory.name}: test accuracy of the clients"
+    return Document(title, [Chapter(title, "", [_section(key, title, None, written)])])
 
 
 def about(section: Section) -> list[tuple[str, str]]:
@@ -205,16 +193,7 @@ def _section(key: str, title: str, part: Part | None, written: Written) -> Secti
         shown[0] = paper_table(part, comparison)
     shown += [table for table in (shift_table(comparison), grid_table(comparison)) if table]
     label = comparison.plan.note or (AS_IN_MANIFEST if part else "")
-    return Section(key, title, label, comparison, shown, findings(comparison), written.about)
-
-
-def _named(directory: Path) -> str:
-    return f"{directory.name}: test accuracy of the clients"
-
-
-def is_report(text: str) -> bool:
-    """Whether a Markdown file is one of these reports, and not of somebody's own."""
-    return re.search(f"^#+ {HOW}$", text, re.MULTILINE) is not None
+    return Section(key, title, label, comparison, shown, written.about)
 
 
 def report_markdown(document: Document) -> str:
@@ -259,8 +238,8 @@ def _claim_tables(section: Section) -> list[Table]:
         for place, rival in enumerate(rivals)
     )
     lowest, verdict = near_one(reference)
-    told = "" if math.isnan(lowest) else f" (lowest seed {lowest:.4f})"
-    near = f"ρ of {reference.label} near 1: {verdict.value}{told}."
+    seed = "" if math.isnan(lowest) else f" (lowest seed {lowest:.4f})"
+    near = f"ρ of {reference.label} near 1: {verdict.value}{seed}."
     headings = ("rival", *(f"{claim.text} ({claim.unit})" for claim in CLAIMS))
     notes = (near, *claim_notes(reference, units=False))
     return [Table(f"Does it hold? {reference.label} against each rival", headings, rows, notes)]

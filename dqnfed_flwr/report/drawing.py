@@ -32,7 +32,7 @@ THEME = {
     "c4": ("#3f9fd8", "#a9dcff"),
     "c5": ("#cf8a00", "#ffcb4d"),
 }
-"""Colours by name, on a light and on a dark page. c0 to c5 follow Okabe and Ito: colour blindness tells them apart."""
+"""Colours by name, on a light and on a dark page. c0 to c5 follow Okabe and Ito, for the colour-blind."""
 INK, SOFT, RULE, GRID, MUTE, *COLOURS = (light for light, _ in THEME.values())
 STYLE: dict[Any, Any] = {
     "axes.spines.top": False,
@@ -103,14 +103,9 @@ def save(figure: Figure, path: Path) -> Path:
 def inline_svg(figure: Figure, key: str, label: str) -> str:
     """A chart as an element of a page whose theme decides its colours and its font.
 
-    Parameters
-    ----------
-    figure : Figure
-        The chart; shapes that `mark` gave to a row become `<g data-k=ROW>` with their tip as title.
-    key : str
-        No other chart of the page has it, so that ids are unique. The same key and chart give the same text.
-    label : str
-        What the chart shows, for those who cannot see it.
+    Shapes that `mark` gave to a row become `<g data-k=ROW>` with their tip as title. No other chart of the page has the
+    `key`, so that ids are unique; the same key and chart give the same text. `label` says what the chart shows, for
+    those who cannot see it.
     """
     for artist in figure.findobj():
         artist.set_clip_on(False)  # nothing is drawn outside, and a page need not name clip paths
@@ -159,7 +154,7 @@ def running_mean(values: Float64Array) -> tuple[Float64Array, int]:
 
 
 def shortened(name: str, letters: int) -> str:
-    """A name of at most so many letters: its beginning and its end, which often tells rows apart."""
+    """A name of at most so many letters: its beginning and its end, in which rows often differ."""
     half = letters // 2
     return name if len(name) <= letters else f"{name[: letters - half - 1]}…{name[-half:]}"
 

@@ -12,13 +12,13 @@ from matplotlib.axes import Axes
 from matplotlib.transforms import Affine2D
 from scipy.optimize import isotonic_regression
 
-from dqnfed_flwr.compare.results import BASELINE, Comparison, Row
+from dqnfed_flwr.compare.results import BASELINE, Comparison
 from dqnfed_flwr.report.drawing import COLOURS, INK, MUTE, POINT, SOFT, mark, shortened
 
 Drawn = TypeVar("Drawn")
 GREY = -1
 DASHES: tuple[Any, ...] = ("-", (0, (4, 2)), "-", (0, (1, 1.5)), (0, (5, 1.5, 1, 1.5)), (0, (2.5, 2)))
-"""One a colour, so that rows can be told apart without it."""
+"""One a colour, so that rows differ without it."""
 LABEL_GAP, LETTERS = 15.0, 20
 """Points between two names, and how long a name is at most."""
 
@@ -59,13 +59,8 @@ End = tuple[Style, float, float]
 """A row, and the place in data to which its name belongs."""
 
 
-def name_of(row: Row) -> str:
-    """What a row is known by from comparison to comparison: its title, without what a grid chose."""
-    return row.spec.title
-
-
 def bright_names(comparisons: Sequence[Comparison]) -> list[str]:
-    """Names of the rows that stand out, in the order of their colours.
+    """Titles of the rows that stand out, in the order of their colours; what a grid chose is not in a title.
 
     These are the reference, FedAvg, and those whose worst 10 % are best, on average over the comparisons by rank.
     """
@@ -74,19 +69,20 @@ def bright_names(comparisons: Sequence[Comparison]) -> list[str]:
     for comparison in comparisons:
         good = comparison.comparable({place: figures for place, figures in enumerate(comparison.figures) if figures})
         for rank, place in enumerate(sorted(good, key=lambda place: -comparison.figures[place]["worst10"].mean)):
-            places.setdefault(name_of(comparison.rows[place]), []).append(rank)
+            places.setdefault(comparison.rows[place].spec.title, []).append(rank)
         if comparison.reference:
-            first[name_of(comparison.reference)] = None
+            first[comparison.reference.spec.title] = None
     for comparison in comparisons:
-        first |= {name_of(row): None for row in comparison.rows if row.spec.method == BASELINE}
+        first |= {row.spec.title: None for row in comparison.rows if row.spec.method == BASELINE}
     ordered = sorted(places, key=lambda name: sum(places[name]) / len(places[name]))
     return list(dict.fromkeys([*(name for name in first if name in places), *ordered]))[: len(COLOURS)]
 
 
 def look_of(comparison: Comparison, bright: Sequence[str]) -> Look:
     """Styles of the rows that have a finished run."""
+    numbers = {title: number for number, title in enumerate(bright)}
     return {
-        place: Style(place, bright.index(name_of(row)) if name_of(row) in bright else GREY, row.label, name_of(row))
+        place: Style(place, numbers.get(row.spec.title, GREY), row.label, row.spec.title)
         for place, row in enumerate(comparison.rows)
         if row.good
     }
@@ -107,15 +103,15 @@ def name_ends(axes: Axes, ends: Sequence[End], names: Mapping[int, str] | None =
     (_, low), (right, high) = points.inverted().transform(axes.get_window_extent().get_points())
     at = [points.inverted().transform(axes.transData.transform(end[1:])) for end in ends]
     places = spread([y for _, y in at], LABEL_GAP, low + 2, high - 2)
-    for (style, *_), (x, y), beside in zip(ends, at, places, strict=True):
+    for (style, *_), (x, y), height in zip(ends, at, places, strict=True):
         line: dict[str, Any] = {"color": style.colour, "transform": points, "clip_on": False}
         name = (names or {}).get(style.key) or shortened(style.short, LETTERS)
         weight = "bold" if style.number == 0 else "normal"
         ink = INK if style.bright else SOFT
         shapes = [
-            *axes.plot([x, right + 8], [y, beside], lw=0.7, alpha=0.7, **line),
-            *axes.plot([right + 8, right + 20], [beside] * 2, lw=2, ls=style.dashes, **line),
-            axes.text(right + 24, beside, name, transform=points, va="center_baseline", color=ink, fontweight=weight),
+            *axes.plot([x, right + 8], [y, height], lw=0.7, alpha=0.7, **line),
+            *axes.plot([right + 8, right + 20], [height] * 2, lw=2, ls=style.dashes, **line),
+            axes.text(right + 24, height, name, transform=points, va="center_baseline", color=ink, fontweight=weight),
         ]
         mark(shapes, style.key, style.kind, style.name)
 

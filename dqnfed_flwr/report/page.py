@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,16 +13,16 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from dqnfed_flwr.compare.claims import CLAIMS, NEAR_ONE, Finding, Verdict, near_one
-from dqnfed_flwr.compare.figures import summarise
+from dqnfed_flwr.compare.figures import Summary, summarise
 from dqnfed_flwr.errors import ConfigError, RunError
 from dqnfed_flwr.report.comparison_plots import AGAINST, accuracy_chart, client_chart, fairness_chart, rho_chart
 from dqnfed_flwr.report.document import (
+    HOW,
     TONES,
     Document,
     Section,
     about,
     claim_notes,
-    is_report,
     read_document,
     report_markdown,
 )
@@ -40,12 +41,12 @@ def write_report(directory: Path, output: Path | None) -> list[Path]:
     directory : Path
         Of a reproduction, a comparison, a single run, or runs in folders of their own, such as those of the demo.
     output : Path | None
-        The page, the Markdown beside it; None for the folder itself.
+        The page, the Markdown next to it; None for the folder itself.
 
     Raises
     ------
     ConfigError
-        If there is nothing to report on, `output` is a folder or would be both files, or the Markdown beside it would
+        If there is nothing to report on, `output` is a folder or would be both files, or the Markdown would
         replace a file that is no report.
     RunError
         If a file cannot be written.
@@ -72,14 +73,16 @@ def _check(page: Path) -> None:
             f"--output: found {page}, which is where the Markdown goes; name the page, such as "
             f"{page.with_suffix('.html')}: the Markdown is written beside it"
         )
-    beside = page.with_suffix(MARKDOWN)
-    if beside.exists() and not _ours(beside):
-        raise ConfigError(f"--output: the Markdown of {page} would replace {beside}, which is no report; name another")
+    markdown = page.with_suffix(MARKDOWN)
+    if markdown.exists() and not _is_report(markdown):
+        raise ConfigError(
+            f"--output: the Markdown of {page} would replace {markdown}, which is no report; name another"
+        )
 
 
-def _ours(path: Path) -> bool:
+def _is_report(markdown: Path) -> bool:
     try:
-        return is_report(path.read_text("utf-8"))
+        return re.search(f"^#+ {HOW}$", markdown.read_text("utf-8"), re.MULTILINE) is not None
     except (OSError, ValueError):
         return False
 
@@ -145,7 +148,7 @@ def tiles(section: Section) -> list[tuple[str, str, str]]:
         return []
     figures = section.comparison.figures[section.comparison.rows.index(reference)]
     shown = [
-        (*_plus_minus(100 * figures[key].mean, 100 * figures[key].std, 1), f"{name}, {reference.label}")
+        (*_plus_minus(figures[key].times(100), 1), f"{name}, {reference.label}")
         for key, name in (
             ("mean", "mean accuracy, %"),
             ("std", "σ over clients"),
@@ -153,10 +156,10 @@ def tiles(section: Section) -> list[tuple[str, str, str]]:
         )
     ]
     shown += [
-        (*_plus_minus(figures["rho_mean"].mean, math.nan, 3), "ρ: clients whose loss did not rise"),
-        (*_plus_minus(figures["unharmed_mean"].mean, math.nan, 3), "clients that were not harmed"),
+        (Summary(figures["rho_mean"].mean).text(3), "", "ρ: clients whose loss did not rise"),
+        (Summary(figures["unharmed_mean"].mean).text(3), "", "clients that were not harmed"),
     ]
-    moved, rounds = (_plus_minus(figures[key].mean, math.nan, 1)[0] for key in ("rounds_moved", "rounds"))
+    moved, rounds = (Summary(figures[key].mean).text(1) for key in ("rounds_moved", "rounds"))
     shown.append((moved, f" of {rounds}", "rounds moved the model, mean over seeds"))
     found = [finding for each in section.claims.values() for finding in each if finding.bounded]
     if found:
@@ -173,7 +176,7 @@ def clock(section: Section, look: Look) -> list[tuple[Style, str, str, str]]:
     seconds = {place: summarise([record.figures["seconds"] for record in rows[place].good]) for place in look}
     longest = max((summary.mean for summary in seconds.values()), default=0.0) or 1.0
     return [
-        (look[place], f"{100 * summary.mean / longest:.1f}", *_plus_minus(summary.mean, summary.std, 1))
+        (look[place], f"{100 * summary.mean / longest:.1f}", *_plus_minus(summary, 1))
         for place, summary in seconds.items()
     ]
 
@@ -207,8 +210,7 @@ def _reach(found: Sequence[Finding]) -> float:
     return min(max(known), 3 * float(np.median(known))) if known else 1.0
 
 
-def _plus_minus(value: float, spread: float, digits: int) -> tuple[str, str]:
-    """A figure and its deviation; a dash for what is not known, nothing for a deviation that is not."""
-    if math.isnan(value):
-        return "–", ""
-    return f"{value:.{digits}f}", "" if math.isnan(spread) else f" ± {spread:.{digits}f}"
+def _plus_minus(figure: Summary, digits: int) -> tuple[str, str]:
+    """A figure and, with its sign, the deviation, which may be empty."""
+    mean, sign, spread = figure.text(digits).partition(" ± ")
+    return mean, sign + spread

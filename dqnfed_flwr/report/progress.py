@@ -1,15 +1,20 @@
-"""Progress of a run: a live bar on a terminal, plain lines in a pipe. Both only listen."""
+"""Progress of a run and of a comparison: live bars on a terminal, plain lines in a pipe. They only listen."""
 
 from __future__ import annotations
 
 import math
 import time
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from dqnfed_flwr.telemetry.events import Listener, RoundEvent
+
+if TYPE_CHECKING:
+    from dqnfed_flwr.compare.plan import Job
 
 SECONDS_BETWEEN_LINES = 0.5
 
@@ -20,7 +25,7 @@ def progress_listener(console: Console, label: str = "") -> Listener:
 
 
 @dataclass
-class Standing:
+class LatestFigures:
     """Latest known figures: an event carries accuracies only where the clients were evaluated."""
 
     round: int = 0
@@ -48,62 +53,57 @@ class Standing:
         self.settled += 1
 
     def __str__(self) -> str:
-        """All figures in a line."""
-        return f"{self.accuracies}  {self.conduct}" if self.round else self.accuracies
+        """All figures in a line: after the first round also what the last one did to the clients, and counts."""
+        return self.text("  ")
 
-    @property
-    def accuracies(self) -> str:
-        """Mean and worst accuracy, and rho_t, with a dash for what is not known yet."""
+    def text(self, between: str) -> str:
+        """Accuracies, `between`, and what became of the clients, with a dash for what is not known yet."""
         mean, worst = (f"{100 * value:5.1f} %" if value == value else "    – " for value in (self.mean, self.worst))
-        return f"mean {mean}  worst {worst}  ρ {_ratio(self.rho)}"
-
-    @property
-    def conduct(self) -> str:
-        """What the last round did to the clients; and in how many rounds the model moved, and a vote was overruled."""
+        accuracies = f"mean {mean}  worst {worst}  ρ {_ratio(self.rho)}"
+        if not self.round:
+            return accuracies
         overruled = f"  overruled {self.overruled}" if self.overruled else ""
         heard = f"unharmed {_ratio(self.unharmed)}  heard {self.heard} of {self.asked}"
-        return f"{heard}  moved {self.moved} of {self.settled}{overruled}"
-
-    @property
-    def lines(self) -> str:
-        """All figures in two lines, for a terminal."""
-        return f"{self.accuracies}\n{self.conduct}" if self.round else self.accuracies
+        return f"{accuracies}{between}{heard}  moved {self.moved} of {self.settled}{overruled}"
 
 
 def _ratio(value: float) -> str:
     return f"{value:.2f}" if value == value else "–"
 
 
+def _bars(console: Console, unit: str) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=12),
+        TextColumn(unit + "{task.completed:.0f}/{task.total:.0f}"),
+        TextColumn("{task.fields[figures]}"),
+        TimeElapsedColumn(),
+        console=console,
+    )
+
+
 class LiveProgress:
     """A bar that is redrawn in place."""
 
     def __init__(self, console: Console, label: str = "") -> None:
-        self._standing = Standing()
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=12),
-            TextColumn("round {task.completed:.0f}/{task.total:.0f}"),
-            TextColumn("{task.fields[standing]}"),
-            TimeElapsedColumn(),
-            console=console,
-        )
+        self._latest = LatestFigures()
+        self._progress = _bars(console, "round ")
         self._label = label
         self._task: TaskID | None = None
 
     def on_start(self, rounds: int, done: list[RoundEvent]) -> None:
         """Draw the bar, at the round that a resumed run had reached."""
         for event in done:
-            self._standing.update(event)
-        self._task = self._progress.add_task(
-            self._label, total=rounds, completed=self._standing.round, standing=self._standing.lines
-        )
+            self._latest.update(event)
+        done_rounds, figures = self._latest.round, self._latest.text("\n")
+        self._task = self._progress.add_task(self._label, total=rounds, completed=done_rounds, figures=figures)
         self._progress.start()
 
     def on_round(self, event: RoundEvent) -> None:
         """Move on."""
-        self._standing.update(event)
+        self._latest.update(event)
         if self._task is not None:
-            self._progress.update(self._task, completed=event.round, standing=self._standing.lines)
+            self._progress.update(self._task, completed=event.round, figures=self._latest.text("\n"))
 
     def on_end(self) -> None:
         """Leave the last state on the screen."""
@@ -115,7 +115,7 @@ class LineProgress:
 
     def __init__(self, console: Console, label: str = "") -> None:
         self._console, self._label = console, label
-        self._standing = Standing()
+        self._latest = LatestFigures()
         self._rounds = 0
         self._began = self._written = -math.inf
         self._pending = False
@@ -124,15 +124,13 @@ class LineProgress:
         """Note where a resumed run goes on."""
         self._rounds, self._began = rounds, time.monotonic()
         for event in done:
-            self._standing.update(event)
+            self._latest.update(event)
         if done:
-            self._console.print(
-                f"{self._prefix()}goes on after round {self._standing.round} of {rounds}", soft_wrap=True
-            )
+            self._console.print(f"{self._prefix()}goes on after round {self._latest.round} of {rounds}", soft_wrap=True)
 
     def on_round(self, event: RoundEvent) -> None:
         """Write the round's line, unless the last one is too fresh."""
-        self._standing.update(event)
+        self._latest.update(event)
         self._pending = True
         if time.monotonic() - self._written >= SECONDS_BETWEEN_LINES:
             self._write()
@@ -144,9 +142,82 @@ class LineProgress:
 
     def _write(self) -> None:
         self._written, self._pending = time.monotonic(), False
-        done = f"{self._standing.round:{len(str(self._rounds))}}/{self._rounds}"
-        line = f"{self._prefix()}round {done}  {self._standing}  {self._written - self._began:.1f} s"
+        done = f"{self._latest.round:{len(str(self._rounds))}}/{self._rounds}"
+        line = f"{self._prefix()}round {done}  {self._latest}  {self._written - self._began:.1f} s"
         self._console.print(line, soft_wrap=True, highlight=False, markup=False)
 
     def _prefix(self) -> str:
         return f"{self._label}: " if self._label else ""
+
+
+class CompareProgress:
+    """Progress over all `total` runs of a comparison: bars on a terminal, one line a finished run in a pipe."""
+
+    def __init__(self, console: Console, total: int) -> None:
+        self._console, self._total = console, total
+        self._done, self._failed, self._began = 0, 0, time.monotonic()
+        self._running: dict[Job, tuple[LatestFigures, float]] = {}
+        self._live = _bars(console, "") if console.is_terminal else None
+        self._all = self._live.add_task("all runs", total=total, figures="") if self._live else TaskID(0)
+        self._tasks: dict[Job, TaskID] = {}
+
+    def __enter__(self) -> CompareProgress:
+        """Begin to show."""
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leave the last state on the screen."""
+        if self._live:
+            self._live.stop()
+
+    def found(self, count: int) -> None:
+        """So many runs were finished before."""
+        self._done += count
+        if count:
+            self._say(f"{count} of {self._total} runs are there already")
+        self._show_total()
+
+    def not_needed(self, count: int) -> None:
+        """So many runs will not take place."""
+        self._total -= count
+        self._show_total()
+
+    def on_begin(self, job: Job) -> None:
+        """A worker took up a run."""
+        latest = LatestFigures()
+        self._running[job] = latest, time.monotonic()
+        if self._live:
+            rounds = job.settings.rounds
+            self._tasks[job] = self._live.add_task(escape(job.name), total=rounds, figures=str(latest))
+
+    def on_round(self, job: Job, event: RoundEvent) -> None:
+        """It finished a round."""
+        latest, _ = self._running[job]
+        latest.update(event)
+        if self._live:
+            self._live.update(self._tasks[job], completed=event.round, figures=str(latest))
+
+    def on_end(self, job: Job, failure: str) -> None:
+        """It is over."""
+        self._done += 1
+        self._failed += bool(failure)
+        latest, since = self._running.pop(job)
+        if self._live:
+            self._live.remove_task(self._tasks.pop(job))
+        result = f"failed: {failure}" if failure else f"{latest.round} rounds, {latest}"
+        seconds = f"{time.monotonic() - since:.1f} s"
+        if failure or not self._live:
+            left = f"{self._total - self._done} to go, {time.monotonic() - self._began:.0f} s so far"
+            self._say(f"[{self._done}/{self._total}] {job.name}: {result}, {seconds}; {left}")
+        self._show_total()
+
+    def _show_total(self) -> None:
+        if self._live:
+            failed = f", {self._failed} failed" if self._failed else ""
+            figures = f"{self._total - self._done} to go{failed}"
+            self._live.update(self._all, total=self._total, completed=self._done, figures=figures)
+
+    def _say(self, text: str) -> None:
+        self._console.print(text, soft_wrap=True, markup=False, highlight=False)

@@ -15,15 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from dqnfed_flwr.report.drawing import (
-    COLOURS,
-    PARTS,
-    STYLE,
-    bin_edges,
-    running_mean,
-    save,
-    ticks,
-)
+from dqnfed_flwr.report.drawing import COLOURS, PARTS, STYLE, bin_edges, running_mean, save, ticks
 
 if TYPE_CHECKING:
     from dqnfed_flwr.data.clients import ClientSummary
@@ -40,14 +32,7 @@ _BLUES = ("#f3f7fb", COLOURS[0], "#00263d")
 
 @rc_context(STYLE)
 def plot_runs(results: Mapping[str, RunResult], path: Path) -> Path:
-    """Draw runs over each other into one PNG: accuracy, rho_t and the spread over clients.
-
-    Parameters
-    ----------
-    results : Mapping[str, RunResult]
-        Runs by the name in the legend.
-    path : Path
-        The file to write.
+    """Draw runs, by their names in the legend, over each other into one PNG: accuracy, rho_t, spread over clients.
 
     Raises
     ------
@@ -116,7 +101,7 @@ def _draw_spread(axes: Axes, results: Mapping[str, RunResult]) -> None:
 
 @rc_context({**STYLE, "axes.grid": False})
 def plot_classes(clients: Sequence[ClientSummary], title: str, path: Path) -> Path:
-    """Draw classes against clients as shades, the samples of each client beside them.
+    """Draw classes against clients as shades, and next to them the samples of each client.
 
     Raises
     ------

@@ -1,41 +1,69 @@
-"""The table at the end of a run, one column a run."""
+"""Tables on the screen: of runs, one column a run, and those of a comparison."""
 
 from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
+
+from dqnfed_flwr.telemetry.events import mean
 
 if TYPE_CHECKING:
+    from dqnfed_flwr.compare.tables import Table as ComparisonTable
     from dqnfed_flwr.engine.result import RunResult
 
 UNKNOWN = "–"
+STYLES = {0: "", 1: "bold green", 2: "underline"}
+"""Of a cell, by its rank."""
 NAMED, REASON_WIDTH = 3, 80
 """Clients named in a row at most, and how much of the reason of one that is left out."""
 
 
 def summary_table(results: Mapping[str, RunResult]) -> Table:
-    """Final figures of runs side by side.
-
-    Parameters
-    ----------
-    results : Mapping[str, RunResult]
-        Runs by the heading of their column.
-    """
+    """Final figures of runs side by side, by the headings of their columns."""
     table = Table(title="Test accuracy of the clients, and what it took", title_justify="left")
     table.add_column("")
     for heading in results:
         table.add_column(heading, justify="right")
     for label, show in ROWS:
         table.add_row(label, *(show(result) for result in results.values()))
-    for label, told in WARNINGS:
-        if any(words := [told(result) for result in results.values()]):
+    for label, show in WARNINGS:
+        if any(words := [show(result) for result in results.values()]):
             table.add_row(label, *(word or "nobody" for word in words))
     return table
+
+
+def print_tables(console: Console, tables: Sequence[ComparisonTable]) -> None:
+    """Print the tables of a comparison, with their notes."""
+    for table in tables:
+        print_fitting(console, _rich(table, " ± "), _rich(table, "\n± "))
+        for note in table.notes:
+            console.print(Text(note), soft_wrap=not console.is_terminal)
+        console.print()
+
+
+def _rich(table: ComparisonTable, between: str) -> Table:
+    shown = Table(title=Text(table.title), title_justify="left")
+    for place, heading in enumerate(table.headings):
+        shown.add_column(heading, justify="right" if place else "left", min_width=0 if place else 14)
+    for row in table.rows:
+        shown.add_row(*(Text(cell.text.replace(" ± ", between), style=STYLES[cell.rank]) for cell in row))
+    return shown
+
+
+def print_fitting(console: Console, wide: Table, narrow: Table) -> None:
+    """Print a table: as wide as it is in a pipe, in its narrow form on a terminal that is not wide enough."""
+    width = console.measure(wide, options=console.options.update(max_width=10_000)).maximum
+    if not console.is_terminal:
+        Console(file=console.file, width=max(width, len(str(wide.title)))).print(wide)
+    else:
+        console.print(wide if width <= console.width else narrow)
 
 
 def human_bytes(count: float) -> str:
@@ -47,11 +75,6 @@ def human_bytes(count: float) -> str:
     return f"{count:.3g} TB"
 
 
-def known(values: list[float]) -> list[float]:
-    """`values` without NaN."""
-    return [value for value in values if not math.isnan(value)]
-
-
 def _final(key: str, form: str, scale: float = 1.0) -> Callable[[RunResult], str]:
     def show(result: RunResult) -> str:
         value = result.final.get(key, math.nan)
@@ -61,12 +84,8 @@ def _final(key: str, form: str, scale: float = 1.0) -> Callable[[RunResult], str
 
 
 def _summary(ratios: list[float], summary: Callable[[list[float]], float]) -> str:
-    found = known(ratios)
+    found = [ratio for ratio in ratios if not math.isnan(ratio)]
     return f"{summary(found):.3f}" if found else UNKNOWN
-
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)
 
 
 def _heard(result: RunResult) -> str:
@@ -101,10 +120,9 @@ def _clients(result: RunResult) -> str:
         return found
     reasons = [
         f"{who.removeprefix('client ')} ({textwrap.shorten(why, REASON_WIDTH, placeholder=' ...')})"
-        for who, why in list(result.left_out.items())[:NAMED]
+        for who, why in result.left_out.items()
     ]
-    more = f" and {len(result.left_out) - NAMED} more" if len(result.left_out) > NAMED else ""
-    return escape(f"{found}; left out: {', '.join(reasons)}{more}")
+    return escape(f"{found}; left out: {_named(reasons)}")
 
 
 ROWS: tuple[tuple[str, Callable[[RunResult], str]], ...] = (
@@ -115,9 +133,9 @@ ROWS: tuple[tuple[str, Callable[[RunResult], str]], ...] = (
     ("worst client", _final("worst", "{:.2f} %", 100)),
     ("angle to equal accuracies", _final("angle_deg", "{:.2f}°")),
     ("KL to equal accuracies", _final("kl_uniform", "{:.5f}")),
-    ("ρ mean (clients whose loss did not rise)", lambda result: _summary(result.improved_ratio, _mean)),
+    ("ρ mean (clients whose loss did not rise)", lambda result: _summary(result.improved_ratio, mean)),
     ("ρ minimum", lambda result: _summary(result.improved_ratio, min)),
-    ("not harmed, mean (or below the entitlement)", lambda result: _summary(result.unharmed_ratio, _mean)),
+    ("not harmed, mean (or below the entitlement)", lambda result: _summary(result.unharmed_ratio, mean)),
     ("moved the model", lambda result: f"{result.totals.moved} of {len(result.events)} rounds"),
     (
         "every participant improved, where moved",
@@ -140,4 +158,4 @@ WARNINGS: tuple[tuple[str, Callable[[RunResult], str]], ...] = (
         lambda result: _in_rounds(result.totals.holding_up, result.totals.rounds),
     ),
 )
-"""Rows that stand in the table where they name somebody."""
+"""Rows that stand in the table where they name a client."""

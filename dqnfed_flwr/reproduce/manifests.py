@@ -31,7 +31,7 @@ class Reproduction:
 
     @property
     def key(self) -> str:
-        """What it is known by in a directory: a shipped name, or that of the user's file, wherever it lies."""
+        """Its name in a directory: a shipped name, or that of the user's file, wherever it lies."""
         return Path(self.name).name
 
 
@@ -42,25 +42,23 @@ def manifest_names() -> list[str]:
 
 
 def load_manifest(name_or_path: str) -> Manifest:
-    """Read and check a manifest.
-
-    Parameters
-    ----------
-    name_or_path : str
-        A shipped name, or a YAML file.
+    """Read and check a manifest: a shipped name, or a YAML file.
 
     Raises
     ------
     ConfigError
         If there is no such manifest, or it is at fault: naming the file, the key, and what is allowed.
     """
-    return check_manifest(_inherited(_read(name_or_path), name_or_path), name_or_path)
+    found = _read(name_or_path)
+    if isinstance(parts := found.get("parts"), dict):
+        found["parts"] = {key: _like(part, f"{name_or_path}: parts.{key}", ()) for key, part in parts.items()}
+    return check_manifest(found, name_or_path)
 
 
 def write_reproduction(directory: Path, reproduction: Reproduction) -> Path:
-    """Put a manifest into the record, in place of an earlier form of itself; what others ran there is kept.
+    """Put a manifest into the record, in place of an earlier form of itself.
 
-    Commands of its parts that were run before are kept too.
+    Commands of its other parts, and other manifests, are kept.
 
     Raises
     ------
@@ -78,10 +76,10 @@ def write_reproduction(directory: Path, reproduction: Reproduction) -> Path:
         {"name": each.name, "manifest": each.manifest.model_dump(by_alias=True), "commands": each.commands}
         for each in found.values()
     ]
-    record = {"schema": SCHEMA, "manifests": manifests}
+    text = json.dumps({"schema": SCHEMA, "manifests": manifests}, indent=2, ensure_ascii=False)
     try:
         with replacing(path) as file:
-            file.write(f"{json.dumps(record, indent=2, ensure_ascii=False)}\n".encode())
+            file.write(f"{text}\n".encode())
     except OSError as error:
         raise RunError(f"{path}: cannot be written ({error.strerror})") from None
     return path
@@ -123,23 +121,16 @@ def _read(name: str) -> dict[str, Any]:
         ) from None
 
 
-def _inherited(mapping: dict[str, Any], name: str) -> dict[str, Any]:
-    """`mapping`, with the keys of the parts that its parts are like."""
-    parts = mapping.get("parts")
-    if not isinstance(parts, dict):
-        return mapping
-    return {**mapping, "parts": {key: _like(part, f"{name}: parts.{key}", ()) for key, part in parts.items()}}
-
-
 def _like(part: Any, where: str, seen: tuple[str, ...]) -> Any:
     """A part over the one that it is like, and that over the one before."""
     if not isinstance(part, dict) or not part.get("like"):
         return part
-    source, _, key = wanted = str(part["like"]).partition(".")
+    wanted = str(part["like"])
+    source, _, key = wanted.partition(".")
     found = _read(source).get("parts", {}) if source in manifest_names() else {}
-    if key not in found or "".join(wanted) in seen:
+    if key not in found or wanted in seen:
         raise ConfigError(f"{where}.like: found {part['like']!r}; give MANIFEST.PART of a shipped manifest")
-    base = _like(found[key], where, (*seen, "".join(wanted)))
+    base = _like(found[key], where, (*seen, wanted))
     return _merged(_nested(base, where), _nested(part, where))
 
 

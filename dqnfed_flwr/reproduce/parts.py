@@ -27,14 +27,8 @@ NAMES = {"split.samples": "training samples", "split.groups": "natural groups"}
 class ReproduceOptions:
     """What the command line asks for.
 
-    Attributes
-    ----------
-    reduced : bool
-        Take the form for two cores.
-    methods, seeds : str
-        As in `dqnfed compare`; empty for those of the manifest.
-    overrides : Mapping[str, Scalar]
-        Settings laid over all.
+    `reduced` takes the form for two cores; `methods` and `seeds` are as in `dqnfed compare`, empty for those of the
+    manifest; `overrides` are dotted keys laid over all.
     """
 
     reduced: bool = False
@@ -73,12 +67,13 @@ def plan_part(part: Part, seeds: Sequence[int], options: ReproduceOptions, direc
         If a method is unknown, or settings are at fault.
     """
     config = config_of(part, options)
-    rounds = part.search.rounds
-    length = config.get("rounds")
+    rounds, length = part.search.rounds, config.get("rounds")
     if rounds is not None and isinstance(length, int):
         rounds = min(rounds, length)
-    skip = options.methods.strip() == ALL
-    specs, finals = _chosen(part, options), seeds_of(part, seeds, options)
+    rows = selected_rows(part, options.methods) if options.methods else part.rows
+    grids = _searched(part, options)
+    specs = [_spec(row, grids=grids) if isinstance(row, ManifestRow) else row for row in rows]
+    finals, skip = seeds_of(part, seeds, options), options.methods.strip() == ALL
     plan = plan_rows(config, specs, finals, directory, rounds, part.search.seed, skip=skip)
     return replace(plan, note=label_of(part, seeds, plan))
 
@@ -114,7 +109,6 @@ def selected_rows(part: Part, methods: str) -> list[ManifestRow | RowSpec]:
     """
     if methods.strip() == ALL:
         return _rows_of(part, parse_methods(methods))
-    found: list[ManifestRow | RowSpec] = []
     names = [(name, row) for row in part.rows for name in _names(row) if name]
     named: dict[str, list[ManifestRow]] = {}
     for name, row in names:
@@ -126,6 +120,7 @@ def selected_rows(part: Part, methods: str) -> list[ManifestRow | RowSpec]:
         read = dict(zip(specs, parse_methods(",".join(specs)), strict=True)) if specs else {}
     except ConfigError as error:
         raise ConfigError(f"{error}\nrows here: {', '.join(dict.fromkeys(name for name, _ in names))}") from None
+    found: list[ManifestRow | RowSpec] = []
     for word in words:
         found += _rows_of(part, [read[word]]) if word in read else named[word.lower()]
     return [row for place, row in enumerate(found) if row not in found[:place]]
@@ -149,14 +144,8 @@ def deviations(
 ) -> str:
     """What is smaller, and what is different: `reduced: rounds 200 of 2000; changed: model mlp for resnet18-gn`.
 
-    Parameters
-    ----------
-    full, here : Mapping[str, Scalar]
-        Dotted keys of the experiment and of the run; absent ones take their defaults.
-    seeds, full_seeds : Sequence[int]
-        Of the run and of the experiment.
-    quiet : Collection[str]
-        Keys that are not looked at.
+    `full` and `here` are dotted keys of the experiment and of the run; absent ones take their defaults. `quiet` keys
+    are not looked at.
     """
     defaults = Settings().flat()
     reduced, changed = [], []
@@ -213,13 +202,6 @@ def _samples_omitted(part: Part, plan: Plan) -> str:
         searched = any(spec.axes for spec in plan.specs)
         rest = ": the rest chose the settings" if searched else ": the rest is kept for choosing settings"
     return f"training samples {100 * (1 - now):g} %{rest}"
-
-
-def _chosen(part: Part, options: ReproduceOptions) -> list[RowSpec]:
-    """Rows of the part, or those that the command line names; a method that no row has comes as it is given."""
-    rows = selected_rows(part, options.methods) if options.methods else part.rows
-    grids = _searched(part, options)
-    return [_spec(row, grids=grids) if isinstance(row, ManifestRow) else row for row in rows]
 
 
 def _searched(part: Part, options: ReproduceOptions) -> bool:

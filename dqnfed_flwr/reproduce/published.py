@@ -37,13 +37,8 @@ def published_figures(part: Part) -> dict[str, Figures]:
 def impossible(figures: Mapping[str, float], clients: int) -> dict[str, str]:
     """Which published figures contradict each other, by the kind of contradiction; empty if none.
 
-    Parameters
-    ----------
-    figures : Mapping[str, float]
-        `mean` and `std` with an angle, with `worst10` and `best10` or the like, or with the accuracy of every client
-        (Table 9's have names of their own); accuracies in per cent.
-    clients : int
-        Their number.
+    `mean` and `std` are compared with an angle, with `worst10` and `best10` or the like, or with the accuracy of every
+    client (Table 9's have names of their own); accuracies in per cent.
     """
     if not {"mean", "std"} <= figures.keys():
         return {}

@@ -50,7 +50,7 @@ def _not_empty(text: str) -> str:
 Name = Annotated[str, AfterValidator(_in_one_line)]
 """Text for a cell of a table; line breaks in it become spaces."""
 Line = Annotated[Name, AfterValidator(_not_empty)]
-"""Text for a heading or an item of a list, likewise, and never empty."""
+"""The same for a heading or an item of a list, never empty."""
 Seeds = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1), AfterValidator(_no_twice)]
 Columns = Annotated[list[Annotated[str, AfterValidator(_measure)]], Field(min_length=1)]
 Figures = dict[Annotated[str, AfterValidator(_measure)], float]
@@ -193,7 +193,7 @@ class Manifest(Group):
 
 
 def check_manifest(mapping: Mapping[str, Any], name: str) -> Manifest:
-    """Build a manifest from what its file holds.
+    """A manifest from what its file holds.
 
     Raises
     ------

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dqnfed_flwr.compare.figures import UNKNOWN, ranks
 from dqnfed_flwr.compare.results import Comparison
-from dqnfed_flwr.compare.tables import Cell, Table, failure_notes, footnotes, left_out_notes
-from dqnfed_flwr.reproduce.measures import MEASURES, Measure
+from dqnfed_flwr.compare.tables import Cell, Column, Table, failure_notes, footnotes, left_out_notes
+from dqnfed_flwr.reproduce.measures import MEASURES
 from dqnfed_flwr.reproduce.parts import AS_IN_MANIFEST, PaperName, paper_names
 from dqnfed_flwr.reproduce.published import published_doubts, published_figures
 from dqnfed_flwr.reproduce.schema import Part
@@ -20,7 +20,7 @@ def paper_table(part: Part, comparison: Comparison) -> Table:
     for key in part.columns:
         measure = MEASURES[key]
         headings.append(measure.heading)
-        columns.append(_our_cells(measure, comparison))
+        columns.append(measure.cells(comparison))
         printed = {name: figures[key] for name, figures in published.items() if key in figures}
         if any(each.name in printed for each in names):
             headings.append("paper")
@@ -46,14 +46,7 @@ def notes_of(part: Part, comparison: Comparison, *, marked: bool = False) -> tup
     )
 
 
-def _our_cells(measure: Measure, comparison: Comparison) -> list[Cell]:
-    found = [measure.ours(comparison, place) for place in range(len(comparison.rows))]
-    values = comparison.ranked([summary.mean for summary in found])
-    marks = ranks(values, higher=measure.higher, digits=measure.digits)
-    return [Cell(summary.text(measure.digits), mark) for summary, mark in zip(found, marks, strict=True)]
-
-
-def _paper_cells(measure: Measure, printed: dict[str, float], names: list[PaperName]) -> list[Cell]:
+def _paper_cells(measure: Column, printed: dict[str, float], names: list[PaperName]) -> list[Cell]:
     """Published figures, ranked among all rows of the paper; marked where ours was run with other settings."""
     marks = dict(zip(printed, ranks([*printed.values()], higher=measure.higher, digits=measure.digits), strict=True))
     return [

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dqnfed_flwr.compare.plan import Job, Plan, make_plan
 from dqnfed_flwr.compare.record import Record
-from dqnfed_flwr.compare.results import Comparison, Row, compare_rows, reference_of
+from dqnfed_flwr.compare.results import Comparison, Row, reference_of
 from dqnfed_flwr.compare.row_specs import RowSpec
 from dqnfed_flwr.config import Scalar, Settings
 from dqnfed_flwr.telemetry.events import RoundEvent
@@ -58,7 +58,7 @@ def make_comparison(
         rows.append(Row(spec, {}, (make_record(spec, 0, reason=reason),)))
     seeds = tuple(range(max(len(runs) for runs in accuracies.values())))
     plan = Plan({}, tuple(row.spec for row in rows), seeds, NOWHERE, 0)
-    return compare_rows(plan, rows, reference_of(plan, None), "mean", 1)
+    return Comparison(plan, rows, reference_of(plan, None), "mean", 1)
 
 
 def plan_in(

@@ -9,7 +9,7 @@ from dqnfed_flwr.compare.claims import Verdict, findings, judge, near_one, round
 from dqnfed_flwr.compare.figures import Interval
 from dqnfed_flwr.compare.plan import Plan
 from dqnfed_flwr.compare.record import Record
-from dqnfed_flwr.compare.results import Row, compare_rows
+from dqnfed_flwr.compare.results import Comparison, Row
 from dqnfed_flwr.compare.row_specs import RowSpec
 from tests.helpers.comparisons import NOWHERE, make_comparison, make_record
 from tests.helpers.runs import make_event
@@ -109,7 +109,7 @@ def test_a_slower_method_is_not_faster() -> None:
         for spec, means in ((RowSpec("dqn-fed"), slow), (RowSpec("fedavg"), [0.6] * 12))
     ]
     plan = Plan({}, tuple(row.spec for row in rows), (0, 1), NOWHERE, 0)
-    found = findings(compare_rows(plan, rows, rows[0].spec, "mean", 1))
+    found = findings(Comparison(plan, rows, rows[0].spec, "mean", 1))
     assert found["rounds"][0].verdict is NOT_BORNE_OUT
 
 
@@ -124,7 +124,7 @@ def test_own_forms_and_personal_models_are_no_rivals() -> None:
     specs = [RowSpec("dqn-fed"), RowSpec("dqn-fed", {"dqn-fed.form": "one-sided"}), RowSpec("fedavg"), RowSpec("ditto")]
     rows = [Row(spec, {}, (make_record(spec, 0, (0.5, 0.6)),)) for spec in specs]
     plan = Plan({}, tuple(specs), (0,), NOWHERE, 0)
-    found = findings(compare_rows(plan, rows, specs[0], "mean", 1))
+    found = findings(Comparison(plan, rows, specs[0], "mean", 1))
     assert [each.rival.spec.method for each in found["mean"]] == ["fedavg"]
 
 

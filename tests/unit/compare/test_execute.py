@@ -14,7 +14,7 @@ from dqnfed_flwr.compare.row_specs import RowSpec
 from dqnfed_flwr.compare.workers import Watcher
 from dqnfed_flwr.engine.run import Engine
 from dqnfed_flwr.methods.q_ffl import QFflSettings
-from dqnfed_flwr.report.compare_progress import CompareProgress
+from dqnfed_flwr.report.progress import CompareProgress
 from dqnfed_flwr.telemetry.event_log import EventLog
 from tests.helpers.comparisons import with_validation
 from tests.helpers.runs import make_event, make_result

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,10 +8,8 @@ from scipy import stats
 
 from dqnfed_flwr.compare.figures import (
     Interval,
-    curve,
     difference_of,
     interval,
-    mean_accuracy,
     over_seeds,
     paired,
     ranks,
@@ -111,29 +108,3 @@ def test_shifts_are_means_over_seeds() -> None:
     assert found is not None
     assert (found[0].mean, found[1].mean) == (0.5, 0.5)
     assert shifts(ours, []) is None
-
-
-def test_curves_are_means_over_seeds_against_rounds_traffic_and_time() -> None:
-    found = curve([make_record(OURS, 0, (0.6, 0.6)), make_record(OURS, 1, (0.9, 0.9))], mean_accuracy)
-    assert found is not None
-    assert found.rounds.tolist() == [1, 2, 3]
-    np.testing.assert_allclose(found.megabytes, [3, 6, 9])
-    np.testing.assert_allclose(found.seconds, [0.5, 1.0, 1.5])
-    np.testing.assert_allclose(found.mean, [0.25, 0.5, 0.75])
-    np.testing.assert_allclose(found.std, np.array([0.1, 0.2, 0.3]) / math.sqrt(2))
-
-
-def test_a_run_that_ended_early_keeps_its_last_value_and_unknown_rounds_are_left_out() -> None:
-    short, long = make_record(OURS, 0, (0.4,), rounds=1), make_record(OURS, 1, (0.8,), rounds=4)
-    blind = replace(long.events[1], accuracy=None)
-    long = replace(long, events=(long.events[0], blind, *long.events[2:]))
-    found = curve([short, long], mean_accuracy)
-    assert found is not None
-    assert found.rounds.tolist() == [1, 3, 4]
-    np.testing.assert_allclose(found.mean, [0.3, 0.5, 0.6])
-    np.testing.assert_allclose(found.seconds, [0.5, 1.0, 1.25])
-
-
-def test_no_curve_where_nothing_is_known() -> None:
-    assert curve([make_record(OURS, 0, reason="lost")], mean_accuracy) is None
-    assert curve([make_record(OURS, 0, (0.5,), rho=math.nan)], lambda event: event.improved_ratio) is None

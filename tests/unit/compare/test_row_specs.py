@@ -58,23 +58,23 @@ def test_faulty_seeds(text: str) -> None:
 
 
 def test_a_key_of_a_group_is_searched_by_its_method_alone_and_a_general_one_by_all() -> None:
-    specs = with_grids(parse_methods("fedavg,q-ffl"), ["q-ffl.q=0.1,1", "local.lr=0.3,1e-2,1"])
+    specs = with_grids(parse_methods("fedavg,q-ffl"), ["q-ffl.q=0.1,1", "local.lr=0.3,1e-2,1"], {})
     assert specs[0].axes == {"local.lr": (0.3, 0.01, 1)}
     assert specs[1].points == [{"q-ffl.q": q, "local.lr": lr} for q in (0.1, 1) for lr in (0.3, 0.01, 1)]
 
 
 def test_a_setting_that_a_row_fixes_is_not_searched() -> None:
-    fixed, free = with_grids(parse_methods("q-ffl@q-ffl.q=2,q-ffl"), ["q-ffl.q=0.1,1"])
+    fixed, free = with_grids(parse_methods("q-ffl@q-ffl.q=2,q-ffl"), ["q-ffl.q=0.1,1"], {})
     assert fixed.points == [{}]
     assert len(free.points) == 2
 
 
 def test_fedcorr_has_the_keys_of_its_last_method() -> None:
     spec = RowSpec("fedcorr", {"fedcorr.last": "dqn-fed"})
-    assert concerns("dqn-fed.beta", spec)
-    assert not concerns("dqn-fed.beta", RowSpec("fedcorr"))
-    assert concerns("fedcorr.clean", spec)
-    assert not concerns("fedcorr.last", spec)
+    assert concerns("dqn-fed.beta", spec, {})
+    assert not concerns("dqn-fed.beta", RowSpec("fedcorr"), {})
+    assert concerns("fedcorr.clean", spec, {})
+    assert not concerns("fedcorr.last", spec, {})
 
 
 def test_a_last_method_that_all_rows_share_counts_unless_a_row_has_its_own() -> None:
@@ -102,13 +102,13 @@ def test_a_last_method_that_all_rows_share_counts_unless_a_row_has_its_own() -> 
 )
 def test_faulty_grids(grid: list[str], reason: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        with_grids(parse_methods("fedavg,mgda"), grid)
+        with_grids(parse_methods("fedavg,mgda"), grid, {})
     assert reason in str(caught.value)
 
 
 def test_the_groups_of_a_row() -> None:
-    assert groups_of(RowSpec("fedmgda+")) == ("fedmgda",)
-    assert groups_of(RowSpec("fedcorr", {"fedcorr.last": "fedmgda+"})) == ("fedcorr", "fedmgda")
+    assert groups_of(RowSpec("fedmgda+"), {}) == ("fedmgda",)
+    assert groups_of(RowSpec("fedcorr", {"fedcorr.last": "fedmgda+"}), {}) == ("fedcorr", "fedmgda")
     assert groups_of(RowSpec("fedcorr"), {"fedcorr.last": "q-ffl"}) == ("fedcorr", "q-ffl")
 
 

@@ -9,13 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from dqnfed_flwr.compare.figures import Interval
 from dqnfed_flwr.compare.files import as_json, write_files
 from dqnfed_flwr.compare.record import Trial
-from dqnfed_flwr.compare.results import Comparison, compare_rows, reference_of
-from dqnfed_flwr.compare.tables import grid_table, markdown, print_tables, tables
+from dqnfed_flwr.compare.results import Comparison, reference_of
+from dqnfed_flwr.compare.tables import grid_table, markdown, tables
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import ConfigError, RunError
 from tests.helpers.comparisons import make_comparison
@@ -41,7 +40,7 @@ def with_grid(comparison: Comparison) -> Comparison:
     )
     searched = replace(first, point={"local.lr": 0.1}, trials=trials)
     made = (searched, *comparison.rows[1:])
-    return compare_rows(comparison.plan, made, first.spec, "mean", 2)
+    return Comparison(comparison.plan, made, first.spec, "mean", 2)
 
 
 def test_rows_are_methods_with_the_best_two_marked(comparison: Comparison) -> None:
@@ -75,7 +74,7 @@ def test_one_full_batch_step_is_noted(comparison: Comparison, own: dict[str, int
     records = tuple(replace(record, job=replace(record.job, settings=settings)) for record in row.records)
     made = [comparison.rows[0], replace(row, records=records)]
     note = "FedAvg: one full-batch step a round, which is FedSGD; set local.batch-size or local.epochs"
-    assert (note in tables(compare_rows(comparison.plan, made, None, "mean", 1))[0].notes) is noted
+    assert (note in tables(Comparison(comparison.plan, made, None, "mean", 1))[0].notes) is noted
 
 
 def test_personal_models_are_shown_and_not_ranked() -> None:
@@ -161,16 +160,6 @@ def test_grid_shows_every_point_and_the_choice(comparison: Comparison) -> None:
     ]
     assert "DQN-Fed (local.lr=0.1)" in markdown(tables(with_grid(comparison)))
     assert "those of each of the last 2 evaluations of a run, averaged" in markdown(tables(with_grid(comparison)))
-
-
-@pytest.mark.parametrize("width", [70, 250])
-def test_a_terminal_gets_tables_that_fit_and_a_pipe_whole_lines(comparison: Comparison, width: int) -> None:
-    stream = io.StringIO()
-    print_tables(Console(file=stream, force_terminal=True, width=width, color_system=None), tables(comparison))
-    assert max(map(len, stream.getvalue().splitlines())) <= width
-    piped = io.StringIO()
-    print_tables(Console(file=piped, width=width), tables(comparison))
-    assert "85.00 ± 7.07" in piped.getvalue()
 
 
 def test_reference_is_the_one_named_or_the_first_dqn_fed(comparison: Comparison) -> None:

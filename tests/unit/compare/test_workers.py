@@ -56,7 +56,10 @@ def test_a_run_that_raises_or_dies_stops_no_other(tmp_path: Path) -> None:
     assert (notes.ended[0], notes.ended[3]) == ("", "")
     assert [job.finished for job in jobs] == [True, False, False, True]
     assert "Traceback" in (jobs[1].folder / "log.txt").read_text()
-    assert "data of seed 3" in (jobs[3].folder / "log.txt").read_text()
+    log = (jobs[3].folder / "log.txt").read_text()
+    assert "data of seed 3" in log
+    assert "WARNING" in log
+    assert "\x1b[" not in log
     assert multiprocessing.active_children() == []
 
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,14 +10,16 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
+from dqnfed_flwr.compare.figures import mean_accuracy
 from dqnfed_flwr.compare.plan import Plan
-from dqnfed_flwr.compare.results import Comparison, Row, compare_rows
+from dqnfed_flwr.compare.results import Comparison, Row
 from dqnfed_flwr.compare.row_specs import RowSpec
 from dqnfed_flwr.errors import RunError
 from dqnfed_flwr.methods.table import METHODS
 from dqnfed_flwr.report.comparison_plots import (
     POINTS,
     accuracy_chart,
+    curve_of,
     fairness_chart,
     plot_comparison,
     rho_chart,
@@ -24,6 +28,7 @@ from dqnfed_flwr.report.labels import Look, bright_names, look_of
 from tests.helpers.comparisons import make_comparison, make_record
 
 FIGURES = ["accuracy.png", "clients.png", "rho.png", "fairness.png"]
+OURS = RowSpec("dqn-fed")
 NAMES = [name for name in METHODS if name != "fedcorr"]
 
 
@@ -81,8 +86,37 @@ def test_long_curves_are_thinned() -> None:
     entry = RowSpec("fedavg", title="FedAvg")
     row = Row(entry, {}, (make_record(entry, 0, (0.5, 0.7), rounds=2000),))
     plan = Plan({}, (entry,), (0,), Path("nowhere"), 0)
-    comparison = compare_rows(plan, [row], None, "mean", 1)
+    comparison = Comparison(plan, [row], None, "mean", 1)
     (axes,) = accuracy_chart(comparison, look_of(comparison, []), "rounds").axes
     found = np.asarray(axes.lines[0].get_xydata())
     assert len(found) == POINTS
     assert found[-1] == pytest.approx([2000, 60])
+
+
+def test_curves_are_means_over_seeds_against_rounds_traffic_and_time() -> None:
+    found = curve_of([make_record(OURS, 0, (0.6, 0.6)), make_record(OURS, 1, (0.9, 0.9))], mean_accuracy)
+    assert found is not None
+    assert found.rounds.tolist() == [1, 2, 3]
+    np.testing.assert_allclose(found.megabytes, [3, 6, 9])
+    np.testing.assert_allclose(found.seconds, [0.5, 1.0, 1.5])
+    np.testing.assert_allclose(found.mean, [0.25, 0.5, 0.75])
+    np.testing.assert_allclose(found.std, np.array([0.1, 0.2, 0.3]) / math.sqrt(2))
+
+
+def test_a_run_that_ended_early_keeps_its_last_value_and_unknown_rounds_are_left_out() -> None:
+    short, long = (
+        make_record(OURS, 0, (0.4,), rounds=1),
+        make_record(OURS, 1, (0.8,), rounds=4),
+    )
+    blind = replace(long.events[1], accuracy=None)
+    long = replace(long, events=(long.events[0], blind, *long.events[2:]))
+    found = curve_of([short, long], mean_accuracy)
+    assert found is not None
+    assert found.rounds.tolist() == [1, 3, 4]
+    np.testing.assert_allclose(found.mean, [0.3, 0.5, 0.6])
+    np.testing.assert_allclose(found.seconds, [0.5, 1.0, 1.25])
+
+
+def test_no_curve_where_nothing_is_known() -> None:
+    assert curve_of([make_record(OURS, 0, reason="lost")], mean_accuracy) is None
+    assert curve_of([make_record(OURS, 0, (0.5,), rho=math.nan)], lambda event: event.improved_ratio) is None

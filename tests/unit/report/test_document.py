@@ -13,7 +13,7 @@ def how_it_was_run(commits: Sequence[Sequence[str | None]]) -> dict[str, str]:
     (row,) = made.rows
     records = (replace(x, noted={"commits": list(of)}) for x, of in zip(row.records, commits, strict=True))
     made = replace(made, rows=(replace(row, records=tuple(records)),))
-    return dict(about(Section("", "", "", made, [], {}, {"commit": "c3d4e5", "seconds": 0.4})))
+    return dict(about(Section("", "", "", made, [], {"commit": "c3d4e5", "seconds": 0.4})))
 
 
 def test_commits_are_those_of_the_runs() -> None:

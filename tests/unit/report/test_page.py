@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from dqnfed_flwr.compare.claims import findings
 from dqnfed_flwr.compare.tables import tables
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.report.document import Chapter, Document, Section
@@ -74,7 +73,7 @@ def page_about(*titles: str) -> str:
     """The page of comparisons of three methods, one section a title."""
     made = make_comparison(METHODS)
     sections = [
-        Section(f"s{place}", title, "", made, tables(made)[:2], findings(made), {"command": "dqnfed compare <digits>"})
+        Section(f"s{place}", title, "", made, tables(made)[:2], {"command": "dqnfed compare <digits>"})
         for place, title in enumerate(titles)
     ]
     return html(Document("A & B <both>", [Chapter("One", "nobody & <co>", sections)]))
@@ -146,6 +145,6 @@ def test_a_chart_without_figures_is_left_out() -> None:
     (record,) = row.records
     unknown = tuple(replace(event, improved_ratio=math.nan) for event in record.events)
     made = replace(made, rows=(replace(row, records=(replace(record, events=unknown),)),))
-    page = html(Document("t", [Chapter("t", "", [Section("s", "t", "", made, tables(made)[:2], {}, {})])]))
+    page = html(Document("t", [Chapter("t", "", [Section("s", "t", "", made, tables(made)[:2], {})])]))
     assert "Accuracy by rounds" in page
     assert "Nobody pays" not in page

@@ -43,12 +43,12 @@ def test_lines_carry_the_latest_known_figures(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_lines_count_rounds_that_moved_and_votes_that_were_overruled() -> None:
-    standing = progress.Standing()
-    assert str(standing) == "mean     –   worst     –   ρ –"
-    standing.update(replace(make_event(1, None, rho=0.5), entitlement=2.0, heard=[0, 1, 2], overruled=[3]))
-    assert str(standing).endswith("ρ 0.50  unharmed 1.00  heard 3 of 4  moved 1 of 1  overruled 1")
-    standing.update(replace(make_event(2, None), factor=0.0))
-    assert str(standing).endswith("ρ 1.00  unharmed 1.00  heard 4 of 4  moved 1 of 2  overruled 1")
+    latest = progress.LatestFigures()
+    assert str(latest) == "mean     –   worst     –   ρ –"
+    latest.update(replace(make_event(1, None, rho=0.5), entitlement=2.0, heard=[0, 1, 2], overruled=[3]))
+    assert str(latest).endswith("ρ 0.50  unharmed 1.00  heard 3 of 4  moved 1 of 1  overruled 1")
+    latest.update(replace(make_event(2, None), factor=0.0))
+    assert str(latest).endswith("ρ 1.00  unharmed 1.00  heard 4 of 4  moved 1 of 2  overruled 1")
 
 
 def test_fast_rounds_leave_the_first_and_the_last_line() -> None:

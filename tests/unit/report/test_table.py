@@ -7,10 +7,12 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from dqnfed_flwr.compare.tables import tables
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.result import RunResult
-from dqnfed_flwr.report.table import human_bytes, summary_table
+from dqnfed_flwr.report.table import human_bytes, print_tables, summary_table
 from dqnfed_flwr.telemetry.events import DroppedClient
+from tests.helpers.comparisons import make_comparison
 from tests.helpers.runs import make_event, make_result
 
 
@@ -92,3 +94,16 @@ def test_table_marks_what_is_unknown() -> None:
     rows = table_rows({"DQN-Fed": make_result([make_event(1, None, rho=math.nan)])})
     assert rows["ρ minimum"] == ["–"]
     assert rows["angle to equal accuracies"] == ["9.76°"]
+
+
+@pytest.mark.parametrize("width", [70, 250])
+def test_a_terminal_gets_tables_that_fit_and_a_pipe_whole_lines(width: int) -> None:
+    comparison = make_comparison(
+        {"dqn-fed": [(0.8,) * 4, (0.9,) * 4], "fedavg": [(0.5, 0.7, 0.9, 0.9)] * 2, "mgda": [(0.6,) * 4] * 2}
+    )
+    stream = io.StringIO()
+    print_tables(Console(file=stream, force_terminal=True, width=width, color_system=None), tables(comparison))
+    assert max(map(len, stream.getvalue().splitlines())) <= width
+    piped = io.StringIO()
+    print_tables(Console(file=piped, width=width), tables(comparison))
+    assert "85.00 ± 7.07" in piped.getvalue()

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from dqnfed_flwr.compare.plan import Plan
-from dqnfed_flwr.compare.results import Comparison, Row, compare_rows, reference_of
+from dqnfed_flwr.compare.results import Comparison, Row, reference_of
 from dqnfed_flwr.compare.row_specs import RowSpec
 from dqnfed_flwr.compare.tables import Cell
 from dqnfed_flwr.reproduce.schema import Part, check_manifest
@@ -37,7 +37,7 @@ def compared(*rows: tuple[RowSpec, float], seeds: Sequence[int] = (0,)) -> Compa
         Row(spec, {}, tuple(make_record(spec, seed, (accuracy, accuracy)) for seed in seeds)) for spec, accuracy in rows
     ]
     plan = Plan({}, tuple(spec for spec, _ in rows), tuple(seeds), NOWHERE, 0)
-    return compare_rows(plan, made, reference_of(plan, None), "mean", 1)
+    return Comparison(plan, made, reference_of(plan, None), "mean", 1)
 
 
 def cells(part: Part, comparison: Comparison) -> dict[str, tuple[Cell, Cell]]:

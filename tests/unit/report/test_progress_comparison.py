@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from dqnfed_flwr.compare.row_specs import RowSpec
-from dqnfed_flwr.report.compare_progress import CompareProgress
+from dqnfed_flwr.report.progress import CompareProgress
 from tests.helpers.comparisons import plan_in
 from tests.helpers.runs import make_event
 
