@@ -10,7 +10,7 @@ def main() -> None:
     """Entry point of the command."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal without Greek letters is no reason to fail
+            stream.reconfigure(errors="replace")  # for terminals without Greek letters
     from dqnfed_flwr.cli.app import app
 
     app(prog_name="dqnfed")

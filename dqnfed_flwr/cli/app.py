@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 
-from dqnfed_flwr.cli import data, deploy, monitoring
+from dqnfed_flwr.cli import data, deploy
 from dqnfed_flwr.cli.command import PlainTyper, reported
 from dqnfed_flwr.cli.compare import compare
 from dqnfed_flwr.cli.demo import demo
+from dqnfed_flwr.cli.monitoring import dashboard, exporter
 from dqnfed_flwr.cli.remote import logs, runs, stop, submit
 from dqnfed_flwr.cli.reproduce import report, reproduce
 from dqnfed_flwr.cli.run import export, run
@@ -41,11 +42,11 @@ def dqnfed(
 
     \b
     Start here:
-      dqnfed demo                 ten clients, handwritten digits: DQN-Fed beside FedAvg
+      dqnfed demo                 ten clients, handwritten digits: DQN-Fed next to FedAvg
       dqnfed run digits           the first of the two alone
       dqnfed run mine.yaml        your own settings
       dqnfed compare mine.yaml    several methods and seeds side by side
-      dqnfed reproduce --list     the tables of the papers, ours beside theirs
+      dqnfed reproduce --list     the tables of the papers, ours and theirs
       dqnfed settings             every setting, its default and what it means
     """  # noqa: D301  # \b keeps the lines of a help text apart
 
@@ -75,10 +76,9 @@ def settings(
 
 COMMANDS: tuple[Callable[..., None], ...] = (
     *(run, compare, demo, settings, reproduce, report, export),
-    *(submit, runs, logs, stop),
+    *(submit, runs, logs, stop, exporter, dashboard),
 )
 for command in COMMANDS:
     app.command()(command)
 app.add_typer(data.app, name="data")
 app.add_typer(deploy.app, name="deploy")
-monitoring.add_commands(app)

@@ -139,12 +139,8 @@ def _leave(number: int, frame: FrameType | None) -> NoReturn:
 def command_line(*words: str, options: Mapping[str, object]) -> str:
     """A command of this program, for a shell.
 
-    Parameters
-    ----------
-    *words : str
-        Command and arguments.
-    options : Mapping[str, object]
-        Values by name: True for a flag, a list for an option that is repeated; None, False and "" are left out.
+    Options have their values by name: True for a flag, a list for one that is repeated; None, False and "" are left
+    out.
     """
     line = ["dqnfed", *words]
     for name, value in options.items():

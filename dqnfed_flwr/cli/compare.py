@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from dqnfed_flwr.compare.plan import Plan
     from dqnfed_flwr.compare.record import Select as SelectName
-    from dqnfed_flwr.compare.results import Comparison, Row
+    from dqnfed_flwr.compare.results import Comparison
+    from dqnfed_flwr.compare.row_specs import RowSpec
     from dqnfed_flwr.engine.run import Engine as EngineName
 
 
@@ -94,7 +95,7 @@ def compare(
 
     from dqnfed_flwr.cli.overrides import flat_config, set_keys, tell_unread, tell_unread_of_rows
     from dqnfed_flwr.compare.plan import make_plan
-    from dqnfed_flwr.compare.results import Comparison, reference_of
+    from dqnfed_flwr.compare.results import reference_of
     from dqnfed_flwr.compare.row_specs import check_overrides
     from dqnfed_flwr.engine.run_folder import directory_lock
 
@@ -118,50 +119,59 @@ def compare(
         possible = plan.possible()
         tell_unread(set_keys(overrides), possible)
         tell_unread_of_rows(possible)
-        rows = execute_shown(plan, console, command, jobs, engine=engine.value, select=select.value, last=last)
-        comparison = Comparison(plan, rows, against, select.value, last)
-        _show(comparison, directory, console, command, time.perf_counter() - since, json_path)
-    if not any(row.good for row in rows):
+        comparison, figures, files = carry_out(
+            plan, console, command, jobs, against, engine=engine.value, select=select.value, last=last, since=since
+        )
+        _show(console, comparison, files)
+        if json_path:
+            write_json(figures, json_path)
+    if not any(row.good for row in comparison.rows):
         raise RunError("every run failed; the reasons are in the table")
 
 
-def execute_shown(
-    plan: Plan, console: Console, command: str, jobs: int | None, *, engine: EngineName, select: SelectName, last: int
-) -> list[Row]:
-    """Carry out the runs of a plan and show how they go on.
+def carry_out(
+    plan: Plan,
+    console: Console,
+    command: str,
+    jobs: int | None,
+    reference: RowSpec | None,
+    *,
+    engine: EngineName,
+    select: SelectName,
+    last: int,
+    since: float,
+) -> tuple[Comparison, dict[str, Any], list[Path]]:
+    """Carry out the runs of a plan, show how they go on, and write tables and figures into its folder.
 
-    Raises
-    ------
-    Interrupted
-        With `command`, the one that goes on.
+    Returned are the comparison, its figures for JSON and the files. `command` is the one that goes on after an
+    interrupt; `since` is when it began.
     """
     from dqnfed_flwr.compare.execute import execute
+    from dqnfed_flwr.compare.files import as_json, write_files
+    from dqnfed_flwr.compare.results import Comparison
+    from dqnfed_flwr.compare.tables import tables
     from dqnfed_flwr.engine.run import usable_cores
     from dqnfed_flwr.report.progress import CompareProgress
 
     try:
         with CompareProgress(console, plan.most_runs) as progress:
-            return execute(plan, progress, workers=jobs or usable_cores(), engine=engine, select=select, last=last)
+            rows = execute(plan, progress, workers=jobs or usable_cores(), engine=engine, select=select, last=last)
     except KeyboardInterrupt:
         raise Interrupted(f"finished runs are kept; go on with: {command}") from None
+    comparison = Comparison(plan, rows, reference, select, last)
+    figures = as_json(comparison, command, time.perf_counter() - since)
+    return comparison, figures, write_files(plan.directory, comparison, figures, tables(comparison))
 
 
-def _show(
-    comparison: Comparison, directory: Path, console: Console, command: str, seconds: float, json_path: str | None
-) -> None:
-    from dqnfed_flwr.compare.files import as_json, write_files
+def _show(console: Console, comparison: Comparison, files: list[Path]) -> None:
+    """Print the tables, draw the plots, and say where all files lie."""
     from dqnfed_flwr.compare.tables import tables
     from dqnfed_flwr.report.comparison_plots import plot_comparison
     from dqnfed_flwr.report.table import print_tables
 
-    found = tables(comparison)
-    figures = as_json(comparison, command, seconds)
-    files = write_files(directory, comparison, figures, found)
-    print_tables(console, found)
+    print_tables(console, tables(comparison))
     try:
-        files += plot_comparison(comparison, directory)
+        files += plot_comparison(comparison, comparison.plan.directory)
     except RunError as error:
         console.print(f"no plots: {error}", markup=False, soft_wrap=True)
     show_files(console, files)
-    if json_path:
-        write_json(figures, json_path)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from dqnfed_flwr.cli.command import Config, Overrides, PlainTyper, reported
+from dqnfed_flwr.errors import ConfigError
 
 HISTOGRAMS, PICTURE = "classes.csv", "classes.png"
 
@@ -99,15 +100,9 @@ def describe(
     if output is not None:
         from dqnfed_flwr.report.run_plots import plot_classes
 
-        _make_folder(output)
+        try:
+            output.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"--output: {output} cannot be made ({error.strerror}); name another folder") from None
         table = class_table.write_csv(clients, output / HISTOGRAMS)
         show_files(console, [table, plot_classes(clients, title, output / PICTURE)])
-
-
-def _make_folder(folder: Path) -> None:
-    from dqnfed_flwr.errors import ConfigError
-
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"--output: {folder} cannot be made ({error.strerror}); name another folder") from None

@@ -1,4 +1,4 @@
-"""`dqnfed demo`: DQN-Fed beside FedAvg on the same ten clients, and what the figures say."""
+"""`dqnfed demo`: DQN-Fed and FedAvg on the same ten clients, and what the figures say."""
 
 from __future__ import annotations
 

@@ -1,15 +1,24 @@
-"""The commands that show how runs are doing: `exporter` and `dashboard`."""
+"""`dqnfed exporter` and `dqnfed dashboard`: the same server, for Prometheus and for a browser."""
 
 from __future__ import annotations
 
+import ipaddress
+import logging
 import math
+import os
+import shutil
+import signal
+import threading
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dqnfed_flwr.cli.command import reported
 from dqnfed_flwr.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dqnfed_flwr.exporter.exporter import ExporterOptions
 
 MetricsDirectory = Annotated[Path, typer.Argument(hidden=True)]
 Connection = Annotated[str | None, typer.Argument(hidden=True)]
@@ -20,12 +29,6 @@ WebConfigFile = Annotated[
     Path | None,
     typer.Option("--web-config", metavar="FILE", help="TLS and passwords, as in Prometheus' web configuration."),
 ]
-
-
-def add_commands(app: typer.Typer) -> None:
-    """Put the commands to the others."""
-    app.command()(exporter)
-    app.command()(dashboard)
 
 
 @reported
@@ -60,7 +63,7 @@ def exporter(
         list[Path] | None, typer.Option(metavar="FILE", help="Certificate whose end is reported; again and again.")
     ] = None,
     disk: Annotated[
-        list[Path] | None, typer.Option(metavar="PATH", help="Place whose free space is reported, beside DIR's.")
+        list[Path] | None, typer.Option(metavar="PATH", help="Place whose free space is reported, next to DIR's.")
     ] = None,
 ) -> None:
     """Serve the metrics of all runs to Prometheus, and a page of them to browsers.
@@ -78,7 +81,6 @@ def exporter(
     Paths: /metrics, /health, and / for the page.
     Exit status: 0 ended by SIGTERM, 2 an option is at fault, 130 interrupted.
     """  # noqa: D301  # \b keeps the lines of a help text apart
-    from dqnfed_flwr.cli.exporter import serve_metrics
     from dqnfed_flwr.exporter.exporter import ExporterOptions
 
     for option, given in (("--keep-days", keep_days), ("--interval", interval)):
@@ -110,8 +112,75 @@ def dashboard(
       dqnfed dashboard metrics
       dqnfed dashboard /var/lib/dqnfed/metrics my-federation --bind 0.0.0.0 --web-config web.yml
     """  # noqa: D301  # \b keeps the lines of a help text apart
-    from dqnfed_flwr.cli.exporter import check_directory, serve_metrics
     from dqnfed_flwr.exporter.exporter import ExporterOptions
 
-    check_directory(directory)
+    if not directory.is_dir():  # an empty page would not say that its name is wrong
+        raise ConfigError(f"{directory}: no such directory; name the one that the runs' setting `metrics` names")
     serve_metrics(ExporterOptions(directory), connection, bind, port, web_config, page=True)
+
+
+def serve_metrics(
+    options: ExporterOptions,
+    connection: str | None,
+    address: str,
+    port: int,
+    web_config: Path | None,
+    *,
+    page: bool = False,
+) -> None:
+    """Serve until SIGTERM or Ctrl-C; `ConfigError` if an option cannot be met."""
+    from dqnfed_flwr.deploy.superlink import connect
+    from dqnfed_flwr.exporter.exporter import Exporter
+    from dqnfed_flwr.exporter.poll import Poll
+    from dqnfed_flwr.exporter.server import Server
+    from dqnfed_flwr.exporter.webconfig import WebConfig, read_web_config
+
+    logging.basicConfig(format="%(levelname)s %(message)s")
+    web = read_web_config(web_config) if web_config else WebConfig()
+    prepare(options.directory)
+    _check_places(options)
+    poll = None
+    if connection:
+        link = connect(connection)
+        poll = Poll(link.connection, environment=link.flwr.environment)
+        poll.demand_connection()
+    served = Exporter(options, poll)
+    with Server(served, address, port, web) as server:
+        typer.echo(f"dqnfed: {'the page is at ' if page else 'metrics are at '}{server.url}{'' if page else 'metrics'}")
+        if not (web.users or web.tls or _is_loopback(address)):
+            typer.echo(f"dqnfed: whoever reaches {address} can read them; --web-config asks for a password", err=True)
+        signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())
+        served.start()
+        try:
+            server.serve_forever()
+        finally:
+            served.stop()
+
+
+def prepare(directory: Path) -> None:
+    """Make the metrics directory where it is missing: the exporter may come before the first run."""
+    try:
+        if not directory.exists():
+            directory.mkdir(parents=True, exist_ok=True)
+            typer.echo(f"dqnfed: made {directory}, which was not there; runs write to it as their `metrics`", err=True)
+        os.listdir(directory)
+    except OSError as error:
+        raise ConfigError(f"{directory}: cannot be read ({error.strerror}); name the directory of `metrics`") from None
+
+
+def _check_places(options: ExporterOptions) -> None:
+    for file in options.certificates:
+        if not file.is_file():
+            raise ConfigError(f"--certificate {file}: no such file; give certificates in PEM form")
+    for path in options.disks:
+        try:
+            shutil.disk_usage(path)
+        except OSError as error:
+            raise ConfigError(f"--disk {path}: {error.strerror}; name a folder on the disk to be watched") from None
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return address == "localhost"

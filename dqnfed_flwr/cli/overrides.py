@@ -14,13 +14,7 @@ from dqnfed_flwr.errors import ConfigError
 
 
 def read_settings(config: str, overrides: Sequence[str], output: Path | None, *, resume: bool = False) -> Settings:
-    """Settings of a configuration, with `--set`, `--output` and `--resume` laid over it.
-
-    Raises
-    ------
-    ConfigError
-        Also where an override is no KEY=VALUE.
-    """
+    """Settings of a configuration, with `--set`, `--output` and `--resume` laid over it."""
     flat = flat_config(config, overrides)
     if output is not None:
         flat["output"] = str(output)
@@ -32,24 +26,12 @@ def read_settings(config: str, overrides: Sequence[str], output: Path | None, *,
 
 
 def flat_config(config: str, overrides: Sequence[str]) -> dict[str, Scalar]:
-    """Dotted keys of a configuration, unchecked, with `--set` laid over it.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such configuration, or an override is no KEY=VALUE.
-    """
+    """Dotted keys of a configuration, unchecked, with `--set` laid over it."""
     return overridden(flatten(nest(load_config(config))), overrides)
 
 
 def overridden(flat: Mapping[str, Scalar], overrides: Sequence[str]) -> dict[str, Scalar]:
-    """Dotted keys with `--set` laid over them.
-
-    Raises
-    ------
-    ConfigError
-        If an override is no KEY=VALUE.
-    """
+    """Dotted keys with `--set` laid over them; `ConfigError` if an override is no KEY=VALUE."""
     found = dict(flat)
     for override in overrides:
         key, equals, value = override.partition("=")
@@ -74,14 +56,12 @@ def set_keys(overrides: Sequence[str]) -> list[str]:
 
 
 def tell_unread(keys: Sequence[str], jobs: Iterable[Job]) -> None:
-    """Name on stderr the keys that reach no run of a comparison: rows or grids replace them, or nobody reads them."""
-    runs = list(jobs) if keys else []
-    replaced = {key for key in keys if any(key in {**job.spec.own, **job.point} for job in runs)}
-    tell_without_effect([key for key in keys if key not in replaced], (job.settings for job in runs))
-    others = {key: [job for job in runs if key not in {**job.spec.own, **job.point}] for key in replaced}
-    if unread := [
-        key for key in keys if key in replaced and all(without_effect(j.settings, [key]) for j in others[key])
-    ]:
+    """Name on stderr the keys that reach no run of a comparison: rows or grids replace them, or no run reads them."""
+    runs = list(jobs)
+    reached = {key: [job.settings for job in runs if key not in {**job.spec.own, **job.point}] for key in keys}
+    replaced = [key for key in keys if len(reached[key]) < len(runs)]
+    tell_without_effect([key for key in keys if key not in replaced], [job.settings for job in runs])
+    if unread := [key for key in replaced if _is_unread(key, reached[key])]:
         typer.echo(f"dqnfed: no effect, for rows or grids have their own: {', '.join(unread)}", err=True)
 
 
@@ -90,14 +70,16 @@ def tell_unread_of_rows(jobs: Iterable[Job]) -> None:
     runs = list(jobs)
     for spec in dict.fromkeys(job.spec for job in runs):
         settings = [job.settings for job in runs if job.spec == spec]
-        if unread := [key for key in spec.own if all(without_effect(each, [key]) for each in settings)]:
+        if unread := [key for key in spec.own if _is_unread(key, settings)]:
             typer.echo(f"dqnfed: no effect in {spec.given}: {', '.join(unread)}", err=True)
 
 
-def tell_without_effect(keys: Sequence[str], runs: Iterable[Settings]) -> None:
+def tell_without_effect(keys: Sequence[str], runs: Sequence[Settings]) -> None:
     """Name on stderr the keys that change nothing in any of the runs, with the methods of these."""
-    settings = list(runs) if keys else []
-    unused = [key for key in keys if settings and all(without_effect(each, [key]) for each in settings)]
-    if unused:
-        methods = dict.fromkeys(each.method for each in settings)
-        typer.echo(f"dqnfed: no effect with {', '.join(methods)}: {', '.join(unused)}", err=True)
+    if runs and (unread := [key for key in keys if _is_unread(key, runs)]):
+        methods = dict.fromkeys(each.method for each in runs)
+        typer.echo(f"dqnfed: no effect with {', '.join(methods)}: {', '.join(unread)}", err=True)
+
+
+def _is_unread(key: str, runs: Sequence[Settings]) -> bool:
+    return all(without_effect(each, [key]) for each in runs)

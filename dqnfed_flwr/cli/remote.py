@@ -128,15 +128,8 @@ def stop(run: Which, connection: Where) -> None:
 
 
 def _to_the_end(link: SuperLink, run_id: str, connection: str) -> Failure | None:
-    """Follow a run; None if it completed.
-
-    Raises
-    ------
-    EndedEarly
-        If it completed before its rounds were done.
-    """
+    """Follow a run; None if it completed, `EndedEarly` if it did so before its rounds were done."""
     from dqnfed_flwr.deploy import runs as remote
-    from dqnfed_flwr.deploy.runs import Failure
     from dqnfed_flwr.engine.ending import early_end_in
 
     said: list[str] = []
@@ -154,7 +147,7 @@ def _to_the_end(link: SuperLink, run_id: str, connection: str) -> Failure | None
             f"end it with: dqnfed stop {run_id} {connection}"
         ) from None
     if record["status"] != remote.COMPLETED:
-        return Failure(run_id, record, remote.patiently(lambda: remote.log_of(link, run_id)))
+        return remote.Failure(run_id, record, remote.patiently(lambda: remote.log_of(link, run_id)))
     typer.echo(f"run {run_id} is completed")
     if said:
         raise EndedEarly(said[-1])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dqnfed_flwr.cli.command import Jobs, OverridesForAll, command_line, reported
-from dqnfed_flwr.cli.compare import execute_shown
+from dqnfed_flwr.cli.compare import carry_out
 from dqnfed_flwr.cli.run import show_files
 from dqnfed_flwr.errors import ConfigError, RunError
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dqnfed_flwr.reproduce.schema import Manifest, Part
 
 PIPE = 100
-"""Columns of a list where nobody says how many there are."""
+"""Columns of a list where the terminal does not say how many there are."""
 RECORD_SECONDS = 10.0
 """How long to wait for another part that is written into the record just now."""
 
@@ -50,7 +50,7 @@ def reproduce(
         bool, typer.Option("--dry-run", help="Say what would run, and how many runs, and stop.")
     ] = False,
 ) -> None:
-    """Run the experiments of a published table, and print our figures beside the paper's.
+    """Run the experiments of a published table, and print our figures and the paper's.
 
     NAME is a table or figure from --list, or a manifest of your own. The same command again goes on where it was
     interrupted. Whatever is smaller than in the paper is said wherever a figure stands. docs/reproduce.md says more.
@@ -100,7 +100,9 @@ def reproduce(
         command = command_line("reproduce", name, options={"--part": key, **again})
         if not _run_part(console, name, manifest, key, one, plans[key], jobs, command):
             failed.append(key)
-    _write_report(console, directory, None)
+    from dqnfed_flwr.report.page import write_report  # slow to load; --list and --dry-run do not need it
+
+    show_files(console, write_report(directory, None))
     if failed:
         raise RunError(f"{', '.join(failed)}: every run failed; the reasons are below the table")
 
@@ -144,9 +146,8 @@ def _run_part(
     console: Console, name: str, manifest: Manifest, key: str, part: Part, plan: Plan, jobs: int | None, command: str
 ) -> bool:
     """Carry a part out and show its tables; whether any run came to its end."""
-    from dqnfed_flwr.compare.files import as_json, write_files
-    from dqnfed_flwr.compare.results import Comparison, reference_of
-    from dqnfed_flwr.compare.tables import difference_table, tables
+    from dqnfed_flwr.compare.results import reference_of
+    from dqnfed_flwr.compare.tables import difference_table
     from dqnfed_flwr.engine.run_folder import directory_lock
     from dqnfed_flwr.report.table import print_tables
     from dqnfed_flwr.reproduce.manifests import Reproduction, write_reproduction
@@ -156,16 +157,15 @@ def _run_part(
     with directory_lock(plan.directory):
         with directory_lock(plan.directory.parent, RECORD_SECONDS):
             write_reproduction(plan.directory.parent, Reproduction(name, manifest, {key: command}))
-        search, last = part.search, part.last
-        rows = execute_shown(plan, console, command, jobs, engine="in-process", select=search.select, last=last)
         present = any(spec.method == manifest.reference for spec in plan.specs)
         reference = reference_of(plan, manifest.reference if present else None)
-        comparison = Comparison(plan, rows, reference, search.select, last)
-        figures = as_json(comparison, command, time.perf_counter() - since)
-        write_files(plan.directory, comparison, figures, tables(comparison))
+        select, last = part.search.select, part.last
+        comparison, *_ = carry_out(
+            plan, console, command, jobs, reference, engine="in-process", select=select, last=last, since=since
+        )
     shown = [paper_table(part, comparison), difference_table(comparison)]
     print_tables(console, [table for table in shown if table])
-    return any(row.good for row in rows)
+    return any(row.good for row in comparison.rows)
 
 
 def _show_plans(
@@ -208,7 +208,7 @@ def report(
         typer.Option(
             metavar="FILE",
             show_default=False,
-            help="The page; report.html in RUNS by default. The Markdown lies beside it, as .md.",
+            help="The page; report.html in RUNS by default. The Markdown lies next to it, as .md.",
         ),
     ] = None,
 ) -> None:
@@ -224,10 +224,6 @@ def report(
     """  # noqa: D301  # \b keeps the lines of a help text apart
     from rich.console import Console
 
-    _write_report(Console(), runs.expanduser().resolve(), output)
-
-
-def _write_report(console: Console, directory: Path, output: Path | None) -> None:
     from dqnfed_flwr.report.page import write_report
 
-    show_files(console, write_report(directory, output))
+    show_files(Console(), write_report(runs.expanduser().resolve(), output))

@@ -144,13 +144,7 @@ def draw(results: Mapping[str, RunResult], path: Path, console: Console) -> None
 
 @contextmanager
 def tried(json_path: str | None) -> Iterator[None]:
-    """Open the file of --json for writing before the work costs time, and remove it where nothing came to be written.
-
-    Raises
-    ------
-    ConfigError
-        If it cannot be written.
-    """
+    """Open the file of --json for writing before the work costs time, and remove it if nothing was written."""
     if not json_path or json_path == "-":
         yield
         return

@@ -1,4 +1,8 @@
-"""A federation's folder: make it, add and remove nodes, renew its certificates, bring it to the installed versions."""
+"""A federation's folder: make it, add and remove nodes, renew its certificates, bring it to the installed versions.
+
+All of these raise `ConfigError` if names are unfit or a folder is incomplete or another user's, and change nothing
+then. Those that change a folder raise `RunError` if the machine fails half way.
+"""
 
 from __future__ import annotations
 
@@ -36,13 +40,7 @@ NODE_PORT = 9094
 
 
 def create(directory: Path, federation: Federation) -> None:
-    """Write everything that `federation` needs into `directory`, or nothing.
-
-    Raises
-    ------
-    ConfigError
-        If the directory holds anything already, cannot be written, or the plan is unfit.
-    """
+    """Write everything that `federation` needs into `directory`, which must be new or empty, or write nothing."""
     federation.check()
     if federation.local and (shared := federation.shared_ports()):
         raise ConfigError(f"one port, two programs on this machine: {', '.join(shared)}; give another --node-port")
@@ -67,15 +65,7 @@ def create(directory: Path, federation: Federation) -> None:
 
 
 def add_node(directory: Path, name: str = "", data: str = "") -> Node:
-    """Give a further node its key and folder; the number of its client is the smallest that is free.
-
-    Raises
-    ------
-    ConfigError
-        If the name is taken or unfit, or `server/ca.crt` is missing.
-    RunError
-        If the machine fails half way.
-    """
+    """Give a further node its key and folder; the number of its client is the smallest that is free."""
     federation = read_plan(directory)
     taken = {node.partition for node in federation.nodes}
     partition = next(number for number in count() if number not in taken)
@@ -96,15 +86,7 @@ def add_node(directory: Path, name: str = "", data: str = "") -> Node:
 
 
 def remove_node(directory: Path, name: str) -> Node:
-    """Delete a node's keys and folder. Its registration at the SuperLink is another matter; see `registry`.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such node.
-    RunError
-        If the machine fails half way.
-    """
+    """Delete a node's keys and folder. Its registration at the SuperLink is another matter; see `registry`."""
     federation = read_plan(directory)
     node = federation.node(name)
     federation = replace(federation, nodes=tuple(one for one in federation.nodes if one.name != name))
@@ -120,19 +102,7 @@ def remove_node(directory: Path, name: str) -> Node:
 def refresh(directory: Path) -> list[Path]:
     """After an upgrade, set a federation's versions to those installed, and rewrite plan, environments and commands.
 
-    Keys and certificates stay.
-
-    Returns
-    -------
-    list[Path]
-        The files that were written, which are those that have changed.
-
-    Raises
-    ------
-    ConfigError
-        If a folder is missing or another user's, or `directory` is that of a node; nothing was changed.
-    RunError
-        If the machine fails half way.
+    Keys and certificates stay. Returned are the files that were written, which are those that have changed.
     """
     if is_there(directory / BUNDLE):
         raise ConfigError(
@@ -171,14 +141,6 @@ def rotate(directory: Path, *, authority: bool = False, days: int = 0, others: S
         How long the certificate is valid, though no longer than the authority; 0 for as long as the one before.
     others : Sequence[str]
         Names and addresses of the server that the certificate gets in addition to those it has; kept in the plan.
-
-    Raises
-    ------
-    ConfigError
-        If a name is unfit, the authority's key or a folder is missing, or the folder is another user's; nothing was
-        changed.
-    RunError
-        If the machine fails half way.
     """
     federation = read_plan(directory)
     names = tuple(name for name in dict.fromkeys((*federation.others, *others)) if name != federation.host)

@@ -80,28 +80,27 @@ def _check_federation(directory: Path, federation: Federation, now: dt.datetime)
 
 
 def _check_node(directory: Path, now: dt.datetime) -> Findings:
-    about, again = read_bundle(directory), "copy the node's folder again from the federation's `nodes/`"
-    host, _, port = str(about["superlink"]).rpartition(":")
-    server = Federation(host.strip("[]"), fleet_port=int(port), flwr=str(about["flwr"]))
+    node, server = read_bundle(directory)
+    again = "copy the node's folder again from the federation's `nodes/`"
     yield from local.owned(directory)
     yield from local.guarded(local.node_files(directory, again), again)
     renew = "make a new authority with `dqnfed deploy rotate DIR --ca` at the server and copy ca.crt here"
     yield from local.guarded(local.authorities(directory / "ca.crt", now, renew), again)
     yield from local.programs("node")
     yield from local.flower(server.flwr)
-    if (mine := package_version()) != about["dqnfed"]:
+    if (mine := package_version()) != server.dqnfed:
         yield local.warning(
-            f"dqnfed-flwr is {mine} here and {about['dqnfed']} at the server",
-            f"install dqnfed-flwr {about['dqnfed']} here; a run's own code wins, but its requirements may differ",
+            f"dqnfed-flwr is {mine} here and {server.dqnfed} at the server",
+            f"install dqnfed-flwr {server.dqnfed} here; a run's own code wins, but its requirements may differ",
         )
-    if data := str(about["data"]):
-        yield from local.guarded(local.data_file(data), again)
+    if node.data:
+        yield from local.guarded(local.data_file(node.data), again)
     for state in (directory, SERVICES):
         if state.is_dir():
             yield from local.disk(state, f"remove what is old in it; {DISK_PAGE}")
     yield from local.clock()
-    yield network.node_port(int(about["port"]))
+    yield network.node_port(node.port)
     superlink = (server.host, server.fleet_port, directory / "ca.crt")
-    yield network.reach(*superlink, server.endpoints)
-    if network.look(*superlink).port is network.Port.OURS:
+    yield (reached := network.reach(*superlink, server.endpoints))
+    if reached.level is local.Level.OK:
         yield from skew((ahead_by_date if server.over_http else ahead_by_stamps)(*superlink))

@@ -16,7 +16,7 @@ from cryptography import x509
 
 from dqnfed_flwr.data.sources import paths_in
 from dqnfed_flwr.deploy import pki
-from dqnfed_flwr.deploy.files import FOR_OTHERS, open_to_others
+from dqnfed_flwr.deploy.files import FOR_OTHERS
 from dqnfed_flwr.deploy.plan import HTTP_SINCE, Federation, minor
 from dqnfed_flwr.engine.flwr_command import program
 from dqnfed_flwr.errors import ConfigError
@@ -100,10 +100,10 @@ def kept(path: Path, what: str) -> Findings:
 
 
 def private(paths: Sequence[Path], kind: str) -> Findings:
-    """Files or directories that nobody else may read."""
+    """Files or directories that must be closed to other users."""
     mode, kinds = ("700", "directories") if kind == "directory" else ("600", "files")
     there = [path for path in paths if path.exists()]
-    exposed = [path for path in there if open_to_others(path)]
+    exposed = [path for path in there if path.stat().st_mode & FOR_OTHERS]
     for path in exposed:
         yield failure(
             f"{path} is open to other users ({path.stat().st_mode & 0o777:o})",

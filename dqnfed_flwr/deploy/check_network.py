@@ -48,7 +48,7 @@ def look(host: str, port: int, ca: Path) -> Seen:
     """Connect with TLS, trusting `ca` alone."""
     try:
         context = ssl.create_default_context(cafile=str(ca))
-    except (OSError, ssl.SSLError) as error:
+    except OSError as error:
         return Seen(Port.UNREACHABLE, f"{ca}: {error}")
     context.set_alpn_protocols(["h2", "http/1.1"])
     try:
@@ -58,21 +58,16 @@ def look(host: str, port: int, ca: Path) -> Seen:
         ):
             return Seen(Port.OURS, certificate=secure.getpeercert(binary_form=True) or b"")
     except ssl.SSLCertVerificationError as error:
-        return _unverified(error.verify_message or str(error))
+        why = error.verify_message or str(error)
+        if "expired" in why or "not yet valid" in why:
+            return Seen(Port.EXPIRED, why)
+        return Seen(Port.NAME if "match" in why else Port.FOREIGN, why)
     except ConnectionRefusedError as error:
         return Seen(Port.FREE, str(error))
-    except TimeoutError as error:
-        return Seen(Port.UNREACHABLE, str(error))
     except (ssl.SSLError, ConnectionResetError) as error:
         return Seen(Port.PLAIN, str(error))
     except OSError as error:
         return Seen(Port.UNREACHABLE, str(error))
-
-
-def _unverified(why: str) -> Seen:
-    if "expired" in why or "not yet valid" in why:
-        return Seen(Port.EXPIRED, why)
-    return Seen(Port.NAME if "match" in why else Port.FOREIGN, why)
 
 
 def server_ports(federation: Federation, ca: Path, place: str) -> Findings:
@@ -166,7 +161,7 @@ def node_port(port: int) -> Finding:
 
 
 def title_of(port: int) -> str | None:
-    """What a program on this machine calls its HTTP interface; empty where it has none, None where nobody listens."""
+    """What a program on this machine calls its HTTP interface; empty where it has none, None where none listens."""
     try:
         with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=SECONDS)) as connection:
             connection.request("GET", "/openapi.json")

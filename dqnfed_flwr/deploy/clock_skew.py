@@ -99,10 +99,7 @@ def ahead_by_stamps(host: str, port: int, ca: Path) -> float | None:
 def measured(accepts: Callable[[float], bool | None]) -> float | None:
     """Seconds by which a clock is ahead of another's, by bisection of what the other accepts.
 
-    Parameters
-    ----------
-    accepts : Callable[[float], bool | None]
-        Whether the other takes a stamp so many seconds ahead of this clock; None where it does not say.
+    `accepts` says whether the other takes a stamp so many seconds ahead of this clock; None where it does not say.
     """
     for stamp in sorted(range(-FARTHEST, FARTHEST + 1, STRIDE), key=abs):
         if (found := accepts(stamp)) is None:

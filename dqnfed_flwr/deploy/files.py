@@ -16,10 +16,11 @@ from dqnfed_flwr.errors import ConfigError, RunError
 
 PRIVATE_FILE, PRIVATE_DIRECTORY, PUBLIC_FILE = 0o600, 0o700, 0o644
 FOR_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+"""Mode bits of group and others."""
 
 
 def make_directory(path: Path) -> Path:
-    """A directory, new or old, that nobody else can look into; the one above it must be there."""
+    """A directory, new or old, that is closed to other users; the one above it must be there."""
     if not path.exists():
         path.mkdir(mode=PRIVATE_DIRECTORY)
         give_away(path)
@@ -40,7 +41,7 @@ def give_away(path: Path, like: Path | None = None) -> None:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a secret; whoever reads the file sees the old content or the new one, and nobody else reads it."""
+    """Write a secret; a reader sees the old content or the new one, and other users cannot read it."""
     _write(path, content, PRIVATE_FILE)
 
 
@@ -49,19 +50,8 @@ def write_public(path: Path, content: bytes | str) -> None:
     _write(path, content.encode() if isinstance(content, str) else content, PUBLIC_FILE)
 
 
-def open_to_others(path: Path) -> bool:
-    """Whether group or others have any right to `path`."""
-    return bool(path.stat().st_mode & FOR_OTHERS)
-
-
 def is_there(path: Path) -> bool:
-    """Whether `path` is a file.
-
-    Raises
-    ------
-    ConfigError
-        If this user may not know.
-    """
+    """Whether `path` is a file; `ConfigError` if this user may not know."""
     try:
         return stat.S_ISREG(path.stat().st_mode)
     except PermissionError as error:
@@ -72,13 +62,7 @@ def is_there(path: Path) -> bool:
 
 @contextmanager
 def as_owner(directory: Path) -> Iterator[None]:
-    """Work in a folder that may be another user's.
-
-    Raises
-    ------
-    ConfigError
-        If this user may not read or write there.
-    """
+    """Work in a folder that may be another user's; `ConfigError` if this user may not read or write there."""
     try:
         yield
     except PermissionError as error:
@@ -89,12 +73,7 @@ def as_owner(directory: Path) -> Iterator[None]:
 def changing(directory: Path) -> Iterator[None]:
     """Write several files of `directory`.
 
-    Raises
-    ------
-    ConfigError
-        If this user may not write there.
-    RunError
-        If the machine fails half way, say because its disk is full.
+    `ConfigError` if this user may not write there, `RunError` if the machine fails half way, say with a full disk.
     """
     try:
         with as_owner(directory):
@@ -107,15 +86,7 @@ def changing(directory: Path) -> Iterator[None]:
 
 
 def demand(folders: Sequence[Path]) -> None:
-    """Refuse to begin with work on folders of which one is not there, or closed to this user.
-
-    Raises
-    ------
-    ConfigError
-        If so.
-    PermissionError
-        If one cannot be written to.
-    """
+    """Refuse to begin where a folder is missing (`ConfigError`) or closed to this user (`PermissionError`)."""
     if missing := [str(folder) for folder in folders if not folder.is_dir()]:
         raise ConfigError(
             f"{', '.join(missing)}: No such folder; nothing was changed. Restore it from your backup, or "

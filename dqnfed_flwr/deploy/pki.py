@@ -65,23 +65,8 @@ def make_server(
 ) -> Identity:
     """A server certificate, signed by `authority`, for `host`, `others`, localhost and 127.0.0.1.
 
-    Parameters
-    ----------
-    authority : Identity
-        Of the federation.
-    host : str
-        Name or address under which nodes reach the server.
-    others : Iterable[str]
-        Further names and addresses.
-    days : int
-        How long it is valid, though no longer than the authority.
-    now : datetime | None
-        Beginning of its time; None for now.
-
-    Raises
-    ------
-    ConfigError
-        If the authority's key is of another kind, or its time is over.
+    It is valid for `days`, though no longer than the authority. `ConfigError` if the authority's key is no EC key, or
+    its time is over.
     """
     signer = load_pem_private_key(authority.key, None)
     if not isinstance(signer, ec.EllipticCurvePrivateKey):
@@ -131,13 +116,7 @@ def fingerprint(public: bytes) -> str:
 
 
 def certificates(pem: bytes) -> list[x509.Certificate]:
-    """All certificates of a PEM file.
-
-    Raises
-    ------
-    ConfigError
-        If there is none.
-    """
+    """All certificates of a PEM file; `ConfigError` if there is none."""
     try:
         return x509.load_pem_x509_certificates(pem)
     except ValueError as error:
@@ -177,18 +156,9 @@ def names_of(certificate: x509.Certificate) -> list[str]:
 def bundle(
     first: bytes, earlier: bytes, serving: x509.Certificate | None = None, *, now: dt.datetime | None = None
 ) -> bytes:
-    """PEM of a new authority and of those before it that nodes still need, where they are valid.
+    """PEM of a new authority (`first`) and of the `earlier` ones, the newest first, that are valid and still needed.
 
-    Parameters
-    ----------
-    first : bytes
-        The new authority.
-    earlier : bytes
-        All authorities until now, the newest first.
-    serving : x509.Certificate | None
-        The server certificate in use, whose authority may be older than the newest: a renewal may have ended half way.
-    now : datetime | None
-        The time to judge them by; None for now.
+    Nodes need the newest, and that of the server certificate in use (`serving`): a renewal may have ended half way.
     """
     at, newest = now or dt.datetime.now(dt.UTC), certificates(earlier)
     needed = newest[:1] + [one for one in newest[1:] if serving is not None and signed_by(serving, [one])]

@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
 
 import tomli_w
 
@@ -32,24 +31,16 @@ _HOST = re.compile(rf"(?=.{{1,253}}$){_LABEL}(\.{_LABEL})*")
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One SuperNode.
-
-    Attributes
-    ----------
-    name : str
-        Lower-case letters, digits and hyphens; its folder is called so.
-    partition : int
-        Number of the client that it is.
-    port : int
-        Of its Runtime API, on its own loopback.
-    data : str
-        Path of its file on the device, or `module:function`; empty for what the run's settings say.
-    """
+    """One SuperNode."""
 
     name: str
+    """Lower-case letters, digits and hyphens; its folder is called so."""
     partition: int
+    """Number of the client that it is."""
     port: int
+    """Of its Runtime API, on its own loopback."""
     data: str = ""
+    """Path of its file on the device, or `module:function`; empty for what the run's settings say."""
 
     @property
     def config(self) -> str:
@@ -64,30 +55,20 @@ def minor(release: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Federation:
-    """What `deploy init` was given; holds no secret.
-
-    Attributes
-    ----------
-    host : str
-        Name or address under which nodes reach the server.
-    others : tuple[str, ...]
-        Further names and addresses of the server certificate.
-    fleet_port, control_port : int
-        Where nodes connect, on all interfaces; where operator and SuperExec connect, on loopback.
-    days : int
-        How long a server certificate is valid.
-    nodes : tuple[Node, ...]
-        By partition.
-    flwr, dqnfed : str
-        Releases that the folder was made for.
-    """
+    """What `deploy init` was given, and the releases that the folder was made for; holds no secret."""
 
     host: str
+    """Name or address under which nodes reach the server."""
     others: tuple[str, ...] = ()
+    """Further names and addresses of the server certificate."""
     fleet_port: int = 9092
+    """Where nodes connect, on all interfaces."""
     control_port: int = 8000
+    """Where operator and SuperExec connect, on loopback."""
     days: int = 365
+    """How long a server certificate is valid."""
     nodes: tuple[Node, ...] = ()
+    """By partition."""
     flwr: str = field(default_factory=lambda: version("flwr"))
     dqnfed: str = field(default_factory=package_version)
 
@@ -115,13 +96,7 @@ class Federation:
             return False
 
     def node(self, name: str) -> Node:
-        """The node of that name.
-
-        Raises
-        ------
-        ConfigError
-            If there is none.
-        """
+        """The node of that name; `ConfigError` if there is none."""
         for node in self.nodes:
             if node.name == name:
                 return node
@@ -133,13 +108,7 @@ class Federation:
         return [f"{node.name} and {server[node.port]} have {node.port}" for node in self.nodes if node.port in server]
 
     def check(self) -> None:
-        """Refuse what cannot work.
-
-        Raises
-        ------
-        ConfigError
-            For names, addresses, ports, days or nodes that are unfit or given twice.
-        """
+        """Refuse (`ConfigError`) names, addresses, ports, days or nodes that are unfit or given twice."""
         for name in (self.host, *self.others):
             _check_host(name)
         for port in (self.fleet_port, self.control_port, *(node.port for node in self.nodes)):
@@ -168,13 +137,7 @@ def write_plan(directory: Path, federation: Federation) -> None:
 
 
 def read_plan(directory: Path) -> Federation:
-    """Read `federation.toml`.
-
-    Raises
-    ------
-    ConfigError
-        If there is none, or it cannot be read.
-    """
+    """Read `federation.toml`; `ConfigError` if there is none, or it cannot be read."""
     if not is_there(directory / PLAN):
         raise ConfigError(f"{directory}: no {PLAN} there; make a federation with `dqnfed deploy init {directory} ...`")
     try:
@@ -192,13 +155,10 @@ def bundle_text(federation: Federation, node: Node) -> str:
     return tomli_w.dumps({**asdict(node), **about})
 
 
-def read_bundle(directory: Path) -> dict[str, Any]:
-    """Read `node.toml`.
+def read_bundle(directory: Path) -> tuple[Node, Federation]:
+    """Read `node.toml`: a node, and what it says of the federation.
 
-    Raises
-    ------
-    ConfigError
-        If it cannot be read, or lacks what `bundle_text` wrote.
+    `ConfigError` if it cannot be read, or lacks what `bundle_text` wrote.
     """
     path, again = directory / BUNDLE, "copy the node's folder again"
     try:
@@ -212,7 +172,9 @@ def read_bundle(directory: Path) -> dict[str, Any]:
             raise ConfigError(f"{path}: {key}: found {found.get(key)!r}, needed is {needed}; {again}")
     if not re.fullmatch(r".+:\d{1,5}", found["superlink"]):
         raise ConfigError(f"{path}: superlink: found {found['superlink']!r}, needed is HOST:PORT; {again}")
-    return found
+    host, _, port = found["superlink"].rpartition(":")
+    node = Node(found["name"], found["partition"], found["port"], found["data"])
+    return node, Federation(host.strip("[]"), fleet_port=int(port), flwr=found["flwr"], dqnfed=found["dqnfed"])
 
 
 def _check_host(name: str) -> None:

@@ -1,4 +1,8 @@
-"""Which node keys the SuperLink knows: register, unregister, look up. All through Flower's own command."""
+"""Which node keys the SuperLink knows: register, unregister, look up. All through Flower's own command.
+
+What asks the SuperLink raises `RunError` if none answers; what writes here `ConfigError` if the folder is another
+user's.
+"""
 
 from __future__ import annotations
 
@@ -31,19 +35,8 @@ def register(directory: Path, federation: Federation) -> dict[str, str]:
     """Register the keys of all nodes that the SuperLink does not know yet.
 
     A node is known if its present key was registered. Where only an id is remembered, the SuperLink is asked: if it has
-    the key already, the node is known, and from then on with its key.
-
-    Returns
-    -------
-    dict[str, str]
-        What became of each node, by name: `registered`, `known` or why not.
-
-    Raises
-    ------
-    ConfigError
-        If the folder is another user's.
-    RunError
-        If no SuperLink answers.
+    the key already, the node is known, and from then on with its key. Returned is, by name, what became of each node:
+    `registered`, `known` or why not.
     """
     flwr, outcome = operator_command(directory), {}
     with changing(directory):
@@ -68,15 +61,7 @@ def register(directory: Path, federation: Federation) -> dict[str, str]:
 
 
 def unregister(directory: Path, name: str) -> bool:
-    """Unregister a node's key; False if it was never registered from here.
-
-    Raises
-    ------
-    ConfigError
-        If the folder is another user's.
-    RunError
-        If no SuperLink answers, or it refuses.
-    """
+    """Unregister a node's key; False if it was never registered from here, `RunError` if the SuperLink refuses."""
     with changing(directory):
         entries = _entries(directory)
         if name not in entries:
@@ -92,13 +77,7 @@ def unregister(directory: Path, name: str) -> bool:
 
 
 def unregistered_keys(directory: Path) -> list[str]:
-    """Flower's ids of registered nodes of which this folder does not know which they are.
-
-    Raises
-    ------
-    RunError
-        If no SuperLink answers.
-    """
+    """Flower's ids of registered nodes of which this folder does not know which they are."""
     return sorted(set(listed(operator_command(directory))) - set(known(directory).values()))
 
 
@@ -113,13 +92,7 @@ def _refusal(answer: Mapping[str, Any]) -> str:
 
 
 def listed(flwr: FlwrCommand) -> dict[str, str]:
-    """State of every registered node (`registered`, `online`, `offline`), by Flower's id.
-
-    Raises
-    ------
-    RunError
-        If no SuperLink answers.
-    """
+    """State of every registered node (`registered`, `online`, `offline`), by Flower's id."""
     nodes: list[Mapping[str, Any]] = SuperLink(flwr, CONNECTION).ask("supernode", "list", CONNECTION).get("nodes", [])
     return {str(node["node-id"]): str(node["status"]) for node in nodes if node["status"] != "unregistered"}
 

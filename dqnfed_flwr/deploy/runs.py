@@ -45,11 +45,7 @@ T = TypeVar("T")
 def server_settings(flat: Mapping[str, Scalar], output: str, *, resume: bool) -> Settings:
     """Settings of a run elsewhere, whose paths are the server's and the devices'.
 
-    Raises
-    ------
-    ConfigError
-        If a path is relative, a run is to be resumed without an output folder, or the settings are of the in-process
-        engine alone.
+    `ConfigError` if a path is relative, `resume` has no output folder, or a setting is the in-process engine's alone.
     """
     keys = {**flat, **({"output": output} if output else {}), **({"resume": True} if resume else {})}
     settings = Settings.from_mapping(keys)
@@ -65,13 +61,7 @@ def server_settings(flat: Mapping[str, Scalar], output: str, *, resume: bool) ->
 
 
 def check_number(run_id: str) -> None:
-    """Refuse what is no number of a run.
-
-    Raises
-    ------
-    ConfigError
-        If so.
-    """
+    """Refuse what is no number of a run, with a `ConfigError`."""
     if not (run_id.isascii() and run_id.isdigit()):
         raise ConfigError(f"RUN: found {run_id!r}; give the number that `dqnfed submit` and `dqnfed runs` show")
 
@@ -79,10 +69,8 @@ def check_number(run_id: str) -> None:
 def submit(link: SuperLink, settings: Settings) -> str:
     """Start a run; Flower's id for it.
 
-    Raises
-    ------
-    RunError
-        Also where the SuperLink may have started the run all the same; `patiently` does not ask again then.
+    Where the SuperLink may have started it all the same, the error is no `AwayError`, so that `patiently` does not ask
+    again.
     """
     with tempfile.TemporaryDirectory(prefix="dqnfed-") as place:
         write_app(Path(place) / "app", settings)
@@ -120,13 +108,7 @@ def waiting(record: Mapping[str, Any]) -> str:
 
 
 def patiently(ask: Callable[[], T]) -> T:
-    """What `ask` answers, asked again as long as the SuperLink is away or overloaded, be it some minutes.
-
-    Raises
-    ------
-    RunError
-        If it stays away, or refuses.
-    """
+    """What `ask` answers, asked again for up to `GIVE_UP_SECONDS` while the SuperLink is away or overloaded."""
     pause, since = FIRST_PAUSE, time.monotonic()
     while True:
         try:
@@ -142,12 +124,7 @@ def follow(link: SuperLink, run_id: str, show: Callable[[str], None]) -> dict[st
     """Show a run's log as it grows, until the run is over; what Flower says of it then.
 
     The log is asked for again and again and lines that were shown are left out: a stream would keep the SuperLink from
-    ending until the run is over.
-
-    Raises
-    ------
-    RunError
-        If the SuperLink stays away, or knows no such run.
+    ending until the run is over. A SuperLink may be away for `GIVE_UP_SECONDS`.
     """
     shown, begun, warned, pause = 0, False, False, FIRST_PAUSE
     since = heard = time.monotonic()
@@ -176,16 +153,8 @@ def follow(link: SuperLink, run_id: str, show: Callable[[str], None]) -> dict[st
 def _show_new(text: str, shown: int, show: Callable[[str], None], *, whole: bool) -> int:
     """Show the lines of a log after the first `shown`, each when it is complete; how many are shown then.
 
-    Parameters
-    ----------
-    text : str
-        What `flwr log --show` printed: the log, and the end of line that Flower puts after it.
-    shown : int
-        How many lines of it were shown before.
-    show : Callable[[str], None]
-        Shows one line.
-    whole : bool
-        Nothing comes after it: its last line is complete, too.
+    `text` is the log and the end of line that `flwr log --show` puts after it; if it is `whole`, its last line is
+    complete, too.
     """
     *lines, last = text.removesuffix("\n").split("\n")
     if whole and last:
@@ -213,13 +182,8 @@ class Failure:
     def next_settings(self, settings: Settings) -> Settings | None:
         """Settings of the run that goes on after this one; None where going on would end in the same way.
 
-        A ServerApp that was lost with its process goes on from its checkpoint. If it was lost before the first one, and
-        nobody but us asked for that, it begins anew.
-
-        Parameters
-        ----------
-        settings : Settings
-            As the operator gave them.
+        A ServerApp that was lost with its process goes on from its checkpoint. If it was lost before the first one, it
+        begins anew, unless the operator asked in `settings` for a checkpoint.
         """
         details = str(self.record.get("status-details"))
         if any(words in details for words in LOST):
@@ -228,7 +192,7 @@ class Failure:
 
 
 def _complaints_in(log: str) -> list[str]:
-    """Lines of a log that tell of clients left out and of errors, each once, the last ones."""
+    """Lines of a log about clients left out and about errors, each once, the last ones."""
     plain = (_STYLE.sub("", line).strip() for line in log.splitlines())
     found = dict.fromkeys(line for line in plain if _COMPLAINT.search(line))
     return list(found)[-MOST_COMPLAINTS:]

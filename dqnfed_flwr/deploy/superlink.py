@@ -27,13 +27,7 @@ class SuperLink:
     connection: str
 
     def text(self, *arguments: str) -> str:
-        """What Flower's command prints.
-
-        Raises
-        ------
-        RunError
-            Of the kind that tells whether to ask again.
-        """
+        """What Flower's command prints; a failure is of the kind that tells whether to ask again."""
         with _classified():
             return self.flwr(*arguments)
 
@@ -41,26 +35,20 @@ class SuperLink:
         """What Flower's command answers as JSON, where it answers with success.
 
         The last line of its complaint says most. That of a server error only names a page on the web; there the line
-        with the status is shown.
-
-        Raises
-        ------
-        ConfigError
-            If there is no such connection.
-        RunError
-            Of the kind that tells whether to ask again.
+        with the status is shown. `ConfigError` if there is no such connection; other failures are of the kind that
+        tells whether to ask again.
         """
         with _classified():
             answer = self.flwr.json(*arguments)
-        if answer.get("success"):
-            return answer
-        lines = [line.strip() for line in str(answer.get("error-message") or answer).splitlines() if line.strip()]
-        said = " ".join(word for word in arguments if os.sep not in word)
-        most = next(filter(_blames_server, lines), lines[-1] if lines else "failed without a reason")
-        words = f"flwr {said}: {most}"
-        if "not found in the Flower configuration file" in words:
-            raise ConfigError(f"{words} CONNECTION may also be the folder of `dqnfed deploy init`")
-        raise _kind_of(RunError(words))(words)
+            if answer.get("success"):
+                return answer
+            lines = [line.strip() for line in str(answer.get("error-message") or answer).splitlines() if line.strip()]
+            said = " ".join(word for word in arguments if os.sep not in word)
+            most = next(filter(_blames_server, lines), lines[-1] if lines else "failed without a reason")
+            words = f"flwr {said}: {most}"
+            if "not found in the Flower configuration file" in words:
+                raise ConfigError(f"{words} CONNECTION may also be the folder of `dqnfed deploy init`")
+            raise RunError(words)
 
 
 def operator_command(directory: Path) -> FlwrCommand:
@@ -71,10 +59,7 @@ def operator_command(directory: Path) -> FlwrCommand:
 def connect(place: str) -> SuperLink:
     """The connection that `place` means: the folder of a federation, or a name in Flower's own config.toml.
 
-    Raises
-    ------
-    ConfigError
-        If it looks like a folder, but there is no federation, or it is another user's.
+    `ConfigError` if it looks like a folder, but there is no federation, or it is another user's.
     """
     folder = Path(place).expanduser()
     if is_there(folder / PLAN):
@@ -98,14 +83,10 @@ def _classified() -> Iterator[None]:
     try:
         yield
     except RunError as error:
-        raise _kind_of(error)(str(error)) from None
-
-
-def _kind_of(error: RunError) -> type[RunError]:
-    """What a failure of Flower's command means."""
-    if isinstance(error, TimedOutError) or _blames_server(str(error)):
-        return UnsureError
-    return AwayError if UNAVAILABLE in str(error) else RunError
+        words = str(error)
+        if isinstance(error, TimedOutError) or _blames_server(words):
+            raise UnsureError(words) from None
+        raise (AwayError if UNAVAILABLE in words else RunError)(words) from None
 
 
 def _blames_server(words: str) -> bool:

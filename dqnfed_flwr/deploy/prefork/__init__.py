@@ -21,7 +21,7 @@ from pathlib import Path
 from dqnfed_flwr.errors import RunError
 
 HERE = Path(__file__).parent
-PREFIX, SOCKET = "dqnfed-warm-", "nursery"
+PREFIX, SOCKET = "dqnfed-warm-", "socket"
 LONGEST_ADDRESS = 100
 """Bytes of a socket's path that every Unix takes."""
 SETTLED_SECONDS = 60.0
@@ -85,7 +85,7 @@ def _start_fork_server(environment: dict[str, str], keep_seconds: float) -> dict
 
 
 def _sweep() -> None:
-    """Remove the folders of fork servers that were killed: nobody listens there any more."""
+    """Remove the folders of fork servers that were killed: none listens there any more."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         try:
             if time.time() - folder.stat().st_mtime > SETTLED_SECONDS:

@@ -133,7 +133,7 @@ class ForkServer:
         sys.argv = request.argv
 
     def _reap(self) -> None:
-        """Tell the processes that wait which clients have ended, and how."""
+        """Send the processes that wait the exit codes of clients that have ended."""
         while self.clients:
             client, status = os.waitpid(-1, os.WNOHANG)
             if not client:
@@ -152,12 +152,7 @@ class ForkServer:
 def read_request(connection: socket.socket) -> Request:
     """What `attach` sends: a length with the three streams, then the rest as JSON.
 
-    Raises
-    ------
-    EOFError
-        If nothing comes.
-    OSError, ValueError
-        If it is something else, or comes in part; its streams are closed.
+    `EOFError` if nothing comes; `OSError` or `ValueError`, with the streams closed, if it is something else or a part.
     """
     connection.settimeout(REQUEST_SECONDS)
     head, streams, _, _ = socket.recv_fds(connection, 8, 3)
@@ -197,7 +192,7 @@ def entry_point(name: str) -> Callable[[], Any]:
 
 
 def _send(connection: socket.socket, number: int) -> None:
-    with suppress(OSError):  # nobody waits for it any more
+    with suppress(OSError):  # the process that waited has ended
         connection.sendall(f"{number}\n".encode())
 
 

@@ -5,25 +5,25 @@ from pathlib import Path
 
 import pytest
 
-from dqnfed_flwr.cli import exporter
+from dqnfed_flwr.cli import monitoring
 from tests.helpers.cli import call
 
 
 def test_dashboard_refuses_and_exporter_makes_a_missing_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(exporter, "Server", lambda *_: pytest.fail("served"))
+    monkeypatch.setattr("dqnfed_flwr.exporter.server.Server", lambda *_: pytest.fail("served"))
     result = call("dashboard", str(tmp_path / "typo"))
     assert (result.exit_code, (tmp_path / "typo").exists()) == (2, False)
     assert "typo: no such directory; name the one" in result.stderr
     for _ in range(2):
-        exporter.prepare(tmp_path / "new")
+        monitoring.prepare(tmp_path / "new")
     assert capsys.readouterr().err.count(f"made {tmp_path / 'new'}, which was not there") == 1
 
 
 def test_only_the_exporter_removes_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[float] = []
-    monkeypatch.setattr(exporter, "serve_metrics", lambda given, *_, **__: kept.append(given.keep_days))
+    monkeypatch.setattr(monitoring, "serve_metrics", lambda given, *_, **__: kept.append(given.keep_days))
     for command in (["exporter"], ["exporter", "--keep-days", "365"], ["dashboard"]):
         assert call(*command, str(tmp_path)).exit_code == 0
     assert kept == [14, 365, math.inf]

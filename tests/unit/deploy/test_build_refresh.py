@@ -42,7 +42,7 @@ def test_afterwards_it_is_as_if_made_by_this_version(place: Path, tmp_path: Path
     written = refresh(place)
     now = replace(OLD, flwr=version("flwr"), dqnfed=package_version())
     assert read_plan(place) == now
-    assert {read_bundle(place / "nodes" / node.name)["flwr"] for node in NODES} == {version("flwr")}
+    assert {read_bundle(place / "nodes" / node.name)[1].flwr for node in NODES} == {version("flwr")}
     assert not any("made for" in finding.what for finding in check.check(place))
     shutil.move(place, tmp_path / "upgraded")
     build.create(place, now)

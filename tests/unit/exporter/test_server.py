@@ -296,8 +296,8 @@ def test_a_superlink_is_a_folder_or_a_name(
     )
     script.chmod(0o755)
     monkeypatch.setattr(poll, "find_flwr", lambda: str(script))
-    monkeypatch.setattr("dqnfed_flwr.cli.exporter.Server", _Nothing)
-    monkeypatch.setattr("dqnfed_flwr.cli.exporter.signal.signal", lambda *_: None)
+    monkeypatch.setattr("dqnfed_flwr.exporter.server.Server", _Nothing)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
     monkeypatch.setenv("FLWR_HOME", "/etc/flwr")
     place = str(tmp_path / "fl") if given == "folder" else "dqnfed"
     (tmp_path / "m").mkdir()
@@ -336,8 +336,8 @@ def test_a_connection_that_is_not_there_is_refused(
     script.chmod(0o755)
     (tmp_path / "answer").write_text(json.dumps({"success": False, "error-message": words}))
     monkeypatch.setattr(poll, "find_flwr", lambda: str(script))
-    monkeypatch.setattr("dqnfed_flwr.cli.exporter.Server", _Nothing)
-    monkeypatch.setattr("dqnfed_flwr.cli.exporter.signal.signal", lambda *_: None)
+    monkeypatch.setattr("dqnfed_flwr.exporter.server.Server", _Nothing)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
     (tmp_path / "m").mkdir()
     result = CliRunner().invoke(app, [command, str(tmp_path / "m"), "nope"])
     assert result.exit_code == 2
