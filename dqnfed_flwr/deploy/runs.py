@@ -187,7 +187,7 @@ class Failure:
         """
         details = str(self.record.get("status-details"))
         if any(words in details for words in LOST):
-            return Settings.from_mapping({**settings.flat(), "resume": True})
+            return settings.model_copy(update={"resume": True})
         return settings if NO_CHECKPOINT in details and not settings.resume else None
 
 

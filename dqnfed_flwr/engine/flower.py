@@ -62,8 +62,9 @@ def run_flower(settings: Settings, *, overwrite: bool = False, listeners: Sequen
     with tempfile.TemporaryDirectory(prefix="dqnfed-") as place:
         home = Path(place)
         output = Path(settings.output or home / "output").expanduser().absolute()
-        start = str(Path(settings.start.model).expanduser().absolute()) if settings.start.model else ""
-        settings = Settings.from_mapping({**settings.flat(), "output": str(output), "start.model": start})
+        model = str(Path(settings.start.model).expanduser().absolute()) if settings.start.model else ""
+        start = settings.start.model_copy(update={"model": model})
+        settings = settings.model_copy(update={"output": str(output), "start": start})
         with directory_lock(output, TAKEOVER_SECONDS if settings.resume else 0.0):
             _clear(output, settings, overwrite=overwrite)
         write_app(home / "app", settings)

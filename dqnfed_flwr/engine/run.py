@@ -61,7 +61,7 @@ def run(
         raise ConfigError(f"engine: found {engine!r}; allowed: {', '.join(get_args(Engine))}")
     settings = as_settings(config)
     if resume and not settings.resume:
-        settings = Settings.from_mapping({**settings.flat(), "resume": True})
+        settings = settings.model_copy(update={"resume": True})
     _warn_of_copies(settings)
     if engine == "flower":
         return run_flower(settings, overwrite=overwrite, listeners=listeners)

@@ -109,9 +109,9 @@ def held_by(directory: Path) -> str:
 def with_folders(settings: Settings, run_id: int) -> Settings:
     """`settings` of the run config with the server's folders, where it names none itself."""
     if not settings.output and os.environ.get(OUTPUT):
-        settings = _with(settings, output=str(Path(os.environ[OUTPUT]) / str(run_id)))
+        settings = settings.model_copy(update={"output": str(Path(os.environ[OUTPUT]) / str(run_id))})
     if not settings.metrics and os.environ.get(METRICS):
-        settings = _with(settings, metrics=os.environ[METRICS])
+        settings = settings.model_copy(update={"metrics": os.environ[METRICS]})
     return settings
 
 
@@ -144,7 +144,7 @@ def settings_of_run(settings: Settings, run_id: int) -> Settings:
             file.write(f"{run_id}\n".encode())
     elif not settings.resume and (output / CHECKPOINT).exists():
         logger.info("This run was here before; it goes on from %s", output / CHECKPOINT)
-        return _with(settings, resume=True)
+        return settings.model_copy(update={"resume": True})
     return settings
 
 
@@ -153,10 +153,6 @@ def _last_run(output: Path) -> str:
         return (output / RUN_ID).read_text().strip()
     except OSError:
         return ""
-
-
-def _with(settings: Settings, **changes: str | bool) -> Settings:
-    return Settings.from_mapping({**settings.flat(), **changes})
 
 
 def _unwritable(directory: Path, error: OSError) -> ConfigError:

@@ -37,8 +37,8 @@ class WorkProfile:
     twice: bool = False
 
 
-GRADIENT = WorkProfile("gradient", "dqnfed_flwr.client.work.plain:GradientWork", gradient_row=True, scaled_row=True)
-LBFGS = WorkProfile("lbfgs", "dqnfed_flwr.client.work.plain:LbfgsWork", epochs=True, gradient_row=True, scaled_row=True)
-SGD = WorkProfile("sgd", "dqnfed_flwr.client.work.plain:SgdWork", passes=True)
+GRADIENT = WorkProfile("gradient", "dqnfed_flwr.client.work:GradientWork", gradient_row=True, scaled_row=True)
+LBFGS = WorkProfile("lbfgs", "dqnfed_flwr.client.work:LbfgsWork", epochs=True, gradient_row=True, scaled_row=True)
+SGD = WorkProfile("sgd", "dqnfed_flwr.client.work:SgdWork", passes=True)
 GENERAL = {work.name: work for work in (GRADIENT, LBFGS, SGD)}
 """The work that any method may be fed with."""

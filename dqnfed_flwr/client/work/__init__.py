@@ -1,4 +1,8 @@
-"""Local work: from the model received to the row that a client sends. The work of one method lies in its folder."""
+"""Local work: from the model received to the row that a client sends.
+
+Here are what it is, and the three kinds that any method may be fed with: a gradient, L-BFGS passes, epochs of SGD. The
+work of one method lies in its folder.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ from torch import Tensor
 from dqnfed_flwr.client.curvature import Curvature, Point, Rate
 from dqnfed_flwr.client.gradients import LocalLoss
 from dqnfed_flwr.client.memory import RoundMemory
-from dqnfed_flwr.client.work.passes import RngKey, mini_batch
+from dqnfed_flwr.client.work.passes import RngKey, lbfgs_passes, mini_batch, sgd
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.methods._base import under
 from dqnfed_flwr.params import Line
@@ -111,6 +115,49 @@ class BlindWork(LocalWork):
         """Loss over all samples at the received model; the gradient is empty."""
         theta = request.line.theta
         return Point(request.task.exchange, theta, torch.empty(0), self._loss.loss(theta))
+
+
+class GradientWork(LocalWork):
+    """Row: the gradient at the received model, and the displacement of SGD passes where asked for.
+
+    These passes leave the model's buffers as they were received: the losses that a step is judged by are those of one
+    function of theta.
+    """
+
+    def perform(self, request: LocalRequest, point: Point) -> LocalResult:
+        """g_k and d~_k, which is that of no curvature where the method reads none."""
+        if not self._settings.reads_curvature:
+            return LocalResult(point.gradient, self.plain_rate(point.gradient))
+        seen = self._curvature.observe(point)
+        if not self._settings.wants_update:
+            return LocalResult(point.gradient, seen.rate)
+        spec, module = self._loss.model.spec, self._loss.model.module
+        received = spec.read_buffers(module)
+        update = sgd(self._loss, point.theta, self._settings.local, request.key)
+        spec.write_buffers(received, module)
+        return LocalResult(point.gradient, seen.rate, {"update": update})
+
+
+class LbfgsWork(LocalWork):
+    """Row: the gradient after E L-BFGS passes, or their displacement over the rate (Algorithm 1)."""
+
+    def perform(self, request: LocalRequest, point: Point) -> LocalResult:
+        """The row and its rate; for E = 1 those of the plain gradient."""
+        if not self._settings.reads_curvature:
+            return LocalResult(point.gradient, self.plain_rate(point.gradient))
+        seen = self._curvature.observe(point)
+        if self._settings.local.epochs == 1:
+            return LocalResult(point.gradient, seen.rate)
+        return LocalResult(*lbfgs_passes(self._loss, self._curvature, point, seen, self._settings.local))
+
+
+class SgdWork(BlindWork):
+    """Row: the displacement theta - theta_k of E epochs of SGD."""
+
+    def perform(self, request: LocalRequest, point: Point) -> LocalResult:
+        """theta - theta_k, with the rate lr |row|^2."""
+        row = sgd(self._loss, point.theta, self._settings.local, request.key)
+        return LocalResult(row, self.plain_rate(row))
 
 
 def make_work(context: ClientContext) -> LocalWork:

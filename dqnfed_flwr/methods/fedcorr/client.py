@@ -30,9 +30,8 @@ from torch import Tensor, nn
 from dqnfed_flwr.client.curvature import Point
 from dqnfed_flwr.client.gradients import cross_entropy
 from dqnfed_flwr.client.memory import RoundMemory
-from dqnfed_flwr.client.work import ClientContext, LocalRequest, LocalResult, LocalWork, make_work
+from dqnfed_flwr.client.work import ClientContext, LocalRequest, LocalResult, LocalWork, SgdWork, make_work
 from dqnfed_flwr.client.work.passes import Proximal, sgd
-from dqnfed_flwr.client.work.plain import SgdWork
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.methods._base import under
 from dqnfed_flwr.methods.fedcorr import (
