@@ -37,8 +37,8 @@ def dqnfed(
 ) -> None:
     """Fair federated learning with DQN-Fed on Flower.
 
-    In every round DQN-Fed takes a step along which the training loss of every client falls, so nobody pays for the
-    others' progress.
+    In every round the clients of DQN-Fed measure a step before it counts, and a step that harms one of them is not
+    taken.
 
     \b
     Start here:
