@@ -13,7 +13,7 @@ from dqnfed_flwr.methods.table import profile_of
 
 ALL = "all"
 FIRST = ("dqn-fed", "fedavg")
-"""The first rows where all methods are compared; the others follow in the order of the registry."""
+"""The first rows where all methods are compared; the others follow in alphabetical order."""
 Point = Mapping[str, Scalar]
 
 

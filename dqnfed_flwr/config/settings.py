@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
-from itertools import chain
 from typing import TYPE_CHECKING, Any, get_args
 
 from pydantic import Field, ValidationError, create_model, field_validator, model_validator
@@ -26,6 +25,8 @@ from dqnfed_flwr.schema.run import Profile, RunSettings
 
 GROUP_OF_METHOD = {profile.key: name for name, profile in METHODS.items() if profile.settings}
 """The method that declares a group of settings, by the group's key."""
+if taken := [key for key in GROUP_OF_METHOD if key.replace("-", "_") in RunSettings.model_fields]:
+    raise TypeError(f"methods declare the groups {taken}, which every run has; give `group` another name")
 
 if TYPE_CHECKING:
     _AllGroups = RunSettings
@@ -59,23 +60,28 @@ class Settings(_AllGroups):
             raise ValueError(str(error)) from None
         return method
 
+    @field_validator("*")
+    @classmethod
+    def _check_last(cls, value: object) -> object:
+        """The method of a last stage is one, and has no stages itself."""
+        profile = next((found for found in METHODS.values() if found.last and type(value) is found.settings), None)
+        if profile is None:
+            return value
+        last, key = getattr(value, profile.last), kebab(profile.last)
+        try:
+            if profile_of(last).last:
+                raise ValueError(
+                    f"{key}: found {last!r}; the last stage needs a method of another name, such as fedavg"
+                )
+        except ConfigError as error:
+            raise ValueError(f"{key}: {error}") from None
+        return value
+
     @model_validator(mode="after")
     def _check_combinations(self) -> Settings:
-        for fault in chain(self._last_faults(), faults(self)):
+        for fault in faults(self):
             raise ValueError(fault)
         return self
-
-    def _last_faults(self) -> Iterator[str]:
-        """Methods of a last stage that are none, or have stages themselves."""
-        for profile in METHODS.values():
-            if not profile.last or profile.settings is None:
-                continue
-            last, key = getattr(self.group_of(profile.settings), profile.last), f"{profile.key}.{kebab(profile.last)}"
-            try:
-                if profile_of(last).last:
-                    yield f"{key}: found {last!r}; the last stage needs a method of another name, such as fedavg"
-            except ConfigError as error:
-                yield f"{key}: {error}"
 
     @property
     def profile(self) -> Profile:
@@ -174,5 +180,6 @@ def _explain(item: Any) -> str:
         return f"{key}: unknown key; `dqnfed settings` lists all"
     message = item["msg"].removeprefix("Value error, ")
     if item["type"] == "value_error":
-        return f"{key}: {message}" if key else message
+        joint = "." if key in GROUP_OF_METHOD else ": "
+        return f"{key}{joint}{message}" if key else message
     return f"{key}: {message}, found {item['input']!r}"

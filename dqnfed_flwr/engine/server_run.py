@@ -19,7 +19,7 @@ from dqnfed_flwr.engine.start import initial_model
 from dqnfed_flwr.errors import ConfigError, RunError
 from dqnfed_flwr.run_files import RUN
 from dqnfed_flwr.strategy.checkpoint import Provenance, output_directory
-from dqnfed_flwr.strategy.strategy import DQNFed
+from dqnfed_flwr.strategy.strategy import GradientStrategy
 from dqnfed_flwr.telemetry.event_log import EventLog, Patience
 from dqnfed_flwr.telemetry.events import Listener, RoundEvent
 from dqnfed_flwr.telemetry.metric_files import RunMetrics, make_directory, run_name
@@ -120,7 +120,7 @@ def _train(
     patience = Patience(watching)
     beginning = _Beginning(output / RUN if output else None)
     event_log: list[Listener] = [EventLog(output, patience)] if output else []
-    strategy = DQNFed(settings, listeners=[beginning, *event_log, *watching], provenance=provenance)
+    strategy = GradientStrategy(settings, listeners=[beginning, *event_log, *watching], provenance=provenance)
     strategy.registry.wait(grid)
     strategy.start(grid, initial_model(settings, strategy.registry))
     outcome = strategy.outcome

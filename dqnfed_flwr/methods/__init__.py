@@ -1,1 +1,1 @@
-"""One method a file; `registry` names them."""
+"""One method a file or folder; `table` finds them."""

@@ -211,11 +211,11 @@ class AnchoredMethod(Method):
     def __init__(self, run: RunSettings) -> None:
         super().__init__(run)
         settings = self._settings = run.group_of(DqnFedSettings)
-        self._anchor, self._fallback = _anchor(settings, reference_of(run)), GradientAnchor(settings.lr)
+        self._anchor, self._plain_anchor = _anchor(settings, reference_of(run)), GradientAnchor(settings.lr)
         self._one_sided = OneSided(run)
         self._absent = AbsentClients(settings.absent_rounds, run.sampled, run.clients)
         self._memories = (self._one_sided, self._anchor, self._absent)
-        self._retreated = self._reset = False
+        self._fell_back = self._reset = False
         self.reference_rows = 1 + self._absent.room
 
     def extras(self, dim: int) -> Extras:
@@ -229,8 +229,8 @@ class AnchoredMethod(Method):
 
     def combine(self, batch: RoundBatch, rows: RoundRows) -> Combination:
         """Coefficients of the K rows, of the reference, and of the rows of absent clients."""
-        if self._retreated:
-            return self._fall_back(batch, rows)
+        if self._fell_back:
+            return self._one_sided_step(batch, rows)
         fit, excluded = fit_clients(batch, self._settings.rate_spread)
         index, weights = np.flatnonzero(fit), np.zeros(rows.basis.capacity)
         if not index.size:
@@ -248,7 +248,7 @@ class AnchoredMethod(Method):
                 solution = replace(for_all, rank=solution.rank, condition=solution.condition)
         nothing = not solution.weights.any() and not rows.basis.squared_norm(self._reference_slot(rows))
         if nothing or solution.status == "stationary":
-            return self._fall_back(batch, rows)
+            return self._one_sided_step(batch, rows)
         weights[slots] = solution.weights
         weights[self._reference_slot(rows)] = 1.0
         notes = {"anchor_reset": float(self._reset)}
@@ -256,7 +256,7 @@ class AnchoredMethod(Method):
             notes |= {"absent": float(len(absent)), "absent_left_out": float(heeded and slots is present)}
         return answer(weights, solution, excluded, notes=notes)
 
-    def _fall_back(self, batch: RoundBatch, rows: RoundRows) -> Combination:
+    def _one_sided_step(self, batch: RoundBatch, rows: RoundRows) -> Combination:
         found = self._one_sided.combine(batch, rows)
         return replace(found, notes={**found.notes, "retreat": 1.0})
 
@@ -274,14 +274,14 @@ class AnchoredMethod(Method):
         A second call in the same round does not go back to an anchor that was reset.
         """
         slot = self._reference_slot(rows)
-        for anchor in (self._fallback,) if self._reset else (self._anchor, self._fallback):
+        for anchor in (self._plain_anchor,) if self._reset else (self._anchor, self._plain_anchor):
             rows.basis.put(slot, anchor.propose(mean_gradient, rows, batch))
             descent = self._descent(rows.slots, rows)
             if np.isfinite(descent).all() and float(batch.shares @ descent) > 0:
                 break
             rows.basis.drop(slot)
             self._anchor.forget()
-        return anchor is self._fallback
+        return anchor is self._plain_anchor
 
     def _descent(self, slots: Sequence[int], rows: RoundRows) -> Float64Array:
         """How fast the losses behind rows fall along the reference, 0 where there is none."""
@@ -304,14 +304,14 @@ class AnchoredMethod(Method):
         """The anchor remembers the step; a retreat ends with its round."""
         self._anchor.step_taken(step, factor)
         self._one_sided.step_taken(step, factor)
-        self._retreated = False
+        self._fell_back = False
 
     def fall_back(self) -> bool:
         """Fall back to the one-sided step, and then to its own fallback."""
-        if self._retreated:
+        if self._fell_back:
             return self._one_sided.fall_back()
         self._anchor.forget()
-        self._retreated = True
+        self._fell_back = True
         return True
 
     def disown(self, clients: Collection[int]) -> None:
@@ -322,11 +322,11 @@ class AnchoredMethod(Method):
 
     def export_state(self) -> dict[str, NDArray[np.generic]]:
         """The memories, and whether it retreated."""
-        return {"retreated": np.array(self._retreated), **super().export_state()}
+        return {"retreated": np.array(self._fell_back), **super().export_state()}
 
     def restore_state(self, state: State) -> None:
         """Take up what `export_state` gave."""
-        self._retreated = bool(state["retreated"])
+        self._fell_back = bool(state["retreated"])
         super().restore_state(state)
 
 

@@ -25,7 +25,7 @@ MOST_STEPS = 200
 LARGEST = 1e12
 """Largest weight, times the length of its row to the power 2 alpha / (1 + alpha), of a solve that goes on."""
 ROUNDING = 1e-14
-"""Falls of the objective below this, which is of the order of the number of clients, are rounding."""
+"""Falls of the objective below this share of it are rounding."""
 
 
 class FairGradSettings(Group):
@@ -63,7 +63,8 @@ def alpha_fair_weights(gram: Float64Array, alpha: float) -> tuple[Float64Array, 
 
     `gram` is a Gramian with a positive diagonal [K, K], `alpha` above 0.
     """
-    power = -1 / alpha
+    power, scale = -1 / alpha, float(np.median(np.diag(gram)))
+    gram = gram / scale  # w scales by a power of it
     w = np.diag(gram) ** (-alpha / (1 + alpha))  # the solution for orthogonal rows
     lengths, rounding = 1 / w, ROUNDING * np.eye(len(w))
     for _ in range(MOST_STEPS):
@@ -72,13 +73,15 @@ def alpha_fair_weights(gram: Float64Array, alpha: float) -> tuple[Float64Array, 
         scales = 1 / np.sqrt(np.diag(bend))
         step = scales * np.linalg.solve(bend * np.outer(scales, scales) + rounding, scales * slope)
         fall = float(slope @ step)
-        length = min(1.0, 0.9 / max(float((step / w).max()), 0.9))
-        while _utility(gram, w - length * step, power) > _utility(gram, w, power) - 0.25 * length * fall + ROUNDING:
+        length, now = min(1.0, 0.9 / max(float((step / w).max()), 0.9)), _utility(gram, w, power)
+        small = ROUNDING * max(1.0, abs(now))
+        while _utility(gram, w - length * step, power) > now - 0.25 * length * fall + small:
             length /= 2
         w = w - length * step
-        if fall <= ROUNDING or not float((w * lengths).max()) < LARGEST:
+        if fall <= small or not float((w * lengths).max()) < LARGEST:
             break
-    return w, float((np.abs(gram @ w - w**power) / w**power).max())
+    residual = float((np.abs(gram @ w - w**power) / w**power).max())
+    return w * scale ** (-alpha / (1 + alpha)), residual
 
 
 def _utility(gram: Float64Array, w: Float64Array, power: float) -> float:

@@ -19,8 +19,12 @@ def _declared() -> dict[str, Profile]:
         for found in iter_modules(methods.__path__)
         if found.name != "table"
     )
-    profiles = (profile for module in modules for profile in getattr(module, "METHODS", ()))
-    return {profile.name: profile for profile in sorted(profiles, key=lambda profile: profile.name)}
+    found: dict[str, Profile] = {}
+    for profile in (profile for module in modules for profile in getattr(module, "METHODS", ())):
+        if profile.name in found:
+            raise TypeError(f"two files declare the method {profile.name!r}; give each a name of its own")
+        found[profile.name] = profile
+    return dict(sorted(found.items()))
 
 
 METHODS = _declared()

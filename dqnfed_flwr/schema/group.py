@@ -79,7 +79,7 @@ def setting(
 ) -> Any:
     """A field of a group: default, meaning, pydantic's limits (`ge`, `gt`, `le`, `lt`), and its `Setting`."""
     known: Any = Setting(about, changes, on_resume, read, path, size, instead)
-    return Field(default, description=description, json_schema_extra={KNOWN: known}, **limits)
+    return Field(default, description=description, json_schema_extra={_KEY: known}, **limits)
 
 
 def own(default: Any, description: str, *, read: Reads = always, **limits: Any) -> Any:
@@ -87,16 +87,16 @@ def own(default: Any, description: str, *, read: Reads = always, **limits: Any) 
     return setting(default, description, about="method", read=read, **limits)
 
 
-KNOWN = "setting"
+_KEY = "setting"
 """Where a field keeps its `Setting`."""
 
 
 def known_of(field: FieldInfo) -> Setting:
     """The `Setting` of a field that `setting` made."""
     extra = field.json_schema_extra
-    if not isinstance(extra, dict) or not isinstance(extra.get(KNOWN), Setting):
+    if not isinstance(extra, dict) or not isinstance(extra.get(_KEY), Setting):
         raise TypeError(f"{field.description}: a field of a group is made by `setting` or `own`")
-    return extra[KNOWN]  # type: ignore[return-value]
+    return extra[_KEY]  # type: ignore[return-value]
 
 
 def _joined(value: Any) -> Any:

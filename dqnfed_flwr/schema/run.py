@@ -32,7 +32,9 @@ from dqnfed_flwr.schema.work import GENERAL, GRADIENT, LBFGS, SGD, WorkProfile
 
 Rule = Literal["newton", "fixed", "clipped", "probed", "search"]
 FREE: tuple[Rule, ...] = ("newton", "fixed", "clipped", "probed")
+"""Rules of a method whose rows may be gradients; `newton` comes first, so it is the default."""
 BLIND: tuple[Rule, ...] = ("newton", "fixed", "clipped")
+"""Rules that compare no losses: for rows that are never gradients."""
 ANY_WORK = (SGD, GRADIENT, LBFGS)
 GRADIENTS = (GRADIENT, LBFGS)
 GRADIENTS_FIRST = (GRADIENT, SGD, LBFGS)
@@ -158,7 +160,7 @@ class RunSettings(Group):
 
     @property
     def profile(self) -> Profile:
-        """What the method asks of clients and step."""
+        """What the method asks of clients and step; `config.Settings`, which knows the methods, looks it up."""
         raise NotImplementedError
 
     def group_of(self, kind: type[G]) -> G:

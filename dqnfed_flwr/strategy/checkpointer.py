@@ -177,8 +177,8 @@ def unpack_state(record: dict[str, Any], arrays: Arrays) -> RunState:
 def _pack_pending(pending: PendingStep) -> tuple[dict[str, Any], Arrays]:
     combination = asdict(pending.combination)
     arrays: Arrays = {"step": pending.step.numpy(), "weights": combination.pop("weights"), "gram": pending.gram}
-    if pending.fallback is not None:
-        arrays["fallback"] = pending.fallback.numpy()
+    if pending.mean_row is not None:
+        arrays["fallback"] = pending.mean_row.numpy()
     record = {
         **{name: getattr(pending, name) for name in _PLAIN},
         "ladder": asdict(pending.ladder),
@@ -204,7 +204,7 @@ def _unpack_pending(record: dict[str, Any], arrays: Arrays) -> PendingStep:
     }
     return PendingStep(
         step=_tensor(arrays["step"]),
-        fallback=_tensor(arrays["fallback"]) if "fallback" in arrays else None,
+        mean_row=_tensor(arrays["fallback"]) if "fallback" in arrays else None,
         ladder=Ladder(**record.pop("ladder")),
         scale=StepScale(**{**scale, "hints": SearchHints(**scale["hints"])}),
         combination=Combination(weights=np.asarray(arrays["weights"], dtype=np.float64), **combination),
@@ -225,6 +225,7 @@ def _from_older(record: dict[str, Any], arrays: Arrays) -> None:
     record |= dict.fromkeys(("asked", "heard"), record["clients"])
     record |= {name: [] for name in ("binding", "voteless", "aside", "overruled", "refused")}
     record["caught"] = record.pop("silenced", [])
+    record["promised"] = []  # they had another form
     arrays["gram"] = np.zeros((0, 0))
 
 

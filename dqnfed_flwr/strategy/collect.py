@@ -36,7 +36,7 @@ LONGEST_ROW = math.sqrt(torch.finfo(torch.float32).max)
 
 @dataclass(slots=True)
 class Collected:
-    """What an exchange brought; the dicts are by client, rising."""
+    """What an exchange brought; the dicts are by client, rising but for `caught`."""
 
     answered: dict[int, ClientReply]  # all replies of sound form, without the row itself, which is in the basis
     trained: dict[int, ClientReply]  # those with a row

@@ -31,7 +31,8 @@ class PendingStep:
     """A step that was solved for and waits for the clients' losses at the candidate.
 
     The participants are the clients that were asked for a row and said what their loss is. Tuples of clients rise, but
-    for `overruled`, `caught` and `refused`, which grow from candidate to candidate. The dicts are by participant.
+    for `aside`, and for `overruled`, `caught` and `refused`, which grow from candidate to candidate. The dicts are by
+    participant.
     """
 
     round: int  # t; the step leads from theta^{t-1} to theta^t
@@ -55,7 +56,7 @@ class PendingStep:
     pairs_rejected: int = 0
     misses: int = 0  # candidates on this step that were turned down
     relaxed: bool = False  # no common descent was found: the mean row's step, judged by the mean loss
-    fallback: Tensor | None = None  # mean row [D], kept when the run may relax
+    mean_row: Tensor | None = None  # [D], kept when the run may relax
     blocked: dict[int, int] = field(default_factory=dict)  # ladders refused against the own gradient
     promised: dict[int, tuple[float, float]] = field(default_factory=dict)  # factor named last time, and the loss there
     voteless: tuple[int, ...] = ()  # without a vote from the start

@@ -70,7 +70,7 @@ class StepSearch:
         """
         pending = pending_step(batch, solved, collected, hearing, dropped, asked=asked)
         if self._settings.step.on_stationary == "relax":
-            pending.fallback = collected.rows_of(hearing.heard, ()).combine(batch.shares)
+            pending.mean_row = collected.rows_of(hearing.heard, ()).combine(batch.shares)
         heard = {client: collected.trained[client] for client in hearing.heard}
         self._state.begin(pending, mean_buffers(heard, self._state.buffers))
         if solved.norm > 0:
@@ -175,8 +175,8 @@ class StepSearch:
             self._state.solve_anew(pending)
             return
         choice = self._settings.step.on_stationary
-        if choice == "relax" and pending.heard and pending.fallback is not None:
-            self._relax(pending, pending.fallback)
+        if choice == "relax" and pending.heard and pending.mean_row is not None:
+            self._relax(pending, pending.mean_row)
             return
         found = pending.certificate
         self._give_up(pending, STATIONARY if found.stationary else LINE_SEARCH_FAILED)
@@ -198,7 +198,7 @@ class StepSearch:
     def _relax(self, pending: PendingStep, mean_row: Tensor) -> None:
         """Go on along the mean row, as long as FedAvg's step, judged by the mean loss."""
         step = self._settings.row_lr * mean_row
-        pending.step, pending.fallback, pending.relaxed = step, None, True
+        pending.step, pending.mean_row, pending.relaxed = step, None, True
         pending.scale = replace(pending.scale, norm=float(step.norm()))
         pending.ladder = Ladder(0.0)
         self._offer(pending, Ladder(1.0))

@@ -282,4 +282,4 @@ def _set_layers(method: Method, settings: Settings, registry: ClientRegistry, di
 
 
 DQNFed = GradientStrategy
-"""Its public name after the main method."""
+"""Another public name of `GradientStrategy`, after the main method."""

@@ -1,4 +1,4 @@
-"""What every method of the registry promises, whatever the gradients."""
+"""What every method of the table promises, whatever the gradients."""
 
 from __future__ import annotations
 

@@ -31,7 +31,9 @@ def methods_table() -> str:
     lines = ["| `method` | rule | choose it when |", "|---|---|---|"]
     for page in sorted(METHOD_PAGES.glob("*.md"), key=lambda page: (page.stem != "dqn-fed", page.stem)):
         first = page.read_text("utf-8").partition("\n")[0]
-        names, rule, when = first.removeprefix("<!-- ").removesuffix(" -->").split(" | ")
+        if not (found := re.fullmatch(r"<!-- (.+) \| (.+) \| (.+) -->", first)):
+            raise ValueError(f"{page}: found {first!r}; the first line is <!-- method | rule | choose it when -->")
+        names, rule, when = found.groups()
         links = ", ".join(f"[`{name}`](methods/{page.name})" for name in names.split(", "))
         lines.append(f"| {links} | {rule} | {when} |")
     return "\n".join(lines) + "\n"

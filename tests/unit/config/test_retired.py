@@ -114,7 +114,7 @@ def age(folder: Path) -> None:
     if record.get("pending"):
         pending = {key: value for key, value in record["pending"].items() if key not in NEW_IN_PENDING}
         pending["scale"] = {key: pending["scale"][key] for key in pending["scale"] if key != "contested"}
-        record["pending"] = {**pending, "silenced": []}
+        record["pending"] = {**pending, "silenced": [], "promised": [[0, 0.5]]}
     new = ("pending/gram", "method/fallback", "method/of")
     store.write(record, {name: values for name, values in arrays.items() if name not in new})
 

@@ -68,7 +68,7 @@ def pending(fallback: bool, relaxed: bool) -> PendingStep:
         refused=(5, 11),
         first=1 / 13,
         relaxed=relaxed,
-        fallback=torch.tensor([1 / 9, 2 / 9], dtype=torch.float64) if fallback else None,
+        mean_row=torch.tensor([1 / 9, 2 / 9], dtype=torch.float64) if fallback else None,
     )
 
 

@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from dqnfed_flwr import methods
+from dqnfed_flwr.errors import ConfigError
+from dqnfed_flwr.methods import table
+from dqnfed_flwr.methods.table import METHODS, profile_of
+
+
+def test_methods_are_found_in_their_files_in_alphabetical_order() -> None:
+    assert list(METHODS) == sorted(METHODS)
+    assert {"dqn-fed", "fedavg", "fedsgd", "fedcorr", "semi-vred"} < METHODS.keys()
+    assert all(profile.name == name for name, profile in METHODS.items())
+
+
+def test_a_name_that_two_files_declare_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "second.py").write_text("from dqnfed_flwr.methods.fedavg import METHODS as METHODS\n")
+    monkeypatch.setattr(methods, "__path__", [*methods.__path__, str(tmp_path)])
+    with pytest.raises(TypeError, match=r"'fed(avg|sgd)'.*a name of its own"):
+        table._declared()
+    sys.modules.pop("dqnfed_flwr.methods.second")
+
+
+def test_an_unknown_name_is_refused_with_those_that_there_are() -> None:
+    with pytest.raises(ConfigError, match=r"'fed-avg'; allowed: .*fedavg, .*torchjd:<aggregator>"):
+        profile_of("fed-avg")
+    assert profile_of("torchjd:UPGrad").title == "UPGrad (torchjd)"
