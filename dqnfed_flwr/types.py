@@ -17,12 +17,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 Float64Array = NDArray[np.float64]
 FloatArray = NDArray[np.floating]
+T = TypeVar("T")
+
+
+def under(prefix: str, named: Mapping[str, T]) -> dict[str, T]:
+    """What stands in `named` under names that begin with `prefix`, without it."""
+    return {name.removeprefix(prefix): value for name, value in named.items() if name.startswith(prefix)}
 
 
 def ladder_rungs(factor: float, above: int, below: int) -> tuple[float, ...]:

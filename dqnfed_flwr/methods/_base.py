@@ -289,11 +289,6 @@ def answer(weights: Float64Array, solution: GramSolution, excluded: Mapping[int,
     )
 
 
-def under(prefix: str, named: Mapping[str, T]) -> dict[str, T]:
-    """What stands in `named` under names that begin with `prefix`, without it."""
-    return {name.removeprefix(prefix): value for name, value in named.items() if name.startswith(prefix)}
-
-
 def cg_title(matrix: CurvatureMatrix) -> str:
     """What a title says of conjugate gradients on products with this matrix."""
     return "CG" if matrix == "hessian" else "CG, Gauss-Newton"

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dqnfed_flwr.config import StepSettings
-from dqnfed_flwr.methods._base import under
-from dqnfed_flwr.types import Probe, SearchHints
+from dqnfed_flwr.types import Probe, SearchHints, under
 
 SMALLEST_FACTOR = 2.0**-60
 """Where the model is 0 every move is large in comparison; this bounds the search there."""

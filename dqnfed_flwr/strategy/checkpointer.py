@@ -26,7 +26,7 @@ from dqnfed_flwr.strategy.schedule import training_needs_step
 from dqnfed_flwr.strategy.state import BestModel, Move, PendingStep, RoundCost, RunState, reopen
 from dqnfed_flwr.telemetry.event_log import Patience, read_events
 from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
-from dqnfed_flwr.types import Combination, SearchHints
+from dqnfed_flwr.types import Combination, SearchHints, under
 from dqnfed_flwr.version import package_version
 
 
@@ -113,10 +113,10 @@ class Checkpointer:
     def _restored(self, store: CheckpointStore, record: dict[str, Any], arrays: Arrays) -> RunState:
         """Restore method, rule and clients; the state of the run."""
         try:
-            self._method.restore_state(ungroup("method", arrays))
+            self._method.restore_state(under("method/", arrays))
             self._rule.restore_state(record["rule"])
             if isinstance(self._grid, KeepsClientState):
-                self._grid.restore_client_states(ungroup("clients", arrays))
+                self._grid.restore_client_states(under("clients/", arrays))
             return unpack_state(record, arrays)
         except (LookupError, TypeError) as error:  # what another version keeps under other names
             raise CheckpointError(
@@ -158,14 +158,14 @@ def unpack_state(record: dict[str, Any], arrays: Arrays) -> RunState:
     return RunState(
         theta=_tensor(arrays["theta"]),
         candidate=_tensor(arrays["candidate"]),
-        buffers=ungroup("buffer", arrays),
+        buffers=under("buffer/", arrays),
         round=record["round"],
         exchange=record["exchange"],
         status=record["status"],
         failures=record.get("failures", 0),
         unusable=tuple(tuple(out) for out in record.get("unusable", [])),
-        pending=_unpack_pending(record["pending"], ungroup("pending", arrays)) if "pending" in record else None,
-        best=BestModel(theta=_tensor(arrays["best"]), buffers=ungroup("best-buffer", arrays), **best) if best else None,
+        pending=_unpack_pending(record["pending"], under("pending/", arrays)) if "pending" in record else None,
+        best=BestModel(theta=_tensor(arrays["best"]), buffers=under("best-buffer/", arrays), **best) if best else None,
         last=Move(_tensor(arrays["last"]), **last) if last else None,
         standing=Standing.of(record.get("standing", {})),
         moves=record.get("moves", record["round"]),
@@ -232,11 +232,6 @@ def _from_older(record: dict[str, Any], arrays: Arrays) -> None:
 def group(prefix: str, arrays: Mapping[str, NDArray[np.generic]]) -> Arrays:
     """Put names under `prefix`."""
     return {f"{prefix}/{name}": np.asarray(value) for name, value in arrays.items()}
-
-
-def ungroup(prefix: str, arrays: Mapping[str, NDArray[np.generic]]) -> Arrays:
-    """Inverse of `group`."""
-    return {name.removeprefix(f"{prefix}/"): value for name, value in arrays.items() if name.startswith(f"{prefix}/")}
 
 
 def _tensor(values: np.ndarray[Any, Any]) -> Tensor:

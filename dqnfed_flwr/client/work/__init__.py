@@ -21,9 +21,8 @@ from dqnfed_flwr.client.gradients import LocalLoss
 from dqnfed_flwr.client.memory import RoundMemory
 from dqnfed_flwr.client.work.passes import RngKey, lbfgs_passes, mini_batch, sgd
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.methods._base import under
 from dqnfed_flwr.params import Line
-from dqnfed_flwr.types import ClientTask
+from dqnfed_flwr.types import ClientTask, under
 
 MEMORY = "work/"
 

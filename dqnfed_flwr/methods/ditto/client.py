@@ -10,8 +10,8 @@ from torch import Tensor
 from dqnfed_flwr.client.curvature import Point
 from dqnfed_flwr.client.work import BlindWork, LocalRequest, LocalResult
 from dqnfed_flwr.client.work.passes import Proximal, sgd
-from dqnfed_flwr.methods._base import under
 from dqnfed_flwr.methods.ditto import DittoSettings
+from dqnfed_flwr.types import under
 
 MODEL, BUFFER = "model", "buffer."
 

@@ -27,12 +27,12 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dqnfed_flwr.methods._base import Method, RoundRows, State, under
+from dqnfed_flwr.methods._base import Method, RoundRows, State
 from dqnfed_flwr.methods.fedcorr.labels import upper_component
 from dqnfed_flwr.schema.group import Group, own
 from dqnfed_flwr.schema.run import BLIND, Profile, RunSettings
 from dqnfed_flwr.schema.work import WorkProfile
-from dqnfed_flwr.types import Combination, Extras, RoundBatch
+from dqnfed_flwr.types import Combination, Extras, RoundBatch, under
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -33,7 +33,6 @@ from dqnfed_flwr.client.memory import RoundMemory
 from dqnfed_flwr.client.work import ClientContext, LocalRequest, LocalResult, LocalWork, SgdWork, make_work
 from dqnfed_flwr.client.work.passes import Proximal, sgd
 from dqnfed_flwr.errors import ConfigError
-from dqnfed_flwr.methods._base import under
 from dqnfed_flwr.methods.fedcorr import (
     DECISION,
     FALLBACKS,
@@ -53,6 +52,7 @@ from dqnfed_flwr.methods.fedcorr.labels import (
     local_intrinsic_dimensions,
     noise_level,
 )
+from dqnfed_flwr.types import under
 
 STREAM = 3
 """Stream of mixup, after those of the passes."""

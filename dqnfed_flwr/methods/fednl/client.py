@@ -13,8 +13,8 @@ from dqnfed_flwr.client.work import ClientContext, LocalRequest, LocalResult, Lo
 from dqnfed_flwr.client.work.gauss_newton import GaussNewton, frobenius_norm, gauss_newton_diagonal
 from dqnfed_flwr.client.work.hessians import dense_hessian, head_hessian
 from dqnfed_flwr.linalg.hessian_blocks import MAX_DENSE, block_norms, make_compressor
-from dqnfed_flwr.methods._base import under
 from dqnfed_flwr.methods.fednl import FedNlSettings
+from dqnfed_flwr.types import under
 
 _PROBES, _ERROR = 5, 6
 """Streams of the seed; those below belong to other work."""

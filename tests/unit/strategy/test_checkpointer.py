@@ -14,10 +14,10 @@ from dqnfed_flwr.guarantee.overrule import Standing
 from dqnfed_flwr.linalg.min_norm import Status
 from dqnfed_flwr.steps import Ladder, StepScale
 from dqnfed_flwr.strategy.checkpoint import CheckpointStore
-from dqnfed_flwr.strategy.checkpointer import group, pack_state, ungroup, unpack_state
+from dqnfed_flwr.strategy.checkpointer import group, pack_state, unpack_state
 from dqnfed_flwr.strategy.state import BestModel, Move, PendingStep, RoundCost, RunState
 from dqnfed_flwr.telemetry.events import DroppedClient
-from dqnfed_flwr.types import Combination, SearchHints
+from dqnfed_flwr.types import Combination, SearchHints, under
 
 
 def pending(fallback: bool, relaxed: bool) -> PendingStep:
@@ -158,5 +158,5 @@ def test_a_state_read_back_shares_no_memory(tmp_path: Path) -> None:
 
 def test_groups_are_told_apart_by_their_prefix() -> None:
     arrays = {**group("method", {"a": np.array(1)}), **group("methods", {"a": np.array(2)})}
-    assert ungroup("method", arrays) == {"a": np.array(1)}
-    assert ungroup("buffer", arrays) == {}
+    assert under("method/", arrays) == {"a": np.array(1)}
+    assert under("buffer/", arrays) == {}
