@@ -56,7 +56,7 @@ ONE_SIDED = {"dqn-fed.form": "one-sided", "curvature.kind": "secant"}
 ON_COPIES: Mapping[str, Overrides] = {
     "anchored by lbfgs": {},
     "anchored by lbfgs, factor at most 1": SHORT,
-    "anchored by lbfgs, memory 100, factor at most 1": {**SHORT, "dqn-fed.memory": 100},
+    "anchored by lbfgs, memory 100, factor at most 1": {**SHORT, "server-lbfgs.memory": 100},
     "two-sided, secant, newton step": {**TWO_SIDED, "step-rule": "newton"},
     "two-sided, secant, memory 10, newton step": {**TWO_SIDED, "step-rule": "newton", "curvature.memory": 10},
     "two-sided, secant, probed": TWO_SIDED,

@@ -163,7 +163,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                 "rounds": options.rounds,
                 "evaluate-every": 0,
                 "local.threads": options.threads,
-                "dqn-fed.reference": "momentum",
+                "dqn-fed.anchor": "momentum",
                 **settings_of(options.set),
             }
         )

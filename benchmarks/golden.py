@@ -36,7 +36,7 @@ FORMS: Mapping[str, Mapping[str, Any]] = {
     "liars": {"clients": 10, "guarantee.tolerate": 3, "attack.kind": "enlarged", "attack.share": 0.3, "rounds": 8},
     "two-sided": {"dqn-fed.form": "two-sided", "curvature.kind": "secant"},
     "one-sided": {"dqn-fed.form": "one-sided", "curvature.kind": "hvp"},
-    "update": {"dqn-fed.reference": "update"},
+    "update": {"dqn-fed.anchor": "fedavg"},
     "passes": {"dqn-fed.form": "one-sided", "step-rule": "newton", "local.work": "lbfgs", "local.epochs": 3},
     "after-miss": {"step.ladder": "after-miss", "rounds": 8},
     "noise": {"noise.kind": "symmetric", "split.validation-fraction": 0.2, "early-stopping": 2},

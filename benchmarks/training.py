@@ -24,11 +24,11 @@ from dqnfed_flwr.run_files import RUN
 
 Config = dict[str, Any]
 
-MOMENTUM: Config = {"dqn-fed.reference": "momentum"}
+MOMENTUM: Config = {"dqn-fed.anchor": "momentum"}
 ANCHORED: dict[str, Config] = {
-    "lbfgs": {"dqn-fed.reference": "lbfgs"},
+    "lbfgs": {"dqn-fed.anchor": "server-lbfgs"},
     "momentum": MOMENTUM,
-    "update": {"dqn-fed.reference": "update", "local.batch-size": 32},
+    "update": {"dqn-fed.anchor": "fedavg", "local.batch-size": 32},
 }
 FEDAVG: dict[str, Config] = {
     f"fedavg-{lr}": {"method": "fedavg", "local.batch-size": 32, "local.lr": lr} for lr in (0.03, 0.1, 0.3, 1.0)

@@ -124,6 +124,26 @@ class ClientTask:
 
 
 @dataclass(frozen=True, slots=True)
+class Packed:
+    """A vector [D] in a few bits a value, as `linalg.quantise` packs it.
+
+    Attributes
+    ----------
+    codes : NDArray[np.uint8]
+        Whole numbers, several a byte.
+    scales : NDArray[np.uint16]
+        The bits of a bfloat16 for each block of values.
+    bits, dim : int
+        Bits of a value, and D.
+    """
+
+    codes: NDArray[np.uint8]
+    scales: NDArray[np.uint16]
+    bits: int
+    dim: int
+
+
+@dataclass(frozen=True, slots=True)
 class Extras:
     """What a method asks clients for in addition to gradient, loss and rate.
 
@@ -135,11 +155,14 @@ class Extras:
         Names of figures.
     limits : Mapping[str, tuple[float, float]]
         Least and largest value of those figures that have limits; what lies outside is turned away.
+    bits : Mapping[str, int]
+        Bits a value of those vectors that come as `Packed`.
     """
 
     vectors: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     figures: tuple[str, ...] = ()
     limits: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    bits: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +214,9 @@ class ClientReply:
     row : FloatArray | None
         Row g_k of the round (or theta - theta_k when the local work is SGD), None unless trained.
     vectors : Mapping[str, FloatArray]
-        Further arrays that the method asks for, by name; `update` is theta - theta_k after local passes.
+        Further arrays that the method asks for, by name.
+    packed : Mapping[str, Packed]
+        Those that a client sends in a few bits a value; the server has them among `vectors`.
     figures : Mapping[str, float]
         Further figures that it asks for.
     buffers : Mapping[str, NDArray]
@@ -209,6 +234,7 @@ class ClientReply:
     num_examples: int
     row: FloatArray | None = None
     vectors: Mapping[str, FloatArray] = field(default_factory=dict)
+    packed: Mapping[str, Packed] = field(default_factory=dict)
     figures: Mapping[str, float] = field(default_factory=dict)
     buffers: Mapping[str, NDArray[np.generic]] = field(default_factory=dict)
     loss: float = float("nan")

@@ -36,7 +36,8 @@ def compare(
     methods: Annotated[
         str,
         typer.Option(
-            metavar="A,B,...", help="Methods, each with settings of its own behind @ where it has any; or all."
+            metavar="A,B,...",
+            help="Methods or presets, each with settings of its own behind @ where it has any; or all.",
         ),
     ] = "dqn-fed,fedavg",
     seeds: Annotated[str, typer.Option(metavar="0,1,...", help="One run of every method for each seed.")] = "0,1,2",
@@ -85,6 +86,7 @@ def compare(
     Examples:
       dqnfed compare digits
       dqnfed compare digits --methods all --seeds 0,1,2 --set rounds=20
+      dqnfed compare digits --methods dqn-fed,paper,paper-safeguarded,fedavg
       dqnfed compare mine.yaml --methods dqn-fed,dqn-fed@dqn-fed.form=one-sided,fedavg
       dqnfed compare mine.yaml --methods fedavg,q-ffl --grid local.lr=0.03,0.1,0.3 --grid-rounds 20
       dqnfed compare mine.yaml --last 5 --output runs/mine --jobs 4

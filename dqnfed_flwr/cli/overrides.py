@@ -8,14 +8,16 @@ from pathlib import Path
 import typer
 
 from dqnfed_flwr.compare.plan import Job
-from dqnfed_flwr.config import Scalar, Settings, flatten, nest, without_effect
+from dqnfed_flwr.config import Scalar, Settings, flatten, nest, preset_of, without_effect
 from dqnfed_flwr.config.loading import load_config, parse_scalar, shipped
 from dqnfed_flwr.errors import ConfigError
 
 
-def read_settings(config: str, overrides: Sequence[str], output: Path | None, *, resume: bool = False) -> Settings:
-    """Settings of a configuration, with `--set`, `--output` and `--resume` laid over it."""
-    flat = flat_config(config, overrides)
+def read_settings(
+    config: str, overrides: Sequence[str], output: Path | None, *, preset: str = "", resume: bool = False
+) -> Settings:
+    """Settings of a configuration, with `--preset`, `--set`, `--output` and `--resume` laid over it."""
+    flat = flat_config(config, overrides, preset)
     if output is not None:
         flat["output"] = str(output)
     if resume:
@@ -25,9 +27,10 @@ def read_settings(config: str, overrides: Sequence[str], output: Path | None, *,
     return Settings.from_mapping(flat)
 
 
-def flat_config(config: str, overrides: Sequence[str]) -> dict[str, Scalar]:
-    """Dotted keys of a configuration, unchecked, with `--set` laid over it."""
-    return overridden(flatten(nest(load_config(config))), overrides)
+def flat_config(config: str, overrides: Sequence[str], preset: str = "") -> dict[str, Scalar]:
+    """Dotted keys of a configuration, unchecked, with those of a preset and then `--set` laid over it."""
+    named = preset_of(preset).settings if preset else {}
+    return overridden({**flatten(nest(load_config(config))), **named}, overrides)
 
 
 def overridden(flat: Mapping[str, Scalar], overrides: Sequence[str]) -> dict[str, Scalar]:

@@ -34,6 +34,14 @@ def run(
             help="Run all clients in this process (the default), or under Flower's simulation engine.",
         ),
     ] = Engine.IN_PROCESS,
+    preset: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            show_default=False,
+            help="Settings by name, under --set: paper for the paper's Algorithm 1, paper-safeguarded.",
+        ),
+    ] = "",
     output: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Write results, event log, plot and checkpoint to this folder."),
@@ -56,6 +64,7 @@ def run(
       dqnfed run digits
       dqnfed run digits --set rounds=100 --set split.alpha=0.1
       dqnfed run digits --set method=fedavg --set local.lr=0.1
+      dqnfed run digits --preset paper
       dqnfed run mine.yaml --output runs/mine
       dqnfed run mine.yaml --output runs/mine --resume
       dqnfed run digits --quiet --json - | python -m json.tool
@@ -72,13 +81,19 @@ def run(
     if resume and overwrite:
         raise ConfigError("--resume goes on with the run in the folder, --overwrite replaces it; give one of the two")
     overrides = overrides or []
-    settings = read_settings(config, overrides, output, resume=resume)
+    settings = read_settings(config, overrides, output, preset=preset, resume=resume)
     tell_without_effect(given_keys(config, overrides), [settings])
     console = Console(stderr=json_path == "-", quiet=quiet)
     folder = Path(settings.output) if settings.output else None
     before = _checkpoint_of(folder)
     other = engine.value if engine is not Engine.IN_PROCESS else None
-    again: dict[str, object] = {"--set": overrides, "--engine": other, "--output": settings.output, "--resume": True}
+    again: dict[str, object] = {
+        "--preset": preset or None,
+        "--set": overrides,
+        "--engine": other,
+        "--output": settings.output,
+        "--resume": True,
+    }
     again |= {"--json": json_path, "--quiet": quiet}
     with tried(json_path):
         try:

@@ -143,12 +143,16 @@ class DQNFedClient(NumPyClient):
     def fit(self, parameters: Arrays, config: Mapping[str, Any]) -> tuple[Arrays, int, dict[str, Metric]]:
         """Train, and whatever else the task asks: (gradient, the method's further arrays, buffers; n; metrics).
 
+        An array in a few bits a value comes as two, its codes and its scales.
+
         Buffers come back from local work that changes them. A `ConfigError` is raised if the config is no task.
         """
         task, has_step = read_task(config)
         reply = self._work_on_lists(replace(task, train=True), parameters, has_step)
         row: Arrays = [] if reply.row is None else [reply.row]
-        return [*row, *reply.vectors.values(), *reply.buffers.values()], reply.num_examples, metrics_of(reply)
+        packed = [part for vector in reply.packed.values() for part in (vector.codes, vector.scales)]
+        arrays = [*row, *reply.vectors.values(), *packed, *reply.buffers.values()]
+        return arrays, reply.num_examples, metrics_of(reply)
 
     def evaluate(self, parameters: Arrays, config: Mapping[str, Any]) -> tuple[float, int, dict[str, Metric]]:
         """Probe and evaluate without training: (loss, examples behind it, metrics).

@@ -109,6 +109,7 @@ class Worker:
                 reply,
                 row=_read_only(result.row),
                 vectors={name: _read_only(value) for name, value in result.vectors.items()},
+                packed=result.packed,
                 figures=result.figures,
                 buffers=self._buffers() if self._settings.trains_buffers else {},
                 loss=point.loss,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 
-from dqnfed_flwr.config import GROUP_OF_METHOD, KNOWN, Scalar, Settings, is_retired, said_of
+from dqnfed_flwr.config import GROUP_OF_METHOD, KNOWN, PRESETS, Scalar, Settings, is_retired, said_of
 from dqnfed_flwr.config.loading import parse_scalar
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.methods.table import profile_of
@@ -57,7 +57,7 @@ class RowSpec:
 
 
 def parse_methods(text: str) -> list[RowSpec]:
-    """Read `a,b@key=value@key=value,…`.
+    """Read `a,b@key=value@key=value,…`, where a and b are methods or presets.
 
     Raises
     ------
@@ -73,8 +73,8 @@ def parse_methods(text: str) -> list[RowSpec]:
     for given in (part.strip() for part in text.split(",")):
         method, *own = given.split("@")
         try:
-            spec = RowSpec(method, _own(own, f"--methods {given}"))
-            _check_name(method)
+            spec = _row(method, _own(own, f"--methods {given}"))
+            _check_name(spec.method)
         except ConfigError as error:
             faults.append(str(error))
             continue
@@ -143,10 +143,12 @@ def concerns(key: str, spec: RowSpec, base: Point) -> bool:
 
 
 def groups_of(spec: RowSpec, base: Point) -> tuple[str, ...]:
-    """The groups of settings that a method reads; one with stages reads also those of the method it ends with."""
-    profile = profile_of(spec.method)
-    last = {**base, **spec.own}.get(f"{profile.key}.{profile.last}") if profile.last else None
-    return (profile.key, *((profile_of(str(last)).key,) if last else ()))
+    """The groups of settings that a method reads, with those of the method it ends with and of its anchor."""
+    try:
+        settings = Settings.unchecked({**base, **spec.own, "method": spec.method})
+    except ConfigError:  # said where the run is planned
+        return (profile_of(spec.method).key,)
+    return tuple(part.profile.key for part in settings.parts)
 
 
 def pairs(point: Point) -> list[str]:
@@ -171,11 +173,19 @@ def check_overrides(keys: Iterable[str]) -> None:
         raise ConfigError("\n".join(taken))
 
 
+def _row(name: str, own: Point) -> RowSpec:
+    """The row of a method, or of a preset, with settings of its own."""
+    if name not in PRESETS:
+        return RowSpec(name, own)
+    preset = PRESETS[name]
+    return RowSpec(str(preset.settings["method"]), {**preset.own, **own}, title=preset.title)
+
+
 def _check_name(method: str) -> None:
     try:
         profile_of(method)
     except ConfigError as error:
-        raise ConfigError(f"--methods: {error}, or {ALL} by itself") from None
+        raise ConfigError(f"--methods: {error}; {', '.join(PRESETS)}; or {ALL} by itself") from None
 
 
 def _is_common(key: str) -> bool:

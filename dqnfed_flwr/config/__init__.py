@@ -2,6 +2,7 @@
 
 from dqnfed_flwr.config.combinations import check_for_nodes
 from dqnfed_flwr.config.mapping import flatten, nest
+from dqnfed_flwr.config.presets import PRESETS, preset_of
 from dqnfed_flwr.config.retired import is_retired, retired_in, said_of, without_retired
 from dqnfed_flwr.config.settings import GROUP_OF_METHOD, KNOWN, Settings, describe, toml_defaults, without_effect
 from dqnfed_flwr.schema.group import Scalar
@@ -20,6 +21,7 @@ from dqnfed_flwr.schema.groups import (
 __all__ = [
     "GROUP_OF_METHOD",
     "KNOWN",
+    "PRESETS",
     "AttackSettings",
     "CurvatureSettings",
     "GuaranteeSettings",
@@ -36,6 +38,7 @@ __all__ = [
     "flatten",
     "is_retired",
     "nest",
+    "preset_of",
     "retired_in",
     "said_of",
     "toml_defaults",

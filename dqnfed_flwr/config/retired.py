@@ -1,22 +1,33 @@
-"""Keys that earlier versions had: what takes their place, and how old records are read."""
+"""Keys that earlier versions had: what takes their place, and how old records and files are read."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from dqnfed_flwr.errors import ConfigError
+
 RETIRED = {
     "admission": "replies are no longer compared by size; say with guarantee.tolerate how many clients may lie",
     "step.acceptance": "nobody is overruled without being named; say with guarantee.tolerate how many may be",
 }
 """Keys and groups, with what takes their place."""
+RENAMED = {
+    "dqn-fed.reference": "dqn-fed.anchor names the method whose step is changed",
+    "dqn-fed.lr": "local.lr",
+    "dqn-fed.beta": "momentum.beta",
+    "dqn-fed.memory": "server-lbfgs.memory",
+}
+"""Keys that are read as others."""
+ANCHORS = {"gradient": "fedsgd", "lbfgs": "server-lbfgs", "update": "fedavg"}
+"""Words of `dqn-fed.reference` for methods of another name."""
 STRICT = ("guarantee.entitlement", "0")
 """What a setting was before there was one."""
 
 
 def is_retired(key: str) -> bool:
-    """Whether a dotted key is one of them, or lies in one of their groups."""
-    return bool(retired_in([key]))
+    """Whether a dotted key is an old one, or lies in a group that is."""
+    return key in RENAMED or bool(retired_in([key]))
 
 
 def retired_in(keys: Collection[str]) -> list[str]:
@@ -26,14 +37,44 @@ def retired_in(keys: Collection[str]) -> list[str]:
 
 def said_of(key: str) -> str:
     """The message for a user who gives a retired key."""
+    if key in RENAMED:
+        return f"{key}: an old name; {RENAMED[key]}"
     (old, *_) = retired_in([key])
     return f"{old}: no longer a setting; {RETIRED[old]}"
 
 
 def without_retired(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a record by dotted keys, without those that mean nothing any more.
+    """The settings of a record by dotted keys, under new names, without those that mean nothing any more.
 
     A record that has some was made when no loss was allowed to rise, which is the entitlement 0.
     """
-    kept = {key: value for key, value in flat.items() if not is_retired(key)}
-    return kept if len(kept) == len(flat) else {STRICT[0]: STRICT[1], **kept}
+    kept = {key: value for key, value in flat.items() if not retired_in([key])}
+    return with_new_names(kept if len(kept) == len(flat) else {STRICT[0]: STRICT[1], **kept})
+
+
+def with_new_names(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings by dotted keys with the old names of `RENAMED` as new ones.
+
+    What belonged to an anchor counts only in a run of DQN-Fed with that anchor: a record holds all keys, and those of
+    other methods are not to be changed.
+
+    Raises
+    ------
+    ConfigError
+        If an anchor is named under both names.
+    """
+    old = {key: flat[key] for key in RENAMED if key in flat}
+    new = {key: value for key, value in flat.items() if key not in old}
+    reference = str(old.get("dqn-fed.reference", "auto"))
+    if reference == "none":
+        new["dqn-fed.form"] = "one-sided" if new.get("dqn-fed.form", "anchored") == "anchored" else new["dqn-fed.form"]
+    elif reference != "auto":
+        named = new.setdefault("dqn-fed.anchor", ANCHORS.get(reference, reference))
+        if named != ANCHORS.get(reference, reference):
+            raise ConfigError(
+                f"dqn-fed.reference: found {reference!r} beside dqn-fed.anchor {named!r}; give the second"
+            )
+    if new.get("method", "dqn-fed") == "dqn-fed" and new.get("dqn-fed.form", "anchored") == "anchored":
+        of_anchor = {"dqn-fed.lr": reference != "update", "dqn-fed.beta": True, "dqn-fed.memory": True}
+        new |= {RENAMED[key]: old[key] for key, counts in of_anchor.items() if counts and key in old}
+    return new

@@ -10,14 +10,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 from pydantic import Field, ValidationError, create_model, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
 from dqnfed_flwr.config.combinations import faults
 from dqnfed_flwr.config.mapping import flatten, nest
-from dqnfed_flwr.config.retired import is_retired, said_of, without_retired
+from dqnfed_flwr.config.retired import RENAMED, is_retired, said_of, with_new_names, without_retired
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.methods.table import METHODS, profile_of
 from dqnfed_flwr.schema.group import Group, Scalar, Setting, kebab, known_of
@@ -103,19 +103,51 @@ class Settings(_AllGroups):
     def from_mapping(cls, mapping: Mapping[str, Any]) -> Settings:
         """Check nested or dotted keys, as read from YAML, TOML or a Flower run config; absent keys take their default.
 
+        Names of earlier versions are read as new ones.
+
         Raises
         ------
         ConfigError
             Naming each faulty key, what was found and what is allowed.
         """
         try:
-            return cls.model_validate(nest(mapping))
+            return cls.model_validate(_with_new_names(nest(mapping)))
         except ValidationError as error:
             raise ConfigError("\n".join(_explain(item) for item in error.errors())) from None
+
+    @classmethod
+    def unchecked(cls, flat: Mapping[str, Any]) -> Settings:
+        """Settings by dotted keys that need not go together, to ask what a row would read that is checked later.
+
+        Unknown keys are left out.
+
+        Raises
+        ------
+        ConfigError
+            If a value of a group is out of its own limits.
+        """
+        nested = _with_new_names(nest(flat))
+        values: dict[str, Any] = {}
+        for name, field in cls.model_fields.items():
+            given, group = nested.get(kebab(name)), field.annotation
+            if isinstance(group, type) and issubclass(group, Group):
+                known = {kebab(inner) for inner in group.model_fields}
+                try:
+                    values[name] = group.model_validate({key: v for key, v in (given or {}).items() if key in known})
+                except ValidationError as error:
+                    raise ConfigError("\n".join(_explain(item) for item in error.errors())) from None
+            elif given is not None:
+                values[name] = given
+        return cast("Settings", cls.model_construct(**values))
 
     def flat(self) -> dict[str, Scalar]:
         """The settings as dotted kebab-case keys and scalars, as a Flower run config holds them."""
         return flatten(self.model_dump(by_alias=True))
+
+
+def _with_new_names(nested: dict[str, Any]) -> dict[str, Any]:
+    flat = flatten(nested)
+    return nest(with_new_names(flat)) if any(key in RENAMED for key in flat) else nested
 
 
 def _fields() -> Iterator[tuple[str, FieldInfo]]:
@@ -151,7 +183,7 @@ def toml_defaults(table: str = "tool.flwr.app.config") -> str:
 
 def without_effect(settings: Settings, keys: Iterable[str]) -> list[str]:
     """Those of the dotted `keys` that change nothing in a run with `settings`, in their order."""
-    methods = {settings.method, settings.stage_settings.method}
+    methods = {part.method for part in settings.parts}
 
     def has_none(key: str) -> bool:
         method = GROUP_OF_METHOD.get(key.partition(".")[0]) if "." in key else None

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import combinations_with_replacement
@@ -64,9 +64,13 @@ class Basis:
         float32 or float64.
     references : int
         How many of the last slots are filled after the others; they are in groups of their own.
+    eager : bool
+        Whether products are computed when the rows of a group are complete, or not before they are asked for.
 
     Attributes
     ----------
+    dtype : torch.dtype
+        Of the rows.
     exact : bool
         Whether the Gramian has float64 precision already.
 
@@ -76,9 +80,18 @@ class Basis:
         If capacity or dim is not positive or the dtype is another.
     """
 
-    def __init__(self, capacity: int, dim: int, dtype: torch.dtype = torch.float32, *, references: int = 0) -> None:
+    def __init__(
+        self,
+        capacity: int,
+        dim: int,
+        dtype: torch.dtype = torch.float32,
+        *,
+        references: int = 0,
+        eager: bool = True,
+    ) -> None:
         if capacity < 1 or dim < 1 or dtype not in (torch.float32, torch.float64):
             raise ShapeError(f"a basis of {capacity} x {dim} {dtype}; need positive sizes, float32 or float64")
+        self.dtype, self._eager = dtype, eager
         self._rows = np.zeros((capacity, dim), np.float32 if dtype == torch.float32 else np.float64)
         self._norms: dict[int, float] = {}
         self._products = np.zeros((capacity, capacity))
@@ -124,7 +137,7 @@ class Basis:
         self._filled[slot] = True
         group = self._group_of(slot)
         self._owe(group)
-        if self._filled[self._groups[group]].all():
+        if self._eager and self._filled[self._groups[group]].all():
             self._pay([g for g, slots in enumerate(self._groups) if self._filled[slots].all()])
 
     def clear(self) -> None:
@@ -187,10 +200,13 @@ class Basis:
         (used,) = np.nonzero(weights)
         if used.size == 1 and weights[used[0]] == 1:
             return torch.from_numpy(self._rows[used[0]].copy())
-        if self._always_exact or self._cancels(weights):
+        if self._always_exact or (self._eager and self._cancels(weights)):
             return self._combine_wide(weights)
         rows = torch.from_numpy(self._rows)
-        return torch.mv(rows.t(), torch.from_numpy(weights).to(rows.dtype))
+        total = torch.mv(rows.t(), torch.from_numpy(weights).to(rows.dtype))
+        if not self._eager and self._cancelled(weights, total.numpy()):
+            return self._combine_wide(weights)
+        return total
 
     def _group_of(self, slot: int) -> int:
         return next(g for g, slots in enumerate(self._groups) if slot < slots.stop)
@@ -221,6 +237,12 @@ class Basis:
         whole = float(weights[used] @ gram @ weights[used])
         return parts > TRUSTED_CANCELLATION**2 * max(whole, 0.0)
 
+    def _cancelled(self, weights: Float64Array, total: FloatArray) -> bool:
+        """As `_cancels`, seen on the sum, where the products are not at hand."""
+        (used,) = np.nonzero(weights)
+        parts = sum(float(weights[slot]) ** 2 * self.squared_norm(slot) for slot in used.tolist())
+        return parts > TRUSTED_CANCELLATION**2 * _squared_norm(total)
+
     def _combine_wide(self, weights: Float64Array) -> Tensor:
         out = np.empty(self.dim, self._rows.dtype)
 
@@ -231,6 +253,22 @@ class Basis:
 
         _in_threads(segment, _slices(self.dim, SEGMENT))
         return torch.from_numpy(out)
+
+
+def cut_long_rows(basis: Basis, slots: Mapping[int, int], medians: float) -> dict[int, float]:
+    """Scale rows longer than so many `medians` of all to that length; by what, for those that were.
+
+    `slots` and the factors returned are by client. Rows of zeros do not count in the median.
+    """
+    norms = {client: math.sqrt(basis.squared_norm(slot)) for client, slot in slots.items()}
+    moving = [norm for norm in norms.values() if norm > 0]
+    if not moving:
+        return {}
+    longest = medians * float(np.median(moving))
+    cuts = {client: longest / norm for client, norm in norms.items() if norm > longest}
+    for client, by in cuts.items():
+        basis.scale(slots[client], by)
+    return cuts
 
 
 def _cross_products(left: FloatArray, right: FloatArray, *, wide: bool) -> Float64Array:

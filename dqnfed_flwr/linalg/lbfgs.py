@@ -143,12 +143,12 @@ class LBFGSHistory:
         q = v.clone()
         alphas = []
         for pair in reversed(self._pairs):
-            alpha = _dot(pair.s, q) / pair.sy
+            alpha = dot(pair.s, q) / pair.sy
             q.sub_(pair.y, alpha=alpha)
             alphas.append(alpha)
         q.mul_(self.scale)
         for pair, alpha in zip(self._pairs, reversed(alphas), strict=True):
-            beta = _dot(pair.y, q) / pair.sy
+            beta = dot(pair.y, q) / pair.sy
             q.add_(pair.s, alpha=alpha - beta)
         return q
 
@@ -171,7 +171,7 @@ class LBFGSHistory:
 
     def _admissible(self, s: Tensor, y: Tensor) -> tuple[_Pair | None, bool]:
         """Copy the pair, damped if need be, unless it fails the filter."""
-        ss = _dot(s, s)
+        ss = dot(s, s)
         pair, damped = _measure(s, y), False
         if not all(map(math.isfinite, (ss, pair.sy, pair.yy))) or ss == 0:
             return None, False
@@ -186,10 +186,10 @@ class LBFGSHistory:
 
 
 def _measure(s: Tensor, y: Tensor) -> _Pair:
-    return _Pair(s, y, _dot(s, y), _dot(y, y))
+    return _Pair(s, y, dot(s, y), dot(y, y))
 
 
-def _dot(a: Tensor, b: Tensor) -> float:
+def dot(a: Tensor, b: Tensor) -> float:
     """Inner product: in float64, or of long float32 vectors in blocks whose sums are added in float64."""
     if a.dtype == torch.float64:
         return float(torch.dot(a, b))

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dqnfed_flwr.errors import RunError
 from dqnfed_flwr.schema.run import RunSettings
 from dqnfed_flwr.types import Combination, Extras, Float64Array, FloatArray, RoundBatch
 
@@ -45,37 +44,38 @@ class RoundRows:
     slots : tuple[int, ...]
         Slot of each client's row, in the order of `RoundBatch.clients`.
     vectors : Mapping[str, tuple[FloatArray, ...]]
-        Further arrays of the clients by name, in the same order, as the method asked for them in `extras`.
+        Further arrays of the clients by name, in the same order, as the method asked for them in `extras`; empty for a
+        client that was not asked.
     others : tuple[int, ...]
         Slots of rows that have no part in the step; how the losses behind them fall along it is of interest.
+    hidden : int
+        How many of the last slots belong to somebody else: an anchor does not see those of the method around it.
     """
 
     basis: Basis
     slots: tuple[int, ...]
     vectors: Mapping[str, tuple[FloatArray, ...]] = field(default_factory=dict)
     others: tuple[int, ...] = ()
+    hidden: int = 0
+
+    @property
+    def capacity(self) -> int:
+        """B, slots that a method sees: the clients', then its own."""
+        return self.basis.capacity - self.hidden
 
     def combine(self, weights: Float64Array) -> Tensor:
         """Weighted sum [D] of the clients' rows by K weights."""
-        return self.basis.combine(self.spread(weights))
+        return self.sum(self.spread(weights))
+
+    def sum(self, weights: Float64Array) -> Tensor:
+        """Weighted sum [D] of the rows in all slots, by B weights."""
+        return self.basis.combine(np.pad(weights, (0, self.hidden)))
 
     def spread(self, weights: Float64Array) -> Float64Array:
-        """Lay K weights out over all slots of the basis."""
-        out = np.zeros(self.basis.capacity)
+        """Lay K weights out over all slots [B]."""
+        out = np.zeros(self.capacity)
         out[list(self.slots)] = weights
         return out
-
-    def mean_vector(self, name: str, shares: Float64Array) -> Tensor:
-        """Mean of the clients' arrays `name` by sample shares [K], summed in the order of the clients."""
-        if name not in self.vectors:
-            raise RunError(f"this method needs the clients' {name!r}, which their replies do not hold")
-        first, *_ = self.vectors[name]
-        import torch
-
-        total = np.zeros_like(first)
-        for share, vector in zip(shares, self.vectors[name], strict=True):
-            total += vector * total.dtype.type(share)
-        return torch.from_numpy(total)
 
     def columns(self, part: slice) -> Float64Array:
         """The clients' rows in some columns, in float64 [K, width]: a copy."""
@@ -143,11 +143,14 @@ class Method(ABC):
     ----------
     reference_rows : int
         Slots beyond the K clients that the method uses in the basis; they follow the clients' slots.
+    reads_products : bool
+        Whether it looks at inner products of different rows.
     guaranteed : bool
         Whether the step lowers the loss of each client whose row is given, so that a client can hold up the others.
     """
 
     reference_rows: int = 0
+    reads_products: bool = True
     guaranteed: bool = False
 
     _memories: Sequence[Memory] = ()
@@ -165,8 +168,8 @@ class Method(ABC):
         """The method itself, or the one that it hands its last rounds over to."""
         return self
 
-    def round_extras(self, round_number: int, dim: int) -> Extras:
-        """As `extras`, where it is not the same in every round."""
+    def extras_of(self, round_number: int, client: int, dim: int) -> Extras:
+        """As `extras`, where it is not the same in every round and for every client."""
         return self.extras(dim)
 
     def offered(self, round_number: int, sampled: int) -> int:
@@ -192,6 +195,11 @@ class Method(ABC):
         No state changes here that a second call would see.
         """
 
+    def propose(self, batch: RoundBatch, rows: RoundRows) -> tuple[Tensor, Mapping[str, float]]:
+        """What `combine` gives, as the step [D] itself and the notes: for a method that changes the step."""
+        combination = self.combine(batch, rows)
+        return rows.sum(combination.weights), combination.notes
+
     def step_taken(self, step: Tensor, factor: float) -> None:
         """The round is over: theta^{t+1} = theta^t - `factor` * `step` [D]; factor 0 if the step was not taken."""
         del step, factor
@@ -203,6 +211,10 @@ class Method(ABC):
     def disown(self, clients: Collection[int]) -> None:
         """Forget what these clients sent: they are not believed, or set aside, from this round on."""
         del clients
+
+    def forget(self) -> None:
+        """Begin a memory of earlier steps anew, because the step made with it was no descent."""
+        return
 
     def export_state(self) -> dict[str, NDArray[np.generic]]:
         """What the method remembers between rounds, for a checkpoint.
@@ -241,14 +253,18 @@ class VectorMethod(Method):
 
     def combine(self, batch: RoundBatch, rows: RoundRows) -> Combination:
         """`step`, put into the last row of the basis with weight 1, and `notes`."""
-        weights = np.zeros(rows.basis.capacity)
+        weights = np.zeros(rows.capacity)
         weights[-1] = 1.0
-        rows.basis.put(rows.basis.capacity - 1, self.step(batch, rows))
+        rows.basis.put(rows.capacity - 1, self.step(batch, rows))
         return Combination(weights, notes=self.notes())
 
     def notes(self) -> Mapping[str, float]:
         """Figures for the event log, of the last `step`."""
         return {}
+
+    def propose(self, batch: RoundBatch, rows: RoundRows) -> tuple[Tensor, Mapping[str, float]]:
+        """`step` itself, which takes up no row of the basis, and `notes`."""
+        return self.step(batch, rows), self.notes()
 
 
 class LayerMethod(VectorMethod):

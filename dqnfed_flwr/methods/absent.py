@@ -69,7 +69,7 @@ class AbsentClients:
 
     def place(self, rows: RoundRows) -> tuple[int, ...]:
         """Put the rows of the absent into the last `room` slots of the basis; the slots taken."""
-        first = rows.basis.capacity - self.room
+        first = rows.capacity - self.room
         for slot, item in enumerate(self.absent, first):
             rows.basis.put(slot, item.row)
         return tuple(range(first, first + len(self.absent)))

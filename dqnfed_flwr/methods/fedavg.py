@@ -18,6 +18,8 @@ class FedAvg(GramMethod):
     Deviations: the shares p_k are those of the clients present, as in the paper's Algorithm 1.
     """
 
+    reads_products = False
+
     def weights(self, batch: RoundBatch) -> Combination:
         """p_k."""
         return Combination(batch.shares.copy())
@@ -25,6 +27,8 @@ class FedAvg(GramMethod):
 
 class FedSgd(GramMethod):
     """step = eta * sum p_k g_k, the rows being gradients at the received model. No deviations."""
+
+    reads_products = False
 
     def weights(self, batch: RoundBatch) -> Combination:
         """eta * p_k."""

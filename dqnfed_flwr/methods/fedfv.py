@@ -80,7 +80,7 @@ class FedFV(Method):
         length, status = _length(mean, gram), Status.CONVERGED
         if length == 0 or _length(plain, gram) == 0:
             mean, length, status = np.zeros(len(slots)), 1.0, Status.STATIONARY
-        weights = np.zeros(rows.basis.capacity)
+        weights = np.zeros(rows.capacity)
         weights[slots] = self._row_lr * _length(plain, gram) / length * mean
         notes = {"absent": float(len(rounds)), "absent_conflicts": float(conflicts)} if rounds else {}
         return Combination(

@@ -81,7 +81,7 @@ class FedMdfg(Method):
         unfair = spread > self._angle or self._some_rose
         found = _solve(gram, count, fairness_row(batch.losses, live) if unfair else None)
         direction, stretch = found.direction, _stretch(found.direction, found.gram, live)
-        weights = np.zeros(rows.basis.capacity)
+        weights = np.zeros(rows.capacity)
         if direction.status is not Status.STATIONARY:
             weights[slots[: len(found.gram)]] = self._row_lr * stretch * direction.weights
         scaled = ScaledGram.of(batch.gram)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 class ServerOptimiser(VectorMethod):
     """Averages over rounds that leave out a mean which is too large."""
 
+    reads_products = False
     _overflow = False
 
     def notes(self) -> Mapping[str, float]:
@@ -65,6 +66,12 @@ class FedAvgM(ServerOptimiser):
     def step(self, batch: RoundBatch, rows: RoundRows) -> Tensor:
         """lr v [D]."""
         return self._lr * self._velocity
+
+    def forget(self) -> None:
+        """v = 0."""
+        import torch
+
+        self._velocity = torch.zeros_like(self._velocity)
 
     def export_state(self) -> dict[str, NDArray[np.generic]]:
         """v."""
@@ -121,6 +128,12 @@ class FedAdam(ServerOptimiser):
     def step(self, batch: RoundBatch, rows: RoundRows) -> Tensor:
         """lr m / (sqrt(v) + tau) [D]."""
         return self._settings.lr * self._first / (self._second.sqrt() + self._settings.tau)
+
+    def forget(self) -> None:
+        """m = 0; v says how long moves are, not where they lead, and stays."""
+        import torch
+
+        self._first = torch.zeros_like(self._first)
 
     def export_state(self) -> dict[str, NDArray[np.generic]]:
         """m and v."""

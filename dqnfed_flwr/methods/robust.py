@@ -98,6 +98,8 @@ class TrimmedMeanSettings(Group):
 class CoordinateWise(VectorMethod):
     """step = eta * a figure of each column of the rows, computed in float64 on blocks of columns."""
 
+    reads_products = False
+
     @abstractmethod
     def figure(self, columns: Float64Array) -> Float64Array:
         """The figure [width] of columns [K, width]."""

@@ -125,10 +125,10 @@ class TorchJdRows(TorchJd, VectorMethod):
     def combine(self, batch: RoundBatch, rows: RoundRows) -> Combination:
         """The step; 0 with status `not-finite` where torchjd gives none."""
         combination = super().combine(batch, rows)
-        if np.isfinite(rows.basis.row(rows.basis.capacity - 1)).all():
+        if np.isfinite(rows.basis.row(rows.capacity - 1)).all():
             return combination
-        rows.basis.put(rows.basis.capacity - 1, np.zeros(rows.basis.dim))
-        return replace(combination, weights=np.zeros(rows.basis.capacity), status=NOT_FINITE)
+        rows.basis.put(rows.capacity - 1, np.zeros(rows.basis.dim))
+        return replace(combination, weights=np.zeros(rows.capacity), status=NOT_FINITE)
 
 
 class Calls:

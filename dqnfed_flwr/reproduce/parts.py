@@ -210,7 +210,7 @@ def _searched(part: Part, options: ReproduceOptions) -> bool:
 
 def _spec(row: ManifestRow, *, grids: bool) -> RowSpec:
     axes = {key: tuple(values) for key, values in row.grid.items()} if grids else {}
-    return RowSpec(row.method, row.own, axes, row.title)
+    return RowSpec(row.method, row.own, axes, row.shown)
 
 
 def _key(row: ManifestRow | RowSpec) -> tuple[str, tuple[tuple[str, Scalar], ...]]:
@@ -219,7 +219,7 @@ def _key(row: ManifestRow | RowSpec) -> tuple[str, tuple[tuple[str, Scalar], ...
 
 def _names(row: ManifestRow) -> tuple[str, ...]:
     """What the paper and our tables call a row."""
-    return (row.title or Settings.from_mapping({**row.own, "method": row.method}).title, row.paper)
+    return (row.shown or Settings.from_mapping({**row.own, "method": row.method}).title, row.paper)
 
 
 def _words(methods: str, names: list[str]) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 
-from dqnfed_flwr.config import KNOWN, Settings
+from dqnfed_flwr.config import KNOWN, PRESETS, Settings, preset_of
 from dqnfed_flwr.config.mapping import flatten, nest
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.methods.table import profile_of
@@ -87,17 +87,25 @@ class ManifestRow(Group):
     method: str = Field(description="its name here")
     paper: Name = Field("", description="its name in the paper; empty for a row that the paper has not")
     title: Name = Field("", description="its name in our tables; empty for the usual one")
+    preset: str = Field("", description="settings by name, before `settings`: paper, paper-safeguarded")
     settings: Nested = Field(default_factory=dict, description="settings of this row alone")
     grid: Axes = Field(default_factory=dict, description="keys to search over, with their values")
     figures: Figures = Field(default_factory=dict, description="published figures that are in no file")
 
     @property
     def own(self) -> dict[str, Scalar]:
-        """`settings` as dotted keys."""
-        return flatten(nest(self.settings))
+        """The preset's settings with `settings` over them, as dotted keys."""
+        return {**(preset_of(self.preset).own if self.preset else {}), **flatten(nest(self.settings))}
+
+    @property
+    def shown(self) -> str:
+        """`title`, or that of the preset."""
+        return self.title or (preset_of(self.preset).title if self.preset else "")
 
     @model_validator(mode="after")
     def _check(self) -> ManifestRow:
+        if self.preset and self.preset not in PRESETS:
+            raise ValueError(f"preset: found {self.preset!r}; allowed: {', '.join(PRESETS)}")
         if taken := [key for key in (*self.own, *self.grid) if key in KNOWN and KNOWN[key].shared]:
             raise ValueError(f"{', '.join(taken)} must be the same for all rows; it stands in the part's settings")
         return self

@@ -252,6 +252,9 @@ class StepSettings(Group):
     )
 
 
+LONGEST_NORM, LONGEST_OF_LIARS = 8.0, 1.0
+"""Rows are cut to so many times the median norm of the round before they make an anchor or a rate; the second where
+some of them may be a liar's."""
 SHARE = "%"
 """Ends an entitlement that is a share of the typical loss."""
 
@@ -305,6 +308,10 @@ class GuaranteeSettings(Group):
         text = self.entitlement.strip()
         value = float(text.removesuffix(SHARE))
         return (0.0, value / 100) if text.endswith(SHARE) else (value, 0.0)
+
+    def longest(self, asked: int) -> float:
+        """So many times the median norm of a round is a row cut to; fewer where some of those asked may lie."""
+        return LONGEST_OF_LIARS if self.liars(asked) else LONGEST_NORM
 
     def liars(self, asked: int) -> int:
         """f among so many clients asked, always fewer than half of them."""

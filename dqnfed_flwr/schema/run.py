@@ -67,8 +67,10 @@ class Profile:
         Whether it reads rates or curvature pairs.
     wants_step : bool
         Whether clients that train need the step before, u_{t-1}.
-    wants_update : Callable[[RunSettings], bool]
-        Whether clients send the displacement of local passes next to the gradient.
+    anchor : Callable[[RunSettings], RunSettings | None]
+        The settings under which the method runs whose step it changes; None where it changes no other's.
+    no_anchor : str
+        Why no other method may change its step; empty where one may.
     last : str
         The key of its group that names the method of its last stage; empty for a method without stages.
     rounds_before_last : Callable[[RunSettings], int]
@@ -86,7 +88,8 @@ class Profile:
     faults: Callable[[RunSettings], Iterator[str]] = lambda run: iter(())
     reads_curvature: Callable[[RunSettings], bool] = lambda run: False
     wants_step: bool = False
-    wants_update: Callable[[RunSettings], bool] = lambda run: False
+    anchor: Callable[[RunSettings], Any] = lambda run: None
+    no_anchor: str = ""
     last: str = ""
     rounds_before_last: Callable[[RunSettings], int] = lambda run: 0
 
@@ -193,6 +196,25 @@ class RunSettings(Group):
         return self.model_copy(update={"method": getattr(self.group_of(profile.settings), profile.last)})
 
     @property
+    def anchor_settings(self: R) -> R | None:
+        """What the anchor runs with, the method whose step is changed; None where there is none."""
+        last = self.stage_settings
+        found: R | None = last.profile.anchor(last)
+        return found
+
+    @property
+    def sends_anchor_row(self) -> bool:
+        """Whether clients send a row for the anchor next to their gradient; an anchor of gradients needs none."""
+        anchor = self.anchor_settings
+        return anchor is not None and anchor.work is not GRADIENT
+
+    @property
+    def parts(self: R) -> tuple[R, ...]:
+        """These settings, and those of the last stage's method and of the anchor, where there are such."""
+        last, anchor = self.stage_settings, self.anchor_settings
+        return (self, *([last] if last is not self else []), *([anchor] if anchor else []))
+
+    @property
     def work(self) -> WorkProfile:
         """The local work, with `auto` resolved to the method's default; a method with stages leaves it to the last."""
         name = "auto" if self.profile.last else self.local.work
@@ -201,9 +223,8 @@ class RunSettings(Group):
 
     @property
     def works(self) -> tuple[WorkProfile, ...]:
-        """All local work of the run: that of the method, of its last stage, and passes whose displacement is sent."""
-        last = self.stage_settings
-        return (self.work, last.work, *((SGD,) if self.wants_update else ()))
+        """All local work of the run: that of the method, of its last stage, and of the anchor."""
+        return tuple(settings.work for settings in self.parts)
 
     @property
     def rule(self) -> Rule:
@@ -218,8 +239,7 @@ class RunSettings(Group):
     @property
     def differentiates_twice(self) -> bool:
         """Whether clients compute products with Hessians."""
-        stages = (self, self.stage_settings)
-        return any(stage.work.twice or (stage.curvature.kind == "hvp" and stage.reads_curvature) for stage in stages)
+        return any(part.work.twice or (part.curvature.kind == "hvp" and part.reads_curvature) for part in self.parts)
 
     @property
     def sampled(self) -> int:
@@ -241,13 +261,7 @@ class RunSettings(Group):
     @property
     def wants_step(self) -> bool:
         """Whether clients that train need the step before, u_{t-1}, for their local work."""
-        return self.stage_settings.profile.wants_step
-
-    @property
-    def wants_update(self) -> bool:
-        """Whether clients send the displacement of local passes next to the gradient."""
-        last = self.stage_settings
-        return last.profile.wants_update(last)
+        return any(part.profile.wants_step for part in self.parts)
 
     @property
     def trains_buffers(self) -> bool:

@@ -27,9 +27,11 @@ from dqnfed_flwr.strategy.exchange import Answer, send_and_receive
 from dqnfed_flwr.strategy.schedule import Schedule, needs_step
 from dqnfed_flwr.strategy.state import RunState
 from dqnfed_flwr.telemetry.events import DroppedClient
-from dqnfed_flwr.types import ClientReply, ClientTask, Probe
+from dqnfed_flwr.types import ClientReply, ClientTask, FloatArray, Probe
 from dqnfed_flwr.wire import Buffers, ReplyForm
 
+NOTHING: FloatArray = np.empty(0, np.float32)
+"""Stands for an array that a client was not asked for."""
 LONGEST_ROW = math.sqrt(torch.finfo(torch.float32).max)
 """Norm of a row, some 1.8e19, up to which sums of rows are finite in float32, and products of products in float64."""
 
@@ -164,7 +166,7 @@ class ReplyCollector:
         return two_losses("its probe has loss", loss, "its gradient's pass", reply.loss) if task.train else ""
 
     def _decode(self, content: RecordDict, client: int, schedule: Schedule) -> ClientReply:
-        form = ReplyForm(self._dim, self._buffers, self._method.round_extras(schedule.round, self._dim))
+        form = ReplyForm(self._dim, self._buffers, self._method.extras_of(schedule.round, client, self._dim))
         reply = wire.decode_reply(content, schedule.tasks[client], form)
         if reply.row is None:
             return reply
@@ -181,8 +183,9 @@ class ReplyCollector:
 
     def _rows(self, trained: Mapping[int, ClientReply], schedule: Schedule) -> RoundRows:
         slots = tuple(schedule.train.index(client) for client in trained)
-        names = self._method.round_extras(schedule.round, self._dim).vectors if trained else ()
-        vectors = {name: tuple(reply.vectors[name] for reply in trained.values()) for name in names}
+        replies = list(trained.values())
+        names = dict.fromkeys(name for reply in replies for name in reply.vectors)
+        vectors = {name: tuple(reply.vectors.get(name, NOTHING) for reply in replies) for name in names}
         return RoundRows(self._basis, slots, vectors)
 
 

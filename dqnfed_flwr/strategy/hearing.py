@@ -7,7 +7,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from logging import WARNING
 
-import numpy as np
 from flwr.common.logger import log
 
 from dqnfed_flwr.config import GuaranteeSettings, Settings
@@ -22,16 +21,13 @@ from dqnfed_flwr.guarantee.claims import (
 )
 from dqnfed_flwr.guarantee.harm import entitlement
 from dqnfed_flwr.guarantee.overrule import OVERRULED, SET_ASIDE, Standing, opposed, reach
-from dqnfed_flwr.linalg.gram import Basis
+from dqnfed_flwr.linalg.gram import Basis, cut_long_rows
 from dqnfed_flwr.strategy.collect import Collected
 from dqnfed_flwr.strategy.schedule import Schedule
 from dqnfed_flwr.strategy.state import PendingStep, RunState
 from dqnfed_flwr.telemetry.events import DroppedClient
 from dqnfed_flwr.types import Probe
 
-LONGEST_NORM, LONGEST_OF_LIARS = 8.0, 1.0
-"""Rows are cut to so many times the median norm of the round before they make a reference or a rate; the second where
-some of them may be a liar's."""
 HOPELESS = 0.1
 """The row of a claimant is set aside where it takes away all but this share of the others' best common cosine."""
 
@@ -100,8 +96,8 @@ def decide_hearing(
     hearing.heard = tuple(client for client in hearing.heard if client not in hearing.aside)
     hearing.disowned = standing.set_apart(losses, hearing.aside, hearing.muted, number)
     hearing.apart = frozenset(client for client in hearing.losses if standing.is_apart(client, number))
-    longest = LONGEST_OF_LIARS if liars else LONGEST_NORM
-    hearing.cuts = _cut(basis, {client: slots[client] for client in hearing.heard}, longest)
+    longest = settings.guarantee.longest(len(schedule.train))
+    hearing.cuts = cut_long_rows(basis, {client: slots[client] for client in hearing.heard}, longest)
     return hearing
 
 
@@ -138,19 +134,6 @@ def _muted(
         client: found.get(client, f"not heard until round {standing.muted[client]}, for what it said before")
         for client in sorted(muted)
     }
-
-
-def _cut(basis: Basis, slots: Mapping[int, int], medians: float) -> dict[int, float]:
-    """Scale rows longer than so many `medians` to that length; by what, for those that were."""
-    norms = {client: math.sqrt(basis.squared_norm(slot)) for client, slot in slots.items()}
-    moving = [norm for norm in norms.values() if norm > 0]
-    if not moving:
-        return {}
-    longest = medians * float(np.median(moving))
-    cuts = {client: longest / norm for client, norm in norms.items() if norm > longest}
-    for client, by in cuts.items():
-        basis.scale(slots[client], by)
-    return cuts
 
 
 def catch_liars(

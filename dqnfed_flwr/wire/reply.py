@@ -11,11 +11,14 @@ from flwr.app import Array as FlowerArray
 from flwr.app import ArrayRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
-from dqnfed_flwr.errors import WireError
-from dqnfed_flwr.types import ClientReply, ClientTask, Evaluation, Extras, FloatArray, Probe
+from dqnfed_flwr.errors import ShapeError, WireError
+from dqnfed_flwr.linalg.quantise import packed_sizes, unpack
+from dqnfed_flwr.types import ClientReply, ClientTask, Evaluation, Extras, FloatArray, Packed, Probe
 from dqnfed_flwr.wire.arrays import BUFFER, EXTRA, FIGURES, VECTORS, Array, Buffers, check_keys, floats, of_kind, view
 
 FLOATS = ("float32", "float64")
+CODES, SCALES = ".codes", ".scales"
+"""End the names of the two arrays of a packed vector."""
 VARIANCE = "running_var"
 """Ends the name of torch's buffer of variances."""
 MAX_EXAMPLES = 10**9
@@ -49,6 +52,8 @@ def encode_reply(reply: ClientReply) -> RecordDict:
         vectors["gradient"] = Array(reply.row)
     for name, vector in reply.vectors.items():
         vectors[EXTRA + name] = Array(vector)
+    for name, packed in reply.packed.items():
+        vectors[EXTRA + name + CODES], vectors[EXTRA + name + SCALES] = Array(packed.codes), Array(packed.scales)
     for name, value in reply.buffers.items():
         vectors[BUFFER + name] = Array(value)
     return RecordDict({VECTORS: vectors, FIGURES: MetricRecord(_reply_figures(reply))})
@@ -101,15 +106,16 @@ def decode_reply(content: RecordDict, task: ClientTask, form: ReplyForm) -> Clie
     if not task.train:
         return ClientReply(num_examples, probe=probe, test=test, validation=validation, seconds=seconds)
     wanted = form.extras
-    expected = {"gradient"} | {EXTRA + name for name in wanted.vectors} | {BUFFER + name for name in form.buffers}
-    check_keys("vectors", set(vectors), expected)
+    whole = {EXTRA + name for name in wanted.vectors if name not in wanted.bits}
+    packed = {EXTRA + name + part for name in wanted.bits for part in (CODES, SCALES)}
+    check_keys("vectors", set(vectors), {"gradient", *whole, *packed, *(BUFFER + name for name in form.buffers)})
     rate = figures.number("rate")
     if rate < 0:
         raise WireError("bad-rate", f"rate {rate}; a rate is not negative")
     return ClientReply(
         num_examples=num_examples,
         row=floats(view(vectors["gradient"], (form.dim,), FLOATS)),
-        vectors={name: floats(view(vectors[EXTRA + name], shape, FLOATS)) for name, shape in wanted.vectors.items()},
+        vectors={name: _read_vector(name, vectors, wanted) for name in wanted.vectors},
         figures={name: figures.within(EXTRA + name, wanted.limits.get(name)) for name in wanted.figures},
         buffers={name: _read_buffer(name, vectors[BUFFER + name], value) for name, value in form.buffers.items()},
         loss=figures.loss("loss"),
@@ -145,6 +151,21 @@ def decode_loss(content: RecordDict, task: ClientTask) -> float | None:
         return _figures_of(content).loss("loss") if task.train else None
     except WireError:
         return None
+
+
+def _read_vector(name: str, vectors: ArrayRecord, wanted: Extras) -> FloatArray:
+    shape, key = wanted.vectors[name], EXTRA + name
+    if name not in wanted.bits:
+        return floats(view(vectors[key], shape, FLOATS))
+    bits, (dim,) = wanted.bits[name], shape
+    codes, scales = packed_sizes(dim, bits)
+    arrays = view(vectors[key + CODES], (codes,), ("uint8",)), view(vectors[key + SCALES], (scales,), ("uint16",))
+    try:
+        return unpack(
+            Packed(arrays[0].astype(np.uint8, copy=False), arrays[1].astype(np.uint16, copy=False), bits, dim)
+        )
+    except ShapeError as error:
+        raise WireError("bad-array", f"{name!r}: {error}") from None
 
 
 def _read_buffer(name: str, array: FlowerArray, current: NDArray[np.generic]) -> NDArray[np.generic]:

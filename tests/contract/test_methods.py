@@ -31,20 +31,24 @@ CASES: dict[str, dict[str, Any]] = {name: {"method": name} for name in METHODS} 
     "two-sided, rates as they are": {"dqn-fed.form": "two-sided", "dqn-fed.rate-spread": 0},
     "one-sided": {"dqn-fed.form": "one-sided"},
     **{
-        f"anchored by {name}": {"dqn-fed.reference": name}
-        for name in ("none", "gradient", "momentum", "lbfgs", "update")
+        f"anchored by {name}": {"dqn-fed.anchor": name}
+        for name in ("fedsgd", "momentum", "server-lbfgs", "fedavg", "fedadam", "krum", "fedfv")
     },
     "fedmgda+, epsilon 1": {"method": "fedmgda+", "fedmgda.epsilon": 1},
     "torchjd:UPGrad": {"method": "torchjd:UPGrad"},
 }
 EXEMPT: dict[str, dict[str, str]] = {
     "order": {},
-    "alone": {"fedadam": "every coordinate is divided by its own root mean square"},
+    "alone": {
+        "fedadam": "every coordinate is divided by its own root mean square",
+        "anchored by fedadam": "as fedadam",
+    },
     "zero gradient": {"krum": "a zero row may lie nearest to its neighbours, and is then the step"},
     "no gradient": {},
     "twice": {
         "fairgrad": "the utility counts every client, so that two equal ones have two shares",
         "fedfv": "how many clients are left unprojected is rounded up to a whole number",
+        "anchored by fedfv": "as fedfv",
         "fedmgda+": "epsilon bounds the weight of a client, so that two equal ones may go twice as far",
         "trimmed-mean": "how many values are cut is rounded down to a whole number",
     },

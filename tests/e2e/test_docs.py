@@ -24,7 +24,6 @@ from dqnfed_flwr.config import PartitionName, Settings, StepRuleName
 from dqnfed_flwr.guarantee.claims import CONTRADICTION
 from dqnfed_flwr.guarantee.overrule import OVERRULED, SET_ASIDE
 from dqnfed_flwr.methods._base import BAD_RATE, ZERO_GRADIENT
-from dqnfed_flwr.methods.dqn_fed import ReferenceName
 from dqnfed_flwr.methods.table import METHODS
 from dqnfed_flwr.models import MODELS
 from dqnfed_flwr.strategy import compatibility
@@ -244,8 +243,6 @@ def test_every_choice_by_name_is_in_the_documents() -> None:
     data = ROOT / "docs" / "data.md"
     assert set(MODELS) <= set(re.findall(r"`([^`]+)`", section(data, "Your own data")))
     assert set(names(section(data, "Partitions"))) == set(get_args(PartitionName))
-    references = names(section(ROOT / "docs" / "algorithm.md", "Anchored: as near as possible to a fast step"))
-    assert set(references) == set(get_args(ReferenceName)) - {"auto"}
 
 
 def test_every_method_has_a_row_and_a_page() -> None:

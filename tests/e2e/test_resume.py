@@ -26,7 +26,7 @@ RUNS: dict[str, dict[str, Any]] = {
         "rounds": 40,
         "curvature.kind": "secant",
         "curvature.memory": 2,
-        "dqn-fed.reference": "lbfgs",
+        "dqn-fed.anchor": "server-lbfgs",
         "evaluate-every": 7,
     },
     "samples and a momentum anchor": {
@@ -36,8 +36,15 @@ RUNS: dict[str, dict[str, Any]] = {
         "participation": 0.5,
         "curvature.kind": "secant",
         "curvature.previous": "recomputed",
-        "dqn-fed.reference": "momentum",
+        "dqn-fed.anchor": "momentum",
         "checkpoint-every": 3,
+    },
+    "FedAvgM as the anchor of samples, a share of them asked": {
+        "rounds": 40,
+        "clients": 6,
+        "participation": 0.7,
+        "dqn-fed.anchor": "fedavgm",
+        "dqn-fed.anchor-share": 0.5,
     },
     "local SGD with buffers and early stopping": {
         "method": "fedavg",
@@ -50,8 +57,8 @@ RUNS: dict[str, dict[str, Any]] = {
 }
 
 LONGER: dict[str, dict[str, Any]] = {
-    "L-BFGS anchor": {"dqn-fed.reference": "lbfgs"},
-    "momentum anchor and samples": {"clients": 6, "participation": 0.5, "dqn-fed.reference": "momentum"},
+    "L-BFGS anchor": {"dqn-fed.anchor": "server-lbfgs"},
+    "momentum anchor and samples": {"clients": 6, "participation": 0.5, "dqn-fed.anchor": "momentum"},
     "secant pairs, recomputed": {"curvature.kind": "secant", "curvature.previous": "recomputed"},
     "secant pairs, cached": {"curvature.kind": "secant", "curvature.memory": 2, "step-rule": "clipped"},
     "Hessian pairs": {"curvature.kind": "hvp", "curvature.memory": 2, "step-rule": "clipped"},
@@ -60,6 +67,9 @@ LONGER: dict[str, dict[str, Any]] = {
     "Q-FedNew": {"method": "fednew", "fednew.bits": 3, "fednew.form": "cg"},
     "FedNL": {"method": "fednl"},
     "FedNL-PP": {"method": "fednl", "clients": 6, "participation": 0.5},
+    "FedNew as the anchor": {"dqn-fed.anchor": "fednew", "step-rule": "clipped"},
+    "FedNL as the anchor": {"dqn-fed.anchor": "fednl", "step-rule": "clipped"},
+    "FedAdam as the anchor": {"dqn-fed.anchor": "fedadam"},
     "Ditto": {"method": "ditto"},
     "FedMDFG": {"method": "fedmdfg"},
     "FedAvgM with buffers": {"method": "fedavgm", "model": "tests.helpers.models:norm_mlp"},

@@ -53,7 +53,7 @@ def test_statistics_learned_in_one_round_serve_the_next() -> None:
 
 
 def test_passes_beside_a_gradient_leave_the_statistics_and_with_them_the_losses_alone() -> None:
-    keys = {**NORM, "split.samples": 0, "method": "dqn-fed", "dqn-fed.reference": "update", "rounds": 20}
+    keys = {**NORM, "split.samples": 0, "method": "dqn-fed", "dqn-fed.anchor": "fedavg", "rounds": 20}
     result = run(keys)
     first = replies(Settings.from_mapping({**keys, "method": "fedavg"}))[1][0]
     assert set(result.buffers) == set(first.buffers)

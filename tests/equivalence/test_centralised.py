@@ -28,8 +28,8 @@ FORMS: dict[str, dict[str, Any]] = {
     "two-sided": {"dqn-fed.form": "two-sided"},
     "one-sided": {"dqn-fed.form": "one-sided"},
     **{
-        f"anchored by {name}": {"dqn-fed.form": "anchored", "dqn-fed.reference": name}
-        for name in ("gradient", "momentum", "lbfgs")
+        f"anchored by {name}": {"dqn-fed.form": "anchored", "dqn-fed.anchor": name}
+        for name in ("fedsgd", "momentum", "server-lbfgs")
     },
     "fedsgd": {"method": "fedsgd", "step-rule": "clipped"},
     "mgda": {"method": "mgda", "step-rule": "clipped"},

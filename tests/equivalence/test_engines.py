@@ -23,7 +23,7 @@ SETTINGS: dict[str, Any] = {
     "rounds": 4,
     "curvature.kind": "secant",
     "curvature.memory": 2,
-    "dqn-fed.reference": "lbfgs",
+    "dqn-fed.anchor": "server-lbfgs",
 }
 
 

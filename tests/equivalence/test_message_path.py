@@ -27,13 +27,13 @@ from tests.helpers.runs import TINY
 from tests.helpers.transport import TransportGrid
 
 RUNS: dict[str, dict[str, Any]] = {
-    "secant": {"curvature.kind": "secant", "curvature.memory": 2, "dqn-fed.reference": "lbfgs"},
-    "recomputed": {"curvature.kind": "secant", "curvature.previous": "recomputed", "dqn-fed.reference": "momentum"},
+    "secant": {"curvature.kind": "secant", "curvature.memory": 2, "dqn-fed.anchor": "server-lbfgs"},
+    "recomputed": {"curvature.kind": "secant", "curvature.previous": "recomputed", "dqn-fed.anchor": "momentum"},
     "hvp": {"curvature.kind": "hvp", "dqn-fed.form": "two-sided"},
-    "update": {"dqn-fed.reference": "update", "local.epochs": 2, "local.batch-size": 16},
+    "update": {"dqn-fed.anchor": "fedavg", "local.epochs": 2, "local.batch-size": 16},
     "float64": {"dtype": "float64", "dqn-fed.form": "one-sided"},
     "buffers": {"method": "fedavg", "model": "tests.helpers.models:norm_mlp", "local.batch-size": 16},
-    "samples": {"clients": 6, "participation": 0.5, "dqn-fed.reference": "momentum"},
+    "samples": {"clients": 6, "participation": 0.5, "dqn-fed.anchor": "momentum"},
 }
 
 

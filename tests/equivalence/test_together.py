@@ -13,11 +13,11 @@ from tests.helpers.runs import TINY
 
 RUNS: dict[str, dict[str, Any]] = {
     "probed": {"evaluate-every": 1},
-    "recomputed": {"curvature.kind": "secant", "curvature.previous": "recomputed", "dqn-fed.reference": "momentum"},
-    "cached": {"curvature.kind": "secant", "curvature.memory": 2, "dqn-fed.reference": "lbfgs"},
+    "recomputed": {"curvature.kind": "secant", "curvature.previous": "recomputed", "dqn-fed.anchor": "momentum"},
+    "cached": {"curvature.kind": "secant", "curvature.memory": 2, "dqn-fed.anchor": "server-lbfgs"},
     "ridge": {"ridge": 0.01, "method": "fedsgd"},
     "lbfgs": {"method": "dqn-fed", "dqn-fed.form": "two-sided", "local.work": "lbfgs", "step-rule": "newton"},
-    "samples": {"clients": 6, "participation": 0.5, "dqn-fed.reference": "momentum"},
+    "samples": {"clients": 6, "participation": 0.5, "dqn-fed.anchor": "momentum"},
     "buffers": {"model": "tests.helpers.models:norm_mlp", "method": "fedsgd"},
 }
 

@@ -38,7 +38,7 @@ def decide(
 ) -> Solved:
     """What `method` makes of the rows [K, D].
 
-    By default the rates are |g_k|^2, samples and losses equal, updates 0.1 g_k, and whatever else a method asks
+    By default the rates are |g_k|^2, samples and losses equal, an anchor's row 0.1 g_k, and whatever else a method asks
     clients for is 0; a method that decides by layers gets three of them.
     """
     count, dim = grads.shape
@@ -61,5 +61,5 @@ def decide(
         examples=weights,
         slack=np.asarray(slack, np.float64),
     )
-    given = {**blank, "update": tuple(0.1 * grads), **(vectors or {})}
+    given = {**blank, "anchor": tuple(0.1 * grads), **(vectors or {})}
     return solve(method, batch, RoundRows(basis, tuple(range(count)), given))

@@ -22,7 +22,7 @@ from dqnfed_flwr.client.memory import RoundMemory
 from dqnfed_flwr.client.work.passes import RngKey, lbfgs_passes, mini_batch, sgd
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.params import Line
-from dqnfed_flwr.types import ClientTask, under
+from dqnfed_flwr.types import ClientTask, Packed, under
 
 MEMORY = "work/"
 
@@ -48,12 +48,16 @@ class LocalRequest:
 
 @dataclass(frozen=True, slots=True)
 class LocalResult:
-    """The client's row [D] and rate d~_k, with the `vectors` and `figures` that the method's `extras` ask for."""
+    """The client's row [D] and rate d~_k, with the vectors and figures that the method's `extras` ask for.
+
+    Vectors are `packed` where they go out in a few bits a value.
+    """
 
     row: Tensor
     rate: Rate
     vectors: Mapping[str, Tensor] = field(default_factory=dict)
     figures: Mapping[str, float] = field(default_factory=dict)
+    packed: Mapping[str, Packed] = field(default_factory=dict)
 
 
 class LocalWork(ABC):
@@ -117,24 +121,13 @@ class BlindWork(LocalWork):
 
 
 class GradientWork(LocalWork):
-    """Row: the gradient at the received model, and the displacement of SGD passes where asked for.
-
-    These passes leave the model's buffers as they were received: the losses that a step is judged by are those of one
-    function of theta.
-    """
+    """Row: the gradient at the received model."""
 
     def perform(self, request: LocalRequest, point: Point) -> LocalResult:
         """g_k and d~_k, which is that of no curvature where the method reads none."""
         if not self._settings.reads_curvature:
             return LocalResult(point.gradient, self.plain_rate(point.gradient))
-        seen = self._curvature.observe(point)
-        if not self._settings.wants_update:
-            return LocalResult(point.gradient, seen.rate)
-        spec, module = self._loss.model.spec, self._loss.model.module
-        received = spec.read_buffers(module)
-        update = sgd(self._loss, point.theta, self._settings.local, request.key)
-        spec.write_buffers(received, module)
-        return LocalResult(point.gradient, seen.rate, {"update": update})
+        return LocalResult(point.gradient, self._curvature.observe(point).rate)
 
 
 class LbfgsWork(LocalWork):
@@ -160,7 +153,12 @@ class SgdWork(BlindWork):
 
 
 def make_work(context: ClientContext) -> LocalWork:
-    """A fresh object of the work that the settings name."""
-    module, _, name = context.settings.work.source.partition(":")
+    """A fresh object of the work that the settings name, with that of the anchor behind it where there is one."""
+    settings = context.settings
+    module, _, name = settings.work.source.partition(":")
     work: LocalWork = getattr(import_module(module), name)(context)
+    if settings.stage_settings is settings and settings.sends_anchor_row:
+        from dqnfed_flwr.client.work.anchored import AnchoredWork
+
+        return AnchoredWork(context, work)
     return work

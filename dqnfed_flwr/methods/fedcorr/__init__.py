@@ -117,11 +117,12 @@ class FedCorr(Method):
         wanted = self._last.extras(dim)
         return replace(wanted, figures=(*wanted.figures, RELABELLED))
 
-    def round_extras(self, round_number: int, dim: int) -> Extras:
+    def extras_of(self, round_number: int, client: int, dim: int) -> Extras:
         """Figures of the labels in stages 1 and 2."""
         stage = self._stages.stage(round_number)
         if stage == 3:
-            return self.extras(dim)
+            wanted = self._last.extras_of(round_number, client, dim)
+            return replace(wanted, figures=(*wanted.figures, RELABELLED))
         if stage == 2:
             return Extras(figures=(RELABELLED,))
         limits = {LID: (0.0, MOST_DIMENSIONS), LEVEL: (0.0, 1.0)}

@@ -102,8 +102,7 @@ class FedCorrWork(SgdWork):
         result, known = perform(request, point), self._known
         kept = {LABELS: known.labels, SUSPICION: known.suspicion, DONE: np.array(known.done)}
         self._memory.keep(number, {name: torch.tensor(v, device=self._memory.device) for name, v in kept.items()})
-        figures = {**result.figures, RELABELLED: float(known.changed)}
-        return LocalResult(result.row, result.rate, result.vectors, figures)
+        return replace(result, figures={**result.figures, RELABELLED: float(known.changed)})
 
     def evaluated(self, request: LocalRequest) -> Tensor:
         """What the last stage's work says; before that stage it knows no more than the model received."""

@@ -214,15 +214,15 @@ def test_local_sgd_returns_the_displacement_and_the_loss_before_it() -> None:
     assert reply.rate == pytest.approx(0.3 * reply.row @ reply.row)
 
 
-def test_the_reference_update_comes_beside_the_true_gradient() -> None:
+def test_the_anchors_row_comes_beside_the_true_gradient() -> None:
     model = theta()
-    settings: dict[str, Any] = {"dqn-fed.reference": "update", "local.epochs": 3}
+    settings: dict[str, Any] = {"dqn-fed.anchor": "fedavg", "dqn-fed.anchor-bits": 32, "local.epochs": 3}
     reply = client(settings).work(ClientTask(1, 1), model)
     plain = client().work(ClientTask(1, 1), model)
     moved = client({"method": "fedavg", "local.epochs": 3}).work(ClientTask(1, 1), model)
     assert moved.row is not None
     np.testing.assert_array_equal(reply.row, plain.row)
-    np.testing.assert_array_equal(reply.vectors["update"], moved.row)
+    np.testing.assert_array_equal(reply.vectors["anchor"], moved.row)
 
 
 @pytest.mark.parametrize("gradient", ["final", "pseudo"])
@@ -289,12 +289,14 @@ def test_fit_and_evaluate_speak_lists(batchnorm: str) -> None:
         one.fit([model, *values[:2]], task_config(ClientTask(3, 1), has_step=False))
 
 
-def test_fit_returns_the_update_after_the_gradient() -> None:
-    settings = {"dqn-fed.reference": "update"}
+def test_fit_returns_the_anchors_row_after_the_gradient() -> None:
+    settings: dict[str, Any] = {"dqn-fed.anchor": "fedavg", "dqn-fed.anchor-bits": 32}
     arrays, _, _ = client(settings).fit([theta()], task_config(ClientTask(1, 1), has_step=False))
     reply = client(settings).work(ClientTask(1, 1), theta())
     assert len(arrays) == 2
-    np.testing.assert_array_equal(arrays[1], reply.vectors["update"])
+    np.testing.assert_array_equal(arrays[1], reply.vectors["anchor"])
+    packed, _, _ = client({"dqn-fed.anchor": "fedavg"}).fit([theta()], task_config(ClientTask(1, 1), has_step=False))
+    assert [array.dtype for array in packed[1:]] == [np.uint8, np.uint16]
 
 
 def figures(reply: ClientReply) -> tuple[float, float, int, int, bytes]:

@@ -11,7 +11,7 @@ from dqnfed_flwr.compare.plan import plan_rows
 from dqnfed_flwr.compare.row_specs import RowSpec
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import ConfigError
-from dqnfed_flwr.methods.dqn_fed import DqnFedSettings
+from dqnfed_flwr.methods.dqn_fed.settings import DqnFedSettings
 from dqnfed_flwr.methods.q_ffl import QFflSettings
 from dqnfed_flwr.methods.table import METHODS
 from tests.helpers.comparisons import plan_in

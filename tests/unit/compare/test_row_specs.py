@@ -71,8 +71,8 @@ def test_a_setting_that_a_row_fixes_is_not_searched() -> None:
 
 def test_fedcorr_has_the_keys_of_its_last_method() -> None:
     spec = RowSpec("fedcorr", {"fedcorr.last": "dqn-fed"})
-    assert concerns("dqn-fed.beta", spec, {})
-    assert not concerns("dqn-fed.beta", RowSpec("fedcorr"), {})
+    assert concerns("dqn-fed.scale", spec, {})
+    assert not concerns("dqn-fed.scale", RowSpec("fedcorr"), {})
     assert concerns("fedcorr.clean", spec, {})
     assert not concerns("fedcorr.last", spec, {})
 
@@ -80,7 +80,7 @@ def test_fedcorr_has_the_keys_of_its_last_method() -> None:
 def test_a_last_method_that_all_rows_share_counts_unless_a_row_has_its_own() -> None:
     base = {"fedcorr.last": "dqn-fed"}
     ours, own, other = with_grids(
-        parse_methods("fedcorr,fedcorr@fedcorr.last=term,fedavg"), ["dqn-fed.beta=0.1,1"], base
+        parse_methods("fedcorr,fedcorr@fedcorr.last=term,fedavg"), ["dqn-fed.scale=0.1,1"], base
     )
     assert (len(ours.points), own.points, other.points) == (2, [{}], [{}])
 

@@ -31,9 +31,9 @@ def test_fedavg_on_digits_is_no_fedsgd() -> None:
 
 def test_own_file_is_read(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
-    file.write_text("rounds: 3\nstep: {armijo: 1e-5}\ndqn-fed.reference: none\n")
+    file.write_text("rounds: 3\nstep: {armijo: 1e-5}\ndqn-fed.form: one-sided\n")
     loaded = load_config(file)
-    assert flatten(nest(loaded)) == {"rounds": 3, "step.armijo": 1e-5, "dqn-fed.reference": "none"}
+    assert flatten(nest(loaded)) == {"rounds": 3, "step.armijo": 1e-5, "dqn-fed.form": "one-sided"}
     assert load_config(str(file)) == loaded
 
 

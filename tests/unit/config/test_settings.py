@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from dqnfed_flwr.config import Settings, describe, flatten, nest
 from dqnfed_flwr.errors import ConfigError
-from dqnfed_flwr.methods.dqn_fed import DqnFedSettings
+from dqnfed_flwr.methods.dqn_fed.settings import DqnFedSettings
 
 keys = st.from_regex(r"[a-z]+(-[a-z]+)?", fullmatch=True)
 scalars = st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()

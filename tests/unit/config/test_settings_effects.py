@@ -36,12 +36,14 @@ OTHER: dict[str, Scalar] = {
     "fedmdfg.beta": 0.5,
     "q-ffl.q": 5.0,
     "fedmgda.epsilon": 1.0,
-    "dqn-fed.lr": 3.0,
     "dqn-fed.scale": 0.1,
-    "dqn-fed.reference": "gradient",
-    "dqn-fed.beta": 0.1,
+    "dqn-fed.anchor": "fedsgd",
+    "dqn-fed.anchor-work": "lbfgs",
+    "dqn-fed.anchor-bits": 2,
+    "dqn-fed.anchor-share": 0.4,
+    "momentum.beta": 0.1,
     "dqn-fed.rate-spread": 50.0,
-    "dqn-fed.memory": 1,
+    "server-lbfgs.memory": 1,
     "dqn-fed.absent-rounds": 9,
     "dqn-fed.ridge": 1.0,
     "dqn-fed.cutoff": 0.5,
@@ -90,7 +92,7 @@ def test_every_key_that_is_not_always_read_is_tried_here() -> None:
     ("mapping", "unused"),
     [
         ({}, ["local.batch-size", "local.epochs", "step.lr", "step.radius", "q-ffl.q"]),
-        ({"dqn-fed.reference": "update"}, ["step.lr", "step.radius", "q-ffl.q"]),
+        ({"dqn-fed.anchor": "fedavg"}, ["step.lr", "step.radius", "q-ffl.q"]),
         ({"method": "fedavg"}, ["step.lr", "step.radius", "step.armijo", "q-ffl.q"]),
         ({"method": "q-ffl", "step-rule": "fixed"}, ["step.radius", "step.armijo"]),
         (
@@ -139,8 +141,8 @@ def test_curvature_that_nobody_reads_costs_nothing(method: str) -> None:
         {"attack.kind": "random", "attack.clients": "0"},
         {"partition": "iid", "dqn-fed.form": "two-sided"},
         {"step-rule": "clipped", "guarantee.tolerate": 1},
-        {"partition": "one-class", "split.merge": "4,3,3", "dqn-fed.reference": "none"},
-        {"partition": "pathological", "dqn-fed.reference": "momentum", "noise.kind": "pair"},
+        {"partition": "one-class", "split.merge": "4,3,3", "dqn-fed.form": "one-sided"},
+        {"partition": "pathological", "dqn-fed.anchor": "momentum", "noise.kind": "pair"},
         {"partition": "shards", "participation": 0.7, "start.epochs": 1},
     ],
 )
@@ -155,11 +157,11 @@ def test_what_is_said_to_have_no_effect_has_none(mapping: dict[str, Scalar]) -> 
 @pytest.mark.parametrize(
     ("mapping", "used"),
     [
-        ({}, ["split.alpha", "dqn-fed.scale", "dqn-fed.memory", *GUARANTEE]),
-        ({"guarantee.tolerate": 1}, ["split.alpha", "dqn-fed.scale", "dqn-fed.beta", *GUARANTEE]),
+        ({}, ["split.alpha", "dqn-fed.scale", "server-lbfgs.memory", *GUARANTEE]),
+        ({"guarantee.tolerate": 1}, ["split.alpha", "dqn-fed.scale", "momentum.beta", *GUARANTEE]),
         (
             {"guarantee.tolerate": 1, "step-rule": "clipped"},
-            ["split.alpha", "dqn-fed.scale", "dqn-fed.memory", "guarantee.voters"],
+            ["split.alpha", "dqn-fed.scale", "server-lbfgs.memory", "guarantee.voters"],
         ),
         ({"method": "fedavg"}, ["split.alpha", "guarantee.voters"]),
         (
@@ -168,16 +170,16 @@ def test_what_is_said_to_have_no_effect_has_none(mapping: dict[str, Scalar]) -> 
                 "split.alpha",
                 "noise.level",
                 "dqn-fed.scale",
-                "dqn-fed.beta",
+                "momentum.beta",
                 "dqn-fed.absent-rounds",
                 *GUARANTEE,
             ],
         ),
         (
-            {"data": "my_own:load", "dqn-fed.reference": "none"},
+            {"data": "my_own:load", "dqn-fed.form": "one-sided"},
             ["split.alpha", "split.shards", *GUARANTEE],
         ),
-        ({"data": "libsvm:/data/a9a.txt", "partition": "iid"}, ["dqn-fed.scale", "dqn-fed.memory", *GUARANTEE]),
+        ({"data": "libsvm:/data/a9a.txt", "partition": "iid"}, ["dqn-fed.scale", "server-lbfgs.memory", *GUARANTEE]),
         (
             {"partition": "shards", "dqn-fed.form": "two-sided", "start.epochs": 1, "attack.kind": "zero"},
             ["split.shards", "start.lr", "attack.share", "dqn-fed.ridge", *GUARANTEE],
@@ -188,7 +190,7 @@ def test_keys_that_only_count_where_others_ask_for_them(mapping: dict[str, Scala
     settings = Settings.from_mapping(mapping)
     keys = [
         *("split.alpha", "split.shards", "noise.level", "start.lr", "attack.share", "attack.factor"),
-        *("curvature.memory", "dqn-fed.scale", "dqn-fed.beta", "dqn-fed.memory", "dqn-fed.absent-rounds"),
+        *("curvature.memory", "dqn-fed.scale", "momentum.beta", "server-lbfgs.memory", "dqn-fed.absent-rounds"),
         *("dqn-fed.ridge", *GUARANTEE),
     ]
     unused = without_effect(settings, keys)
@@ -200,8 +202,8 @@ def test_keys_that_only_count_where_others_ask_for_them(mapping: dict[str, Scala
     [
         ({"dqn-fed.form": "two-sided"}, "dqn-fed.ridge"),
         ({"dqn-fed.form": "two-sided"}, "dqn-fed.cutoff"),
-        ({"dqn-fed.reference": "momentum"}, "dqn-fed.beta"),
-        ({"dqn-fed.reference": "lbfgs", "rounds": 5}, "dqn-fed.memory"),
+        ({"dqn-fed.anchor": "momentum"}, "momentum.beta"),
+        ({"dqn-fed.anchor": "server-lbfgs", "rounds": 5}, "server-lbfgs.memory"),
         ({}, "dqn-fed.scale"),
         ({}, "guarantee.tolerate"),
         ({"rounds": 30}, "guarantee.entitlement"),

@@ -19,7 +19,7 @@ from tests.helpers.runs import make_event
 
 
 def test_the_app_that_is_laid_out_is_one_of_flowers(tmp_path: Path) -> None:
-    settings = Settings.from_mapping({"rounds": 7, "dqn-fed.beta": 0.5})
+    settings = Settings.from_mapping({"rounds": 7, "dqn-fed.scale": 0.5})
     write_app(tmp_path / "app", settings)
     config, warnings = load_and_validate(tmp_path / "app" / "pyproject.toml")
     assert not warnings

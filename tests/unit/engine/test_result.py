@@ -21,7 +21,7 @@ from tests.helpers.runs import make_event, make_result
 def written(directory: Path) -> RunResult:
     events = [make_event(1, None), make_event(2, [0.5, 0.6, 0.7, 0.8], rho=0.75)]
     result = replace(
-        make_result(events, settings=Settings.from_mapping({"rounds": 2, "dqn-fed.beta": 0.5})),
+        make_result(events, settings=Settings.from_mapping({"rounds": 2, "dqn-fed.scale": 0.5})),
         buffers={"norm.mean": np.ones(2, np.float32), "norm.count": np.array(4)},
     )
     result.write(directory)
@@ -53,7 +53,7 @@ def test_the_figures_are_sums_over_rounds(tmp_path: Path) -> None:
 def test_the_json_holds_settings_and_figures(tmp_path: Path) -> None:
     written(tmp_path)
     record = json.loads((tmp_path / RUN).read_text())
-    assert record["settings"]["dqn-fed.beta"] == 0.5
+    assert record["settings"]["dqn-fed.scale"] == 0.5
     assert set(record["final"]) >= {"mean", "std", "worst10", "best10", "angle_deg", "kl_uniform", "jain"}
     assert record["improved_ratio"] == record["unharmed_ratio"] == [1.0, 0.75]
     assert (record["rounds_moved"], record["moved"]) == (2, [True, True])

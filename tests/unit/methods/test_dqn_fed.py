@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.errors import RunError
 from dqnfed_flwr.guarantee.overrule import certificate
 from dqnfed_flwr.linalg.gram import Basis
 from dqnfed_flwr.linalg.gram_schmidt import newton_rate_step
 from dqnfed_flwr.methods._base import Method, RoundRows
-from dqnfed_flwr.methods.dqn_fed import MAX_INVERSE_CURVATURE, reference_of
+from dqnfed_flwr.methods.dqn_fed.forms import MAX_INVERSE_CURVATURE
+from dqnfed_flwr.methods.dqn_fed.settings import anchor_of
 from dqnfed_flwr.methods.table import make_method
 from dqnfed_flwr.types import Float64Array, RoundBatch
 from tests.helpers.gradient_sets import conflicting_set, random_set
@@ -27,7 +27,8 @@ Rows = Callable[[np.random.Generator, int, int], Float64Array]
 
 
 def dqn_fed(**mapping: Any) -> Method:
-    return make_method(Settings.from_mapping({"dqn-fed": mapping}))
+    lr = mapping.pop("lr", 0.1)
+    return make_method(Settings.from_mapping({"local.lr": lr, "dqn-fed": mapping}))
 
 
 def test_two_sided_meets_the_rates_exactly_and_knows_its_length() -> None:
@@ -57,7 +58,7 @@ def test_anchored_changes_the_reference_as_little_as_the_rates_ask() -> None:
     # Mean gradient (1/4, 1/2), reference (1/8, 1/4): the losses fall by 1/8 and 3/16 along it, 5/32 on average.
     # Rates in the proportion 1 : 5/4 with that mean are 5/36 and 25/144; client 0 lacks 1/72, client 1 nothing.
     grads = np.array([[1.0, 0], [-0.5, 1]])
-    method = dqn_fed(**{"reference": "gradient", "lr": 0.5, "rate-spread": 0})
+    method = dqn_fed(**{"anchor": "fedsgd", "lr": 0.5, "rate-spread": 0})
     solved = decide(method, grads, rates=[1, 1.25])
     np.testing.assert_allclose(solved.combination.weights, [1 / 72, 0, 1], atol=1e-15)
     np.testing.assert_allclose(solved.step, [1 / 8 + 1 / 72, 1 / 4], rtol=1e-14)
@@ -85,17 +86,17 @@ def test_anchored_rates_take_their_scale_from_the_reference(seed: int, reference
 
 def test_a_reference_that_raises_the_mean_loss_is_replaced_and_forgotten() -> None:
     grads = np.array([[1.0, 0.2], [1.0, -0.2]])
-    method = dqn_fed(reference="momentum", lr=0.1)
+    method = dqn_fed(anchor="momentum", lr=0.1)
     method.step_taken(torch.tensor([-50.0, 0.0], dtype=torch.float64), 1.0)
     solved = decide(method, grads)
     assert solved.combination.notes["anchor_reset"] == 1
-    expected = decide(dqn_fed(reference="gradient", lr=0.1), grads)
+    expected = decide(dqn_fed(anchor="fedsgd", lr=0.1), grads)
     np.testing.assert_array_equal(solved.step, expected.step)
     assert decide(method, grads).combination.notes["anchor_reset"] == 0  # the memory is gone
 
 
 def test_an_anchor_that_was_reset_is_counted_though_the_round_is_solved_again() -> None:
-    method = dqn_fed(reference="momentum", lr=0.1)
+    method = dqn_fed(anchor="momentum", lr=0.1)
     method.step_taken(torch.tensor([-50.0, 0.0], dtype=torch.float64), 1.0)
     basis = Basis(2 + method.reference_rows, 2, torch.float64)
     for slot, row in enumerate([[1.0, 0.2], [1.0, -0.2]]):
@@ -111,7 +112,7 @@ def test_an_anchor_that_was_reset_is_counted_though_the_round_is_solved_again() 
 
 def sampled(rounds: int) -> Method:
     """Two of four clients a round; the rates take half of the reference's descent."""
-    anchored = {"reference": "gradient", "lr": 1.0, "scale": 0.5, "rate-spread": 0, "absent-rounds": rounds}
+    anchored = {"anchor": "fedsgd", "lr": 1.0, "scale": 0.5, "rate-spread": 0, "absent-rounds": rounds}
     return make_method(Settings.from_mapping({"clients": 4, "participation": 0.5, "dqn-fed": anchored}))
 
 
@@ -181,7 +182,7 @@ def test_opposite_gradients_have_no_common_step(form: str) -> None:
 
 def test_a_retreat_is_one_sided_then_with_equal_cosines_and_ends_with_its_round() -> None:
     grads = np.array([[1.0, 0], [-0.5, 1]])
-    method, one_sided = dqn_fed(reference="gradient"), dqn_fed(form="one-sided")
+    method, one_sided = dqn_fed(anchor="fedsgd"), dqn_fed(form="one-sided")
     assert method.fall_back()
     solved = decide(method, grads)
     assert solved.combination.notes == {"retreat": 1.0}
@@ -201,7 +202,7 @@ def test_a_retreat_is_one_sided_then_with_equal_cosines_and_ends_with_its_round(
 @pytest.mark.parametrize("retreats", [0, 1, 2])
 def test_how_far_it_has_retreated_is_remembered_across_a_stop(retreats: int) -> None:
     grads = np.array([[1.0, 0], [-0.5, 1]])
-    for form in ({"form": "one-sided"}, {"reference": "gradient"}):
+    for form in ({"form": "one-sided"}, {"anchor": "fedsgd"}):
         method, restored = dqn_fed(**form), dqn_fed(**form)
         for _ in range(retreats):
             method.fall_back()
@@ -287,7 +288,7 @@ def test_what_each_client_asks_for_is_met(seed: int, served: list[bool]) -> None
     descent = np.maximum(grads @ (0.3 * grads.mean(axis=0)), 0)[above]
     scaled = descent.mean() * rates / rates[above].mean() if above.any() else rates
     for form, wanted in (("one-sided", rates), ("anchored", scaled)):
-        method = dqn_fed(**{"form": form, "reference": "gradient", "lr": 0.3, "rate-spread": 0})
+        method = dqn_fed(**{"form": form, "anchor": "fedsgd", "lr": 0.3, "rate-spread": 0})
         solved = decide(method, grads, rates=rates, slack=[*slack])
         assert solved.combination.status == "converged"
         demands = np.where(above, wanted, -slack)
@@ -299,7 +300,7 @@ def test_anchored_changes_the_reference_for_a_served_client_as_little_as_its_sla
     # by 15/8. With 4 u_x >= 4 and -2 u_x + u_y / 2 >= -s the nearest is (1, 2 (2 - s)) while that is above 1/4.
     grads = np.array([[4.0, 0], [-2, 0.5]])
     for slack, expected in ((1.0, [1.0, 2.0]), (1.875, [1.0, 0.25]), (9.0, [1.0, 0.25])):
-        method = dqn_fed(**{"reference": "gradient", "lr": 1.0, "rate-spread": 0})
+        method = dqn_fed(**{"anchor": "fedsgd", "lr": 1.0, "rate-spread": 0})
         solved = decide(method, grads, rates=[3, 5], slack=[0.0, slack])
         np.testing.assert_allclose(solved.step, expected, rtol=1e-12)
         assert "retreat" not in solved.combination.notes
@@ -310,13 +311,13 @@ def test_where_all_are_served_the_reference_is_the_step_as_far_as_slack_allows()
     # With slack 1, client 1 lacks 7/8 along the reference (1, 1/4): 7/34 of its gradient (-2, 1/2) make up for that.
     grads = np.array([[4.0, 0], [-2, 0.5]])
     for slack, expected in (([9.0, 9.0], [1.0, 0.25]), ([9.0, 1.0], [10 / 17, 6 / 17])):
-        method = dqn_fed(**{"reference": "gradient", "lr": 1.0, "rate-spread": 0})
+        method = dqn_fed(**{"anchor": "fedsgd", "lr": 1.0, "rate-spread": 0})
         np.testing.assert_allclose(decide(method, grads, slack=slack).step, expected, rtol=1e-12)
 
 
 def test_anchored_falls_back_to_equal_cosines_where_no_step_suits_the_served() -> None:
     grads = np.array([[2.0, 0], [-1, 0]])
-    method = dqn_fed(**{"reference": "gradient", "lr": 1.0, "rate-spread": 0})
+    method = dqn_fed(**{"anchor": "fedsgd", "lr": 1.0, "rate-spread": 0})
     solved = decide(method, grads, rates=[4, 1], slack=[0.0, 0.25])
     np.testing.assert_allclose(solved.step, [2.0, 0.0], rtol=1e-14)
     assert solved.combination.notes["retreat"] == 1.0
@@ -364,27 +365,13 @@ def test_a_short_row_is_heard_in_the_direction_like_any_other(seed: int, client:
 
 
 def test_a_retreat_forgets_the_anchors_memory() -> None:
-    method = dqn_fed(reference="momentum")
+    method = dqn_fed(anchor="momentum")
     method.step_taken(torch.ones(2, dtype=torch.float64), 1.0)
-    assert "last" in method.export_state()
+    assert "anchor/last" in method.export_state()
     method.fall_back()
-    assert "last" not in method.export_state()
-
-
-def test_the_reference_update_needs_updates() -> None:
-    rows = RoundRows(Basis(3, 2, torch.float64), (0, 1))
-    with pytest.raises(RunError, match="'update'"):
-        rows.mean_vector("update", np.array([0.5, 0.5]))
-
-
-def test_a_mean_update_does_not_write_to_what_clients_sent() -> None:
-    updates = (np.array([1.0, 2.0]), np.array([3.0, 6.0]))
-    for update in updates:
-        update.flags.writeable = False
-    rows = RoundRows(Basis(3, 2, torch.float64), (0, 1), {"update": updates})
-    np.testing.assert_array_equal(rows.mean_vector("update", np.array([0.75, 0.25])), [1.5, 3.0])
+    assert "anchor/last" not in method.export_state()
 
 
 def test_where_clients_may_lie_the_anchor_is_the_momentum() -> None:
-    assert reference_of(Settings()) == "lbfgs"
-    assert reference_of(Settings.from_mapping({"guarantee.tolerate": 1})) == "momentum"
+    assert anchor_of(Settings()) == "server-lbfgs"
+    assert anchor_of(Settings.from_mapping({"guarantee.tolerate": 1})) == "momentum"

@@ -207,14 +207,14 @@ def test_stage_three_is_the_last_method(last: str, rng: np.random.Generator) -> 
 
 
 def test_what_clients_send_follows_the_stage() -> None:
-    method = fedcorr(**{"fedcorr.last": "dqn-fed", "dqn-fed.reference": "update"})
-    first, second, third = (method.round_extras(number, 7) for number in (1, 13, 16))
+    method = fedcorr(**{"fedcorr.last": "dqn-fed", "dqn-fed.anchor": "fedavg"})
+    first, second, third = (method.extras_of(number, 0, 7) for number in (1, 13, 16))
     assert {LID, LEVEL, RELABELLED} <= set(first.figures)
     assert not first.vectors
     assert first.limits[LEVEL] == (0.0, 1.0)
     assert first.limits[LID][1] < 1e100
     assert second == Extras(figures=(RELABELLED,))
-    assert third == method.extras(7) == Extras({"update": (7,)}, (RELABELLED,))
+    assert third == method.extras(7) == Extras({"anchor": (7,)}, (RELABELLED,), bits={"anchor": 4})
 
 
 def test_it_goes_on_from_what_it_exported() -> None:
@@ -231,12 +231,12 @@ def test_it_goes_on_from_what_it_exported() -> None:
 
 def test_the_settings_follow_the_last_method() -> None:
     plain = Settings.from_mapping({**SETTINGS, "method": "dqn-fed"})
-    mine = settings(**{"fedcorr.last": "dqn-fed", "dqn-fed.reference": "update"})
+    mine = settings(**{"fedcorr.last": "dqn-fed", "dqn-fed.anchor": "fedavg"})
     assert mine.stage_settings.method == "dqn-fed"
     assert (mine.work.name, mine.stage_settings.work.name) == ("fedcorr", "gradient")
     assert (mine.rule, mine.row_lr) == (plain.rule, plain.row_lr) == ("probed", plain.local.lr)
-    assert mine.wants_update
-    assert not settings().wants_update
+    assert mine.sends_anchor_row
+    assert not settings().sends_anchor_row
     assert (settings().rule, settings().row_lr) == ("newton", 1.0)
     assert mine.title == "FedCorr + DQN-Fed" or mine.title.startswith("FedCorr + DQN-Fed ")
     assert settings(**{"fedcorr.last": "fednew"}).wants_step

@@ -132,11 +132,11 @@ def test_the_record_is_read_alone(tmp_path: Path) -> None:
 
 
 def test_other_settings_are_refused_key_by_key() -> None:
-    found = Settings.from_mapping({"clients": 4, "dqn-fed.beta": 0.5, "data": "a.npz"}).flat()
-    wanted = Settings.from_mapping({"clients": 5, "dqn-fed.beta": 0.9, "data": "a.npz"}).flat()
+    found = Settings.from_mapping({"clients": 4, "dqn-fed.scale": 0.5, "data": "a.npz"}).flat()
+    wanted = Settings.from_mapping({"clients": 5, "dqn-fed.scale": 0.9, "data": "a.npz"}).flat()
     with pytest.raises(CheckpointError) as caught:
         check_settings(found, wanted)
-    assert "clients: 4 then, 5 now; dqn-fed.beta: 0.5 then, 0.9 now" in str(caught.value)
+    assert "clients: 4 then, 5 now; dqn-fed.scale: 0.5 then, 0.9 now" in str(caught.value)
 
 
 def test_a_key_of_another_version_is_named() -> None:
@@ -145,10 +145,10 @@ def test_a_key_of_another_version_is_named() -> None:
 
 
 def test_a_setting_that_the_checkpoint_does_not_know_had_its_default() -> None:
-    found = {key: value for key, value in Settings().flat().items() if key not in ("dqn-fed.beta", "step.ladder")}
+    found = {key: value for key, value in Settings().flat().items() if key not in ("dqn-fed.scale", "step.ladder")}
     check_settings(found, Settings().flat())
-    with pytest.raises(CheckpointError, match=r"dqn-fed\.beta: "):
-        check_settings(found, Settings.from_mapping({"dqn-fed.beta": 0.5}).flat())
+    with pytest.raises(CheckpointError, match=r"dqn-fed\.scale: "):
+        check_settings(found, Settings.from_mapping({"dqn-fed.scale": 0.5}).flat())
 
 
 def test_what_does_not_change_the_mathematics_may_be_set_anew() -> None:

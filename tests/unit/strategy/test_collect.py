@@ -129,19 +129,19 @@ def test_an_unfit_probe_does_not_hold_up_the_others(kind: str, grid: str) -> Non
         (None, "missing-key"),
     ],
 )
-def test_an_unfit_update_costs_its_client_alone(change: Any, reason: str, grid: str) -> None:
-    class WithUpdates(Federation):
+def test_an_unfit_row_of_the_anchor_costs_its_client_alone(change: Any, reason: str, grid: str) -> None:
+    class WithAnchorRows(Federation):
         def reply(self, client: int, given: Assignment) -> ClientReply:
             reply = super().reply(client, given)
-            return reply if reply.row is None else replace(reply, vectors={"update": 0.1 * reply.row})
+            return reply if reply.row is None else replace(reply, vectors={"anchor": 0.1 * reply.row})
 
-    def drop_update(reply: Message) -> Message:
-        reply.content.array_records["vectors"].pop("extra.update", None)
+    def drop_it(reply: Message) -> Message:
+        reply.content.array_records["vectors"].pop("extra.anchor", None)
         return reply
 
-    meddle = drop_update if change is None else vector(change, key="extra.update")
-    server = strategy(CLIENTS, {"dqn-fed.form": "anchored", "dqn-fed.reference": "update"})
-    app = Meddling(WithUpdates(spread_out(CLIENTS)).app(), BAD, meddle)
+    meddle = drop_it if change is None else vector(change, key="extra.anchor")
+    server = strategy(CLIENTS, {"dqn-fed.form": "anchored", "dqn-fed.anchor": "fedavg", "dqn-fed.anchor-bits": 32})
+    app = Meddling(WithAnchorRows(spread_out(CLIENTS)).app(), BAD, meddle)
     server.start(GRIDS[grid](app, CLIENTS, {}), start_at(np.zeros(6)))
     assert server.outcome is not None
     for event in server.outcome.events:

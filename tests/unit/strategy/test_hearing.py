@@ -20,8 +20,9 @@ from dqnfed_flwr.guarantee.claims import CONTRADICTION
 from dqnfed_flwr.guarantee.overrule import APART_ROUNDS, MUTED, OVERRULED, SET_ASIDE, Standing
 from dqnfed_flwr.linalg.gram import Basis
 from dqnfed_flwr.methods._base import RoundRows
+from dqnfed_flwr.schema.groups import LONGEST_NORM
 from dqnfed_flwr.strategy.collect import Collected
-from dqnfed_flwr.strategy.hearing import LONGEST_NORM, Hearing, decide_hearing
+from dqnfed_flwr.strategy.hearing import Hearing, decide_hearing
 from dqnfed_flwr.strategy.schedule import Schedule
 from dqnfed_flwr.strategy.solve import make_batch
 from dqnfed_flwr.strategy.state import RunState

@@ -11,7 +11,7 @@ import pytest
 
 from dqnfed_flwr import wire
 from dqnfed_flwr.engine.in_process import InProcessGrid
-from dqnfed_flwr.methods.dqn_fed import OneSided
+from dqnfed_flwr.methods.dqn_fed.forms import OneSided
 from dqnfed_flwr.strategy.strategy import DQNFed, Outcome
 from dqnfed_flwr.types import ClientReply, Probe
 from tests.helpers.quadratics import Federation, Quadratic, opposed, start_at, strategy
@@ -175,7 +175,7 @@ SERVED = {"guarantee.entitlement": 6.0}
 @pytest.mark.parametrize("choice", ["stop", "stay"])
 def test_a_step_of_which_no_length_is_accepted_leaves_the_model_as_it_was(choice: str, form: str) -> None:
     start = [-2.0, 3.0]
-    settings = {"step.on-stationary": choice, "rounds": 2, "dqn-fed.form": form, "dqn-fed.reference": "momentum"}
+    settings = {"step.on-stationary": choice, "rounds": 2, "dqn-fed.form": form, "dqn-fed.anchor": "momentum"}
     outcome = run(Stubborn(opposed()), start, **settings, **SERVED)
     assert outcome.status == ("line-search-failed" if choice == "stop" else "finished")
     assert len(outcome.events) == (1 if choice == "stop" else 2)

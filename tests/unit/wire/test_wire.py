@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from dqnfed_flwr import wire
 from dqnfed_flwr.errors import WireError
+from dqnfed_flwr.linalg.quantise import pack
 from dqnfed_flwr.types import ClientReply, ClientTask, Evaluation, Extras, Probe
 from dqnfed_flwr.wire import ReplyForm
 from tests.helpers.transport import through_flower
@@ -87,7 +88,8 @@ def exchanges(draw: st.DrawFn) -> tuple[ClientTask, ReplyForm, ClientReply]:
     """A task, the form of the model, and a reply that is fit for both."""
     task = draw(tasks)
     dim = draw(st.integers(1, 5))
-    extras = draw(st.sampled_from([Extras(), Extras({"update": (dim,), "factors": (2, dim)}, ("error", "noise"))]))
+    further = Extras({"factors": (2, dim), "anchor": (dim,)}, ("error", "noise"))
+    extras = draw(st.sampled_from([Extras(), further, replace(further, bits={"anchor": 4})]))
     form = ReplyForm(dim=dim, buffers=draw(st.sampled_from([{}, BUFFERS])), extras=extras)
     reply = ClientReply(
         num_examples=draw(st.integers(1, 10**9)),
@@ -105,7 +107,10 @@ def exchanges(draw: st.DrawFn) -> tuple[ClientTask, ReplyForm, ClientReply]:
         replace(
             reply,
             row=vector,
-            vectors={name: np.full(shape, 3, vector.dtype) for name, shape in extras.vectors.items()},
+            vectors={
+                name: np.full(shape, 7, np.float32 if name in extras.bits else vector.dtype)
+                for name, shape in extras.vectors.items()
+            },
             figures={name: draw(numbers) for name in extras.figures},
             buffers=form.buffers,
             loss=draw(positive),
@@ -120,8 +125,18 @@ def exchanges(draw: st.DrawFn) -> tuple[ClientTask, ReplyForm, ClientReply]:
 @given(exchange=exchanges())
 def test_a_reply_arrives_as_it_was_sent(transport: str, exchange: tuple[ClientTask, ReplyForm, ClientReply]) -> None:
     task, form, reply = exchange
-    assert same(wire.decode_reply(TRANSPORTS[transport](wire.encode_reply(reply)), task, form), reply)
-    assert same(wire.decode_probe(TRANSPORTS[transport](wire.encode_reply(reply)), task), reply.probe)
+    assert same(wire.decode_reply(TRANSPORTS[transport](wire.encode_reply(as_sent(reply, form))), task, form), reply)
+    assert same(wire.decode_probe(TRANSPORTS[transport](wire.encode_reply(as_sent(reply, form))), task), reply.probe)
+
+
+def as_sent(reply: ClientReply, form: ReplyForm) -> ClientReply:
+    """A reply with the vectors packed that the form has in a few bits; these values lie on levels."""
+    packed = {
+        name: pack(vector, form.extras.bits[name], np.random.default_rng(0))
+        for name, vector in reply.vectors.items()
+        if name in form.extras.bits
+    }
+    return replace(reply, vectors={k: v for k, v in reply.vectors.items() if k not in packed}, packed=packed)
 
 
 @every_transport

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import ConfigError
-from dqnfed_flwr.methods._base import Method, RoundRows
-from dqnfed_flwr.methods.anchors import Anchor, AnchorAlone
+from dqnfed_flwr.methods._base import Method
+from dqnfed_flwr.methods.server_memory import MeanGradientMethod
 from dqnfed_flwr.methods.table import make_method
 from dqnfed_flwr.types import Float64Array, RoundBatch
 from tests.helpers.quadratics import Quadratic, spread_out
@@ -96,14 +96,15 @@ def test_momentum_against_the_mean_gradient_is_dropped_and_noted() -> None:
     np.testing.assert_allclose(decide(method, GRADS).step, [0.5 - 0.025, 0.25], rtol=1e-12)
 
 
-class Broken(Anchor):
-    """Proposes what it is told to."""
+class Broken(MeanGradientMethod):
+    """Makes the step that it is told to."""
 
-    def __init__(self, proposal: Callable[[Tensor], Tensor]) -> None:
-        self.proposal, self.forgot = proposal, 0
+    def __init__(self, made: Callable[[Tensor], Tensor]) -> None:
+        super().__init__(HALF)
+        self.made, self.forgot = made, 0
 
-    def propose(self, mean_gradient: Tensor, rows: RoundRows, batch: RoundBatch) -> Tensor:
-        return self.proposal(mean_gradient)
+    def from_mean(self, mean_gradient: Tensor, batch: RoundBatch) -> Tensor:
+        return self.made(mean_gradient)
 
     def forget(self) -> None:
         self.forgot += 1
@@ -111,16 +112,16 @@ class Broken(Anchor):
 
 @pytest.mark.parametrize("factor", [-1.0, 0.0, float("nan"), float("inf")])
 def test_what_is_no_descent_gives_way_to_the_mean_gradient(factor: float) -> None:
-    anchor = Broken(lambda mean: factor * mean)
-    solved = decide(AnchorAlone(HALF, anchor), 1 + GRADS)
+    method = Broken(lambda mean: factor * mean)
+    solved = decide(method, 1 + GRADS)
     np.testing.assert_allclose(solved.step, [1, 0.75], rtol=1e-12)
-    assert (anchor.forgot, solved.combination.notes) == (1, {"anchor_reset": 1.0})
+    assert (method.forgot, solved.combination.notes) == (1, {"anchor_reset": 1.0})
 
 
 def test_a_mean_gradient_of_zero_is_no_reason_to_forget() -> None:
-    anchor = Broken(torch.zeros_like)
-    solved = decide(AnchorAlone(HALF, anchor), np.array([[1.0, 0.0], [-1.0, 0.0]]))
-    assert (anchor.forgot, solved.norm) == (0, 0)
+    method = Broken(torch.zeros_like)
+    solved = decide(method, np.array([[1.0, 0.0], [-1.0, 0.0]]))
+    assert (method.forgot, solved.norm) == (0, 0)
 
 
 @BOTH

@@ -1,4 +1,4 @@
-"""Reference steps and their memory, against closed forms and dense BFGS."""
+"""Momentum and server L-BFGS: their memory, against closed forms and dense BFGS."""
 
 from __future__ import annotations
 
@@ -9,56 +9,57 @@ import pytest
 import torch
 from torch import Tensor
 
-from dqnfed_flwr.linalg.gram import Basis
+from dqnfed_flwr.config import Settings
 from dqnfed_flwr.linalg.lbfgs import SMALLEST_MOVE
-from dqnfed_flwr.methods._base import RoundRows
-from dqnfed_flwr.methods.anchors import Anchor, GradientAnchor, LbfgsAnchor, MomentumAnchor, UpdateAnchor
+from dqnfed_flwr.methods.server_memory import MeanGradientMethod, Momentum, ServerLbfgs
 from dqnfed_flwr.types import Float64Array, RoundBatch
 from tests.helpers.dense_bfgs import inverse_update
 
 BATCH = RoundBatch(np.eye(2), np.ones(2), np.ones(2), np.array([0.25, 0.75]), (0, 1), 1, theta_norm=1.0)
-ROWS = RoundRows(Basis(3, 3, torch.float64), (0, 1), {"update": (np.array([4.0, 0, 0]), np.array([0.0, 4, 0]))})
 
 
-def propose(anchor: Anchor, gradient: list[float] | Float64Array, batch: RoundBatch = BATCH) -> Float64Array:
-    return np.asarray(anchor.propose(vector(gradient), ROWS, batch))
+def momentum(lr: float, beta: float) -> Momentum:
+    return Momentum(Settings.from_mapping({"method": "momentum", "local.lr": lr, "momentum.beta": beta}))
+
+
+def server_lbfgs(lr: float, memory: int) -> ServerLbfgs:
+    return ServerLbfgs(Settings.from_mapping({"method": "server-lbfgs", "local.lr": lr, "server-lbfgs.memory": memory}))
+
+
+def propose(
+    method: MeanGradientMethod, gradient: list[float] | Float64Array, batch: RoundBatch = BATCH
+) -> Float64Array:
+    return np.asarray(method.from_mean(vector(gradient), batch))
 
 
 def vector(values: list[float] | Float64Array) -> Tensor:
     return torch.tensor(np.asarray(values, np.float64))
 
 
-def reborn(anchor: Anchor, empty: Anchor) -> Anchor:
-    empty.restore_state({name: value.copy() for name, value in anchor.export_state().items()})
+def reborn(method: MeanGradientMethod, empty: MeanGradientMethod) -> MeanGradientMethod:
+    empty.restore_state({name: value.copy() for name, value in method.export_state().items()})
     return empty
-
-
-def test_gradient_and_update_keep_no_memory() -> None:
-    for anchor, expected in ((GradientAnchor(0.5), [0.5, 0, 1]), (UpdateAnchor(), [1, 3, 0])):
-        anchor.step_taken(vector([9, 9, 9]), 1.0)
-        np.testing.assert_array_equal(propose(anchor, [1, 0, 2]), expected)
-        assert anchor.export_state() == {}
 
 
 def test_momentum_adds_a_share_of_the_last_step_whatever_its_factor() -> None:
     for factor in (1.0, 1e-3):
-        anchor = MomentumAnchor(lr=0.5, beta=0.25)
-        np.testing.assert_array_equal(propose(anchor, [2, 0, 0]), [1, 0, 0])
-        anchor.step_taken(vector([0, 8, 0]), factor)
-        np.testing.assert_array_equal(propose(anchor, [2, 0, 0]), [1, 2, 0])
-        np.testing.assert_array_equal(propose(anchor, [2, 0, 0]), [1, 2, 0])  # asked twice in a round
+        method = momentum(lr=0.5, beta=0.25)
+        np.testing.assert_array_equal(propose(method, [2, 0, 0]), [1, 0, 0])
+        method.step_taken(vector([0, 8, 0]), factor)
+        np.testing.assert_array_equal(propose(method, [2, 0, 0]), [1, 2, 0])
+        np.testing.assert_array_equal(propose(method, [2, 0, 0]), [1, 2, 0])  # asked twice in a round
 
 
 def test_momentum_begins_anew_where_the_model_stayed() -> None:
     for forget in (True, False):
-        anchor = MomentumAnchor(lr=0.5, beta=0.25)
-        anchor.step_taken(vector([0, 8, 0]), 1.0)
+        method = momentum(lr=0.5, beta=0.25)
+        method.step_taken(vector([0, 8, 0]), 1.0)
         if forget:
-            anchor.forget()
+            method.forget()
         else:
-            anchor.step_taken(vector([0, 8, 0]), 0.0)
-        np.testing.assert_array_equal(propose(anchor, [2, 0, 0]), [1, 0, 0])
-        assert anchor.export_state() == {}
+            method.step_taken(vector([0, 8, 0]), 0.0)
+        np.testing.assert_array_equal(propose(method, [2, 0, 0]), [1, 0, 0])
+        assert method.export_state() == {}
 
 
 class Bowl:
@@ -75,13 +76,13 @@ class Bowl:
 
 def test_lbfgs_is_bfgs_on_the_moves_that_were_made(rng: np.random.Generator) -> None:
     bowl, x = Bowl(rng), np.zeros(3)
-    anchor = LbfgsAnchor(lr=0.1, memory=5)
-    step = propose(anchor, bowl.gradient(x))
+    method = server_lbfgs(lr=0.1, memory=5)
+    step = propose(method, bowl.gradient(x))
     np.testing.assert_allclose(step, 0.1 * bowl.gradient(x))
     pairs: list[tuple[Float64Array, Float64Array]] = []
     for factor in (1.0, 0.5, 0.25):
-        taken = step + 0.01 * rng.standard_normal(3)  # the guarantee changed the reference a little
-        anchor.step_taken(vector(taken), factor)
+        taken = step + 0.01 * rng.standard_normal(3)  # the guarantee changed the step a little
+        method.step_taken(vector(taken), factor)
         moved = x - factor * taken
         pairs.append((moved - x, bowl.gradient(moved) - bowl.gradient(x)))
         x = moved
@@ -89,40 +90,40 @@ def test_lbfgs_is_bfgs_on_the_moves_that_were_made(rng: np.random.Generator) -> 
         inverse = np.eye(3) * (newest_s @ newest_y) / (newest_y @ newest_y)
         for s, y in pairs:
             inverse = inverse_update(inverse, s, y)
-        step = propose(anchor, bowl.gradient(x))
+        step = propose(method, bowl.gradient(x))
         np.testing.assert_allclose(step, inverse @ bowl.gradient(x), rtol=1e-8)
 
 
 def test_lbfgs_finds_the_minimum_of_a_quadratic(rng: np.random.Generator) -> None:
     bowl, x = Bowl(rng), np.zeros(3)
-    anchor = LbfgsAnchor(lr=0.1, memory=10)
+    method = server_lbfgs(lr=0.1, memory=10)
     for _ in range(25):
-        step = propose(anchor, bowl.gradient(x))
-        anchor.step_taken(vector(step), 1.0)
+        step = propose(method, bowl.gradient(x))
+        method.step_taken(vector(step), 1.0)
         x = x - step
     np.testing.assert_allclose(x, bowl.minimum, atol=1e-8)
 
 
 def test_lbfgs_forms_one_pair_a_move_and_none_where_the_model_stayed(rng: np.random.Generator) -> None:
     bowl = Bowl(rng)
-    anchor = LbfgsAnchor(lr=0.1, memory=2)
+    method = server_lbfgs(lr=0.1, memory=2)
     held = []
     for factor in (1.0, 1.0, 1.0, 0.0):
         gradient = bowl.gradient(rng.standard_normal(3))
-        first = propose(anchor, gradient)
-        assert np.array_equal(propose(anchor, gradient), first)  # asked twice in a round
-        held.append(sum(name.startswith("s") for name in anchor.export_state()))
+        first = propose(method, gradient)
+        assert np.array_equal(propose(method, gradient), first)  # asked twice in a round
+        held.append(sum(name.startswith("s") for name in method.export_state()))
         step = rng.standard_normal(3)
-        anchor.step_taken(vector(step), factor)
+        method.step_taken(vector(step), factor)
     assert held[0] == 0
     assert max(held) <= 2  # the memory
-    assert "move" not in anchor.export_state()
-    anchor.forget()
-    np.testing.assert_allclose(propose(anchor, [1, 0, 0]), [0.1, 0, 0])
+    assert "move" not in method.export_state()
+    method.forget()
+    np.testing.assert_allclose(propose(method, [1, 0, 0]), [0.1, 0, 0])
 
 
-def pairs_of(anchor: Anchor) -> int:
-    return sum(name.startswith("s") for name in anchor.export_state())
+def pairs_of(method: MeanGradientMethod) -> int:
+    return sum(name.startswith("s") for name in method.export_state())
 
 
 OTHERS = replace(BATCH, clients=(0, 2))
@@ -145,22 +146,22 @@ def test_means_of_different_clients_make_no_pair(
     rng: np.random.Generator, first: RoundBatch, second: RoundBatch, pairs: int, stopped: bool
 ) -> None:
     bowl = Bowl(rng)
-    anchor: Anchor = LbfgsAnchor(lr=0.1, memory=5)
-    step = propose(anchor, bowl.gradient(np.zeros(3)), first)
-    anchor.step_taken(vector(step), 1.0)
+    method: MeanGradientMethod = server_lbfgs(lr=0.1, memory=5)
+    step = propose(method, bowl.gradient(np.zeros(3)), first)
+    method.step_taken(vector(step), 1.0)
     if stopped:
-        anchor = reborn(anchor, LbfgsAnchor(lr=0.1, memory=5))
-    propose(anchor, bowl.gradient(-step), second)
-    assert pairs_of(anchor) == pairs
+        method = reborn(method, server_lbfgs(lr=0.1, memory=5))
+    propose(method, bowl.gradient(-step), second)
+    assert pairs_of(method) == pairs
 
 
 def test_after_a_change_of_clients_the_next_pair_is_that_of_the_new_ones(rng: np.random.Generator) -> None:
-    bowl, anchor, x = Bowl(rng), LbfgsAnchor(lr=0.1, memory=5), np.zeros(3)
+    bowl, method, x = Bowl(rng), server_lbfgs(lr=0.1, memory=5), np.zeros(3)
     held = []
     for batch in (BATCH, OTHERS, OTHERS):
-        step = propose(anchor, bowl.gradient(x), batch)
-        held.append(pairs_of(anchor))
-        anchor.step_taken(vector(step), 1.0)
+        step = propose(method, bowl.gradient(x), batch)
+        held.append(pairs_of(method))
+        method.step_taken(vector(step), 1.0)
         x = x - step
     assert held == [0, 0, 1]
 
@@ -169,20 +170,20 @@ def test_after_a_change_of_clients_the_next_pair_is_that_of_the_new_ones(rng: np
 def test_a_move_within_the_rounding_of_the_model_makes_no_pair(share: float, pairs: int) -> None:
     # The move is (1, 0, 0): as long as SMALLEST_MOVE rounding units of a model of this norm, up to `share`.
     norm = 1 / (SMALLEST_MOVE * np.finfo(np.float64).eps) / share
-    anchor, far = LbfgsAnchor(lr=1.0, memory=5), replace(BATCH, theta_norm=norm)
-    propose(anchor, [1.0, 0.0, 0.0], far)
-    anchor.step_taken(vector([-1.0, 0.0, 0.0]), 1.0)
-    propose(anchor, [2.0, 0.0, 0.0], far)
-    assert pairs_of(anchor) == pairs
+    method, far = server_lbfgs(lr=1.0, memory=5), replace(BATCH, theta_norm=norm)
+    propose(method, [1.0, 0.0, 0.0], far)
+    method.step_taken(vector([-1.0, 0.0, 0.0]), 1.0)
+    propose(method, [2.0, 0.0, 0.0], far)
+    assert pairs_of(method) == pairs
 
 
 def test_a_state_of_an_earlier_version_makes_a_pair_of_its_last_move_as_it_did_then() -> None:
-    anchor = LbfgsAnchor(lr=1.0, memory=5)
-    propose(anchor, [1.0, 0.0, 0.0])
-    anchor.step_taken(vector([-1.0, 0.0, 0.0]), 1.0)
-    state = anchor.export_state()
+    method = server_lbfgs(lr=1.0, memory=5)
+    propose(method, [1.0, 0.0, 0.0])
+    method.step_taken(vector([-1.0, 0.0, 0.0]), 1.0)
+    state = method.export_state()
     del state["of"]
-    older = LbfgsAnchor(lr=1.0, memory=5)
+    older = server_lbfgs(lr=1.0, memory=5)
     older.restore_state(state)
     assert "of" not in older.export_state()
     propose(older, [2.0, 0.0, 0.0])
@@ -195,17 +196,17 @@ def test_a_state_of_an_earlier_version_makes_a_pair_of_its_last_move_as_it_did_t
 @pytest.mark.parametrize("settled", [True, False])
 def test_a_restored_anchor_goes_on_with_the_same_bits(rng: np.random.Generator, settled: bool) -> None:
     bowl = Bowl(rng)
-    for make in (lambda: LbfgsAnchor(0.1, 3), lambda: MomentumAnchor(0.1, 0.9)):
-        anchor: Anchor = make()
+    for make in (lambda: server_lbfgs(0.1, 3), lambda: momentum(0.1, 0.9)):
+        method: MeanGradientMethod = make()
         for _ in range(5):
-            step = propose(anchor, bowl.gradient(rng.standard_normal(3)))
-            anchor.step_taken(vector(step), 0.5)
+            step = propose(method, bowl.gradient(rng.standard_normal(3)))
+            method.step_taken(vector(step), 0.5)
         if not settled:
-            propose(anchor, bowl.gradient(rng.standard_normal(3)))
-        copy = reborn(anchor, make())
+            propose(method, bowl.gradient(rng.standard_normal(3)))
+        copy = reborn(method, make())
         for _ in range(3):
             gradient = bowl.gradient(rng.standard_normal(3))
-            step = propose(anchor, gradient)
+            step = propose(method, gradient)
             assert np.array_equal(propose(copy, gradient), step)
-            anchor.step_taken(vector(step), 0.5)
+            method.step_taken(vector(step), 0.5)
             copy.step_taken(vector(step), 0.5)

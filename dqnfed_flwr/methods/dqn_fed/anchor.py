@@ -1,0 +1,173 @@
+"""A method inside another one: the anchor, whose step DQN-Fed changes as little as the guarantee demands.
+
+The anchor decides as it would by itself, with settings, local work, further arrays, directives and memory of its own.
+Where its local work is one gradient, it sees the rows of the method around it. Where it is any other, clients send its
+row next to their gradient, and the anchor's rows lie in a basis of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dqnfed_flwr.methods._base import Method, RoundRows, State, VectorMethod
+from dqnfed_flwr.methods.dqn_fed.settings import WHOLE, DqnFedSettings
+from dqnfed_flwr.schema.run import RunSettings
+from dqnfed_flwr.schema.work import GRADIENT
+from dqnfed_flwr.types import Extras, FloatArray, RoundBatch, under
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dqnfed_flwr.linalg.gram import Basis
+
+ANCHOR = "anchor"
+"""The anchor's row among a client's arrays."""
+OF_ANCHOR = "anchor."
+"""Begins the names of its further arrays, figures and directives."""
+STATE = "anchor/"
+"""Begins the names of what it remembers."""
+_CHOICE = 4  # stream of the seed
+
+
+class Anchor:
+    """The anchor of a run, fed with the rounds of the method around it.
+
+    Parameters
+    ----------
+    run : RunSettings
+        What the anchor runs with: `RunSettings.anchor_settings`.
+
+    Attributes
+    ----------
+    method : Method
+        The method itself.
+    reference_rows : int
+        Slots that it needs in the basis of the method around it, right behind those of the clients.
+    """
+
+    def __init__(self, run: RunSettings) -> None:
+        self._run = run
+        self.method: Method = run.profile.build(run)
+        self._sent = run.work is not GRADIENT
+        shares_basis = not self._sent and not isinstance(self.method, VectorMethod)
+        self.reference_rows = self.method.reference_rows if shares_basis else 0
+        own_settings = run.group_of(DqnFedSettings)
+        self._bits, self._share = own_settings.anchor_bits, own_settings.anchor_share if self._sent else 1.0
+        self._spared: frozenset[int] = frozenset()
+        self._basis: Basis | None = None
+        self._cut = 0
+
+    def extras(self, dim: int) -> Extras:
+        """The anchor's row, where it has one of its own, and what its method asks for."""
+        wanted = self.method.extras(dim)
+        row = {ANCHOR: (dim,)} if self._sent else {}
+        return Extras(
+            row | {OF_ANCHOR + name: shape for name, shape in wanted.vectors.items()},
+            tuple(OF_ANCHOR + name for name in wanted.figures),
+            {OF_ANCHOR + name: limits for name, limits in wanted.limits.items()},
+            dict.fromkeys(row, self._bits) if self._bits != WHOLE else {},
+        )
+
+    def extras_of(self, client: int, dim: int) -> Extras:
+        """As `extras`, for one of the clients that `choose` chose from."""
+        return Extras() if client in self._spared else self.extras(dim)
+
+    def choose(self, round_number: int, clients: tuple[int, ...]) -> None:
+        """Draw the `share` of a round's clients that send a row for the anchor, at least one; the others are spared."""
+        count = max(1, round(self._share * len(clients)))
+        if count >= len(clients):
+            self._spared = frozenset()
+            return
+        generator = np.random.default_rng((self._run.seed, round_number, _CHOICE))
+        chosen = generator.choice(clients, count, replace=False)
+        self._spared = frozenset(clients).difference(chosen.tolist())
+
+    def directives(self, round_number: int, client: int) -> Mapping[str, float]:
+        """What the message to a client says about the anchor's local work, or that none is wanted."""
+        if client in self._spared:
+            return {ANCHOR: 0.0}
+        return {OF_ANCHOR + name: value for name, value in self.method.directives(round_number, client).items()}
+
+    def observe(self, batch: RoundBatch, rows: RoundRows, hidden: int) -> tuple[RoundBatch, RoundRows]:
+        """Take in the figures of a round, and give them as the anchor sees them.
+
+        `hidden` are the slots of the basis behind those of the anchor.
+        """
+        figures, vectors = under(OF_ANCHOR, batch.figures), under(OF_ANCHOR, rows.vectors)
+        mine = replace(batch, figures=figures, slack=np.zeros(0))
+        seen = replace(rows, vectors=vectors, others=(), hidden=hidden)
+        if self._sent:
+            mine, seen = self._own(mine, rows, vectors)
+        if mine.clients:
+            self.method.observe(mine, seen)
+        return mine, seen
+
+    def _own(
+        self, batch: RoundBatch, rows: RoundRows, vectors: Mapping[str, tuple[FloatArray, ...]]
+    ) -> tuple[RoundBatch, RoundRows]:
+        """The round of those that sent a row for the anchor."""
+        there = np.array([row.size > 0 for row in rows.vectors[ANCHOR]])
+        slots = tuple(slot for slot, sent in zip(rows.slots, there, strict=True) if sent)
+        basis = self._fill(rows.basis, dict(zip(rows.slots, rows.vectors[ANCHOR], strict=True)), slots)
+        if self.method.reads_products:
+            gram = basis.gram(slots)
+        else:
+            gram = np.diag([basis.squared_norm(slot) for slot in slots])
+        shares = batch.shares[there]
+        mine = replace(
+            batch,
+            gram=gram,
+            losses=batch.losses[there],
+            rates=self._run.local.lr * np.diag(gram),
+            shares=shares / shares.sum() if shares.any() else np.full(len(slots), 1 / max(len(slots), 1)),
+            clients=tuple(client for client, sent in zip(batch.clients, there, strict=True) if sent),
+            examples=batch.examples[there],
+        )
+        return mine, RoundRows(basis, slots, vectors)
+
+    def propose(self, batch: RoundBatch, rows: RoundRows) -> tuple[Tensor, Mapping[str, float]]:
+        """Its step [D], from what `observe` gave, and notes for the event log."""
+        step, notes = self.method.propose(batch, rows)
+        found = {name if name.startswith(ANCHOR) else f"anchor_{name}": value for name, value in notes.items()}
+        return step, {**found, **({"anchor_cut": float(self._cut)} if self._cut else {})}
+
+    def _fill(self, around: Basis, rows: Mapping[int, FloatArray], slots: tuple[int, ...]) -> Basis:
+        """The anchor's rows in the `slots` that the gradients have in the basis `around`; long rows are cut."""
+        from dqnfed_flwr.linalg.gram import Basis, cut_long_rows
+
+        if self._basis is None:
+            references, count = self.method.reference_rows, self._run.sampled
+            self._basis = Basis(count + references, around.dim, around.dtype, references=references, eager=False)
+        self._basis.clear()
+        for slot in slots:
+            self._basis.put(slot, rows[slot])
+        longest = self._run.guarantee.longest(len(rows))
+        self._cut = len(cut_long_rows(self._basis, {slot: slot for slot in slots}, longest))
+        return self._basis
+
+    def step_taken(self, step: Tensor, factor: float) -> None:
+        """Learn the step that was taken in place of its own."""
+        self.method.step_taken(step, factor)
+
+    def forget(self) -> None:
+        """Begin a memory of earlier steps anew."""
+        self.method.forget()
+
+    def disown(self, clients: Collection[int]) -> None:
+        """Forget what these clients sent, and steps that were made of it."""
+        self.method.disown(clients)
+        if clients:
+            self.method.forget()
+
+    def export_state(self) -> dict[str, NDArray[np.generic]]:
+        """What the method remembers, under names of its own."""
+        return {STATE + name: values for name, values in self.method.export_state().items()}
+
+    def restore_state(self, state: State) -> None:
+        """Take up what `export_state` gave; version 0.1 wrote the names without their beginning."""
+        self.method.restore_state(under(STATE, state) or state)

@@ -1,0 +1,204 @@
+"""The default form of DQN-Fed: the step of another method, changed as little as the rates demand."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dqnfed_flwr.linalg.min_norm import GramSolution, one_sided_weights
+from dqnfed_flwr.methods._base import Method, RoundRows, State, answer
+from dqnfed_flwr.methods.absent import AbsentClients
+from dqnfed_flwr.methods.dqn_fed.anchor import Anchor
+from dqnfed_flwr.methods.dqn_fed.forms import OneSided, fit_clients, limit_spread
+from dqnfed_flwr.methods.dqn_fed.settings import DqnFedSettings, anchor_run
+from dqnfed_flwr.schema.run import RunSettings
+from dqnfed_flwr.types import Combination, Extras, Float64Array, RoundBatch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class AnchoredMethod(Method):
+    """DQN-Fed around the step u_a of an anchor: min |u - u_a|^2 subject to grads @ u >= rates.
+
+    Its dual is the one-sided problem with rates lowered by what the anchor already gives, u = u_a + weights @ grads.
+    With rates 0 it is the projection of GEM (Lopez-Paz and Ranzato, NeurIPS 2017).
+
+    Where the mean loss does not fall along u_a, the anchor's memory of earlier steps begins anew, and eta times the
+    mean gradient takes its place for the round (note `anchor_reset`).
+
+    With sampling, clients that took part in the last `absent-rounds` rounds and are absent now have a say as well:
+    the newest gradient h that the server has of each asks for h . u >= 0. It is a gradient at an earlier model, so
+    this keeps the step from undoing what others have just learnt, and promises them nothing. Where no step meets
+    these conditions and those of the participants, the absent are left out of the round and counted.
+
+    A client whose loss is below its entitlement e asks only for g_k . u >= -(e - f_k).
+
+    Where no such step exists, or no length of it suits all (a noisy anchor does that to clients near their optimum),
+    the method retreats for one round: the anchor begins anew and the step is that of `OneSided`.
+
+    Slots of the basis: the participants, what the anchor's method needs, the anchor's step, rows of absent clients.
+    """
+
+    guaranteed = True
+
+    def __init__(self, run: RunSettings) -> None:
+        super().__init__(run)
+        settings = self._settings = run.group_of(DqnFedSettings)
+        self._anchor = Anchor(anchor_run(run) or run)
+        self._one_sided = OneSided(run)
+        self._absent = AbsentClients(settings.absent_rounds, run.sampled, run.clients)
+        self._memories = (self._one_sided, self._anchor, self._absent)
+        self._fell_back = self._reset = False
+        self._seen: tuple[RoundBatch, RoundRows] | None = None
+        self.reference_rows = self._anchor.reference_rows + 1 + self._absent.room
+
+    @property
+    def inner(self) -> Method:
+        """The anchor's method."""
+        return self._anchor.method.inner
+
+    def extras(self, dim: int) -> Extras:
+        """What the anchor needs."""
+        return self._anchor.extras(dim)
+
+    def extras_of(self, round_number: int, client: int, dim: int) -> Extras:
+        """What the anchor needs of this client."""
+        return self._anchor.extras_of(client, dim)
+
+    def select(self, round_number: int, clients: tuple[int, ...]) -> tuple[int, ...]:
+        """All of them train; the anchor chooses who sends a row for it."""
+        self._anchor.choose(round_number, clients)
+        return clients
+
+    def directives(self, round_number: int, client: int) -> Mapping[str, float]:
+        """What the anchor says to its local work."""
+        return self._anchor.directives(round_number, client)
+
+    def observe(self, batch: RoundBatch, rows: RoundRows) -> None:
+        """Remember the rows, find those of clients that are absent now, and let the anchor see the round.
+
+        A retreat needs no anchor, and the anchor has seen its round already.
+        """
+        self._reset = False
+        self._absent.observe(batch, rows)
+        self._seen = None if self._fell_back else self._anchor.observe(batch, rows, 1 + self._absent.room)
+
+    def combine(self, batch: RoundBatch, rows: RoundRows) -> Combination:
+        """Coefficients of the K rows, of the anchor's step, and of the rows of absent clients."""
+        if self._seen is None:
+            return self._one_sided_step(batch, rows)
+        fit, excluded = fit_clients(batch, self._settings.rate_spread)
+        index, weights = np.flatnonzero(fit), np.zeros(rows.capacity)
+        if not index.size:
+            return Combination(weights, status="stationary", excluded=excluded)
+        notes = self._place_reference(self._seen, batch, rows)
+        present, absent = [rows.slots[k] for k in index], self._absent.place(rows)
+        rates = self._rates(batch, index, present, rows)
+        slots, solution = present, self._solve(present, rates, rows)
+        heeded = bool(absent) and self._harms(absent, present, solution, rows)
+        if heeded:
+            for_all = self._solve([*present, *absent], np.concatenate([rates, np.zeros(len(absent))]), rows)
+            if for_all.status != "stationary":
+                # the precision that is needed is that of the promise to those present
+                slots = [*present, *absent]
+                solution = replace(for_all, rank=solution.rank, condition=solution.condition)
+        nothing = not solution.weights.any() and not rows.basis.squared_norm(self._reference_slot(rows))
+        if nothing or solution.status == "stationary":
+            return self._one_sided_step(batch, rows)
+        weights[slots] = solution.weights
+        weights[self._reference_slot(rows)] = 1.0
+        if absent:
+            notes |= {"absent": float(len(absent)), "absent_left_out": float(heeded and slots is present)}
+        return answer(weights, solution, excluded, notes=notes)
+
+    def _one_sided_step(self, batch: RoundBatch, rows: RoundRows) -> Combination:
+        found = self._one_sided.combine(batch, rows)
+        return replace(found, notes={**found.notes, "retreat": 1.0})
+
+    def _harms(self, absent: Sequence[int], present: Sequence[int], solution: GramSolution, rows: RoundRows) -> bool:
+        """Whether the step of `solution` would raise a loss behind the rows `absent`."""
+        products = rows.basis.gram([*absent, *present])[: len(absent), len(absent) :] @ solution.weights
+        return bool((self._descent(absent, rows) + products < 0).any())
+
+    def _reference_slot(self, rows: RoundRows) -> int:
+        return rows.capacity - 1 - self._absent.room
+
+    def _place_reference(
+        self, seen: tuple[RoundBatch, RoundRows], batch: RoundBatch, rows: RoundRows
+    ) -> dict[str, float]:
+        """Put a step along which the mean loss falls into the slot of the anchor's; notes about it.
+
+        It is the anchor's own, `seen` being the round as the anchor sees it. A second call in the same round does not
+        go back to an anchor that was reset.
+        """
+        notes: dict[str, float] = {"anchor_reset": 0.0}
+        if not self._reset and seen[0].clients:
+            step, found = self._anchor.propose(*seen)
+            notes |= found
+            self._reset = not self._put(step, batch, rows)
+        if self._reset or not seen[0].clients:
+            self._anchor.forget()
+            notes["anchor_reset"] = 1.0
+            self._put(self._row_lr * rows.combine(batch.shares), batch, rows)
+        return notes
+
+    def _put(self, step: Tensor, batch: RoundBatch, rows: RoundRows) -> bool:
+        """Put a step into the slot of the anchor's, if the mean loss falls along it; whether that is so."""
+        slot = self._reference_slot(rows)
+        rows.basis.put(slot, step)
+        descent = self._descent(rows.slots, rows)
+        falls = bool(np.isfinite(descent).all()) and float(batch.shares @ descent) > 0
+        if not falls:
+            rows.basis.drop(slot)
+        return falls
+
+    def _descent(self, slots: Sequence[int], rows: RoundRows) -> Float64Array:
+        """How fast the losses behind rows fall along the anchor's step, 0 where there is none."""
+        return rows.basis.gram((*slots, self._reference_slot(rows)))[-1, :-1]
+
+    def _rates(self, batch: RoundBatch, index: NDArray[np.intp], slots: Sequence[int], rows: RoundRows) -> Float64Array:
+        """What the clients at `index` ask for: rates brought to the scale of the anchor, or no more than a rise."""
+        served = batch.served[index]
+        rates = limit_spread(batch.rates[index], np.diag(rows.basis.gram(slots)), self._settings.rate_spread)
+        if not served.all():
+            descents = np.maximum(self._descent(slots, rows), 0)
+            descent = float(descents[~served].mean()) or float(descents.mean())
+            rates = self._settings.scale * descent * rates / rates[~served].mean()
+        return np.where(served, -batch.slack[index], rates) if served.any() else np.asarray(rates)
+
+    def _solve(self, slots: Sequence[int], rates: Float64Array, rows: RoundRows) -> GramSolution:
+        return one_sided_weights(rows.basis.gram(slots), rates, offset=self._descent(slots, rows))
+
+    def step_taken(self, step: Tensor, factor: float) -> None:
+        """The anchor remembers the step; a retreat ends with its round."""
+        self._anchor.step_taken(step, factor)
+        self._one_sided.step_taken(step, factor)
+        self._fell_back = False
+
+    def fall_back(self) -> bool:
+        """Fall back to the one-sided step, and then to its own fallback."""
+        if self._fell_back:
+            return self._one_sided.fall_back()
+        self._anchor.forget()
+        self._fell_back = True
+        return True
+
+    def disown(self, clients: Collection[int]) -> None:
+        """Have the anchor and the memory of the absent forget them."""
+        self._anchor.disown(clients)
+        if clients:
+            self._absent.forget(clients)
+
+    def export_state(self) -> dict[str, NDArray[np.generic]]:
+        """The memories, and whether it retreated."""
+        return {"retreated": np.array(self._fell_back), **super().export_state()}
+
+    def restore_state(self, state: State) -> None:
+        """Take up what `export_state` gave."""
+        self._fell_back = bool(state["retreated"])
+        super().restore_state(state)

@@ -1,0 +1,187 @@
+"""Steps of the mean gradient with a memory on the server: heavy-ball momentum, and L-BFGS.
+
+They are fast on average and promise nothing to a single client. DQN-Fed takes one of them as its anchor by default, and
+changes it as little as the guarantee demands; by themselves they are what that is compared with. `momentum` is
+heavy-ball momentum (Polyak 1964), `server-lbfgs` is L-BFGS (Nocedal 1980) with the server's own history. No paper
+proposes them under these names.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dqnfed_flwr.methods._base import RoundRows, State, VectorMethod
+from dqnfed_flwr.schema.group import Group, own
+from dqnfed_flwr.schema.run import GRADIENTS, Profile, RunSettings
+from dqnfed_flwr.types import RoundBatch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class MeanGradientMethod(VectorMethod):
+    """A step from the mean gradient and the past.
+
+    Where the mean loss does not fall along it, the memory begins anew, and the step is eta sum p_k g_k.
+    """
+
+    def __init__(self, run: RunSettings) -> None:
+        super().__init__(run)
+        self._step: Tensor
+        self._reset = False
+
+    @abstractmethod
+    def from_mean(self, mean_gradient: Tensor, batch: RoundBatch) -> Tensor:
+        """The step [D] of this round, from the mean gradient [D] and the figures of the round."""
+
+    def observe(self, batch: RoundBatch, rows: RoundRows) -> None:
+        """Make the step, and judge it by the mean gradient."""
+        from dqnfed_flwr.linalg.lbfgs import dot
+
+        mean = rows.combine(batch.shares)
+        step = self.from_mean(mean, batch)
+        descent = dot(mean, step)
+        self._reset = bool(mean.any()) and not (math.isfinite(descent) and descent > 0)
+        if self._reset:
+            self.forget()
+        self._step = self._row_lr * mean if self._reset else step
+
+    def step(self, batch: RoundBatch, rows: RoundRows) -> Tensor:
+        """What `observe` found [D]."""
+        return self._step
+
+    def notes(self) -> Mapping[str, float]:
+        """Whether the memory was made to begin anew."""
+        return {"anchor_reset": float(self._reset)}
+
+
+class MomentumSettings(Group):
+    """Momentum."""
+
+    beta: float = own(0.9, "weight of the step before", ge=0, lt=1)
+
+
+class Momentum(MeanGradientMethod):
+    """step = beta * u_{t-1} + eta * mean gradient, where u_{t-1} is the step solved for in the round before.
+
+    The factor alpha is left out of the memory: it is a property of the line search, not of the direction.
+    """
+
+    def __init__(self, run: RunSettings) -> None:
+        super().__init__(run)
+        self._beta = run.group_of(MomentumSettings).beta
+        self._last: Tensor | None = None
+
+    def from_mean(self, mean_gradient: Tensor, batch: RoundBatch) -> Tensor:
+        """beta * u_{t-1} + eta * mean gradient."""
+        step = self._row_lr * mean_gradient
+        return step if self._last is None else step + self._beta * self._last
+
+    def step_taken(self, step: Tensor, factor: float) -> None:
+        """Remember the step; a round that left the model alone clears the memory."""
+        self._last = step if factor > 0 else None
+
+    def forget(self) -> None:
+        """Drop u_{t-1}."""
+        self._last = None
+
+    def export_state(self) -> dict[str, NDArray[np.generic]]:
+        """u_{t-1}, if any."""
+        return {} if self._last is None else {"last": self._last.cpu().numpy()}
+
+    def restore_state(self, state: State) -> None:
+        """Take up u_{t-1}."""
+        import torch
+
+        self._last = torch.from_numpy(np.array(state["last"])) if "last" in state else None
+
+
+class ServerLbfgsSettings(Group):
+    """Server L-BFGS."""
+
+    memory: int = own(10, "pairs of the server's history", ge=1, le=100)
+
+
+class ServerLbfgs(MeanGradientMethod):
+    """L-BFGS step of the mean gradient, from the server's own history of models and mean gradients.
+
+    The first step, without a pair, is eta * mean gradient. Meant for full participation: with sampling the history
+    mixes different clients. No pair is formed from means of different clients.
+    """
+
+    def __init__(self, run: RunSettings) -> None:
+        from dqnfed_flwr.linalg.lbfgs import LBFGSHistory
+
+        super().__init__(run)
+        self._history = LBFGSHistory(run.group_of(ServerLbfgsSettings).memory)
+        self._gradient: Tensor | None = None
+        self._move: Tensor | None = None
+        self._of: tuple[int, ...] | None = None
+
+    def from_mean(self, mean_gradient: Tensor, batch: RoundBatch) -> Tensor:
+        """Take in the pair of the last move, then B * mean gradient."""
+        from dqnfed_flwr.linalg.lbfgs import tells_curvature
+
+        of = tuple(client for client, share in zip(batch.clients, batch.shares, strict=True) if share)
+        move, before = (self._move, self._gradient) if self._of in (None, of) else (None, None)
+        if move is not None and before is not None and tells_curvature(move, batch.theta_norm):
+            self._history.push(move, mean_gradient - before)
+        self._gradient, self._move, self._of = mean_gradient, None, of
+        if not len(self._history):
+            return self._row_lr * mean_gradient
+        return self._history.inverse_product(mean_gradient)
+
+    def step_taken(self, step: Tensor, factor: float) -> None:
+        """Remember the move s = -factor * step for the next pair."""
+        self._move = -factor * step if factor > 0 else None
+
+    def forget(self) -> None:
+        """Drop all pairs."""
+        self._history.clear()
+
+    def export_state(self) -> dict[str, NDArray[np.generic]]:
+        """Pairs, last mean gradient, whose it is, and last move."""
+        state: dict[str, NDArray[np.generic]] = {}
+        if self._of is not None:
+            state["of"] = np.array(self._of, np.int64)
+        for number, (s, y) in enumerate(self._history.pairs):
+            state[f"s{number}"], state[f"y{number}"] = s.cpu().numpy(), y.cpu().numpy()
+        for name, vector in (("gradient", self._gradient), ("move", self._move)):
+            if vector is not None:
+                state[name] = vector.cpu().numpy()
+        return state
+
+    def restore_state(self, state: State) -> None:
+        """Take up what `export_state` gave."""
+        import torch
+
+        def tensor(name: str) -> Tensor | None:
+            return torch.from_numpy(np.array(state[name])) if name in state else None
+
+        self._history.clear()
+        number = 0
+        while (s := tensor(f"s{number}")) is not None and (y := tensor(f"y{number}")) is not None:
+            self._history.push(s, y)
+            number += 1
+        self._gradient, self._move = tensor("gradient"), tensor("move")
+        self._of = tuple(state["of"].astype(int).tolist()) if "of" in state else None  # earlier versions did not say
+
+
+METHODS = (
+    Profile(
+        name="momentum", title="momentum (no guarantee)", settings=MomentumSettings, build=Momentum, works=GRADIENTS
+    ),
+    Profile(
+        name="server-lbfgs",
+        title="server L-BFGS (no guarantee)",
+        settings=ServerLbfgsSettings,
+        build=ServerLbfgs,
+        works=GRADIENTS,
+    ),
+)
