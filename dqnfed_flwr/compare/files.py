@@ -128,6 +128,7 @@ def _row_json(comparison: Comparison, place: int) -> dict[str, Any]:
                 "point": dict(trial.point),
                 "seed": trial.seed,
                 "rounds": trial.rounds,
+                "evaluations": trial.evaluations,
                 "validation": trial.figures,
                 "failed": trial.reason or None,
                 "chosen": row.chose(trial),

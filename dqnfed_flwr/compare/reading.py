@@ -138,7 +138,10 @@ def _row(item: Mapping[str, Any], directory: Path, last: int) -> Row:
         job = Job(spec, item["chosen"], run["seed"], settings, folder)
         records.append(read_record(job, run["reason"] or fault, last))
     trials = tuple(
-        Trial(trial["point"], trial["seed"], trial["rounds"], trial["validation"], trial["failed"] or "")
+        Trial(
+            *(trial["point"], trial["seed"], trial["rounds"], trial["validation"], trial["failed"] or ""),
+            trial.get("evaluations", 0),
+        )
         for trial in item["grid"]
     )
     return Row(spec, item["chosen"], tuple(records), trials, item["failed"] or "")

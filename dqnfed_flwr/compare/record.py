@@ -109,7 +109,8 @@ class Trial:
     """A point of a row's grid, and how it came out.
 
     `figures` are `mean` and `worst10` of the clients' validation accuracies, averaged over the evaluations that count;
-    a trial that failed has none, but a `reason`.
+    a trial that failed has none, but a `reason`. `evaluations` is how many these were; 0 where that
+    is not known, or early stopping chose the model.
     """
 
     point: Point
@@ -117,6 +118,7 @@ class Trial:
     rounds: int
     figures: dict[str, float]
     reason: str = ""
+    evaluations: int = 0
 
 
 def read_record(job: Job, failure: str = "", last: int = 1) -> Record:
@@ -144,9 +146,9 @@ def read_record(job: Job, failure: str = "", last: int = 1) -> Record:
     if events and not events[-1].accuracy and not chosen:
         ended = replace(events[-1], accuracy=final or None, validation=validation or None)
         record = replace(record, events=(*events[:-1], ended))
-    known = [event.accuracy for event in record.events if event.accuracy]
+    known = last_of((event.accuracy for event in record.events), last)
     if last > 1 and known and not record.keeps_best:
-        return replace(record, evaluations=tuple(known[-last:]))
+        return replace(record, evaluations=known)
     return record if final else Record(job, "failed", "no client was evaluated")
 
 
@@ -157,7 +159,8 @@ def trial_of(record: Record, last: int = 1) -> Trial:
     reason = record.reason or ("" if reports else "no client was evaluated on its validation part")
     keys = () if reason else ("mean", "worst10")
     figures = {key: sum(report[key] for report in reports) / len(reports) for key in keys}
-    return Trial(job.point, job.seed, job.settings.rounds, figures, reason)
+    evaluations = 0 if record.keeps_best else len(reports)
+    return Trial(job.point, job.seed, job.settings.rounds, figures, reason, evaluations)
 
 
 def validations_of(record: Record, last: int) -> list[Accuracies]:
@@ -165,7 +168,12 @@ def validations_of(record: Record, last: int) -> list[Accuracies]:
     known = [event.validation for event in record.events if event.validation]
     if known and record.keeps_best:
         return [max(known, key=lambda values: sum(values.values()) / len(values))]  # of equals the first, as the run
-    return list(known[-last:])
+    return list(last_of(known, last))
+
+
+def last_of(evaluations: Iterable[Accuracies | None], count: int) -> tuple[Accuracies, ...]:
+    """The `count` last evaluations that took place: what figures are averaged over, and what a grid chooses by."""
+    return tuple(each for each in evaluations if each)[-count:]
 
 
 def choose(trials: Sequence[Trial], by: Select = "mean") -> int | None:

@@ -6,7 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 
-from dqnfed_flwr.config import GROUP_OF_METHOD, KNOWN, PRESETS, Scalar, Settings, is_retired, said_of
+from dqnfed_flwr.config import (
+    GROUP_OF_METHOD,
+    KNOWN,
+    PRESETS,
+    Scalar,
+    Settings,
+    is_retired,
+    said_of,
+    without_effect,
+)
 from dqnfed_flwr.config.loading import parse_scalar
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.methods.table import profile_of
@@ -105,7 +114,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 
 
 def with_grids(specs: Sequence[RowSpec], grids: Sequence[str], base: Point) -> list[RowSpec]:
-    """Give every row the axes of `KEY=V1,V2` that concern it where `base` is what all rows share.
+    """Give every row the axes of `KEY=V1,V2` that concern it, and that it reads, where `base` is what all rows share.
 
     Raises
     ------
@@ -120,20 +129,32 @@ def with_grids(specs: Sequence[RowSpec], grids: Sequence[str], base: Point) -> l
             faults.append(f"--grid: {key} is given twice")
         axes[key] = values
     known = Settings().flat()
+    named = {key: values for key, values in axes.items() if key in known and not _is_common(key)}
+    searched = [replace(spec, axes=_axes_of(spec, named, base)) for spec in specs]
     for key in axes:
         if key not in known:
             words = said_of(key) if is_retired(key) else f"{key}: unknown key; dqnfed settings lists all"
             faults.append(f"--grid {words}")
         elif _is_common(key):
             faults.append(f"--grid {_for_all(key)}")
-        elif not any(concerns(key, spec, base) for spec in specs):
+        elif not any(key in spec.axes for spec in searched):
             chosen = ", ".join(spec.given for spec in specs)
             faults.append(f"--grid {key}: none of the methods has this key open ({chosen})")
     if faults:
         raise ConfigError("\n".join(faults))
-    return [
-        replace(spec, axes={key: values for key, values in axes.items() if concerns(key, spec, base)}) for spec in specs
-    ]
+    return searched
+
+
+def _axes_of(spec: RowSpec, axes: Mapping[str, tuple[Scalar, ...]], base: Point) -> Mapping[str, tuple[Scalar, ...]]:
+    """The axes that concern a method, which reads them at some of their points; faults are for the plan to tell."""
+    mine = replace(spec, axes={key: values for key, values in axes.items() if concerns(key, spec, base)})
+    if not mine.axes:
+        return {}
+    try:
+        found = [Settings.from_mapping({**base, **spec.own, **point, "method": spec.method}) for point in mine.points]
+    except ConfigError:
+        return mine.axes
+    return {key: values for key, values in mine.axes.items() if any(not without_effect(each, [key]) for each in found)}
 
 
 def concerns(key: str, spec: RowSpec, base: Point) -> bool:

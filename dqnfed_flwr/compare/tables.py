@@ -13,6 +13,7 @@ from dqnfed_flwr.compare.provenance import mixture_notes
 from dqnfed_flwr.compare.record import Record, Trial
 from dqnfed_flwr.compare.results import COMPARED, Comparison, Row
 from dqnfed_flwr.compare.row_specs import pairs
+from dqnfed_flwr.compare.terms import Entry, terms_notes
 from dqnfed_flwr.guarantee.claims import CONTRADICTION
 from dqnfed_flwr.guarantee.overrule import OVERRULED
 
@@ -162,9 +163,23 @@ def grid_table(comparison: Comparison) -> Table | None:
         tuple(rows),
         (
             f"Seed {plan.grid_seed}, {' or '.join(map(str, rounds))} rounds. The test part has no say in the choice.",
+            *_window_notes(comparison),
             *(f"{title}: all points came out alike; the first was taken." for title in alike),
         ),
     )
+
+
+def _window_notes(comparison: Comparison) -> Iterator[str]:
+    """Over how many evaluations the figures of the trials are averaged."""
+    last = comparison.last
+    if last > 1:
+        yield f"Averaged over the last {last} evaluations of a trial, as the figures of the final runs are."
+    counts = {
+        row.spec.title: [trial.evaluations for trial in row.trials if trial.evaluations] for row in comparison.rows
+    }
+    fewer = [f"{title} {min(found)}" for title, found in counts.items() if found and min(found) < last]
+    if fewer:
+        yield f"Not all trials have {last} evaluations: {', '.join(fewer)}."
 
 
 def _trial_cells(row: Row, trial: Trial) -> tuple[Cell, ...]:
@@ -213,9 +228,11 @@ def left_out_notes(comparison: Comparison) -> list[str]:
 
 
 def footnotes(comparison: Comparison) -> list[str]:
-    """What the accuracies are, which runs and clients are not in them, and who was not heard."""
+    """What the accuracies are, on which terms, which runs and clients are not in them, and who was not heard."""
     rows = comparison.rows
+    entries = [Entry(row.label, row.good[0].job.settings, row.spec.axes) for row in rows if row.good]
     return [
+        *terms_notes(entries),
         *_which_models(rows, comparison.last),
         *(text for row in rows for record in row.good if (text := _missing(row, record, rows))),
         *(text for row in rows if (text := _not_heard(row))),

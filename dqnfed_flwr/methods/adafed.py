@@ -18,7 +18,7 @@ import numpy as np
 from dqnfed_flwr.linalg.min_norm import STATIONARY_COSINE, two_sided_weights
 from dqnfed_flwr.methods._base import GramMethod, answer, left_out
 from dqnfed_flwr.schema.group import Group, own
-from dqnfed_flwr.schema.run import Profile
+from dqnfed_flwr.schema.run import FREE_LENGTH, Profile
 from dqnfed_flwr.types import Combination, RoundBatch
 
 SMALLEST_RATE = 1e-9
@@ -56,7 +56,7 @@ class AdaFed(GramMethod):
         if descends:
             weights[fit] = self._row_lr * solution.weights / norms / float(solution.weights @ slopes)
         status = solution.status if descends else "stationary"
-        return answer(weights, solution, excluded, length=self._row_lr, status=status)
+        return answer(weights, solution, excluded, status=status)
 
 
-METHODS = (Profile(name="adafed", title="AdaFed", settings=AdaFedSettings, build=AdaFed),)
+METHODS = (Profile(name="adafed", title="AdaFed", settings=AdaFedSettings, build=AdaFed, rules=FREE_LENGTH),)

@@ -2,10 +2,12 @@
 
 Mohri, Sivek and Suresh, "Agnostic Federated Learning", ICML 2019, Algorithm 1 (Stochastic-AFL).
 
-Deviations from the paper: the last model is returned, not the mean of all. Where clients are sampled, the weights of
-those present are restricted, renormalised and moved among themselves; the total of the absent ones stays. A client
-seen for the first time enters with its share of the samples of all clients seen, itself included. A round in which
-all clients present have weight 0 goes by sample shares (note `restart`).
+Deviations from the paper: a row is the displacement of `local.epochs` of SGD, so that AFL does as much local work as
+FedAvg; the paper's form, one gradient a round, is `local.work: gradient`. The last model is returned, not the mean of
+all. Where clients are sampled, the weights of those present are restricted, renormalised and moved among
+themselves; the total of the absent ones stays. A client seen for the first time enters with its share of the samples of
+all clients seen, itself included. A round in which all clients present have weight 0 goes by sample shares (note
+`restart`).
 Deviations from published code: the weights bear on the step; the projection is exact.
 """
 
@@ -17,7 +19,7 @@ from numpy.typing import NDArray
 from dqnfed_flwr.linalg.box_qp import project_simplex
 from dqnfed_flwr.methods._base import GramMethod, RoundRows, State
 from dqnfed_flwr.schema.group import Group, own
-from dqnfed_flwr.schema.run import GRADIENTS_FIRST, Profile, RunSettings
+from dqnfed_flwr.schema.run import Profile, RunSettings
 from dqnfed_flwr.types import Combination, Float64Array, RoundBatch
 
 
@@ -78,4 +80,4 @@ class Afl(GramMethod):
         self._examples = dict(zip(clients, state["examples"].tolist(), strict=True))
 
 
-METHODS = (Profile(name="afl", title="AFL", settings=AflSettings, build=Afl, works=GRADIENTS_FIRST),)
+METHODS = (Profile(name="afl", title="AFL", settings=AflSettings, build=Afl),)

@@ -15,7 +15,7 @@ import numpy as np
 from dqnfed_flwr.linalg.min_norm import STATIONARY_COSINE, Status
 from dqnfed_flwr.methods._base import GramMethod, left_out
 from dqnfed_flwr.schema.group import Group, own
-from dqnfed_flwr.schema.run import Profile
+from dqnfed_flwr.schema.run import FREE_LENGTH, Profile
 from dqnfed_flwr.types import Combination, Float64Array, RoundBatch
 
 GOOD = 1e-6
@@ -90,4 +90,4 @@ def _utility(gram: Float64Array, w: Float64Array, power: float) -> float:
     return 0.5 * float(w @ gram @ w) - float(utility.sum())
 
 
-METHODS = (Profile(name="fairgrad", title="FairGrad", settings=FairGradSettings, build=FairGrad),)
+METHODS = (Profile(name="fairgrad", title="FairGrad", settings=FairGradSettings, build=FairGrad, rules=FREE_LENGTH),)

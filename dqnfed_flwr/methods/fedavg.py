@@ -37,5 +37,11 @@ class FedSgd(GramMethod):
 
 METHODS = (
     Profile(name="fedavg", title="FedAvg", works=(SGD,), rules=BLIND, build=FedAvg),
-    Profile(name="fedsgd", title="FedSGD", works=GRADIENTS, build=FedSgd),
+    Profile(
+        name="fedsgd",
+        title="FedSGD",
+        works=GRADIENTS,
+        one_gradient="one gradient a round is what the method is",
+        build=FedSgd,
+    ),
 )

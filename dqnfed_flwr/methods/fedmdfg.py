@@ -187,6 +187,7 @@ METHODS = (
         settings=FedMdfgSettings,
         build=FedMdfg,
         works=GRADIENTS_FIRST,
+        one_gradient="its line search compares the losses with slopes along true gradients",
         rules=("search", "probed", *BLIND),
     ),
 )

@@ -16,7 +16,7 @@ from dqnfed_flwr.linalg.min_norm import CUTOFF, STATIONARY_COSINE, Status, hull_
 from dqnfed_flwr.linalg.scaling import ScaledGram
 from dqnfed_flwr.methods._base import GramMethod, answer, left_out
 from dqnfed_flwr.schema.group import Group, own
-from dqnfed_flwr.schema.run import GRADIENTS_FIRST, Profile
+from dqnfed_flwr.schema.run import FREE_LENGTH, GRADIENTS_FIRST, Profile
 from dqnfed_flwr.types import Combination, RoundBatch
 
 
@@ -75,6 +75,19 @@ class FedMgdaPlus(GramMethod):
 
 
 METHODS = (
-    Profile(name="mgda", title="MGDA", works=GRADIENTS_FIRST, build=Mgda),
-    Profile(name="fedmgda+", title="FedMGDA+", settings=FedMgdaPlusSettings, build=FedMgdaPlus, group="fedmgda"),
+    Profile(
+        name="mgda",
+        title="MGDA",
+        works=GRADIENTS_FIRST,
+        one_gradient="only the shortest point of the gradients' hull is a common descent direction",
+        build=Mgda,
+    ),
+    Profile(
+        name="fedmgda+",
+        title="FedMGDA+",
+        settings=FedMgdaPlusSettings,
+        build=FedMgdaPlus,
+        rules=FREE_LENGTH,
+        group="fedmgda",
+    ),
 )

@@ -173,9 +173,16 @@ class ServerLbfgs(MeanGradientMethod):
         self._of = tuple(state["of"].astype(int).tolist()) if "of" in state else None  # earlier versions did not say
 
 
+MEMORY_ALONE = "it is an anchor of DQN-Fed alone, on the same rows"
+
 METHODS = (
     Profile(
-        name="momentum", title="momentum (no guarantee)", settings=MomentumSettings, build=Momentum, works=GRADIENTS
+        name="momentum",
+        title="momentum (no guarantee)",
+        settings=MomentumSettings,
+        build=Momentum,
+        works=GRADIENTS,
+        one_gradient=MEMORY_ALONE,
     ),
     Profile(
         name="server-lbfgs",
@@ -183,5 +190,6 @@ METHODS = (
         settings=ServerLbfgsSettings,
         build=ServerLbfgs,
         works=GRADIENTS,
+        one_gradient=MEMORY_ALONE,
     ),
 )

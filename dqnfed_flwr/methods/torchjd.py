@@ -34,7 +34,11 @@ NOT_FINITE = "not-finite"
 def torchjd_profile(name: str) -> Profile:
     """The declaration of `torchjd:<name>`, whether or not there is such an aggregator: `build` sees that."""
     return Profile(
-        name=name, title=f"{name.removeprefix(TORCHJD)} (torchjd)", works=GRADIENTS_FIRST, build=torchjd_method
+        name=name,
+        title=f"{name.removeprefix(TORCHJD)} (torchjd)",
+        works=GRADIENTS_FIRST,
+        one_gradient="the library's aggregators are defined on the losses' Jacobian",
+        build=torchjd_method,
     )
 
 

@@ -13,6 +13,7 @@ from dqnfed_flwr.compare.row_specs import ALL, RowSpec, concerns, parse_methods,
 from dqnfed_flwr.config import KNOWN, Scalar, Settings
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.reproduce.schema import ManifestRow, Part
+from dqnfed_flwr.schema.run import LENGTH_KEYS
 
 SMALLER = ("rounds", *(key for key, known in KNOWN.items() if known.size and key != "rounds"))
 EVALUATIONS = "evaluate-every"
@@ -46,7 +47,7 @@ class PaperName(NamedTuple):
 
 def config_of(part: Part, options: ReproduceOptions) -> dict[str, Scalar]:
     """Dotted keys that all rows of a part share; the same whichever rows are asked for, so that more may be added."""
-    searched = _searched(part, options) and any(row.grid for row in part.rows)
+    searched = any(_axes(row, part, options) for row in part.rows)
     validation = {VALIDATION: VALIDATION_SHARE} if searched else {}
     return {**validation, **part.own, **(part.reduced.own if options.reduced else {}), **options.overrides}
 
@@ -71,8 +72,7 @@ def plan_part(part: Part, seeds: Sequence[int], options: ReproduceOptions, direc
     if rounds is not None and isinstance(length, int):
         rounds = min(rounds, length)
     rows = selected_rows(part, options.methods) if options.methods else part.rows
-    grids = _searched(part, options)
-    specs = [_spec(row, grids=grids) if isinstance(row, ManifestRow) else row for row in rows]
+    specs = [_spec(row, part, options) if isinstance(row, ManifestRow) else row for row in rows]
     finals, skip = seeds_of(part, seeds, options), options.methods.strip() == ALL
     plan = plan_rows(config, specs, finals, directory, rounds, part.search.seed, skip=skip)
     return replace(plan, note=label_of(part, seeds, plan))
@@ -109,7 +109,7 @@ def selected_rows(part: Part, methods: str) -> list[ManifestRow | RowSpec]:
     """
     if methods.strip() == ALL:
         return _rows_of(part, parse_methods(methods))
-    names = [(name, row) for row in part.rows for name in _names(row) if name]
+    names = [(name, row) for row in part.rows for name in _names(row, part) if name]
     named: dict[str, list[ManifestRow]] = {}
     for name, row in names:
         named.setdefault(name.lower(), []).append(row)
@@ -185,12 +185,15 @@ def _rows_added(part: Part, plan: Plan) -> str:
 
 
 def _grids_omitted(part: Part, plan: Plan) -> str:
-    gridded = {row.method for row in part.rows if row.grid}
+    gridded = {row.method: row.grid for row in part.rows if row.grid}
     having = [spec for spec in plan.specs if spec.method in gridded]
-    left = [spec.title for spec in having if not spec.axes]
+    left = [spec for spec in having if not gridded[spec.method].keys() <= spec.axes.keys()]
     if not left:
         return ""
-    return "no grids searched" if len(left) == len(having) else f"no grid searched for {', '.join(left)}"
+    if len(left) < len(having) and not any(spec.axes for spec in left):
+        return f"no grid searched for {', '.join(spec.title for spec in left)}"
+    lengths = [spec.title for spec in having if spec.axes]
+    return "no grids searched" + (f", but for the step length of {', '.join(lengths)}" if lengths else "")
 
 
 def _samples_omitted(part: Part, plan: Plan) -> str:
@@ -204,22 +207,23 @@ def _samples_omitted(part: Part, plan: Plan) -> str:
     return f"training samples {100 * (1 - now):g} %{rest}"
 
 
-def _searched(part: Part, options: ReproduceOptions) -> bool:
-    return part.reduced.grids or not options.reduced
+def _axes(row: ManifestRow, part: Part, options: ReproduceOptions) -> dict[str, tuple[Scalar, ...]]:
+    """What is searched for a row: in the reduced form step lengths alone, for without one a row stands for nothing."""
+    whole = part.reduced.grids or not options.reduced
+    return {key: tuple(values) for key, values in row.grid.items() if whole or key in LENGTH_KEYS}
 
 
-def _spec(row: ManifestRow, *, grids: bool) -> RowSpec:
-    axes = {key: tuple(values) for key, values in row.grid.items()} if grids else {}
-    return RowSpec(row.method, row.own, axes, row.shown)
+def _spec(row: ManifestRow, part: Part, options: ReproduceOptions) -> RowSpec:
+    return RowSpec(row.method, row.own, _axes(row, part, options), row.shown)
 
 
 def _key(row: ManifestRow | RowSpec) -> tuple[str, tuple[tuple[str, Scalar], ...]]:
     return row.method, tuple(sorted(row.own.items()))
 
 
-def _names(row: ManifestRow) -> tuple[str, ...]:
+def _names(row: ManifestRow, part: Part) -> tuple[str, ...]:
     """What the paper and our tables call a row."""
-    return (row.shown or Settings.from_mapping({**row.own, "method": row.method}).title, row.paper)
+    return (row.shown or Settings.from_mapping({**part.own, **row.own, "method": row.method}).title, row.paper)
 
 
 def _words(methods: str, names: list[str]) -> list[str]:

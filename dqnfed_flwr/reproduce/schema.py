@@ -124,7 +124,9 @@ class Reduced(Group):
 
     settings: Nested = Field(default_factory=dict)
     seeds: Seeds = Field(default_factory=lambda: [0, 1, 2])
-    grids: bool = Field(False, description="whether grids are searched; else rows take their settings as they are")
+    grids: bool = Field(
+        False, description="whether all grids are searched; else those of free step lengths (step.lr, step.decay) alone"
+    )
 
     @property
     def own(self) -> dict[str, Scalar]:

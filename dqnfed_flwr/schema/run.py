@@ -33,6 +33,11 @@ from dqnfed_flwr.schema.work import GENERAL, GRADIENT, LBFGS, SGD, WorkProfile
 Rule = Literal["newton", "fixed", "clipped", "probed", "search"]
 FREE: tuple[Rule, ...] = ("newton", "fixed", "clipped", "probed")
 """Rules of a method whose rows may be gradients; `newton` comes first, so it is the default."""
+FREE_LENGTH: tuple[Rule, ...] = ("fixed", "newton", "clipped", "probed")
+"""Rules of a method whose direction has no length of its own, as it makes the rows equally long: a rate of the server
+times a decay makes the step, and both belong into its grid."""
+LENGTH_KEYS = ("step.lr", "step.decay")
+"""What sets the length of such a step; 1 and 1 leave it as the method gives it."""
 BLIND: tuple[Rule, ...] = ("newton", "fixed", "clipped")
 """Rules that compare no losses: for rows that are never gradients."""
 ANY_WORK = (SGD, GRADIENT, LBFGS)
@@ -56,9 +61,13 @@ class Profile:
     settings : type[Group] | None
         Its group of settings; the group's key is `group`, or the name.
     works : tuple[WorkProfile, ...]
-        Local work that it can be fed with, the paper's first.
+        Local work that it can be fed with, the default first: passes of SGD, so that rivals do as much of it as each
+        other, unless the paper's rule needs something else.
     rules : tuple[Rule, ...]
         Step rules that make sense, the paper's first.
+    one_gradient : str
+        Why its rows are one gradient a round by default, where those of others are passes of SGD; tables print it.
+        Empty where they are not.
     variant : Callable[[RunSettings], str] | None
         The title with the form that a run has it in.
     faults : Callable[[RunSettings], Iterator[str]]
@@ -84,6 +93,7 @@ class Profile:
     group: str = ""
     works: tuple[WorkProfile, ...] = ANY_WORK
     rules: tuple[Rule, ...] = FREE
+    one_gradient: str = ""
     variant: Callable[[RunSettings], str] | None = None
     faults: Callable[[RunSettings], Iterator[str]] = lambda run: iter(())
     reads_curvature: Callable[[RunSettings], bool] = lambda run: False
@@ -97,6 +107,11 @@ class Profile:
     def key(self) -> str:
         """The key of its group of settings."""
         return self.group or self.name
+
+    @property
+    def free_length(self) -> bool:
+        """Whether the length of its step is a rate of the server, by `LENGTH_KEYS`."""
+        return self.rules[0] == "fixed"
 
 
 class RunSettings(Group):

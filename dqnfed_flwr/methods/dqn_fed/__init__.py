@@ -55,6 +55,7 @@ METHODS = (
         settings=DqnFedSettings,
         build=dqn_fed,
         works=GRADIENTS,
+        one_gradient="its guarantee holds along the clients' true gradients at the model that they received",
         rules=("probed", *BLIND),
         variant=_variant,
         faults=faults,

@@ -3,8 +3,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from dqnfed_flwr.compare.record import Record, Trial, choose, trial_of, validations_of
+from dqnfed_flwr.compare.record import Record, Trial, choose, last_of, trial_of, validations_of
 from dqnfed_flwr.compare.row_specs import RowSpec
 from dqnfed_flwr.config import Settings
 from tests.helpers.comparisons import make_record, with_validation
@@ -37,9 +39,27 @@ def test_several_of_the_last_validations_may_count() -> None:
     assert found.figures == {"mean": pytest.approx(0.5), "worst10": pytest.approx(0.4)}
 
 
+@settings(max_examples=50)
+@given(st.lists(st.booleans(), min_size=1, max_size=12), st.integers(2, 6))
+def test_a_grid_chooses_by_the_evaluations_that_the_figures_average(evaluated: list[bool], last: int) -> None:
+    """Validation and test accuracy of a round are made the same, so that both figures must be."""
+    made = make_record(SPEC, 0, (0.9, 0.7), rounds=len(evaluated))
+    events = [
+        with_validation(event, *event.accuracy.values()) if told and event.accuracy else replace(event, accuracy=None)
+        for event, told in zip(made.events, evaluated, strict=True)
+    ]
+    window = last_of((event.accuracy for event in events), last)
+    assert window == tuple(event.accuracy for event in events if event.accuracy)[-last:]
+    final = replace(made, evaluations=window)
+    tried = trial_of(replace(made, events=tuple(events)), last)
+    assert tried.evaluations == len(window)
+    assert tried.figures == {key: pytest.approx(final.figures[key]) for key in tried.figures}
+    assert bool(tried.figures) == any(evaluated)
+
+
 def test_after_early_stopping_the_best_model_is_the_one_that_is_judged() -> None:
-    settings = Settings.from_mapping({"early-stopping": 2, "split.validation-fraction": 0.1})
-    stopped = record((0.1, 0.1), (0.4, 0.6), (0.5, 0.4), settings=settings)
+    stopping = Settings.from_mapping({"early-stopping": 2, "split.validation-fraction": 0.1})
+    stopped = record((0.1, 0.1), (0.4, 0.6), (0.5, 0.4), settings=stopping)
     assert validations_of(stopped, last=2) == [{0: 0.4, 1: 0.6}]
 
 

@@ -63,6 +63,22 @@ def test_a_key_of_a_group_is_searched_by_its_method_alone_and_a_general_one_by_a
     assert specs[1].points == [{"q-ffl.q": q, "local.lr": lr} for q in (0.1, 1) for lr in (0.3, 0.01, 1)]
 
 
+def test_a_key_that_a_row_does_not_read_is_not_searched_for_it() -> None:
+    grids = ["step.lr=0.3,1", "local.lr=0.1,0.3"]
+    ours, fedavg, adafed = with_grids(parse_methods("dqn-fed,fedavg,adafed"), grids, {})
+    assert (set(ours.axes), set(fedavg.axes), set(adafed.axes)) == (
+        {"local.lr"},
+        {"local.lr"},
+        {"step.lr", "local.lr"},
+    )
+    (fixed,) = with_grids(parse_methods("fedavg@step-rule=fixed"), grids, {})
+    assert set(fixed.axes) == {"step.lr", "local.lr"}
+    (ruled,) = with_grids(parse_methods("fedavg"), ["step-rule=newton,fixed", "step.lr=0.3,1"], {})
+    assert len(ruled.points) == 4
+    with pytest.raises(ConfigError, match=r"--grid step\.lr: none of the methods has this key open \(fedavg\)"):
+        with_grids(parse_methods("fedavg"), ["step.lr=0.3,1"], {})
+
+
 def test_a_setting_that_a_row_fixes_is_not_searched() -> None:
     fixed, free = with_grids(parse_methods("q-ffl@q-ffl.q=2,q-ffl"), ["q-ffl.q=0.1,1"], {})
     assert fixed.points == [{}]

@@ -115,7 +115,18 @@ def test_points_that_came_out_alike_are_said_to_have_chosen_nothing(comparison: 
     assert table.notes[-1] == "DQN-Fed: all points came out alike; the first was taken."
     ordinary = grid_table(made)
     assert ordinary is not None
-    assert len(ordinary.notes) == 1
+    assert ordinary.notes[1:] == (
+        "Averaged over the last 2 evaluations of a trial, as the figures of the final runs are.",
+    )
+
+
+def test_trials_with_fewer_evaluations_than_the_figures_are_named(comparison: Comparison) -> None:
+    made = with_grid(comparison)
+    first, *others = made.rows
+    short = replace(first, trials=tuple(replace(trial, evaluations=1) for trial in first.trials))
+    table = grid_table(replace(made, rows=(short, *others)))
+    assert table is not None
+    assert table.notes[-1] == "Not all trials have 2 evaluations: DQN-Fed 1."
 
 
 @pytest.mark.parametrize(

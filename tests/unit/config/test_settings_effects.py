@@ -97,7 +97,7 @@ def test_every_key_that_is_not_always_read_is_tried_here() -> None:
         ({"method": "q-ffl", "step-rule": "fixed"}, ["step.radius", "step.armijo"]),
         (
             {"method": "fedmgda+", "local.work": "gradient"},
-            ["local.batch-size", "local.epochs", "step.lr", "step.radius", "step.armijo", "q-ffl.q"],
+            ["local.batch-size", "local.epochs", "step.radius", "step.armijo", "q-ffl.q"],
         ),
         (
             {"method": "fedcorr", "fedcorr.last": "q-ffl", "clients": 2, "rounds": 30},

@@ -10,6 +10,7 @@ import pytest
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.methods._base import GramMethod, Method
 from dqnfed_flwr.methods.table import make_method
+from dqnfed_flwr.schema.work import SGD
 from dqnfed_flwr.types import Float64Array, RoundBatch
 from tests.helpers.rounds import decide
 
@@ -17,8 +18,9 @@ GRADS = np.array([[2.0, 0.0], [0.0, 1.0]])
 LOSSES = [2.0, 0.5]
 
 
-def afl(gamma: float = 0.1, lr: float = 1.0) -> Method:
-    return make_method(Settings.from_mapping({"method": "afl", "afl.gamma": gamma, "local.lr": lr}))
+def afl(gamma: float = 0.1, lr: float = 1.0, work: str = "gradient") -> Method:
+    given = {"method": "afl", "afl.gamma": gamma, "local.lr": lr, "local.work": work}
+    return make_method(Settings.from_mapping(given))
 
 
 def weights(method: Method, clients: list[int], losses: list[float], **given: Any) -> Float64Array:
@@ -33,6 +35,13 @@ def test_three_rounds_by_hand() -> None:
     np.testing.assert_allclose(decide(method, GRADS, losses=[20, 0]).step, [0.575, 0.2125], rtol=1e-12)
     # lambda + 0.1 F = 2.575, 0.425; the second falls out: 1, 0.
     np.testing.assert_allclose(decide(method, GRADS, losses=LOSSES).step, [1, 0], atol=1e-12)
+
+
+def test_displacements_of_local_passes_are_rows_as_they_are_by_default() -> None:
+    assert Settings.from_mapping({"method": "afl"}).work is SGD
+    for work in ("auto", "sgd"):
+        step = decide(afl(lr=0.5, work=work), GRADS, losses=LOSSES).step
+        np.testing.assert_allclose(step, [1.0, 0.5], rtol=1e-12)
 
 
 def test_starts_at_the_sample_shares_and_without_gamma_stays_there() -> None:

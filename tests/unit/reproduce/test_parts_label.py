@@ -33,16 +33,19 @@ def test_what_is_smaller_and_what_is_different_is_said() -> None:
 
 
 def test_other_seeds_are_said_and_more_of_them_are_not() -> None:
-    assert label("table3", "participation50", Options(seeds="5,6,7,8,9")) == "changed: seeds 5 6 7 8 9 for 0 1 2 3 4"
-    assert label("table3", "participation50", Options(seeds="7,8")) == "changed: seeds 7 8 for 0 1 2 3 4"
-    assert label("table3", "participation50", Options(seeds="3,1")) == "reduced: seeds 2 of 5"
-    assert label("table3", "participation50", Options(seeds="0,1,2,3,4,5")) == ""
+    assert label("table12", "noisy-cifar10", Options(seeds="5,6,7,8,9")) == "changed: seeds 5 6 7 8 9 for 0 1 2 3 4"
+    assert label("table12", "noisy-cifar10", Options(seeds="7,8")) == "changed: seeds 7 8 for 0 1 2 3 4"
+    assert label("table12", "noisy-cifar10", Options(seeds="3,1")) == "reduced: seeds 2 of 5"
+    assert label("table12", "noisy-cifar10", Options(seeds="0,1,2,3,4,5")) == ""
 
 
 def test_grids_that_are_not_searched_are_said() -> None:
-    assert label("table1", "setup1", Options(reduced=True)).endswith("; no grids searched")
+    reduced = label("table1", "setup1", Options(reduced=True))
+    assert f"; no grids searched, but for the step length of FedMGDA+; {NOT_ALL}" in reduced
     assert "grids" not in label("table1", "setup1", Options())
-    assert "grids" not in label("table3", "participation50", Options(reduced=True))  # it has none
+    assert "grids" not in label("table3", "participation50", Options(reduced=True))  # it has that of step lengths alone
+    assert "grids" not in label("table12", "noisy-cifar10", Options(reduced=True))  # it has none
+    assert label("table10", "cinic10", Options(reduced=True)).endswith("; no grids searched")
     assert "grids" not in label("table1", "setup1", Options(reduced=True, methods="DQN-Fed,FedAvg"))  # nor have these
     assert "no grids searched" in label("table1", "setup1", Options(methods="DQN-Fed,term@term.t=2"))
     some = label("table1", "setup1", Options(methods="q-FFL,term@term.t=2"))
@@ -50,9 +53,9 @@ def test_grids_that_are_not_searched_are_said() -> None:
 
 
 def test_rows_with_settings_of_their_own_are_said() -> None:
-    own = label("table3", "participation50", Options(methods="DQN-Fed,fedavg@local.lr=5"))
+    own = label("table12", "noisy-cifar10", Options(methods="DQN-Fed,fedavg@local.lr=5"))
     assert own == "as in the manifest; rows with settings of their own: fedavg@local.lr=5"
-    assert label("table3", "participation50", Options(methods="DQN-Fed,mgda")) == ""
+    assert label("table12", "noisy-cifar10", Options(methods="DQN-Fed,mgda")) == ""
 
 
 def test_settings_that_no_row_takes_from_the_command_line_are_no_change() -> None:
@@ -73,11 +76,11 @@ def test_settings_that_no_row_takes_from_the_command_line_are_no_change() -> Non
 def test_samples_that_chose_the_settings_are_said() -> None:
     assert label("table1", "setup1", Options()) == f"as in the manifest; {NOT_ALL}"
     assert label("table1", "setup1", Options(overrides={"rounds": 9})) == f"reduced: rounds 9 of 2000; {NOT_ALL}"
-    assert NOT_ALL not in label("table1", "setup1", Options(reduced=True))
-    assert label("table3", "participation50", Options()) == ""
+    assert NOT_ALL not in label("table10", "cinic10", Options(reduced=True))
+    assert label("table12", "noisy-cifar10", Options()) == ""
     kept = label("table1", "setup1", Options(methods="DQN-Fed"))
     assert kept == "as in the manifest; training samples 90 %: the rest is kept for choosing settings"
-    kept = label("table3", "participation50", Options(overrides={"split.validation-fraction": 0.25}))
+    kept = label("table12", "noisy-cifar10", Options(overrides={"split.validation-fraction": 0.25}))
     assert kept == "as in the manifest; training samples 75 %"
 
 

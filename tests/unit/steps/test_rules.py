@@ -6,15 +6,18 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dqnfed_flwr.config import Settings, StepSettings
+from dqnfed_flwr.methods.table import make_method
 from dqnfed_flwr.steps import Ladder, StepScale, Verdict, make_rule, mean_loss_falls
 from dqnfed_flwr.steps.probed import Probed
 from dqnfed_flwr.steps.rules import Clipped, Fixed, Newton
 from dqnfed_flwr.types import Probe
+from tests.helpers.rounds import decide
 
 HOLDS, GROWS, FAILS = Probe(0.5, True), Probe(0.5, True, grown_holds=True), Probe(2.0, False)
 
@@ -48,6 +51,17 @@ def test_fixed_gives_the_direction_the_length_of_algorithm_1() -> None:
     # The step is eta^t times the direction, so lr * decay^(t-1) / eta^t times the step is lr * decay^(t-1) of it.
     assert [rule.propose(scale(length=4.0, number=t)).factor for t in (1, 2, 3)] == [0.2, 0.1, 0.05]
     assert rule.propose(scale(norm=0.0, length=0.0)).factor == 0
+
+
+@pytest.mark.parametrize("method", ["adafed", "fairgrad", "fedmgda+"])
+@pytest.mark.parametrize("work", ["sgd", "gradient"])
+def test_a_step_without_a_length_of_its_own_is_left_as_it_is_until_a_rate_is_given(method: str, work: str) -> None:
+    given_settings = {"method": method, "local.work": work, "local.lr": 0.5}
+    settings = Settings.from_mapping(given_settings)
+    length = decide(make_method(settings), np.eye(3), losses=[1.0, 2.0, 3.0]).combination.length
+    assert make_rule(settings).propose(scale(length=length, number=9)) == Ladder(1.0)
+    tuned = make_rule(Settings.from_mapping({**given_settings, "step.lr": 3, "step.decay": 0.5}))
+    assert tuned.propose(scale(length=length, number=3)) == Ladder(0.75)
 
 
 @given(norm=st.floats(1e-6, 1e6), radius=st.floats(1e-3, 1e3))
