@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from dqnfed_flwr.functional import minimum_norm_point as minimum_norm_point
     from dqnfed_flwr.functional import one_sided_step as one_sided_step
     from dqnfed_flwr.functional import two_sided_step as two_sided_step
+    from dqnfed_flwr.guarded.local_loss import LocalTask as LocalTask
+    from dqnfed_flwr.guarded.mod import guard as guard
+    from dqnfed_flwr.guarded.strategy import Guaranteed as Guaranteed
     from dqnfed_flwr.linalg.lbfgs import LBFGSHistory as LBFGSHistory
     from dqnfed_flwr.strategy.strategy import DQNFed as DQNFed
     from dqnfed_flwr.strategy.strategy import GradientStrategy as GradientStrategy
@@ -27,11 +30,14 @@ _HOMES = {
     "DQNFed": "strategy.strategy",
     "DQNFedClient": "client.numpy_client",
     "GradientStrategy": "strategy.strategy",
+    "Guaranteed": "guarded.strategy",
     "LBFGSHistory": "linalg.lbfgs",
+    "LocalTask": "guarded.local_loss",
     "RunResult": "engine.result",
     "Settings": "config",
     "StepResult": "functional",
     "fairness_report": "fairness",
+    "guard": "guarded.mod",
     "minimum_norm_point": "functional",
     "one_sided_step": "functional",
     "run": "engine.run",

@@ -218,7 +218,7 @@ class StepSearch:
         dropped: list[DroppedClient],
     ) -> None:
         dropped = [*dropped, *self._registry.stragglers.take_late()]
-        self._state.standing.took_part(pending.clients, _new_claimants(pending, losses), pending.refused, pending.round)
+        self._state.standing.took_part(pending.clients, new_claimants(pending, losses), pending.refused, pending.round)
         if factor:
             self._state.standing.said |= {client: (self._state.moves, loss) for client, loss in losses.items()}
         self._state.unmoved = 0 if factor else self._state.unmoved + 1
@@ -236,7 +236,7 @@ class StepSearch:
             log(INFO, "Stopped early: round %d had the best validation accuracy", self._state.best.round)
 
 
-def _new_claimants(pending: PendingStep, losses: Mapping[int, float]) -> list[int]:
+def new_claimants(pending: PendingStep, losses: Mapping[int, float]) -> list[int]:
     """Who has a claim after a round: the overruled, and those set aside whose loss did not fall.
 
     A round in which a client has a claim gives no other, so that there are rounds without.

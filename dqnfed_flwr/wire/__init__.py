@@ -33,3 +33,5 @@ from dqnfed_flwr.wire.task import encode_model as encode_model
 from dqnfed_flwr.wire.task import encode_properties as encode_properties
 from dqnfed_flwr.wire.task import encode_task as encode_task
 from dqnfed_flwr.wire.task import memory_record as memory_record
+from dqnfed_flwr.wire.task import read_task as read_task
+from dqnfed_flwr.wire.task import task_record as task_record

@@ -60,18 +60,14 @@ def decode_model(record: ArrayRecord) -> tuple[FloatArray, FloatArray | None, Bu
     return floats(arrays["theta"]), floats(arrays["step"]) if "step" in arrays else None, buffers
 
 
-def encode_task(task: ClientTask, model: ArrayRecord) -> RecordDict:
-    """Content of a message to a client."""
+def task_record(task: ClientTask) -> ConfigRecord:
+    """The record of a task alone."""
     config = {key: getattr(task, item.name) for key, item in TASK_FIELDS.items()}
-    config |= {DIRECTIVE + name: float(value) for name, value in task.directives.items()}
-    return RecordDict({MODEL: model, TASK: ConfigRecord(config)})
+    return ConfigRecord({**config, **{DIRECTIVE + name: float(value) for name, value in task.directives.items()}})
 
 
-def decode_task(content: RecordDict) -> Assignment:
-    """Inverse of `encode_task` and `encode_model`; `WireError` if a record or a key is missing."""
-    model, config = of_kind(content, ArrayRecord).get(MODEL), of_kind(content, ConfigRecord).get(TASK)
-    if model is None or config is None:
-        raise WireError("missing-key", f"records {sorted(content)}; need {MODEL!r} and {TASK!r}")
+def read_task(config: ConfigRecord) -> ClientTask:
+    """Inverse of `task_record`; `WireError` if a key is missing or not known."""
     directives: dict[str, Any] = {
         key.removeprefix(DIRECTIVE): value for key, value in config.items() if key.startswith(DIRECTIVE)
     }
@@ -79,7 +75,20 @@ def decode_task(content: RecordDict) -> Assignment:
     if set(values) != set(TASK_FIELDS):
         raise WireError("missing-key", f"task keys {sorted(config)}; need {sorted(TASK_FIELDS)}")
     named: dict[str, Any] = {item.name: values[key] for key, item in TASK_FIELDS.items()}
-    return Assignment(ClientTask(**named, directives=directives), *decode_model(model))
+    return ClientTask(**named, directives=directives)
+
+
+def encode_task(task: ClientTask, model: ArrayRecord) -> RecordDict:
+    """Content of a message to a client."""
+    return RecordDict({MODEL: model, TASK: task_record(task)})
+
+
+def decode_task(content: RecordDict) -> Assignment:
+    """Inverse of `encode_task` and `encode_model`; `WireError` if a record or a key is missing."""
+    model, config = of_kind(content, ArrayRecord).get(MODEL), of_kind(content, ConfigRecord).get(TASK)
+    if model is None or config is None:
+        raise WireError("missing-key", f"records {sorted(content)}; need {MODEL!r} and {TASK!r}")
+    return Assignment(read_task(config), *decode_model(model))
 
 
 def encode_properties(properties: Mapping[str, ConfigRecordValues]) -> RecordDict:

@@ -39,7 +39,12 @@ def test_names_with_commas_stand_beside_others() -> None:
 
 def test_our_name_takes_all_rows_of_the_method_and_theirs_one() -> None:
     assert rows("term") == ["TERM(1)", "TERM(5)"]
-    assert rows("dqn-fed", "table1", "setup1") == ["DQN-Fed", "DQN-Fed (one-sided)"]
+    assert rows("dqn-fed", "table1", "setup1") == [
+        "DQN-Fed",
+        "DQN-Fed, Algorithm 1",
+        "DQN-Fed, Algorithm 1, safeguarded",
+        "DQN-Fed (one-sided)",
+    ]
     assert rows("DQN-Fed", "table1", "setup1") == ["DQN-Fed"]
     assert rows("dqn-fed (one-sided)", "table1", "setup1") == ["DQN-Fed (one-sided)"]
     assert rows("DQN-Fed, unbounded,TERM", "table3", "participation10") == ["DQN-Fed, unbounded", "TERM"]

@@ -1,0 +1,203 @@
+"""From what a strategy would do to the model that the clients test, and what becomes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, RecordDict
+
+from dqnfed_flwr.config import Settings
+from dqnfed_flwr.guarantee.overrule import Standing
+from dqnfed_flwr.guarded.arrays import Arrays, between, check_alike, flatten, moved, read, write
+from dqnfed_flwr.guarded.nearest import Nearest
+from dqnfed_flwr.linalg.gram import Basis
+from dqnfed_flwr.steps import StepRule, StepScale, make_rule
+from dqnfed_flwr.strategy.collect import Collected
+from dqnfed_flwr.strategy.hearing import Hearing, catch_liars, decide_hearing, overrule_refusals
+from dqnfed_flwr.strategy.schedule import Schedule
+from dqnfed_flwr.strategy.solve import Solved, make_batch, pending_step, solve
+from dqnfed_flwr.strategy.state import PendingStep, RunState
+from dqnfed_flwr.strategy.step_search import CONTESTED, CONTESTED_TRIES
+from dqnfed_flwr.telemetry.events import DroppedClient
+from dqnfed_flwr.types import Combination, Float64Array, Probe, RoundBatch
+
+NO_STEP, LINE_SEARCH_FAILED = "no-step", "line-search-failed"
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model as a strategy hands it over, and its arrays."""
+
+    record: ArrayRecord
+    arrays: Arrays
+
+    @classmethod
+    def of(cls, record: ArrayRecord) -> Model:
+        """The model in a record."""
+        return cls(record, read(record))
+
+
+@dataclass(slots=True)
+class Asked:
+    """How to ask a node for its test alone: what its last message to train held beside the model, and its type."""
+
+    content: RecordDict
+    key: str
+    message_type: str
+
+
+@dataclass(slots=True)
+class Offer:
+    """A step that waits for the tests of its participants."""
+
+    pending: PendingStep
+    start: Model  # that the step leads from
+    target: Model  # at factor 1
+    candidate: Model  # at the ladder's factor
+    asked: dict[int, Asked] = field(default_factory=dict)  # by participant
+
+
+class Judgement(Enum):
+    """What became of a candidate."""
+
+    ACCEPTED = "accepted"
+    AGAIN = "again"
+    GIVEN_UP = "given up"
+
+
+class Offers:
+    """Makes candidates of the steps that a strategy would take, and has the clients' tests decide.
+
+    `state` holds what is remembered of clients between rounds; its vectors are not used.
+    """
+
+    def __init__(self, settings: Settings, demand: float) -> None:
+        self._settings, self._method = settings, Nearest(settings, demand)
+        self._rule: StepRule = make_rule(settings)
+        nothing = torch.empty(0)
+        self.state = RunState(nothing, nothing, {})
+
+    @property
+    def standing(self) -> Standing:
+        """What is remembered of clients."""
+        return self.state.standing
+
+    def hear(self, collected: Collected, schedule: Schedule) -> Hearing:
+        """Decide whose rows count, and what the clients are entitled to."""
+        return decide_hearing(collected, schedule, self.state, self._settings, guaranteed=True)
+
+    def make(
+        self,
+        start: Model,
+        inner: ArrayRecord | None,
+        collected: Collected,
+        schedule: Schedule,
+        names: Sequence[str],
+        dropped: list[DroppedClient],
+    ) -> Offer:
+        """The offer for a round, at no factor yet: `propose` makes it a candidate.
+
+        `inner` is the model that the strategy would make, None where it makes none. Where no step is to be tried, the
+        combination's status says why and the step's norm is 0.
+        """
+        hearing = self.hear(collected, schedule)
+        target = start if inner is None else Model.of(inner)
+        check_alike("the strategy's model", target.arrays, start.arrays)
+        basis, place = collected.rows.basis, collected.rows.basis.capacity - 1
+        there = flatten(start.arrays, names) if names else np.zeros(basis.dim)
+        reference = there - (flatten(target.arrays, names) if names else there)
+        basis.put(place, reference)
+        status = NO_STEP if inner is None else "" if np.isfinite(basis.squared_norm(place)) else "not-finite"
+        rows = collected.rows_of(hearing.heard, hearing.unheard)
+        if hearing.heard and not status:
+            self._method.disown(hearing.disowned)
+            self._method.cuts = hearing.cuts
+            batch = make_batch(collected.trained, hearing, rows, schedule.round, float(np.linalg.norm(there)))
+            solved = solve(self._method, batch, rows)
+        else:
+            hearing = replace(hearing, heard=())
+            batch, solved = _no_step(hearing, schedule.round, basis, status or NO_STEP)
+        target = _changed(target, solved, basis, names)
+        pending = pending_step(batch, solved, collected, hearing, dropped, asked=schedule.train)
+        return Offer(pending, start, target, target)
+
+    def propose(self, offer: Offer) -> None:
+        """Make the step at the first factor of the round the candidate."""
+        ladder = self._rule.propose(self._scale(offer.pending))
+        offer.pending.first = ladder.factor
+        offer.pending.ladder = ladder
+        offer.candidate = self._at(offer.start, offer.target, ladder.factor)
+
+    def judge(self, offer: Offer, collected: Collected) -> tuple[Judgement, str]:
+        """What becomes of the candidate by the tests in `collected`, one at least; why, where it is given up."""
+        pending, guarantee = offer.pending, self._settings.guarantee
+        votes = pending.votes(collected.probes)
+        changed = catch_liars(pending, votes, collected.caught, self.standing)
+        changed = overrule_refusals(pending, pending.votes(votes), self.standing, guarantee) or changed
+        if changed and pending.ladder.factor < pending.first:
+            pending.misses += 1  # those for whom the factor was cut have no vote any more
+            self._restart(offer)
+            return Judgement.AGAIN, ""
+        votes = pending.votes(collected.probes)
+        verdict = self._rule.judge(pending.ladder, votes, self._scale(pending))
+        if verdict.accepted:
+            return Judgement.ACCEPTED, ""
+        pending.misses += 1
+        if pending.scale.contested and pending.misses >= CONTESTED_TRIES:
+            return Judgement.GIVEN_UP, CONTESTED
+        if verdict.stationary and self._last_chance(pending, votes):
+            self._restart(offer)
+        elif verdict.stationary:
+            return Judgement.GIVEN_UP, LINE_SEARCH_FAILED
+        else:
+            self._shorten(offer, verdict.factor)
+        return Judgement.AGAIN, ""
+
+    def _last_chance(self, pending: PendingStep, votes: Mapping[int, Probe]) -> bool:
+        """Whether a vote is withdrawn where no shorter factor is left."""
+        guarantee = self._settings.guarantee
+        caught = catch_liars(pending, votes, {}, self.standing, last_chance=True)
+        return overrule_refusals(pending, pending.votes(votes), self.standing, guarantee, last_chance=True) or caught
+
+    def _restart(self, offer: Offer) -> None:
+        offer.pending.ladder = self._rule.retry(offer.pending.first)
+        offer.candidate = self._at(offer.start, offer.target, offer.pending.first)
+
+    def _shorten(self, offer: Offer, factor: float) -> None:
+        """Go back on the line that the clients measured, through the candidate of before."""
+        share = factor / offer.pending.ladder.factor
+        offer.pending.ladder = self._rule.retry(factor)
+        offer.candidate = self._at(offer.start, offer.candidate, share)
+
+    @staticmethod
+    def _at(start: Model, end: Model, share: float) -> Model:
+        if share == 1:
+            return end
+        arrays = between(start.arrays, end.arrays, share, ())  # a share within the line: parameters are as the rest
+        return Model(write(arrays), arrays)
+
+    def _scale(self, pending: PendingStep) -> StepScale:
+        doubters = self._settings.guarantee.liars(len(pending.asked))
+        return replace(pending.scale, losses=pending.losses, slopes=pending.slopes, doubters=doubters)
+
+
+def _changed(target: Model, solved: Solved, basis: Basis, names: Sequence[str]) -> Model:
+    """The strategy's model with the solve's correction; the very model where there is none."""
+    weights = solved.combination.weights.copy()
+    weights[-1] = 0.0
+    if not weights.any():
+        return target
+    arrays = moved(target.arrays, names, -basis.combine(weights).double().numpy())
+    return Model(write(arrays), arrays)
+
+
+def _no_step(hearing: Hearing, number: int, basis: Basis, status: str) -> tuple[RoundBatch, Solved]:
+    """The solve of a round in which there is nothing to weigh, and nobody is heard."""
+    nobody: Float64Array = np.zeros(0)
+    batch = RoundBatch(np.zeros((0, 0)), nobody, nobody, nobody, (), number, slack=nobody)
+    nothing = Combination(np.zeros(basis.capacity), status=status)
+    return batch, Solved(nothing, torch.zeros(basis.dim), 0.0, np.zeros(len(hearing.slots)))

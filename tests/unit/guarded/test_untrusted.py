@@ -1,0 +1,261 @@
+"""Replies that are wrong, clients without the mod, nodes that stay away: each costs only itself, and is counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAvg
+from torch import nn
+
+from dqnfed_flwr import Guaranteed
+from dqnfed_flwr.errors import ConfigError, RunError
+from dqnfed_flwr.run_files import EVENTS
+from dqnfed_flwr.telemetry.event_log import read_events
+from tests.helpers.grids import FIRST_NODE, Meddling, SilentGrid
+from tests.helpers.guarded_app import CountingGrid, alike, app_on, bits, linear, trained
+
+CLIENTS, BAD = 4, 3
+NODE = BAD + FIRST_NODE
+VECTORS, FIGURES, NAMES = "dqnfed.vectors", "dqnfed.figures", "dqnfed.parameters"
+Change = Callable[[RecordDict], None]
+
+
+def small() -> nn.Module:
+    return linear(4, 2)
+
+
+def row(values: object) -> Change:
+    def change(content: RecordDict) -> None:
+        content[VECTORS] = ArrayRecord({"gradient": Array(np.asarray(values, np.float32))})
+
+    return change
+
+
+def figure(key: str, value: float) -> Change:
+    def change(content: RecordDict) -> None:
+        content.metric_records[FIGURES][key] = value
+
+    return change
+
+
+def update(name: str, values: object) -> Change:
+    def change(content: RecordDict) -> None:
+        content.array_records["arrays"][name] = Array(np.asarray(values, np.float32))
+
+    return change
+
+
+def without(key: str) -> Change:
+    def change(content: RecordDict) -> None:
+        del content[key]
+
+    return change
+
+
+def names(*given: str) -> Change:
+    def change(content: RecordDict) -> None:
+        content[NAMES] = ConfigRecord({"names": list(given)})
+
+    return change
+
+
+def metric(content: RecordDict) -> None:
+    content["metrics"] = MetricRecord({"num-examples": float("nan")})
+
+
+def nothing_of_the_guard(content: RecordDict) -> None:
+    for key in [key for key in content if key.startswith("dqnfed.")]:
+        del content[key]
+
+
+UNFIT: dict[str, tuple[Change, str]] = {
+    "a row with NaN": (row([np.nan] * 10), "not-finite"),
+    "a row that is too long": (row([1e30] * 10), "not-finite"),
+    "a row of another size": (row([1.0] * 9), "bad-shape"),
+    "no row": (without(VECTORS), "missing-key"),
+    "no figures": (without(FIGURES), "missing-key"),
+    "a negative loss": (figure("loss", -1.0), "bad-loss"),
+    "no samples": (figure("num-examples", 0), "bad-count"),
+    "names of what is no parameter": (names("weight", "sum"), "extra-key"),
+    "other names than the others'": (names("bias", "weight"), "extra-key"),
+    "no names": (without(NAMES), "missing-key"),
+    "an update with NaN": (update("bias", [np.nan, 0.0]), "not-finite"),
+    "an update of another shape": (update("bias", [0.0] * 3), "bad-shape"),
+    "an update of more arrays": (update("more", [0.0]), "bad-shape"),
+    "a metric that is NaN": (metric, "not-finite"),
+    "no guard": (nothing_of_the_guard, "missing-key"),
+}
+
+
+def meddling(change: Change, since: int = 1) -> ClientApp:
+    def meddle(reply: Message) -> Message:
+        if "arrays" in reply.content:  # to train
+            change(reply.content)
+        return reply
+
+    return Meddling(app_on(alike(CLIENTS), small, lr=0.1), BAD, meddle, since)
+
+
+@pytest.mark.parametrize("name", UNFIT)
+def test_what_is_unfit_costs_only_its_client_and_never_reaches_the_strategy(name: str) -> None:
+    change, reason = UNFIT[name]
+    guarded = Guaranteed(FedAvg(fraction_evaluate=0.0))
+    found = trained(guarded, meddling(change), CLIENTS, 2, model=small)
+    for event in guarded.events:
+        assert [(drop.client, drop.reason) for drop in event.dropped if drop.client == NODE] == [(NODE, reason)]
+        assert event.heard == [2, 3, 4]
+        assert event.factor == 1
+    others = trained(guarded_of_three(), _three(), CLIENTS, 2, model=small)
+    assert bits(found.arrays) == bits(others.arrays)
+
+
+def guarded_of_three() -> Guaranteed:
+    return Guaranteed(FedAvg(fraction_evaluate=0.0))
+
+
+def _three() -> ClientApp:
+    """The same clients, of which the last says that it failed when it is done: the others train as before."""
+
+    def fail(reply: Message) -> Message:
+        raise ValueError("out of order")
+
+    return Meddling(app_on(alike(CLIENTS), small, lr=0.1), BAD, fail)
+
+
+def test_a_client_that_fails_is_counted_and_the_strategy_is_told() -> None:
+    guarded = guarded_of_three()
+    trained(guarded, _three(), CLIENTS, 2, model=small)
+    drops = [drop for event in guarded.events for drop in event.dropped]
+    assert {(drop.client, drop.reason) for drop in drops} == {(NODE, "client-error")}
+    assert "out of order" in drops[0].detail
+
+
+def test_a_client_that_contradicts_itself_has_no_vote() -> None:
+    def refuse(content: RecordDict) -> None:
+        figures = content[FIGURES]
+        assert isinstance(figures, MetricRecord)
+        if "probe-holds" in figures:
+            figures["probe-holds"] = 0
+
+    guarded = guarded_of_three()
+    trained(guarded, meddling(refuse), CLIENTS, 3, model=small)
+    assert all(event.factor == 1 for event in guarded.events)
+    assert {drop.reason for event in guarded.events for drop in event.dropped} == {"contradiction"}
+
+
+def refuse_all(content: RecordDict) -> None:
+    """Refuse every step, and say that the loss rises on both sides."""
+    figures = content[FIGURES]
+    assert isinstance(figures, MetricRecord)
+    if "probe-holds" in figures:
+        figures.update({"probe-holds": 0, "probe-loss": 5.0, "probe-behind-loss": 5.0, "loss": 5.0})
+        for key in ("probe-grown-holds", "probe-back-factor", "probe-back-loss"):
+            figures.pop(key, None)
+
+
+def test_a_client_that_refuses_every_step_against_its_own_gradient_is_caught() -> None:
+    guarded = guarded_of_three()
+    trained(guarded, meddling(refuse_all), CLIENTS, 2, model=small)
+    first = guarded.events[0]
+    assert (first.factor, first.misses > 0) == (1.0, True)
+    assert (NODE, "contradiction") in [(drop.client, drop.reason) for drop in first.dropped]
+
+
+def test_a_consistent_liar_stops_everybody_unless_one_is_tolerated() -> None:
+    def lie(content: RecordDict) -> None:
+        refuse_all(content)
+        row([0.0] * 10)(content)
+
+    moved = {}
+    for tolerate in (0, 1):
+        guarded = Guaranteed(FedAvg(fraction_evaluate=0.0), tolerate=tolerate, entitlement="0")
+        trained(guarded, meddling(lie), CLIENTS, 2, model=small)
+        moved[tolerate] = guarded.events[0].factor
+    assert moved == {0: 0.0, 1: 1.0}
+    assert guarded.events[0].overruled == [NODE]
+
+
+def test_clients_without_the_mod_are_an_error_that_says_what_to_do() -> None:
+    with pytest.raises(RunError, match=r"3 clients answered.*mods=\[guard\(local_loss\)\]"):
+        trained(guarded_of_three(), app_on(alike(3), small, guarded=False), 3, 2, model=small)
+
+
+def test_a_federation_in_which_all_fail_says_why() -> None:
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        return Message(Error(2, "no such file: mine.csv"), reply_to=message)
+
+    with pytest.raises(RunError, match=r"no client can take part.*no such file: mine\.csv"):
+        trained(guarded_of_three(), app, 3, 2, model=small)
+
+
+def test_participants_that_stay_away_have_no_say_and_a_step_without_enough_of_them_is_dropped() -> None:
+    def run(silent: int) -> list[float]:
+        app = app_on(alike(CLIENTS), small, lr=0.1)
+        guarded = guarded_of_three()
+
+        class Later(SilentGrid):
+            """Nodes fall silent after the first exchange."""
+
+            def push_messages(self, messages: Iterable[Message]) -> list[str]:
+                if self._pushes == 1:
+                    self.silent = {node + FIRST_NODE for node in range(silent)}
+                return super().push_messages(messages)
+
+        torch.manual_seed(0)
+        guarded.start(Later(app, CLIENTS, []), ArrayRecord(small().state_dict()), num_rounds=1, timeout=0.3)
+        (event,) = guarded.events
+        assert event.exchanges == (4 if silent > 2 else 2)
+        return [event.factor, float(np.isnan(event.losses_after).sum())]
+
+    assert run(1) == [1.0, 1.0]
+    assert run(3)[0] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"entitlement": "half"}, "entitlement"),
+        ({"tolerate": -1}, "tolerate"),
+        ({"tolerate": 1.5}, "whole number"),
+        ({"demand": -0.1}, "demand"),
+        ({"halvings": 0}, "halvings"),
+        ({"voters": 0.0}, "voters"),
+        ({"min_move": 0.0}, "min-move"),
+    ],
+)
+def test_settings_are_checked(given: dict[str, float | str], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        Guaranteed(FedAvg(), **given)  # type: ignore[arg-type]
+
+
+def test_it_wraps_strategies_once_and_is_the_outermost() -> None:
+    with pytest.raises(ConfigError, match="give a flwr"):
+        Guaranteed("fedavg")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="guarded already"):
+        Guaranteed(Guaranteed(FedAvg()))
+    with pytest.raises(ConfigError, match="wrap last"):
+        Guaranteed(FedAvg()).configure_train(1, ArrayRecord(), ConfigRecord(), CountingGrid(ClientApp(), 1))
+
+
+def test_the_log_and_the_metrics_are_those_that_dqnfed_reads(tmp_path: Path) -> None:
+    guarded = Guaranteed(FedAvg(fraction_evaluate=0.0), output=tmp_path / "run", metrics=tmp_path / "metrics")
+    trained(guarded, app_on(alike(3), small, lr=0.1), 3, 2, model=small)
+    assert [event.to_json() for event in read_events(tmp_path / "run" / EVENTS)] == [
+        event.to_json() for event in guarded.events
+    ]
+    (file,) = (tmp_path / "metrics").glob("*.prom")
+    text = file.read_text()
+    assert 'method="Guaranteed(FedAvg)"' in text
+    assert "dqnfed_moved_rounds 2.0" in text
+    assert 'state="finished"} 1' in text
+    with pytest.raises(ConfigError, match="holds a run"):
+        trained(guarded, app_on(alike(3), small), 3, 1, model=small)
