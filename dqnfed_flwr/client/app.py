@@ -142,7 +142,9 @@ def _answer(message: Message, context: Context) -> Message:
     assignment = wire.decode_task(message.content)
     session = _session_of(context)
     session.load(context)
-    reply = session.client.work(assignment.task, assignment.theta, assignment.step, assignment.buffers, lasting=True)
+    reply = session.client.work(
+        assignment.task, assignment.theta, assignment.step, assignment.buffers, assignment.vectors, lasting=True
+    )
     session.save(context)
     return Message(wire.encode_reply(reply), reply_to=message)
 

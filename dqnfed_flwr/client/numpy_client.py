@@ -74,6 +74,7 @@ class DQNFedClient(NumPyClient):
         theta: FloatArray | Tensor,
         step: FloatArray | Tensor | None = None,
         buffers: Mapping[str, NDArray[Any]] | None = None,
+        vectors: Mapping[str, FloatArray] | None = None,
         *,
         lasting: bool = False,
     ) -> ClientReply:
@@ -89,6 +90,8 @@ class DQNFedClient(NumPyClient):
             [D], where the task or the settings need the line through the candidate.
         buffers : Mapping[str, NDArray] | None
             Buffers of the global model; None leaves them as they are.
+        vectors : Mapping[str, FloatArray] | None
+            Each [D], what the method sends to clients that train.
         lasting : bool
             Whether `theta` and `step` stay as they are, as arrays of a message do: clients of one process that are
             given the same array then hold one copy of it.
@@ -106,7 +109,7 @@ class DQNFedClient(NumPyClient):
         ConfigError, DataError, ModelError
             If settings, data and model do not go together.
         """
-        return self._worker_for(task.num_classes).perform(task, theta, step, buffers, lasting=lasting)
+        return self._worker_for(task.num_classes).perform(task, theta, step, buffers, vectors, lasting=lasting)
 
     def precompute(
         self, num_classes: int, theta: FloatArray, buffers: Mapping[str, NDArray[Any]], others: Sequence[DQNFedClient]

@@ -90,7 +90,14 @@ class Worker:
         self._work.load(state)
 
     def perform(
-        self, task: ClientTask, theta: Vector, step: Vector | None, buffers: Buffers | None, *, lasting: bool = False
+        self,
+        task: ClientTask,
+        theta: Vector,
+        step: Vector | None,
+        buffers: Buffers | None,
+        vectors: Mapping[str, Vector] | None = None,
+        *,
+        lasting: bool = False,
     ) -> ClientReply:
         """Do what `task` asks at `theta` [D]; see `DQNFedClient.work`."""
         started = time.perf_counter()
@@ -98,7 +105,8 @@ class Worker:
         line = Line(copy(theta), step, task.factor, copy)
         if buffers is not None:
             _write_buffers(buffers, self._model)
-        request = LocalRequest(task, RngKey(self._settings.seed, task.round, self._partition), line)
+        sent = {name: copy(vector) for name, vector in (vectors or {}).items()}
+        request = LocalRequest(task, RngKey(self._settings.seed, task.round, self._partition), line, sent)
         point = self._work.visit(request) if task.train else None
         probed = self._probe(task, line, None if point is None else point.loss) if task.probe else None
         test, validation = self._evaluations(request) if task.evaluate else (None, None)

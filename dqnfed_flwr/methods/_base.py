@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from dqnfed_flwr.errors import RunError
 from dqnfed_flwr.schema.run import RunSettings
 from dqnfed_flwr.types import Combination, Extras, Float64Array, FloatArray, RoundBatch
 
@@ -76,6 +77,18 @@ class RoundRows:
         out = np.zeros(self.capacity)
         out[list(self.slots)] = weights
         return out
+
+    def mean_vector(self, name: str, shares: Float64Array) -> Tensor:
+        """Mean of the clients' arrays `name` by sample shares [K], summed in the order of the clients."""
+        if name not in self.vectors:
+            raise RunError(f"this method needs the clients' {name!r}, which their replies do not hold")
+        first, *_ = self.vectors[name]
+        import torch
+
+        total = np.zeros_like(first)
+        for share, vector in zip(shares, self.vectors[name], strict=True):
+            total += vector * total.dtype.type(share)
+        return torch.from_numpy(total)
 
     def columns(self, part: slice) -> Float64Array:
         """The clients' rows in some columns, in float64 [K, width]: a copy."""
@@ -182,6 +195,10 @@ class Method(ABC):
 
     def directives(self, round_number: int, client: int) -> Mapping[str, float]:
         """What the message to a client says about its local work of a round."""
+        return {}
+
+    def sends(self, round_number: int) -> Mapping[str, Tensor]:
+        """Vectors [D], by name, that go with the model to all clients that train in a round."""
         return {}
 
     def observe(self, batch: RoundBatch, rows: RoundRows) -> None:

@@ -14,10 +14,10 @@ Deviations from published code: the weights bear on the step; the projection is 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dqnfed_flwr.linalg.box_qp import project_simplex
-from dqnfed_flwr.methods._base import GramMethod, RoundRows, State
+from dqnfed_flwr.methods._base import GramMethod, RoundRows
+from dqnfed_flwr.methods.held_weights import HeldWeights
 from dqnfed_flwr.schema.group import Group, own
 from dqnfed_flwr.schema.run import Profile, RunSettings
 from dqnfed_flwr.types import Combination, Float64Array, RoundBatch
@@ -35,49 +35,19 @@ class Afl(GramMethod):
     def __init__(self, run: RunSettings) -> None:
         super().__init__(run)
         self._gamma = run.group_of(AflSettings).gamma
-        self._lambda: dict[int, float] = {}
-        self._examples: dict[int, float] = {}
+        self._held = HeldWeights()
+        self._memories = (self._held,)
         self._present: Float64Array = np.empty(0)
-        self._restart = False
 
     def observe(self, batch: RoundBatch, rows: RoundRows) -> None:
         """Fix lambda of the clients present for this round's step, then move it by their losses."""
-        self._welcome(batch)
-        held = np.array([self._lambda[client] for client in batch.clients])
-        total = float(held.sum())
-        self._restart = total <= 0
-        self._present = batch.shares.copy() if self._restart else held / total
-        moved = total * project_simplex(self._present + self._gamma * batch.losses)
-        self._lambda.update(zip(batch.clients, moved.tolist(), strict=True))
-
-    def _welcome(self, batch: RoundBatch) -> None:
-        """Give clients that were never seen their weight, and scale down the others."""
-        new = {c: float(n) for c, n in zip(batch.clients, batch.examples, strict=True) if c not in self._lambda}
-        self._examples |= new
-        total = sum(self._examples.values())
-        entering = {client: examples / total for client, examples in new.items()}
-        rest = 1 - sum(entering.values())
-        self._lambda = {client: weight * rest for client, weight in self._lambda.items()} | entering
+        self._present = self._held.take(batch, batch.examples)
+        self._held.put(batch, project_simplex(self._present + self._gamma * batch.losses))
 
     def weights(self, batch: RoundBatch) -> Combination:
         """eta lambda_k, as it stood before this round's losses moved it."""
-        notes = {"largest_weight": float(self._present.max()), "restart": float(self._restart)}
+        notes = {"largest_weight": float(self._present.max()), "restart": float(self._held.restart)}
         return Combination(self._row_lr * self._present, notes=notes)
-
-    def export_state(self) -> dict[str, NDArray[np.generic]]:
-        """lambda and samples of all clients seen."""
-        seen = sorted(self._lambda)
-        return {
-            "clients": np.array(seen, dtype=np.int64),
-            "examples": np.array([self._examples[client] for client in seen], dtype=np.float64),
-            "lambda": np.array([self._lambda[client] for client in seen], dtype=np.float64),
-        }
-
-    def restore_state(self, state: State) -> None:
-        """Take up lambda and samples."""
-        clients = state["clients"].tolist()
-        self._lambda = dict(zip(clients, state["lambda"].tolist(), strict=True))
-        self._examples = dict(zip(clients, state["examples"].tolist(), strict=True))
 
 
 METHODS = (Profile(name="afl", title="AFL", settings=AflSettings, build=Afl),)

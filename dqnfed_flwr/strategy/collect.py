@@ -6,11 +6,12 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from logging import WARNING
 
 import numpy as np
 import torch
-from flwr.app import MessageType, RecordDict
+from flwr.app import ArrayRecord, MessageType, RecordDict
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
@@ -110,13 +111,18 @@ class ReplyCollector:
 
     def contents(self, schedule: Schedule, state: RunState) -> dict[int, RecordDict]:
         """What each client is sent, by client."""
-        theta = state.candidate.numpy()
-        plain = wire.encode_model(theta, state.buffers)
-        line = plain
-        if (move := state.move) is not None:
-            line = wire.encode_model(theta, state.buffers, move.step.numpy())
+        theta, buffers = state.candidate.numpy(), state.buffers
+        step = None if state.move is None else state.move.step.numpy()
+        sent = {name: vector.numpy() for name, vector in self._method.sends(schedule.round).items()}
+
+        @cache
+        def model(*, line: bool, train: bool) -> ArrayRecord:
+            return wire.encode_model(theta, buffers, step if line else None, sent if train else {})
+
         return {
-            client: wire.encode_task(task, line if needs_step(task, self._settings) else plain)
+            client: wire.encode_task(
+                task, model(line=step is not None and needs_step(task, self._settings), train=task.train and bool(sent))
+            )
             for client, task in schedule.tasks.items()
         }
 

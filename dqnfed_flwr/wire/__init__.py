@@ -2,7 +2,7 @@
 
 | message | record | keys |
 |---|---|---|
-| server to client | ArrayRecord `model` | `theta`, `step` (when the client needs the line), `buffer.<name>` |
+| server to client | ArrayRecord `model` | `theta`, `step` (where the line is needed), `buffer.<name>`, `extra.<name>` |
 | | ConfigRecord `task` | the fields of `ClientTask`, kebab-case; `directive.<name>` |
 | client to server | ArrayRecord `vectors` | `gradient`, `extra.<name>`, `buffer.<name>` |
 | | MetricRecord `figures` | see `reply` |

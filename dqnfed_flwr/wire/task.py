@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,11 @@ from flwr.app import ArrayRecord, ConfigRecord, ConfigRecordValues, RecordDict
 from numpy.typing import NDArray
 
 from dqnfed_flwr.errors import WireError
-from dqnfed_flwr.types import ClientTask, FloatArray
+from dqnfed_flwr.types import ClientTask, FloatArray, under
 from dqnfed_flwr.wire.arrays import (
     BUFFER,
     DIRECTIVE,
+    EXTRA,
     MEMORY,
     MODEL,
     PROPERTIES,
@@ -38,16 +40,24 @@ class Assignment:
     theta: FloatArray
     step: FloatArray | None
     buffers: Buffers
+    vectors: Mapping[str, FloatArray] = field(default_factory=dict)
 
 
-def encode_model(theta: FloatArray, buffers: Buffers, step: FloatArray | None = None) -> ArrayRecord:
-    """The record of a model, and of the step through it."""
+def encode_model(
+    theta: FloatArray,
+    buffers: Buffers,
+    step: FloatArray | None = None,
+    vectors: Mapping[str, FloatArray] = MappingProxyType({}),
+) -> ArrayRecord:
+    """The record of a model, of the step through it, and of further vectors that a method sends."""
     record = ArrayRecord()
     record["theta"] = Array(theta)
     if step is not None:
         record["step"] = Array(step)
     for name, value in buffers.items():
         record[BUFFER + name] = Array(value)
+    for name, vector in vectors.items():
+        record[EXTRA + name] = Array(vector)
     return record
 
 
@@ -56,8 +66,7 @@ def decode_model(record: ArrayRecord) -> tuple[FloatArray, FloatArray | None, Bu
     if "theta" not in record:
         raise WireError("missing-key", "the model record has no 'theta'; make it with wire.encode_model")
     arrays = _as_sent(record)
-    buffers = {key.removeprefix(BUFFER): value for key, value in arrays.items() if key.startswith(BUFFER)}
-    return floats(arrays["theta"]), floats(arrays["step"]) if "step" in arrays else None, buffers
+    return floats(arrays["theta"]), floats(arrays["step"]) if "step" in arrays else None, under(BUFFER, arrays)
 
 
 def task_record(task: ClientTask) -> ConfigRecord:
@@ -88,7 +97,8 @@ def decode_task(content: RecordDict) -> Assignment:
     model, config = of_kind(content, ArrayRecord).get(MODEL), of_kind(content, ConfigRecord).get(TASK)
     if model is None or config is None:
         raise WireError("missing-key", f"records {sorted(content)}; need {MODEL!r} and {TASK!r}")
-    return Assignment(read_task(config), *decode_model(model))
+    vectors = {name: floats(vector) for name, vector in under(EXTRA, _as_sent(model)).items()}
+    return Assignment(read_task(config), *decode_model(model), vectors)
 
 
 def encode_properties(properties: Mapping[str, ConfigRecordValues]) -> RecordDict:

@@ -35,6 +35,7 @@ CASES: dict[str, dict[str, Any]] = {name: {"method": name} for name in METHODS} 
         for name in ("fedsgd", "momentum", "server-lbfgs", "fedavg", "fedadam", "krum", "fedfv")
     },
     "fedmgda+, epsilon 1": {"method": "fedmgda+", "fedmgda.epsilon": 1},
+    "aaggff, device": {"method": "aaggff", "aaggff.form": "device"},  # by default it is the form silo
     "torchjd:UPGrad": {"method": "torchjd:UPGrad"},
 }
 EXEMPT: dict[str, dict[str, str]] = {
@@ -46,6 +47,7 @@ EXEMPT: dict[str, dict[str, str]] = {
     "zero gradient": {"krum": "a zero row may lie nearest to its neighbours, and is then the step"},
     "no gradient": {},
     "twice": {
+        "fedcmoo": "each of two equal clients moves at the rate, so that the pair moves twice as far",
         "fairgrad": "the utility counts every client, so that two equal ones have two shares",
         "fedfv": "how many clients are left unprojected is rounded up to a whole number",
         "anchored by fedfv": "as fedfv",

@@ -19,7 +19,8 @@ def app_over(clients: Sequence[DQNFedClient]) -> ClientApp:
         given = wire.decode_task(message.content)
         client = clients[int(context.node_config["partition-id"])]
         return Message(
-            wire.encode_reply(client.work(given.task, given.theta, given.step, given.buffers)), reply_to=message
+            wire.encode_reply(client.work(given.task, given.theta, given.step, given.buffers, given.vectors)),
+            reply_to=message,
         )
 
     def describe(message: Message, context: Context) -> Message:

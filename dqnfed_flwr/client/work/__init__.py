@@ -39,11 +39,12 @@ class ClientContext:
 
 @dataclass(frozen=True, slots=True)
 class LocalRequest:
-    """The task, the key of its random draws, and the models that the message brings."""
+    """The task, the key of its random draws, the models that the message brings, and the method's vectors [D]."""
 
     task: ClientTask
     key: RngKey
     line: Line
+    vectors: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

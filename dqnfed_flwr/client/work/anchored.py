@@ -50,7 +50,8 @@ class AnchoredWork(LocalWork):
         spec, module = self._loss.model.spec, self._loss.model.module
         received = spec.read_buffers(module)
         task = replace(request.task, directives=under(OF_ANCHOR, request.task.directives))
-        of_anchor = self._anchor.perform(replace(request, task=task), point)
+        vectors = under(OF_ANCHOR, request.vectors)
+        of_anchor = self._anchor.perform(replace(request, task=task, vectors=vectors), point)
         spec.write_buffers(received, module)
         vectors, figures, row = _named(of_anchor.vectors), _named(of_anchor.figures), of_anchor.row
         bits = self._settings.group_of(DqnFedSettings).anchor_bits

@@ -62,24 +62,47 @@ def sgd(
 ) -> Tensor:
     """Run `epochs` epochs of SGD from `theta`, each over a new order of the samples.
 
-    v <- momentum * v + g, theta <- theta - lr * v, from v = 0, with g the gradient of the mini-batch's mean
-    cross-entropy plus ridge * theta, plus weight * (theta - anchor) where there is a proximal term. The rate is
-    lr * decay^(round - 1). The last mini-batch of an epoch may be smaller; where the model has buffers, a single
-    sample that is left over joins the mini-batch before it, for statistics need two. The model trains: its buffers
-    change, and dropout draws from the key's own stream.
+    v <- momentum * v + g, theta <- theta - lr * v, from v = 0, with g as `batch_gradients` gives it. The rate is
+    lr * decay^(round - 1). Without `proximal` the term is `settings.proximal` around `theta` (FedProx). Returned is
+    theta - theta_k [D].
+    """
+    local = theta.clone()
+    views = loss.model.views(local)
+    velocities = loss.model.views(torch.zeros_like(local)) if settings.momentum else []
+    rate = settings.lr * settings.decay ** (key.round - 1)
+    proximal = proximal or Proximal(theta, settings.proximal)
+    passes = batch_gradients(loss, local, settings, key, proximal, objective=objective, batch_loss=batch_loss)
+    for moves in passes:
+        for velocity, move in zip(velocities, moves, strict=settings.momentum > 0):
+            velocity.mul_(settings.momentum).add_(move)
+        for view, move in zip(views, velocities or moves, strict=True):
+            view.add_(move, alpha=-rate)
+    return theta - local
 
-    Without `proximal` the term is `settings.proximal` around `theta` (FedProx). A `batch_loss` takes the place of the
-    mean cross-entropy of a mini-batch, and an `objective` of it is minimised in its place. Returned is theta - theta_k
-    [D].
+
+def batch_gradients(
+    loss: LocalLoss,
+    local: Tensor,
+    settings: LocalSettings,
+    key: RngKey,
+    proximal: Proximal,
+    *,
+    objective: Callable[[Tensor], Tensor] | None = None,
+    batch_loss: BatchLoss | None = None,
+) -> Iterator[tuple[Tensor, ...]]:
+    """Gradients in the shapes of the parameters at `local` [D], one a mini-batch; the caller moves `local` in between.
+
+    A gradient is that of the mini-batch's mean cross-entropy plus ridge * local, plus weight * (local - anchor) where
+    the proximal term has a weight. The last mini-batch of an epoch may be smaller; where the model has buffers, a
+    single sample that is left over joins the mini-batch before it, for statistics need two. The model trains: its
+    buffers change, and dropout draws from the key's own stream.
+
+    A `batch_loss` takes the place of the mean cross-entropy, and an `objective` of it is minimised in its place.
     """
     model = loss.model
-    local = theta.clone()
     model.place(local)
     views = model.views(local)
-    velocities = model.views(torch.zeros_like(local)) if settings.momentum else []
-    proximal = proximal or Proximal(theta, settings.proximal)
     anchors = model.views(proximal.anchor) if proximal.weight else []
-    rate = settings.lr * settings.decay ** (key.round - 1)
     with _seeded_dropout(key, model), model.training():
         for inputs, labels in _batches(loss, settings, key):
             part = (batch_loss or _mean_cross_entropy)(model.module, inputs, labels)
@@ -89,11 +112,12 @@ def sgd(
                 moves = _plus(moves, loss.ridge, views)
             if proximal.weight:
                 moves = _plus(moves, proximal.weight, (v - anchor for v, anchor in zip(views, anchors, strict=True)))
-            for velocity, move in zip(velocities, moves, strict=settings.momentum > 0):
-                velocity.mul_(settings.momentum).add_(move)
-            for view, move in zip(views, velocities or moves, strict=True):
-                view.add_(move, alpha=-rate)
-    return theta - local
+            yield moves
+
+
+def batches_in_passes(loss: LocalLoss, settings: LocalSettings) -> int:
+    """How many mini-batches `batch_gradients` goes through."""
+    return settings.epochs * len(_split(torch.arange(loss.num_examples), *_sizes(loss, settings)))
 
 
 def lbfgs_passes(
@@ -139,15 +163,21 @@ def _mean_cross_entropy(module: nn.Module, inputs: Tensor, labels: Tensor) -> Te
 
 def _batches(loss: LocalLoss, settings: LocalSettings, key: RngKey) -> Iterator[tuple[Tensor, Tensor]]:
     inputs, labels = loss.samples
-    size = settings.batch_size or loss.num_examples
+    size, least = _sizes(loss, settings)
     shuffle = key.generator(_SHUFFLE)
     for _ in range(settings.epochs):
         order = torch.from_numpy(shuffle.permutation(loss.num_examples)).to(labels.device)
-        for rows in _split(order, size, least=min(2, size) if loss.model.spec.buffers else 1):
+        for rows in _split(order, size, least):
             yield inputs[rows], labels[rows]
 
 
-def _split(order: Tensor, size: int, *, least: int) -> list[Tensor]:
+def _sizes(loss: LocalLoss, settings: LocalSettings) -> tuple[int, int]:
+    """Of a mini-batch, and the least that it may have."""
+    size = settings.batch_size or loss.num_examples
+    return size, min(2, size) if loss.model.spec.buffers else 1
+
+
+def _split(order: Tensor, size: int, least: int) -> list[Tensor]:
     """Parts of `size`; a last one of fewer than `least` joins the one before."""
     parts = list(torch.split(order, size))
     if len(parts) > 1 and len(parts[-1]) < least:

@@ -93,6 +93,10 @@ class Anchor:
             return {ANCHOR: 0.0}
         return {OF_ANCHOR + name: value for name, value in self.method.directives(round_number, client).items()}
 
+    def sends(self, round_number: int) -> Mapping[str, Tensor]:
+        """Vectors [D] that the anchor's local work needs."""
+        return {OF_ANCHOR + name: vector for name, vector in self.method.sends(round_number).items()}
+
     def observe(self, batch: RoundBatch, rows: RoundRows, hidden: int) -> tuple[RoundBatch, RoundRows]:
         """Take in the figures of a round, and give them as the anchor sees them.
 

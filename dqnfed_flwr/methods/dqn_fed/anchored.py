@@ -79,6 +79,10 @@ class AnchoredMethod(Method):
         """What the anchor says to its local work."""
         return self._anchor.directives(round_number, client)
 
+    def sends(self, round_number: int) -> Mapping[str, Tensor]:
+        """Vectors that the anchor's local work needs."""
+        return self._anchor.sends(round_number)
+
     def observe(self, batch: RoundBatch, rows: RoundRows) -> None:
         """Remember the rows, find those of clients that are absent now, and let the anchor see the round.
 

@@ -157,6 +157,10 @@ class FedCorr(Method):
             decision += self._stages.finetuning > 0 and noise > self._clean
         return {**further, DECISION: float(decision), NOISE: noise}
 
+    def sends(self, round_number: int) -> Mapping[str, Tensor]:
+        """What stage 3 sends."""
+        return self._last.sends(round_number) if self._stages.stage(round_number) == 3 else {}
+
     def observe(self, batch: RoundBatch, rows: RoundRows) -> None:
         """Take in dimensions; decide at the end of a pass."""
         self._round = batch.round

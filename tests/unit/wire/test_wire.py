@@ -140,14 +140,21 @@ def as_sent(reply: ClientReply, form: ReplyForm) -> ClientReply:
 
 
 @every_transport
-@given(task=tasks, dim=st.integers(0, 4), line=st.booleans(), buffers=st.sampled_from([{}, BUFFERS]))
+@given(
+    task=tasks,
+    dim=st.integers(0, 4),
+    line=st.booleans(),
+    buffers=st.sampled_from([{}, BUFFERS]),
+    names=st.sampled_from([(), ("momentum",), ("step", "theta")]),
+)
 def test_a_task_arrives_with_its_model(
-    transport: str, task: ClientTask, dim: int, line: bool, buffers: dict[str, NDArray[Any]]
+    transport: str, task: ClientTask, dim: int, line: bool, buffers: dict[str, NDArray[Any]], names: tuple[str, ...]
 ) -> None:
     theta = np.arange(dim, dtype=np.float32)
-    model = wire.encode_model(theta, buffers, -theta if line else None)
+    vectors = {name: theta + len(name) for name in names}
+    model = wire.encode_model(theta, buffers, -theta if line else None, vectors)
     given_task = wire.decode_task(TRANSPORTS[transport](wire.encode_task(task, model)))
-    assert same(given_task, wire.Assignment(task, theta, -theta if line else None, buffers))
+    assert same(given_task, wire.Assignment(task, theta, -theta if line else None, buffers, vectors))
 
 
 @every_transport
