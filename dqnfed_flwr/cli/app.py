@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from dqnfed_flwr.cli import data, deploy
+from dqnfed_flwr.cli.audit import audit
 from dqnfed_flwr.cli.command import PlainTyper, reported
 from dqnfed_flwr.cli.compare import compare
 from dqnfed_flwr.cli.demo import demo
@@ -75,7 +76,7 @@ def settings(
 
 
 COMMANDS: tuple[Callable[..., None], ...] = (
-    *(run, compare, demo, settings, reproduce, report, export),
+    *(run, compare, demo, settings, reproduce, report, audit, export),
     *(submit, runs, logs, stop, exporter, dashboard),
 )
 for command in COMMANDS:

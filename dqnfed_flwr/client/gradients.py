@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -29,6 +31,14 @@ FEWEST = 16
 Every chunk reads all parameters and adds a gradient of their size: four samples of ResNet-18 at a time take a quarter
 longer than sixteen (`benchmarks/chunks.py`).
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """How a model answers each of n samples: whether it is right, bool [n], and its cross-entropy, float64 [n]."""
+
+    right: NDArray[np.bool_]
+    losses: Float64Array
 
 
 class LocalLoss:
@@ -149,6 +159,18 @@ class LocalLoss:
                 correct += int((logits.argmax(dim=1) == labels).sum().item())
                 loss += cross_entropy(logits, labels, len(samples[1])).item()
         return Evaluation(correct=correct, examples=len(samples[1]), loss=loss)
+
+    def scores(self, theta: Tensor, samples: Samples) -> Scores:
+        """As `evaluate`, sample by sample."""
+        self.model.place(theta)
+        right, losses = np.zeros(0, dtype=bool), np.zeros(0)
+        with self._forward_only():
+            for inputs, labels in self._chunks(*samples):
+                logits = self.model.module(inputs).detach()
+                each = nn.functional.cross_entropy(logits.cpu().double(), labels.cpu(), reduction="none")
+                right = np.append(right, (logits.argmax(dim=1) == labels).cpu().numpy())
+                losses = np.append(losses, each.numpy())
+        return Scores(right, losses)
 
     def _added(self, total: Tensor | None, parts: Sequence[Tensor]) -> Tensor:
         if total is None:

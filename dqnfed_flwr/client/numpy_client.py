@@ -25,6 +25,8 @@ from dqnfed_flwr.wire.task import TASK_FIELDS
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from dqnfed_flwr.client.gradients import Scores
+    from dqnfed_flwr.client.samples import Part
     from dqnfed_flwr.client.worker import Worker
 
 Arrays = list[NDArray[Any]]
@@ -110,6 +112,20 @@ class DQNFedClient(NumPyClient):
             If settings, data and model do not go together.
         """
         return self._worker_for(task.num_classes).perform(task, theta, step, buffers, vectors, lasting=lasting)
+
+    def scores(
+        self, num_classes: int, theta: FloatArray, buffers: Mapping[str, NDArray[Any]], part: Part = "test"
+    ) -> Scores:
+        """How a model `theta` [D] answers each sample of a part of the client's data; nothing is remembered of it.
+
+        Raises
+        ------
+        ShapeError
+            If theta or a buffer does not fit the model with `num_classes` outputs.
+        ConfigError, DataError, ModelError
+            If settings, data and model do not go together.
+        """
+        return self._worker_for(num_classes).scores(theta, buffers, part)
 
     def precompute(
         self, num_classes: int, theta: FloatArray, buffers: Mapping[str, NDArray[Any]], others: Sequence[DQNFedClient]

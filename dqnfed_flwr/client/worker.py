@@ -18,15 +18,16 @@ from torch import Tensor
 from dqnfed_flwr.client.curvature import Curvature
 from dqnfed_flwr.client.device import DTYPES, choose_device, prepare_torch
 from dqnfed_flwr.client.flat_model import FlatModel
-from dqnfed_flwr.client.gradients import LocalLoss, Samples
+from dqnfed_flwr.client.gradients import LocalLoss, Scores
 from dqnfed_flwr.client.joint_gradients import JointPass, precompute
 from dqnfed_flwr.client.memory import CurvatureState, RoundMemory, StateArrays
 from dqnfed_flwr.client.model_checks import check_tokens
+from dqnfed_flwr.client.samples import DeviceSamples, Part
 from dqnfed_flwr.client.work import ClientContext, LocalRequest, make_work
 from dqnfed_flwr.client.work.passes import RngKey
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.data import ClientData, to_model_input
-from dqnfed_flwr.errors import DataError, ShapeError
+from dqnfed_flwr.errors import ShapeError
 from dqnfed_flwr.guarantee.harm import holds
 from dqnfed_flwr.models import build_model
 from dqnfed_flwr.params import Line, ParamSpec
@@ -57,23 +58,21 @@ class Worker:
     ) -> None:
         self._settings = settings
         self._partition = partition
-        self._data = data
-        self._num_classes = num_classes
         self._dtype = DTYPES[settings.dtype]
         self._device = choose_device(settings.device, settings.dtype)
         prepare_torch(settings.local.threads, self._device, twice=settings.differentiates_twice)
         module = build_model(settings.model, data.input_shape, num_classes, seed=settings.seed, dtype=self._dtype)
         self._model = FlatModel(module, self._device)
-        train = self._samples(data.x_train, data.y_train)
-        local = settings.local
+        self._samples = DeviceSamples(data, partition, num_classes, self._dtype, self._device)
+        local, train = settings.local, self._samples.part("train")
         self._loss = LocalLoss(self._model, train, ridge=settings.ridge, chunk=local.chunk, outputs=num_classes)
         for held_out in (data.x_validation, data.x_test) if data.input_kind == "tokens" else ():
             check_tokens(self._model, to_model_input(held_out, self._dtype).to(self._device))
         curvature_state = CurvatureState(self.spec.dim, self._dtype, self._device)
         curvature = Curvature(settings.curvature, settings.local.lr, self._loss, curvature_state)
-        self._work = make_work(ClientContext(settings, self._loss, curvature, RoundMemory(self._dtype, self._device)))
+        memory = RoundMemory(self._dtype, self._device)
+        self._work = make_work(ClientContext(settings, self._loss, curvature, memory, self._samples.some))
         self._work.load(state)
-        self._held_out: dict[str, Samples] = {}
         self._comes_apart = False
 
     @property
@@ -127,6 +126,11 @@ class Worker:
             )
         return replace(reply, seconds=time.perf_counter() - started)
 
+    def scores(self, theta: Vector, buffers: Buffers, part: Part) -> Scores:
+        """How each sample of a part of the data is answered at `theta` [D]; the memory stays as it is."""
+        _write_buffers(buffers, self._model)
+        return self._loss.scores(self._vector(theta), self._samples.part(part))
+
     def precompute(self, theta: FloatArray, buffers: Buffers, others: Sequence[Worker]) -> None:
         """Compute loss and gradient at `theta` [D], a lasting vector, in one pass for this worker and others."""
         joint = JointPass(FlatModel(deepcopy(self._model.module), self._device))  # not kept: a model for each client
@@ -147,25 +151,11 @@ class Worker:
         """Test and, where there is one, validation part at the model that the work reports on."""
         received = self.spec.read_buffers(self._model.module)
         theta = self._work.evaluated(request)
-        test = self._evaluate("test", theta)
-        validation = self._evaluate("validation", theta) if len(self._data.y_validation) else None
+        test = self._loss.evaluate(theta, self._samples.part("test"))
+        kept_apart = self._samples.some("validation")
+        validation = None if kept_apart is None else self._loss.evaluate(theta, kept_apart)
         self.spec.write_buffers(received, self._model.module)
         return test, validation
-
-    def _evaluate(self, part: str, theta: Tensor) -> Evaluation:
-        if part not in self._held_out:
-            data = self._data
-            x, y = (data.x_test, data.y_test) if part == "test" else (data.x_validation, data.y_validation)
-            self._held_out[part] = self._samples(x, y)
-        return self._loss.evaluate(theta, self._held_out[part])
-
-    def _samples(self, x: NDArray[Any], y: NDArray[Any]) -> Samples:
-        if len(y) and not 0 <= y.min() <= y.max() < self._num_classes:
-            raise DataError(
-                f"labels from {y.min()} to {y.max()} in the data of client {self._partition}; {self._num_classes} "
-                f"classes allow 0..{self._num_classes - 1}; set num-classes"
-            )
-        return to_model_input(x, self._dtype).to(self._device), torch.tensor(y, dtype=torch.int64, device=self._device)
 
     def _vector(self, vector: Vector) -> Tensor:
         """A copy of `vector` of its own, on the device and in the dtype of the model."""

@@ -15,11 +15,10 @@ from dqnfed_flwr.compare.plan import Plan
 from dqnfed_flwr.compare.record import Record, Select, Trial
 from dqnfed_flwr.compare.row_specs import Point, RowSpec
 from dqnfed_flwr.errors import ConfigError
+from dqnfed_flwr.methods.table import profile_of
 from dqnfed_flwr.types import Float64Array
 
 REFERENCE, BASELINE = "dqn-fed", "fedavg"
-PERSONAL = ("ditto",)
-"""Methods whose accuracies are those of a model of its own on every client; they are not ranked."""
 COMPARED = ("mean", "worst10")
 T = TypeVar("T")
 
@@ -51,8 +50,8 @@ class Row:
 
     @property
     def personal(self) -> bool:
-        """Whether its accuracies are those of personal models."""
-        return self.spec.method in PERSONAL
+        """Whether its accuracies are those of personal models, so that they are not ranked."""
+        return profile_of(self.spec.method).personal
 
     @property
     def client_accuracies(self) -> Float64Array:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import (
@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     PublicFormat,
     load_pem_private_key,
+    load_pem_public_key,
     load_ssh_private_key,
     load_ssh_public_key,
 )
@@ -105,6 +106,49 @@ def same_node_key(private: bytes, public: bytes) -> bool:
         return _raw(load_ssh_private_key(private, None).public_key()) == _raw(load_ssh_public_key(public))
     except ValueError:
         return False
+
+
+def load_node_key(private: bytes) -> ec.EllipticCurvePrivateKey:
+    """A node's private key, in OpenSSH's format or as PEM; `ConfigError` if it is no EC key, or needs a password."""
+    load = load_ssh_private_key if b"OPENSSH PRIVATE KEY" in private else load_pem_private_key
+    try:
+        key = load(private, None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise ConfigError(f"no private key, or one with a password ({error}); give a node's node.key") from None
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise ConfigError(f"a {type(key).__name__}; give an EC key, such as a node's node.key")
+    return key
+
+
+def load_node_public_key(public: bytes) -> ec.EllipticCurvePublicKey:
+    """A node's public key, in OpenSSH's format or as PEM; `ConfigError` if it is no EC key."""
+    load = load_pem_public_key if b"BEGIN PUBLIC KEY" in public else load_ssh_public_key
+    try:
+        key = load(public)
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise ConfigError(f"no public key ({error}); give a node's node.pub") from None
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        raise ConfigError(f"a {type(key).__name__}; give an EC key, such as a node's node.pub")
+    return key
+
+
+def fingerprint_of(key: ec.EllipticCurvePublicKey) -> str:
+    """As `fingerprint`, of a key that was read."""
+    return fingerprint(key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH))
+
+
+def sign(key: ec.EllipticCurvePrivateKey, message: bytes) -> bytes:
+    """ECDSA with SHA-384, as DER."""
+    return key.sign(message, ec.ECDSA(DIGEST()))
+
+
+def is_signature(key: ec.EllipticCurvePublicKey, signature: bytes, message: bytes) -> bool:
+    """Whether the holder of `key` made `signature` for these very bytes."""
+    try:
+        key.verify(signature, message, ec.ECDSA(DIGEST()))
+    except InvalidSignature:
+        return False
+    return True
 
 
 def fingerprint(public: bytes) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import platform
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -160,14 +160,28 @@ class RunResult:
 
 def read_result(directory: Path) -> RunResult:
     """Read what `RunResult.write` and the event log left; `RunError` if a file is missing or cannot be read."""
+    final = read_final(directory)
     try:
-        record = json.loads((directory / RUN).read_text())
-        return _result(record, read_arrays(directory / MODEL), read_events(directory / EVENTS))
+        return replace(final, events=read_events(directory / EVENTS))
     except DQNFedError:  # says itself what it is
         raise
     except DAMAGE as error:
-        what = f"{type(error).__name__}: {error}"
-        raise RunError(f"{directory}: no result of a finished run, or a damaged one ({what})") from None
+        raise _unreadable(directory, error) from None
+
+
+def read_final(directory: Path) -> RunResult:
+    """Read what `RunResult.write` left, without the history; `RunError` if a file is missing or cannot be read."""
+    try:
+        return _result(json.loads((directory / RUN).read_text()), read_arrays(directory / MODEL))
+    except DQNFedError:  # says itself what it is
+        raise
+    except DAMAGE as error:
+        raise _unreadable(directory, error) from None
+
+
+def _unreadable(directory: Path, error: Exception) -> RunError:
+    what = f"{type(error).__name__}: {error}"
+    return RunError(f"{directory}: no result of a finished run, or a damaged one ({what})")
 
 
 def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
@@ -176,13 +190,13 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
         return {name: archive[name] for name in archive.files}
 
 
-def _result(record: dict[str, Any], arrays: dict[str, NDArray[Any]], events: list[RoundEvent]) -> RunResult:
-    """From what `RunResult.write` wrote."""
+def _result(record: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> RunResult:
+    """From what `RunResult.write` wrote, without events."""
     return RunResult(
         settings=Settings.from_record(record["settings"]),
         status=record["status"],
         theta=arrays.pop("theta"),
-        events=events,
+        events=[],
         accuracies={int(client): value for client, value in record["accuracies"].items()},
         seconds=record["seconds"],
         buffers={name.removeprefix(BUFFER): value for name, value in arrays.items()},

@@ -27,7 +27,7 @@ from dqnfed_flwr.run_files import MODEL
 from dqnfed_flwr.strategy.checkpoint import DAMAGE
 from dqnfed_flwr.strategy.client_registry import ClientRegistry
 from dqnfed_flwr.strategy.compatibility import Form
-from dqnfed_flwr.types import ClientTask
+from dqnfed_flwr.types import ClientTask, FloatArray
 
 KEY = "start.model"
 MOST_NAMED = 4
@@ -36,23 +36,29 @@ MOST_NAMED = 4
 def initial_model(settings: Settings, registry: ClientRegistry) -> ArrayRecord:
     """The model that the run begins at, in the form that the members' data ask for.
 
-    A run that is resumed goes on from its checkpoint: no file is read and no client is trained for it. `ConfigError` if
-    `start.model` cannot be read, or does not fit the model; `DataError` if members disagree on the shape of a sample,
-    with no majority for either, or the data of `start.client` cannot be used.
+    As `first_model`; also `DataError` if members disagree on the shape of a sample, with no majority for either.
     """
-    form = registry.form
+    return wire.encode_model(*first_model(settings, registry.form))
+
+
+def first_model(settings: Settings, form: Form) -> tuple[FloatArray, wire.Buffers]:
+    """Theta [D] and buffers that a run with data of this form begins at.
+
+    A run that is resumed goes on from its checkpoint: no file is read and no client is trained for it. `ConfigError` if
+    `start.model` cannot be read, or does not fit the model; `DataError` if the data of `start.client` cannot be used.
+    """
     module = model_for(settings, form)
     spec = ParamSpec.of(module)
     if settings.start.model and not settings.resume:
         read_weights(Path(settings.start.model).expanduser(), module, settings.model)
-    theta = spec.flatten(module).numpy()
+    theta: FloatArray = spec.flatten(module).numpy()
     buffers: wire.Buffers = {name: value.numpy() for name, value in spec.read_buffers(module).items()}
     if settings.start.epochs and not settings.resume:
         own = _settings_of_one_client(settings)
         client = DQNFedClient(own, settings.start.client, load_client(own, settings.start.client))
         reply = client.work(ClientTask(exchange=1, round=1, num_classes=form.num_classes), theta, None, buffers)
         theta, buffers = theta - np.asarray(reply.row), reply.buffers
-    return wire.encode_model(theta, buffers)
+    return theta, buffers
 
 
 def model_for(settings: Settings, form: Form) -> nn.Module:

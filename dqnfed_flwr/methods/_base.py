@@ -160,11 +160,14 @@ class Method(ABC):
         Whether it looks at inner products of different rows.
     guaranteed : bool
         Whether the step lowers the loss of each client whose row is given, so that a client can hold up the others.
+    rests : bool
+        Whether the server's model stays where it is: rounds go on without a step, and clients stop early by themselves.
     """
 
     reference_rows: int = 0
     reads_products: bool = True
     guaranteed: bool = False
+    rests: bool = False
 
     _memories: Sequence[Memory] = ()
     """What the method remembers between rounds, where it does not write `export_state` itself."""

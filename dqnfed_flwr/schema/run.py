@@ -84,6 +84,8 @@ class Profile:
         The key of its group that names the method of its last stage; empty for a method without stages.
     rounds_before_last : Callable[[RunSettings], int]
         Rounds before that stage.
+    personal : bool
+        Whether accuracies are those of a model of its own on every client.
     """
 
     name: str
@@ -102,6 +104,7 @@ class Profile:
     no_anchor: str = ""
     last: str = ""
     rounds_before_last: Callable[[RunSettings], int] = lambda run: 0
+    personal: bool = False
 
     @property
     def key(self) -> str:

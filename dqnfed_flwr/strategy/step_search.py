@@ -77,6 +77,8 @@ class StepSearch:
             ladder = self._rule.propose(self._scale_of(pending))
             pending.first = ladder.factor
             self._offer(pending, ladder)
+        elif self._method.inner.rests:
+            self._offer(pending, Ladder(0.0))
         elif solved.combination.status == NOT_FINITE:
             self._give_up(pending, NOT_FINITE)
         elif _rests_on_nothing(solved, collected, batch):
@@ -229,7 +231,7 @@ class StepSearch:
 
     def _watch_validation(self, event: RoundEvent) -> None:
         patience = self._settings.early_stopping
-        if not patience or not event.validation:
+        if not patience or not event.validation or self._method.inner.rests:
             return
         self._state.watch(event.round, sum(event.validation.values()) / len(event.validation), patience)
         if self._state.status == "early-stopped" and self._state.best:

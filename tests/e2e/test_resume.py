@@ -71,6 +71,7 @@ LONGER: dict[str, dict[str, Any]] = {
     "FedNL as the anchor": {"dqn-fed.anchor": "fednl", "step-rule": "clipped"},
     "FedAdam as the anchor": {"dqn-fed.anchor": "fedadam"},
     "Ditto": {"method": "ditto"},
+    "Local only": {"method": "local", "split.validation-fraction": 0.2, "early-stopping": 3},
     "FedMDFG": {"method": "fedmdfg"},
     "FedAvgM with buffers": {"method": "fedavgm", "model": "tests.helpers.models:norm_mlp"},
 }

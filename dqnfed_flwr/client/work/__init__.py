@@ -7,7 +7,7 @@ work of one method lies in its folder.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dqnfed_flwr.client.curvature import Curvature, Point, Rate
-from dqnfed_flwr.client.gradients import LocalLoss
+from dqnfed_flwr.client.gradients import LocalLoss, Samples
 from dqnfed_flwr.client.memory import RoundMemory
+from dqnfed_flwr.client.samples import Part
 from dqnfed_flwr.client.work.passes import RngKey, lbfgs_passes, mini_batch, sgd
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.params import Line
@@ -29,12 +30,16 @@ MEMORY = "work/"
 
 @dataclass(frozen=True, slots=True)
 class ClientContext:
-    """What local work is done with: `loss` is f_k, `curvature` gives the rate, `memory` is kept for the method."""
+    """What local work is done with: `loss` is f_k, `curvature` gives the rate, `memory` is kept for the method.
+
+    `held_out` gives the samples of a part of the data that is not trained on, None where it is empty.
+    """
 
     settings: Settings
     loss: LocalLoss
     curvature: Curvature
     memory: RoundMemory
+    held_out: Callable[[Part], Samples | None] = lambda part: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +72,7 @@ class LocalWork(ABC):
     def __init__(self, context: ClientContext) -> None:
         self._settings, self._loss = context.settings, context.loss
         self._curvature, self._memory = context.curvature, context.memory
+        self._held_out = context.held_out
 
     def visit(self, request: LocalRequest) -> Point:
         """Loss over all samples at the received model, and the gradient, of the round's mini-batch if there is one."""

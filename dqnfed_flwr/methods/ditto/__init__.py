@@ -31,6 +31,6 @@ METHODS = (
         build=FedAvg,
         works=(WorkProfile("ditto", "dqnfed_flwr.methods.ditto.client:DittoWork", passes=True),),
         rules=BLIND,
-        no_anchor="its step is FedAvg's, and its personal models would not be reported; use fedavg",
+        personal=True,
     ),
 )

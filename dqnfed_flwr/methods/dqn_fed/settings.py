@@ -123,8 +123,8 @@ def faults(run: RunSettings) -> Iterator[str]:
     except ConfigError as error:
         yield f"{NAME}.anchor: {error}"
         return
-    if profile.no_anchor or profile.last:
-        why = profile.no_anchor or "it is made of stages"
+    stages, personal = "it is made of stages", "its models are the clients' own, and would not be reported"
+    if why := profile.no_anchor or (profile.last and stages) or (personal if profile.personal else ""):
         yield f"{NAME}.anchor: found {profile.name!r}, which cannot be one: {why}"
         return
     works, found = [work.name for work in profile.works], anchor.work.name

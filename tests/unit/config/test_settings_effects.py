@@ -138,6 +138,7 @@ def test_curvature_that_nobody_reads_costs_nothing(method: str) -> None:
         {"method": "fednl", "fednl.form": "diagonal"},
         {"method": "fednl", "participation": 0.7},
         {"method": "ditto"},
+        {"method": "local"},
         {"attack.kind": "random", "attack.clients": "0"},
         {"partition": "iid", "dqn-fed.form": "two-sided"},
         {"step-rule": "clipped", "guarantee.tolerate": 1},

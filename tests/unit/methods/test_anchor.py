@@ -18,7 +18,7 @@ from dqnfed_flwr.schema.work import GENERAL
 from dqnfed_flwr.types import Extras
 from tests.helpers.rounds import decide
 
-UNFIT = {name for name, profile in METHODS.items() if profile.no_anchor or profile.last}
+UNFIT = {name for name, profile in METHODS.items() if profile.no_anchor or profile.last or profile.personal}
 GENERAL_WORK = [name for name, profile in METHODS.items() if profile.works[0].name in GENERAL]
 """Those that clients' rows suffice for; the others keep more on clients than these tests make up."""
 FIT = [name for name in GENERAL_WORK if name not in UNFIT] + ["torchjd:UPGrad", "torchjd:ConFIG"]
@@ -146,7 +146,7 @@ class TestShare:
     [
         ({"anchor": "fedprox"}, r"dqn-fed\.anchor: found 'fedprox'; allowed: aaggff, adafed"),
         ({"anchor": "dqn-fed"}, r"dqn-fed\.anchor: found 'dqn-fed', which cannot be one: a step of DQN-Fed is changed"),
-        ({"anchor": "ditto"}, r"dqn-fed\.anchor: found 'ditto', which cannot be one: its step is FedAvg's"),
+        ({"anchor": "ditto"}, r"dqn-fed\.anchor: found 'ditto', which cannot be one: its models are"),
         ({"anchor": "fedcorr"}, r"dqn-fed\.anchor: found 'fedcorr', which cannot be one: it is made of stages"),
         ({"anchor": "momentum", "anchor-work": "sgd"}, r"dqn-fed\.anchor-work: momentum works with gradient or lbfgs"),
         ({"anchor": "fednew", "anchor-share": 0.5}, r"dqn-fed\.anchor-share: found 0\.5; fednew needs what all"),

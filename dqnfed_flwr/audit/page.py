@@ -1,0 +1,63 @@
+"""The verdict as a page like the report's: one file, light and dark, that needs no network."""
+
+from __future__ import annotations
+
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+
+from dqnfed_flwr.audit.tables import left_out, percent, reading, shown
+from dqnfed_flwr.audit.verdict import Audit, Comparison, JudgedClient, Standing
+from dqnfed_flwr.audit.weights import FEDERATED
+from dqnfed_flwr.report.drawing import THEME
+
+TONES = {
+    Standing.WORSE: ("no", "✗"),
+    Standing.BETTER: ("yes", "✓"),
+    Standing.OPEN: ("open", "?"),
+    Standing.UNJUDGED: ("open", "–"),
+}
+"""What a standing looks like: its class, and its sign."""
+PIXELS, REACH = 60, 56
+"""Middle of an interval's drawing, and how far it goes to either side."""
+
+
+def html(audit: Audit) -> str:
+    """The whole page."""
+    environment = Environment(
+        loader=ChoiceLoader([PackageLoader("dqnfed_flwr.audit"), PackageLoader("dqnfed_flwr.report")]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals |= {
+        "federated": FEDERATED,
+        "left_out": left_out,
+        "marks_of": marks_of,
+        "percent": percent,
+        "reading": reading,
+        "shown": shown,
+        "theme": THEME,
+        "tiles": tiles,
+        "tones": TONES,
+    }
+    return environment.get_template("audit.html").render(audit=audit).lstrip()
+
+
+def tiles(comparison: Comparison) -> list[tuple[str, str, str]]:
+    """A comparison in figures: number, what stands small behind it, and what it is."""
+    everybody = len(comparison.clients) + len(comparison.missing)
+    judged = everybody - len(comparison.unjudged)
+    counts = {standing: str(len(comparison.those(standing))) for standing in Standing}
+    return [
+        (counts[Standing.WORSE], f" of {judged} judged", "clients shown to be worse off"),
+        (counts[Standing.BETTER], f" of {judged} judged", "clients shown to be better off"),
+        (counts[Standing.OPEN], f" of {judged} judged", "clients without a shown difference"),
+        (str(len(comparison.unjudged)), f" of {everybody}", "clients that could not be judged"),
+    ]
+
+
+def marks_of(client: JudgedClient, comparison: Comparison) -> list[float]:
+    """Places along the drawing of low, difference and high; to the right is a lower loss of the federated model."""
+    reach = max((max(abs(each.pair.low), abs(each.pair.high)) for each in comparison.clients), default=0.0) or 1.0
+    pair = client.pair
+    return sorted(round(PIXELS - REACH * value / reach, 1) for value in (pair.low, pair.difference, pair.high))

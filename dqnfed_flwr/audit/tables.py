@@ -1,0 +1,90 @@
+"""The verdict on the screen: a table for each comparison, with what it rests on below."""
+
+from __future__ import annotations
+
+from dqnfed_flwr.audit.client_audit import LEVEL
+from dqnfed_flwr.audit.verdict import Audit, Comparison, JudgedClient, JudgedTest, Standing
+from dqnfed_flwr.audit.weights import FEDERATED
+from dqnfed_flwr.compare.tables import Cell, Table
+
+MOST_ROWS = 25
+"""Clients of a table at most; those that are worse off are always in it."""
+HEADINGS = (
+    *("client", "samples", "right", "other", "alone", "p", "worse"),
+    *("loss", "other", "p", "worse", ""),
+)
+UNKNOWN = "–"
+STRONG = 2
+"""Rank of a cell that stands out."""
+
+
+def tables(audit: Audit) -> list[Table]:
+    """One table a comparison; its last note is the verdict."""
+    return [_table(comparison) for comparison in audit.comparisons]
+
+
+def left_out(comparison: Comparison) -> list[str]:
+    """Who was not judged in a comparison, and why."""
+    found = [f"client {client}, not judged: {reason}" for client, reason in comparison.unjudged.items()]
+    more = [f"{len(found) - MOST_ROWS} more that were not judged: see audit.json"] * (len(found) > MOST_ROWS)
+    return [*found[:MOST_ROWS], *more]
+
+
+def reading() -> list[str]:
+    """How to read the tables."""
+    return [
+        "right, other: test accuracy, %, of the federated model and the other one. alone: test samples that only the "
+        "federated model has right / only the other. loss: mean test loss, each sample's cut off at 2 ln C. p: "
+        "two-sided, McNemar's exact test and a paired bootstrap.",
+        f"worse: one-sided p that the federated model is worse, by Holm over both tests of all clients; {LEVEL:g} "
+        "or less shows it, wrongly in at most 5 % of comparisons. That nothing is shown is no proof of no harm.",
+    ]
+
+
+def shown(test: JudgedTest) -> tuple[str, str]:
+    """The two-sided p, and the corrected one for worse."""
+    return p_text(test.test.two_sided), p_text(test.worse) if test.judged else UNKNOWN
+
+
+def p_text(p: float) -> str:
+    """A p-value in two digits."""
+    return f"{p:.2g}" if p >= 0.0001 else "<.0001"
+
+
+def _table(comparison: Comparison) -> Table:
+    clients = comparison.clients
+    if len(clients) > MOST_ROWS:
+        worst_first = sorted(clients, key=lambda client: client.standing is not Standing.WORSE)
+        worse = len(comparison.those(Standing.WORSE))
+        clients = worst_first[: max(MOST_ROWS, worse)]
+    cut = len(comparison.clients) - len(clients)
+    more = (
+        [f"{cut} more clients are in audit.json and on the page; none of them is shown to be worse off"] if cut else []
+    )
+    return Table(
+        f"The federated model against {comparison.label}",
+        HEADINGS,
+        tuple(_cells(client, comparison.other) for client in clients),
+        (*more, *left_out(comparison), f"{comparison.summary}."),
+    )
+
+
+def _cells(client: JudgedClient, other: str) -> tuple[Cell, ...]:
+    audit, pair = client.audit, client.pair
+    mine, theirs = audit.models[FEDERATED], audit.models[other]
+    texts = [
+        *(str(audit.partition), str(audit.examples)),
+        *(percent(figures.correct, audit.examples) for figures in (mine, theirs)),
+        f"{pair.only_federated}/{pair.only_other}",
+        *shown(client.accuracy),
+        *(f"{figures.loss:.3f}" for figures in (mine, theirs)),
+        *shown(client.loss),
+        client.standing.value,
+    ]
+    strong = client.standing is Standing.WORSE
+    return tuple(Cell(text, STRONG * (strong and place in (0, len(texts) - 1))) for place, text in enumerate(texts))
+
+
+def percent(correct: int, examples: int) -> str:
+    """A share in per cent."""
+    return f"{100 * correct / examples:.1f}" if examples else UNKNOWN

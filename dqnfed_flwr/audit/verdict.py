@@ -1,0 +1,199 @@
+"""What the audits of all clients show together: who is worse off, who could be judged at all, and why others not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+from dqnfed_flwr.audit.client_audit import LEVEL, ClientAudit, PairFigures
+from dqnfed_flwr.audit.statistics import PairedTest, corrected, needed
+from dqnfed_flwr.audit.weights import FEDERATED, LABELS
+
+
+class Standing(Enum):
+    """What is shown of a client in a comparison."""
+
+    WORSE = "worse"
+    BETTER = "better"
+    OPEN = "nothing shown"
+    UNJUDGED = "not judged"
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedTest:
+    """A test with its corrected p-values for worse and better; NaN where no result of it could have counted."""
+
+    test: PairedTest
+    worse: float
+    better: float
+
+    @property
+    def judged(self) -> bool:
+        """Whether it is part of the family."""
+        return not math.isnan(self.worse)
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedClient:
+    """One client in one comparison; `reason` says why it was not judged."""
+
+    audit: ClientAudit
+    pair: PairFigures
+    accuracy: JudgedTest
+    loss: JudgedTest
+    reason: str
+
+    @property
+    def standing(self) -> Standing:
+        """Worse where a corrected p-value for worse is at most the level, in accuracy or in loss."""
+        tests = [test for test in (self.accuracy, self.loss) if test.judged]
+        if not tests:
+            return Standing.UNJUDGED
+        if min(test.worse for test in tests) <= LEVEL:
+            return Standing.WORSE
+        return Standing.BETTER if min(test.better for test in tests) <= LEVEL else Standing.OPEN
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The federated model against `other`, client by client; `missing` are clients that said nothing, with reasons."""
+
+    other: str
+    clients: Sequence[JudgedClient]
+    missing: Mapping[int, str]
+
+    @property
+    def label(self) -> str:
+        """The other model in tables."""
+        return LABELS.get(self.other, self.other)
+
+    def those(self, standing: Standing) -> list[JudgedClient]:
+        """The clients of which that is shown."""
+        return [client for client in self.clients if client.standing is standing]
+
+    @property
+    def unjudged(self) -> dict[int, str]:
+        """Who was left out, with the reasons, rising."""
+        found = {client.audit.partition: client.reason for client in self.those(Standing.UNJUDGED)}
+        return dict(sorted({**found, **self.missing}.items()))
+
+    @property
+    def summary(self) -> str:
+        """The verdict in words, with how many could be judged at all."""
+        everybody = len(self.clients) + len(self.missing)
+        judged = everybody - len(self.unjudged)
+        worse = self.those(Standing.WORSE)
+        names = ", ".join(str(client.audit.partition) for client in worse)
+        verdict = f"clients shown to be worse off: {names}" if worse else "nobody is shown to be worse off"
+        if not judged:
+            verdict = "nothing can be said"
+        accuracy, loss = (sum(getattr(client, kind).judged for client in self.clients) for kind in ("accuracy", "loss"))
+        return (
+            f"{verdict}. {judged} of {everybody} clients could be judged: by their accuracy {accuracy}, by their loss "
+            f"{loss}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """The verdict on a run; `faults` are lines of clients that were not used, and further notes."""
+
+    run: str
+    comparisons: Sequence[Comparison]
+    faults: Sequence[str] = field(default_factory=tuple)
+    notes: Sequence[str] = field(default_factory=tuple)
+
+    @property
+    def worse(self) -> dict[str, list[int]]:
+        """The clients shown to be worse off, by comparison; empty where nobody is."""
+        found = {
+            comparison.other: [client.audit.partition for client in comparison.those(Standing.WORSE)]
+            for comparison in self.comparisons
+        }
+        return {other: clients for other, clients in found.items() if clients}
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, as `audit.json` holds it."""
+        return {
+            "run": self.run,
+            "level": LEVEL,
+            "worse": self.worse,
+            "comparisons": [_comparison_record(comparison) for comparison in self.comparisons],
+            "faults": list(self.faults),
+            "notes": list(self.notes),
+        }
+
+
+def judge(audits: Sequence[ClientAudit], missing: Mapping[int, str]) -> list[Comparison]:
+    """Compare the clients' own audits, one a client, with the level of each comparison; those `missing` with reasons.
+
+    The tests of a comparison, accuracy and loss of every client, are one family: with probability of at least
+    1 - `LEVEL` no client is called worse that is not. Comparisons stand in the order in which clients name them.
+    """
+    others = list(dict.fromkeys(other for audit in audits for other in audit.pairs))
+    return [_judged(other, sorted(audits, key=lambda audit: audit.partition), missing) for other in others]
+
+
+def _judged(other: str, audits: Sequence[ClientAudit], missing: Mapping[int, str]) -> Comparison:
+    those = [audit for audit in audits if other in audit.pairs]
+    silent = {audit.partition: "it did not compare with this model" for audit in audits if other not in audit.pairs}
+    tests = [audit.pairs[other].accuracy for audit in those] + [audit.loss_test(other) for audit in those]
+    smallest = np.array([test.smallest for test in tests])
+    worse, _ = corrected(np.array([test.worse for test in tests]), smallest, LEVEL)
+    better, _ = corrected(np.array([test.better for test in tests]), smallest, LEVEL)
+    threshold = needed(smallest, LEVEL)
+    judged = [JudgedTest(*figures) for figures in zip(tests, worse.tolist(), better.tolist(), strict=True)]
+    accuracy, loss = judged[: len(those)], judged[len(those) :]
+    clients = [
+        JudgedClient(audit, audit.pairs[other], a, b, _why_not(audit, a, b, threshold))
+        for audit, a, b in zip(those, accuracy, loss, strict=True)
+    ]
+    return Comparison(other, clients, {**missing, **silent})
+
+
+def _why_not(audit: ClientAudit, accuracy: JudgedTest, loss: JudgedTest, threshold: float) -> str:
+    """Why a client could not be judged, empty where it could."""
+    if accuracy.judged or loss.judged:
+        return ""
+    if not audit.examples:
+        return "no test samples"
+    return (
+        f"with {audit.examples} test samples p could not be below {accuracy.test.smallest:.2g} for accuracy and "
+        f"{loss.test.smallest:.2g} for loss; {threshold:.2g} is needed"
+    )
+
+
+def _comparison_record(comparison: Comparison) -> dict[str, Any]:
+    return {
+        "against": comparison.other,
+        "verdict": comparison.summary,
+        "worse": [client.audit.partition for client in comparison.those(Standing.WORSE)],
+        "better": [client.audit.partition for client in comparison.those(Standing.BETTER)],
+        "not_judged": {str(client): reason for client, reason in comparison.unjudged.items()},
+        "clients": [_client_record(client, comparison.other) for client in comparison.clients],
+    }
+
+
+def _client_record(client: JudgedClient, other: str) -> dict[str, Any]:
+    audit = client.audit
+    return {
+        "client": audit.partition,
+        "standing": client.standing.value,
+        "examples": audit.examples,
+        "federated": asdict(audit.models[FEDERATED]),
+        "other": asdict(audit.models[other]),
+        **asdict(client.pair),
+        "accuracy": _test_record(client.accuracy),
+        "loss": _test_record(client.loss),
+    }
+
+
+def _test_record(found: JudgedTest) -> dict[str, float | None]:
+    corrected_p = {"worse_corrected": found.worse, "better_corrected": found.better}
+    figures = {"worse": found.test.worse, "two_sided": found.test.two_sided, "smallest_possible": found.test.smallest}
+    return figures | {name: value if found.judged else None for name, value in corrected_p.items()}

@@ -1,0 +1,138 @@
+"""The models of an audit: those that runs left, and the one that they began at."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from dqnfed_flwr.config import KNOWN, Scalar, Settings, without_effect
+from dqnfed_flwr.engine.result import read_final
+from dqnfed_flwr.engine.start import first_model
+from dqnfed_flwr.errors import ConfigError, RunError
+from dqnfed_flwr.strategy.compatibility import Form
+from dqnfed_flwr.types import FloatArray
+from dqnfed_flwr.wire import Buffers
+
+FEDERATED, START, LOCAL = "federated", "start", "local"
+"""Names of models in an audit; any further one has the title of its method."""
+LABELS = {FEDERATED: "the federated model", START: "the start", LOCAL: "local only"}
+NAME_DIGITS = 12
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Trainable parameters theta [D] of a model, and its buffers."""
+
+    theta: FloatArray
+    buffers: Buffers
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the bytes of theta, little-endian, then name and bytes of each buffer by name; hexadecimal."""
+        found = hashlib.sha256(_bytes(self.theta))
+        for name in sorted(self.buffers):
+            found.update(name.encode() + b"\0" + _bytes(self.buffers[name]))
+        return found.hexdigest()
+
+
+@dataclass(frozen=True)
+class AuditedRun:
+    """A finished run in its folder: settings, form of its data, final model, and what its data were."""
+
+    folder: Path
+    settings: Settings
+    form: Form
+    weights: Weights
+    fingerprint: str | None
+
+    @property
+    def name(self) -> str:
+        """Method and a hash of the settings that make the experiment: the same on every machine."""
+        text = json.dumps(experiment_of(self.settings), sort_keys=True)
+        return f"{self.settings.method}-{hashlib.sha256(text.encode()).hexdigest()[:NAME_DIGITS]}"
+
+    @property
+    def clients(self) -> range:
+        """Numbers of all clients that the settings ask for."""
+        return range(self.settings.clients)
+
+
+def read_run(folder: Path) -> AuditedRun:
+    """Read the run of an output folder.
+
+    Raises
+    ------
+    ConfigError
+        If there is no finished run, or it has no model that all clients share.
+    """
+    try:
+        found = read_final(folder)
+    except RunError as error:
+        raise ConfigError(f"{error}; give the output folder of a finished run") from None
+    if found.form is None:
+        raise ConfigError(f"{folder}: its run.json does not say what form its data had; run it anew")
+    if found.settings.method == LOCAL:
+        raise ConfigError(f"{folder}: a run of {LOCAL} has no model to audit; give it as --local, beside another run")
+    weights = Weights(found.theta, found.buffers)
+    return AuditedRun(folder, found.settings, found.form, weights, found.provenance.fingerprint)
+
+
+def start_of(run: AuditedRun) -> Weights:
+    """The model that the run began at, made anew from its settings; `ConfigError` or `DataError` if it cannot be."""
+    return Weights(*first_model(run.settings.model_copy(update={"resume": False}), run.form))
+
+
+def others_of(run: AuditedRun, folders: Sequence[Path]) -> dict[str, AuditedRun]:
+    """Other runs of the same data, by the titles of their methods; equal titles have the folder's name, too.
+
+    Raises
+    ------
+    ConfigError
+        If one is no finished run, or of other data.
+    """
+    runs = [read_run(folder) for folder in folders]
+    for other in runs:
+        check_same_data(run, other)
+    titles = [other.settings.title for other in runs]
+    names = [
+        title if titles.count(title) == 1 else f"{title} [{other.folder.resolve().name}]"
+        for title, other in zip(titles, runs, strict=True)
+    ]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ConfigError(f"--against: {twice[0]} is given twice; give each run once")
+    return dict(zip(names, runs, strict=True))
+
+
+def check_same_data(run: AuditedRun, other: AuditedRun) -> None:
+    """Refuse a run whose clients have other samples; the `ConfigError` names what differs."""
+    mine, theirs = run.settings.flat(), other.settings.flat()
+    differing = [key for key, known in KNOWN.items() if known.about == "data" and mine[key] != theirs[key]]
+    if run.form != other.form:
+        differing.append("the form of the samples or the size of the model")
+    if None not in (run.fingerprint, other.fingerprint) and run.fingerprint != other.fingerprint:
+        differing.append("the data themselves")
+    if differing:
+        raise ConfigError(f"{other.folder}: its clients differ from those of {run.folder}: {', '.join(differing)}")
+
+
+def experiment_of(settings: Settings) -> dict[str, Scalar]:
+    """The settings that decide figures, without those that nobody reads."""
+    flat = settings.flat()
+    unread = set(without_effect(settings, flat))
+    return {key: value for key, value in flat.items() if key not in unread and KNOWN[key].changes == "experiment"}
+
+
+def differences(one: Mapping[str, Scalar], other: Mapping[str, Scalar]) -> dict[str, str]:
+    """Where two experiments differ: by key, `key: one, other`."""
+    keys = sorted(key for key in one.keys() | other.keys() if one.get(key) != other.get(key))
+    return {key: f"{key}: {one.get(key, '-')}, {other.get(key, '-')}" for key in keys}
+
+
+def _bytes(array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> bytes:
+    return np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False).tobytes()

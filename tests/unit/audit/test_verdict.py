@@ -1,0 +1,131 @@
+"""What is said of all clients together, and of those that could not be judged."""
+
+from __future__ import annotations
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dqnfed_flwr.audit.page import html, marks_of, tiles
+from dqnfed_flwr.audit.statistics import holm, mcnemar
+from dqnfed_flwr.audit.tables import MOST_ROWS, left_out, tables
+from dqnfed_flwr.audit.verdict import Audit, Standing, judge
+from tests.helpers.audits import make_audit, make_pair
+
+
+def test_a_harmed_client_is_named_and_corrected_over_both_tests_of_all() -> None:
+    audits = [
+        make_audit(0, start=make_pair(0, 20)),
+        make_audit(1, start=make_pair(20, 0)),
+        make_audit(2, start=make_pair(5, 5)),
+    ]
+    (comparison,) = judge(audits, {})
+    assert [client.standing for client in comparison.clients] == [Standing.WORSE, Standing.BETTER, Standing.OPEN]
+    p = [mcnemar(0, 20).worse, mcnemar(20, 0).worse, mcnemar(5, 5).worse, 1.0, 1.0, 1.0]
+    assert [client.accuracy.worse for client in comparison.clients] == holm_of(p)[:3]
+    assert comparison.summary == (
+        "clients shown to be worse off: 0. 3 of 3 clients could be judged: by their accuracy 3, by their loss 3"
+    )
+    assert Audit("run", [comparison]).worse == {"start": [0]}
+
+
+def holm_of(p: list[float]) -> list[float]:
+    import numpy as np
+
+    found: list[float] = holm(np.array(p)).tolist()
+    return found
+
+
+def test_the_loss_alone_can_show_harm() -> None:
+    audits = [make_audit(k, start=make_pair(1, 1, worse=0.0001 if k == 1 else 0.6)) for k in range(4)]
+    (comparison,) = judge(audits, {})
+    assert [client.audit.partition for client in comparison.those(Standing.WORSE)] == [1]
+    assert not any(client.accuracy.judged for client in comparison.clients)
+
+
+def test_who_could_not_be_judged_is_named_with_the_smallest_p_possible() -> None:
+    audits = [
+        make_audit(0, 3, start=make_pair(0, 2)),
+        make_audit(1, 0, start=make_pair(0, 0)),
+        make_audit(2, start=make_pair(1, 9)),
+    ]
+    (comparison,) = judge(audits, {4: "no line"})
+    assert comparison.unjudged == {
+        0: "with 3 test samples p could not be below 0.25 for accuracy and 0.12 for loss; 0.025 is needed",
+        1: "no test samples",
+        4: "no line",
+    }
+    assert comparison.summary.endswith("1 of 4 clients could be judged: by their accuracy 1, by their loss 1")
+    assert [line.partition(":")[0] for line in left_out(comparison)] == [f"client {k}, not judged" for k in (0, 1, 4)]
+
+
+def test_nobody_judged_is_not_nobody_harmed() -> None:
+    (comparison,) = judge([make_audit(0, 2, start=make_pair(0, 2))], {})
+    assert comparison.summary.startswith("nothing can be said. 0 of 1 clients could be judged")
+    assert Audit("run", [comparison]).worse == {}
+
+
+def test_a_client_that_did_not_compare_with_a_model_is_left_out_of_that_comparison_alone() -> None:
+    audits = [make_audit(0, start=make_pair(0, 9)), make_audit(1, start=make_pair(0, 9), FedAvg=make_pair(1, 1))]
+    start, fedavg = judge(audits, {})
+    assert start.unjudged == {}
+    assert fedavg.unjudged == {0: "it did not compare with this model"}
+
+
+@given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), min_size=1, max_size=12), st.randoms())
+def test_the_order_of_the_clients_makes_no_difference(pairs: list[tuple[int, int]], random: object) -> None:
+    audits = [make_audit(k, start=make_pair(*pair)) for k, pair in enumerate(pairs)]
+    shuffled = list(audits)
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    assert Audit("run", judge(audits, {})).to_json() == Audit("run", judge(shuffled, {})).to_json()
+
+
+@given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), min_size=1, max_size=12))
+def test_swapped_models_swap_worse_and_better(pairs: list[tuple[int, int]]) -> None:
+    (one,) = judge([make_audit(k, start=make_pair(a, b)) for k, (a, b) in enumerate(pairs)], {})
+    (other,) = judge([make_audit(k, start=make_pair(b, a)) for k, (a, b) in enumerate(pairs)], {})
+    for mine, theirs in zip(one.clients, other.clients, strict=True):
+        assert str((mine.accuracy.worse, mine.accuracy.better)) == str((theirs.accuracy.better, theirs.accuracy.worse))
+
+
+def many(count: int) -> Audit:
+    harmed = make_pair(0, 28)
+    audits = [make_audit(k, start=harmed if k == count - 1 else make_pair(6, 6)) for k in range(count)]
+    return Audit("<run>", judge(audits, {count: "no line"}), faults=["x:1: changed"], notes=["a note"])
+
+
+def test_a_long_table_shows_the_harmed_and_says_what_it_does_not_show() -> None:
+    (table,) = tables(many(60))
+    assert len(table.rows) == MOST_ROWS
+    assert table.rows[0][0].text == "59"
+    assert table.rows[0][-1].text == "worse"
+    assert table.notes[0].startswith("35 more clients are in audit.json")
+    assert "59" in table.notes[-1]
+
+
+def test_the_page_holds_every_client_and_escapes_names() -> None:
+    audit = many(60)
+    page = html(audit)
+    assert "<run>" not in page
+    assert "&lt;run&gt;" in page
+    assert page.count('<td class="claim') == 60
+    assert page.count("✗ worse") == 1
+    for text in ("x:1: changed", "a note", "client 60, not judged: no line", "shown to be worse off: 59"):
+        assert text in page
+    assert "http" not in page.replace("http-equiv", "")
+    assert tiles(audit.comparisons[0])[0] == ("1", " of 60 judged", "clients shown to be worse off")
+
+
+def test_an_interval_lies_to_the_right_where_the_federated_model_is_better() -> None:
+    (comparison,) = many(3).comparisons
+    low, middle, high = marks_of(comparison.clients[0], comparison)
+    assert (low, middle, high) == (4.0, 46.0, 88.0)
+
+
+def test_json_has_no_nan() -> None:
+    record = many(3).to_json()
+    assert json.loads(json.dumps(record, allow_nan=False)) == record
+    assert record["worse"] == {"start": [2]}
+    figures = record["comparisons"][0]["clients"][2]
+    assert (figures["only_federated"], figures["only_other"], figures["standing"]) == (0, 28, "worse")
