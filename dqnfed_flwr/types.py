@@ -167,24 +167,27 @@ class Extras:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Training losses of one client along theta^{t-1} - alpha * step, and whether its own test held there.
+    """Training losses of one client along theta^{t-1} - alpha * step, and whether its own tests held there.
 
     Attributes
     ----------
     loss : float
         At the candidate (alpha = the factor sent).
     holds : bool
-        Whether the acceptance test holds there.
+        Whether the client accepts it, by the tests that `step.judge` names.
     grown_holds : bool | None
-        Whether it holds at twice the factor; None when not asked for.
+        Whether it accepts twice the factor; None when not asked for.
     back_factor : float | None
-        When it does not hold at the candidate: the largest halved factor at which it does; None when none was found.
+        When it does not accept the candidate: the largest halved factor that it does; None when none was found.
     back_loss : float | None
         The loss at `back_factor`.
     losses : tuple[float, ...]
         At the rungs asked for, see `ClientTask.rungs`; infinite where the model diverges.
     behind_loss : float | None
         Where no halved factor suits, or only the last one h: the loss at theta^{t-1} + h * step, as far the other way.
+    held_out : bool | None
+        False where the test on held-out samples turned the candidate or a half of it down, True where it turned nothing
+        down, None where there was none.
     """
 
     loss: float
@@ -194,6 +197,7 @@ class Probe:
     back_loss: float | None = None
     losses: tuple[float, ...] = ()
     behind_loss: float | None = None
+    held_out: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

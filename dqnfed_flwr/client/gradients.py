@@ -167,7 +167,7 @@ class LocalLoss:
         with self._forward_only():
             for inputs, labels in self._chunks(*samples):
                 logits = self.model.module(inputs).detach()
-                each = nn.functional.cross_entropy(logits.cpu().double(), labels.cpu(), reduction="none")
+                each = _cross_entropies(logits, labels, "none").cpu()
                 right = np.append(right, (logits.argmax(dim=1) == labels).cpu().numpy())
                 losses = np.append(losses, each.numpy())
         return Scores(right, losses)
@@ -223,11 +223,16 @@ def _differentiate_twice(loss: Tensor, parameters: Sequence[Tensor], directions:
 def cross_entropy(logits: Tensor, labels: Tensor, samples: int) -> Tensor:
     """Share of a chunk in the mean cross-entropy over `samples` samples, a float64 scalar.
 
-    `logits` are [n, classes], `labels` int64 [n]. MPS has no float64: its logits move to the CPU.
+    `logits` are [n, classes], `labels` int64 [n].
     """
+    return _cross_entropies(logits, labels, "sum") / samples
+
+
+def _cross_entropies(logits: Tensor, labels: Tensor, reduction: str) -> Tensor:
+    """In float64; MPS has none: its logits move to the CPU."""
     if logits.device.type == "mps":
         logits, labels = logits.cpu(), labels.cpu()
-    return nn.functional.cross_entropy(logits.double(), labels, reduction="sum") / samples
+    return nn.functional.cross_entropy(logits.double(), labels, reduction=reduction)
 
 
 def choose_chunk(model: FlatModel, inputs: Tensor, labels: Tensor) -> int:

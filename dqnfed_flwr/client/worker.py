@@ -19,6 +19,7 @@ from dqnfed_flwr.client.curvature import Curvature
 from dqnfed_flwr.client.device import DTYPES, choose_device, prepare_torch
 from dqnfed_flwr.client.flat_model import FlatModel
 from dqnfed_flwr.client.gradients import LocalLoss, Scores
+from dqnfed_flwr.client.held_out import HeldOutJudge, HeldOutTest
 from dqnfed_flwr.client.joint_gradients import JointPass, precompute
 from dqnfed_flwr.client.memory import CurvatureState, RoundMemory, StateArrays
 from dqnfed_flwr.client.model_checks import check_tokens
@@ -29,15 +30,17 @@ from dqnfed_flwr.config import Settings
 from dqnfed_flwr.data import ClientData, to_model_input
 from dqnfed_flwr.errors import ShapeError
 from dqnfed_flwr.guarantee.harm import holds
+from dqnfed_flwr.guarantee.held_out import FEWEST
 from dqnfed_flwr.models import build_model
 from dqnfed_flwr.params import Line, ParamSpec
-from dqnfed_flwr.types import ClientReply, ClientTask, Evaluation, FloatArray, Probe
+from dqnfed_flwr.types import ClientReply, ClientTask, Evaluation, FloatArray, Probe, under
 
 if TYPE_CHECKING:
     from dqnfed_flwr.params import Vector
 
 Buffers = Mapping[str, NDArray[Any]]
 _Key = tuple[int, torch.dtype, torch.device]
+_HELD_OUT = "held-out/"
 
 _COPIES: dict[_Key, tuple[weakref.ref[FloatArray], Tensor]] = {}
 _COPYING = threading.Lock()
@@ -72,7 +75,8 @@ class Worker:
         curvature = Curvature(settings.curvature, settings.local.lr, self._loss, curvature_state)
         memory = RoundMemory(self._dtype, self._device)
         self._work = make_work(ClientContext(settings, self._loss, curvature, memory, self._samples.some))
-        self._work.load(state)
+        self._judge = _held_out_judge(settings, len(data.y_validation))
+        self.restore_state(state)
         self._comes_apart = False
 
     @property
@@ -82,11 +86,14 @@ class Worker:
 
     def export_state(self) -> StateArrays:
         """The client's memory as named arrays, its own."""
-        return self._work.export()
+        kept = {} if self._judge is None else self._judge.memory.export()
+        return {**self._work.export(), **{_HELD_OUT + name: values for name, values in kept.items()}}
 
     def restore_state(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Take up what `export_state` gave; an empty mapping is that of a new client."""
-        self._work.load(state)
+        self._work.load({name: values for name, values in state.items() if not name.startswith(_HELD_OUT)})
+        if self._judge is not None:
+            self._judge.memory.load(under(_HELD_OUT, state))
 
     def perform(
         self,
@@ -107,7 +114,8 @@ class Worker:
         sent = {name: copy(vector) for name, vector in (vectors or {}).items()}
         request = LocalRequest(task, RngKey(self._settings.seed, task.round, self._partition), line, sent)
         point = self._work.visit(request) if task.train else None
-        probed = self._probe(task, line, None if point is None else point.loss) if task.probe else None
+        held_out = self._held_out_test(task, line)
+        probed = self._probe(task, line, None if point is None else point.loss, held_out) if task.probe else None
         test, validation = self._evaluations(request) if task.evaluate else (None, None)
         reply = ClientReply(self._loss.num_examples, probe=probed, test=test, validation=validation)
         if point is not None:
@@ -141,11 +149,18 @@ class Worker:
             self._comes_apart = True
         precompute(joint, at, losses)
 
-    def _probe(self, task: ClientTask, line: Line, loss: float | None) -> Probe:
+    def _probe(self, task: ClientTask, line: Line, loss: float | None, held_out: HeldOutTest | None) -> Probe:
         def loss_at(factor: float) -> float:
             return loss if loss is not None and factor == task.factor else self._loss.loss(line.at(factor))
 
-        return probe(loss_at, task, self._settings.step.armijo)
+        return probe(loss_at, task, self._settings.step.armijo, held_out)
+
+    def _held_out_test(self, task: ClientTask, line: Line) -> HeldOutTest | None:
+        """The test on the held-out part, which also notes its losses at the model that the client trains on."""
+        if self._judge is None:
+            return None
+        samples = self._samples.part("validation")
+        return self._judge.visit(task, cache(lambda factor: self._loss.scores(line.at(factor), samples).losses))
 
     def _evaluations(self, request: LocalRequest) -> tuple[Evaluation, Evaluation | None]:
         """Test and, where there is one, validation part at the model that the work reports on."""
@@ -180,31 +195,47 @@ class Worker:
         return {name: value.cpu().numpy() for name, value in self.spec.read_buffers(self._model.module).items()}
 
 
-def probe(loss_at: Callable[[float], float], task: ClientTask, armijo: float) -> Probe:
-    """Test the candidate, then twice its factor if asked to and it holds, or its halves if it does not.
+def probe(
+    loss_at: Callable[[float], float], task: ClientTask, armijo: float, held_out: HeldOutTest | None = None
+) -> Probe:
+    """Test the candidate, then twice its factor if asked to and it suits, or its halves if it does not.
 
-    Where the task asks for the rungs of a ladder, the losses there come along, whatever the test says. A client that no
-    half suits, or only the last, also says what its loss is as far the other way: the loss of one whose gradient is
-    true rises there as well, see `guarantee.claims`.
+    A factor suits where the training loss passes `holds`, with `armijo`, and the `held_out` test passes, or where the
+    latter does alone, if it is to decide alone. Where the task asks for the rungs of a ladder, the losses there come
+    along, whatever the tests say. A client that no half suits, or only the last, also says what its loss is as far the
+    other way: the loss of one whose gradient is true rises there as well, see `guarantee.claims`.
 
-    `loss_at` gives f_k(theta^{t-1} - a * step) for a factor a, and is called once for each rung. `armijo` is as in
-    `holds`. `grown_holds` is None where twice the factor was not tried: not asked for, or the candidate fails already.
+    `loss_at` gives f_k(theta^{t-1} - a * step) for a factor a, and is called once for each rung. `grown_holds` is None
+    where twice the factor was not tried: not asked for, or the candidate fails already.
     """
     known = cache(loss_at)
-    return replace(_test(known, task, armijo), losses=tuple(known(factor) for factor in task.rungs))
+
+    def suits(factor: float) -> bool:
+        if held_out is not None and held_out.alone:
+            return held_out.suits(factor, known(factor))
+        return holds(known(factor), factor, task, armijo) and (held_out is None or held_out.passes(factor))
+
+    found = _test(known, task, suits)
+    passed = None if held_out is None else not held_out.refused
+    return replace(found, losses=tuple(known(factor) for factor in task.rungs), held_out=passed)
 
 
-def _test(loss_at: Callable[[float], float], task: ClientTask, armijo: float) -> Probe:
+def _test(loss_at: Callable[[float], float], task: ClientTask, suits: Callable[[float], bool]) -> Probe:
     loss = loss_at(task.factor)
-    if holds(loss, task.factor, task, armijo):
-        twice = 2 * task.factor
-        return Probe(loss, True, holds(loss_at(twice), twice, task, armijo) if task.grow else None)
+    if suits(task.factor):
+        return Probe(loss, True, suits(2 * task.factor) if task.grow else None)
     for factor in task.halved:
-        back_loss = loss_at(factor)
-        if holds(back_loss, factor, task, armijo):
+        if suits(factor):
             behind = loss_at(-factor) if factor == task.halved[-1] else None
-            return Probe(loss, False, back_factor=factor, back_loss=back_loss, behind_loss=behind)
+            return Probe(loss, False, back_factor=factor, back_loss=loss_at(factor), behind_loss=behind)
     return Probe(loss, False, behind_loss=loss_at(-task.halved[-1]) if task.halved else None)
+
+
+def _held_out_judge(settings: Settings, samples: int) -> HeldOutJudge | None:
+    """What judges steps by so many held-out samples; None where the run does not ask for it, or they are too few."""
+    if not settings.judges_held_out or samples < FEWEST:
+        return None
+    return HeldOutJudge(settings.guarantee.held_out_level, samples, alone=settings.step.judge == "held-out")
 
 
 def _write_buffers(buffers: Buffers, model: FlatModel) -> None:

@@ -62,6 +62,11 @@ def _rule_faults(run: RunSettings) -> Iterator[str]:
             f"local.gradient-batch: found {run.local.gradient_batch}, but {rule} compares the loss on all samples "
             "with its slope; use 0, or step-rule newton, fixed or clipped"
         )
+    if run.judges_held_out and not run.split.validation_fraction:
+        yield (
+            f"step.judge: found {run.step.judge!r}, but no client keeps samples apart to judge by; set "
+            "split.validation-fraction above 0, such as 0.2, or use training"
+        )
 
 
 def _client_faults(run: RunSettings) -> Iterator[str]:

@@ -48,7 +48,7 @@ class RunResult:
     settings : Settings
         Of the run.
     status : str
-        `finished`, `early-stopped`, or one of `strategy.state.ENDED_EARLY`.
+        `finished`, `early-stopped`, `held-out-stationary`, or one of `strategy.state.ENDED_EARLY`.
     theta : FloatArray
         Trainable parameters of the final model [D]; `ParamSpec.unflatten` writes them into a module.
     buffers : Buffers

@@ -39,6 +39,12 @@ def _ruled(rule: str) -> Reads:
 
 
 _probed = partial(_training, read=_ruled("probed"))
+
+
+def _held_out(settings: Any) -> bool:
+    return bool(settings.judges_held_out)
+
+
 _of_sgd = partial(_training, read=_worked(lambda work: work.passes))
 
 
@@ -215,6 +221,10 @@ class StepSettings(Group):
     lr: float = _training(1.0, "eta of the rule fixed", read=_ruled("fixed"), gt=0)
     decay: float = _training(1.0, "eta_t = lr * decay^(t-1) (fixed)", read=_ruled("fixed"), gt=0, le=1)
     radius: float = _training(1.0, "longest step |theta^{t+1} - theta^t| (clipped)", read=_ruled("clipped"), gt=0)
+    judge: Literal["training", "held-out", "both"] = _probed(
+        "training",
+        "losses by which a client judges a step: those it trains on, those of its validation part, or both (probed)",
+    )
     armijo: float = _probed(1e-4, "beta of the acceptance test (probed)", ge=0, lt=1)
     start: float = _probed(1.0, "first factor alpha (probed)", gt=0)
     max_factor: float = _probed(1024.0, "largest factor alpha (probed)", gt=0)
@@ -276,6 +286,13 @@ class GuaranteeSettings(Group):
         "f, clients of those asked in a round that may lie: a number, or below 1 a share of them; so many "
         "can be overruled for a round, and are named",
         ge=0,
+    )
+    held_out_level: float = _training(
+        0.1,
+        "chance that a client whose held-out loss never rises is the cause of a refusal in a run, with step.judge",
+        read=_held_out,
+        gt=0,
+        lt=1,
     )
     voters: float = _training(
         0.5, "share of a round's participants that must judge its step, else it is tried again", gt=0, le=1

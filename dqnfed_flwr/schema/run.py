@@ -250,6 +250,11 @@ class RunSettings(Group):
         return self.stage_settings.profile.rules[0] if self.step_rule == "auto" else self.step_rule
 
     @property
+    def judges_held_out(self) -> bool:
+        """Whether clients judge steps by their held-out parts."""
+        return self.rule == "probed" and self.step.judge != "training"
+
+    @property
     def row_lr(self) -> float:
         """What makes a step of a row: eta for a gradient, 1 for the displacement of local passes."""
         return self.local.lr if self.stage_settings.work.scaled_row else 1.0

@@ -127,6 +127,8 @@ class Checkpointer:
 
 
 _CLIENTS = ("asked", "clients", "heard", "binding", "voteless", "aside", "overruled", "caught", "refused")
+_CLIENTS_SINCE = ("refused_training", "refused_held_out", "unable")
+"""Clients that checkpoints of earlier versions do not name."""
 _BY_CLIENT = ("losses", "slopes", "rates", "shares", "weights")
 _PLAIN = ("round", "entitlement", "pairs_kept", "pairs_rejected", "misses", "relaxed", "first", "unreadable")
 
@@ -183,7 +185,7 @@ def _pack_pending(pending: PendingStep) -> tuple[dict[str, Any], Arrays]:
         **{name: getattr(pending, name) for name in _PLAIN},
         "ladder": asdict(pending.ladder),
         "scale": asdict(pending.scale),
-        **{name: list(getattr(pending, name)) for name in _CLIENTS},
+        **{name: list(getattr(pending, name)) for name in (*_CLIENTS, *_CLIENTS_SINCE)},
         **{name: list(getattr(pending, name).values()) for name in _BY_CLIENT},
         "combination": combination,
         "dropped": [asdict(item) for item in pending.dropped],
@@ -196,6 +198,7 @@ def _pack_pending(pending: PendingStep) -> tuple[dict[str, Any], Arrays]:
 def _unpack_pending(record: dict[str, Any], arrays: Arrays) -> PendingStep:
     _from_older(record, arrays)
     groups: dict[str, Any] = {name: tuple(record.pop(name)) for name in _CLIENTS}
+    groups |= {name: tuple(record.pop(name, ())) for name in _CLIENTS_SINCE}
     combination, scale = record.pop("combination"), record.pop("scale")
     combination["excluded"] = {int(client): reason for client, reason in combination["excluded"].items()}
     combination["hints"] = SearchHints(**combination["hints"])

@@ -20,6 +20,7 @@ from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import WireError
 from dqnfed_flwr.guarantee.claims import two_losses
 from dqnfed_flwr.guarantee.harm import holds
+from dqnfed_flwr.guarantee.held_out import accepts
 from dqnfed_flwr.linalg.gram import Basis
 from dqnfed_flwr.methods._base import Method, RoundRows
 from dqnfed_flwr.strategy.client_registry import ClientRegistry
@@ -165,9 +166,9 @@ class ReplyCollector:
             return f"{reply.num_examples} samples; the node registered {registered}"
         if reply.probe is None or self._settings.rule != "probed":
             return ""
-        loss = reply.probe.loss
-        if reply.probe.holds != holds(loss, task.factor, task, self._settings.step.armijo):
-            said = "holds" if reply.probe.holds else "fails"
+        probe, loss, step = reply.probe, reply.probe.loss, self._settings.step
+        if probe.holds != accepts(step.judge, holds(loss, task.factor, task, step.armijo), probe.held_out):
+            said = "holds" if probe.holds else "fails"
             return f"it says that its test {said} where its loss goes from {task.reference_loss:.6g} to {loss:.6g}"
         return two_losses("its probe has loss", loss, "its gradient's pass", reply.loss) if task.train else ""
 

@@ -176,9 +176,12 @@ def catch_liars(
 
 
 def _refuses_the_ladder(pending: PendingStep, client: int, probe: Probe, *, last_chance: bool) -> bool:
-    """Whether a client refuses all rungs that were asked for, though its own gradient has its loss fall there."""
+    """Whether a client refuses all rungs that were asked for, though its own gradient has its loss fall there.
+
+    What its held-out part refuses, no training loss contradicts.
+    """
     loss, slope = pending.losses[client], pending.slopes[client]
-    if not pending.ladder.halvings or loss <= pending.entitlement:
+    if not pending.ladder.halvings or loss <= pending.entitlement or probe.held_out is False:
         return False
     refuses = refuses_against_its_gradient(probe, loss, slope, pending.ladder.lowest)
     return refuses and (last_chance or falls_behind(probe, loss))
@@ -208,7 +211,7 @@ def overrule_refusals(
     in a round in which a client has a claim. Arguments are those of `catch_liars`.
     """
     refusing = {client: probe for client, probe in votes.items() if not probe.holds}
-    pending.refused = (*pending.refused, *(client for client in refusing if client not in pending.refused))
+    pending.note_refusals(refusing)
     out = {*pending.voteless, *pending.caught, *pending.overruled, *pending.aside, *refusing}
     most = settings.liars(len(pending.asked)) - pending.unreadable
     if pending.scale.contested or not refusing or len(out) > most:
@@ -218,7 +221,9 @@ def overrule_refusals(
     if modest and not last_chance and not pending.misses:
         return False
     for client, probe in refusing.items():
-        detail = f"its loss would go from {pending.losses[client]:.6g} to {probe.loss:.6g}; the others accept the step"
+        rises = "its held-out part refuses, and " if probe.held_out is False else ""
+        to = f"from {pending.losses[client]:.6g} to {probe.loss:.6g}"
+        detail = f"{rises}its loss would go {to}; the others accept the step"
         log(WARNING, "Client %d is overruled in round %d: %s", client, pending.round, detail)
         pending.dropped.append(DroppedClient(client, OVERRULED, detail))
     pending.overruled = (*pending.overruled, *refusing)

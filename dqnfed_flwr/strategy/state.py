@@ -21,7 +21,9 @@ from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
 from dqnfed_flwr.types import ClientReply, Combination, Evaluation, Float64Array, Probe
 from dqnfed_flwr.wire import Buffers, decode_model
 
-RunStatus = Literal["running", "finished", "pareto-stationary", "line-search-failed", "early-stopped"]
+RunStatus = Literal[
+    "running", "finished", "pareto-stationary", "line-search-failed", "early-stopped", "held-out-stationary"
+]
 ENDED_EARLY = ("pareto-stationary", "line-search-failed")
 """Of a run that ended before its rounds were done, and not because it had learnt enough."""
 
@@ -31,8 +33,8 @@ class PendingStep:
     """A step that was solved for and waits for the clients' losses at the candidate.
 
     The participants are the clients that were asked for a row and said what their loss is. Tuples of clients rise, but
-    for `aside`, and for `overruled`, `caught` and `refused`, which grow from candidate to candidate. The dicts are by
-    participant.
+    for `aside`, and for `overruled`, `caught`, `refused` and those like it, which grow from candidate to candidate. The
+    dicts are by participant.
     """
 
     round: int  # t; the step leads from theta^{t-1} to theta^t
@@ -64,6 +66,9 @@ class PendingStep:
     overruled: tuple[int, ...] = ()
     caught: tuple[int, ...] = ()  # contradicted themselves
     refused: tuple[int, ...] = ()  # refused a candidate
+    refused_training: tuple[int, ...] = ()  # by their training losses alone
+    refused_held_out: tuple[int, ...] = ()  # by their held-out parts, here or at a shorter length
+    unable: tuple[int, ...] = ()  # asked to judge by a held-out part, and could not
     first: float = 0.0  # the first factor that was tried
     unreadable: int = 0  # clients that were asked and answered without saying what their loss is
 
@@ -72,10 +77,26 @@ class PendingStep:
         out = {*self.voteless, *self.overruled, *self.caught}
         return {client: probe for client, probe in probes.items() if client not in out} or dict(probes)
 
+    def note_refusals(self, refusing: Mapping[int, Probe]) -> None:
+        """Keep who refused a candidate, and by which test."""
+        by_held_out = [client for client, probe in refusing.items() if probe.held_out is False]
+        by_training = [client for client in refusing if client not in by_held_out]
+        self.refused = _joined(self.refused, refusing)
+        self.refused_training = _joined(self.refused_training, by_training)
+        self.refused_held_out = _joined(self.refused_held_out, by_held_out)
+
+    def note_unable(self, probes: Mapping[int, Probe]) -> None:
+        """Keep who answered without a test on a held-out part, where one was asked for."""
+        self.unable = _joined(self.unable, [client for client, probe in probes.items() if probe.held_out is None])
+
     @property
     def certificate(self) -> Certificate:
         """How near the model is to a Pareto-stationary one, by the gradients that the step was made of."""
         return certificate(self.gram, self.binding)
+
+
+def _joined(clients: tuple[int, ...], more: Iterable[int]) -> tuple[int, ...]:
+    return (*clients, *(client for client in more if client not in clients))
 
 
 @dataclass(slots=True)
@@ -279,6 +300,9 @@ def round_event(
         heard=list(pending.heard),
         overruled=[client for client in pending.overruled if client not in pending.caught],
         refused=list(pending.refused),
+        refused_training=list(pending.refused_training),
+        refused_held_out=list(pending.refused_held_out),
+        unable=list(pending.unable),
         entitlement=pending.entitlement,
         certificate=dict(certificate.weights),
         distance=certificate.distance,

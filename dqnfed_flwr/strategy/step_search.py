@@ -13,6 +13,7 @@ from torch import Tensor
 
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.guarantee.harm import resolution
+from dqnfed_flwr.guarantee.held_out import FEWEST
 from dqnfed_flwr.guarantee.overrule import Certificate
 from dqnfed_flwr.methods._base import Method
 from dqnfed_flwr.params import line_point
@@ -27,7 +28,7 @@ from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
 from dqnfed_flwr.types import ClientReply, Probe, RoundBatch
 
 STATIONARY, UNJUDGED, NO_STEP, LINE_SEARCH_FAILED = "stationary", "unjudged", "no-step", "line-search-failed"
-CONTESTED = "contested"
+CONTESTED, HELD_OUT = "contested", "held-out"
 CONTESTED_TRIES = 2
 """Candidates of a contested round; if a client refuses the last one too, the model stays for this round."""
 UNMOVED_ROUNDS = 6
@@ -53,6 +54,7 @@ class StepSearch:
     ) -> None:
         self._settings, self._state, self._method, self._rule = settings, state, method, rule
         self._registry, self._on_round = registry, on_round
+        self._told_unable: set[int] = set()
 
     def begin(
         self,
@@ -93,6 +95,8 @@ class StepSearch:
         True if the candidate is the model now, so that the rows collected there are of use.
         """
         votes = pending.votes(collected.probes)
+        if self._settings.judges_held_out:
+            self._note_unable(pending, votes)
         if self._withdraw_votes(pending, votes, collected.caught):
             if pending.ladder.factor < pending.first:
                 self._miss(pending, collected)  # those for whom the factor was cut have no vote any more
@@ -111,10 +115,18 @@ class StepSearch:
             self._offer(pending, self._rule.retry(pending.first))
         elif verdict.stationary:
             self._state.reject()
-            self._no_common_step(pending)
+            refusing = [probe for probe in votes.values() if not probe.holds]
+            self._no_common_step(pending, held_out=bool(refusing) and all(p.held_out is False for p in refusing))
         else:
             self._offer(pending, self._rule.retry(verdict.factor))
         return False
+
+    def _note_unable(self, pending: PendingStep, votes: Mapping[int, Probe]) -> None:
+        """Keep, and say once of each client, who cannot judge by a held-out part."""
+        pending.note_unable(votes)
+        if new := sorted(set(pending.unable).difference(self._told_unable)):
+            self._told_unable.update(new)
+            log(WARNING, _why_unable(new))
 
     def _miss(self, pending: PendingStep, collected: Collected) -> None:
         pending.misses += 1
@@ -171,8 +183,11 @@ class StepSearch:
         status = "relaxed" if pending.relaxed else pending.combination.status
         self._finish(pending, factor, losses, status, collected.answered, late)
 
-    def _no_common_step(self, pending: PendingStep) -> None:
-        """No step suits everybody: try the method's others, relax, or leave the model as it is."""
+    def _no_common_step(self, pending: PendingStep, *, held_out: bool = False) -> None:
+        """No step suits everybody: try the method's others, relax, or leave the model as it is.
+
+        `held_out` says that those who refuse do so by their held-out parts.
+        """
         if pending.misses and not pending.relaxed and self._method.fall_back():
             self._state.solve_anew(pending)
             return
@@ -181,10 +196,15 @@ class StepSearch:
             self._relax(pending, pending.mean_row)
             return
         found = pending.certificate
-        self._give_up(pending, STATIONARY if found.stationary else LINE_SEARCH_FAILED)
-        if choice == "stop" and self._all_had_a_say(pending) and self._at_an_end(pending):
-            self._state.status = "pareto-stationary" if found.stationary else "line-search-failed"
-            log(WARNING, _why_no_step(pending, found))
+        self._give_up(pending, HELD_OUT if held_out else STATIONARY if found.stationary else LINE_SEARCH_FAILED)
+        if choice != "stop" or not self._all_had_a_say(pending) or not self._at_an_end(pending):
+            return
+        if held_out:
+            self._state.status = "held-out-stationary"
+            log(INFO, _why_held_out(pending))
+            return
+        self._state.status = "pareto-stationary" if found.stationary else "line-search-failed"
+        log(WARNING, _why_no_step(pending, found))
 
     def _all_had_a_say(self, pending: PendingStep) -> bool:
         """Whether everybody who is there took part, with a row; a few do not end a run."""
@@ -248,6 +268,21 @@ def new_claimants(pending: PendingStep, losses: Mapping[int, float]) -> list[int
     before = pending.losses
     idle = [c for c in pending.aside if not losses.get(c, before[c]) < before[c] - resolution(before[c])]
     return [*pending.overruled, *idle]
+
+
+def _why_unable(clients: Sequence[int]) -> str:
+    return (
+        f"Clients {', '.join(map(str, clients))} cannot judge by a held-out part: they have fewer than {FEWEST} "
+        "samples there, or know of no earlier model. Their training losses judge; a larger split.validation-fraction "
+        "helps"
+    )
+
+
+def _why_held_out(pending: PendingStep) -> str:
+    return (
+        f"Stopped by the clients in round {pending.round}: on the held-out parts of clients "
+        f"{', '.join(map(str, pending.refused_held_out))} the loss rises at every length of the step"
+    )
 
 
 def _why_no_step(pending: PendingStep, found: Certificate) -> str:

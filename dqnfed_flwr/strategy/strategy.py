@@ -232,7 +232,7 @@ class GradientStrategy(Strategy):
 class Outcome:
     """What a run of the strategy leaves behind."""
 
-    status: str  # `finished`, `early-stopped` or one of `state.ENDED_EARLY`
+    status: str  # any of `state.RunStatus` but `running`
     theta: torch.Tensor  # the final model [D]; the one of best validation accuracy after early stopping
     buffers: Buffers  # of that model
     events: list[RoundEvent] = field(default_factory=list)  # one a round, those before a resume included

@@ -58,7 +58,7 @@ class RoundEvent:
         alpha; 0 when the model was left as it was.
     rank, condition, residual, status
         Of the solve, see `dqnfed_flwr.types.Combination`. Where the model stayed the status says why: `stationary`,
-        `line-search-failed`, `contested`, `unjudged`, `not-finite` or `no-step`.
+        `line-search-failed`, `held-out`, `contested`, `unjudged`, `not-finite` or `no-step`.
     misses : int
         Candidates that were not accepted.
     exchanges : int
@@ -89,6 +89,10 @@ class RoundEvent:
         Participants whose vote was set aside for this round, though they said nothing contradictory.
     refused : list[int]
         Participants that turned a candidate down.
+    refused_training, refused_held_out : list[int]
+        Those of them whose training losses alone did so, and whose held-out parts did, here or at a shorter length.
+    unable : list[int]
+        Participants that were to judge by their held-out part and could not; their training losses judged.
     entitlement : float
         e: the loss up to which a participant may rise without harm.
     certificate : dict[int, float]
@@ -127,6 +131,9 @@ class RoundEvent:
     heard: list[int] = field(default_factory=list)
     overruled: list[int] = field(default_factory=list)
     refused: list[int] = field(default_factory=list)
+    refused_training: list[int] = field(default_factory=list)
+    refused_held_out: list[int] = field(default_factory=list)
+    unable: list[int] = field(default_factory=list)
     entitlement: float = 0.0
     certificate: dict[int, float] = field(default_factory=dict)
     distance: float = math.nan

@@ -19,6 +19,7 @@ STATES = (
     "pareto-stationary",
     "line-search-failed",
     "early-stopped",
+    "held-out-stationary",
     "stopped",
     "failed",
 )
@@ -54,6 +55,7 @@ SOLVES = (
     "converged",
     "stationary",
     "line-search-failed",
+    "held-out",
     "contested",
     "bvls",
     "not-converged",
@@ -63,6 +65,8 @@ SOLVES = (
     "no-step",
 )
 """Known ends of a solve."""
+TESTS = ("training", "held-out")
+"""What a client judges a candidate by."""
 PHASES = ("exchange", "solve", "step")
 PERCENTILES = (10, 25, 50, 75, 90)
 SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
@@ -126,6 +130,8 @@ RUN_METRICS = (
     _counter("clients_harmed", "", "Participants that were harmed, over all rounds"),
     _counter("clients_overruled", "", "Participants whose vote was set aside for a round, over all rounds"),
     _counter("clients_refused", "", "Participants that turned a candidate down, over all rounds"),
+    _counter("clients_refused_by_test", "", "The same by the test that did so, see step.judge", "test"),
+    _gauge("unable_clients", "", "Participants of the last round that could not judge by a held-out part"),
     _gauge("train_loss_mean", "", "Mean training loss of the participants before and after the round", "when"),
     _gauge("train_loss_min", "", "Smallest of them", "when"),
     _gauge("train_loss_max", "", "Largest of them", "when"),

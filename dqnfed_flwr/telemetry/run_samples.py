@@ -21,6 +21,7 @@ from dqnfed_flwr.telemetry.metrics import (
     RUN_METRICS,
     SOLVES,
     STATES,
+    TESTS,
     WHEN,
 )
 from dqnfed_flwr.telemetry.samples import Samples
@@ -69,6 +70,7 @@ UNKNOWN_AT_FIRST = (
     "dqnfed_step_norm",
     "dqnfed_participants",
     "dqnfed_heard_clients",
+    "dqnfed_unable_clients",
     "dqnfed_test_loss_mean",
     "dqnfed_validation_accuracy_mean_ratio",
     "dqnfed_last_round_timestamp_seconds",
@@ -120,6 +122,8 @@ class RunSamples(Samples):
             self.add(name, getattr(event, field))
         for name, field in LISTED.items():
             self.add(name, len(getattr(event, field)))
+        for test, clients in zip(TESTS, (event.refused_training, event.refused_held_out), strict=True):
+            self.add("dqnfed_clients_refused_by_test_total", len(clients), test)
         self.add("dqnfed_unmoved_rounds_total", not event.moved)
         self.add("dqnfed_moved_rounds", event.moved)
         if event.moved and event.unharmed_ratio < LOW_RATIO:
@@ -147,6 +151,7 @@ class RunSamples(Samples):
                 self.set(name, getattr(event, field))
             self.set("dqnfed_participants", len(event.participants))
             self.set("dqnfed_heard_clients", len(event.heard))
+            self.set("dqnfed_unable_clients", len(event.unable))
             self.set("dqnfed_step_norm", math.sqrt(max(event.step_norm_squared, 0.0)))
             for when, losses in zip(WHEN, (event.losses_before, event.losses_after), strict=True):
                 values = np.asarray(losses, np.float64)
@@ -186,6 +191,8 @@ def _make_series(samples: Samples) -> None:
         samples.add(name, 0)
     for reason in REASONS:
         samples.add("dqnfed_clients_dropped_total", 0, reason)
+    for test in TESTS:
+        samples.add("dqnfed_clients_refused_by_test_total", 0, test)
     for status in SOLVES:
         samples.add("dqnfed_solves_total", 0, status)
     for when in WHEN:

@@ -260,6 +260,8 @@ def _write_probe(probe: Probe) -> FigureValues:
         figures |= {"probe-back-factor": probe.back_factor, "probe-back-loss": probe.back_loss}
     if probe.behind_loss is not None:
         figures["probe-behind-loss"] = probe.behind_loss
+    if probe.held_out is not None:
+        figures["probe-held-out"] = int(probe.held_out)
     if probe.losses:
         figures["probe-losses"] = list(probe.losses)
     return figures
@@ -267,7 +269,8 @@ def _write_probe(probe: Probe) -> FigureValues:
 
 def _read_probe(figures: _Figures, task: ClientTask) -> Probe:
     """Inverse of `_write_probe`, held against what `task` asked for."""
-    probe = _read_test(figures, task)
+    held_out = figures.flag("probe-held-out") if "probe-held-out" in figures else None
+    probe = replace(_read_test(figures, task), held_out=held_out)
     wanted = len(task.rungs)
     if not wanted:
         return probe

@@ -46,6 +46,14 @@ RUNS: dict[str, dict[str, Any]] = {
         "dqn-fed.anchor": "fedavgm",
         "dqn-fed.anchor-share": 0.5,
     },
+    "held-out parts that refuse": {
+        "rounds": 40,
+        "split.samples": 400,
+        "split.validation-fraction": 0.4,
+        "step.judge": "held-out",
+        "guarantee.held-out-level": 0.9,
+        "step.on-stationary": "stay",
+    },
     "local SGD with buffers and early stopping": {
         "method": "fedavg",
         "model": "tests.helpers.models:norm_mlp",
@@ -58,6 +66,7 @@ RUNS: dict[str, dict[str, Any]] = {
 
 LONGER: dict[str, dict[str, Any]] = {
     "L-BFGS anchor": {"dqn-fed.anchor": "server-lbfgs"},
+    "held-out parts": {"step.judge": "both", "split.validation-fraction": 0.4, "guarantee.held-out-level": 0.9},
     "momentum anchor and samples": {"clients": 6, "participation": 0.5, "dqn-fed.anchor": "momentum"},
     "secant pairs, recomputed": {"curvature.kind": "secant", "curvature.previous": "recomputed"},
     "secant pairs, cached": {"curvature.kind": "secant", "curvature.memory": 2, "step-rule": "clipped"},

@@ -50,12 +50,24 @@ def figures(result: RunResult) -> list[str]:
     return [replace(event, seconds={}).to_json() for event in result.events]
 
 
-def test_flowers_simulation_gives_the_bits_of_the_in_process_engine(tmp_path: Path) -> None:
-    listener = Rounds()
-    straight = run({**SETTINGS, "output": str(tmp_path / "straight")})
-    simulated = run({**SETTINGS, "output": str(tmp_path / "flower")}, engine="flower", listeners=[listener])
+HELD_OUT: dict[str, Any] = {
+    "rounds": 8,
+    "step.judge": "held-out",
+    "split.validation-fraction": 0.4,
+    "guarantee.held-out-level": 0.9,
+    "noise.kind": "pair",
+    "noise.clients": 1.0,
+}
+
+
+@pytest.mark.parametrize("more", [{}, HELD_OUT], ids=["training", "held-out"])
+def test_flowers_simulation_gives_the_bits_of_the_in_process_engine(tmp_path: Path, more: dict[str, Any]) -> None:
+    listener, settings = Rounds(), {**SETTINGS, **more}
+    straight = run({**settings, "output": str(tmp_path / "straight")})
+    simulated = run({**settings, "output": str(tmp_path / "flower")}, engine="flower", listeners=[listener])
     assert np.array_equal(simulated.theta, straight.theta)
     assert figures(simulated) == figures(straight)
     assert simulated.accuracies == straight.accuracies
     assert (tmp_path / "flower" / MODEL).read_bytes() == (tmp_path / "straight" / MODEL).read_bytes()
-    assert listener.heard == ["start 4 0", "round 1", "round 2", "round 3", "round 4", "end"]
+    assert listener.heard == [f"start {settings['rounds']} 0", *(f"round {e.round}" for e in straight.events), "end"]
+    assert any(event.refused_held_out for event in straight.events) == bool(more)

@@ -13,6 +13,7 @@ from tests.helpers.runs import TINY
 
 RUNS: dict[str, dict[str, Any]] = {
     "probed": {"evaluate-every": 1},
+    "held-out": {"step.judge": "both", "split.validation-fraction": 0.4, "guarantee.held-out-level": 0.9},
     "recomputed": {"curvature.kind": "secant", "curvature.previous": "recomputed", "dqn-fed.anchor": "momentum"},
     "cached": {"curvature.kind": "secant", "curvature.memory": 2, "dqn-fed.anchor": "server-lbfgs"},
     "ridge": {"ridge": 0.01, "method": "fedsgd"},

@@ -20,6 +20,7 @@ from benchmarks import (
     convex,
     deployed,
     engine,
+    heldout,
     method_step,
     round_files,
     server_memory,
@@ -32,13 +33,17 @@ from dqnfed_flwr import wire
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.data import load_client
 from dqnfed_flwr.engine.start import initial_model
+from dqnfed_flwr.guarantee.held_out import rises
 from dqnfed_flwr.linalg.gram import Basis
 from dqnfed_flwr.strategy.client_registry import ClientRegistry
 from dqnfed_flwr.strategy.compatibility import Member, common_form
 
 Main = Callable[[Sequence[str]], None]
 
-BENCHMARKS = (server_step, method_step, server_memory, agreement, engine, client_rate, chunks, convex, round_files)
+BENCHMARKS = (
+    *(server_step, method_step, server_memory, agreement, engine, client_rate, chunks, convex, round_files),
+    heldout,
+)
 
 
 def record_of(main: Main, arguments: Sequence[str], tmp_path: Path) -> dict[str, Any]:
@@ -74,6 +79,20 @@ def test_every_benchmark_is_in_the_readme() -> None:
     scripts = {path.name for path in Path(convex.__file__).parent.glob("[!_]*.py")}
     assert scripts >= {f"{module.__name__.rpartition('.')[2]}.py" for module in BENCHMARKS}
     assert all(f"benchmarks/{name}" in readme for name in scripts)
+
+
+def test_the_held_out_benchmark_trains_with_each_judge(tmp_path: Path) -> None:
+    options = ["runs", "--rounds", "3", "--seeds", "1", "--only", "digits, 4 clients, half"]
+    rows = record_of(heldout.main, options, tmp_path)["runs"]
+    assert [row["judge"] for row in rows] == ["training", "both", "held-out"]
+    assert all(row["its best"] <= row["test loss"] <= row["worst client"] for row in rows)
+    assert rows[0]["refused by held-out"] == 0
+
+
+def test_the_rise_that_the_held_out_benchmark_detects_is_refused_half_of_the_time() -> None:
+    rise, rng = heldout.detected(30, 0.01), np.random.default_rng(3)
+    refused = [rises(rise + rng.standard_normal(30), np.zeros(30), 0.01) for _ in range(2000)]
+    assert 0.45 < np.mean(refused) < 0.55
 
 
 @pytest.mark.parametrize("payload", deployed.MODELS)

@@ -23,7 +23,7 @@ def test_all_are_the_registered_ones() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("fedagv", "--methods: found 'fedagv'; allowed: adafed, "),
+        ("fedagv", "--methods: found 'fedagv'; allowed: aaggff, adafed, "),
         ("", "--methods: found ''; allowed"),
         ("torchjd:", "found 'torchjd:'"),
         ("fedavg@", "--methods fedavg@: found ''; give KEY=VALUE behind @"),

@@ -28,7 +28,7 @@ def entry(method: str, searched: tuple[str, ...] = (), **given: Scalar) -> Entry
         ({"method": "ditto", "local.epochs": 2, "local.batch-size": 8}, "2 epochs of SGD in batches of 8"),
         ({"method": "mgda"}, "one gradient of all samples"),
         ({"method": "fedsgd", "local.gradient-batch": 16}, "one gradient of 16 samples"),
-        ({"dqn-fed.reference": "update"}, "one gradient of all samples and 1 epoch of SGD on all samples at once"),
+        ({"dqn-fed.anchor": "fedavg"}, "one gradient of all samples and 1 epoch of SGD on all samples at once"),
         ({"method": "mgda", "local.work": "lbfgs", "local.epochs": 3}, "3 steps of lbfgs"),
         ({"method": "fedcorr", "fedcorr.last": "mgda", "rounds": 100}, "one gradient of all samples"),
     ],

@@ -24,6 +24,7 @@ OTHER: dict[str, Scalar] = {
     "step.lr": 0.03,
     "step.decay": 0.5,
     "step.radius": 1e-3,
+    "step.judge": "held-out",
     "step.armijo": 0.5,
     "step.start": 0.125,
     "step.max-factor": 0.25,
@@ -78,6 +79,7 @@ OTHER: dict[str, Scalar] = {
     "local-newton.matrix": "hessian",
     "guarantee.entitlement": "0",
     "guarantee.tolerate": 1,
+    "guarantee.held-out-level": 0.9,
 }
 GUARANTEE = ("guarantee.entitlement", "guarantee.tolerate", "guarantee.voters")
 
@@ -208,6 +210,11 @@ def test_keys_that_only_count_where_others_ask_for_them(mapping: dict[str, Scala
         ({}, "dqn-fed.scale"),
         ({}, "guarantee.tolerate"),
         ({"rounds": 30}, "guarantee.entitlement"),
+        ({"rounds": 20, "split.validation-fraction": 0.4}, "step.judge"),
+        (
+            {"rounds": 20, "split.validation-fraction": 0.4, "step.judge": "both", "noise.kind": "pair"},
+            "guarantee.held-out-level",
+        ),
         ({"participation": 0.34, "rounds": 12}, "dqn-fed.absent-rounds"),
         ({"method": "fedavg"}, "local.decay"),
         ({"method": "fedavg", "local.epochs": 2}, "local.momentum"),

@@ -142,7 +142,7 @@ def test_one_published_figure_to_the_digit() -> None:
             "method: dqn-fed}\n      - {method: dqn-fed, grid: {local.lr: [1, 2]}",
             "dqn-fed stands twice",
         ),
-        ("source: nobody", "source: nobody\nreference: dqnfed", "reference: found 'dqnfed'; allowed: adafed"),
+        ("source: nobody", "source: nobody\nreference: dqnfed", "reference: found 'dqnfed'; allowed: aaggff"),
         ("  one:", "  ../one:", r"parts\.\.\./one: String should match pattern"),
         (
             "    title: Five",

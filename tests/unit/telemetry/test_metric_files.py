@@ -90,6 +90,8 @@ def test_a_file_says_what_the_round_said(tmp_path: Path) -> None:
         heard=[0, 1, 3],
         overruled=[0, 2],
         refused=[2],
+        refused_held_out=[2],
+        unable=[0, 3],
         entitlement=2.5,
     )
     found = metrics_after(tmp_path, [event, replace(event, round=2)])
@@ -111,6 +113,9 @@ def test_a_file_says_what_the_round_said(tmp_path: Path) -> None:
         ("dqnfed_clients_harmed_total",): 2,
         ("dqnfed_clients_overruled_total",): 4,
         ("dqnfed_clients_refused_total",): 2,
+        ("dqnfed_clients_refused_by_test_total", "training"): 0,
+        ("dqnfed_clients_refused_by_test_total", "held-out"): 2,
+        ("dqnfed_unable_clients",): 2,
         ("dqnfed_unmoved_rounds_total",): 0,
         ("dqnfed_clients_dropped_total", "absent"): 4,
         ("dqnfed_clients_dropped_total", "bad-shape"): 2,

@@ -70,7 +70,7 @@ def same(found: Any, expected: Any) -> bool:
 
 def probe_of(draw: st.DrawFn, task: ClientTask) -> Probe:
     losses = tuple(draw(positive | st.just(math.inf)) for _ in task.rungs)
-    return replace(outcome_of(draw, task), losses=losses)
+    return replace(outcome_of(draw, task), losses=losses, held_out=draw(st.none() | st.booleans()))
 
 
 def outcome_of(draw: st.DrawFn, task: ClientTask) -> Probe:
