@@ -236,7 +236,8 @@ def _titled(plan: Plan) -> tuple[RowSpec, ...]:
     """The rows with their titles: the method, and what is their own, where they have none."""
 
     def title(spec: RowSpec) -> str:
-        method = plan.settings(spec, spec.points[0], plan.grid_seed).title
-        return f"{method} [{spec.summary(spec.own)}]" if spec.own else method
+        settings = plan.settings(spec, spec.points[0], plan.grid_seed)
+        untold = {key: value for key, value in spec.own.items() if key not in settings.profile.told}
+        return f"{settings.title} [{spec.summary(untold)}]" if untold else settings.title
 
     return tuple(replace(spec, title=spec.title or title(spec)) for spec in plan.specs)

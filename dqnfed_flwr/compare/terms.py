@@ -49,7 +49,9 @@ def local_work(settings: Settings) -> str:
     gradient = f"one gradient of {local.gradient_batch or 'all'} samples"
     if (anchor := last.anchor_settings) and last.sends_anchor_row:
         return f"{gradient} and {local_work(anchor)}"
-    return gradient if last.work.gradient_row and not last.work.epochs else f"{local.epochs} steps of {last.work.name}"
+    if last.work.gradient_row and not last.work.epochs:
+        return gradient
+    return f"{local.epochs} step{'s' * (local.epochs > 1)} of {last.work.name}"
 
 
 def _work_notes(entries: Sequence[Entry]) -> list[str]:

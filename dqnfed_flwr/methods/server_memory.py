@@ -1,4 +1,4 @@
-"""Steps of the mean gradient with a memory on the server: heavy-ball momentum, and L-BFGS.
+"""Steps of the mean row with a memory on the server: heavy-ball momentum, and L-BFGS.
 
 They are fast on average and promise nothing to a single client. DQN-Fed takes one of them as its anchor by default, and
 changes it as little as the guarantee demands; by themselves they are what that is compared with. `momentum` is
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from dqnfed_flwr.methods._base import RoundRows, State, VectorMethod
 from dqnfed_flwr.schema.group import Group, own
 from dqnfed_flwr.schema.run import GRADIENTS, Profile, RunSettings
+from dqnfed_flwr.schema.work import SGD
 from dqnfed_flwr.types import RoundBatch
 
 if TYPE_CHECKING:
@@ -69,6 +70,9 @@ class MomentumSettings(Group):
 
 class Momentum(MeanGradientMethod):
     """step = beta * u_{t-1} + eta * mean gradient, where u_{t-1} is the step solved for in the round before.
+
+    With local SGD the mean displacement takes the place of eta times the mean gradient. FedAvgM adds up these means;
+    here the memory is the step that was taken, so as an anchor it goes on from what the guarantee made of it.
 
     The factor alpha is left out of the memory: it is a property of the line search, not of the direction.
     """
@@ -181,7 +185,7 @@ METHODS = (
         title="momentum (no guarantee)",
         settings=MomentumSettings,
         build=Momentum,
-        works=GRADIENTS,
+        works=(*GRADIENTS, SGD),
         one_gradient=MEMORY_ALONE,
     ),
     Profile(

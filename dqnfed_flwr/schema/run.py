@@ -70,6 +70,8 @@ class Profile:
         Empty where they are not.
     variant : Callable[[RunSettings], str] | None
         The title with the form that a run has it in.
+    told : tuple[str, ...]
+        Keys, with their group, whose value that title says.
     faults : Callable[[RunSettings], Iterator[str]]
         What is wrong with the settings of a run for this method, each naming the key, what was found, what to do.
     reads_curvature : Callable[[RunSettings], bool]
@@ -97,6 +99,7 @@ class Profile:
     rules: tuple[Rule, ...] = FREE
     one_gradient: str = ""
     variant: Callable[[RunSettings], str] | None = None
+    told: tuple[str, ...] = ()
     faults: Callable[[RunSettings], Iterator[str]] = lambda run: iter(())
     reads_curvature: Callable[[RunSettings], bool] = lambda run: False
     wants_step: bool = False

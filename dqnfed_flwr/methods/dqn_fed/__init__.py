@@ -58,6 +58,7 @@ METHODS = (
         one_gradient="its guarantee holds along the clients' true gradients at the model that they received",
         rules=("probed", *BLIND),
         variant=_variant,
+        told=(f"{NAME}.anchor",),
         faults=faults,
         reads_curvature=lambda run: True,
         anchor=anchor_run,

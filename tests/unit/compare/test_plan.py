@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dqnfed_flwr.compare.plan import plan_rows
+from dqnfed_flwr.compare.plan import make_plan, plan_rows
 from dqnfed_flwr.compare.row_specs import RowSpec
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import ConfigError
@@ -156,3 +156,9 @@ def test_each_mapping_is_validated_once(tmp_path: Path, monkeypatch: pytest.Monk
     made = plan_in(tmp_path, "fedavg,q-ffl", "0,1", ("q-ffl.q=0.1,1",), rounds=5, grid_rounds=2)
     replace(made, note="more").possible()
     assert len(validated) == len(set(validated)) == 10  # two of them to see that q-FFL reads the key
+
+
+def test_a_title_says_an_anchor_once() -> None:
+    methods = "dqn-fed,dqn-fed@dqn-fed.anchor=krum,dqn-fed@dqn-fed.anchor=krum@krum.keep=2"
+    plan = make_plan({}, methods, "0", Path("nowhere"))
+    assert [spec.title for spec in plan.specs] == ["DQN-Fed", "DQN-Fed over Krum", "DQN-Fed over Krum [krum.keep=2]"]

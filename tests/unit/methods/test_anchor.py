@@ -148,7 +148,7 @@ class TestShare:
         ({"anchor": "dqn-fed"}, r"dqn-fed\.anchor: found 'dqn-fed', which cannot be one: a step of DQN-Fed is changed"),
         ({"anchor": "ditto"}, r"dqn-fed\.anchor: found 'ditto', which cannot be one: its models are"),
         ({"anchor": "fedcorr"}, r"dqn-fed\.anchor: found 'fedcorr', which cannot be one: it is made of stages"),
-        ({"anchor": "momentum", "anchor-work": "sgd"}, r"dqn-fed\.anchor-work: momentum works with gradient or lbfgs"),
+        ({"anchor": "fedsgd", "anchor-work": "sgd"}, r"dqn-fed\.anchor-work: fedsgd works with gradient or lbfgs"),
         ({"anchor": "fednew", "anchor-share": 0.5}, r"dqn-fed\.anchor-share: found 0\.5; fednew needs what all"),
         ({"anchor": "fedavg", "anchor-bits": 3}, r"dqn-fed\.anchor-bits: .*2, 4, 8 or 32"),
     ],

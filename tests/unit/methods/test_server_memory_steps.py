@@ -140,7 +140,14 @@ def test_restored_goes_on_with_the_same_bits(name: str, rounds: int) -> None:
         theta = theta - 0.5 * step.numpy()
 
 
-@BOTH
-def test_displacements_are_refused(name: str) -> None:
+def test_displacements_have_no_curvature_pairs_and_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"local\.work"):
-        Settings.from_mapping({"method": name, "local.work": "sgd"})
+        Settings.from_mapping({"method": "server-lbfgs", "local.work": "sgd"})
+
+
+def test_momentum_of_displacements_adds_them_to_the_step_that_was_taken() -> None:
+    work: dict[str, Any] = {"momentum.beta": 0.5, "local.work": "sgd"}
+    method = make("momentum", **work)
+    np.testing.assert_allclose(decide(method, GRADS).step, [1, 0.5], rtol=1e-12)  # the mean row, eta being 1
+    method.step_taken(torch.tensor([0.5, 0.5], dtype=torch.float64), 0.25)
+    np.testing.assert_allclose(decide(method, GRADS).step, [1.25, 0.75], rtol=1e-12)
