@@ -11,7 +11,7 @@ from dqnfed_flwr.schema.group import Scalar
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """A set of settings with its name in tables; what a user sets himself goes before it."""
+    """A set of settings with its name in tables; it goes before a file, and `--set` goes before it."""
 
     title: str
     settings: Mapping[str, Scalar]

@@ -19,6 +19,7 @@ RENAMED = {
     "dqn-fed.memory": "server-lbfgs.memory",
 }
 """Keys that are read as others."""
+RATE = "dqn-fed.lr"
 ANCHORS = {"gradient": "fedsgd", "lbfgs": "server-lbfgs", "update": "fedavg"}
 """Words of `dqn-fed.reference` for methods of another name."""
 STRICT = ("guarantee.entitlement", "0")
@@ -46,22 +47,27 @@ def said_of(key: str) -> str:
 def without_retired(flat: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a record by dotted keys, under new names, without those that mean nothing any more.
 
-    A record that has some was made when no loss was allowed to rise, which is the entitlement 0.
+    A record that has some was made when no loss was allowed to rise, which is the entitlement 0. It holds all keys:
+    of two rates, that of the anchor is the one that its run depended on.
     """
     kept = {key: value for key, value in flat.items() if not retired_in([key])}
-    return with_new_names(kept if len(kept) == len(flat) else {STRICT[0]: STRICT[1], **kept})
+    if len(kept) < len(flat):
+        kept = {STRICT[0]: STRICT[1], **kept}
+    if RATE in kept and _anchor_reads_rate(kept):
+        kept.pop(RENAMED[RATE], None)
+    return with_new_names(kept)
 
 
 def with_new_names(flat: Mapping[str, Any]) -> dict[str, Any]:
     """Settings by dotted keys with the old names of `RENAMED` as new ones.
 
-    What belonged to an anchor counts only in a run of DQN-Fed with that anchor: a record holds all keys, and those of
-    other methods are not to be changed.
+    What belonged to an anchor counts only in a run that ends with DQN-Fed: a record holds all keys, and those of other
+    methods are not to be changed. FedAvg's row was sent as it is. FedCorr keeps `local.lr` for its first stages.
 
     Raises
     ------
     ConfigError
-        If an anchor is named under both names.
+        If an anchor is named under both names, or a rate with two values.
     """
     old = {key: flat[key] for key in RENAMED if key in flat}
     new = {key: value for key, value in flat.items() if key not in old}
@@ -69,12 +75,23 @@ def with_new_names(flat: Mapping[str, Any]) -> dict[str, Any]:
     if reference == "none":
         new["dqn-fed.form"] = "one-sided" if new.get("dqn-fed.form", "anchored") == "anchored" else new["dqn-fed.form"]
     elif reference != "auto":
+        if reference == "update":
+            new.setdefault("dqn-fed.anchor-bits", 32)
         named = new.setdefault("dqn-fed.anchor", ANCHORS.get(reference, reference))
         if named != ANCHORS.get(reference, reference):
             raise ConfigError(
                 f"dqn-fed.reference: found {reference!r} beside dqn-fed.anchor {named!r}; give the second"
             )
-    if new.get("method", "dqn-fed") == "dqn-fed" and new.get("dqn-fed.form", "anchored") == "anchored":
-        of_anchor = {"dqn-fed.lr": reference != "update", "dqn-fed.beta": True, "dqn-fed.memory": True}
-        new |= {RENAMED[key]: old[key] for key, counts in of_anchor.items() if counts and key in old}
+    if "dqn-fed" in (new.get("method", "dqn-fed"), new.get("fedcorr.last")):
+        new |= {RENAMED[key]: old[key] for key in ("dqn-fed.beta", "dqn-fed.memory") if key in old}
+    if RATE in old and _anchor_reads_rate(flat):
+        rate = new.setdefault(RENAMED[RATE], old[RATE])
+        if rate != old[RATE]:
+            raise ConfigError(f"{RATE}: found {old[RATE]!r} beside {RENAMED[RATE]} {rate!r}; give the second")
     return new
+
+
+def _anchor_reads_rate(flat: Mapping[str, Any]) -> bool:
+    """Whether settings of an earlier version have an anchor of gradients, whose rate was `dqn-fed.lr`."""
+    anchored = flat.get("dqn-fed.form", "anchored") == "anchored" and flat.get("method", "dqn-fed") == "dqn-fed"
+    return anchored and flat.get("dqn-fed.reference", "auto") not in ("update", "none")

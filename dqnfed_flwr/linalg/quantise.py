@@ -28,7 +28,7 @@ def packed_sizes(dim: int, bits: int) -> tuple[int, int]:
 
 
 def pack(vector: FloatArray, bits: int, generator: np.random.Generator) -> Packed:
-    """Round `vector` [D] to `bits`, 2, 4 or 8 a value.
+    """Round `vector` [D], of float32 or float64, to `bits`, 2, 4 or 8 a value.
 
     A block with a value that is not finite gets a scale that is not finite either: `unpack` shows it.
 

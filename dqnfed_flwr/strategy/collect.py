@@ -148,7 +148,7 @@ class ReplyCollector:
                 if (loss := wire.decode_loss(content, task)) is not None:
                     found.losses[client] = loss
                 if probe := wire.decode_probe(content, task):
-                    found.probes[client] = probe
+                    found.probes[client] = self._as_asked(probe)
                 reply = found.answered[client] = self._decode(content, client, schedule)
                 if words := self._contradiction(reply, task, members[client].num_examples):
                     found.caught[client] = words
@@ -159,6 +159,10 @@ class ReplyCollector:
         found.trained = {client: reply for client, reply in found.answered.items() if client in schedule.train}
         found.rows = self._rows(found.trained, schedule)
         return found
+
+    def _as_asked(self, probe: Probe) -> Probe:
+        """A probe without a word on held-out samples that nobody asked for: it would excuse a client."""
+        return probe if self._settings.judges_held_out else replace(probe, held_out=None)
 
     def _contradiction(self, reply: ClientReply, task: ClientTask, registered: int) -> str:
         """What a reply says against itself, or against what its node registered; empty if nothing."""
@@ -175,6 +179,8 @@ class ReplyCollector:
     def _decode(self, content: RecordDict, client: int, schedule: Schedule) -> ClientReply:
         form = ReplyForm(self._dim, self._buffers, self._method.extras_of(schedule.round, client, self._dim))
         reply = wire.decode_reply(content, schedule.tasks[client], form)
+        if reply.probe is not None:
+            reply = replace(reply, probe=self._as_asked(reply.probe))
         if reply.row is None:
             return reply
         slot = schedule.train.index(client)

@@ -16,7 +16,7 @@ from dqnfed_flwr.client.gradients import LocalLoss, cross_entropy
 from dqnfed_flwr.config import LocalSettings
 from dqnfed_flwr.randomness import seeded
 
-_SHUFFLE, _SUBSET, _DROPOUT, ROUNDING = 0, 1, 2, 3  # streams of the seed
+_SHUFFLE, _SUBSET, _DROPOUT, ROUNDING = 0, 1, 2, 4  # streams of the seed; 3 is FedCorr's
 BatchLoss = Callable[[nn.Module, Tensor, Tensor], Tensor]
 """Loss of a mini-batch: module, inputs, labels."""
 

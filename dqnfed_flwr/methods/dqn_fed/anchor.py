@@ -31,7 +31,7 @@ OF_ANCHOR = "anchor."
 """Begins the names of its further arrays, figures and directives."""
 STATE = "anchor/"
 """Begins the names of what it remembers."""
-_CHOICE = 4  # stream of the seed
+_CHOICE = 1_000_004  # stream of the seed, beyond every client's number
 
 
 class Anchor:
@@ -135,7 +135,11 @@ class Anchor:
         return mine, RoundRows(basis, slots, vectors)
 
     def propose(self, batch: RoundBatch, rows: RoundRows) -> tuple[Tensor, Mapping[str, float]]:
-        """Its step [D], from what `observe` gave, and notes for the event log."""
+        """Its step [D], from what `observe` gave, and notes for the event log.
+
+        Products of gradients are as precise as they are by now; those of the anchor's own rows stay as they were.
+        """
+        batch = batch if self._sent else replace(batch, gram=rows.basis.gram(rows.slots))
         step, notes = self.method.propose(batch, rows)
         found = {name if name.startswith(ANCHOR) else f"anchor_{name}": value for name, value in notes.items()}
         return step, {**found, **({"anchor_cut": float(self._cut)} if self._cut else {})}

@@ -137,17 +137,21 @@ class AnchoredMethod(Method):
     ) -> dict[str, float]:
         """Put a step along which the mean loss falls into the slot of the anchor's; notes about it.
 
-        It is the anchor's own, `seen` being the round as the anchor sees it. A second call in the same round does not
-        go back to an anchor that was reset.
+        It is the anchor's own, `seen` being the round as the anchor sees it. Where nobody sent a row for it, the mean
+        gradient takes its place, and its memory stays (note `anchor_missing`). A second call in the same round does
+        not go back to an anchor that was reset.
         """
         notes: dict[str, float] = {"anchor_reset": 0.0}
         if not self._reset and seen[0].clients:
             step, found = self._anchor.propose(*seen)
             notes |= found
             self._reset = not self._put(step, batch, rows)
-        if self._reset or not seen[0].clients:
+        if self._reset:
             self._anchor.forget()
             notes["anchor_reset"] = 1.0
+        elif not seen[0].clients:
+            notes["anchor_missing"] = 1.0
+        if self._reset or not seen[0].clients:
             self._put(self._row_lr * rows.combine(batch.shares), batch, rows)
         return notes
 

@@ -70,12 +70,12 @@ class DqnFedSettings(Group):
     anchor: str = own(
         AUTO,
         "method whose step is changed as little as the rates demand, with its own settings; auto: server-lbfgs with "
-        "full participation, else momentum",
+        "full participation, momentum with sampling or where clients may lie",
         read=anchored,
     )
     anchor_work: LocalWorkName = own(AUTO, "local work of the anchor; auto asks the method", read=anchored)
     anchor_bits: Literal[2, 4, 8, 32] = own(
-        4, "bits a value of the row that clients send for the anchor; 32 for all of them", read=_sends_row
+        4, "bits a value of the row that clients send for the anchor; 32 sends it as it is", read=_sends_row
     )
     anchor_share: float = own(
         1.0, "share of a round's clients that send that row, drawn anew in each round", read=_sends_row, gt=0, le=1

@@ -20,7 +20,7 @@ Deviations from published code: see `client`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -106,6 +106,7 @@ class FedCorr(Method):
         self._estimates = NoiseEstimates(run.clients, run.seed)
         self._round = 0
         self.reference_rows = last.reference_rows
+        self._enter(0)
 
     @property
     def inner(self) -> Method:
@@ -163,7 +164,7 @@ class FedCorr(Method):
 
     def observe(self, batch: RoundBatch, rows: RoundRows) -> None:
         """Take in dimensions; decide at the end of a pass."""
-        self._round = batch.round
+        self._enter(batch.round)
         stage = self._stages.stage(batch.round)
         if stage == 3:
             self._last.observe(batch, rows)
@@ -181,6 +182,15 @@ class FedCorr(Method):
             notes |= self._decided(batch.round)
         return replace(combination, notes=notes)
 
+    def _enter(self, round_number: int) -> None:
+        """Note the last round whose figures are known; stage 3 promises what its method does."""
+        self._round = round_number
+        self.guaranteed = self._last.guaranteed and self._stages.stage(round_number + 1) == 3
+
+    def disown(self, clients: Collection[int]) -> None:
+        """For the method of stage 3."""
+        self._last.disown(clients)
+
     def step_taken(self, step: Tensor, factor: float) -> None:
         """For the method of stage 3, in its rounds."""
         if self._stages.stage(self._round) == 3:
@@ -197,7 +207,7 @@ class FedCorr(Method):
 
     def restore_state(self, state: State) -> None:
         """Take up what `export_state` gave."""
-        self._round = int(state["round"])
+        self._enter(int(state["round"]))
         self._estimates.restore({name: value for name, value in state.items() if not name.startswith(_LAST)})
         self._last.restore_state(under(_LAST, state))
 

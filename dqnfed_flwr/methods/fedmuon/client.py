@@ -22,7 +22,8 @@ BETAS = (0.9, 0.95)
 class FedMuonWork(BlindWork):
     """Row: theta - theta_k of E epochs, with the momentum M_k at their end, from the mean momentum received.
 
-    At each mini-batch, with its gradient g, and u the last step of all, taken over the S mini-batches of the client:
+    At each mini-batch, with its gradient g, and u the last move of the model, factor included, spread over the
+    client's S mini-batches:
 
         M <- beta M + g,    theta <- theta - (1 - alpha) rate orth(M) - alpha decay u / S
 
@@ -37,7 +38,7 @@ class FedMuonWork(BlindWork):
         local, momentum = point.theta.clone(), _received(request, point.theta)
         rate = settings.lr * settings.decay ** (request.key.round - 1) * (1 - own.alignment)
         share = own.alignment * settings.decay / batches_in_passes(self._loss, settings)
-        pull = share * request.line.step if request.line.known and share else None
+        pull = share * request.task.factor * request.line.step if request.line.known and share else None
         views, momenta = model.views(local), model.views(momentum)
         matrices = [at for at, view in enumerate(views) if view.ndim >= 2]
         vectors = [at for at, view in enumerate(views) if view.ndim < 2]

@@ -138,7 +138,8 @@ class TestShare:
         grads, nothing = np.array([[1.0, 0], [1, 0]]), np.empty(0)
         solved = decide(self.make(clients=3), grads, vectors={"anchor": (nothing, nothing)})
         np.testing.assert_allclose(solved.step, [0.1, 0], rtol=1e-12)
-        assert solved.combination.notes["anchor_reset"] == 1
+        notes = solved.combination.notes
+        assert (notes["anchor_reset"], notes["anchor_missing"]) == (0, 1)
 
 
 @pytest.mark.parametrize(
@@ -167,14 +168,21 @@ def test_an_anchor_of_gradients_sends_nothing_more() -> None:
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ({"dqn-fed.reference": "update"}, {"dqn-fed.anchor": "fedavg"}),
+        ({"dqn-fed.reference": "update"}, {"dqn-fed.anchor": "fedavg", "dqn-fed.anchor-bits": 32}),
         (
             {"dqn-fed.reference": "lbfgs", "dqn-fed.memory": 3},
             {"dqn-fed.anchor": "server-lbfgs", "server-lbfgs.memory": 3},
         ),
         ({"dqn-fed.reference": "none"}, {"dqn-fed.form": "one-sided"}),
         ({"dqn-fed.reference": "gradient", "dqn-fed.lr": 0.3}, {"dqn-fed.anchor": "fedsgd", "local.lr": 0.3}),
-        ({"dqn-fed.reference": "update", "dqn-fed.lr": 0.3}, {"dqn-fed.anchor": "fedavg"}),
+        (
+            {"dqn-fed.reference": "update", "dqn-fed.lr": 0.3},
+            {"dqn-fed.anchor": "fedavg", "dqn-fed.anchor-bits": 32},
+        ),
+        (
+            {"method": "fedcorr", "fedcorr.last": "dqn-fed", "rounds": 100, "dqn-fed.lr": 0.3, "dqn-fed.beta": 0.5},
+            {"method": "fedcorr", "fedcorr.last": "dqn-fed", "rounds": 100, "momentum.beta": 0.5},
+        ),
         ({"dqn-fed.beta": 0.5}, {"momentum.beta": 0.5}),
         ({"method": "momentum", "dqn-fed.beta": 0.5}, {"method": "momentum"}),
         ({"dqn-fed.form": "two-sided", "dqn-fed.lr": 0.3}, {"dqn-fed.form": "two-sided"}),
@@ -183,6 +191,14 @@ def test_an_anchor_of_gradients_sends_nothing_more() -> None:
 def test_names_of_earlier_versions_are_read(old: dict[str, Any], new: dict[str, Any]) -> None:
     assert with_new_names(old) == new
     assert Settings.from_mapping(old) == Settings.from_mapping(new) == Settings.from_record(old)
+
+
+def test_two_rates_are_refused_and_that_of_the_anchor_counts_in_a_record() -> None:
+    both = {"local.lr": 0.3, "dqn-fed.lr": 0.05}
+    with pytest.raises(ConfigError, match=r"dqn-fed\.lr: found 0\.05 beside local\.lr 0\.3; give the second"):
+        Settings.from_mapping(both)
+    assert Settings.from_record(both).local.lr == 0.05
+    assert Settings.from_record({"method": "fedavg", **both}).local.lr == 0.3
 
 
 def test_an_anchor_under_two_names_is_refused() -> None:

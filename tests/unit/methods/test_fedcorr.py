@@ -259,3 +259,21 @@ def test_what_cannot_be_run_is_refused_before_the_run(changes: dict[str, Any], t
     with pytest.raises(ConfigError, match=text):
         settings(**changes)
     assert settings(rounds=16).rounds == 16
+
+
+def test_stage_3_promises_what_its_method_does_and_forgets_whom_it_disowns() -> None:
+    method = fedcorr(**{"fedcorr.last": "dqn-fed", "dqn-fed.anchor": "momentum"})
+    preprocess(method)
+    seen = []
+    for number in (13, 14, 15, 16):
+        a_round(method, number, EVERYBODY)
+        seen.append(method.guaranteed)
+    assert seen == [False, False, True, True]
+    restored = fedcorr(**{"fedcorr.last": "dqn-fed", "dqn-fed.anchor": "momentum"})
+    restored.restore_state({name: np.array(value) for name, value in method.export_state().items()})
+    assert restored.guaranteed
+    method.step_taken(torch.ones(9, dtype=torch.float64), 1.0)
+    assert any(name.endswith("anchor/last") for name in method.export_state())
+    method.disown({1})
+    assert not any(name.endswith("anchor/last") for name in method.export_state())
+    assert not fedcorr().guaranteed

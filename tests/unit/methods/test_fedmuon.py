@@ -35,6 +35,7 @@ from tests.helpers.transport import TransportGrid
 
 FEDMUON: dict[str, Any] = {**TINY, "method": "fedmuon", "dtype": "float64", "local.batch-size": 0, "local.lr": 1.0}
 STEP = np.linspace(-1, 1, 650)
+FACTOR = 0.5
 
 
 def fedmuon(**changes: Any) -> Settings:
@@ -53,7 +54,7 @@ def answer(settings: Settings, number: int = 1, momentum: FloatArray | None = No
     """What client 0 makes of the first model; in later rounds the last step was `STEP`."""
     theta = local_loss(settings).model.theta.numpy().copy()
     client = DQNFedClient(settings, 0, load_client(settings, 0))
-    step, sent = (STEP, 1.0) if number > 1 else (None, 0.0)
+    step, sent = (STEP, FACTOR) if number > 1 else (None, 0.0)
     vectors = {} if momentum is None else {"momentum": momentum}
     return client.work(ClientTask(number, number, factor=sent, **task), theta, step, {}, vectors)
 
@@ -95,7 +96,7 @@ def test_of_nothing_comes_nothing() -> None:
 
 
 def test_one_step_by_hand() -> None:
-    """From the mean momentum M, with the last step u: M' = 0.5 M + g, and -step = 0.75 rate orth(M') + 0.25 * 0.5 u."""
+    """From the mean momentum M, with the last move u: M' = 0.5 M + g, and -step = 0.75 rate orth(M') + 0.25 * 0.5 u."""
     settings = fedmuon(
         **{
             **{"fedmuon.momentum": 0.5, "fedmuon.alignment": 0.25, "local.decay": 0.5, "local.lr": 2.0},
@@ -112,7 +113,7 @@ def test_one_step_by_hand() -> None:
     np.testing.assert_allclose(kept, expected, rtol=1e-10, atol=1e-14)
     assert not none.any()
     weight, bias = parts(reply.row)
-    pull, bias_pull = parts(0.25 * 0.5 * STEP)
+    pull, bias_pull = parts(0.25 * 0.5 * FACTOR * STEP)
     moved = 0.75 * 2.0 * 0.5 * 0.1 * orthogonal(torch.from_numpy(expected)).numpy()
     np.testing.assert_allclose(weight, moved + pull, rtol=1e-9, atol=1e-12)
     # Adam's first step is its rate, up or down.
@@ -151,7 +152,7 @@ def test_passes_are_those_of_torch(epochs: int, batch: int, monkeypatch: pytest.
 
 def test_the_pull_of_the_last_step_is_the_same_with_more_mini_batches() -> None:
     settings = fedmuon(**{"local.batch-size": 16, "fedmuon.matrix-rate": 1e-12, "fedmuon.vector-rate": 1e-12})
-    for number, expected in ((1, 0 * STEP), (2, 0.5 * STEP)):
+    for number, expected in ((1, 0 * STEP), (2, 0.5 * FACTOR * STEP)):
         weight, bias = parts(answer(settings, number).row)
         np.testing.assert_allclose(np.append(weight, bias), expected, atol=1e-9)
 

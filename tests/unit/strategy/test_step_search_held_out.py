@@ -209,3 +209,12 @@ def test_without_a_held_out_part_there_is_nothing_to_judge_by(judge: str) -> Non
     with pytest.raises(ConfigError, match=rf"step.judge: found '{judge}', but no client.*validation-fraction above 0"):
         Settings.from_mapping({"step.judge": judge})
     assert not Settings.from_mapping({"step.judge": judge, "step-rule": "newton"}).judges_held_out
+
+
+def test_a_word_on_held_out_samples_excuses_nobody_where_none_was_asked_for() -> None:
+    """A client that refuses every length against its own gradient is caught, whatever it adds."""
+    for judge, contradictions in (("training", True), ("both", False)):
+        outcome = trained({2: refuses}, **{"step.judge": judge, "step.on-stationary": "stay"})
+        reasons = {drop.reason for event in outcome.events for drop in event.dropped if drop.client == 2}
+        assert ("contradiction" in reasons) == contradictions
+        assert any(event.refused_held_out for event in outcome.events) != contradictions
