@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from logging import WARNING
 
@@ -22,17 +22,14 @@ from dqnfed_flwr.errors import RunError, ShapeError, WireError, shortened
 from dqnfed_flwr.guarantee.claims import two_losses
 from dqnfed_flwr.guarantee.harm import holds
 from dqnfed_flwr.guarded.arrays import Arrays, check_alike
-from dqnfed_flwr.guarded.records import has_reply, plain, read_names, reply_part
+from dqnfed_flwr.guarded.records import ARMIJO, has_reply, plain, read_names, reply_part
 from dqnfed_flwr.linalg.gram import Basis
 from dqnfed_flwr.methods._base import RoundRows
-from dqnfed_flwr.strategy.collect import LONGEST_ROW, Collected
+from dqnfed_flwr.strategy.collect import Collected, put_row
 from dqnfed_flwr.strategy.exchange import FIRST_PAUSE, LONGEST_PAUSE, Answer, Withdraws, pull
 from dqnfed_flwr.strategy.state import RoundCost
 from dqnfed_flwr.telemetry.events import DroppedClient
 from dqnfed_flwr.types import ClientReply, ClientTask
-
-ARMIJO = 0.0
-"""As in the mod: a loss need not fall, only not rise above its ceiling."""
 
 
 @dataclass(slots=True)
@@ -40,8 +37,12 @@ class Brought:
     """What an exchange brought."""
 
     collected: Collected  # rows, losses and tests, by node
-    replies: list[Message]  # those to train that count, and errors, for the strategy; in the order of the messages
+    replies: dict[int, Message]  # to train, sound or an error, by node; in the order of the messages
     evaluations: list[Message] = field(default_factory=list)  # those to evaluate, in the order of the messages
+
+    def usable(self, muted: Collection[int]) -> list[Message]:
+        """What the strategy is to make its model of: no reply of those whose word does not count, `muted`."""
+        return [message for node, message in self.replies.items() if node not in muted]
 
 
 def gather(grid: Grid, messages: Sequence[Message], timeout: float) -> list[Answer]:
@@ -79,10 +80,13 @@ class Receiver:
     ----------
     names : tuple[str, ...]
         The arrays that rows are about, as most clients of the first exchange say; empty before it.
+    samples : dict[int, int]
+        How many samples each node has, as it said first.
     """
 
     def __init__(self) -> None:
         self.names: tuple[str, ...] = ()
+        self.samples: dict[int, int] = {}
         self._basis: Basis | None = None
 
     def receive(
@@ -90,12 +94,12 @@ class Receiver:
     ) -> Brought:
         """Check the answers to `tasks`, by node, about `model`; costs are added to `cost`.
 
-        `RunError` if clients answered and none of them runs the mod.
+        `RunError` if clients answered, none of them runs the mod, and none did before.
         """
         self._agree(answers, tasks, model)
         train = sorted(node for node, task in tasks.items() if task.train)
         basis = self._cleared(max(len(train), 1) + 1, model)
-        brought = Brought(Collected({}, {}, RoundRows(basis, ())), [])
+        brought = Brought(Collected({}, {}, RoundRows(basis, ())), {})
         for answer in answers:
             task = tasks[answer.node]
             try:
@@ -110,7 +114,7 @@ class Receiver:
             if task.train and usable and answer.message is not None:
                 if not answer.message.has_error():
                     answer.message.content = plain(answer.message.content)
-                brought.replies.append(answer.message)
+                brought.replies[answer.node] = answer.message
         collected = brought.collected
         collected.sort()
         collected.trained = {node: reply for node, reply in collected.answered.items() if tasks[node].train}
@@ -119,14 +123,14 @@ class Receiver:
 
     def _agree(self, answers: Sequence[Answer], tasks: Mapping[int, ClientTask], model: Arrays) -> None:
         """Fix the form of the rows by what most clients say, the first of the messages where it is a draw."""
+        if self.names:
+            return
         contents = [a.message.content for a in answers if tasks[a.node].train and a.message and a.usable]
         if contents and not any(map(has_reply, contents)):
             raise RunError(
                 f"{len(contents)} clients answered and none sent its gradient; guard their train function: "
                 "@app.train(mods=[guard(local_loss)])"
             )
-        if self.names:
-            return
         said: Counter[tuple[str, ...]] = Counter()
         for content in contents:
             try:
@@ -164,23 +168,22 @@ class Receiver:
         if (loss := wire.decode_loss(part, task)) is not None:
             found.losses[node] = loss
         if tested := wire.decode_probe(part, task):
-            found.probes[node] = tested
+            found.probes[node] = replace(tested, held_out=None)  # the mod judges by training losses alone
         reply = wire.decode_reply(part, task, wire.ReplyForm(found.rows.basis.dim, {}))
-        if words := contradiction(reply, task):
+        if words := contradiction(reply, task, self.samples.setdefault(node, reply.num_examples)):
             found.caught[node] = words
         if slot is not None and reply.row is not None:
             if read_names(content, model) != self.names:
                 raise WireError("extra-key", f"a gradient of other arrays than the others': {len(reply.row)} values")
             check_update(plain(content), model)
-            found.rows.basis.put(slot, reply.row)
-            if not found.rows.basis.squared_norm(slot) <= LONGEST_ROW**2:
-                found.rows.basis.drop(slot)
-                raise WireError("not-finite", f"the gradient holds NaN or Inf, or is longer than {LONGEST_ROW:.2g}")
+            put_row(found.rows.basis, slot, reply.row)
         found.answered[node] = replace(reply, row=None)
 
 
-def contradiction(reply: ClientReply, task: ClientTask) -> str:
-    """What a reply says against itself; empty if nothing."""
+def contradiction(reply: ClientReply, task: ClientTask, samples: int) -> str:
+    """What a reply says against itself, or against the `samples` that its node said first; empty if nothing."""
+    if samples < reply.num_examples:
+        return f"{reply.num_examples} samples; the node said {samples} first"
     if reply.probe is None:
         return ""
     loss = reply.probe.loss

@@ -1,14 +1,16 @@
 """The rounds of a guarded run.
 
-An exchange carries the candidate of the round before. It asks for three things at once: the participants of that round
-test the candidate by their loss, the clients that the strategy samples for the next round train at it, and those that
-it evaluates on evaluate it. Where a test fails, all that the exchange brought is thrown away, and the next one carries
-a shorter step. So T rounds take T + 1 exchanges without a miss, evaluation included.
+An exchange carries the candidate of the round before. It asks for three things: the clients that the strategy
+evaluates on evaluate the candidate, the participants of that round test it by their loss, and the clients that the
+strategy samples for the next round train at it. Where a test fails, all that the exchange brought is thrown away, and
+the next one carries a shorter step. So T rounds take T + 1 exchanges without a miss.
+
+The messages to evaluate are answered before the others are sent, as without the guarantee: a node that does both at
+once, as Flower's simulation may have it, loses what one of them keeps in `context.state`.
 """
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,16 +27,14 @@ from dqnfed_flwr.errors import ConfigError, RunError
 from dqnfed_flwr.guarded.exchange import Brought, Receiver, gather
 from dqnfed_flwr.guarded.offers import Asked, Judgement, Model, Offer, Offers
 from dqnfed_flwr.guarded.records import model_key, with_task
-from dqnfed_flwr.strategy.loop import most_frequent_reason
+from dqnfed_flwr.strategy.loop import UNJUDGED_ATTEMPTS, most_frequent_reason
 from dqnfed_flwr.strategy.schedule import Schedule
 from dqnfed_flwr.strategy.state import RoundCost, round_event
-from dqnfed_flwr.strategy.step_search import new_claimants
-from dqnfed_flwr.telemetry.events import RoundEvent
+from dqnfed_flwr.strategy.step_search import UNJUDGED, new_claimants
+from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
 from dqnfed_flwr.types import ClientTask
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
-UNJUDGED, UNJUDGED_ATTEMPTS = "unjudged", 3
-"""A step that too few of its participants answer for is sent so many times."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class GuardedRounds:
         outgoing = self._messages(candidate)
         brought = self._exchange(outgoing, candidate)
         if offer is not None:
-            if not self._judge(offer, brought):
+            if not self._judge(offer, outgoing.schedule, brought):
                 return model
             model = offer.candidate
             self._result.arrays = model.record
@@ -185,22 +185,23 @@ class GuardedRounds:
             yield Message(with_task(content, tasks[node], asked.key, before), node, asked.message_type)
 
     def _exchange(self, outgoing: Outgoing, candidate: Model) -> Brought:
-        messages = [*outgoing.evaluate, *outgoing.guarded]
+        messages, since = [*outgoing.evaluate, *outgoing.guarded], time.perf_counter()
         self._cost.bytes_down += sum(wire.payload(message.content) for message in messages)
-        since, first = time.perf_counter(), len(outgoing.evaluate)
-        answers = gather(self._given.grid, messages, self._given.timeout)
-        brought = self._receiver.receive(answers[first:], outgoing.schedule.tasks, candidate.arrays, self._cost)
+        evaluated = gather(self._given.grid, outgoing.evaluate, self._given.timeout)
+        answers = gather(self._given.grid, outgoing.guarded, self._given.timeout)
+        brought = self._receiver.receive(answers, outgoing.schedule.tasks, candidate.arrays, self._cost)
+        self._cost.bytes_up += sum(wire.payload(answer.content()) for answer in evaluated if answer.usable)
         self._cost.add_time("exchange", since)
-        brought.evaluations = [answer.message for answer in answers[:first] if answer.message is not None]
+        brought.evaluations = [answer.message for answer in evaluated if answer.message is not None]
         if messages:
             self._exchanges += 1
             self._cost.exchanges += 1
         return brought
 
-    def _judge(self, offer: Offer, brought: Brought) -> bool:
+    def _judge(self, offer: Offer, schedule: Schedule, brought: Brought) -> bool:
         """Whether the candidate is the model now."""
         collected, pending = brought.collected, offer.pending
-        needed = max(math.ceil(self._settings.guarantee.voters * len(pending.clients) - 1e-9), 1)
+        needed = self._settings.guarantee.needed(len(pending.clients))
         if len(collected.probes) < needed:
             self._cost.add_dropped(collected.dropped.values())
             self._unjudged += 1
@@ -219,7 +220,8 @@ class GuardedRounds:
         judgement, why = self._offers.judge(offer, collected)
         if judgement is Judgement.ACCEPTED:
             losses = {node: probe.loss for node, probe in collected.probes.items()}
-            self._settle(offer, pending.ladder.factor, losses, pending.combination.status)
+            late = [drop for node, drop in collected.dropped.items() if node not in schedule.train]
+            self._settle(offer, pending.ladder.factor, losses, pending.combination.status, late)
             return True
         self._cost.add_dropped(collected.dropped.values())
         if judgement is Judgement.GIVEN_UP:
@@ -229,16 +231,19 @@ class GuardedRounds:
     def _give_up(self, offer: Offer, why: str) -> None:
         """The round ends with the model that it began with, whose evaluation is due."""
         log(WARNING, "Round %d leaves the model as it is: %s", offer.pending.round, why)
-        self._settle(offer, 0.0, offer.pending.losses, why)
+        self._settle(offer, 0.0, offer.pending.losses, why, [])
         self._due = self._settled
 
-    def _settle(self, offer: Offer, factor: float, losses: Mapping[int, float], status: str) -> None:
+    def _settle(
+        self, offer: Offer, factor: float, losses: Mapping[int, float], status: str, dropped: list[DroppedClient]
+    ) -> None:
+        """The round is over; `dropped` were left out when its step was accepted."""
         pending, state = offer.pending, self._offers.state
         state.standing.took_part(pending.clients, new_claimants(pending, losses), pending.refused, pending.round)
         if factor:
             state.moves += 1
             state.standing.said |= {node: (state.moves, loss) for node, loss in losses.items()}
-        event = round_event(pending, factor, losses, status, {}, [], self._cost)
+        event = round_event(pending, factor, losses, status, {}, dropped, self._cost)
         self._settled, self._offer, self._unjudged, self._cost = pending.round, None, 0, RoundCost()
         self._on_round(event)
 
@@ -253,17 +258,22 @@ class GuardedRounds:
             self._result.evaluate_metrics_serverapp[number] = own
 
     def _train(self, model: Model, outgoing: Outgoing, brought: Brought) -> None:
-        """Have the strategy aggregate, and offer its step; or end the round where there is none."""
+        """Have the strategy aggregate, and offer its step; or end the round where there is none.
+
+        The updates of those who contradict themselves are kept from it, even where then none is left: nobody is heard
+        in such a round, which leaves the model as it is.
+        """
         number, collected = outgoing.schedule.round, brought.collected
         if number == 1 and outgoing.guarded and not collected.trained:
             raise RunError(f"no client can take part{most_frequent_reason(collected.dropped)}")
-        inner, figures = self._strategy.aggregate_train(number, brought.replies)
+        hearing = self._offers.hear(collected, outgoing.schedule)
+        inner, figures = self._strategy.aggregate_train(number, brought.usable(hearing.muted))
         if figures is not None:
             log(INFO, "\t└──> Aggregated MetricRecord: %s", figures)
             self._result.train_metrics_clientapp[number] = figures
         dropped = [drop for node, drop in collected.dropped.items() if node in outgoing.schedule.train]
         since = time.perf_counter()
-        offer = self._offers.make(model, inner, collected, outgoing.schedule, self._receiver.names, dropped)
+        offer = self._offers.make(model, inner, collected, hearing, outgoing.schedule, self._receiver.names, dropped)
         self._cost.add_time("solve", since)
         if not offer.pending.scale.norm > 0:
             self._give_up(offer, str(offer.pending.combination.status))

@@ -13,11 +13,8 @@ from dqnfed_flwr.client.worker import probe
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.guarded.arrays import between
 from dqnfed_flwr.guarded.local_loss import LocalLoss, LocalTask, frozen, undisturbed
-from dqnfed_flwr.guarded.records import Request, plain, read_request, with_reply
+from dqnfed_flwr.guarded.records import ARMIJO, Request, plain, read_request, with_reply
 from dqnfed_flwr.types import ClientReply
-
-ARMIJO = 0.0
-"""The test of a client asks for no more than that its loss does not rise above its ceiling."""
 
 
 def guard(local_loss: Callable[[Message, Context], LocalTask]) -> Mod:

@@ -19,13 +19,11 @@ from dqnfed_flwr.steps import StepRule, StepScale, make_rule
 from dqnfed_flwr.strategy.collect import Collected
 from dqnfed_flwr.strategy.hearing import Hearing, catch_liars, decide_hearing, overrule_refusals
 from dqnfed_flwr.strategy.schedule import Schedule
-from dqnfed_flwr.strategy.solve import Solved, make_batch, pending_step, solve
+from dqnfed_flwr.strategy.solve import NOT_FINITE, Solved, make_batch, pending_step, solve
 from dqnfed_flwr.strategy.state import PendingStep, RunState
-from dqnfed_flwr.strategy.step_search import CONTESTED, CONTESTED_TRIES
+from dqnfed_flwr.strategy.step_search import CONTESTED, CONTESTED_TRIES, LINE_SEARCH_FAILED, NO_STEP
 from dqnfed_flwr.telemetry.events import DroppedClient
 from dqnfed_flwr.types import Combination, Float64Array, Probe, RoundBatch
-
-NO_STEP, LINE_SEARCH_FAILED = "no-step", "line-search-failed"
 
 
 @dataclass(frozen=True)
@@ -87,7 +85,7 @@ class Offers:
         return self.state.standing
 
     def hear(self, collected: Collected, schedule: Schedule) -> Hearing:
-        """Decide whose rows count, and what the clients are entitled to."""
+        """Decide whose rows and updates count, and what the clients are entitled to; once for each round."""
         return decide_hearing(collected, schedule, self.state, self._settings, guaranteed=True)
 
     def make(
@@ -95,6 +93,7 @@ class Offers:
         start: Model,
         inner: ArrayRecord | None,
         collected: Collected,
+        hearing: Hearing,
         schedule: Schedule,
         names: Sequence[str],
         dropped: list[DroppedClient],
@@ -104,14 +103,13 @@ class Offers:
         `inner` is the model that the strategy would make, None where it makes none. Where no step is to be tried, the
         combination's status says why and the step's norm is 0.
         """
-        hearing = self.hear(collected, schedule)
         target = start if inner is None else Model.of(inner)
         check_alike("the strategy's model", target.arrays, start.arrays)
         basis, place = collected.rows.basis, collected.rows.basis.capacity - 1
         there = flatten(start.arrays, names) if names else np.zeros(basis.dim)
         reference = there - (flatten(target.arrays, names) if names else there)
         basis.put(place, reference)
-        status = NO_STEP if inner is None else "" if np.isfinite(basis.squared_norm(place)) else "not-finite"
+        status = NO_STEP if inner is None else "" if np.isfinite(basis.squared_norm(place)) else NOT_FINITE
         rows = collected.rows_of(hearing.heard, hearing.unheard)
         if hearing.heard and not status:
             self._method.disown(hearing.disowned)

@@ -27,6 +27,8 @@ PREFIX = "dqnfed."
 _TASK, _MODEL, _BEFORE = PREFIX + "task", PREFIX + "model", PREFIX + "before"
 _NAMES = PREFIX + "parameters"
 MOST_NAMES = 100_000
+ARMIJO = 0.0
+"""Of a client's test, on both sides: a loss need not fall, only not rise above its ceiling."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,8 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import ConfigError
-from dqnfed_flwr.guarded.exchange import ARMIJO
 from dqnfed_flwr.guarded.loop import EvaluateFn, Given, GuardedRounds
+from dqnfed_flwr.guarded.records import ARMIJO
 from dqnfed_flwr.run_files import EVENTS, RUN
 from dqnfed_flwr.telemetry.event_log import EventLog
 from dqnfed_flwr.telemetry.events import Listener, RoundEvent

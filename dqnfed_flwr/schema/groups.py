@@ -334,3 +334,7 @@ class GuaranteeSettings(Group):
         """f among so many clients asked, always fewer than half of them."""
         number = int(self.tolerate) if self.tolerate >= 1 else int(self.tolerate * asked + 1e-9)
         return min(number, max((asked - 1) // 2, 0))
+
+    def needed(self, participants: int) -> int:
+        """How many of a round's participants must judge its step, one at least."""
+        return max(math.ceil(self.voters * participants - 1e-9), 1)

@@ -184,10 +184,7 @@ class ReplyCollector:
         if reply.row is None:
             return reply
         slot = schedule.train.index(client)
-        self._basis.put(slot, reply.row)
-        if not self._basis.squared_norm(slot) <= LONGEST_ROW**2:
-            self._basis.drop(slot)
-            raise WireError("not-finite", f"the gradient holds NaN or Inf, or is longer than {LONGEST_ROW:.2g}")
+        put_row(self._basis, slot, reply.row)
         for name, vector in reply.vectors.items():
             if not np.isfinite(vector).all():
                 self._basis.drop(slot)
@@ -200,6 +197,14 @@ class ReplyCollector:
         names = dict.fromkeys(name for reply in replies for name in reply.vectors)
         vectors = {name: tuple(reply.vectors.get(name, NOTHING) for reply in replies) for name in names}
         return RoundRows(self._basis, slots, vectors)
+
+
+def put_row(basis: Basis, slot: int, row: FloatArray) -> None:
+    """Put a client's row [D] into `slot`, which stays empty with a `WireError` where the row is no use as a number."""
+    basis.put(slot, row)
+    if not basis.squared_norm(slot) <= LONGEST_ROW**2:
+        basis.drop(slot)
+        raise WireError("not-finite", f"the gradient holds NaN or Inf, or is longer than {LONGEST_ROW:.2g}")
 
 
 def message_type(task: ClientTask) -> str:

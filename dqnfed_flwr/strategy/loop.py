@@ -17,7 +17,6 @@ round t. One turn of the loop, in order (the first has no step to probe and to j
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -147,7 +146,7 @@ class RoundLoop:
 
     def _judge_pending(self, pending: PendingStep, schedule: Schedule, collected: Collected) -> bool:
         """Have the pending step judged; True if its round ended with it, so that replies go into the next."""
-        needed = max(math.ceil(self._settings.guarantee.voters * len(pending.clients) - 1e-9), 1)
+        needed = self._settings.guarantee.needed(len(pending.clients))
         if len(collected.probes) >= needed:
             return self._step_search.judge(pending, schedule, collected)
         self._state.cost.add_dropped(collected.dropped.values())

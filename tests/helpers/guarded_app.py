@@ -8,7 +8,7 @@ from functools import cache
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Context, Message, MessageType, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable, Mod
 from flwr.serverapp.strategy import Result, Strategy
@@ -120,15 +120,20 @@ def initial(model: Callable[[], nn.Module] = linear, seed: int = 0) -> ArrayReco
 
 
 class CountingGrid(InProcessGrid):
-    """Counts exchanges and messages by type."""
+    """Counts pushes and messages by type."""
 
     def __init__(self, app: ClientApp | ClientAppCallable, clients: int) -> None:
         super().__init__(app, clients, {})  # type: ignore[arg-type]
-        self.exchanges: list[list[str]] = []
+        self.pushes: list[list[str]] = []
+
+    @property
+    def exchanges(self) -> list[list[str]]:
+        """The pushes with messages to train, or to test."""
+        return [types for types in self.pushes if MessageType.TRAIN in types]
 
     def push_messages(self, messages) -> list[str]:  # type: ignore[no-untyped-def]  # noqa: ANN001
         messages = list(messages)
-        self.exchanges.append([message.metadata.message_type for message in messages])
+        self.pushes.append([message.metadata.message_type for message in messages])
         return super().push_messages(messages)
 
 

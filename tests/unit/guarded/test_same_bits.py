@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import (
     Bulyan,
@@ -28,6 +29,7 @@ from torch import nn
 
 from dqnfed_flwr import Guaranteed
 from dqnfed_flwr.guarded.nearest import CHANGED
+from tests.helpers.grids import TogetherGrid
 from tests.helpers.guarded_app import CountingGrid, alike, app_on, bits, linear, trained
 
 CLIENTS, ROUNDS = 7, 4
@@ -110,8 +112,51 @@ def test_a_round_is_one_message_to_train_and_one_to_evaluate_for_each_client() -
     grid = CountingGrid(app_on(alike(3), small, lr=0.1), 3)
     guarded = Guaranteed(FedAvg(fraction_evaluate=1.0))
     trained(guarded, app_on(alike(3), small), 3, 2, model=small, grid=grid)
-    both = [MessageType.EVALUATE] * 3 + [MessageType.TRAIN] * 3
-    assert grid.exchanges == [[MessageType.TRAIN] * 3, both, both]  # the last one trains nobody: it is the test alone
+    train, evaluate = [MessageType.TRAIN] * 3, [MessageType.EVALUATE] * 3
+    assert grid.pushes == [train, evaluate, train, evaluate, train]  # the last one trains nobody: it is the test alone
+
+
+class Remembering(ClientApp):
+    """Counts in `context.state` what it did, by type; notes how often a node had trained before each evaluation."""
+
+    def __init__(self, app: ClientApp) -> None:
+        super().__init__()
+        self._app = app
+        self.trained_before: list[int] = []
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        """Answer, and count."""
+        trains, evaluations, kind = MessageType.TRAIN, MessageType.EVALUATE, message.metadata.message_type
+        counts = context.state.metric_records
+        done = counts["done"] if "done" in counts else MetricRecord({trains: 0, evaluations: 0})
+        before = {trains: int(str(done[trains])), evaluations: int(str(done[evaluations]))}
+        if kind == evaluations:
+            self.trained_before.append(before[trains])
+        context.state["done"] = MetricRecord({**before, kind: before[kind] + 1})
+        return self._app(message, context)
+
+
+def test_no_state_of_a_client_is_lost_where_what_is_sent_together_is_done_at_once() -> None:
+    app = Remembering(app_on(alike(3), small, lr=0.1))
+    grid = TogetherGrid(app, 3, {})
+    guarded = Guaranteed(FedAvg(fraction_evaluate=1.0))
+    trained(guarded, app, 3, 2, model=small, grid=grid)
+    assert [event.misses for event in guarded.events] == [0, 0]
+    done = {MessageType.TRAIN: 2 + 1, MessageType.EVALUATE: 2}  # the last to train is the test alone
+    assert [dict(context.state.metric_records["done"]) for context in grid._contexts.values()] == [done] * 3
+    plain = Remembering(app_on(alike(3), small, lr=0.1, guarded=False))
+    trained(FedAvg(fraction_evaluate=1.0), plain, 3, 2, model=small, grid=TogetherGrid(plain, 3, {}))
+    assert app.trained_before == plain.trained_before == [1, 1, 1, 2, 2, 2]
+
+
+def test_bytes_up_count_the_replies_to_evaluate() -> None:
+    sent = {}
+    for share in (0.0, 1.0):
+        guarded = Guaranteed(FedAvg(fraction_evaluate=share))
+        trained(guarded, app_on(alike(3), small, lr=0.1), 3, 2, model=small)
+        sent[share] = [event.bytes_up for event in guarded.events]
+    figures = 2 * 8
+    assert np.subtract(sent[1.0], sent[0.0]).tolist() == [3 * figures] * 2
 
 
 def test_with_sampling_those_who_took_part_test_the_step_and_train_no_more_than_without() -> None:

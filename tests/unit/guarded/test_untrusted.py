@@ -10,6 +10,7 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 from torch import nn
 
@@ -147,6 +148,108 @@ def test_a_client_that_contradicts_itself_has_no_vote() -> None:
     trained(guarded, meddling(refuse), CLIENTS, 3, model=small)
     assert all(event.factor == 1 for event in guarded.events)
     assert {drop.reason for event in guarded.events for drop in event.dropped} == {"contradiction"}
+
+
+class Turns(FedAvg):
+    """Has one node train in each round, from the last to the first; keeps whose updates it is given."""
+
+    def __init__(self) -> None:
+        super().__init__(fraction_evaluate=0.0)
+        self.given: list[list[int]] = []
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        messages = sorted(super().configure_train(server_round, arrays, config, grid), key=destination)
+        return [messages[-server_round]]
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        replies = list(replies)
+        self.given.append(sorted(reply.metadata.src_node_id for reply in replies))
+        return super().aggregate_train(server_round, replies)
+
+
+class Everybody(Turns):
+    """Has all of them train."""
+
+    configure_train = FedAvg.configure_train
+
+
+def destination(message: Message) -> int:
+    return message.metadata.dst_node_id
+
+
+def test_a_client_without_the_mod_costs_itself_where_it_is_alone_in_a_later_round() -> None:
+    def bare(reply: Message) -> Message:
+        nothing_of_the_guard(reply.content)
+        return reply
+
+    inner = Turns()
+    guarded = Guaranteed(inner)
+    trained(guarded, Meddling(app_on(alike(2), small, lr=0.1), 0, bare), 2, 2, model=small)
+    assert [event.factor for event in guarded.events] == [1.0, 0.0]
+    assert [[(d.client, d.reason) for d in event.dropped] for event in guarded.events] == [
+        [],
+        [(FIRST_NODE, "missing-key")],
+    ]
+    assert inner.given == [[FIRST_NODE + 1], []]
+
+
+def test_updates_of_a_client_that_contradicts_itself_are_kept_from_the_strategy() -> None:
+    inner = Everybody()
+    guarded = Guaranteed(inner)
+    trained(guarded, meddling(figure("num-examples", 31), since=2), CLIENTS, 3, model=small)
+    assert inner.given == [[2, 3, 4, NODE], [2, 3, 4], [2, 3, 4]]
+    assert [[(d.client, d.reason) for d in event.dropped] for event in guarded.events] == [
+        [(NODE, "contradiction")]
+    ] * 3
+    assert "31 samples; the node said 30 first" in guarded.events[1].dropped[0].detail
+
+
+def test_a_client_may_have_fewer_samples_than_at_first() -> None:
+    guarded = guarded_of_three()
+    trained(guarded, meddling(figure("num-examples", 29), since=2), CLIENTS, 2, model=small)
+    assert [event.dropped for event in guarded.events] == [[], []]
+
+
+def test_a_round_in_which_all_contradict_themselves_leaves_the_model_as_it_is() -> None:
+    inner = Everybody()
+    guarded = Guaranteed(inner)
+
+    def more(reply: Message) -> Message:
+        figure("num-examples", 31)(reply.content)
+        return reply
+
+    app: ClientApp = app_on(alike(2), small, lr=0.1)
+    for client in range(2):
+        app = Meddling(app, client, more, since=2)
+    trained(guarded, app, 2, 2, model=small)
+    assert inner.given == [[2, 3], []]
+    assert [(event.factor, str(event.status)) for event in guarded.events] == [(1.0, "converged"), (0.0, "no-step")]
+
+
+def test_who_fails_in_the_last_exchange_is_counted() -> None:
+    def fail(reply: Message) -> Message:
+        raise ValueError("out of order")
+
+    guarded = guarded_of_three()
+    trained(guarded, Meddling(app_on(alike(CLIENTS), small, lr=0.1), BAD, fail, 2), CLIENTS, 1, model=small)
+    assert [(drop.client, drop.reason) for drop in guarded.events[0].dropped] == [(NODE, "client-error")]
+
+
+def test_a_refusal_is_not_believed_for_a_held_out_part_that_nobody_asked_for() -> None:
+    def refuse(content: RecordDict) -> None:
+        refuse_all(content)
+        if "probe-holds" in content.metric_records[FIGURES]:
+            figure("probe-held-out", 0)(content)
+
+    guarded = guarded_of_three()
+    trained(guarded, meddling(refuse), CLIENTS, 2, model=small)
+    first = guarded.events[0]
+    assert (first.factor, first.refused_held_out) == (1.0, [])
+    assert NODE in [drop.client for drop in first.dropped]
 
 
 def refuse_all(content: RecordDict) -> None:

@@ -47,6 +47,13 @@ def test_those_who_may_lie_are_always_fewer_than_half(tolerate: float, asked: in
     assert GuaranteeSettings(tolerate=tolerate).liars(asked) == liars
 
 
+@pytest.mark.parametrize(
+    ("voters", "participants", "needed"), [(0.5, 4, 2), (0.5, 5, 3), (0.1, 30, 3), (1, 7, 7), (0.5, 0, 1)]
+)
+def test_a_share_of_the_participants_must_judge_one_at_least(voters: float, participants: int, needed: int) -> None:
+    assert GuaranteeSettings(voters=voters).needed(participants) == needed
+
+
 @pytest.mark.parametrize("given", [-1, 1.5, -0.1])
 def test_other_numbers_of_liars_are_refused_by_name(given: float) -> None:
     with pytest.raises(ConfigError, match=r"guarantee\.tolerate"):
