@@ -162,7 +162,8 @@ class ReplyCollector:
 
     def _as_asked(self, probe: Probe) -> Probe:
         """A probe without a word on held-out samples that nobody asked for: it would excuse a client."""
-        return probe if self._settings.judges_held_out else replace(probe, held_out=None)
+        asked = probe.held_out is None or self._settings.judges_held_out
+        return probe if asked else replace(probe, held_out=None)
 
     def _contradiction(self, reply: ClientReply, task: ClientTask, registered: int) -> str:
         """What a reply says against itself, or against what its node registered; empty if nothing."""
