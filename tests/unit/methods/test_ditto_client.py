@@ -8,9 +8,6 @@ import torch
 from numpy.typing import NDArray
 
 from client_app.app import app
-from dqnfed_flwr.client.device import DTYPES
-from dqnfed_flwr.client.flat_model import FlatModel
-from dqnfed_flwr.client.gradients import LocalLoss
 from dqnfed_flwr.client.numpy_client import DQNFedClient
 from dqnfed_flwr.client.work.passes import RngKey, sgd
 from dqnfed_flwr.config import LocalSettings, Settings
@@ -18,8 +15,8 @@ from dqnfed_flwr.data import load_client, to_model_input
 from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.engine.server_run import serve
-from dqnfed_flwr.models import build_model
 from dqnfed_flwr.types import ClientTask
+from tests.helpers.clients import local_loss
 from tests.helpers.runs import TINY
 from tests.helpers.transport import TransportGrid
 
@@ -30,14 +27,6 @@ NORM = "tests.helpers.models:norm_mlp"
 
 def ditto(**changes: Any) -> Settings:
     return Settings.from_mapping({**DITTO, **changes})
-
-
-def local_loss(settings: Settings, number: int = 0) -> LocalLoss:
-    data = load_client(settings, number)
-    dtype = DTYPES[settings.dtype]
-    module = build_model(settings.model, data.input_shape, data.num_classes, seed=settings.seed, dtype=dtype)
-    samples = to_model_input(data.x_train, dtype), torch.tensor(data.y_train)
-    return LocalLoss(FlatModel(module, torch.device("cpu")), samples)
 
 
 def client_of(settings: Settings, number: int = 0) -> DQNFedClient:

@@ -11,24 +11,21 @@ from torch import Tensor
 
 from client_app.app import app
 from dqnfed_flwr import wire
-from dqnfed_flwr.client.device import DTYPES
-from dqnfed_flwr.client.flat_model import FlatModel
-from dqnfed_flwr.client.gradients import LocalLoss
 from dqnfed_flwr.client.numpy_client import DQNFedClient
 from dqnfed_flwr.client.work.passes import RngKey
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.data import load_client, to_model_input
+from dqnfed_flwr.data import load_client
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.engine.server_run import serve
 from dqnfed_flwr.errors import ConfigError, ShapeError
 from dqnfed_flwr.methods._base import Method
 from dqnfed_flwr.methods.fedmuon.client import orthogonal
 from dqnfed_flwr.methods.table import make_method
-from dqnfed_flwr.models import build_model
 from dqnfed_flwr.strategy.collect import ReplyCollector
 from dqnfed_flwr.strategy.schedule import Schedule
 from dqnfed_flwr.strategy.state import RunState
 from dqnfed_flwr.types import ClientReply, ClientTask, FloatArray
+from tests.helpers.clients import local_loss
 from tests.helpers.rounds import decide
 from tests.helpers.runs import TINY
 from tests.helpers.transport import TransportGrid
@@ -40,14 +37,6 @@ FACTOR = 0.5
 
 def fedmuon(**changes: Any) -> Settings:
     return Settings.from_mapping({**FEDMUON, **changes})
-
-
-def local_loss(settings: Settings) -> LocalLoss:
-    data = load_client(settings, 0)
-    dtype = DTYPES[settings.dtype]
-    module = build_model(settings.model, data.input_shape, data.num_classes, seed=settings.seed, dtype=dtype)
-    samples = to_model_input(data.x_train, dtype), torch.tensor(data.y_train)
-    return LocalLoss(FlatModel(module, torch.device("cpu")), samples)
 
 
 def answer(settings: Settings, number: int = 1, momentum: FloatArray | None = None, **task: Any) -> ClientReply:

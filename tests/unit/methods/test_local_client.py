@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from client_app.app import app
 from dqnfed_flwr.client.device import DTYPES
-from dqnfed_flwr.client.flat_model import FlatModel
-from dqnfed_flwr.client.gradients import LocalLoss
 from dqnfed_flwr.client.numpy_client import DQNFedClient
 from dqnfed_flwr.client.work.passes import RngKey, sgd
 from dqnfed_flwr.config import Settings
@@ -19,8 +17,8 @@ from dqnfed_flwr.data import load_client, to_model_input
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.engine.server_run import serve
 from dqnfed_flwr.methods.local.client import own_model
-from dqnfed_flwr.models import build_model
 from dqnfed_flwr.types import ClientTask
+from tests.helpers.clients import local_loss
 from tests.helpers.runs import TINY
 from tests.helpers.transport import TransportGrid
 
@@ -33,26 +31,18 @@ def local(**changes: Any) -> Settings:
     return Settings.from_mapping({**LOCAL, **changes})
 
 
-def loss_of(settings: Settings, number: int = 0) -> LocalLoss:
-    data = load_client(settings, number)
-    dtype = DTYPES[settings.dtype]
-    module = build_model(settings.model, data.input_shape, data.num_classes, seed=settings.seed, dtype=dtype)
-    samples = to_model_input(data.x_train, dtype), torch.tensor(data.y_train)
-    return LocalLoss(FlatModel(module, torch.device("cpu")), samples)
-
-
 def client_of(settings: Settings, number: int = 0) -> DQNFedClient:
     return DQNFedClient(settings, number, load_client(settings, number))
 
 
 def start_of(settings: Settings) -> NDArray[Any]:
-    theta: NDArray[Any] = loss_of(settings).model.theta.numpy().copy()
+    theta: NDArray[Any] = local_loss(settings).model.theta.numpy().copy()
     return theta
 
 
 def validation_losses(settings: Settings, rounds: int) -> tuple[list[float], list[NDArray[Any]]]:
     """The models of a client that trains on and on, round by round, and their losses on what it kept apart."""
-    loss, data = loss_of(settings), load_client(settings, 0)
+    loss, data = local_loss(settings), load_client(settings, 0)
     kept_apart = to_model_input(data.x_validation, DTYPES[settings.dtype]), torch.tensor(data.y_validation)
     own, losses, models = torch.tensor(start_of(settings)), [], []
     for number in range(1, rounds + 1):
@@ -64,7 +54,7 @@ def validation_losses(settings: Settings, rounds: int) -> tuple[list[float], lis
 
 def test_it_is_local_sgd_from_the_start_and_sends_nothing() -> None:
     settings = local(dtype="float64")
-    loss, client, start = loss_of(settings), client_of(settings), start_of(local(dtype="float64"))
+    loss, client, start = local_loss(settings), client_of(settings), start_of(local(dtype="float64"))
     alone = torch.tensor(start)
     for number in range(1, 4):
         reply = client.work(ClientTask(number, number), start)
@@ -79,7 +69,7 @@ def test_one_full_batch_step_is_the_gradient_step() -> None:
     settings = local(dtype="float64", **{"local.batch-size": 0, "local.epochs": 1})
     client, start = client_of(settings), start_of(settings)
     client.work(ClientTask(1, 1), start)
-    expected = start - 0.1 * loss_of(settings).loss_and_gradient(torch.tensor(start))[1].numpy()
+    expected = start - 0.1 * local_loss(settings).loss_and_gradient(torch.tensor(start))[1].numpy()
     np.testing.assert_allclose(own_model(client.export_state())["model"], expected, rtol=1e-12, atol=1e-14)
 
 
@@ -138,7 +128,7 @@ def test_the_server_stays_at_the_start_through_all_rounds(model: str) -> None:
     assert result.status == "finished"
     assert len(result.events) == 4
     assert np.array_equal(result.theta, start_of(local(model=model)))
-    fresh = loss_of(local(model=model)).model
+    fresh = local_loss(local(model=model)).model
     for name, value in fresh.spec.read_buffers(fresh.module).items():
         assert np.array_equal(result.buffers[name], value.numpy())
     assert [event.moved for event in result.events] == [False] * 4
