@@ -33,6 +33,11 @@ def _worked(wanted: Callable[[WorkProfile], bool]) -> Reads:
     return lambda settings: any(wanted(work) for work in settings.works)
 
 
+def _passing(wanted: Callable[[WorkProfile], bool]) -> Reads:
+    """The same, or where the passes decide what the work is."""
+    return lambda settings: settings.follows_passes or any(wanted(work) for work in settings.works)
+
+
 def _ruled(rule: str) -> Reads:
     """With this step rule."""
     return lambda settings: settings.rule == rule
@@ -166,8 +171,10 @@ class LocalSettings(Group):
     """Work of a client in one round."""
 
     work: LocalWorkName = _training("auto", "gradient, epochs of SGD, or L-BFGS passes; auto asks the method")
-    epochs: int = _training(1, "local passes E", read=_worked(lambda work: work.passes or work.epochs), ge=1)
-    batch_size: int = _of_sgd(0, "mini-batch of local SGD, 0 for the full batch", ge=0)
+    epochs: int = _training(1, "local passes E", read=_passing(lambda work: work.passes or work.epochs), ge=1)
+    batch_size: int = _training(
+        0, "mini-batch of local SGD, 0 for the full batch", read=_passing(lambda work: work.passes), ge=0
+    )
     gradient_batch: int = _training(
         0,
         "samples drawn for a gradient (work gradient and lbfgs), 0 for all; probed needs all",

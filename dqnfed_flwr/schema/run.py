@@ -80,6 +80,8 @@ class Profile:
         Whether clients that train need the step before, u_{t-1}.
     anchor : Callable[[RunSettings], RunSettings | None]
         The settings under which the method runs whose step it changes; None where it changes no other's.
+    follows_passes : Callable[[RunSettings], bool]
+        Whether the local passes that the settings ask for decide what its clients do, though its own work has none.
     no_anchor : str
         Why no other method may change its step; empty where one may.
     last : str
@@ -104,6 +106,7 @@ class Profile:
     reads_curvature: Callable[[RunSettings], bool] = lambda run: False
     wants_step: bool = False
     anchor: Callable[[RunSettings], Any] = lambda run: None
+    follows_passes: Callable[[RunSettings], bool] = lambda run: False
     no_anchor: str = ""
     last: str = ""
     rounds_before_last: Callable[[RunSettings], int] = lambda run: 0
@@ -228,6 +231,12 @@ class RunSettings(Group):
         """Whether clients send a row for the anchor next to their gradient; an anchor of gradients needs none."""
         anchor = self.anchor_settings
         return anchor is not None and anchor.work is not GRADIENT
+
+    @property
+    def follows_passes(self) -> bool:
+        """Whether `local.epochs` and `local.batch-size` decide what clients do, though no work may have passes yet."""
+        last = self.stage_settings
+        return last.profile.follows_passes(last)
 
     @property
     def parts(self: R) -> tuple[R, ...]:

@@ -24,7 +24,14 @@ from collections.abc import Callable
 from dqnfed_flwr.methods._base import Method
 from dqnfed_flwr.methods.dqn_fed.anchored import AnchoredMethod
 from dqnfed_flwr.methods.dqn_fed.forms import OneSided, TwoSided
-from dqnfed_flwr.methods.dqn_fed.settings import NAME, DqnFedSettings, anchor_of, anchor_run, faults
+from dqnfed_flwr.methods.dqn_fed.settings import (
+    NAME,
+    DqnFedSettings,
+    anchor_of,
+    anchor_run,
+    faults,
+    left_to_passes,
+)
 from dqnfed_flwr.schema.run import BLIND, GRADIENTS, Profile, RunSettings
 
 _FORMS: dict[str, Callable[[RunSettings], Method]] = {
@@ -62,6 +69,7 @@ METHODS = (
         faults=faults,
         reads_curvature=lambda run: True,
         anchor=anchor_run,
+        follows_passes=left_to_passes,
         no_anchor="a step of DQN-Fed is changed already",
     ),
 )

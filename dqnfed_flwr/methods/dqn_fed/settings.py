@@ -11,7 +11,7 @@ from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.schema.group import Group, own
 from dqnfed_flwr.schema.groups import LocalWorkName
 from dqnfed_flwr.schema.run import GRADIENTS, RunSettings
-from dqnfed_flwr.schema.work import GENERAL, GRADIENT, LBFGS
+from dqnfed_flwr.schema.work import GENERAL, GRADIENT, LBFGS, SGD
 
 AUTO = "auto"
 WHOLE = 32
@@ -27,24 +27,48 @@ def anchored(run: RunSettings) -> bool:
 def anchor_of(run: RunSettings) -> str:
     """The method that is the anchor, with `auto` resolved.
 
-    With sampling, a history of mean gradients would mix different clients. Where clients may lie, it would mix what
-    was set aside with what was not.
+    It is momentum of the clients' local passes, where there are such. From gradients alone it is L-BFGS on the server;
+    with sampling, its history of mean gradients would mix different clients, and where clients may lie, it would mix
+    what was set aside with what was not, so momentum takes its place.
     """
     named = run.group_of(DqnFedSettings).anchor
     if named != AUTO:
         return named
-    doubted = run.guarantee.tolerate and run.rule == "probed"
-    return "server-lbfgs" if run.sampled >= run.clients and not doubted else "momentum"
+    gradients_alone = run.sampled >= run.clients and not _doubted(run) and not _follows_passes(run)
+    return "server-lbfgs" if gradients_alone else "momentum"
+
+
+def _doubted(run: RunSettings) -> bool:
+    """Whether clients may lie."""
+    return bool(run.guarantee.tolerate) and run.rule == "probed"
+
+
+def left_to_passes(run: RunSettings) -> bool:
+    """Whether it is left to the clients' local passes what the anchor is."""
+    own = run.group_of(DqnFedSettings)
+    return anchored(run) and own.anchor == own.anchor_work == AUTO and not _doubted(run)
+
+
+def _follows_passes(run: RunSettings) -> bool:
+    """Whether the anchor that `auto` stands for goes by the clients' local passes.
+
+    A pass that is one step on all samples says no more than the gradient does, which is sent anyway.
+    """
+    own, local = run.group_of(DqnFedSettings), run.local
+    if left_to_passes(run):
+        return local.epochs > 1 or local.batch_size > 0
+    return own.anchor == AUTO and own.anchor_work == SGD.name
 
 
 def anchor_run(run: RunSettings) -> RunSettings | None:
     """What the anchor runs with; None for the other forms.
 
-    Its local work is its own default, unless `anchor-work` names another.
+    Its local work is its own default, unless `anchor-work` names another, or `auto` goes by the clients' passes.
     """
     if not anchored(run):
         return None
-    local = run.local.model_copy(update={"work": run.group_of(DqnFedSettings).anchor_work})
+    work = SGD.name if _follows_passes(run) else run.group_of(DqnFedSettings).anchor_work
+    local = run.local.model_copy(update={"work": work})
     return run.model_copy(update={"method": anchor_of(run), "local": local, "step_rule": AUTO})
 
 
@@ -69,11 +93,15 @@ class DqnFedSettings(Group):
     form: Literal["two-sided", "one-sided", "anchored"] = own("anchored", "grads @ step = or >= rates")
     anchor: str = own(
         AUTO,
-        "method whose step is changed as little as the rates demand, with its own settings; auto: server-lbfgs with "
-        "full participation, momentum with sampling or where clients may lie",
+        "method whose step is changed as little as the rates demand, with its own settings; auto: momentum of the "
+        "clients' local passes, or of gradients alone server-lbfgs, with sampling or liars momentum",
         read=anchored,
     )
-    anchor_work: LocalWorkName = own(AUTO, "local work of the anchor; auto asks the method", read=anchored)
+    anchor_work: LocalWorkName = own(
+        AUTO,
+        "local work of the anchor; auto asks the method; gradient with anchor auto is the cheap form: no second row",
+        read=anchored,
+    )
     anchor_bits: Literal[2, 4, 8, 32] = own(
         4, "bits a value of the row that clients send for the anchor; 32 sends it as it is", read=_sends_row
     )

@@ -22,8 +22,8 @@ def test_settings_without_effect_are_named(fake: FakeRun, tmp_path: Path) -> Non
     assert result.stderr == "dqnfed: no effect with dqn-fed: q-ffl.q, step.radius\n"
     assert call("run", "digits", "--set", "rounds=3").stderr == ""  # its batch-size is not the user's
     file = tmp_path / "mine.yaml"
-    file.write_text("local: {batch-size: 16}\n")
-    assert call("run", str(file), "--quiet").stderr == "dqnfed: no effect with dqn-fed: local.batch-size\n"
+    file.write_text("local: {momentum: 0.5}\n")
+    assert call("run", str(file), "--quiet").stderr == "dqnfed: no effect with dqn-fed: local.momentum\n"
     assert call("run", str(file), "--set", "method=fedavg").stderr == ""
     assert len(fake.settings) == 4
 

@@ -85,5 +85,5 @@ def test_the_notes_stand_below_the_table() -> None:
         for row in made.rows
     ]
     (note,) = footnotes(replace(made, rows=rows))
-    assert note.startswith("DQN-Fed: one gradient of all samples a round")
+    assert note.startswith("DQN-Fed: one gradient of all samples and 1 epoch of SGD in batches of 32 a round")
     assert note in tables(replace(made, rows=rows))[0].notes

@@ -93,7 +93,11 @@ def test_every_key_that_is_not_always_read_is_tried_here() -> None:
 @pytest.mark.parametrize(
     ("mapping", "unused"),
     [
-        ({}, ["local.batch-size", "local.epochs", "step.lr", "step.radius", "q-ffl.q"]),
+        ({}, ["step.lr", "step.radius", "q-ffl.q"]),
+        (
+            {"dqn-fed.anchor-work": "gradient"},
+            ["local.batch-size", "local.epochs", "step.lr", "step.radius", "q-ffl.q"],
+        ),
         ({"dqn-fed.anchor": "fedavg"}, ["step.lr", "step.radius", "q-ffl.q"]),
         ({"method": "fedavg"}, ["step.lr", "step.radius", "step.armijo", "q-ffl.q"]),
         ({"method": "q-ffl", "step-rule": "fixed"}, ["step.radius", "step.armijo"]),

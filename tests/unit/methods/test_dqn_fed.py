@@ -11,13 +11,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config import Scalar, Settings
 from dqnfed_flwr.guarantee.overrule import certificate
 from dqnfed_flwr.linalg.gram import Basis
 from dqnfed_flwr.linalg.gram_schmidt import newton_rate_step
 from dqnfed_flwr.methods._base import Method, RoundRows
 from dqnfed_flwr.methods.dqn_fed.forms import MAX_INVERSE_CURVATURE
-from dqnfed_flwr.methods.dqn_fed.settings import anchor_of
+from dqnfed_flwr.methods.dqn_fed.settings import anchor_of, anchor_run
 from dqnfed_flwr.methods.table import make_method
 from dqnfed_flwr.types import Float64Array, RoundBatch
 from tests.helpers.gradient_sets import conflicting_set, random_set
@@ -372,6 +372,24 @@ def test_a_retreat_forgets_the_anchors_memory() -> None:
     assert "anchor/last" not in method.export_state()
 
 
-def test_where_clients_may_lie_the_anchor_is_the_momentum() -> None:
-    assert anchor_of(Settings()) == "server-lbfgs"
-    assert anchor_of(Settings.from_mapping({"guarantee.tolerate": 1})) == "momentum"
+@pytest.mark.parametrize(
+    ("own", "anchor", "work"),
+    [
+        ({}, "server-lbfgs", "gradient"),
+        ({"participation": 0.5}, "momentum", "gradient"),
+        ({"local.batch-size": 8}, "momentum", "sgd"),
+        ({"local.epochs": 2, "participation": 0.5}, "momentum", "sgd"),
+        ({"local.batch-size": 8, "guarantee.tolerate": 1}, "momentum", "gradient"),
+        ({"local.batch-size": 8, "dqn-fed.anchor-work": "gradient"}, "server-lbfgs", "gradient"),
+        ({"dqn-fed.anchor-work": "sgd"}, "momentum", "sgd"),
+        ({"local.batch-size": 8, "dqn-fed.anchor": "fedsgd"}, "fedsgd", "gradient"),
+    ],
+)
+def test_the_anchor_goes_by_the_local_passes_unless_clients_may_lie(
+    own: dict[str, Scalar], anchor: str, work: str
+) -> None:
+    settings = Settings.from_mapping(own)
+    found = anchor_run(settings)
+    assert found is not None
+    assert (anchor_of(settings), found.work.name) == (anchor, work)
+    assert settings.sends_anchor_row is (work == "sgd")
