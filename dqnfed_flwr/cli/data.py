@@ -95,6 +95,8 @@ def describe(
     title = f"{settings.data}, {dealt}, seed {settings.seed}: training samples by client and class"
     console = Console()
     class_table.print_classes(console, clients, title)
+    if clients[0].class_names:
+        console.print(class_table.names_table(clients))
     for note in class_table.notes(clients, dealt):
         console.print(note, markup=False, highlight=False, soft_wrap=not console.is_terminal)
     if output is not None:

@@ -61,7 +61,9 @@ def find_part(settings: Settings, partition: int, data_path: str | None = None) 
         if not is_function(source):
             _refuse_choice(settings)
             _refuse_numbering(source)
-        data = as_data_set(_own_arrays(settings, source, partition), source, settings.num_classes)
+        arrays = _own_arrays(settings, source, partition)
+        _refuse_numbered(source, arrays)
+        data = as_data_set(arrays, source, settings.num_classes)
         test = None if data.y_test is None else np.arange(len(data.y_test))
         return _split(settings, partition, data, np.arange(len(data.y_train)), test)
     if partition >= settings.clients:
@@ -91,6 +93,16 @@ def _refuse_numbering(source: str) -> None:
         raise DataError(
             f"partition: file: {name} numbers the classes that a file holds, so that they could differ from device to "
             "device; store each device's samples as .npz, with the same numbers everywhere"
+        )
+
+
+def _refuse_numbered(source: str, arrays: Mapping[str, Array]) -> None:
+    """Nor may the texts of its table have numbered classes or features."""
+    if (columns := arrays.get("numbered")) is not None:
+        raise DataError(
+            f"partition: file: {source} numbers the values of the columns {', '.join(map(str, columns))} as it finds "
+            "them, so that they could differ from device to device; give the order of labels, classes=no+yes, and "
+            "store other texts as numbers"
         )
 
 

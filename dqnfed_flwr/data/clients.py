@@ -10,6 +10,7 @@ import numpy as np
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.data.client_part import ClientPart, find_part
 from dqnfed_flwr.data.dataset import Array, IntArray, sample_kind, sample_shape
+from dqnfed_flwr.data.scaling import check_scale, standardised
 from dqnfed_flwr.data.sets import is_function
 from dqnfed_flwr.errors import DataError
 
@@ -70,14 +71,14 @@ def load_client(settings: Settings, partition: int, data_path: str | None = None
     on its own groups); where it has none, `split.test-fraction` of its samples are split off, stratified. Then
     `split.validation-fraction` of its training samples are kept apart, and labels of the rest are replaced as
     `noise.*` asks. With `split.samples`, that many training samples are drawn from the whole set before anything is
-    dealt out.
+    dealt out. With `data-scale`, features are standardised last, see `scaling`.
 
     Parameters
     ----------
     settings : Settings
-        Of the run; `data`, `partition`, `clients`, `num-classes`, `seed`, `split.*` and `noise.*` count here. `data`
-        may be `module:function`: it is called as function(settings.flat(), partition, clients) and returns a mapping
-        of this client's own arrays, named as in `dqnfed_flwr.data.sets.read_arrays`.
+        Of the run; `data`, `partition`, `clients`, `num-classes`, `seed`, `split.*`, `noise.*` and `data-scale` count
+        here. `data` may be `module:function`: it is called as function(settings.flat(), partition, clients) and returns
+        a mapping of this client's own arrays, named as in `dqnfed_flwr.data.sets.read_arrays`.
     partition : int
         Number of the client, from 0.
     data_path : str | None
@@ -90,13 +91,16 @@ def load_client(settings: Settings, partition: int, data_path: str | None = None
     """
     part = find_part(settings, partition, data_path)
     data = part.data
-    x_train = _take(data.x_train, part.train, data.name)
+    check_scale(settings, data.x_train)
+    taken = ((data.x_train, part.train), (data.x_train, part.validation), (part.x_test, part.test))
+    xs = [_take(x, samples, data.name) for x, samples in taken]
+    x_train, x_validation, x_test = standardised(*xs) if settings.data_scale == "standardise" else xs
     return ClientData(
         x_train=x_train,
         y_train=part.given,
-        x_validation=_take(data.x_train, part.validation, data.name),
+        x_validation=x_validation,
         y_validation=data.y_train[part.validation],
-        x_test=_take(part.x_test, part.test, data.name),
+        x_test=x_test,
         y_test=part.y_test[part.test],
         num_classes=data.num_classes,
     )
@@ -128,6 +132,8 @@ class ClientSummary:
         Training labels that differ from the right ones.
     groups : tuple[str, ...]
         Natural groups it holds, by name where the set has names.
+    class_names : tuple[str, ...]
+        Of the set; empty where it has none.
     """
 
     train: IntArray
@@ -135,6 +141,7 @@ class ClientSummary:
     validation: int
     wrong: int
     groups: tuple[str, ...]
+    class_names: tuple[str, ...]
 
     @property
     def samples(self) -> int:
@@ -163,6 +170,7 @@ def summarise(settings: Settings) -> list[ClientSummary]:
     parts = [find_part(settings, partition) for partition in range(settings.clients)]
     for part in parts:
         x = part.data.x_train
+        check_scale(settings, x)
         for values, samples in ((x, part.train), (x, part.validation), (part.x_test, part.test)):
             if np.issubdtype(values.dtype, np.floating):
                 _take(values, samples, part.data.name)
@@ -173,10 +181,12 @@ def summarise(settings: Settings) -> list[ClientSummary]:
 def _summary(part: ClientPart, classes: int) -> ClientSummary:
     groups, names = part.data.groups_train, part.data.group_names
     held = () if groups is None else np.unique(groups[part.train])
+    classes_named = () if part.data.class_names is None else part.data.class_names
     return ClientSummary(
         train=np.bincount(part.given, minlength=classes),
         test=np.bincount(part.y_test[part.test], minlength=classes),
         validation=len(part.validation),
         wrong=int(np.count_nonzero(part.given != part.data.y_train[part.train])),
         groups=tuple(str(group) if names is None else str(names[group]) for group in held),
+        class_names=tuple(map(str, classes_named)),
     )

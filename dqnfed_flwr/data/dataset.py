@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 IntArray = NDArray[np.int64]
-ARRAYS = ("x_train", "y_train", "x_test", "y_test", "groups_train", "groups_test", "group_names", "num_classes")
+ARRAYS = (
+    *("x_train", "y_train", "x_test", "y_test", "groups_train", "groups_test"),
+    *("group_names", "class_names", "num_classes", "numbered"),
+)
 MOST_CLASSES = 1_000_000
 """More are taken for something else than classes, such as identities."""
 MOST_COLOURS = 4
@@ -48,6 +51,8 @@ class DataSet:
         As asked for.
     group_names : Array | None
         Text [G]; group g is named `group_names[g]`.
+    class_names : Array | None
+        Text [C]; class c is named `class_names[c]`.
     """
 
     x_train: Array
@@ -59,6 +64,7 @@ class DataSet:
     num_classes: int
     name: str
     group_names: Array | None = None
+    class_names: Array | None = None
 
 
 def as_data_set(arrays: Mapping[str, Array], name: str, num_classes: int = 0) -> DataSet:
@@ -88,19 +94,25 @@ def as_data_set(arrays: Mapping[str, Array], name: str, num_classes: int = 0) ->
         groups_test=groups.get("test"),
         num_classes=_class_count(arrays, labels, name, num_classes),
         name=name,
-        group_names=_group_names(arrays, groups.values(), name),
+        group_names=_names(arrays, "group_names", "groups", _most(groups.values()), name),
+        class_names=_names(arrays, "class_names", "classes", _class_count(arrays, labels, name, 0), name),
     )
 
 
-def _group_names(arrays: Mapping[str, Array], groups: Iterable[IntArray], name: str) -> Array | None:
-    names = arrays.get("group_names")
+def _most(numbered: Iterable[IntArray]) -> int:
+    """How many groups or classes these numbers need."""
+    return 1 + max((int(numbers.max()) for numbers in numbered), default=-1)
+
+
+def _names(arrays: Mapping[str, Array], key: str, of: str, needed: int, name: str) -> Array | None:
+    """Names of so many groups or classes, text [G] or [C]."""
+    names = arrays.get(key)
     if names is None:
         return None
-    needed = 1 + max((int(numbers.max()) for numbers in groups), default=-1)
     if names.ndim != 1 or names.dtype.kind != "U" or len(names) < needed:
         raise DataError(
-            f"data: {name}: group_names has dtype {names.dtype} and shape {names.shape}; it must be a text for each of "
-            f"the groups 0..{needed - 1}"
+            f"data: {name}: {key} has dtype {names.dtype} and shape {names.shape}; it must be a text for each of "
+            f"the {of} 0..{needed - 1}"
         )
     return names
 
@@ -133,7 +145,7 @@ def _check_samples(arrays: Mapping[str, Array], parts: tuple[str, ...], name: st
 
 
 def _class_count(arrays: Mapping[str, Array], labels: Mapping[str, IntArray], name: str, stated: int) -> int:
-    found = 1 + max(int(values.max()) for values in labels.values())
+    found = _most(labels.values())
     if not stated and "num_classes" in arrays:
         count = arrays["num_classes"]
         if count.shape != () or not np.issubdtype(count.dtype, np.integer):

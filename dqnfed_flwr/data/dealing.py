@@ -37,7 +37,8 @@ def only_classes(data: DataSet, wanted: str) -> DataSet:
     renumbered = np.full(data.num_classes, LEFT_OUT, dtype=np.int64)
     renumbered[kept] = np.arange(len(kept))
     y_test = None if data.y_test is None else renumbered[data.y_test]
-    return replace(data, y_train=renumbered[data.y_train], y_test=y_test, num_classes=len(kept))
+    names = None if data.class_names is None else data.class_names[kept]
+    return replace(data, y_train=renumbered[data.y_train], y_test=y_test, num_classes=len(kept), class_names=names)
 
 
 def numbers(key: str, text: str, example: str) -> list[int]:

@@ -8,6 +8,7 @@
 | folder | a folder of images a class, in train/ and test/ |
 | clothing1m | key files and images of Clothing1M |
 | libsvm | text of LIBSVM: one file, or a training and a test file |
+| csv, parquet | a table, whose column `label` is to be learnt |
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from dqnfed_flwr.errors import DataError
 
 FormOptions = Mapping[str, str]
 Samples = tuple[NDArray[Any], NDArray[Any]]
+MOST_BYTES = 8 * 2**30
+"""Of dense rows, which are held in memory while a set is decoded."""
 _DECOMPRESS = {".xz": lzma.decompress, ".gz": gzip.decompress, ".bz2": bz2.decompress}
 
 
@@ -45,14 +48,18 @@ class FileForm:
         Paths that may be given.
     numbers_classes : bool
         Whether classes are numbered by what the files hold, so that two devices may number them otherwise.
+    test_path : bool
+        Whether the second path, of the test part, may be given as the option `test` as well.
     """
 
     module: str
     options: tuple[str, ...] = ()
     most_paths: int = 1
     numbers_classes: bool = False
+    test_path: bool = False
 
 
+_OF_TABLES = ("label", "target", "classes", "group", "drop", "test")
 FORMS = {
     "leaf": FileForm("leaf"),
     "tff": FileForm("tff", ("vocabulary", "length", "users", "sentences"), 2),
@@ -60,6 +67,8 @@ FORMS = {
     "folder": FileForm("images", ("size", "train", "test"), numbers_classes=True),
     "clothing1m": FileForm("images", ("size", "samples")),
     "libsvm": FileForm("libsvm", (), 2, numbers_classes=True),
+    "csv": FileForm("tables", _OF_TABLES, 2, test_path=True),
+    "parquet": FileForm("tables", _OF_TABLES, 2, test_path=True),
 }
 
 
@@ -129,6 +138,15 @@ def number(options: FormOptions, key: str, default: int, *, least: int = 0, most
     if not (text.isdecimal() and len(text) <= len(str(most)) and least <= int(text) <= most):
         raise DataError(f"data: {key}={text!r}; give a whole number from {least} to {most}, such as {key}={default}")
     return int(text)
+
+
+def check_dense(rows: int, features: int) -> None:
+    """Raise DataError where so many float32 rows are more than `MOST_BYTES`."""
+    if 4 * rows * features > MOST_BYTES:
+        raise DataError(
+            f"data: {rows} samples of {features} features are {4 * rows * features / 2**30:.0f} GiB as dense rows, "
+            f"more than {MOST_BYTES // 2**30}; choose features or samples first"
+        )
 
 
 def need(paths: Sequence[Path], what: str) -> list[Path]:

@@ -15,11 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dqnfed_flwr.data.forms import FormOptions, need, unpacked
+from dqnfed_flwr.data.forms import FormOptions, check_dense, need, unpacked
 from dqnfed_flwr.data.store import Arrays
 from dqnfed_flwr.errors import DataError
-
-MOST_BYTES = 8 * 2**30
 
 
 def libsvm_files(paths: Sequence[Path]) -> list[Path]:
@@ -43,11 +41,7 @@ def read_libsvm(paths: Sequence[Path], options: FormOptions, scratch: Path) -> A
         rows, features = matrix.shape
         if not rows:
             raise DataError(f"data: {paths[0]}: no sample for {part}ing; if the file is cut short, fetch it again")
-        if 4 * rows * features > MOST_BYTES:
-            raise DataError(
-                f"data: {rows} samples of {features} features are {4 * rows * features / 2**30:.0f} GiB as dense rows, "
-                f"more than {MOST_BYTES // 2**30}; choose features or samples first"
-            )
+        check_dense(rows, features)
         arrays[f"x_{part}"] = matrix.astype(np.float32).toarray()
         arrays[f"y_{part}"] = np.searchsorted(values, labels)
     return arrays

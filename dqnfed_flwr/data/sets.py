@@ -72,7 +72,8 @@ def read_arrays(name: str) -> Mapping[str, Array]:
     """Read the arrays of the set `name`, unchecked.
 
     An .npz file holds `x_train` and `y_train`; it may hold `x_test` and `y_test`, `groups_train` and `groups_test`
-    (integers naming writer, speaker, ...) with their names in `group_names`, and the single integer `num_classes`.
+    (integers naming writer, speaker, ...) with their names in `group_names`, `class_names`, and the single integer
+    `num_classes`; `numbered` are columns of a table whose values this file alone numbers.
     DataError if the set is unknown or cannot be read.
     """
     if name == "digits":
@@ -88,6 +89,9 @@ def read_arrays(name: str) -> Mapping[str, Array]:
 def check_name(name: str) -> None:
     """Raise DataError if `data` cannot be `name`; whether its files are there is another question."""
     public = name.startswith(TORCHVISION) or name in TORCHVISION_SETS
+    path = Path(name.partition(",")[0])
+    if not is_source(name) and (table := next((end for end in path.suffixes if end in (".csv", ".parquet")), "")):
+        raise DataError(f"data: {name!r} is a table; write {table[1:]}:{path},label=COLUMN")
     if not (name == "digits" or name.endswith(".npz") or public or is_source(name) or is_function(name)):
         raise DataError(
             f"data: unknown set {name!r}; allowed: digits, {', '.join(sorted(TORCHVISION_SETS))}, {', '.join(NAMED)}, "

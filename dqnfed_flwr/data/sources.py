@@ -9,7 +9,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from importlib import import_module
+from operator import and_
 from pathlib import Path
 from types import ModuleType
 
@@ -18,7 +20,8 @@ from dqnfed_flwr.data.forms import FORMS, NAMED
 from dqnfed_flwr.data.store import Arrays, console, data_root, kept
 from dqnfed_flwr.errors import DataError
 
-DECODED = "decoded"
+READABLE, OWN = 0o644, 0o600
+DECODED, TEST = "decoded", "test"
 _VERSION = 3  # of the decoded form; a higher one makes kept files anew
 
 
@@ -71,7 +74,7 @@ def paths_in(name: str) -> list[Path]:
     if not colon or form not in FORMS:
         return []
     first, *items = rest.split(",")
-    return [Path(item) for item in (first, *_further(items))]
+    return [Path(item) for item in (first, *_further(items), *_tested(form, items))]
 
 
 def source_npz(name: str) -> Path:
@@ -80,7 +83,7 @@ def source_npz(name: str) -> Path:
     target = source.npz()
     if target.exists():
         return target
-    source.files()
+    modes = [file.stat().st_mode for file in source.files()]
     console().print(f"{name}: decoding, once, into {target}", markup=False, soft_wrap=True)
 
     def decoded(scratch: Path) -> Arrays:
@@ -88,7 +91,7 @@ def source_npz(name: str) -> Path:
         as_data_set(arrays, name)
         return arrays
 
-    return kept(target, decoded)
+    return kept(target, decoded, reduce(and_, modes, READABLE) | OWN)  # nobody reads it who could not read the files
 
 
 def parse(name: str) -> Source:
@@ -107,8 +110,9 @@ def parse(name: str) -> Source:
     elif not path:
         raise DataError(f"data: {name!r} names no file; write {form}:PATH")
     else:
-        places = tuple(Path(place).expanduser().absolute() for place in (path, *further))
-        source = Source(form, places, options)
+        tested = _tested(form, items)
+        places = tuple(Path(place).expanduser().absolute() for place in (path, *further, *tested))
+        source = Source(form, places, tuple(pair for pair in options if not tested or pair[0] != TEST))
     _check(source, name)
     return source
 
@@ -116,6 +120,12 @@ def parse(name: str) -> Source:
 def _further(items: Sequence[str]) -> list[str]:
     """What follows the first path and is no option."""
     return [item for item in items if "=" not in item or "/" in item.partition("=")[0]]
+
+
+def _tested(form: str, items: Sequence[str]) -> list[str]:
+    """The path of the test part where it is given as an option."""
+    pairs = [_pair(item) for item in items] if FORMS[form].test_path else []
+    return [value for key, value in pairs if key == TEST and value]
 
 
 def _pair(item: str) -> tuple[str, str]:

@@ -56,12 +56,12 @@ def readable() -> Iterator[None]:
         ) from error
 
 
-def kept(target: Path, make: Callable[[Path], Arrays]) -> Path:
+def kept(target: Path, make: Callable[[Path], Arrays], mode: int = 0o644) -> Path:
     """Path of the .npz file `target`, made on first use.
 
     Other processes that want it meanwhile wait for the one that makes it. `make` is called with an empty folder for
-    large arrays in the making, which is removed afterwards. If the file cannot be written (DataError) or `make` raises,
-    nothing is left behind.
+    large arrays in the making, which is removed afterwards; `mode` says who may read the file. If the file cannot be
+    written (DataError) or `make` raises, nothing is left behind.
     """
     if target.exists():
         return target
@@ -72,7 +72,7 @@ def kept(target: Path, make: Callable[[Path], Arrays]) -> Path:
                 with tempfile.TemporaryDirectory(dir=target.parent, prefix=".making-") as scratch:
                     arrays = make(Path(scratch))
                     with replacing(target, sync=True) as file:
-                        os.fchmod(file.fileno(), 0o644)  # other users read it, too
+                        os.fchmod(file.fileno(), mode)
                         np.savez(file, allow_pickle=False, **arrays)
     except OSError as error:
         raise DataError(

@@ -12,10 +12,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from dqnfed_flwr.data.dataset import as_data_set
+from dqnfed_flwr.data.dealing import only_classes
+from dqnfed_flwr.data.sets import fingerprint, read_arrays
+from dqnfed_flwr.data.sources import is_source
 from dqnfed_flwr.engine.ending import early_end, held_up, listed
 from dqnfed_flwr.engine.result import RunResult, read_result
 from dqnfed_flwr.engine.start import model_for
-from dqnfed_flwr.errors import RunError
+from dqnfed_flwr.errors import DataError, RunError
 from dqnfed_flwr.params import ParamSpec
 from dqnfed_flwr.strategy.compatibility import Form
 
@@ -142,7 +146,26 @@ def _model(result: RunResult, parameters: int) -> str:
         f"; input {list(form.input_shape)} ({form.input_kind or 'samples'}), {form.num_classes} classes" if form else ""
     )
     values = " Images are scaled from 0..255 to [-1, 1]." if form and form.input_kind == "images" else ""
-    return f"`{result.settings.model}`, {parameters:,} parameters{shape}.{values}"
+    if result.settings.data_scale == "standardise":
+        values += " Features are standardised, by each client's mean and deviation in its own training part."
+    named = "".join(f"\n- {label}: {name}" for label, name in enumerate(_class_names(result)))
+    return f"`{result.settings.model}`, {parameters:,} parameters{shape}.{values}" + (
+        f"\n\nClasses:\n{named}" if named else ""
+    )
+
+
+def _class_names(result: RunResult) -> list[str]:
+    """Names of the classes, where the data that the run was trained on lie here and have names."""
+    settings = result.settings
+    if not (is_source(settings.data) or settings.data.endswith(".npz")):  # others have none, and may have to be fetched
+        return []
+    try:
+        if result.provenance.fingerprint is None or fingerprint(settings.data) != result.provenance.fingerprint:
+            return []
+        data = only_classes(as_data_set(read_arrays(settings.data), settings.data), settings.split.only_classes)
+    except DataError:
+        return []
+    return [] if data.class_names is None else data.class_names.tolist()
 
 
 def _data(result: RunResult) -> str:

@@ -66,6 +66,18 @@ def class_table(clients: Sequence[ClientSummary], title: str, *, by_class: bool)
     return table
 
 
+def names_table(clients: Sequence[ClientSummary]) -> Table:
+    """Number, name and samples of every class, of all clients together."""
+    table = Table(title="Classes", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for heading in ("class", "name", "train", "test"):
+        table.add_column(heading, justify="left" if heading == "name" else "right", overflow="fold")
+    whole = _whole(clients)
+    for label, (trained, tested) in enumerate(zip(whole.train, whole.test, strict=True)):
+        name = whole.class_names[label] if label < len(whole.class_names) else ""
+        table.add_row(str(label), Text(name), _count(trained), _count(tested))
+    return table
+
+
 def _count(number: int) -> str:
     return str(number) if number else "·"
 

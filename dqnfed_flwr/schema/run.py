@@ -134,6 +134,9 @@ class RunSettings(Group):
     )
     step_rule: StepRuleName = _training("auto", "how far it goes; auto asks the method")
     data: str = _data("digits", "a set by name or FORM:PATH, see data.md; an .npz file, or module:function")
+    data_scale: Literal["none", "standardise"] = _data(
+        "none", "float features as they are, or with mean 0 and deviation 1, by each client's own training part"
+    )
     partition: PartitionName = _data("dirichlet", "how data are dealt out")
     clients: int = _data(10, "number of clients", size="size", ge=1, le=100_000)
     participation: float = _training(1.0, "share of clients asked in a round", size="size", gt=0, le=1)

@@ -135,7 +135,7 @@ def scale_warning(members: Collection[Member]) -> str:
     names = ", ".join(str(member.client) for member in wild[:MOST_NAMED]) + (", ..." if len(wild) > MOST_NAMED else "")
     return (
         f"features of {largest:.6g} or more on {len(wild)} of {len(members)} clients ({names}): scale them (mean 0, "
-        "deviation 1), alike on all"
+        "deviation 1), alike on all, or set data-scale standardise"
     )
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dqnfed_flwr.data import libsvm, load_dataset
+from dqnfed_flwr.data import forms, load_dataset
 from dqnfed_flwr.errors import DataError
 
 TRAIN, TEST = "-1 3:1 1:0.5\n+1 2:2\n-1\n", "+1 4:1\n"
@@ -47,6 +47,6 @@ def test_what_does_not_fit_is_refused(root: Path, monkeypatch: pytest.MonkeyPatc
     (root / "b.txt").write_text("1 1:2\nnan 1:3\n")
     with pytest.raises(DataError, match="a label is no finite number"):
         load_dataset(f"libsvm:{root / 'b.txt'}")
-    monkeypatch.setattr(libsvm, "MOST_BYTES", 30)
+    monkeypatch.setattr(forms, "MOST_BYTES", 30)
     with pytest.raises(DataError, match="3 samples of 3 features are 0 GiB as dense rows"):
         load_dataset(f"libsvm:{root / 'a.txt'}")

@@ -106,6 +106,10 @@ def test_number_of_classes_may_be_stated(tmp_path: Path, stored: int | None, ask
         ({"num_classes": np.array(2)}, "labels go up to 2, but 2 classes are stated"),
         ({"group_names": np.arange(3)}, "must be a text for each of the groups"),
         ({"group_names": np.array(["a"]), "groups_train": np.arange(6)}, "a text for each of the groups 0..5"),
+        (
+            {"class_names": np.array(["a", "b"])},
+            "class_names has dtype <U1 and shape (2,); it must be a text for each of",
+        ),
         ({"num_classes": np.array([3])}, "num_classes must be a single integer"),
         ({"y_train": np.array([0, 1, 3, 0, 1, 3])}, "no training sample of the classes [2]"),
         ({"y_train": np.array([0, 1, 1, 0, 1, 1])}, "no training sample of the classes [2]"),
@@ -124,7 +128,7 @@ def test_a_class_may_be_missing_where_the_number_is_stated(tmp_path: Path) -> No
     assert load_dataset(path, 4).num_classes == 4
 
 
-@pytest.mark.parametrize("name", ["no-such-set", "set.csv", ""])
+@pytest.mark.parametrize("name", ["no-such-set", "set.txt", ""])
 def test_unknown_names_list_the_known(name: str) -> None:
     with pytest.raises(DataError, match=r"unknown set .*allowed: digits, cifar10, .*module:function"):
         load_dataset(name)

@@ -163,7 +163,8 @@ def test_large_features_are_told_of_once_and_by_client(clock: Clock, monkeypatch
     assert len(registry.members) == 5
     (words,) = [text for text in said if "scale them" in text]
     assert words == (
-        "data: features of 1000 or more on 2 of 5 clients (1, 3): scale them (mean 0, deviation 1), alike on all"
+        "data: features of 1000 or more on 2 of 5 clients (1, 3): scale them (mean 0, deviation 1), alike on all, "
+        "or set data-scale standardise"
     )
 
 

@@ -1,0 +1,217 @@
+"""Tables of named columns, read from CSV and Parquet files, with the place of each row for error texts.
+
+CSV is UTF-8 text with commas, a header line and, where they are needed, double quotes (RFC 4180); it may be packed as
+.xz, .gz or .bz2. Both are read by pyarrow; Python's `csv` finds the lines. Spaces around names and texts do not count.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dqnfed_flwr.data.dataset import IntArray
+from dqnfed_flwr.data.forms import unpacked
+from dqnfed_flwr.errors import DataError
+
+BLOCK = 1 << 26
+"""Bytes that pyarrow parses at a time; a row has to fit."""
+MOST_LISTED = 20
+MISSING = "a missing value (nothing, NaN, or a word such as NA)"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns by name, in the order of the file.
+
+    Attributes
+    ----------
+    path : Path
+        The file.
+    columns : Mapping[str, Any]
+        pyarrow's arrays, equally long; texts are strings without spaces around them.
+    lines : IntArray | None
+        The line of the file on which each row begins; None where it has no lines.
+    """
+
+    path: Path
+    columns: Mapping[str, Any]
+    lines: IntArray | None
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+    def place(self, row: int, name: str) -> str:
+        """Where a value stands, for an error text."""
+        where = f"row {row + 1}" if self.lines is None else f"line {self.lines[row]}"
+        return f"data: {self.path}, {where}, column {name!r}"
+
+    def kind(self, name: str) -> str:
+        """`number` (truth values are some), `text`, or pyarrow's name of any other type."""
+        types, kind = arrow().types, self.columns[name].type
+        tests = (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean)
+        if any(test(kind) for test in tests):
+            return "number"
+        return "text" if types.is_string(kind) else str(kind)
+
+    def numbers(self, name: str) -> NDArray[np.float64]:
+        """Values of a column of numbers without gaps [N]."""
+        return np.asarray(self.columns[name].to_numpy(), dtype=np.float64)
+
+    def distinct(self, name: str) -> tuple[list[str], IntArray]:
+        """Texts of a column, each once, and for each row [N] which of them it holds."""
+        encoded = self.columns[name].combine_chunks().dictionary_encode()
+        return [str(value) for value in encoded.dictionary.to_pylist()], np.array(encoded.indices, dtype=np.int64)
+
+    def check_whole(self, name: str, advice: str) -> None:
+        """Raise DataError where a value of the column is missing; `advice` says what else can be done."""
+        compute, column = import_module("pyarrow.compute"), self.columns[name]
+        missing = compute.is_null(column, nan_is_null=True).to_numpy()
+        if self.kind(name) == "text":
+            missing |= compute.fill_null(compute.equal(column, ""), True).to_numpy()
+        if len(rows := np.flatnonzero(missing)):
+            more = f" (and in {len(rows) - 1} further rows)" if len(rows) > 1 else ""
+            raise DataError(
+                f"{self.place(int(rows[0]), name)}: found {MISSING}{more}; every row needs a value: fill it in, or "
+                f"leave the row out{advice}"
+            )
+
+
+def arrow() -> Any:
+    """The library pyarrow; DataError if it is not installed."""
+    try:
+        return import_module("pyarrow")
+    except ImportError:
+        raise DataError("data: tables are read by pyarrow: pip install 'dqnfed-flwr[tabular]'") from None
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first names of many."""
+    more = f" and {len(names) - MOST_LISTED} more" if len(names) > MOST_LISTED else ""
+    return ", ".join(names[:MOST_LISTED]) + more
+
+
+def read_csv_table(path: Path, texts: Collection[str]) -> Table:
+    """Read a CSV file; the columns `texts` stay as they are written, of all others pyarrow finds the type.
+
+    DataError, with line and column, for what is no table: another encoding, ragged lines, no header or no row, and
+    names that are missing or stand twice.
+    """
+    arrow()
+    content = unpacked(path)
+    _check_encoding(path, content)
+    header, lines = _scan(path, content)
+    names = [name.strip() for name in header]
+    _check_names(path, names, len(lines))
+    reader = import_module("pyarrow.csv")
+    kept = {name: arrow().string() for name in header if name.strip() in texts}
+    try:
+        found = reader.read_csv(
+            io.BytesIO(content),
+            read_options=reader.ReadOptions(use_threads=False, block_size=BLOCK),
+            parse_options=reader.ParseOptions(newlines_in_values=True),
+            convert_options=reader.ConvertOptions(strings_can_be_null=True, column_types=kept),
+        )
+    except arrow().ArrowException as error:
+        raise DataError(f"data: {path} cannot be read as CSV ({error}); write it anew, as UTF-8 with commas") from error
+    if found.shape != (len(lines), len(names)):
+        raise DataError(
+            f"data: {path}: found {found.shape[0]} rows of {found.shape[1]} columns on {len(lines)} lines of "
+            f"{len(names)}; write it anew, as UTF-8 with commas"
+        )
+    return Table(path, dict(zip(names, map(_plain, found.columns), strict=True)), lines)
+
+
+def read_parquet_table(path: Path, texts: Collection[str]) -> Table:
+    """Read a Parquet file, whose columns have the types that it says, also `texts`.
+
+    DataError for a file that is none or has no row, and for names that stand twice.
+    """
+    del texts
+    arrow()
+    try:
+        found = import_module("pyarrow.parquet").ParquetFile(path).read()
+    except (arrow().ArrowException, OSError) as error:
+        raise DataError(
+            f"data: {path} cannot be read as Parquet ({error}); write it anew, or name a CSV file as csv:PATH"
+        ) from error
+    names = [name.strip() for name in found.column_names]
+    _check_names(path, names, found.num_rows)
+    return Table(path, dict(zip(names, map(_plain, found.columns), strict=True)), None)
+
+
+def _plain(column: Any) -> Any:
+    """The column without a dictionary; texts are strings without spaces around them."""
+    types, of = arrow().types, column.type
+    if types.is_dictionary(of):
+        column, of = column.cast(of.value_type), of.value_type
+    if types.is_string(of) or types.is_large_string(of) or str(of) == "string_view":
+        return import_module("pyarrow.compute").utf8_trim_whitespace(column.cast(arrow().string()))
+    return column
+
+
+def _check_names(path: Path, names: Sequence[str], rows: int) -> None:
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise DataError(f"data: {path}: the columns {listed(twice)} stand twice in its header; give each its own name")
+    if "" in names:
+        raise DataError(
+            f"data: {path}: column {names.index('') + 1} has no name in the header; name it, or leave it out if it is "
+            "an index (pandas: index=False)"
+        )
+    if not rows:
+        raise DataError(f"data: {path} has a header of {len(names)} columns and no row; it needs a row a sample")
+
+
+def _check_encoding(path: Path, content: bytes) -> None:
+    """Raise DataError with the place of the first byte that is no UTF-8."""
+    try:
+        content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        if content.startswith(b"PAR1"):
+            raise DataError(f"data: {path} is a Parquet file; write parquet:PATH") from None
+        before = content[: error.start]
+        line = len((before + b".").splitlines())
+        records = [record for record in csv.reader(io.StringIO(before.decode("utf-8") + "?", newline="")) if record]
+        place = len(records[-1]) - 1
+        name = f" {records[0][place]!r}" if len(records) > 1 and place < len(records[0]) else f" {place + 1}"
+        raise DataError(
+            f"data: {path}, line {line}, column{name}: found the byte 0x{content[error.start]:02x}, which is no "
+            "UTF-8; save the file as UTF-8"
+        ) from None
+
+
+def _scan(path: Path, content: bytes) -> tuple[list[str], IntArray]:
+    """The header, and the line on which each row begins [N]; blank lines are no rows."""
+    try:
+        records = _records(content)
+        _, header = next(records, (0, None))
+        if header is None:
+            raise DataError(f"data: {path} is empty; it needs a header line with the names of its columns, then rows")
+        lines = []
+        for line, record in records:
+            if len(record) != len(header):
+                raise DataError(
+                    f"data: {path}, line {line}: found {len(record)} values, the header has {len(header)} columns; "
+                    "each row needs one a column, and quotes around a value with a comma"
+                )
+            lines.append(line)
+    except csv.Error as error:
+        raise DataError(f"data: {path}, near its end: {error}; close all quotes") from None
+    return header, np.array(lines, dtype=np.int64)
+
+
+def _records(content: bytes) -> Iterator[tuple[int, list[str]]]:
+    """Lines on which the records begin, and their values."""
+    reader = csv.reader(io.TextIOWrapper(io.BytesIO(content), "utf-8-sig", newline=""), strict=True)
+    line = 1
+    for record in reader:
+        if record:
+            yield line, record
+        line = reader.line_num + 1

@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dqnfed_flwr.data import forms, load_dataset
+from dqnfed_flwr.data.tables import read_csv
+from dqnfed_flwr.errors import DataError
+from tests.helpers.small_tables import FLOWERS, Tables, labelled
+
+
+def refusal(path: Path, options: str = "label=y") -> str:
+    with pytest.raises(DataError) as caught:
+        labelled(path, options)
+    return str(caught.value).removeprefix(f"data: {path}")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", " is empty; it needs a header line"),
+        ("\n\n", " is empty; it needs a header line"),
+        ("a,y\n", " has a header of 2 columns and no row"),
+        ("a,y\n1,0\n\n2\n", ", line 4: found 1 values, the header has 2 columns"),
+        ("a,y\n1,0\n2,1,0\n", ", line 3: found 3 values"),
+        ('a,y\n1,0\n2,"1\n', ", near its end: unexpected end of data; close all quotes"),
+        ("a,y,a,y\n1,0,2,1\n", ": the columns a, y stand twice in its header"),
+        (",a,y\n0,1,0\n", ": column 1 has no name in the header; name it, or leave it out if it is an index"),
+        ("a,y\n1,0\n,1\n3,\n", ", line 3, column 'a': found a missing value"),
+        ("a,y\n1,0\nNaN,1\nNA,0\n", ", line 3, column 'a': found a missing value (nothing, NaN, or a word such as NA)"),
+        ("a,y\nq,0\n  ,1\n", ", line 3, column 'a': found a missing value"),
+        ("a,y\n,0\n,1\n", ", line 2, column 'a': found a missing value"),
+        ('a,y\n"1\n",0\n\n2,\n', ", line 5, column 'y': found a missing value"),
+        ("a,y\n1,0\n1e39,1\n", ", line 3, column 'a': found 1e+39; allowed are numbers of at most 3.4e38"),
+        ("a,y\n1,0\ninf,1\n", ", line 3, column 'a': found inf; allowed are numbers"),
+        ("a,when,y\n1,2020-01-31,0\n", ", column 'when': found the type date32[day]; allowed are numbers"),
+        ("y\n1\n", " has no column of features besides y"),
+        ("a;y\n1;0\n", " has no column 'y', which label names; commas belong between columns. Columns are a;y"),
+        ("a,Y1\n1,0\n", " has no column 'y', which label names. Columns are a, Y1"),
+        (b"a,y\n1,0\n\xe9,1\n", ", line 3, column 'a': found the byte 0xe9, which is no UTF-8; save the file as UTF-8"),
+        (b"a,y\r\n1,\xff\r\n", ", line 2, column 'y': found the byte 0xff"),
+        (b"a,\xe4\n1,0\n", ", line 1, column 2: found the byte 0xe4"),
+        ("a,y\n1,0\n".encode("utf-16"), ", line 1, column 1: found the byte 0xff"),
+        (b"PAR1 and so on \xff", " is a Parquet file; write parquet:PATH"),
+    ],
+)  # fmt: skip
+def test_bad_files_are_told_with_line_and_column(write: Tables, content: str | bytes, message: str) -> None:
+    assert refusal(write(content)).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("label=knd", " has no column 'knd', which label names; did you mean 'kind'? Columns are size, colour, fresh"),
+        ("group=bed", ": found neither label nor target; name the column to be learnt: label=COLUMN"),
+        ("label=kind,target=size", ": found label and target; name the column"),
+        ("label=kind,drop=bed+id", " has no column 'id', which drop names"),
+        ("label=kind,drop=bed+kind", ": label=kind, drop=bed, drop=kind: name each column once"),
+        (
+            "label=kind,classes=rose+tulip",
+            ", line 5, column 'kind': found 'aster'; allowed are the classes given, rose",
+        ),
+        ("label=kind,classes=rose", "data: classes='rose'; give two or more different labels"),
+        ("label=kind,classes=a+b+a", "data: classes='a+b+a'; give two or more different labels"),
+        ("target=kind", ", line 2, column 'kind': found 'tulip'; allowed are numbers in this column"),
+    ],
+)
+def test_bad_options_say_what_is_allowed(write: Tables, options: str, message: str) -> None:
+    assert refusal(write(FLOWERS), options).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("size,colour,y\n1,red,0\n", ": lacks the columns bed and has others none than"),
+        ("size,colour,y,bed,id\n1,red,0,n,7\n", ": lacks the columns none and has others id than"),
+        ("size,colour,y,bed\n1,red,b,n\n1,red,c,n\n", ", line 3, column 'y': found 'c'; allowed are the values in"),
+        ("size,colour,y,bed\n1,pink,a,n\n", ", line 2, column 'colour': found 'pink'; allowed are the values in"),
+        ("size,colour,y,bed\n1,red,a,n\nbig,red,a,n\n", ", line 3, column 'size': found 'big'; allowed are numbers"),
+        ("size,colour,y,bed\n1,red,a,n\n,red,a,n\n", ", line 3, column 'size': found a missing value"),
+        ("size,colour,y,bed\n1,red,,n\n", ", line 2, column 'y': found a missing value"),
+        ("size,colour,y,bed\n2020-01-01,red,a,n\n", ", column 'size': found the type date32[day]"),
+    ],
+)
+def test_a_test_table_that_is_unlike_is_refused(write: Tables, content: str, message: str) -> None:
+    train, test = write("size,colour,y,bed\n1,red,a,n\n2,blue,b,s\n"), write(content, "test.csv")
+    with pytest.raises(DataError) as caught:
+        read_csv([train, test], {"label": "y", "group": "bed"}, train)
+    assert str(caught.value).startswith(f"data: {test}{message}")
+
+
+def test_names_and_slips_are_no_features(write: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = "".join(f"n{row},{row % 2}\n" for row in range(300))
+    assert refusal(write("name,y\n" + names)).startswith(", column 'name': found 300 different texts, as names have")
+    ages = "".join(f"{row},{row % 2}\n" for row in range(50))
+    assert refusal(write(f"age,y\n{ages}\nold,1\n")).startswith(
+        ", line 53, column 'age': found 'old' in a column of num"
+    )
+    monkeypatch.setattr(forms, "MOST_BYTES", 30)
+    with pytest.raises(DataError, match="50 samples of 1 features are 0 GiB as dense rows"):
+        labelled(write("age,y\n" + ages))
+
+
+def test_what_is_no_parquet_is_refused(write: Tables, tmp_path: Path) -> None:
+    path = write(FLOWERS, "t.parquet")
+    with pytest.raises(DataError, match=r"t\.parquet cannot be read as Parquet .*name a CSV file as csv:PATH"):
+        load_dataset(f"parquet:{path},label=kind")
+    pq.write_table(pa.table({"a": [1, None, 3], "y": [0, 1, 0]}), path)
+    with pytest.raises(DataError, match=r"t\.parquet, row 2, column 'a': found a missing value"):
+        load_dataset(f"parquet:{path},label=y")
+    pq.write_table(pa.table({"a": [1.0, float("nan")], "y": [0, 1]}), path)
+    with pytest.raises(DataError, match=r"row 2, column 'a': found a missing value.*or the column, drop=a"):
+        load_dataset(f"parquet:{path},label=y")
+    pq.write_table(pa.table({"a": [[1], [2]], "y": [0, 1]}), path)
+    with pytest.raises(DataError, match=r"column 'a': found the type list<.*>; allowed are numbers"):
+        load_dataset(f"parquet:{path},label=y")
+    pq.write_table(pa.table({"a": pa.array([], pa.int64()), "y": pa.array([], pa.int64())}), path)
+    with pytest.raises(DataError, match="has a header of 2 columns and no row"):
+        load_dataset(f"parquet:{path},label=y")
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_missing_files_and_folders_are_told(write: Tables, tmp_path: Path, form: str) -> None:
+    with pytest.raises(DataError, match=f"missing .*no-such; needed is a table: {form}:PATH,label=COLUMN"):
+        load_dataset(f"{form}:{tmp_path / 'no-such'},label=y")
+    with pytest.raises(DataError, match=f"{tmp_path} is no file; name one: {form}:PATH"):
+        load_dataset(f"{form}:{tmp_path},label=y")
+
+
+@pytest.mark.parametrize("name", ["t.csv", "/data/t.csv.gz", "t.csv,label=y", "/data/t.parquet"])
+def test_a_bare_table_says_how_it_is_written(name: str) -> None:
+    form, path = "parquet" if "parquet" in name else "csv", name.partition(",")[0]
+    with pytest.raises(DataError, match=f"is a table; write {form}:{path},label=COLUMN"):
+        load_dataset(name)
+
+
+def test_without_pyarrow_the_extra_is_named(write: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(DataError, match=r"tables are read by pyarrow: pip install 'dqnfed-flwr\[tabular\]'"):
+        load_dataset(f"csv:{write(FLOWERS)},label=kind")
+
+
+def test_a_target_is_refused_as_class_numbers(write: Tables) -> None:
+    with pytest.raises(DataError, match=r"y_train has dtype float32 .*store class numbers from 0"):
+        load_dataset(f"csv:{write(FLOWERS)},target=size")
