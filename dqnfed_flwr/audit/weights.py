@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from dqnfed_flwr.config import KNOWN, Scalar, Settings, without_effect
+from dqnfed_flwr.data.own_folder import import_again
 from dqnfed_flwr.engine.result import read_final
 from dqnfed_flwr.engine.start import first_model
 from dqnfed_flwr.errors import ConfigError, RunError
@@ -79,6 +80,7 @@ def read_run(folder: Path) -> AuditedRun:
         raise ConfigError(f"{folder}: its run.json does not say what form its data had; run it anew")
     if found.settings.method == LOCAL:
         raise ConfigError(f"{folder}: a run of {LOCAL} has no model to audit; give it as --local, beside another run")
+    import_again(found.settings, found.modules)
     weights = Weights(found.theta, found.buffers)
     return AuditedRun(folder, found.settings, found.form, weights, found.provenance.fingerprint)
 

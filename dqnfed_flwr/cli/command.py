@@ -18,7 +18,7 @@ from dqnfed_flwr.errors import ConfigError, DQNFedError
 if TYPE_CHECKING:
     import click
 
-FAILED, MISUSED, ENDED_EARLY, INTERRUPTED = 1, 2, 4, 130
+FAILED, MISUSED, LEFT_OUT, ENDED_EARLY, INTERRUPTED = 1, 2, 3, 4, 130
 Function = TypeVar("Function", bound=Callable[..., Any])
 Parameters = ParamSpec("Parameters")
 Config = Annotated[str, typer.Argument(hidden=True)]
@@ -29,6 +29,10 @@ Overrides = Annotated[
 OverridesForAll = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Replace one setting for all; may be given again and again."),
+]
+Strict = Annotated[
+    bool,
+    typer.Option("--strict", help="End with 3 if a client had no part in most of the rounds in which it was asked."),
 ]
 Jobs = Annotated[
     int | None, typer.Option("--jobs", "-j", min=1, metavar="N", help="Runs at a time; by default one a core.")
@@ -48,6 +52,10 @@ class Interrupted(KeyboardInterrupt):
 
 class EndedEarly(Exception):  # the run did not fail
     """A run came to an end before its rounds were done; the text says why. Its results are written."""
+
+
+class LeftOut(Exception):  # the run did not fail
+    """Clients had no part in most rounds in which they were asked, and that was asked to be told by the status."""
 
 
 class PlainCommand(TyperCommand):
@@ -101,10 +109,10 @@ def reported(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
     def wrapper(*args: Parameters.args, **kwargs: Parameters.kwargs) -> None:
         try:
             command(*args, **kwargs)
-        except (DQNFedError, EndedEarly) as error:
+        except (DQNFedError, EndedEarly, LeftOut) as error:
             typer.echo(f"dqnfed: {error}", err=True)
-            early = isinstance(error, EndedEarly)
-            raise typer.Exit(ENDED_EARLY if early else MISUSED if isinstance(error, ConfigError) else FAILED) from None
+            kinds = {EndedEarly: ENDED_EARLY, LeftOut: LEFT_OUT, ConfigError: MISUSED}
+            raise typer.Exit(next((s for kind, s in kinds.items() if isinstance(error, kind)), FAILED)) from None
         except KeyboardInterrupt as interrupt:
             typer.echo(f"\ndqnfed: interrupted{f'; {interrupt}' if str(interrupt) else ''}", err=True)
             raise typer.Exit(INTERRUPTED) from None

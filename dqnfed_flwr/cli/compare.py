@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dqnfed_flwr.cli.command import Config, Engine, Interrupted, Jobs, OverridesForAll, command_line, reported
+from dqnfed_flwr.cli.command import (
+    Config,
+    Engine,
+    Interrupted,
+    Jobs,
+    LeftOut,
+    OverridesForAll,
+    Strict,
+    command_line,
+    reported,
+)
+from dqnfed_flwr.cli.dry_run import DryRunOption, show_comparison
 from dqnfed_flwr.cli.run import show_files, tried, write_json
-from dqnfed_flwr.errors import ConfigError, RunError
+from dqnfed_flwr.errors import ConfigError, DataError, ModelError, RunError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from dqnfed_flwr.compare.plan import Plan
+    from dqnfed_flwr.compare.plan import Job, Plan
     from dqnfed_flwr.compare.record import Select as SelectName
     from dqnfed_flwr.compare.results import Comparison
     from dqnfed_flwr.compare.row_specs import RowSpec
@@ -76,6 +89,8 @@ def compare(
         Engine,
         typer.Option(show_default=False, help="In this package's own processes, or under Flower's simulation engine."),
     ] = Engine.IN_PROCESS,
+    dry: DryRunOption = False,
+    strict: Strict = False,
 ) -> None:
     """Compare methods on the same clients over several seeds.
 
@@ -91,7 +106,8 @@ def compare(
       dqnfed compare mine.yaml --methods fedavg,q-ffl --grid local.lr=0.03,0.1,0.3 --grid-rounds 20
       dqnfed compare mine.yaml --last 5 --output runs/mine --jobs 4
 
-    Exit status: 0 some run ended, 1 all failed, 2 the settings are at fault, 130 interrupted.
+    Exit status: 0 some run ended, 1 all failed, 2 the settings are at fault, 3 --strict found clients left out,
+    130 interrupted.
     """  # noqa: D301  # \b keeps the lines of a help text apart
     from rich.console import Console
 
@@ -99,7 +115,7 @@ def compare(
     from dqnfed_flwr.compare.plan import make_plan
     from dqnfed_flwr.compare.results import reference_of
     from dqnfed_flwr.compare.row_specs import check_overrides
-    from dqnfed_flwr.engine.run_folder import directory_lock
+    from dqnfed_flwr.engine.run import usable_cores
 
     since, overrides, grids = time.perf_counter(), overrides or [], grids or []
     check_overrides(set_keys(overrides))
@@ -110,9 +126,10 @@ def compare(
     again = {"--methods": methods, "--seeds": seeds, "--set": overrides, "--grid": grids, "--grid-rounds": grid_rounds}
     again |= {"--grid-seed": grid_seed, "--select": select.value if select is not Select.MEAN else None}
     again |= {"--reference": reference, "--last": last if last > 1 else None, "--jobs": jobs}
+    again |= {"--strict": strict}
     again |= {"--engine": engine.value if engine is not Engine.IN_PROCESS else None, "--json": json_path}
     command = command_line("compare", config, options={**again, "--output": directory})
-    with tried(json_path), directory_lock(directory):
+    with nullcontext() if dry else _taken(json_path, directory):
         flat = flat_config(config, overrides)
         plan = make_plan(flat, methods, seeds, directory, grids, grid_rounds, grid_seed)
         against = reference_of(plan, reference)
@@ -121,6 +138,10 @@ def compare(
         possible = plan.possible()
         tell_unread(set_keys(overrides), possible)
         tell_unread_of_rows(possible)
+        if dry:
+            show_comparison(console, plan, min(jobs or usable_cores(), plan.most_runs))
+            return
+        _tell_of_models(console, possible)
         comparison, figures, files = carry_out(
             plan, console, command, jobs, against, engine=engine.value, select=select.value, last=last, since=since
         )
@@ -129,6 +150,20 @@ def compare(
             write_json(figures, json_path)
     if not any(row.good for row in comparison.rows):
         raise RunError("every run failed; the reasons are in the table")
+    words = _left_out(comparison)
+    for line in words:
+        console.print(line, soft_wrap=True, markup=False, highlight=False)
+    if strict and words:
+        raise LeftOut(f"{len(words)} run{'s' if len(words) > 1 else ''} had clients without a part in most rounds")
+
+
+@contextmanager
+def _taken(json_path: str | None, directory: Path) -> Iterator[None]:
+    """The file and the folder of the results, tried and kept from others."""
+    from dqnfed_flwr.engine.run_folder import directory_lock
+
+    with tried(json_path), directory_lock(directory):
+        yield
 
 
 def carry_out(
@@ -163,6 +198,33 @@ def carry_out(
     comparison = Comparison(plan, rows, reference, select, last)
     figures = as_json(comparison, command, time.perf_counter() - since)
     return comparison, figures, write_files(plan.directory, comparison, figures, tables(comparison))
+
+
+def _tell_of_models(console: Console, jobs: Iterable[Job]) -> None:
+    """Say what is worth knowing of the user's own models; what is wrong with one, its runs say themselves."""
+    from dqnfed_flwr.engine.start import form_here, notes_on_model
+
+    told: dict[str, None] = {}
+    own = {(job.settings.model, job.spec.method): job.settings for job in jobs if ":" in job.settings.model}
+    for settings in own.values():
+        with suppress(DataError, ModelError):
+            told |= dict.fromkeys(notes_on_model(settings, form_here(settings)))
+    for note in told:
+        console.print(note, soft_wrap=True, markup=False, highlight=False)
+
+
+def _left_out(comparison: Comparison) -> list[str]:
+    """Of each run with clients that had no part in most rounds in which they were asked, a line that names them."""
+    from dqnfed_flwr.engine.ending import left_out_words, listed
+    from dqnfed_flwr.telemetry.events import Totals
+
+    records = [record for row in comparison.rows for record in row.records]
+    found = [(record, left_out_words(Totals.of(record.events))) for record in records]
+    return [
+        f"{record.job.name}: asked, and without a part in most of the rounds: clients {listed(words)}"
+        for record, words in found
+        if words
+    ]
 
 
 def _show(console: Console, comparison: Comparison, files: list[Path]) -> None:

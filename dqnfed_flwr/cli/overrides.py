@@ -10,6 +10,7 @@ import typer
 from dqnfed_flwr.compare.plan import Job
 from dqnfed_flwr.config import Scalar, Settings, flatten, nest, preset_of, without_effect
 from dqnfed_flwr.config.loading import load_config, parse_scalar, shipped
+from dqnfed_flwr.data.own_folder import absolute, load_own
 from dqnfed_flwr.errors import ConfigError
 
 
@@ -28,9 +29,17 @@ def read_settings(
 
 
 def flat_config(config: str, overrides: Sequence[str], preset: str = "") -> dict[str, Scalar]:
-    """Dotted keys of a configuration, unchecked, with those of a preset and then `--set` laid over it."""
+    """Dotted keys of a configuration, unchecked, with those of a preset and then `--set` laid over it.
+
+    Paths become absolute: those of a file begin in its folder, those of `--set` in the working directory.
+    """
     named = preset_of(preset).settings if preset else {}
-    return overridden({**flatten(nest(load_config(config))), **named}, overrides)
+    return {**load_own(config), **named, **absolute(overridden({}, overrides), [Path.cwd()])}
+
+
+def flat_config_elsewhere(config: str, overrides: Sequence[str]) -> dict[str, Scalar]:
+    """The same for a run on other machines, whose paths are theirs and stay as they are."""
+    return overridden(flatten(nest(load_config(config))), overrides)
 
 
 def overridden(flat: Mapping[str, Scalar], overrides: Sequence[str]) -> dict[str, Scalar]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dqnfed_flwr.cli.command import EndedEarly, Interrupted, ended_whole, reported
+from dqnfed_flwr.cli.dry_run import DryRunOption, show_elsewhere
 from dqnfed_flwr.errors import RunError
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ def submit(
             min=0, help="How often a run whose server process was lost is started again, while followed, with --output."
         ),
     ] = 3,
+    dry: DryRunOption = False,
 ) -> None:
     """Start a run on a SuperLink and follow it to its end.
 
@@ -56,12 +58,17 @@ def submit(
     Exit status: 0 completed, 1 failed or stopped, 2 misuse, 4 completed before its rounds were done, 130
     interrupted, 143 ended by SIGTERM (the run itself goes on).
     """  # noqa: D301  # \b keeps the lines of a help text apart
-    from dqnfed_flwr.cli.overrides import flat_config
+    from rich.console import Console
+
+    from dqnfed_flwr.cli.overrides import flat_config_elsewhere
     from dqnfed_flwr.deploy import runs as remote
     from dqnfed_flwr.deploy.superlink import connect
 
-    settings = remote.server_settings(flat_config(config, overrides or []), output, resume=resume)
+    settings = remote.server_settings(flat_config_elsewhere(config, overrides or []), output, resume=resume)
     link = connect(connection)
+    if dry:
+        show_elsewhere(Console(), settings)
+        return
     run_id = remote.submit(link, settings)
     typer.echo(f"run {run_id} is on its way", err=not follow)
     if not follow:

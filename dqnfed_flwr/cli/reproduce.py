@@ -70,6 +70,7 @@ def reproduce(
 
     from dqnfed_flwr.cli.overrides import overridden, set_keys, tell_unread
     from dqnfed_flwr.compare.row_specs import check_overrides
+    from dqnfed_flwr.data.own_folder import absolute
     from dqnfed_flwr.reproduce.manifests import load_manifest
     from dqnfed_flwr.reproduce.parts import ReproduceOptions, plan_part
 
@@ -81,7 +82,7 @@ def reproduce(
     console, manifest = Console(), load_manifest(name)
     possible = _possible_parts(console, name, manifest, part)
     directory = (output or Path("runs/reproduce") / Path(name).stem).expanduser().resolve()
-    given = overridden({}, overrides or [])
+    given = absolute(overridden({}, overrides or []), [Path.cwd()])
     check_overrides(given)
     if rounds is not None:
         if "rounds" in given:
@@ -176,22 +177,14 @@ def _show_plans(
     from rich.text import Text
 
     from dqnfed_flwr.config import Settings
+    from dqnfed_flwr.report.dry_run import plan_lines
     from dqnfed_flwr.reproduce.parts import config_of
 
     console.print(f"{manifest.title} ({manifest.source})", soft_wrap=True, markup=False, highlight=False)
     for key, plan in plans.items():
         table = Table(title=Text(f"{key}: {parts[key].title}"), title_justify="left", show_header=False)
-        searches = sum(len(plan.search(spec)) for spec in plan.specs)
-        finals = len(plan.specs) * len(plan.seeds)
         rounds = config_of(parts[key], wanted).get("rounds", Settings().rounds)
-        lines = {
-            "scale": plan.note or "as in the manifest",
-            "methods": ", ".join(spec.title for spec in plan.specs),
-            "seeds": ", ".join(map(str, plan.seeds)),
-            "rounds": f"{rounds}" + (f", {plan.grid_rounds or rounds} in the search" if searches else ""),
-            "runs": f"{finals} final" + (f" and {searches} of the search" if searches else ""),
-            "folder": str(plan.directory),
-        }
+        lines = {"scale": plan.note or "as in the manifest", **plan_lines(plan, int(rounds))}
         for name, text in lines.items():
             table.add_row(Text(name), Text(text))
         console.print(table)

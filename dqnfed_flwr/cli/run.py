@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dqnfed_flwr.cli.command import Config, EndedEarly, Engine, Interrupted, Overrides, command_line, reported
+from dqnfed_flwr.cli.command import (
+    Config,
+    EndedEarly,
+    Engine,
+    Interrupted,
+    LeftOut,
+    Overrides,
+    Strict,
+    command_line,
+    reported,
+)
+from dqnfed_flwr.cli.dry_run import DryRunOption, show_run
 from dqnfed_flwr.errors import CheckpointError, ConfigError, DataError, ModelError, RunError
 from dqnfed_flwr.run_files import CHECKPOINT, EVENTS, MODEL, PLOT, RUN
 
@@ -54,6 +65,8 @@ def run(
         str | None, typer.Option("--json", metavar="FILE", help="Write settings and figures as JSON; - is stdout.")
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no table.")] = False,
+    dry: DryRunOption = False,
+    strict: Strict = False,
 ) -> None:
     """Train one federation and show how fair it came out.
 
@@ -65,17 +78,19 @@ def run(
       dqnfed run digits --set rounds=100 --set split.alpha=0.1
       dqnfed run digits --set method=fedavg --set local.lr=0.1
       dqnfed run digits --preset paper
+      dqnfed run mine.yaml --dry-run
       dqnfed run mine.yaml --output runs/mine
       dqnfed run mine.yaml --output runs/mine --resume
       dqnfed run digits --quiet --json - | python -m json.tool
 
-    Exit status: 0 the run ended, 1 it failed, 2 settings, data, model or checkpoint are at fault, 4 it ended before its
-    rounds were done, as pareto-stationary or line-search-failed (the results are written), 130 interrupted.
+    Exit status: 0 the run ended, 1 it failed, 2 settings, data, model or checkpoint are at fault, 3 --strict found
+    clients left out, 4 it ended before its rounds were done, as pareto-stationary or line-search-failed (the results
+    are written), 130 interrupted.
     """  # noqa: D301  # \b keeps the lines of a help text apart
     from rich.console import Console
 
     from dqnfed_flwr.cli.overrides import given_keys, read_settings, tell_without_effect
-    from dqnfed_flwr.engine.ending import early_end
+    from dqnfed_flwr.engine.ending import early_end, left_out
     from dqnfed_flwr.report.table import summary_table
 
     if resume and overwrite:
@@ -84,6 +99,9 @@ def run(
     settings = read_settings(config, overrides, output, preset=preset, resume=resume)
     tell_without_effect(given_keys(config, overrides), [settings])
     console = Console(stderr=json_path == "-", quiet=quiet)
+    if dry:
+        show_run(console, settings, overwrite=overwrite)
+        return
     folder = Path(settings.output) if settings.output else None
     before = _checkpoint_of(folder)
     other = engine.value if engine is not Engine.IN_PROCESS else None
@@ -94,7 +112,7 @@ def run(
         "--output": settings.output,
         "--resume": True,
     }
-    again |= {"--json": json_path, "--quiet": quiet}
+    again |= {"--json": json_path, "--quiet": quiet, "--strict": strict}
     with tried(json_path):
         try:
             result = train(settings, console, settings.title, engine, overwrite=overwrite)
@@ -110,6 +128,8 @@ def run(
             write_json(result.to_json(), json_path)
     if words := early_end(result):
         raise EndedEarly(words)
+    if strict and (words := left_out(result)):
+        raise LeftOut(f"asked, and without a part in most of the rounds: {words}")
 
 
 @reported

@@ -168,7 +168,7 @@ def _evaluations(row: Row, record: Record) -> Iterator[Line]:
         for key in ("exchanges", "bytes_up", "bytes_down", "moved"):
             total[key] += getattr(event, key)
         total["seconds"] += event.seconds.get("total", 0.0)
-        ratios.append(event.improved_ratio)
+        ratios.append(event.improved_of_asked)
         unharmed.append(event.unharmed_ratio)
         if event.accuracy:
             figures = {"seconds": total["seconds"], "rho": mean_of(ratios), "unharmed": mean_of(unharmed)}

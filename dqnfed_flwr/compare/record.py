@@ -80,7 +80,7 @@ class Record:
             return {}
         reports = [fairness_report(evaluation) for evaluation in self.evaluations]
         rounds = len(self.events)
-        ratios = [event.improved_ratio for event in self.events]
+        ratios = [event.improved_of_asked for event in self.events]
         totals = Totals.of(self.events)
         seconds = sum(event.seconds.get("total", 0.0) for event in self.events)
         exchanges = sum(event.exchanges for event in self.events)

@@ -14,6 +14,7 @@ from dqnfed_flwr.config import (
     Settings,
     is_retired,
     said_of,
+    unknown_key,
     without_effect,
 )
 from dqnfed_flwr.config.loading import parse_scalar
@@ -133,7 +134,7 @@ def with_grids(specs: Sequence[RowSpec], grids: Sequence[str], base: Point) -> l
     searched = [replace(spec, axes=_axes_of(spec, named, base)) for spec in specs]
     for key in axes:
         if key not in known:
-            words = said_of(key) if is_retired(key) else f"{key}: unknown key; dqnfed settings lists all"
+            words = said_of(key) if is_retired(key) else unknown_key(key)
             faults.append(f"--grid {words}")
         elif _is_common(key):
             faults.append(f"--grid {_for_all(key)}")

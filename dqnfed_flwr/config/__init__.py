@@ -4,7 +4,15 @@ from dqnfed_flwr.config.combinations import check_for_nodes
 from dqnfed_flwr.config.mapping import flatten, nest
 from dqnfed_flwr.config.presets import PRESETS, preset_of
 from dqnfed_flwr.config.retired import is_retired, retired_in, said_of, without_retired
-from dqnfed_flwr.config.settings import GROUP_OF_METHOD, KNOWN, Settings, describe, toml_defaults, without_effect
+from dqnfed_flwr.config.settings import (
+    GROUP_OF_METHOD,
+    KNOWN,
+    Settings,
+    describe,
+    toml_defaults,
+    unknown_key,
+    without_effect,
+)
 from dqnfed_flwr.schema.group import Scalar
 from dqnfed_flwr.schema.groups import (
     AttackSettings,
@@ -42,6 +50,7 @@ __all__ = [
     "retired_in",
     "said_of",
     "toml_defaults",
+    "unknown_key",
     "without_effect",
     "without_retired",
 ]

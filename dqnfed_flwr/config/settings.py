@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 from pydantic import Field, ValidationError, create_model, field_validator, model_validator
@@ -22,6 +21,7 @@ from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.methods.table import METHODS, profile_of
 from dqnfed_flwr.schema.group import Group, Scalar, Setting, kebab, known_of
 from dqnfed_flwr.schema.run import Profile, RunSettings
+from dqnfed_flwr.schema.suggestions import did_you_mean, keys_like
 
 GROUP_OF_METHOD = {profile.key: name for name, profile in METHODS.items() if profile.settings}
 """The method that declares a group of settings, by the group's key."""
@@ -202,16 +202,20 @@ def _explain(item: Any) -> str:
     if item["type"] == "extra_forbidden":
         if is_retired(key):
             return said_of(key)
-        group = key.rsplit(".", 1)[0] + "." if "." in key else ""
-        known = sorted(name[len(group) :] for name in KNOWN if name.startswith(group))
-        near = get_close_matches(key[len(group) :], known, n=1)
-        if near:
-            return f"{key}: unknown key; did you mean {group}{near[0]}? `dqnfed settings` lists all"
-        if group:
-            return f"{key}: unknown key; allowed in {group[:-1]}: {', '.join(known)}"
-        return f"{key}: unknown key; `dqnfed settings` lists all"
+        inner = flatten({key: item["input"]}) if isinstance(item["input"], Mapping) else {}
+        return "\n".join(map(unknown_key, inner or [key]))
     message = item["msg"].removeprefix("Value error, ")
     if item["type"] == "value_error":
         joint = "." if key in GROUP_OF_METHOD else ": "
         return f"{key}{joint}{message}" if key else message
     return f"{key}: {message}, found {item['input']!r}"
+
+
+def unknown_key(key: str) -> str:
+    """What is said of a key that is none."""
+    if near := keys_like(key, list(KNOWN)):
+        return f"{key}: unknown key; {did_you_mean(near)} `dqnfed settings` lists all"
+    group = key.rpartition(".")[0]
+    if known := sorted(name.rpartition(".")[2] for name in KNOWN if group and name.startswith(f"{group}.")):
+        return f"{key}: unknown key; allowed in {group}: {', '.join(known)}"
+    return f"{key}: unknown key; `dqnfed settings` lists all"

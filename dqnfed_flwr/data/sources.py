@@ -7,7 +7,7 @@ The forms are those of `dqnfed_flwr.data.forms`. Sets are decoded once, checked,
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from importlib import import_module
@@ -75,6 +75,18 @@ def paths_in(name: str) -> list[Path]:
         return []
     first, *items = rest.split(",")
     return [Path(item) for item in (first, *_further(items), *_tested(form, items))]
+
+
+def with_paths(name: str, placed: Callable[[str], str]) -> str:
+    """The name of a set with each of its paths replaced by what `placed` gives for it."""
+    if name.endswith(".npz"):
+        return placed(name)
+    form, colon, rest = name.partition(":")
+    if not colon or form not in FORMS or not rest:
+        return name
+    first, *items = rest.split(",")
+    paths = _further(items)
+    return ",".join([f"{form}:{placed(first)}", *(placed(item) if item in paths else item for item in items)])
 
 
 def source_npz(name: str) -> Path:

@@ -17,7 +17,7 @@ def _imported(name: str, key: str, error: type[DQNFedError]) -> Callable[..., ob
     except Exception as cause:  # whatever the module does when it is imported
         raise error(
             f"{key}: {name!r} names a function, but module {module_name!r} cannot be imported ({_words(cause)}); "
-            "install it on every node, or put its folder on PYTHONPATH"
+            "put its file next to that of the settings; nodes need it installed, or its folder on PYTHONPATH"
         ) from cause
     function = getattr(module, function_name, None)
     if not callable(function):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from dqnfed_flwr.engine.result import RunResult
+from dqnfed_flwr.errors import shortened
 from dqnfed_flwr.strategy.state import ENDED_EARLY
 from dqnfed_flwr.telemetry.events import RoundEvent, Totals
 
@@ -44,6 +45,25 @@ def held_up(totals: Totals) -> str:
         return ""
     clients = "client" if len(named) == 1 else "clients"
     return f"{clients} {listed(named)} of {totals.rounds} rounds"
+
+
+def left_out(result: RunResult) -> str:
+    """Which clients had no part in most rounds in which they were asked, and nodes that had none at all; else empty."""
+    words = [
+        *(f"client {text}" for text in left_out_words(result.totals)),
+        *(f"{who} in none ({one_line(why)})" for who, why in result.left_out.items()),
+    ]
+    return listed(words)
+
+
+def one_line(text: str) -> str:
+    """A reason that came from elsewhere, such as a traceback, shortened and without line breaks."""
+    return " ".join(shortened(text).split())
+
+
+def left_out_words(totals: Totals) -> list[str]:
+    """Each client that had no part in most rounds in which it was asked, with their numbers."""
+    return [f"{client} in {count} of {totals.asked_in[client]}" for client, count in totals.mostly_left_out.items()]
 
 
 def _why(status: str, last: RoundEvent) -> str:

@@ -14,6 +14,7 @@ import torch
 
 from dqnfed_flwr.data.dataset import as_data_set
 from dqnfed_flwr.data.dealing import only_classes
+from dqnfed_flwr.data.own_folder import import_again
 from dqnfed_flwr.data.sets import fingerprint, read_arrays
 from dqnfed_flwr.data.sources import is_source
 from dqnfed_flwr.engine.ending import early_end, held_up, listed
@@ -77,6 +78,7 @@ def export_run(run: Path, target: Path) -> list[Path]:
 
 def trained_module(result: RunResult, form: Form) -> nn.Module:
     """The run's model, in evaluation mode."""
+    import_again(result.settings, result.modules)
     module = model_for(result.settings, form)
     spec = ParamSpec.of(module)
     spec.unflatten(torch.from_numpy(np.array(result.theta)), module)

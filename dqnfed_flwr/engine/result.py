@@ -59,6 +59,8 @@ class RunResult:
         Test accuracy of every client at `theta`, in [0, 1].
     validation : Mapping[int, float]
         The same on the validation part, where clients keep one.
+    modules : tuple[str, ...]
+        Folders from which the user's functions that `settings` name were imported.
     seconds : float
         Wall clock; of a resumed run also that of its earlier rounds.
     left_out : Mapping[str, str]
@@ -83,6 +85,7 @@ class RunResult:
     provenance: Provenance = field(default_factory=Provenance)
     left_out: Mapping[str, str] = field(default_factory=dict)
     validation: Mapping[int, float] = field(default_factory=dict)
+    modules: tuple[str, ...] = ()
 
     @property
     def joined(self) -> list[int]:
@@ -98,6 +101,11 @@ class RunResult:
     def improved_ratio(self) -> list[float]:
         """rho_t (29), one a round."""
         return [event.improved_ratio for event in self.events]
+
+    @property
+    def improved_of_asked(self) -> list[float]:
+        """Share of all clients asked whose loss is known not to have risen, one a round."""
+        return [event.improved_of_asked for event in self.events]
 
     @property
     def unharmed_ratio(self) -> list[float]:
@@ -135,6 +143,7 @@ class RunResult:
             "validation": {str(client): value for client, value in self.validation.items()},
             "rounds_moved": self.totals.moved,
             "improved_ratio": finite(self.improved_ratio),
+            "improved_of_asked": finite(self.improved_of_asked),
             "unharmed_ratio": finite(self.unharmed_ratio),
             "asked": [event.asked for event in self.events],
             "heard": [len(event.heard) for event in self.events],
@@ -145,6 +154,7 @@ class RunResult:
             "bytes_down": self.bytes_down,
             "seconds": self.seconds,
             "left_out": dict(self.left_out),
+            "modules": list(self.modules),
             "form": asdict(self.form) if self.form else None,
             "versions": dict(self.versions),
             **self.provenance.as_record(),
@@ -205,6 +215,7 @@ def _result(record: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> RunResul
         provenance=Provenance(record.get("fingerprint"), tuple(record.get("commits", ()))),
         left_out=record.get("left_out", {}),
         validation={int(client): value for client, value in record.get("validation", {}).items()},
+        modules=tuple(record.get("modules", ())),
     )
 
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from dqnfed_flwr.config import Settings
-from dqnfed_flwr.config.loading import load_config
+from dqnfed_flwr.config import Settings, flatten, nest
+from dqnfed_flwr.data.own_folder import absolute, load_own
 from dqnfed_flwr.engine.flower import run_flower
 from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.engine.run_folder import TAKEOVER_SECONDS, directory_lock, guard_output
@@ -35,7 +35,8 @@ def run(
     Parameters
     ----------
     config : Settings | Mapping | str | Path
-        Settings, keys and values, the name of a shipped experiment, or a YAML file.
+        Settings, keys and values, the name of a shipped experiment, or a YAML file, whose folder is then on the import
+        path and where its relative paths begin.
     engine : {"in-process", "flower"}
         All clients in this process, or Flower's simulation engine (needs the extra `simulation`).
     resume : bool
@@ -72,7 +73,9 @@ def as_settings(config: Settings | Mapping[str, Any] | str | Path) -> Settings:
     """Settings from any form that `run` takes."""
     if isinstance(config, Settings):
         return config
-    return Settings.from_mapping(config if isinstance(config, Mapping) else load_config(str(config)))
+    if not isinstance(config, Mapping):
+        return Settings.from_mapping(load_own(config))
+    return Settings.from_mapping(absolute(flatten(nest(config)), [Path.cwd()]))
 
 
 def _warn_of_copies(settings: Settings) -> None:

@@ -12,13 +12,16 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.engine.ending import early_end, held_up
+from dqnfed_flwr.data.own_folder import module_folders
+from dqnfed_flwr.engine.ending import early_end, held_up, left_out
+from dqnfed_flwr.engine.left_out import LeftOutWatch
 from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.engine.run_folder import prepare_output
-from dqnfed_flwr.engine.start import initial_model
+from dqnfed_flwr.engine.start import initial_model, notes_on_model
 from dqnfed_flwr.errors import ConfigError, RunError
 from dqnfed_flwr.run_files import RUN
 from dqnfed_flwr.strategy.checkpoint import Provenance, output_directory
+from dqnfed_flwr.strategy.compatibility import Form
 from dqnfed_flwr.strategy.strategy import GradientStrategy
 from dqnfed_flwr.telemetry.event_log import EventLog, Patience
 from dqnfed_flwr.telemetry.events import Listener, RoundEvent
@@ -97,6 +100,8 @@ def _warn(result: RunResult, *, on_superlink: bool) -> None:
     """Log who held up the others, and on a SuperLink, where the log is all that is seen, that the run ended early."""
     if words := held_up(result.totals):
         log(WARNING, "A client that refuses steps in most rounds holds up the others: %s", words)
+    if words := left_out(result):
+        log(WARNING, "Asked, and without a part in most of the rounds: %s", words)
     if on_superlink and (words := early_end(result)):
         log(WARNING, "%s", words)
 
@@ -116,12 +121,13 @@ def _train(
 ) -> RunResult:
     """The run itself, and its results written to `output`."""
     since = time.perf_counter()
-    watching: list[Listener] = [*([metrics] if metrics else []), *listeners]
+    watching: list[Listener] = [*([metrics] if metrics else []), LeftOutWatch(), *listeners]
     patience = Patience(watching)
     beginning = _Beginning(output / RUN if output else None)
     event_log: list[Listener] = [EventLog(output, patience)] if output else []
     strategy = GradientStrategy(settings, listeners=[beginning, *event_log, *watching], provenance=provenance)
     strategy.registry.wait(grid)
+    tell_of_model(settings, strategy.registry.form)
     strategy.start(grid, initial_model(settings, strategy.registry))
     outcome = strategy.outcome
     if outcome is None:
@@ -138,10 +144,17 @@ def _train(
         form=strategy.registry.form,
         provenance=strategy.provenance,
         left_out=strategy.registry.refused,
+        modules=module_folders(settings),
     )
     if output:
         patience.write(output / RUN, lambda: result.write(output))
     return result
+
+
+def tell_of_model(settings: Settings, form: Form) -> None:
+    """Log, before round 1 of a new run, what is worth knowing of the user's model."""
+    for note in [] if settings.resume else notes_on_model(settings, form):
+        log(WARNING, "%s", note)
 
 
 class _Beginning:

@@ -15,6 +15,7 @@ from flwr.app import ArrayRecord
 from torch import Tensor, nn
 
 from dqnfed_flwr import wire
+from dqnfed_flwr.client.model_notes import model_notes, random_inputs
 from dqnfed_flwr.client.numpy_client import DQNFedClient
 from dqnfed_flwr.config import KNOWN, Settings
 from dqnfed_flwr.data import load_client
@@ -65,6 +66,28 @@ def model_for(settings: Settings, form: Form) -> nn.Module:
     """The model of the settings for data of this form, drawn from the seed."""
     dtype = torch.float64 if settings.dtype == "float64" else torch.float32
     return build_model(settings.model, form.input_shape, form.num_classes, seed=settings.seed, dtype=dtype)
+
+
+def notes_on_model(settings: Settings, form: Form) -> list[str]:
+    """What is worth knowing of a user's own model for data of this form; shipped models have no notes.
+
+    As `model_for` raises.
+    """
+    if ":" not in settings.model:
+        return []
+    module = model_for(settings, form)
+    dtype = next((parameter.dtype for parameter in module.parameters()), torch.float32)
+    inputs, works = random_inputs(form.input_shape, form.input_kind, dtype), settings.works
+    # an anchor's passes leave the federation's buffers alone
+    gradients, passes = any(not work.passes for work in works), settings.trains_buffers
+    found = model_notes(module, inputs, gradients=gradients, passes=passes)
+    return [f"model: {settings.model} {note}" for note in found]
+
+
+def form_here(settings: Settings) -> Form:
+    """The form of the data of a run in this process, as its first client has it; `DataError` if it has none."""
+    data = load_client(settings, 0)
+    return Form(data.input_shape, data.input_kind, settings.num_classes or data.num_classes)
 
 
 def _settings_of_one_client(settings: Settings) -> Settings:

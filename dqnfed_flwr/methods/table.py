@@ -10,6 +10,7 @@ from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.methods._base import Method
 from dqnfed_flwr.methods.torchjd import TORCHJD, torchjd_profile
 from dqnfed_flwr.schema.run import Profile, RunSettings
+from dqnfed_flwr.schema.suggestions import did_you_mean, method_like
 
 
 def _declared() -> dict[str, Profile]:
@@ -41,7 +42,9 @@ def profile_of(name: str) -> Profile:
     if name.startswith(TORCHJD) and len(name) > len(TORCHJD):
         return torchjd_profile(name)
     if name not in METHODS:
-        raise ConfigError(f"found {name!r}; allowed: {', '.join(METHODS)}, {TORCHJD}<aggregator>")
+        question = did_you_mean(method_like(name, ((own, each.title) for own, each in METHODS.items())))
+        allowed = f"allowed: {', '.join(METHODS)}, {TORCHJD}<aggregator>"
+        raise ConfigError(f"found {name!r}; {f'{question} ' if question else ''}{allowed}")
     return METHODS[name]
 
 

@@ -109,7 +109,7 @@ def accuracy_chart(comparison: Comparison, look: Look, against: str) -> Figure:
 @rc_context(CHART)
 def rho_chart(comparison: Comparison, look: Look, title: str = "") -> Figure:
     """rho_t over the rounds, as a running mean."""
-    curves, longest = curves_of(comparison, look, lambda event: event.improved_ratio), 1
+    curves, longest = curves_of(comparison, look, lambda event: event.improved_of_asked), 1
     for place, curve in curves.items():
         (mean, window), (std, _) = running_mean(curve.mean), running_mean(curve.std)
         start, longest = window - 1, max(longest, window)

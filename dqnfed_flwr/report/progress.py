@@ -46,7 +46,7 @@ class LatestFigures:
             self.mean = sum(event.accuracy.values()) / len(event.accuracy)
             self.worst = min(event.accuracy.values())
         if not math.isnan(event.improved_ratio):
-            self.rho, self.unharmed = event.improved_ratio, event.unharmed_ratio
+            self.rho, self.unharmed = event.improved_of_asked, event.unharmed_ratio
         self.asked, self.heard = event.asked, len(event.heard)
         self.overruled += len(event.overruled)
         self.moved += event.moved

@@ -71,7 +71,7 @@ def _draw_accuracy(axes: Axes, name: str, result: RunResult, colour: str) -> Non
 
 
 def _draw_rho(axes: Axes, name: str, result: RunResult, colour: str) -> None:
-    found = [(event.round, event.improved_ratio) for event in result.events if not math.isnan(event.improved_ratio)]
+    found = [(event.round, event.improved_of_asked) for event in result.events if not math.isnan(event.improved_ratio)]
     rounds = np.array([round_ for round_, _ in found], dtype=float)
     ratios = np.array([ratio for _, ratio in found], dtype=float)
     mean = f" (mean {ratios.mean():.2f})" if ratios.size else ""

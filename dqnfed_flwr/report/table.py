@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from dqnfed_flwr.engine.ending import left_out_words
 from dqnfed_flwr.telemetry.events import mean
 
 if TYPE_CHECKING:
@@ -133,8 +134,8 @@ ROWS: tuple[tuple[str, Callable[[RunResult], str]], ...] = (
     ("worst client", _final("worst", "{:.2f} %", 100)),
     ("angle to equal accuracies", _final("angle_deg", "{:.2f}°")),
     ("KL to equal accuracies", _final("kl_uniform", "{:.5f}")),
-    ("ρ mean (clients whose loss did not rise)", lambda result: _summary(result.improved_ratio, mean)),
-    ("ρ minimum", lambda result: _summary(result.improved_ratio, min)),
+    ("ρ mean (clients whose loss did not rise)", lambda result: _summary(result.improved_of_asked, mean)),
+    ("ρ minimum", lambda result: _summary(result.improved_of_asked, min)),
     ("not harmed, mean (or below the entitlement)", lambda result: _summary(result.unharmed_ratio, mean)),
     ("moved the model", lambda result: f"{result.totals.moved} of {len(result.events)} rounds"),
     (
@@ -152,6 +153,7 @@ ROWS: tuple[tuple[str, Callable[[RunResult], str]], ...] = (
     ("seconds", lambda result: f"{result.seconds:.1f}"),
 )
 WARNINGS: tuple[tuple[str, Callable[[RunResult], str]], ...] = (
+    ("no part in most rounds, though asked", lambda result: _named(left_out_words(result.totals))),
     ("contradicted itself, not heard", lambda result: _in_rounds(result.totals.contradicted, result.totals.rounds)),
     (
         "hold up the others: refused a step",

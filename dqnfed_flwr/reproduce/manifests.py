@@ -7,16 +7,18 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from dqnfed_flwr.config import nest
+from dqnfed_flwr.config import flatten, nest
 from dqnfed_flwr.config.loading import read_yaml
+from dqnfed_flwr.data.own_folder import absolute, folder_of, import_from
 from dqnfed_flwr.errors import ConfigError, RunError
 from dqnfed_flwr.reproduce.measures import SHIPPED
-from dqnfed_flwr.reproduce.schema import Manifest, check_manifest
+from dqnfed_flwr.reproduce.schema import Manifest, ManifestRow, Part, Reduced, check_manifest
 from dqnfed_flwr.run_files import replacing
 
 REPRODUCTION = "reproduction.json"
+S = TypeVar("S", Part, Reduced, ManifestRow)
 SCHEMA = 2
 """1 held a single manifest, next to the schema."""
 
@@ -52,7 +54,12 @@ def load_manifest(name_or_path: str) -> Manifest:
     found = _read(name_or_path)
     if isinstance(parts := found.get("parts"), dict):
         found["parts"] = {key: _like(part, f"{name_or_path}: parts.{key}", ()) for key, part in parts.items()}
-    return check_manifest(found, name_or_path)
+    manifest = check_manifest(found, name_or_path)
+    folder = folder_of(name_or_path, manifest_names())
+    if folder is None:
+        return manifest
+    import_from(folder)
+    return manifest.model_copy(update={"parts": {key: _rooted(part, folder) for key, part in manifest.parts.items()}})
 
 
 def write_reproduction(directory: Path, reproduction: Reproduction) -> Path:
@@ -119,6 +126,17 @@ def _read(name: str) -> dict[str, Any]:
         raise ConfigError(
             f"{name}: cannot be read ({reason}); dqnfed reproduce --list shows the shipped ones"
         ) from None
+
+
+def _rooted(part: Part, folder: Path) -> Part:
+    """A part of a user's file with absolute paths."""
+    places = [folder, Path.cwd()]
+
+    def rooted(one: S) -> S:
+        return one.model_copy(update={"settings": nest(absolute(flatten(nest(one.settings)), places))})
+
+    changed = {"reduced": rooted(part.reduced), "rows": [rooted(row) for row in part.rows]}
+    return rooted(part).model_copy(update=changed)
 
 
 def _like(part: Any, where: str, seen: tuple[str, ...]) -> Any:

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.fairness import improved_ratio
-from dqnfed_flwr.guarantee.overrule import Certificate, Standing, certificate
+from dqnfed_flwr.guarantee.overrule import OVERRULED, SET_ASIDE, Certificate, Standing, certificate
+from dqnfed_flwr.methods._base import ZERO_GRADIENT
 from dqnfed_flwr.steps import Ladder, StepScale
 from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
 from dqnfed_flwr.types import ClientReply, Combination, Evaluation, Float64Array, Probe
@@ -24,6 +25,8 @@ from dqnfed_flwr.wire import Buffers, decode_model
 RunStatus = Literal[
     "running", "finished", "pareto-stationary", "line-search-failed", "early-stopped", "held-out-stationary"
 ]
+HAS_PART = (ZERO_GRADIENT, SET_ASIDE, OVERRULED)
+"""Reasons for which a row or a vote does not count, of clients whose other half does, or that need no step."""
 ENDED_EARLY = ("pareto-stationary", "line-search-failed")
 """Of a run that ended before its rounds were done, and not because it had learnt enough."""
 
@@ -297,6 +300,7 @@ def round_event(
         test_loss=test_loss,
         notes=dict(combination.notes),
         asked=len(pending.asked),
+        no_part=without_part(pending),
         heard=list(pending.heard),
         overruled=[client for client in pending.overruled if client not in pending.caught],
         refused=list(pending.refused),
@@ -307,6 +311,16 @@ def round_event(
         certificate=dict(certificate.weights),
         distance=certificate.distance,
     )
+
+
+def without_part(pending: PendingStep) -> list[int]:
+    """Clients that were asked for a row and have no part in the round: neither their row nor their loss counts."""
+    rejected = {drop.client for drop in pending.dropped if drop.reason not in HAS_PART} | set(pending.caught)
+    return [
+        client
+        for client in pending.asked
+        if client not in pending.heard and (client not in pending.clients or client in rejected)
+    ]
 
 
 def evaluations(

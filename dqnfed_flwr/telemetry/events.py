@@ -19,7 +19,7 @@ from dqnfed_flwr.guarantee.claims import CONTRADICTION
 from dqnfed_flwr.guarantee.harm import not_above
 
 EVENT_SCHEMA = 1
-DERIVED = ("unharmed_ratio", "harmed")
+DERIVED = ("improved_of_asked", "unharmed_ratio", "harmed")
 """Keys of a line that follow from others, for readers without this package."""
 INFINITE = "infinite_after"
 """Key of a line alone: participants whose loss after the round was infinite, which JSON has no number for."""
@@ -83,6 +83,8 @@ class RoundEvent:
         Further figures of the method.
     asked : int
         Clients that were asked for a gradient.
+    no_part : list[int]
+        Those of them that had no part in the round: no reply, one that was not usable, or one that contradicts itself.
     heard : list[int]
         Participants whose gradients made the step.
     overruled : list[int]
@@ -128,6 +130,7 @@ class RoundEvent:
     test_loss: float = math.nan
     notes: dict[str, float] = field(default_factory=dict)
     asked: int = 0
+    no_part: list[int] = field(default_factory=list)
     heard: list[int] = field(default_factory=list)
     overruled: list[int] = field(default_factory=list)
     refused: list[int] = field(default_factory=list)
@@ -143,6 +146,18 @@ class RoundEvent:
     def moved(self) -> bool:
         """Whether the round changed the model."""
         return self.factor != 0
+
+    @property
+    def improved_of_asked(self) -> float:
+        """Share of all clients asked whose loss is known not to have risen; NaN if none answered again.
+
+        `improved_ratio` is of those that answered again.
+        """
+        answered = int(np.count_nonzero(~np.isnan(self.losses_after)))
+        asked = max(self.asked, len(self.participants))
+        if math.isnan(self.improved_ratio) or answered == asked:
+            return self.improved_ratio
+        return round(self.improved_ratio * answered) / asked
 
     @property
     def unharmed_ratio(self) -> float:
@@ -222,6 +237,10 @@ class Totals:
         Means over the judged rounds of those of the events; NaN where there is none.
     asked, heard : float
         Clients a round that were asked for a gradient, and whose gradients made the step; NaN without rounds.
+    no_part : Mapping[int, int]
+        Rounds in which each client was asked and had no part; none with 0.
+    asked_in : Mapping[int, int]
+        Rounds in which each of them was asked.
     overruled, harmed, refused, contradicted : Mapping[int, int]
         Rounds in which each client was overruled, was harmed, turned a candidate down, and was not heard because it
         contradicted itself; none with 0.
@@ -235,6 +254,8 @@ class Totals:
     unharmed_ratio: float
     asked: float
     heard: float
+    no_part: Mapping[int, int]
+    asked_in: Mapping[int, int]
     overruled: Mapping[int, int]
     harmed: Mapping[int, int]
     refused: Mapping[int, int]
@@ -245,6 +266,8 @@ class Totals:
         """Those of these rounds."""
         moved = [event for event in events if event.moved]
         judged = [event for event in moved if not math.isnan(event.improved_ratio)]
+        no_part = _count(event.no_part for event in events)
+        asked_in = _count({*event.participants, *event.no_part} for event in events)
         return cls(
             rounds=len(events),
             moved=len(moved),
@@ -254,6 +277,8 @@ class Totals:
             unharmed_ratio=mean(event.unharmed_ratio for event in judged),
             asked=mean(event.asked for event in events),
             heard=mean(len(event.heard) for event in events),
+            no_part=no_part,
+            asked_in={client: asked_in[client] for client in no_part},
             overruled=_count(event.overruled for event in events),
             harmed=_count(event.harmed for event in events),
             refused=_count(event.refused for event in events),
@@ -261,6 +286,12 @@ class Totals:
                 {drop.client for drop in event.dropped if drop.reason == CONTRADICTION} for event in events
             ),
         )
+
+    @property
+    def mostly_left_out(self) -> dict[int, int]:
+        """Clients that had no part in most rounds in which they were asked, and in how many, the most first."""
+        found = {client: count for client, count in self.no_part.items() if 2 * count > self.asked_in[client]}
+        return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
 
     @property
     def holding_up(self) -> dict[int, int]:

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,7 @@ class FakeWorkers:
         self.engine: Engine = "in-process"
         self.error: BaseException | None = None
         self.failures: dict[int, str] = {}
+        self.no_part: list[int] = []
 
     def __call__(self, jobs: Sequence[Job], workers: int, engine: Engine, watcher: Watcher) -> dict[Path, str]:
         self.jobs += jobs
@@ -39,7 +41,7 @@ class FakeWorkers:
         for job in jobs:
             watcher.on_begin(job)
             if job.seed not in self.failures:
-                event = with_validation(make_event(1, (0.5, 0.9)), 0.5)
+                event = replace(with_validation(make_event(1, (0.5, 0.9)), 0.5), asked=5, no_part=self.no_part)
                 watcher.on_round(job, event)
                 job.folder.mkdir(parents=True)
                 make_result([event], (0.5, 0.9), settings=job.settings).write(job.folder)
@@ -217,3 +219,24 @@ def test_a_plot_that_cannot_be_written_costs_the_plots_only(fake: FakeWorkers, t
     result = call("digits", "--seeds", "0", "--output", str(tmp_path))
     assert (result.exit_code, len(fake.jobs)) == (0, 2)
     assert re.search(r"no plots: .*accuracy\.png: the plot cannot be written", result.stdout)
+
+
+@pytest.mark.usefixtures("fake")
+def test_what_is_worth_knowing_of_own_models_is_said_once_before_the_runs(tmp_path: Path) -> None:
+    options = ["--seeds", "0,1", "--set", "rounds=3", "--output", str(tmp_path)]
+    model = "tests.helpers.models:norm_mlp"
+    result = call("digits", "--methods", "dqn-fed,fedavg", *options, "--set", f"model={model}")
+    assert result.output.count(f"model: {model} has BatchNorm (BatchNorm1d): gradients take") == 1
+    assert result.output.count("local SGD takes those of its batches") == 1
+
+
+def test_clients_left_out_of_most_rounds_are_named_and_end_a_strict_comparison_with_3(
+    fake: FakeWorkers, tmp_path: Path
+) -> None:
+    fake.no_part = [4]
+    words = ("digits", "--methods", "fedavg", "--seeds", "0,1", "--set", "rounds=3", "--output", str(tmp_path))
+    mild, strict = call(*words), call(*words, "--strict")
+    assert (mild.exit_code, strict.exit_code) == (0, 3)
+    for result in (mild, strict):
+        assert "FedAvg, seed 1: asked, and without a part in most of the rounds: clients 4 in 1 of 1" in result.output
+    assert "2 runs had clients without a part in most rounds" in strict.output

@@ -4,6 +4,7 @@ import json
 import logging
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -229,3 +230,17 @@ def test_what_flower_logs_has_colours_on_a_terminal_alone(fake: FakeRun, monkeyp
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     train(fake.settings[0], Console(quiet=True), "", Engine.IN_PROCESS)
     assert "\x1b" in console_handler.format(record)
+
+
+def test_clients_left_out_of_most_rounds_end_a_strict_run_with_3(fake: FakeRun) -> None:
+    fake.events = [
+        replace(event, participants=[0, 1, 2], losses_before=[1.0] * 3, losses_after=[0.5] * 3, no_part=[3])
+        for event in fake.events
+    ]
+    assert call("run", "digits").exit_code == 0
+    result = call("run", "digits", "--strict")
+    assert result.exit_code == 3
+    assert "dqnfed: asked, and without a part in most of the rounds: client 3 in 2 of 2" in result.stderr
+    assert "no part in most rounds, though asked" in result.stdout
+    fake.events = [replace(event, no_part=[]) for event in fake.events]
+    assert call("run", "digits", "--strict").exit_code == 0

@@ -23,7 +23,7 @@ def test_all_are_the_registered_ones() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("fedagv", "--methods: found 'fedagv'; allowed: aaggff, adafed, "),
+        ("fedagv", "--methods: found 'fedagv'; did you mean fedavg? allowed: aaggff, adafed, "),
         ("", "--methods: found ''; allowed"),
         ("torchjd:", "found 'torchjd:'"),
         ("fedavg@", "--methods fedavg@: found ''; give KEY=VALUE behind @"),
@@ -105,7 +105,7 @@ def test_a_last_method_that_all_rows_share_counts_unless_a_row_has_its_own() -> 
     ("grid", "reason"),
     [
         (["q-ffl.q=1,2"], "--grid q-ffl.q: none of the methods has this key open (fedavg, mgda)"),
-        (["q-fll.q=1"], "--grid q-fll.q: unknown key"),
+        (["q-fll.q=1"], "--grid q-fll.q: unknown key; did you mean q-ffl.q?"),
         (["local.lr"], "--grid: found 'local.lr'; give KEY=V1,V2"),
         (["local.lr="], "give KEY=V1,V2"),
         (["=1"], "give KEY"),

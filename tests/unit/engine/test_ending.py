@@ -9,7 +9,7 @@ import pytest
 
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine import server_run
-from dqnfed_flwr.engine.ending import MARK, NAMED, early_end, early_end_in, held_up
+from dqnfed_flwr.engine.ending import MARK, NAMED, early_end, early_end_in, held_up, left_out
 from dqnfed_flwr.engine.export import card_of
 from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.engine.run import run
@@ -132,3 +132,29 @@ def test_a_real_run_that_ends_early_tells_who_is_behind_it() -> None:
     assert f"client{'s' if len(refused) > 1 else ''} {', '.join(map(str, refused))} refused its step" in early_end(
         result
     )
+
+
+def test_who_was_asked_and_has_no_part_in_most_rounds_is_named() -> None:
+    def without(number: int, *clients: int) -> RoundEvent:
+        event = make_event(number, None)
+        return replace(event, participants=[0, 1], losses_before=[1.0] * 2, losses_after=[0.5] * 2, no_part=[*clients])
+
+    events = [without(1, 2, 3), without(2, 3), without(3, 2), without(4)]
+    totals = Totals.of(events)
+    assert (totals.no_part, totals.asked_in) == ({2: 2, 3: 2}, {2: 2, 3: 2})
+    assert totals.mostly_left_out == {2: 2, 3: 2}
+    result = make_result(events)
+    assert left_out(result) == "client 2 in 2 of 2, client 3 in 2 of 2"
+    full = [replace(make_event(number, None), no_part=[]) for number in (5, 6)]
+    assert left_out(make_result([*events, *full])) == ""  # in half of them
+    assert left_out(replace(make_result(full), left_out={"node 7": "other-form:\n [5]"})) == (
+        "node 7 in none (other-form: [5])"
+    )
+
+
+def test_rho_of_all_asked_counts_those_that_did_not_answer_again() -> None:
+    event = replace(make_event(1, None), losses_after=[0.5, 1.5, 0.5, math.nan], improved_ratio=2 / 3, asked=8)
+    assert event.improved_of_asked == 2 / 8
+    assert replace(event, asked=0).improved_of_asked == 2 / 4  # an earlier version did not note it
+    assert math.isnan(replace(event, losses_after=[math.nan] * 4, improved_ratio=math.nan).improved_of_asked)
+    assert make_event(1, None, rho=0.75).improved_of_asked == 0.75

@@ -145,7 +145,10 @@ class TestShare:
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"anchor": "fedprox"}, r"dqn-fed\.anchor: found 'fedprox'; allowed: aaggff, adafed"),
+        (
+            {"anchor": "fedprox"},
+            r"dqn-fed\.anchor: found 'fedprox'; did you mean fedavg with local\.proximal\? allowed: aaggff",
+        ),
         ({"anchor": "dqn-fed"}, r"dqn-fed\.anchor: found 'dqn-fed', which cannot be one: a step of DQN-Fed is changed"),
         ({"anchor": "ditto"}, r"dqn-fed\.anchor: found 'ditto', which cannot be one: its models are"),
         ({"anchor": "fedcorr"}, r"dqn-fed\.anchor: found 'fedcorr', which cannot be one: it is made of stages"),

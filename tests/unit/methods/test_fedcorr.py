@@ -249,7 +249,7 @@ def test_the_settings_follow_the_last_method() -> None:
     [
         ({"rounds": 15}, r"rounds: found 15, but fedcorr\.preprocessing 2 x clients 6 \+ .* take 15"),
         ({"fedcorr.last": "fedcorr"}, r"fedcorr\.last: found 'fedcorr'"),
-        ({"fedcorr.last": "fedcor"}, r"fedcorr\.last: found 'fedcor'; allowed: .*fedavg"),
+        ({"fedcorr.last": "fedcor"}, r"fedcorr\.last: found 'fedcor'; did you mean fedcorr\? allowed: .*fedavg"),
         ({"min-clients": 2}, "min-clients: fedcorr trains one client"),
         ({"step-rule": "probed"}, "step-rule: fedavg goes with newton"),
         ({"fedcorr.last": "dqn-fed", "local.work": "sgd"}, r"local\.work: dqn-fed works with"),

@@ -39,6 +39,6 @@ def test_a_name_that_two_files_declare_is_refused(tmp_path: Path, monkeypatch: p
 
 
 def test_an_unknown_name_is_refused_with_those_that_there_are() -> None:
-    with pytest.raises(ConfigError, match=r"'fed-avg'; allowed: .*fedavg, .*torchjd:<aggregator>"):
+    with pytest.raises(ConfigError, match=r"'fed-avg'; did you mean fedavg\? allowed: .*fedavg, .*torchjd:"):
         profile_of("fed-avg")
     assert profile_of("torchjd:UPGrad").title == "UPGrad (torchjd)"

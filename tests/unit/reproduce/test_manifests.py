@@ -142,7 +142,11 @@ def test_one_published_figure_to_the_digit() -> None:
             "method: dqn-fed}\n      - {method: dqn-fed, grid: {local.lr: [1, 2]}",
             "dqn-fed stands twice",
         ),
-        ("source: nobody", "source: nobody\nreference: dqnfed", "reference: found 'dqnfed'; allowed: aaggff"),
+        (
+            "source: nobody",
+            "source: nobody\nreference: dqnfed",
+            r"reference: found 'dqnfed'; did you mean dqn-fed\? allowed: aaggff",
+        ),
         ("  one:", "  ../one:", r"parts\.\.\./one: String should match pattern"),
         (
             "    title: Five",

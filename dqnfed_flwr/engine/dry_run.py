@@ -1,0 +1,151 @@
+"""What a run would be, without it: its data, its model, and the bytes and seconds of a round, as two clients have them.
+
+A federation of a few of the run's clients, with the same data, model, method and share of them asked, goes through
+two rounds in this process; two clients are asked in each. Bytes are exact for a round without a miss. Seconds are an
+estimate, for they depend on the machine, on who is asked, and on what the server does with the rows of all.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from dqnfed_flwr.client.app import app, forget_clients
+from dqnfed_flwr.config import AttackSettings, Settings
+from dqnfed_flwr.data.clients import ClientSummary, summarise
+from dqnfed_flwr.engine.in_process import OneSourceGrid
+from dqnfed_flwr.engine.run import choose_jobs, usable_cores
+from dqnfed_flwr.engine.server_run import tell_of_model
+from dqnfed_flwr.engine.start import initial_model
+from dqnfed_flwr.errors import RunError
+from dqnfed_flwr.strategy.strategy import GradientStrategy
+from dqnfed_flwr.telemetry.events import RoundEvent
+
+ASKED, ROUNDS = 2, 2
+
+
+@dataclass(frozen=True, slots=True)
+class DryRun:
+    """A run that did not take place.
+
+    Attributes
+    ----------
+    settings : Settings
+        Of the run.
+    clients : Sequence[ClientSummary]
+        Figures of every client's data, in their order.
+    dim : int
+        D, trainable parameters of the model.
+    measured : int
+        Clients asked in a round that was measured.
+    bytes_up, bytes_down : float
+        Of one client that is asked, in a round without a miss: from it, and to it.
+    seconds : float
+        A client's share of such a round.
+    jobs : int
+        Clients that compute at the same time in process.
+    """
+
+    settings: Settings
+    clients: Sequence[ClientSummary]
+    dim: int
+    measured: int
+    bytes_up: float
+    bytes_down: float
+    seconds: float
+    jobs: int
+
+    @property
+    def round_seconds(self) -> float:
+        """Estimated seconds of a round in process."""
+        return self.seconds * self.settings.sampled / self.jobs
+
+
+def dry_run(settings: Settings) -> DryRun:
+    """Build data and model of a run and measure a round of it; nothing is written.
+
+    Raises
+    ------
+    DQNFedError
+        Whatever the run itself would raise before its first round, or in its first rounds.
+    """
+    clients = summarise(settings)
+    few = _few(settings)
+    forget_clients()
+    grid = OneSourceGrid(app, few.clients, settings.flat())
+    watch = _Watch()
+    strategy = GradientStrategy(few, listeners=[watch])
+    try:
+        strategy.registry.wait(grid)
+        tell_of_model(settings, strategy.registry.form)
+        with suppress(_Enough):
+            strategy.start(grid, initial_model(few, strategy.registry))
+    finally:
+        forget_clients()
+    usual = watch.usual()
+    asked = max(usual.asked, 1)
+    measured = clients[: few.clients]
+    scale = _mean(clients) / max(_mean(measured), 1.0)
+    return DryRun(
+        settings=settings,
+        clients=clients,
+        dim=strategy.registry.form.dim,
+        measured=asked,
+        bytes_up=usual.bytes_up / usual.exchanges / asked,
+        bytes_down=usual.bytes_down / usual.exchanges / asked,
+        seconds=watch.seconds[usual.round] / usual.exchanges / asked * scale,
+        jobs=choose_jobs(settings, usable_cores()),
+    )
+
+
+def _few(settings: Settings) -> Settings:
+    """The same with so few clients that `ASKED` are asked, and everybody is evaluated as often for each of these."""
+    asked = min(ASKED, settings.sampled)
+    clients = min(settings.clients, max(asked, round(asked * settings.clients / settings.sampled)))
+    changes = {"clients": clients, "participation": min(1.0, asked / clients), "min_clients": 1}
+    changes |= {"rounds": max(settings.rounds, ROUNDS + 1), "evaluate_every": int(settings.evaluate_every == 1)}
+    still = {"output": "", "metrics": "", "resume": False, "early_stopping": 0, "attack": AttackSettings()}
+    start = settings.start.model_copy(update={"epochs": 0})
+    return settings.model_copy(update={**changes, **still, "start": start})
+
+
+def _mean(clients: Sequence[ClientSummary]) -> float:
+    """Mean number of training samples."""
+    return sum(client.samples for client in clients) / len(clients)
+
+
+class _Enough(Exception):
+    """Ends the rounds."""
+
+
+class _Watch:
+    """Keeps the rounds and what each took."""
+
+    def __init__(self) -> None:
+        self.events: list[RoundEvent] = []
+        self.seconds: dict[int, float] = {}
+        self._since = time.perf_counter()
+
+    def on_start(self, rounds: int, done: list[RoundEvent]) -> None:
+        """Begin to take the time."""
+        self._since = time.perf_counter()
+
+    def on_round(self, event: RoundEvent) -> None:
+        """Note a round."""
+        now = time.perf_counter()
+        self.seconds[event.round] = now - self._since
+        self._since = now
+        self.events.append(event)
+        if event.round == ROUNDS:
+            raise _Enough
+
+    def on_end(self) -> None:
+        """Nothing."""
+
+    def usual(self) -> RoundEvent:
+        """A round as most are; not the first, which builds everything, where there is another."""
+        if not self.events:
+            raise RunError("no round came to its end")
+        return self.events[-1]

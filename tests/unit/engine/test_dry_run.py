@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dqnfed_flwr.config import Settings
+from dqnfed_flwr.engine.dry_run import DryRun, dry_run
+from dqnfed_flwr.engine.run import run
+from dqnfed_flwr.errors import DataError, ModelError
+from dqnfed_flwr.report.dry_run import duration
+from tests.helpers.runs import TINY
+
+
+def measured(**changes: Any) -> tuple[DryRun, Settings]:
+    settings = Settings.from_mapping({**TINY, "clients": 4, "rounds": 4, "local.threads": 1, **changes})
+    return dry_run(settings), settings
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"method": "fedavg"},
+        {"method": "dqn-fed", "guarantee.entitlement": "1000"},
+        {"method": "fednl", "ridge": 0.01},
+        {"method": "fedavg", "attack.kind": "zero", "attack.clients": "3"},
+    ],
+    ids=lambda changes: changes["method"],
+)
+def test_sizes_and_bytes_are_those_of_the_run(changes: dict[str, Any]) -> None:
+    found, settings = measured(**changes)
+    result = run(settings)
+    usual = min((event for event in result.events[1:-1]), key=lambda event: event.exchanges)
+    assert result.form is not None
+    assert found.dim == result.form.dim
+    assert [client.samples > 0 for client in found.clients] == [True] * 4
+    assert found.bytes_up * settings.sampled == pytest.approx(usual.bytes_up / usual.exchanges, rel=0.01)
+    assert found.bytes_down * settings.sampled == pytest.approx(usual.bytes_down / usual.exchanges, rel=0.01)
+    assert found.round_seconds > 0
+
+
+def test_with_sampling_two_clients_are_measured_among_as_many_as_keep_the_share() -> None:
+    found, settings = measured(clients=8, participation=0.5, **{"method": "fedavg", "split.min-samples": 2})
+    usual = run(settings).events[1]
+    assert found.measured == 2
+    assert found.bytes_up * 4 == pytest.approx(usual.bytes_up, rel=0.01)
+    assert found.bytes_down * 4 == pytest.approx(usual.bytes_down, rel=0.01)
+
+
+def test_stages_and_single_clients_are_measured_as_well() -> None:
+    found, _ = measured(clients=3, rounds=20, **{"method": "fedcorr", "fedcorr.preprocessing": 2})
+    assert found.measured == 1
+    assert measured(clients=1, method="fedavg", participation=1.0)[0].measured == 1
+
+
+def test_nothing_is_written_and_faults_are_the_runs(tmp_path: Path) -> None:
+    measured(output=str(tmp_path / "out"), metrics=str(tmp_path / "metrics"), rounds=1)
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(DataError, match="nowhere"):
+        measured(data=str(tmp_path / "nowhere.npz"))
+    with pytest.raises(ModelError, match="no_such_module"):
+        measured(model="no_such_module:model")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(1.26, "1.3 seconds"), (119, "119.0 seconds"), (600, "10.0 minutes"), (2e5, "2.3 days")]
+)
+def test_durations_are_said_in_a_unit_that_fits(seconds: float, words: str) -> None:
+    assert duration(seconds) == words
