@@ -53,7 +53,7 @@ def test_a_deployed_run_ends_with_the_bits_of_a_run_in_one_process(federation: L
     assert done.returncode == 0, done.stderr + done.stdout + federation.texts()
     assert "round 3/3" in done.stdout
     assert done.stdout.rstrip().endswith("is completed")
-    run({**SETTINGS, "output": str(tmp_path / "here")})
+    run({**SETTINGS, "local.batch-size": 32, "output": str(tmp_path / "here")})  # as the experiment has it
     assert (tmp_path / "deployed" / MODEL).read_bytes() == (tmp_path / "here" / MODEL).read_bytes()
     number = (tmp_path / "deployed" / RUN_ID).read_text().strip()
     listed = dqnfed("runs", str(federation.directory))
