@@ -187,8 +187,8 @@ def _fairness(result: RunResult) -> str:
     totals = result.totals
     lines += [f"| rounds that moved the model | {totals.moved} of {totals.rounds} |"]
     if totals.judged:
-        lines += [f"| every participant improved | {totals.improved} of {totals.judged} rounds that moved the model |"]
-        lines += [f"| mean share of participants that improved, over these | {totals.improved_ratio:.4f} |"]
+        lines += [f"| every client asked improved | {totals.improved} of {totals.judged} rounds that moved the model |"]
+        lines += [f"| mean share of the clients asked that improved, over these | {totals.improved_of_asked:.4f} |"]
         lines += [f"| mean share of participants not harmed, over these | {totals.unharmed_ratio:.4f} |"]
     if totals.rounds:
         lines += [f"| clients heard of those asked, mean | {totals.heard:.1f} of {totals.asked:.1f} |"]

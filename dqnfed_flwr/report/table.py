@@ -139,7 +139,7 @@ ROWS: tuple[tuple[str, Callable[[RunResult], str]], ...] = (
     ("not harmed, mean (or below the entitlement)", lambda result: _summary(result.unharmed_ratio, mean)),
     ("moved the model", lambda result: f"{result.totals.moved} of {len(result.events)} rounds"),
     (
-        "every participant improved, where moved",
+        "every client asked improved, where moved",
         lambda result: f"{result.totals.improved} of {result.totals.judged} rounds",
     ),
     ("clients", _clients),

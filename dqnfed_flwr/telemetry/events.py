@@ -233,7 +233,7 @@ class Totals:
         Rounds settled, and those of them that changed the model.
     judged, improved : int
         Rounds that changed the model and after which a client answered again; those of them in which no loss rose.
-    improved_ratio, unharmed_ratio : float
+    improved_of_asked, unharmed_ratio : float
         Means over the judged rounds of those of the events; NaN where there is none.
     asked, heard : float
         Clients a round that were asked for a gradient, and whose gradients made the step; NaN without rounds.
@@ -250,7 +250,7 @@ class Totals:
     moved: int
     judged: int
     improved: int
-    improved_ratio: float
+    improved_of_asked: float
     unharmed_ratio: float
     asked: float
     heard: float
@@ -272,8 +272,8 @@ class Totals:
             rounds=len(events),
             moved=len(moved),
             judged=len(judged),
-            improved=sum(event.improved_ratio == 1 for event in judged),
-            improved_ratio=mean(event.improved_ratio for event in judged),
+            improved=sum(event.improved_of_asked == 1 for event in judged),
+            improved_of_asked=mean(event.improved_of_asked for event in judged),
             unharmed_ratio=mean(event.unharmed_ratio for event in judged),
             asked=mean(event.asked for event in events),
             heard=mean(len(event.heard) for event in events),

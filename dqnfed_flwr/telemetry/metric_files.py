@@ -172,7 +172,7 @@ def short(event: RoundEvent, at: float) -> dict[str, Any]:
     record: dict[str, Any] = {
         "round": event.round,
         "at": at,
-        "ratio": event.improved_ratio,
+        "ratio": event.improved_of_asked,
         "unharmed": event.unharmed_ratio,
         "asked": event.asked,
         "participants": len(event.participants),

@@ -50,7 +50,7 @@ LATEST = {
     "dqnfed_round": "round",
     "dqnfed_asked_clients": "asked",
     "dqnfed_model_moved": "moved",
-    "dqnfed_improved_clients_ratio": "improved_ratio",
+    "dqnfed_improved_clients_ratio": "improved_of_asked",
     "dqnfed_unharmed_clients_ratio": "unharmed_ratio",
     "dqnfed_entitlement": "entitlement",
     "dqnfed_step_factor": "factor",

@@ -94,12 +94,12 @@ class DqnFedSettings(Group):
     anchor: str = own(
         AUTO,
         "method whose step is changed as little as the rates demand, with its own settings; auto: momentum of the "
-        "clients' local passes, or of gradients alone server-lbfgs, with sampling or liars momentum",
+        "clients' local passes; without such passes, or where clients may lie, see algorithm.md",
         read=anchored,
     )
     anchor_work: LocalWorkName = own(
         AUTO,
-        "local work of the anchor; auto asks the method; gradient with anchor auto is the cheap form: no second row",
+        "local work of the anchor; auto asks the method; gradient, with anchor auto, spares clients the second row",
         read=anchored,
     )
     anchor_bits: Literal[2, 4, 8, 32] = own(

@@ -80,9 +80,9 @@ def test_totals_count_what_moved_the_model() -> None:
     events = [make_event(1, None, rho=0.5), stayed(2, refused=[0]), make_event(3, None), unknown]
     totals = Totals.of(events)
     assert (totals.rounds, totals.moved, totals.judged, totals.improved) == (4, 3, 2, 1)
-    assert (totals.improved_ratio, totals.unharmed_ratio, totals.asked, totals.heard) == (0.75, 0.75, 4.5, 4.0)
+    assert (totals.improved_of_asked, totals.unharmed_ratio, totals.asked, totals.heard) == (0.75, 0.75, 4.5, 4.0)
     assert (totals.harmed, totals.refused, totals.overruled) == ({2: 1, 3: 1}, {0: 1}, {})
-    assert math.isnan(Totals.of([]).improved_ratio)
+    assert math.isnan(Totals.of([]).improved_of_asked)
 
 
 def test_who_refuses_in_most_rounds_holds_up_the_others() -> None:
@@ -112,7 +112,7 @@ def test_the_card_says_what_rounds_did_to_the_clients() -> None:
         "- 3 rounds, of which 1 moved the model; ended as `pareto-stationary`",
         f"- {MARK}, as pareto-stationary, after round 3 of 9",
         "| rounds that moved the model | 1 of 3 |",
-        "| every participant improved | 1 of 1 rounds that moved the model |",
+        "| every client asked improved | 1 of 1 rounds that moved the model |",
         "| mean share of participants not harmed, over these | 1.0000 |",
         "| clients heard of those asked, mean | 4.0 of 4.0 |",
         "| votes overruled | 2 |",

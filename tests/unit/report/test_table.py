@@ -46,7 +46,7 @@ def test_table_sets_runs_side_by_side() -> None:
     assert rows["ρ minimum"] == ["1.000", "0.500"]
     assert rows["not harmed, mean (or below the entitlement)"] == ["1.000", "0.750"]
     assert rows["moved the model"] == ["2 of 2 rounds"] * 2
-    assert rows["every participant improved, where moved"] == ["2 of 2 rounds", "1 of 2 rounds"]
+    assert rows["every client asked improved, where moved"] == ["2 of 2 rounds", "1 of 2 rounds"]
     assert rows["heard of those asked, mean"] == ["4.0 of 4.0"] * 2
     assert rows["overruled (clients)"] == ["0", "0"]
     assert not any(row.startswith("hold up") for row in rows)
@@ -75,7 +75,7 @@ def test_a_round_that_left_the_model_as_it_was_improved_nobody() -> None:
     overruled = replace(make_event(4, None), overruled=[1, 2], heard=[0, 3], refused=[1])
     rows = table_rows({"run": make_result([make_event(1, None), *stayed, overruled])})
     assert rows["moved the model"] == ["2 of 4 rounds"]
-    assert rows["every participant improved, where moved"] == ["2 of 2 rounds"]
+    assert rows["every client asked improved, where moved"] == ["2 of 2 rounds"]
     assert rows["heard of those asked, mean"] == ["3.5 of 4.0"]
     assert rows["overruled (clients)"] == ["2 (1, 2)"]
     assert rows["hold up the others: refused a step"] == ["1 in 3 of 4 rounds"]  # 3 did in 2, which is not most

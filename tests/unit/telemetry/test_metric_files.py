@@ -107,7 +107,7 @@ def test_a_file_says_what_the_round_said(tmp_path: Path) -> None:
         ("dqnfed_heard_clients",): 3,
         ("dqnfed_model_moved",): 1,
         ("dqnfed_moved_rounds",): 2,
-        ("dqnfed_improved_clients_ratio",): 0.75,
+        ("dqnfed_improved_clients_ratio",): 2 / 5,  # of the five asked, two said that their loss did not rise
         ("dqnfed_unharmed_clients_ratio",): 2 / 3,  # of the three that answered again, one loss rose above 2.5
         ("dqnfed_entitlement",): 2.5,
         ("dqnfed_clients_harmed_total",): 2,
@@ -240,7 +240,7 @@ def test_a_round_in_short_says_what_it_did_to_the_clients() -> None:
     )
     record = short(event, 1.0)
     figures = ("ratio", "unharmed", "asked", "participants", "heard", "overruled", "harmed", "moved")
-    assert [record[key] for key in figures] == [0.5, 0.5, 20, 4, 2, 1, 2, True]
+    assert [record[key] for key in figures] == [2 / 20, 0.5, 20, 4, 2, 1, 2, True]
     assert record["refused"] == list(range(10))  # bounded, whatever the number of clients
 
 
