@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from dqnfed_flwr.client.gradients import LocalLoss, Samples
+from dqnfed_flwr.client.gradients import LocalLoss
+from dqnfed_flwr.client.samples import Samples
 from dqnfed_flwr.types import Evaluation
 
 

@@ -201,12 +201,38 @@ class Probe:
 
 
 @dataclass(frozen=True, slots=True)
+class Figure:
+    """A figure of a client: its name, whether more of it is better, and whether it is shown in per cent."""
+
+    name: str
+    higher: bool = True
+    percent: bool = False
+
+    @property
+    def limits(self) -> tuple[float, float] | None:
+        """What it lies between; None where that is not known."""
+        return (0.0, 1.0) if self.percent else None
+
+
+ACCURACY = Figure("accuracy", percent=True)
+"""The share of right answers, which is counted and not sent."""
+
+
+@dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Counts of one client on one part of its data."""
+    """Counts of one client on one part of its data; other figures than the share of right answers, by name."""
 
     correct: int
     examples: int
     loss: float
+    figures: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def figure(self) -> float:
+        """The first of the figures, or the share of right answers; NaN where there is no example."""
+        if self.figures:
+            return next(iter(self.figures.values()))
+        return self.correct / self.examples if self.examples else float("nan")
 
 
 @dataclass(frozen=True, slots=True)

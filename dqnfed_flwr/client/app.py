@@ -15,7 +15,6 @@ from flwr.clientapp import ClientApp
 from dqnfed_flwr import wire
 from dqnfed_flwr.client.numpy_client import DQNFedClient
 from dqnfed_flwr.config import Scalar, Settings
-from dqnfed_flwr.data import load_client
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.wire import Assignment
 
@@ -191,7 +190,9 @@ def _partition(given: Scalar) -> int:
 
 
 def _open(settings: Settings, partition: int, data_path: str | None) -> _Session:
-    return _Session(DQNFedClient(settings, partition, load_client(settings, partition, data_path)))
+    from dqnfed_flwr.client.parts import open_client
+
+    return _Session(DQNFedClient(settings, partition, open_client(settings, partition, data_path)))
 
 
 def _items(config: UserConfig) -> _Items:

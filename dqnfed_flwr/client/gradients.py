@@ -9,15 +9,19 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from dqnfed_flwr.client.flat_model import FlatModel
-from dqnfed_flwr.client.model_checks import check_fit
-from dqnfed_flwr.errors import DataError
+from dqnfed_flwr.client.model_checks import check_fit, check_losses
+from dqnfed_flwr.client.samples import HeldSamples, Samples
+from dqnfed_flwr.errors import ConfigError, DataError
+from dqnfed_flwr.tasks._base import Batch, Task
+from dqnfed_flwr.tasks.arrays import ArrayTask
+from dqnfed_flwr.tasks.batches import mapped
+from dqnfed_flwr.tasks.classification import Classification, cross_entropies
 from dqnfed_flwr.types import Evaluation, Float64Array
 
-Samples = tuple[Tensor, Tensor]
 CHUNK_BYTES = {"cpu": 32 * 2**20}
 MOST_CHUNK_BYTES = 256 * 2**20
 """Activations kept for one backward pass when the chunk is left to choose, by kind of device and on any other.
@@ -42,22 +46,25 @@ class Scores:
 
 
 class LocalLoss:
-    """f_k(theta) = mean cross-entropy over the training part + ridge/2 |theta|^2, at any theta [D].
+    """f_k(theta) = mean loss over the training part + ridge/2 |theta|^2, at any theta [D].
 
-    The samples pass through the model `chunk` at a time, always in the same order.
+    The samples pass through the model `chunk` at a time, always in the same order. Where the task weights the parts of
+    a sample, the mean is over all weights of the training part.
 
     Parameters
     ----------
     model : FlatModel
         Evaluated frozen, so that no buffer changes here (local SGD changes them).
-    samples : tuple[Tensor, Tensor]
-        Inputs [n, ...] and labels int64 [n] of the training part, on the model's device.
+    samples : Samples | tuple[Tensor, Tensor]
+        The training part; as tensors inputs [n, ...] and targets [n, ...] on the model's device.
+    task : Task | None
+        Says the losses; None for cross-entropy.
     ridge : float
         Weight of the quadratic term.
     chunk : int
         Samples a pass; 0 leaves it to `choose_chunk`, by the bytes of the saved activations.
     outputs : int
-        Logits that the model must give for a sample; 0 takes any number of them.
+        Outputs that the model must give for a sample, or for a place of it; 0 takes any number of them.
 
     Notes
     -----
@@ -68,36 +75,70 @@ class LocalLoss:
     Raises
     ------
     DataError
-        If the training part is empty.
+        If the training part is empty, or the task's losses are none.
     ModelError
         If the model does not take the samples, gives another number of logits, or draws random numbers as it is
         evaluated.
     """
 
     def __init__(
-        self, model: FlatModel, samples: Samples, *, ridge: float = 0.0, chunk: int = 0, outputs: int = 0
+        self,
+        model: FlatModel,
+        samples: Samples | tuple[Tensor, Tensor],
+        *,
+        task: Task | None = None,
+        ridge: float = 0.0,
+        chunk: int = 0,
+        outputs: int = 0,
     ) -> None:
-        if not len(samples[1]):
+        self.samples: Samples = HeldSamples(samples) if isinstance(samples, tuple) else samples
+        if not len(self.samples):
             raise DataError("the client has no training sample; give it at least one")
         self.model = model
-        self.samples = samples
+        self.task = task or Classification()
         self.ridge = ridge
-        check_fit(model, samples[0], outputs)
-        self.chunk = chunk or choose_chunk(model, *samples)
+        if isinstance(self.task, ArrayTask):
+            check_fit(model, self.samples, self.task, outputs)
+        weighted = False if isinstance(self.task, Classification) else check_losses(model, self.samples, self.task)
+        self.chunk = chunk or choose_chunk(model, self.samples, self.task)
+        self._weight = self._weight_of(self.samples) if weighted else None
         self._precomputed: tuple[Tensor, float, Callable[[], Tensor]] | None = None
 
     @property
     def num_examples(self) -> int:
         """Training samples of the client."""
-        return len(self.samples[1])
+        return len(self.samples)
+
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor]:
+        """Inputs [n, ...] and targets [n, ...] of the training part, for work that needs them as they are.
+
+        Raises
+        ------
+        ConfigError
+            If they are not held as two tensors.
+        """
+        held = self.samples.held if isinstance(self.samples, HeldSamples) else None
+        if not isinstance(held, tuple) or len(held) != 2:
+            raise ConfigError("task: this method needs inputs and class labels in memory; use task classification")
+        return held
+
+    def relabel(self, targets: Tensor) -> None:
+        """Train on other targets [n, ...] from now on."""
+        self.samples = HeldSamples((self.tensors[0], targets))
+
+    def mean(self, batch: Batch, count: int) -> Tensor:
+        """The mean loss over a batch of `count` samples, a float64 scalar."""
+        summed = self.task.summed(self.model.module, batch, count)
+        return summed.loss / (count if summed.weight is None else summed.weight)
 
     def loss(self, theta: Tensor) -> float:
         """f_k at `theta` [D]: forward passes only."""
         self.model.place(theta)
         total = 0.0
         with self._forward_only():
-            for inputs, labels in self._chunks(*self.samples):
-                total += cross_entropy(self.model.module(inputs), labels, self.num_examples).item()
+            for part in self._parts(self.samples):
+                total += part.item()
         return total + self._penalty(theta)
 
     def loss_and_gradient(self, theta: Tensor, rows: Tensor | None = None) -> tuple[float, Tensor]:
@@ -112,8 +153,7 @@ class LocalLoss:
         samples = self._select(rows)
         total = 0.0
         gradient: Tensor | None = None
-        for inputs, labels in self._chunks(*samples):
-            part = cross_entropy(self.model.module(inputs), labels, len(samples[1]))
+        for part in self._parts(samples):
             parts = torch.autograd.grad(part, self.model.parameters, allow_unused=True, materialize_grads=True)
             gradient = self._added(gradient, parts)
             total += part.item()
@@ -137,8 +177,7 @@ class LocalLoss:
         directions = self.model.views(vector)
         product: Tensor | None = None
         with self.twice_differentiable():
-            for inputs, labels in self._chunks(*samples):
-                loss = cross_entropy(self.model.module(inputs), labels, len(samples[1]))
+            for loss in self._parts(samples):
                 product = self._added(product, _differentiate_twice(loss, self.model.parameters, directions))
         return self._with_ridge(product, vector)
 
@@ -146,28 +185,24 @@ class LocalLoss:
         """Outputs of the model at `theta` for the training part, on the CPU [n, classes]."""
         self.model.place(theta)
         with self._forward_only():
-            parts = [self.model.module(inputs).detach().cpu().double() for inputs, _ in self._chunks(*self.samples)]
+            chunks = self.samples.chunks(self.chunk)
+            parts = [self.model.module(inputs).detach().cpu().double() for (inputs, _), _ in chunks]
         return np.asarray(torch.cat(parts).numpy())
 
     def evaluate(self, theta: Tensor, samples: Samples) -> Evaluation:
-        """Right answers and mean cross-entropy (without the ridge) at `theta` on other samples; 0 for none."""
+        """The task's figures and mean loss (without the ridge) at `theta` on other samples; 0 for none."""
         self.model.place(theta)
-        correct, loss = 0, 0.0
         with self._forward_only():
-            for inputs, labels in self._chunks(*samples):
-                logits = self.model.module(inputs)
-                correct += int((logits.argmax(dim=1) == labels).sum().item())
-                loss += cross_entropy(logits, labels, len(samples[1])).item()
-        return Evaluation(correct=correct, examples=len(samples[1]), loss=loss)
+            return self.task.evaluate(self.model.module, samples.chunks(self.chunk), len(samples))
 
     def scores(self, theta: Tensor, samples: Samples) -> Scores:
-        """As `evaluate`, sample by sample."""
+        """As `evaluate` of a classifier, sample by sample."""
         self.model.place(theta)
         right, losses = np.zeros(0, dtype=bool), np.zeros(0)
         with self._forward_only():
-            for inputs, labels in self._chunks(*samples):
+            for (inputs, labels), _ in samples.chunks(self.chunk):
                 logits = self.model.module(inputs).detach()
-                each = _cross_entropies(logits, labels, "none").cpu()
+                each = cross_entropies(logits, labels, "none").cpu()
                 right = np.append(right, (logits.argmax(dim=1) == labels).cpu().numpy())
                 losses = np.append(losses, each.numpy())
         return Scores(right, losses)
@@ -185,14 +220,26 @@ class LocalLoss:
         return total.add_(vector, alpha=self.ridge) if self.ridge else total
 
     def _select(self, rows: Tensor | None) -> Samples:
-        inputs, labels = self.samples
-        return (inputs, labels) if rows is None else (inputs[rows], labels[rows])
+        return self.samples if rows is None else self.samples.select(rows)
 
-    def _chunks(self, inputs: Tensor, labels: Tensor) -> Iterator[Samples]:
-        return (
-            (inputs[start : start + self.chunk], labels[start : start + self.chunk])
-            for start in range(0, len(labels), self.chunk)
-        )
+    def _parts(self, samples: Samples) -> Iterator[Tensor]:
+        """The share of each chunk in the mean loss over `samples`, float64 scalars."""
+        total: float = len(samples)
+        if self._weight is not None:
+            total = self._weight if samples is self.samples else self._weight_of(samples)
+        for batch, count in samples.chunks(self.chunk):
+            yield self.task.summed(self.model.module, batch, count).loss / total
+
+    def _weight_of(self, samples: Samples) -> float:
+        """The weight of all samples together."""
+        total = 0.0
+        with torch.no_grad():
+            for batch, count in samples.chunks(self.chunk):
+                weight = self.task.summed(self.model.module, batch, count).weight
+                total += count if weight is None else weight.item()
+        if not total > 0:
+            raise DataError("task: the weights of the client's losses add up to nothing; leave such samples out")
+        return total
 
     def _penalty(self, theta: Tensor) -> float:
         if not self.ridge:
@@ -225,17 +272,10 @@ def cross_entropy(logits: Tensor, labels: Tensor, samples: int) -> Tensor:
 
     `logits` are [n, classes], `labels` int64 [n].
     """
-    return _cross_entropies(logits, labels, "sum") / samples
+    return cross_entropies(logits, labels, "sum") / samples
 
 
-def _cross_entropies(logits: Tensor, labels: Tensor, reduction: str) -> Tensor:
-    """In float64; MPS has none: its logits move to the CPU."""
-    if logits.device.type == "mps":
-        logits, labels = logits.cpu(), labels.cpu()
-    return nn.functional.cross_entropy(logits.double(), labels, reduction=reduction)
-
-
-def choose_chunk(model: FlatModel, inputs: Tensor, labels: Tensor) -> int:
+def choose_chunk(model: FlatModel, samples: Samples, task: Task) -> int:
     """Samples whose saved activations fill at most the bytes of the device: a power of two, at most `MAX_CHUNK`.
 
     `FEWEST` samples, or as many of them as fit, may fill `MOST_CHUNK_BYTES` instead. Counted is what one sample leaves
@@ -249,8 +289,9 @@ def choose_chunk(model: FlatModel, inputs: Tensor, labels: Tensor) -> int:
         if storage.data_ptr() not in shared:
             saved[storage.data_ptr()] = storage
 
+    one = mapped(samples.first(1), lambda tensor: tensor.clone())
     with torch.autograd.graph.saved_tensors_hooks(count, lambda nothing: nothing):
-        cross_entropy(model.module(inputs[:1].clone()), labels[:1].clone(), 1)
+        task.summed(model.module, one, 1)
     size = sum(storage.nbytes() for storage in saved.values())
     most = CHUNK_BYTES.get(model.theta.device.type, MOST_CHUNK_BYTES)
     chunk = MAX_CHUNK

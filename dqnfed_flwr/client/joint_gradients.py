@@ -53,7 +53,7 @@ class JointPass:
     def run(self, theta: Tensor, losses: Sequence[LocalLoss]) -> list[tuple[float, Callable[[], Tensor]]]:
         """Mean cross-entropy over the training part, and what makes its gradient [D], for each, at `theta` [D]."""
         self.model.place(theta)
-        inputs, labels = (torch.cat(parts) for parts in zip(*(loss.samples for loss in losses), strict=True))
+        inputs, labels = (torch.cat(parts) for parts in zip(*(loss.tensors for loss in losses), strict=True))
         sizes = [loss.num_examples for loss in losses]
         with self._watched() as seen:
             logits = self.model.module(inputs)

@@ -2,31 +2,40 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import nullcontext
 
 import torch
 from torch import Tensor
 
 from dqnfed_flwr.client.flat_model import FlatModel
-from dqnfed_flwr.errors import ModelError
+from dqnfed_flwr.client.samples import Samples
+from dqnfed_flwr.errors import DataError, DQNFedError, ModelError
 from dqnfed_flwr.randomness import seeded
+from dqnfed_flwr.tasks._base import Batch, Task
+from dqnfed_flwr.tasks.arrays import ArrayTask
 
 _TRIED = 8
 """Samples on which a model is asked twice."""
+_AGREEMENT = 1e-4
+"""Relative difference between the loss of samples in one batch and one by one that rounding may make."""
 
 
-def check_fit(model: FlatModel, inputs: Tensor, outputs: int) -> None:
+def check_fit(model: FlatModel, samples: Samples, task: ArrayTask, outputs: int) -> None:
     """Pass one sample through the model, the least and the greatest token, and where it may draw a few samples, twice.
 
-    `inputs` are [n, ...], n at least 1; `outputs` is the number of logits it must give, 0 for any. `ModelError` if the
-    model raises anything, gives something else, or gives something else the second time.
+    There is at least one sample; `outputs` is the number of outputs it must give, 0 for any. `ModelError` if the model
+    raises anything, gives something else, or gives something else the second time.
     """
-    logits = _answer(model, inputs[:1], 0)
-    shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-    if not isinstance(logits, Tensor) or logits.ndim != 2 or (outputs and logits.shape[1] != outputs):
+    inputs, targets = samples.first(len(samples))
+    found = _answer(model, inputs[:1], 0)
+    wanted = task.output_shape(targets[0], outputs)
+    shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+    if not isinstance(found, Tensor) or found.ndim != 1 + len(wanted) or (outputs and found.shape[1:] != wanted):
+        sides = ", ".join(str(side) if side else "outputs" for side in (1, *wanted))
         raise ModelError(
-            f"model: {_described(model, inputs)} gave {shape}; need one logit a class, "
-            f"[1, {outputs or 'classes'}]: build the last layer for num_classes outputs"
+            f"model: {_described(model, inputs)} gave {shape}; need {task.meant}, [{sides}]: build the last layer for "
+            "num_classes outputs"
         )
     check_tokens(model, inputs)
     if model.draws and not _repeats(model, inputs[:_TRIED]):
@@ -34,6 +43,56 @@ def check_fit(model: FlatModel, inputs: Tensor, outputs: int) -> None:
             f"model: {type(model.module).__name__} gives the same samples other logits each time, though it was set to "
             "evaluate: its loss is no function of the model. Use nn.Dropout, or dropout(x, training=self.training)"
         )
+
+
+def check_losses(model: FlatModel, samples: Samples, task: Task) -> bool:
+    """Ask the task for the losses of a few samples, together and by themselves; whether it weights parts of them.
+
+    Raises
+    ------
+    DataError
+        If they are not finite, negative, or depend on the other samples of the batch.
+    ModelError
+        If model or task raise anything, or give something else with other random numbers.
+    """
+    count = min(_TRIED, len(samples))
+    rows = torch.arange(count)
+    together = _mean_loss(model, samples.first(count), count, task)
+    weighted, total, weight = together
+    if not math.isfinite(total) or total < 0:
+        raise DataError(
+            f"task: the loss of the first {count} samples is {total:g}; a loss must be finite and never negative: add "
+            "a constant, or mend the samples"
+        )
+    alone = [_mean_loss(model, batch, 1, task) for batch, _ in samples.batches(torch.split(rows, 1))]
+    apart = sum(loss for _, loss, _ in alone)
+    if abs(apart - total) > _AGREEMENT * max(abs(total), abs(apart), 1e-6) or (
+        weighted and abs(sum(part for *_, part in alone) - weight) > _AGREEMENT * weight
+    ):
+        raise DataError(
+            f"task: {count} samples have a loss of {total:.9g} in one batch and of {apart:.9g} one by one; a sample's "
+            "loss must depend on that sample and the model alone"
+        )
+    if _mean_loss(model, samples.first(count), count, task, seed=1)[1] != total:
+        raise ModelError(
+            "task: the same samples have another loss with other random numbers; a loss is a function of the model "
+            "and the sample"
+        )
+    return weighted
+
+
+def _mean_loss(model: FlatModel, batch: Batch, count: int, task: Task, seed: int = 0) -> tuple[bool, float, float]:
+    """Whether a batch is weighted, its loss and its weight."""
+    try:
+        with seeded(seed, model.theta.device), torch.no_grad():
+            summed = task.summed(model.module, batch, count)
+    except DQNFedError:
+        raise
+    except Exception as cause:  # whatever model and task of the user's own do
+        words = " ".join(f"{type(cause).__name__}: {cause}".split())
+        raise ModelError(f"task: losses raised {words[:500]}") from cause
+    weight = float(count) if summed.weight is None else summed.weight.item()
+    return summed.weight is not None, summed.loss.item(), weight
 
 
 def check_tokens(model: FlatModel, inputs: Tensor) -> None:

@@ -15,7 +15,7 @@ from flwr.common import Scalar as Metric
 from numpy.typing import NDArray
 
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.data import ClientData
+from dqnfed_flwr.data.clients import Part
 from dqnfed_flwr.errors import ConfigError, ShapeError
 from dqnfed_flwr.types import ClientReply, ClientTask, FloatArray
 from dqnfed_flwr.version import package_version
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from dqnfed_flwr.client.gradients import Scores
-    from dqnfed_flwr.client.samples import Part
+    from dqnfed_flwr.client.parts import ClientSource
     from dqnfed_flwr.client.worker import Worker
 
 Arrays = list[NDArray[Any]]
@@ -43,8 +43,8 @@ class DQNFedClient(NumPyClient):
         Of the run.
     partition : int
         Number of the client, from 0.
-    data : ClientData
-        Its samples.
+    data : ClientSource
+        Its samples, as `client.parts.open_client` gives them.
     state : Mapping[str, NDArray] | None
         What `export_state` of the client's last life gave; None for a new client.
 
@@ -56,7 +56,7 @@ class DQNFedClient(NumPyClient):
     """
 
     def __init__(
-        self, settings: Settings, partition: int, data: ClientData, state: Mapping[str, NDArray[Any]] | None = None
+        self, settings: Settings, partition: int, data: ClientSource, state: Mapping[str, NDArray[Any]] | None = None
     ) -> None:
         self._settings = settings
         self._partition = partition
@@ -199,8 +199,8 @@ class DQNFedClient(NumPyClient):
         dim = self._worker_for((wanted if isinstance(wanted, int) else 0) or at_work).spec.dim
         return {
             "partition": self._partition,
-            "num-examples": len(self._data.y_train),
-            "test-examples": len(self._data.y_test),
+            "num-examples": self._data.count("train"),
+            "test-examples": self._data.count("test"),
             "input-shape": ",".join(map(str, self._data.input_shape)),
             "input-kind": self._data.input_kind,
             "num-classes": self._num_classes,
@@ -267,5 +267,6 @@ def metrics_of(reply: ClientReply) -> dict[str, Metric]:
         metrics |= {f"probe-{key.replace('_', '-')}": value for key, value in probe.items() if value is not None}
     for part, counts in (("test", reply.test), ("validation", reply.validation)):
         if counts is not None:
-            metrics |= {f"{part}-{key}": value for key, value in asdict(counts).items()}
+            counted = asdict(counts)
+            metrics |= {f"{part}-{key}": value for key, value in {**counted.pop("figures"), **counted}.items()}
     return metrics

@@ -23,16 +23,16 @@ from dqnfed_flwr.client.held_out import HeldOutJudge, HeldOutTest
 from dqnfed_flwr.client.joint_gradients import JointPass, precompute
 from dqnfed_flwr.client.memory import CurvatureState, RoundMemory, StateArrays
 from dqnfed_flwr.client.model_checks import check_tokens
-from dqnfed_flwr.client.samples import DeviceSamples, Part
+from dqnfed_flwr.client.parts import ClientSource, DeviceParts
 from dqnfed_flwr.client.work import ClientContext, LocalRequest, make_work
 from dqnfed_flwr.client.work.passes import RngKey
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.data import ClientData, to_model_input
+from dqnfed_flwr.data.clients import Part
 from dqnfed_flwr.errors import ShapeError
 from dqnfed_flwr.guarantee.harm import holds
 from dqnfed_flwr.guarantee.held_out import FEWEST
-from dqnfed_flwr.models import build_model
 from dqnfed_flwr.params import Line, ParamSpec
+from dqnfed_flwr.tasks import task_of
 from dqnfed_flwr.types import ClientReply, ClientTask, Evaluation, FloatArray, Probe, under
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 Buffers = Mapping[str, NDArray[Any]]
 _Key = tuple[int, torch.dtype, torch.device]
 _HELD_OUT = "held-out/"
+HELD_OUT_PARTS: tuple[Part, ...] = ("validation", "test")
 
 _COPIES: dict[_Key, tuple[weakref.ref[FloatArray], Tensor]] = {}
 _COPYING = threading.Lock()
@@ -57,25 +58,26 @@ class Worker:
     """
 
     def __init__(
-        self, settings: Settings, partition: int, data: ClientData, num_classes: int, state: StateArrays
+        self, settings: Settings, partition: int, data: ClientSource, num_classes: int, state: StateArrays
     ) -> None:
         self._settings = settings
         self._partition = partition
         self._dtype = DTYPES[settings.dtype]
         self._device = choose_device(settings.device, settings.dtype)
         prepare_torch(settings.local.threads, self._device, twice=settings.differentiates_twice)
-        module = build_model(settings.model, data.input_shape, num_classes, seed=settings.seed, dtype=self._dtype)
+        task = task_of(settings)
+        module = task.build(data.input_shape, num_classes, seed=settings.seed, dtype=self._dtype)
         self._model = FlatModel(module, self._device)
-        self._samples = DeviceSamples(data, partition, num_classes, self._dtype, self._device)
-        local, train = settings.local, self._samples.part("train")
-        self._loss = LocalLoss(self._model, train, ridge=settings.ridge, chunk=local.chunk, outputs=num_classes)
-        for held_out in (data.x_validation, data.x_test) if data.input_kind == "tokens" else ():
-            check_tokens(self._model, to_model_input(held_out, self._dtype).to(self._device))
+        self._samples = DeviceParts(settings, task, data, partition, num_classes, self._device)
+        train, chunk = self._samples.part("train"), settings.local.chunk
+        self._loss = LocalLoss(self._model, train, task=task, ridge=settings.ridge, chunk=chunk, outputs=num_classes)
+        for part in HELD_OUT_PARTS if data.input_kind == "tokens" else ():
+            check_tokens(self._model, self._samples.part(part).first(data.count(part))[0])
         curvature_state = CurvatureState(self.spec.dim, self._dtype, self._device)
         curvature = Curvature(settings.curvature, settings.local.lr, self._loss, curvature_state)
         memory = RoundMemory(self._dtype, self._device)
         self._work = make_work(ClientContext(settings, self._loss, curvature, memory, self._samples.some))
-        self._judge = _held_out_judge(settings, len(data.y_validation))
+        self._judge = _held_out_judge(settings, data.count("validation"))
         self.restore_state(state)
         self._comes_apart = False
 

@@ -21,6 +21,7 @@ from dqnfed_flwr.data.dealing import deal_out
 from dqnfed_flwr.data.forms import FORMS
 from dqnfed_flwr.data.sets import is_function, read_arrays
 from dqnfed_flwr.data.splits import stratified
+from dqnfed_flwr.data.targets import TargetForm
 from dqnfed_flwr.data.user import call_function
 from dqnfed_flwr.errors import DataError
 
@@ -37,22 +38,24 @@ class ClientPart:
         The set they come from.
     train, validation : IntArray
         Sample numbers in its training part.
-    given : IntArray
-        Labels of `train` as the client gets to see them, perhaps with noise; right are `data.y_train[train]`.
-    x_test, y_test, test : Array, IntArray, IntArray
+    given : Array
+        Targets of `train` as the client gets to see them, perhaps with noise; right are `data.y_train[train]`.
+    x_test, y_test, test : Array, Array, IntArray
         The test part of the set, or its training part where it has none, and the sample numbers in it.
     """
 
     data: DataSet
     train: IntArray
     validation: IntArray
-    given: IntArray
+    given: Array
     x_test: Array
-    y_test: IntArray
+    y_test: Array
     test: IntArray
 
 
-def find_part(settings: Settings, partition: int, data_path: str | None = None) -> ClientPart:
+def find_part(
+    settings: Settings, partition: int, data_path: str | None = None, targets: TargetForm = "classes"
+) -> ClientPart:
     """Which samples are one client's, for the arguments of `clients.load_client` and with its errors; none is read."""
     source = data_path or settings.data
     if partition < 0:
@@ -63,14 +66,14 @@ def find_part(settings: Settings, partition: int, data_path: str | None = None) 
             _refuse_numbering(source)
         arrays = _own_arrays(settings, source, partition)
         _refuse_numbered(source, arrays)
-        data = as_data_set(arrays, source, settings.num_classes)
+        data = as_data_set(arrays, source, settings.num_classes, targets)
         test = None if data.y_test is None else np.arange(len(data.y_test))
         return _split(settings, partition, data, np.arange(len(data.y_train)), test)
     if partition >= settings.clients:
         raise DataError(
             f"partition-id: found {partition}; clients = {settings.clients} allows 0..{settings.clients - 1}"
         )
-    dealt = deal_out(settings, source)
+    dealt = deal_out(settings, source, targets)
     test = None if dealt.test is None else dealt.test[partition]
     return _split(settings, partition, dealt.data, dealt.train[partition], test)
 
@@ -120,15 +123,19 @@ def _own_arrays(settings: Settings, source: str, partition: int) -> Mapping[str,
 
 def _split(settings: Settings, partition: int, data: DataSet, train: IntArray, test: IntArray | None) -> ClientPart:
     """Split test samples off where the set has none, then validation samples; then replace labels."""
-    split, y = settings.split, data.y_train
+    split, y, strata = settings.split, data.y_train, data.strata_train
     x_test, y_test = data.x_test, data.y_test
     if x_test is None or y_test is None or test is None:
         x_test, y_test = data.x_train, y
-        kept, apart = stratified(y[train], split.test_fraction, _stream(settings, _SPLIT_TEST, partition))
+        kept, apart = stratified(strata[train], split.test_fraction, _stream(settings, _SPLIT_TEST, partition))
         train, test = train[kept], train[apart]
-    kept, apart = stratified(y[train], split.validation_fraction, _stream(settings, _SPLIT_VALIDATION, partition))
+    kept, apart = stratified(strata[train], split.validation_fraction, _stream(settings, _SPLIT_VALIDATION, partition))
     validation, train = train[apart], train[kept]
-    given = with_noise(y[train], settings.noise, data.num_classes, _apart(settings, _NOISE, partition))
+    given = y[train]
+    if data.targets == "classes":
+        given = with_noise(given, settings.noise, data.num_classes, _apart(settings, _NOISE, partition))
+    elif settings.noise.kind != "none":
+        raise DataError(f"noise.kind: found {settings.noise.kind!r}, but this task has no classes to mix up; use none")
     return ClientPart(data, train, validation, given, x_test, y_test, test)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -12,31 +13,34 @@ from dqnfed_flwr.data.client_part import ClientPart, find_part
 from dqnfed_flwr.data.dataset import Array, IntArray, sample_kind, sample_shape
 from dqnfed_flwr.data.scaling import check_scale, standardised
 from dqnfed_flwr.data.sets import is_function
+from dqnfed_flwr.data.targets import TargetForm
 from dqnfed_flwr.errors import DataError
+
+Part = Literal["train", "validation", "test"]
 
 
 @dataclass(frozen=True)
 class ClientData:
-    """One client's samples, in the dtype they are stored in; labels are int64 [N].
+    """One client's samples, in the dtype they are stored in; labels are int64 [N], other targets as they are read.
 
     Attributes
     ----------
-    x_train, y_train : Array, IntArray
+    x_train, y_train : Array, Array
         What it trains on; at least one sample.
-    x_validation, y_validation : Array, IntArray
+    x_validation, y_validation : Array, Array
         Kept apart from training; empty unless asked for.
-    x_test, y_test : Array, IntArray
-        What its accuracy is measured on; at least one sample.
+    x_test, y_test : Array, Array
+        What its figures are measured on; at least one sample.
     num_classes : int
         Of the whole set, as far as the data or the settings say.
     """
 
     x_train: Array
-    y_train: IntArray
+    y_train: Array
     x_validation: Array
-    y_validation: IntArray
+    y_validation: Array
     x_test: Array
-    y_test: IntArray
+    y_test: Array
     num_classes: int
 
     @property
@@ -48,6 +52,10 @@ class ClientData:
     def input_kind(self) -> str:
         """`images`, `features` or `tokens`."""
         return sample_kind(self.x_train)
+
+    def count(self, part: Part) -> int:
+        """Samples of a part."""
+        return len({"train": self.y_train, "validation": self.y_validation, "test": self.y_test}[part])
 
     @property
     def nbytes(self) -> int:
@@ -64,7 +72,9 @@ class ClientData:
         return 10.0 ** math.floor(math.log10(largest)) if largest else 0.0
 
 
-def load_client(settings: Settings, partition: int, data_path: str | None = None) -> ClientData:
+def load_client(
+    settings: Settings, partition: int, data_path: str | None = None, targets: TargetForm = "classes"
+) -> ClientData:
     """Load the samples of one client; equal settings and partition give equal samples.
 
     Where the set has a test part, a client tests on the same share of each class as it trains on (with natural groups:
@@ -83,13 +93,15 @@ def load_client(settings: Settings, partition: int, data_path: str | None = None
         Number of the client, from 0.
     data_path : str | None
         An .npz file of this device, in place of `settings.data`. With the partition `file` all of it is this client's.
+    targets : TargetForm
+        What the task wants to hear about a sample.
 
     Raises
     ------
     DataError
         If data or partition cannot be used: the text says what was found, what is allowed and what to do.
     """
-    part = find_part(settings, partition, data_path)
+    part = find_part(settings, partition, data_path, targets)
     data = part.data
     check_scale(settings, data.x_train)
     taken = ((data.x_train, part.train), (data.x_train, part.validation), (part.x_test, part.test))

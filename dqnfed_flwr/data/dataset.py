@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dqnfed_flwr.data.targets import TargetForm, outputs_of, read_targets, strata
 from dqnfed_flwr.errors import DataError
 
 if TYPE_CHECKING:
@@ -41,34 +42,50 @@ class DataSet:
     ----------
     x_train, x_test : Array
         uint8 images [N, H, W] or [N, H, W, C], float features [N, ...] or integer tokens [N, L]; `x_test` may be None.
-    y_train, y_test : IntArray
-        Labels [N] from 0 to `num_classes` - 1.
+    y_train, y_test : Array
+        Targets: labels [N] from 0 to `num_classes` - 1, or what `targets` says.
     groups_train, groups_test : IntArray | None
         Natural group (writer, speaker) of each sample [N].
     num_classes : int
-        As stated by the caller or the file, otherwise one more than the largest label.
+        As stated by the caller or the file, otherwise one more than the largest label; for other targets the outputs
+        that they ask for.
     name : str
         As asked for.
     group_names : Array | None
         Text [G]; group g is named `group_names[g]`.
     class_names : Array | None
         Text [C]; class c is named `class_names[c]`.
+    targets : TargetForm
+        The form of `y_train` and `y_test`.
     """
 
     x_train: Array
-    y_train: IntArray
+    y_train: Array
     x_test: Array | None
-    y_test: IntArray | None
+    y_test: Array | None
     groups_train: IntArray | None
     groups_test: IntArray | None
     num_classes: int
     name: str
     group_names: Array | None = None
     class_names: Array | None = None
+    targets: TargetForm = "classes"
+
+    @property
+    def strata_train(self) -> IntArray:
+        """Classes [N] by which training samples are dealt out and split."""
+        return strata(self.y_train, self.targets)
+
+    @property
+    def strata_test(self) -> IntArray | None:
+        """The same of the test part."""
+        return None if self.y_test is None else strata(self.y_test, self.targets)
 
 
-def as_data_set(arrays: Mapping[str, Array], name: str, num_classes: int = 0) -> DataSet:
-    """Check arrays by name (see `read_arrays`) and put them together.
+def as_data_set(
+    arrays: Mapping[str, Array], name: str, num_classes: int = 0, targets: TargetForm = "classes"
+) -> DataSet:
+    """Check arrays by name (see `read_arrays`) and put them together; `targets` is the form of the y.
 
     DataError for a missing or unknown key, lengths or shapes that differ, unfit samples or labels.
     """
@@ -81,7 +98,7 @@ def as_data_set(arrays: Mapping[str, Array], name: str, num_classes: int = 0) ->
             f"x_train and y_train, x_test and y_test come together, and all that is allowed is {', '.join(ARRAYS)}"
         )
     parts = ("train", "test") if "x_test" in arrays else ("train",)
-    labels = {part: _numbers(arrays, f"y_{part}", f"x_{part}", name) for part in parts}
+    labels = {part: _targets(arrays, part, name, targets) for part in parts}
     grouped = [part for part in parts if f"groups_{part}" in arrays]
     groups = {part: _numbers(arrays, f"groups_{part}", f"x_{part}", name) for part in grouped}
     _check_samples(arrays, parts, name)
@@ -92,16 +109,44 @@ def as_data_set(arrays: Mapping[str, Array], name: str, num_classes: int = 0) ->
         y_test=labels.get("test"),
         groups_train=groups.get("train"),
         groups_test=groups.get("test"),
-        num_classes=_class_count(arrays, labels, name, num_classes),
+        num_classes=_outputs(arrays, labels, name, num_classes, targets),
         name=name,
         group_names=_names(arrays, "group_names", "groups", _most(groups.values()), name),
-        class_names=_names(arrays, "class_names", "classes", _class_count(arrays, labels, name, 0), name),
+        class_names=_class_names(arrays, labels, name, targets),
+        targets=targets,
     )
 
 
 def _most(numbered: Iterable[IntArray]) -> int:
     """How many groups or classes these numbers need."""
     return 1 + max((int(numbers.max()) for numbers in numbered), default=-1)
+
+
+def _targets(arrays: Mapping[str, Array], part: str, name: str, form: TargetForm) -> Array:
+    """The targets of a part, checked against its samples."""
+    if form == "classes":
+        return _numbers(arrays, f"y_{part}", f"x_{part}", name)
+    values, samples = arrays[f"y_{part}"], arrays[f"x_{part}"]
+    _check_length(values, samples, f"y_{part}", f"x_{part}", name)
+    return read_targets(values, form, f"y_{part}", name)
+
+
+def _outputs(
+    arrays: Mapping[str, Array], targets: Mapping[str, Array], name: str, stated: int, form: TargetForm
+) -> int:
+    """How many outputs the model needs: `stated`, or what the targets ask for."""
+    if form == "classes":
+        return _class_count(arrays, targets, name, stated)
+    found = max(outputs_of(y, form) for y in targets.values())
+    if stated and (stated < found or (stated > found and form != "places")):
+        raise DataError(f"data: {name}: the targets ask for {found} outputs, num-classes is {stated}; leave it at 0")
+    return stated or found
+
+
+def _class_names(arrays: Mapping[str, Array], labels: Mapping[str, Array], name: str, form: TargetForm) -> Array | None:
+    """Names of the classes, which only targets that are classes have."""
+    needed = _class_count(arrays, labels, name, 0) if form == "classes" else 0
+    return _names(arrays, "class_names", "classes", needed, name)
 
 
 def _names(arrays: Mapping[str, Array], key: str, of: str, needed: int, name: str) -> Array | None:
@@ -119,23 +164,28 @@ def _names(arrays: Mapping[str, Array], key: str, of: str, needed: int, name: st
 
 def _numbers(arrays: Mapping[str, Array], key: str, samples: str, name: str) -> IntArray:
     """Labels or groups as int64 [N], checked against the samples they belong to."""
-    values, count = arrays[key], len(arrays[samples]) if arrays[samples].ndim else 0
+    values = arrays[key]
     if values.ndim != 1 or not np.issubdtype(values.dtype, np.integer):
         raise DataError(
             f"data: {name}: {key} has dtype {values.dtype} and shape {values.shape}; it must be one integer a sample, "
             "[N]; store class numbers from 0, not one-hot rows, fractions or text"
         )
-    if len(values) != count or not count:
-        raise DataError(
-            f"data: {name}: {samples} has {count} samples and {key} {len(values)}; they must be equal and above 0; "
-            "leave out an empty test part"
-        )
+    _check_length(values, arrays[samples], key, samples, name)
     low, high = int(values.min()), int(values.max())
     if low < 0:
         raise DataError(f"data: {name}: {key} goes down to {low}; number from 0")
     if high > np.iinfo(np.int64).max:
         raise DataError(f"data: {name}: {key} goes up to {high}, more than 64 bits with a sign hold; number from 0")
     return np.array(values, dtype=np.int64)
+
+
+def _check_length(values: Array, samples: Array, key: str, of: str, name: str) -> None:
+    count, found = (len(array) if array.ndim else 0 for array in (samples, values))
+    if found != count or not count:
+        raise DataError(
+            f"data: {name}: {of} has {count} samples and {key} {found}; they must be equal and above 0; "
+            "leave out an empty test part"
+        )
 
 
 def _check_samples(arrays: Mapping[str, Array], parts: tuple[str, ...], name: str) -> None:

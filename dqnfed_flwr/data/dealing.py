@@ -13,6 +13,7 @@ from dqnfed_flwr.data import partitions
 from dqnfed_flwr.data.dataset import DataSet, IntArray, as_data_set
 from dqnfed_flwr.data.sets import load_dataset, npz_file, read_arrays
 from dqnfed_flwr.data.splits import like_train
+from dqnfed_flwr.data.targets import TargetForm
 from dqnfed_flwr.errors import DataError
 
 LEFT_OUT = -1
@@ -66,8 +67,8 @@ class Dealt:
     test: list[IntArray] | None
 
 
-def deal_out(settings: Settings, source: str) -> Dealt:
-    """Deal the set `source` out to `settings.clients` clients by `settings.partition`.
+def deal_out(settings: Settings, source: str, targets: TargetForm = "classes") -> Dealt:
+    """Deal the set `source`, whose y are of the form `targets`, to `settings.clients` clients by `settings.partition`.
 
     The answer is kept for the next client of the same process; it is a function of `source` and its contents,
     `partition`, `clients`, `num-classes`, `seed` and `split.*`. DataError if the set cannot be loaded, or not be dealt
@@ -81,6 +82,7 @@ def deal_out(settings: Settings, source: str) -> Dealt:
         settings.clients,
         settings.seed,
         settings.split,
+        targets,
     )
 
 
@@ -94,11 +96,13 @@ def _stamp(source: str) -> tuple[str, int, int]:
 
 
 @lru_cache(maxsize=1)
-def _loaded(source: str, stamp: tuple[str, int, int], num_classes: int, chosen: str) -> DataSet:
+def _loaded(source: str, stamp: tuple[str, int, int], num_classes: int, chosen: str, targets: TargetForm) -> DataSet:
     """The set, once for all ways to deal it out; `stamp` tells another file of the same name."""
     del stamp
     if not chosen:
-        return load_dataset(source, num_classes)
+        return load_dataset(source, num_classes, targets)
+    if targets != "classes":
+        raise DataError(f"split.only-classes: found {chosen!r}, but the targets of this task are no classes; leave it")
     data = only_classes(as_data_set(read_arrays(source), source), chosen)  # those left out may lack samples
     if 0 < num_classes < data.num_classes:
         raise DataError(f"num-classes: found {num_classes}, but split.only-classes keeps {data.num_classes}; give 0")
@@ -114,20 +118,26 @@ def _deal_out(
     clients: int,
     seed: int,
     split: SplitSettings,
+    targets: TargetForm,
 ) -> Dealt:
-    data = _loaded(source, stamp, num_classes, split.only_classes)
-    chosen = present(data.y_train)
+    data = _loaded(source, stamp, num_classes, split.only_classes, targets)
+    if targets != "classes" and partition not in ("iid", "groups"):
+        raise DataError(
+            f"partition: found {partition!r}, which deals samples out by their class, and this task has none; use iid, "
+            "groups or file"
+        )
+    chosen = present(data.strata_train)
     if partition == "groups":
         chosen = chosen[_in_chosen_groups(data, chosen, split, seed)]
     chosen = chosen[_subsample(len(chosen), split.samples, seed)]
     if partition == "groups":
         return _deal_groups(data, chosen, clients)
-    labels = data.y_train[chosen]
+    labels = data.strata_train[chosen]
     parts = _deal_labels(partition, labels, data.num_classes, clients, split, seed)
     test = None
-    if data.y_test is not None:
-        tested = present(data.y_test)
-        dealt = like_train(labels, parts, data.y_test[tested], np.random.default_rng((seed, _TEST)))
+    if (strata_test := data.strata_test) is not None:
+        tested = present(strata_test)
+        dealt = like_train(labels, parts, strata_test[tested], np.random.default_rng((seed, _TEST)))
         test = [tested[part] for part in dealt]
     return Dealt(data, [chosen[part] for part in parts], test)
 
@@ -165,8 +175,8 @@ def _in_chosen_groups(data: DataSet, samples: IntArray, split: SplitSettings, se
     if not split.groups and not split.min_group_samples:
         return np.ones(len(samples), dtype=np.bool_)
     names, sizes = np.unique(groups, return_counts=True)
-    if data.groups_test is not None and data.y_test is not None:
-        tested = data.groups_test[present(data.y_test)]
+    if data.groups_test is not None and (strata_test := data.strata_test) is not None:
+        tested = data.groups_test[present(strata_test)]
         sizes = sizes + np.bincount(np.searchsorted(names, tested[np.isin(tested, names)]), minlength=len(names))
     used = partitions.choose_groups(
         sizes, split.min_group_samples, split.groups, np.random.default_rng((seed, _GROUPS))
@@ -184,12 +194,12 @@ def _deal_groups(data: DataSet, chosen: IntArray, clients: int) -> Dealt:
     groups = _groups(data)[chosen]
     owners = partitions.group_owners(groups, clients)
     train = [chosen[np.isin(groups, owned)] for owned in owners]
-    if data.y_test is None:
+    if (strata_test := data.strata_test) is None:
         return Dealt(data, train, None)
     advice = "leave x_test and y_test out so that each client's own samples are split"
     if data.groups_test is None:
         raise DataError(f"partition: groups: {data.name} has a test part without groups_test; add it, or {advice}")
-    tested = present(data.y_test)
+    tested = present(strata_test)
     test = [tested[np.isin(data.groups_test[tested], owned)] for owned in owners]
     empty = [client for client, part in enumerate(test) if not len(part)]
     if empty:

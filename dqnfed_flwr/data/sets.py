@@ -20,6 +20,7 @@ from dqnfed_flwr.data.dataset import Array, DataSet, as_data_set
 from dqnfed_flwr.data.forms import FORMS, NAMED, Named
 from dqnfed_flwr.data.sources import is_source, source_npz
 from dqnfed_flwr.data.store import checksums, data_root, map_kept, map_npz, readable
+from dqnfed_flwr.data.targets import TargetForm
 from dqnfed_flwr.data.torchvision_sets import DOWNLOADS, TORCHVISION_SETS, numbered_from_zero, torchvision_npz
 from dqnfed_flwr.errors import DataError
 
@@ -27,7 +28,7 @@ TORCHVISION = "torchvision:"
 FINGERPRINT_DIGITS = 16
 
 
-def load_dataset(name: str, num_classes: int = 0) -> DataSet:
+def load_dataset(name: str, num_classes: int = 0, targets: TargetForm = "classes") -> DataSet:
     """Load a whole data set.
 
     Parameters
@@ -38,6 +39,8 @@ def load_dataset(name: str, num_classes: int = 0) -> DataSet:
         their form or name, see `dqnfed_flwr.data.sources`.
     num_classes : int
         Number of classes; 0 asks the data.
+    targets : TargetForm
+        The form of its y.
 
     Raises
     ------
@@ -45,8 +48,8 @@ def load_dataset(name: str, num_classes: int = 0) -> DataSet:
         If the set is unknown, missing or unfit: the text says what was found, what is allowed and what to do.
     """
     arrays = read_arrays(name)
-    data = as_data_set(arrays, name, num_classes)
-    if not num_classes and "num_classes" not in arrays:
+    data = as_data_set(arrays, name, num_classes, targets)
+    if targets == "classes" and not num_classes and "num_classes" not in arrays:
         _check_every_class(data)
     return data
 

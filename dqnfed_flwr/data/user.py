@@ -10,7 +10,8 @@ from traceback import extract_tb
 from dqnfed_flwr.errors import DQNFedError
 
 
-def _imported(name: str, key: str, error: type[DQNFedError]) -> Callable[..., object]:
+def imported(name: str, key: str, error: type[DQNFedError]) -> Callable[..., object]:
+    """The function or class called `name`; arguments and errors are those of `call_function`."""
     module_name, _, function_name = name.partition(":")
     try:
         module = import_module(module_name)
@@ -45,7 +46,7 @@ def call_function(name: str, key: str, error: type[DQNFedError], *arguments: obj
         Of the type `error`, in one line: that the module cannot be imported or has no such function, or what the
         function raised, and where. Errors of this package stay as they are.
     """
-    function = _imported(name, key, error)
+    function = imported(name, key, error)
     try:
         return function(*arguments)
     except DQNFedError:

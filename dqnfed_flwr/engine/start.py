@@ -17,17 +17,17 @@ from torch import Tensor, nn
 from dqnfed_flwr import wire
 from dqnfed_flwr.client.model_notes import model_notes, random_inputs
 from dqnfed_flwr.client.numpy_client import DQNFedClient
+from dqnfed_flwr.client.parts import open_client
 from dqnfed_flwr.config import KNOWN, Settings
-from dqnfed_flwr.data import load_client
 from dqnfed_flwr.engine.ending import listed
 from dqnfed_flwr.engine.result import BUFFER, read_arrays
 from dqnfed_flwr.errors import ConfigError, ShapeError
-from dqnfed_flwr.models import build_model
 from dqnfed_flwr.params import ParamSpec
 from dqnfed_flwr.run_files import MODEL
 from dqnfed_flwr.strategy.checkpoint import DAMAGE
 from dqnfed_flwr.strategy.client_registry import ClientRegistry
 from dqnfed_flwr.strategy.compatibility import Form
+from dqnfed_flwr.tasks import task_of
 from dqnfed_flwr.types import ClientTask, FloatArray
 
 KEY = "start.model"
@@ -56,7 +56,7 @@ def first_model(settings: Settings, form: Form) -> tuple[FloatArray, wire.Buffer
     buffers: wire.Buffers = {name: value.numpy() for name, value in spec.read_buffers(module).items()}
     if settings.start.epochs and not settings.resume:
         own = _settings_of_one_client(settings)
-        client = DQNFedClient(own, settings.start.client, load_client(own, settings.start.client))
+        client = DQNFedClient(own, settings.start.client, open_client(own, settings.start.client))
         reply = client.work(ClientTask(exchange=1, round=1, num_classes=form.num_classes), theta, None, buffers)
         theta, buffers = theta - np.asarray(reply.row), reply.buffers
     return theta, buffers
@@ -65,7 +65,7 @@ def first_model(settings: Settings, form: Form) -> tuple[FloatArray, wire.Buffer
 def model_for(settings: Settings, form: Form) -> nn.Module:
     """The model of the settings for data of this form, drawn from the seed."""
     dtype = torch.float64 if settings.dtype == "float64" else torch.float32
-    return build_model(settings.model, form.input_shape, form.num_classes, seed=settings.seed, dtype=dtype)
+    return task_of(settings).build(form.input_shape, form.num_classes, seed=settings.seed, dtype=dtype)
 
 
 def notes_on_model(settings: Settings, form: Form) -> list[str]:
@@ -86,7 +86,7 @@ def notes_on_model(settings: Settings, form: Form) -> list[str]:
 
 def form_here(settings: Settings) -> Form:
     """The form of the data of a run in this process, as its first client has it; `DataError` if it has none."""
-    data = load_client(settings, 0)
+    data = open_client(settings, 0)
     return Form(data.input_shape, data.input_kind, settings.num_classes or data.num_classes)
 
 

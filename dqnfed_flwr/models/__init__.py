@@ -32,7 +32,13 @@ MODELS = tuple(_BUILDERS)
 
 
 def build_model(
-    name: str, input_shape: tuple[int, ...], num_classes: int, *, seed: int, dtype: torch.dtype | None = None
+    name: str,
+    input_shape: tuple[int, ...],
+    num_classes: int,
+    *,
+    seed: int,
+    dtype: torch.dtype | None = None,
+    least_outputs: int = 2,
 ) -> nn.Module:
     """Build a model with initial values that depend on `seed` alone.
 
@@ -46,11 +52,13 @@ def build_model(
     input_shape : tuple[int, ...]
         Of one sample as the model sees it: (channels, height, width) for images, (length,) for tokens.
     num_classes : int
-        Width of the output, at least 2.
+        Width of the output.
     seed : int
         Of the initial values, at least 0.
     dtype : torch.dtype | None
         Of the floating-point parameters and buffers; None for float32.
+    least_outputs : int
+        The fewest that make sense: 2 for a classifier.
 
     Returns
     -------
@@ -64,8 +72,8 @@ def build_model(
     """
     import torch
 
-    if num_classes < 2:
-        raise ModelError(f"model: found {num_classes} classes; at least 2 are needed; set num-classes")
+    if num_classes < least_outputs:
+        raise ModelError(f"model: found {num_classes} classes; at least {least_outputs} are needed; set num-classes")
     check_name(name)
     with seeded(seed), torch.device("cpu"):
         model = _builder(name)(tuple(input_shape), num_classes)

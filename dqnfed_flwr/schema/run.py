@@ -133,6 +133,10 @@ class RunSettings(Group):
         instead="name methods by --methods",
     )
     step_rule: StepRuleName = _training("auto", "how far it goes; auto asks the method")
+    task: str = _data(
+        "classification",
+        "classification, regression, huber-regression, multi-label, segmentation, next-token, or module:Class",
+    )
     data: str = _data("digits", "a set by name or FORM:PATH, see data.md; an .npz file, or module:function")
     data_scale: Literal["none", "standardise"] = _data(
         "none", "float features as they are, or with mean 0 and deviation 1, by each client's own training part"

@@ -28,6 +28,7 @@ from dqnfed_flwr.strategy.compatibility import Member
 from dqnfed_flwr.strategy.exchange import Answer, send_and_receive
 from dqnfed_flwr.strategy.schedule import Schedule, needs_step
 from dqnfed_flwr.strategy.state import RunState
+from dqnfed_flwr.tasks import task_of
 from dqnfed_flwr.telemetry.events import DroppedClient
 from dqnfed_flwr.types import ClientReply, ClientTask, FloatArray, Probe
 from dqnfed_flwr.wire import Buffers, ReplyForm
@@ -71,7 +72,7 @@ class ReplyCollector:
     """Runs exchanges for one federation, in which clients train a model like `theta` [D] and its `buffers`."""
 
     def __init__(self, settings: Settings, theta: torch.Tensor, buffers: Buffers, method: Method) -> None:
-        self._settings = settings
+        self._settings, self._figure = settings, task_of(settings).figure
         self._method, self._dim = method, theta.numel()
         self._buffers = buffers if settings.trains_buffers else {}
         method.extras(self._dim)  # a method that this model does not suit says so before anything is sent
@@ -178,7 +179,8 @@ class ReplyCollector:
         return two_losses("its probe has loss", loss, "its gradient's pass", reply.loss) if task.train else ""
 
     def _decode(self, content: RecordDict, client: int, schedule: Schedule) -> ClientReply:
-        form = ReplyForm(self._dim, self._buffers, self._method.extras_of(schedule.round, client, self._dim))
+        extras = self._method.extras_of(schedule.round, client, self._dim)
+        form = ReplyForm(self._dim, self._buffers, extras, self._figure)
         reply = wire.decode_reply(content, schedule.tasks[client], form)
         if reply.probe is not None:
             reply = replace(reply, probe=self._as_asked(reply.probe))

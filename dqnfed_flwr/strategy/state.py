@@ -335,8 +335,8 @@ def evaluations(
 
 
 def _accuracies(parts: Mapping[int, Evaluation]) -> dict[int, float] | None:
-    accuracies = {client: part.correct / part.examples for client, part in parts.items() if part.examples}
-    return accuracies or None
+    figures = {client: part.figure for client, part in parts.items() if part.examples}
+    return {client: figure for client, figure in figures.items() if not math.isnan(figure)} or None
 
 
 def metrics(figures: Mapping[str, float]) -> MetricRecord:

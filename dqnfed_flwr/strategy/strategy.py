@@ -20,7 +20,6 @@ from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.fairness import fairness_report
 from dqnfed_flwr.methods._base import LayerMethod, Method
 from dqnfed_flwr.methods.table import make_method
-from dqnfed_flwr.models import build_model
 from dqnfed_flwr.params import ParamSpec
 from dqnfed_flwr.steps import make_rule
 from dqnfed_flwr.strategy.checkpoint import Provenance
@@ -29,6 +28,7 @@ from dqnfed_flwr.strategy.client_registry import ClientRegistry
 from dqnfed_flwr.strategy.flower_loop import FlowerRound
 from dqnfed_flwr.strategy.loop import RoundLoop
 from dqnfed_flwr.strategy.state import RunState, evaluations, metrics
+from dqnfed_flwr.tasks import task_of
 from dqnfed_flwr.telemetry.event_log import Patience
 from dqnfed_flwr.telemetry.events import Listener, RoundEvent
 from dqnfed_flwr.wire import Buffers
@@ -275,7 +275,8 @@ def _set_layers(method: Method, settings: Settings, registry: ClientRegistry, di
     if not isinstance(layered, LayerMethod):
         return
     form = registry.form
-    spec = ParamSpec.of(build_model(settings.model, form.input_shape, form.num_classes, seed=settings.seed))
+    module = task_of(settings).build(form.input_shape, form.num_classes, seed=settings.seed, dtype=torch.float32)
+    spec = ParamSpec.of(module)
     if spec.dim != dim:
         raise ConfigError(f"model: {settings.model} has {spec.dim} parameters, the model to be trained has {dim}")
     layered.layers, layered.head = spec.layers, spec.head

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dqnfed_flwr.errors import ShapeError, WireError
 from dqnfed_flwr.linalg.quantise import packed_sizes, unpack
-from dqnfed_flwr.types import ClientReply, ClientTask, Evaluation, Extras, FloatArray, Packed, Probe
+from dqnfed_flwr.types import ACCURACY, ClientReply, ClientTask, Evaluation, Extras, Figure, FloatArray, Packed, Probe
 from dqnfed_flwr.wire.arrays import BUFFER, EXTRA, FIGURES, VECTORS, Array, Buffers, check_keys, floats, of_kind, view
 
 FLOATS = ("float32", "float64")
@@ -38,11 +38,14 @@ class ReplyForm:
         The model's buffers: names, shapes and dtypes; empty where local work does not change them.
     extras : Extras
         What comes in addition to the gradient.
+    figure : Figure
+        The figure of a client that the task counts; accuracy follows from the right answers.
     """
 
     dim: int
     buffers: Buffers
     extras: Extras = field(default_factory=Extras)
+    figure: Figure = ACCURACY
 
 
 def encode_reply(reply: ClientReply) -> RecordDict:
@@ -101,8 +104,10 @@ def decode_reply(content: RecordDict, task: ClientTask, form: ReplyForm) -> Clie
     seconds = figures.number("seconds")
     vectors = arrays[VECTORS]
     probe = _read_probe(figures, task) if task.probe else None
-    test = _read_evaluation(figures, "test") if task.evaluate else None
-    validation = _read_evaluation(figures, "validation") if task.evaluate and "validation-loss" in figures else None
+    test = _read_evaluation(figures, "test", form) if task.evaluate else None
+    validation = (
+        _read_evaluation(figures, "validation", form) if task.evaluate and "validation-loss" in figures else None
+    )
     if not task.train:
         return ClientReply(num_examples, probe=probe, test=test, validation=validation, seconds=seconds)
     wanted = form.extras
@@ -297,16 +302,26 @@ def _read_test(figures: _Figures, task: ClientTask) -> Probe:
 
 def _write_evaluation(counts: Evaluation, part: str) -> FigureValues:
     """Figures of an evaluation on `part`, `test` or `validation`."""
-    return {f"{part}-correct": counts.correct, f"{part}-examples": counts.examples, f"{part}-loss": counts.loss}
+    figures: FigureValues = {f"{part}-correct": counts.correct, f"{part}-examples": counts.examples}
+    figures[f"{part}-loss"] = counts.loss
+    if counts.figures:
+        figures[f"{part}-figure"] = counts.figure
+    return figures
 
 
-def _read_evaluation(figures: _Figures, part: str) -> Evaluation:
-    """Inverse of `_write_evaluation`; no more may be right than there is."""
+def _read_evaluation(figures: _Figures, part: str, form: ReplyForm) -> Evaluation:
+    """Inverse of `_write_evaluation`; no more may be right than there is, and a figure of the task is within limits."""
     examples = figures.count(f"{part}-examples")
     correct = figures.count(f"{part}-correct")
     if correct > examples:
         raise WireError("bad-count", f"{part}: {correct} right of {examples}")
-    return Evaluation(correct, examples, figures.loss(f"{part}-loss"))
+    loss = figures.loss(f"{part}-loss")
+    if form.figure == ACCURACY:
+        return Evaluation(correct, examples, loss)
+    value = figures.scalar(f"{part}-figure")
+    if not math.isnan(value):
+        figures.within(f"{part}-figure", form.figure.limits)
+    return Evaluation(correct, examples, loss, {form.figure.name: value})
 
 
 def _not_negative(key: str, loss: float) -> float:

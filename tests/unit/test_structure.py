@@ -17,7 +17,7 @@ PACKAGE = ROOT / "dqnfed_flwr"
 
 
 WITHOUT_FLOWER = (
-    *("guarantee", "linalg", "methods", "data", "models", "steps", "schema", "config", "telemetry"),
+    *("guarantee", "linalg", "methods", "data", "models", "steps", "schema", "config", "tasks", "telemetry"),
     *(f"{name}.py" for name in ("errors", "fairness", "params", "randomness", "run_files", "types", "version")),
     *(f"client/{name}" for name in ("work", "worker.py", "gradients.py", "joint_gradients.py", "curvature.py")),
     *(f"client/{name}" for name in ("memory.py", "flat_model.py")),

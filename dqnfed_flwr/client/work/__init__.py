@@ -7,7 +7,7 @@ work of one method lies in its folder.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dqnfed_flwr.client.curvature import Curvature, Point, Rate
-from dqnfed_flwr.client.gradients import LocalLoss, Samples
+from dqnfed_flwr.client.gradients import LocalLoss
 from dqnfed_flwr.client.memory import RoundMemory
-from dqnfed_flwr.client.samples import Part
+from dqnfed_flwr.client.parts import Opened
 from dqnfed_flwr.client.work.passes import RngKey, lbfgs_passes, mini_batch, sgd
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.params import Line
@@ -39,7 +39,7 @@ class ClientContext:
     loss: LocalLoss
     curvature: Curvature
     memory: RoundMemory
-    held_out: Callable[[Part], Samples | None] = lambda part: None
+    held_out: Opened = lambda part: None
 
 
 @dataclass(frozen=True, slots=True)

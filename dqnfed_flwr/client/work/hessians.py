@@ -113,7 +113,7 @@ def _ends_in_its_head(loss: LocalLoss) -> bool:
     if not isinstance(layer, nn.Linear):
         return False
     with torch.enable_grad():
-        features, _ = _through(loss, layer, loss.samples[0][:1])
+        features, _ = _through(loss, layer, loss.tensors[0][:1])
     return features is not None and not features.requires_grad
 
 
@@ -153,6 +153,6 @@ def differentiate(value: Tensor, parameters: list[nn.Parameter], *, create_graph
 
 def chunks(loss: LocalLoss, rows: Tensor | None) -> Iterator[tuple[Tensor, Tensor, int]]:
     """Inputs and labels, `loss.chunk` samples at a time, with the number of samples in all."""
-    inputs, labels = loss.samples if rows is None else (loss.samples[0][rows], loss.samples[1][rows])
+    inputs, labels = loss.tensors if rows is None else (loss.tensors[0][rows], loss.tensors[1][rows])
     for start in range(0, len(labels), loss.chunk):
         yield inputs[start : start + loss.chunk], labels[start : start + loss.chunk], len(labels)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from dqnfed_flwr.client.curvature import Curvature, Differentiable, Observation, Point, Rate
 from dqnfed_flwr.client.flat_model import FlatModel
-from dqnfed_flwr.client.gradients import LocalLoss, cross_entropy
+from dqnfed_flwr.client.gradients import LocalLoss
 from dqnfed_flwr.config import LocalSettings
 from dqnfed_flwr.randomness import seeded
 
@@ -92,20 +92,20 @@ def batch_gradients(
 ) -> Iterator[tuple[Tensor, ...]]:
     """Gradients in the shapes of the parameters at `local` [D], one a mini-batch; the caller moves `local` in between.
 
-    A gradient is that of the mini-batch's mean cross-entropy plus ridge * local, plus weight * (local - anchor) where
+    A gradient is that of the mini-batch's mean loss plus ridge * local, plus weight * (local - anchor) where
     the proximal term has a weight. The last mini-batch of an epoch may be smaller; where the model has buffers, a
     single sample that is left over joins the mini-batch before it, for statistics need two. The model trains: its
     buffers change, and dropout draws from the key's own stream.
 
-    A `batch_loss` takes the place of the mean cross-entropy, and an `objective` of it is minimised in its place.
+    A `batch_loss` takes the place of the mean loss, and an `objective` of it is minimised in its place.
     """
     model = loss.model
     model.place(local)
     views = model.views(local)
     anchors = model.views(proximal.anchor) if proximal.weight else []
     with _seeded_dropout(key, model), model.training():
-        for inputs, labels in _batches(loss, settings, key):
-            part = (batch_loss or _mean_cross_entropy)(model.module, inputs, labels)
+        for batch, count in loss.samples.batches(list(_rows(loss, settings, key))):
+            part = batch_loss(model.module, *batch) if batch_loss else loss.mean(batch, count)
             part = objective(part) if objective else part
             moves = torch.autograd.grad(part, model.parameters, allow_unused=True, materialize_grads=True)
             if loss.ridge:  # never in place: two parameters may share one gradient
@@ -157,18 +157,13 @@ def _plus(moves: tuple[Tensor, ...], factor: float, others: Iterable[Tensor]) ->
     return tuple(torch.add(move, other, alpha=factor) for move, other in zip(moves, others, strict=True))
 
 
-def _mean_cross_entropy(module: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
-    return cross_entropy(module(inputs), labels, len(labels))
-
-
-def _batches(loss: LocalLoss, settings: LocalSettings, key: RngKey) -> Iterator[tuple[Tensor, Tensor]]:
-    inputs, labels = loss.samples
+def _rows(loss: LocalLoss, settings: LocalSettings, key: RngKey) -> Iterator[Tensor]:
+    """The samples of each mini-batch, int64 [b]."""
     size, least = _sizes(loss, settings)
     shuffle = key.generator(_SHUFFLE)
     for _ in range(settings.epochs):
-        order = torch.from_numpy(shuffle.permutation(loss.num_examples)).to(labels.device)
-        for rows in _split(order, size, least):
-            yield inputs[rows], labels[rows]
+        order = torch.from_numpy(shuffle.permutation(loss.num_examples)).to(loss.model.theta.device)
+        yield from _split(order, size, least)
 
 
 def _sizes(loss: LocalLoss, settings: LocalSettings) -> tuple[int, int]:

@@ -85,7 +85,7 @@ class FedCorrWork(SgdWork):
         memory = RoundMemory(context.memory.dtype, context.memory.device)
         self._last: LocalWork = make_work(replace(context, settings=context.settings.stage_settings, memory=memory))
         self._stages = Stages.of(context.settings)
-        self._given = context.loss.samples[1].cpu().numpy().copy()
+        self._given = context.loss.tensors[1].cpu().numpy().copy()
         self._known = self._recall(maxsize)
 
     def visit(self, request: LocalRequest) -> Point:
@@ -176,8 +176,7 @@ class FedCorrWork(SgdWork):
     def _place(self, known: _Knowledge) -> None:
         """Make these labels those of the loss."""
         self._known = known
-        inputs, labels = self._loss.samples
-        self._loss.samples = inputs, torch.tensor(known.labels, device=labels.device)
+        self._loss.relabel(torch.tensor(known.labels, device=self._loss.model.theta.device))
 
     def _outputs(self, theta: Tensor) -> Outputs:
         return Outputs.of(self._loss.logits(theta), self._known.labels)

@@ -8,7 +8,7 @@ import pytest
 from flwr.app import Context, RecordDict
 from flwr.clientapp import ClientApp
 
-from dqnfed_flwr.client import app
+from dqnfed_flwr.client import app, parts
 from dqnfed_flwr.client.app import LEAST, forget_clients
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.data import ClientData, load_client
@@ -28,7 +28,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref[ClientData]]:
         data.append(weakref.ref(one))
         return one
 
-    monkeypatch.setattr(app, "load_client", noted)
+    monkeypatch.setattr(parts, "load_client", noted)
     forget_clients()
     return data
 

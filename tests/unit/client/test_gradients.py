@@ -10,9 +10,11 @@ from torch import Tensor, nn
 
 from dqnfed_flwr.client import gradients
 from dqnfed_flwr.client.flat_model import FlatModel
-from dqnfed_flwr.client.gradients import LocalLoss, Samples, choose_chunk
+from dqnfed_flwr.client.gradients import LocalLoss, choose_chunk
+from dqnfed_flwr.client.samples import HeldSamples
 from dqnfed_flwr.errors import DataError, ModelError, ShapeError
 from dqnfed_flwr.models import build_model
+from dqnfed_flwr.tasks.classification import Classification
 
 CPU = torch.device("cpu")
 SHAPES = {"logistic": (6,), "mlp": (5,), "cnn": (1, 8, 8), "resnet18-gn": (3, 8, 8), "char-lstm": (9,)}
@@ -56,7 +58,7 @@ class TinyAttention(nn.Module):
         return logits
 
 
-def tiny(kind: str) -> tuple[nn.Module, Samples]:
+def tiny(kind: str) -> tuple[nn.Module, tuple[Tensor, Tensor]]:
     """A model of a few dozen parameters in float64, with 11 samples of 4 classes."""
     torch.manual_seed(3)
     labels = torch.arange(11) % 4
@@ -73,7 +75,7 @@ def tiny(kind: str) -> tuple[nn.Module, Samples]:
     return module.double(), (inputs.double() if inputs.is_floating_point() else inputs, labels)
 
 
-def named(name: str, dtype: torch.dtype, n: int = 23, classes: int = 5) -> tuple[FlatModel, Samples]:
+def named(name: str, dtype: torch.dtype, n: int = 23, classes: int = 5) -> tuple[FlatModel, tuple[Tensor, Tensor]]:
     generator = torch.Generator().manual_seed(1)
     shape = SHAPES[name]
     if name == "char-lstm":
@@ -148,7 +150,7 @@ def test_results_do_not_depend_on_the_chunk(kind: str, chunk: int) -> None:
         (whole.hessian_product(theta, v), parts.hessian_product(theta, v)),
     ):
         np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-10, atol=1e-14)
-    one, other = whole.evaluate(theta, samples), parts.evaluate(theta, samples)
+    one, other = whole.evaluate(theta, HeldSamples(samples)), parts.evaluate(theta, HeldSamples(samples))
     assert (one.correct, one.examples) == (other.correct, other.examples)
     assert one.loss == pytest.approx(other.loss, rel=1e-13)
 
@@ -247,11 +249,11 @@ def test_evaluation_counts_right_answers_without_the_ridge() -> None:
     model = FlatModel(nn.Linear(2, 2, bias=False).double(), CPU)
     samples = torch.eye(2, dtype=torch.float64)[[0, 0, 1, 1]], torch.tensor([0, 1, 1, 1])
     loss = LocalLoss(model, samples, ridge=5.0)
-    found = loss.evaluate(torch.tensor([2.0, 0.0, 0.0, 2.0], dtype=torch.float64), samples)
+    found = loss.evaluate(torch.tensor([2.0, 0.0, 0.0, 2.0], dtype=torch.float64), HeldSamples(samples))
     right, wrong = math.log(1 + math.exp(-2)), math.log(1 + math.exp(2))
     assert (found.correct, found.examples) == (3, 4)
     assert found.loss == pytest.approx((3 * right + wrong) / 4, rel=1e-14)
-    nothing = loss.evaluate(torch.zeros(4, dtype=torch.float64), (samples[0][:0], samples[1][:0]))
+    nothing = loss.evaluate(torch.zeros(4, dtype=torch.float64), HeldSamples((samples[0][:0], samples[1][:0])))
     assert (nothing.correct, nothing.examples, nothing.loss) == (0, 0, 0.0)
 
 
@@ -262,24 +264,30 @@ def test_no_pass_sees_more_samples_than_the_chunk(size: int) -> None:
     seen: list[int] = []
     model.module.register_forward_hook(lambda _module, inputs, _output: seen.append(len(inputs[0])))
     theta = model.theta.clone()
-    loss.loss(theta), loss.loss_and_gradient(theta), loss.hessian_product(theta, theta), loss.evaluate(theta, samples)
+    (
+        loss.loss(theta),
+        loss.loss_and_gradient(theta),
+        loss.hessian_product(theta, theta),
+        loss.evaluate(theta, HeldSamples(samples)),
+    )
     assert max(seen) == size
     assert sum(seen) == 4 * 23
 
 
 def test_the_chosen_chunk_bounds_the_activations(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, (x, y) = named("cnn", torch.float32)
+    model, samples = named("cnn", torch.float32)
+    held = HeldSamples(samples), Classification()
     activations = 64 + 3 * 32 * 64 + 3 * 64 * 16 + 2048  # floats that a sample must leave behind, at the least
     monkeypatch.setitem(gradients.CHUNK_BYTES, "cpu", 64 * 4 * activations)
-    assert 8 <= choose_chunk(model, x, y) <= 64
+    assert 8 <= choose_chunk(model, *held) <= 64
     monkeypatch.setitem(gradients.CHUNK_BYTES, "cpu", 1)
-    assert choose_chunk(model, x, y) == gradients.FEWEST
+    assert choose_chunk(model, *held) == gradients.FEWEST
     monkeypatch.setattr(gradients, "MOST_CHUNK_BYTES", 8 * 4 * activations)
-    assert 1 < choose_chunk(model, x, y) <= 8
+    assert 1 < choose_chunk(model, *held) <= 8
     monkeypatch.setattr(gradients, "MOST_CHUNK_BYTES", 1)
-    assert choose_chunk(model, x, y) == 1
+    assert choose_chunk(model, *held) == 1
     monkeypatch.setitem(gradients.CHUNK_BYTES, "cpu", 2**60)
-    assert choose_chunk(model, x, y) == gradients.MAX_CHUNK
+    assert choose_chunk(model, *held) == gradients.MAX_CHUNK
 
 
 def test_unfit_vectors_and_empty_data_are_refused() -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from dqnfed_flwr.client.flat_model import FlatModel
-from dqnfed_flwr.client.gradients import LocalLoss, Samples
+from dqnfed_flwr.client.gradients import LocalLoss
 from dqnfed_flwr.client.joint_gradients import JointPass, precompute
 from dqnfed_flwr.errors import ModelError
 from dqnfed_flwr.models import build_model
@@ -42,7 +42,7 @@ def clients(
     """Clients with a model each and 3, 1 and 4 samples."""
     draw = torch.Generator().manual_seed(1)
 
-    def samples(size: int) -> Samples:
+    def samples(size: int) -> tuple[Tensor, Tensor]:
         return torch.randn(size, *shape, generator=draw, dtype=dtype), torch.randint(0, 4, (size,), generator=draw)
 
     return [LocalLoss(FlatModel(module, CPU), samples(size), ridge=ridge, chunk=chunk) for size in SIZES]
@@ -82,7 +82,7 @@ def test_what_is_precomputed_is_told_once_and_at_that_tensor_alone() -> None:
     true = loss.loss_and_gradient(theta)[1]
     loss.precompute(theta, 1.5, lambda: torch.ones_like(theta))
     assert torch.equal(loss.loss_and_gradient(theta.clone())[1], true)
-    assert torch.equal(loss.loss_and_gradient(theta, torch.arange(len(loss.samples[1])))[1], true)
+    assert torch.equal(loss.loss_and_gradient(theta, torch.arange(len(loss.tensors[1])))[1], true)
     told, gradient = loss.loss_and_gradient(theta)
     assert (told, float(gradient.min())) == (1.5, 1.0)
     assert torch.equal(loss.loss_and_gradient(theta)[1], true)

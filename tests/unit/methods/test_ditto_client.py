@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from client_app.app import app
 from dqnfed_flwr.client.numpy_client import DQNFedClient
+from dqnfed_flwr.client.samples import HeldSamples
 from dqnfed_flwr.client.work.passes import RngKey, sgd
 from dqnfed_flwr.config import LocalSettings, Settings
 from dqnfed_flwr.data import load_client, to_model_input
@@ -114,7 +115,7 @@ def test_the_accuracy_reported_is_that_of_the_personal_model_after_the_last_roun
     after = {name.removeprefix(own): torch.tensor(v) for name, v in memory.items() if name.startswith(own)}
     loss.model.spec.write_buffers(after, loss.model.module)
     samples = to_model_input(data.x_test, torch.float32), torch.tensor(data.y_test)
-    expected = loss.evaluate(torch.tensor(memory[PERSONAL]), samples)
+    expected = loss.evaluate(torch.tensor(memory[PERSONAL]), HeldSamples(samples))
     assert result.accuracies[0] == expected.correct / expected.examples
     assert set(after) == set(result.buffers)
 

@@ -121,7 +121,7 @@ def test_passes_are_those_of_torch(epochs: int, batch: int, monkeypatch: pytest.
     loss, key = local_loss(settings), RngKey(settings.seed, 1, 0)
     start = loss.model.theta.clone()
     loss.model.place(start.clone())
-    (x, y), (weight, bias) = loss.samples, loss.model.parameters
+    (x, y), (weight, bias) = loss.tensors, loss.model.parameters
     optimisers: list[torch.optim.Optimizer] = [
         torch.optim.Muon([weight], lr=0.1, weight_decay=0.0, momentum=0.9, nesterov=False),
         torch.optim.Adam([bias], lr=0.01, betas=(0.9, 0.95)),

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from client_app.app import app
 from dqnfed_flwr.client.device import DTYPES
 from dqnfed_flwr.client.numpy_client import DQNFedClient
+from dqnfed_flwr.client.samples import HeldSamples
 from dqnfed_flwr.client.work.passes import RngKey, sgd
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.data import load_client, to_model_input
@@ -43,7 +44,8 @@ def start_of(settings: Settings) -> NDArray[Any]:
 def validation_losses(settings: Settings, rounds: int) -> tuple[list[float], list[NDArray[Any]]]:
     """The models of a client that trains on and on, round by round, and their losses on what it kept apart."""
     loss, data = local_loss(settings), load_client(settings, 0)
-    kept_apart = to_model_input(data.x_validation, DTYPES[settings.dtype]), torch.tensor(data.y_validation)
+    inputs = to_model_input(data.x_validation, DTYPES[settings.dtype])
+    kept_apart = HeldSamples((inputs, torch.tensor(data.y_validation)))
     own, losses, models = torch.tensor(start_of(settings)), [], []
     for number in range(1, rounds + 1):
         own = own - sgd(loss, own, settings.local, RngKey(settings.seed, number, 0))

@@ -151,7 +151,7 @@ def jacobian_form(loss: LocalLoss, theta: Tensor) -> Tensor:
     """The mean of J^T (diag p - p p^T) J, one sample and one logit at a time."""
     loss.model.place(theta)
     total = loss.ridge * torch.eye(len(theta), dtype=theta.dtype)
-    for sample in loss.samples[0]:
+    for sample in loss.tensors[0]:
         logits = loss.model.module(sample[None])[0]
         rows = [
             torch.autograd.grad(z, loss.model.parameters, retain_graph=True, allow_unused=True, materialize_grads=True)
@@ -159,7 +159,7 @@ def jacobian_form(loss: LocalLoss, theta: Tensor) -> Tensor:
         ]
         jacobian = torch.stack([loss.model.flat(row) for row in rows])
         p = logits.detach().softmax(dim=0)
-        total = total + jacobian.T @ (torch.diag(p) - torch.outer(p, p)) @ jacobian / len(loss.samples[0])
+        total = total + jacobian.T @ (torch.diag(p) - torch.outer(p, p)) @ jacobian / len(loss.tensors[0])
     return total
 
 

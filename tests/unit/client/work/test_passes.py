@@ -53,7 +53,7 @@ def test_sgd_is_that_of_torch(momentum: float, ridge: float, epochs: int, batch:
     theta, key = in_order(loss), RngKey(5, 3, 2)
     moved = sgd(loss, theta, local(epochs=epochs, batch_size=batch, lr=0.3, momentum=momentum), key)
 
-    module, (x, y) = loss.model.module, loss.samples
+    module, (x, y) = loss.model.module, loss.tensors
     loss.model.place(theta.clone())
     optimizer = torch.optim.SGD(module.parameters(), lr=0.3, momentum=momentum, weight_decay=ridge)
     shuffle = key.generator(0)
@@ -85,7 +85,7 @@ def test_the_proximal_pull_is_each_parameters_own() -> None:
     theta, anchor = in_order(loss), torch.linspace(-1, 1, 26, dtype=torch.float64)
     moved = sgd(loss, theta, local(lr=0.3), RngKey(5, 3, 2), proximal=Proximal(anchor, 0.7))
 
-    x, y = loss.samples
+    x, y = loss.tensors
     loss.model.place(theta.clone())
     gradient = torch.autograd.grad(nn.functional.cross_entropy(loss.model.module(x), y), loss.model.parameters)
     expected = 0.3 * (loss.model.flat([part.clone() for part in gradient]) + 0.7 * (theta - anchor))
@@ -141,7 +141,7 @@ def test_every_epoch_takes_every_sample_once_in_a_new_order() -> None:
     first, second = torch.cat(seen[:3]), torch.cat(seen[3:])
     assert not torch.equal(first, second)
     for epoch in (first, second):
-        assert torch.equal(epoch.sort(dim=0).values, loss.samples[0].sort(dim=0).values)
+        assert torch.equal(epoch.sort(dim=0).values, loss.tensors[0].sort(dim=0).values)
 
 
 def test_sgd_trains_buffers_and_leaves_theta_and_random_states_alone() -> None:

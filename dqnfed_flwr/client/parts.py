@@ -1,0 +1,126 @@
+"""The parts of a client's data on one device, by the task: arrays from the settings, or the task's own data sets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import default_collate
+
+from dqnfed_flwr.client.samples import HeldSamples, Reading, Samples, read_samples
+from dqnfed_flwr.config import Settings
+from dqnfed_flwr.data import ClientData, load_client, to_model_input
+from dqnfed_flwr.data.clients import Part
+from dqnfed_flwr.errors import DataError
+from dqnfed_flwr.tasks import task_of
+from dqnfed_flwr.tasks._base import Datasets, Task
+from dqnfed_flwr.tasks._base import Sequence as MapStyle
+from dqnfed_flwr.tasks.arrays import ArrayTask
+
+
+@dataclass(frozen=True)
+class OwnData:
+    """The data sets of a task of the user's own; of their form nothing is known."""
+
+    datasets: Datasets
+    input_shape: tuple[int, ...] = (1,)
+    input_kind: str = "own"
+    num_classes: int = 1
+    feature_scale: float = 0.0
+    nbytes: int = 0
+
+    def of(self, part: Part) -> MapStyle:
+        """The data set of a part; an empty list where the task has none."""
+        found: MapStyle | None = getattr(self.datasets, part)
+        return [] if found is None else found
+
+    def count(self, part: Part) -> int:
+        """Samples of a part."""
+        return len(self.of(part))
+
+
+ClientSource = ClientData | OwnData
+"""Where a client's samples come from, and what a node says of them."""
+
+
+def open_client(settings: Settings, partition: int, data_path: str | None = None) -> ClientSource:
+    """The data of one client of a run.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such task.
+    DataError
+        If data or partition cannot be used, as `load_client`.
+    """
+    task = task_of(settings)
+    if isinstance(task, ArrayTask):
+        return load_client(settings, partition, data_path, task.targets)
+    found = task.datasets(partition, settings.clients, settings.seed)
+    if not isinstance(found, Datasets):
+        raise DataError(f"task: datasets() returned {type(found).__name__}; it must return dqnfed_flwr.tasks.Datasets")
+    for part in ("train", "test"):
+        if not len(getattr(found, part)):
+            raise DataError(f"task: the {part} data set of client {partition} has no sample; give it at least one")
+    return OwnData(found)
+
+
+class DeviceParts:
+    """A client's samples by part; each is opened when it is first asked for, and kept.
+
+    `outputs` is the width of the model: class labels must be below it. `partition` names the client in errors.
+    """
+
+    def __init__(
+        self, settings: Settings, task: Task, source: ClientSource, partition: int, outputs: int, device: torch.device
+    ) -> None:
+        self._source, self._partition, self._outputs = source, partition, outputs
+        dtype = torch.float64 if settings.dtype == "float64" else torch.float32
+        self._reading = Reading(task.collate or default_collate, dtype, device, settings.local.workers)
+        self._most, self._targets = settings.local.held_bytes, task.targets
+        self._held: dict[Part, Samples] = {}
+
+    def part(self, name: Part) -> Samples:
+        """The samples of a part, which may be none.
+
+        Raises
+        ------
+        DataError
+            If a label does not fit the classes, or the task's data cannot be read.
+        """
+        if name not in self._held:
+            self._held[name] = self._open(name)
+        return self._held[name]
+
+    def some(self, name: Part) -> Samples | None:
+        """As `part`; None where it is empty."""
+        return self.part(name) if self._source.count(name) else None
+
+    def _open(self, name: Part) -> Samples:
+        source = self._source
+        if isinstance(source, OwnData):
+            return read_samples(source.of(name), self._reading, self._most)
+        x, y = getattr(source, f"x_{name}"), getattr(source, f"y_{name}")
+        if self._targets in ("classes", "places"):
+            self._check(y)
+        inputs = to_model_input(x, self._reading.dtype).to(self._reading.device)
+        return HeldSamples((inputs, self._target(y)))
+
+    def _target(self, y: Any) -> Tensor:
+        dtype = torch.int64 if self._targets in ("classes", "places") else self._reading.dtype
+        return torch.tensor(y, dtype=dtype, device=self._reading.device)
+
+    def _check(self, y: Any) -> None:
+        least = 0 if self._targets == "classes" else -1
+        if y.size and not least <= y.min() <= y.max() < self._outputs:
+            raise DataError(
+                f"labels from {y.min()} to {y.max()} in the data of client {self._partition}; {self._outputs} "
+                f"classes allow 0..{self._outputs - 1}; set num-classes"
+            )
+
+
+Opened = Callable[[Part], Samples | None]
+"""The samples of a part that is not trained on, None where it is empty."""

@@ -1,0 +1,180 @@
+"""A task: all that a client knows of its problem. Write one to train something else than a classifier.
+
+Four methods say it: the model, a client's data sets, the loss of each sample, and the figures of a client on data that
+it did not train on. Everything else, from chunks to L-BFGS, is written against them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from dqnfed_flwr.data.targets import TargetForm
+from dqnfed_flwr.errors import DataError, ModelError
+from dqnfed_flwr.randomness import seeded
+from dqnfed_flwr.types import Evaluation, Figure
+
+Batch = Any
+"""What `collate` makes of samples; by default torch's own, with the inputs first and the targets second."""
+Losses = Tensor | tuple[Tensor, Tensor]
+"""The loss of each sample [n], or of each part of it [n, ...]; or such losses with a weight for each of them."""
+
+
+class Counter(Protocol):
+    """A figure in the making, such as a metric of torchmetrics."""
+
+    def update(self, predictions: Tensor, targets: Tensor, /) -> None:
+        """Take in a batch."""
+
+    def compute(self) -> Any:
+        """The figure of all batches: a number."""
+
+
+class Sequence(Protocol):
+    """A map-style data set: torch's, torchvision's and Hugging Face's fit."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Datasets:
+    """A client's samples: what it trains on, what its figures are measured on, and what it keeps apart, if anything."""
+
+    train: Sequence
+    test: Sequence
+    validation: Sequence | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Summed:
+    """Losses of a batch, added up with their weights: float64 scalars. `weight` is None where every sample counts 1."""
+
+    loss: Tensor
+    weight: Tensor | None = None
+
+
+class Task(ABC):
+    """A problem to train. `module:Class` in the setting `task` names one; `run(..., task=Mine())` takes an object.
+
+    A class whose `__init__` takes an argument is given the settings of the run.
+
+    Attributes
+    ----------
+    collate : Callable[[list], Any] | None
+        Makes a batch of samples; None for torch's own.
+    targets : TargetForm
+        The form of y, where the data come from the setting `data`.
+    percent : bool
+        Whether the first of `metrics` is a share, to be shown in per cent.
+    """
+
+    collate: Callable[[list[Any]], Any] | None = None
+    targets: TargetForm = "classes"
+    percent: bool = False
+
+    @abstractmethod
+    def model(self) -> nn.Module:
+        """The model; parameters with `requires_grad` are trained.
+
+        Its initial values are drawn under the run's seed.
+        """
+
+    @abstractmethod
+    def datasets(self, partition: int, clients: int, seed: int) -> Datasets:
+        """The data sets of client `partition` of `clients`; the same for the same arguments.
+
+        A sample is the same whenever it is asked for: random augmentation would make the loss no function of the model.
+        """
+
+    @abstractmethod
+    def losses(self, model: nn.Module, batch: Batch) -> Losses:
+        """The loss of each sample of a batch, never negative; see `Losses`.
+
+        A sample's loss depends on that sample and the model alone.
+        """
+
+    def metrics(self) -> Mapping[str, Counter]:
+        """Fresh counters of the figures of a client, by name; the first is the one that fairness is about.
+
+        Without any, that is the mean loss. The attribute `higher_is_better` of a counter says its direction; without
+        it, more is better.
+        """
+        return {}
+
+    def predictions(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+        """What the counters of `metrics` are updated with: predictions and targets."""
+        inputs, targets = batch[0], batch[1]
+        return model(inputs), targets
+
+    @property
+    def figure(self) -> Figure:
+        """The figure that fairness is about."""
+        for name, counter in self.metrics().items():
+            return Figure(name, getattr(counter, "higher_is_better", True) is not False, self.percent)
+        return Figure("loss", higher=False)
+
+    def build(self, input_shape: tuple[int, ...], outputs: int, *, seed: int, dtype: torch.dtype) -> nn.Module:
+        """The model for samples of this form, with initial values that depend on `seed` alone, on the CPU.
+
+        Raises
+        ------
+        ModelError
+            If `model` does not return a module whose shapes are known.
+        """
+        with seeded(seed), torch.device("cpu"):
+            module = self.model()
+        if not isinstance(module, nn.Module):
+            raise ModelError(f"task: model() returned {type(module).__name__}; it must return a torch.nn.Module")
+        return module.to(dtype)
+
+    def summed(self, model: nn.Module, batch: Batch, count: int) -> Summed:
+        """The losses of a batch of `count` samples, summed in float64.
+
+        Raises
+        ------
+        DataError
+            If `losses` gives something else than one loss, or one row of them, for each sample.
+        """
+        found = self.losses(model, batch)
+        losses, weights = found if isinstance(found, tuple) else (found, None)
+        if not isinstance(losses, Tensor) or not losses.ndim or len(losses) != count:
+            shape = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+            raise DataError(
+                f"task: losses gave {shape} for a batch of {count} samples; give one loss a sample, [{count}], or one "
+                'for each part of a sample: no mean or sum (reduction="none"), and a collate that keeps every sample'
+            )
+        if weights is None and losses.ndim == 1:
+            return Summed(in_float64(losses).sum())
+        parts = in_float64(losses)
+        shares = torch.ones_like(parts) if weights is None else in_float64(weights)
+        if shares.shape != parts.shape:
+            raise DataError(f"task: losses are {tuple(parts.shape)} and their weights {tuple(shares.shape)}")
+        return Summed((parts * shares).sum(), shares.sum().detach())
+
+    def evaluate(self, model: nn.Module, batches: Iterable[tuple[Batch, int]], examples: int) -> Evaluation:
+        """Figures and mean loss over the batches of so many examples, each with its number of samples."""
+        counters = self.metrics()
+        loss = weight = 0.0
+        for batch, count in batches:
+            summed = self.summed(model, batch, count)
+            loss += summed.loss.item()
+            weight += count if summed.weight is None else summed.weight.item()
+            if counters:
+                predictions, targets = (part.detach().cpu() for part in self.predictions(model, batch))
+                for counter in counters.values():
+                    counter.update(predictions, targets)
+        mean = loss / weight if weight else 0.0
+        figures = {name: float(counter.compute()) for name, counter in counters.items()} if examples else {}
+        return Evaluation(correct=0, examples=examples, loss=mean, figures=figures or {"loss": mean})
+
+
+def in_float64(values: Tensor) -> Tensor:
+    """The same in float64; MPS has none: its values move to the CPU."""
+    return (values.cpu() if values.device.type == "mps" else values).double()

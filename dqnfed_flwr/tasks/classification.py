@@ -1,0 +1,52 @@
+"""One class of several for each sample: cross-entropy, and accuracy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from torch import Tensor, nn
+
+from dqnfed_flwr.tasks._base import Batch, Summed, in_float64
+from dqnfed_flwr.tasks.arrays import ArrayTask
+from dqnfed_flwr.types import ACCURACY, Evaluation, Figure
+
+
+class Classification(ArrayTask):
+    """Logits [n, C] against labels int64 [n]; the figure is the share of right answers."""
+
+    least_outputs = 2
+    meant = "one logit a class"
+
+    def losses_of(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Cross-entropies [n] in float64."""
+        return cross_entropies(outputs, targets, "none")
+
+    def output_shape(self, target: Tensor, outputs: int) -> tuple[int, ...]:
+        """One logit a class."""
+        return (outputs,)
+
+    @property
+    def figure(self) -> Figure:
+        """Accuracy."""
+        return ACCURACY
+
+    def summed(self, model: nn.Module, batch: Batch, count: int) -> Summed:
+        """The sum that torch's own kernel makes of a batch's cross-entropies."""
+        inputs, labels = batch
+        return Summed(cross_entropies(model(inputs), labels, "sum"))
+
+    def evaluate(self, model: nn.Module, batches: Iterable[tuple[Batch, int]], examples: int) -> Evaluation:
+        """Right answers and mean cross-entropy; 0 for no sample."""
+        correct, loss = 0, 0.0
+        for (inputs, labels), _ in batches:
+            logits = model(inputs)
+            correct += int((logits.argmax(dim=1) == labels).sum().item())
+            loss += (cross_entropies(logits, labels, "sum") / examples).item()
+        return Evaluation(correct=correct, examples=examples, loss=loss)
+
+
+def cross_entropies(logits: Tensor, labels: Tensor, reduction: str) -> Tensor:
+    """Cross-entropies of logits [n, C] and labels int64 [n], in float64."""
+    if logits.device.type == "mps":
+        labels = labels.cpu()
+    return nn.functional.cross_entropy(in_float64(logits), labels, reduction=reduction)
