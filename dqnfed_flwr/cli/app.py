@@ -13,6 +13,7 @@ from dqnfed_flwr.cli.command import PlainTyper, reported
 from dqnfed_flwr.cli.compare import compare
 from dqnfed_flwr.cli.demo import demo
 from dqnfed_flwr.cli.monitoring import dashboard, exporter
+from dqnfed_flwr.cli.new import new
 from dqnfed_flwr.cli.remote import logs, runs, stop, submit
 from dqnfed_flwr.cli.reproduce import report, reproduce
 from dqnfed_flwr.cli.run import export, run
@@ -46,6 +47,7 @@ def dqnfed(
       dqnfed demo                 ten clients, handwritten digits: DQN-Fed next to FedAvg
       dqnfed run digits           the first of the two alone
       dqnfed run mine.yaml        your own settings
+      dqnfed new mine             a task of your own to begin with: loss, data, model
       dqnfed compare mine.yaml    several methods and seeds side by side
       dqnfed reproduce --list     the tables of the papers, ours and theirs
       dqnfed settings             every setting, its default and what it means
@@ -76,7 +78,7 @@ def settings(
 
 
 COMMANDS: tuple[Callable[..., None], ...] = (
-    *(run, compare, demo, settings, reproduce, report, audit, export),
+    *(run, compare, demo, new, settings, reproduce, report, audit, export),
     *(submit, runs, logs, stop, exporter, dashboard),
 )
 for command in COMMANDS:

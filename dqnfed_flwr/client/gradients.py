@@ -139,7 +139,7 @@ class LocalLoss:
         with self._forward_only():
             for part in self._parts(self.samples):
                 total += part.item()
-        return total + self._penalty(theta)
+        return _not_negative(total) + self._penalty(theta)
 
     def loss_and_gradient(self, theta: Tensor, rows: Tensor | None = None) -> tuple[float, Tensor]:
         """f_k and its gradient at `theta` [D], a vector of its own [D] in the dtype of `theta`.
@@ -157,7 +157,7 @@ class LocalLoss:
             parts = torch.autograd.grad(part, self.model.parameters, allow_unused=True, materialize_grads=True)
             gradient = self._added(gradient, parts)
             total += part.item()
-        return total + self._penalty(theta), self._with_ridge(gradient, theta)
+        return _not_negative(total) + self._penalty(theta), self._with_ridge(gradient, theta)
 
     def precompute(self, theta: Tensor, loss: float, gradient: Callable[[], Tensor]) -> None:
         """Have `loss_and_gradient` answer with these, once, when it is asked at this very tensor `theta` [D].
@@ -259,6 +259,15 @@ class LocalLoss:
             stack.enter_context(torch.backends.cudnn.flags(enabled=False, deterministic=True, allow_tf32=False))
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
         return stack
+
+
+def _not_negative(loss: float) -> float:
+    """A training loss; what a client is entitled to, and whether it is harmed, is about losses from 0."""
+    if loss < 0:
+        raise DataError(
+            f"task: the training loss is {loss:g}; a loss is never negative: add a constant, or use another"
+        )
+    return loss
 
 
 def _differentiate_twice(loss: Tensor, parameters: Sequence[Tensor], directions: Sequence[Tensor]) -> Sequence[Tensor]:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from dqnfed_flwr.client.flat_model import FlatModel
 from dqnfed_flwr.client.samples import Samples
+from dqnfed_flwr.data.user import told
 from dqnfed_flwr.errors import DataError, DQNFedError, ModelError
 from dqnfed_flwr.randomness import seeded
 from dqnfed_flwr.tasks._base import Batch, Task
@@ -56,32 +57,51 @@ def check_losses(model: FlatModel, samples: Samples, task: Task) -> bool:
         If model or task raise anything, or give something else with other random numbers.
     """
     count = min(_TRIED, len(samples))
-    rows = torch.arange(count)
-    together = _mean_loss(model, samples.first(count), count, task)
-    weighted, total, weight = together
-    if not math.isfinite(total) or total < 0:
-        raise DataError(
-            f"task: the loss of the first {count} samples is {total:g}; a loss must be finite and never negative: add "
-            "a constant, or mend the samples"
+    weighted, total, weight = _loss_of(model, samples.first(count), count, task)
+    if not math.isfinite(total):
+        raise DataError(f"task: the loss of the first {count} samples is {total:g}; a loss is a finite number")
+    if any(_loss_of(model, samples.first(count), count, task, seed)[1] != total for seed in (0, 1)):
+        raise ModelError(
+            "task: the same samples have another loss each time, or with other random numbers; a loss is a function "
+            "of the model and the sample: draw no random numbers in losses()"
         )
-    alone = [_mean_loss(model, batch, 1, task) for batch, _ in samples.batches(torch.split(rows, 1))]
-    apart = sum(loss for _, loss, _ in alone)
-    if abs(apart - total) > _AGREEMENT * max(abs(total), abs(apart), 1e-6) or (
-        weighted and abs(sum(part for *_, part in alone) - weight) > _AGREEMENT * weight
-    ):
+    alone = [_loss_of(model, batch, 1, task) for batch, _ in samples.batches(torch.split(torch.arange(count), 1))]
+    if least := [(place, loss) for place, (_, loss, _) in enumerate(alone) if loss < 0]:
+        place, loss = least[0]
+        raise DataError(
+            f"task: the loss of sample {place} is {loss:g}; a loss is never negative: add a constant, or use another"
+        )
+    apart, weight_apart = sum(loss for _, loss, _ in alone), sum(part for *_, part in alone)
+    if _differ(apart, total) or (weighted and _differ(weight_apart, weight)):
         raise DataError(
             f"task: {count} samples have a loss of {total:.9g} in one batch and of {apart:.9g} one by one; a sample's "
             "loss must depend on that sample and the model alone"
         )
-    if _mean_loss(model, samples.first(count), count, task, seed=1)[1] != total:
-        raise ModelError(
-            "task: the same samples have another loss with other random numbers; a loss is a function of the model "
-            "and the sample"
-        )
     return weighted
 
 
-def _mean_loss(model: FlatModel, batch: Batch, count: int, task: Task, seed: int = 0) -> tuple[bool, float, float]:
+def check_figures(model: FlatModel, samples: Samples, task: Task) -> None:
+    """Have the task count its figures on a few of these samples, or on all where so few do not suffice.
+
+    Raises
+    ------
+    ConfigError, DataError
+        If metrics or predictions raise, or give no number.
+    """
+    few = samples.select(torch.arange(min(_TRIED, len(samples))))
+    with torch.no_grad():
+        try:
+            task.evaluate(model.module, few.chunks(_TRIED), len(few))
+        except DataError:  # such as a curve, which needs both classes
+            task.evaluate(model.module, samples.chunks(_TRIED), len(samples))
+
+
+def _differ(one: float, other: float) -> bool:
+    """Whether two sums differ by more than rounding."""
+    return abs(one - other) > _AGREEMENT * max(abs(one), abs(other), 1e-6)
+
+
+def _loss_of(model: FlatModel, batch: Batch, count: int, task: Task, seed: int = 0) -> tuple[bool, float, float]:
     """Whether a batch is weighted, its loss and its weight."""
     try:
         with seeded(seed, model.theta.device), torch.no_grad():
@@ -89,8 +109,7 @@ def _mean_loss(model: FlatModel, batch: Batch, count: int, task: Task, seed: int
     except DQNFedError:
         raise
     except Exception as cause:  # whatever model and task of the user's own do
-        words = " ".join(f"{type(cause).__name__}: {cause}".split())
-        raise ModelError(f"task: losses raised {words[:500]}") from cause
+        raise ModelError(f"task: losses() raised {told(cause)}") from cause
     weight = float(count) if summed.weight is None else summed.weight.item()
     return summed.weight is not None, summed.loss.item(), weight
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,8 @@ from dqnfed_flwr.client.samples import HeldSamples, Reading, Samples, read_sampl
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.data import ClientData, load_client, to_model_input
 from dqnfed_flwr.data.clients import Part
-from dqnfed_flwr.errors import DataError
+from dqnfed_flwr.data.user import told
+from dqnfed_flwr.errors import DataError, DQNFedError, ModelError
 from dqnfed_flwr.tasks import task_of
 from dqnfed_flwr.tasks._base import Datasets, Task
 from dqnfed_flwr.tasks._base import Sequence as MapStyle
@@ -59,13 +61,45 @@ def open_client(settings: Settings, partition: int, data_path: str | None = None
     task = task_of(settings)
     if isinstance(task, ArrayTask):
         return load_client(settings, partition, data_path, task.targets)
-    found = task.datasets(partition, settings.clients, settings.seed)
+    with naming_client(partition):
+        return _own_data(task, settings, partition)
+
+
+def _own_data(task: Task, settings: Settings, partition: int) -> OwnData:
+    try:
+        found = task.datasets(partition, settings.clients, settings.seed)
+    except DQNFedError:
+        raise
+    except Exception as cause:  # whatever the user's own code does
+        raise DataError(f"task: datasets() raised {told(cause)}") from cause
     if not isinstance(found, Datasets):
         raise DataError(f"task: datasets() returned {type(found).__name__}; it must return dqnfed_flwr.tasks.Datasets")
     for part in ("train", "test"):
-        if not len(getattr(found, part)):
-            raise DataError(f"task: the {part} data set of client {partition} has no sample; give it at least one")
+        if not _length(getattr(found, part), part):
+            raise DataError(f"task: the {part} data set has no sample; give it at least one")
     return OwnData(found)
+
+
+def _length(dataset: MapStyle, part: str) -> int:
+    try:
+        return len(dataset)
+    except TypeError:
+        raise DataError(
+            f"task: the {part} data set, of type {type(dataset).__name__}, has no length; give a map-style one, with "
+            "__len__ and __getitem__"
+        ) from None
+
+
+@contextmanager
+def naming_client(partition: int) -> Iterator[None]:
+    """Errors of a task say which client's they are."""
+    try:
+        yield
+    except (DataError, ModelError) as error:
+        head, colon, text = str(error).partition("task: ")
+        if head or not colon or text.startswith("client "):
+            raise
+        raise type(error)(f"task: client {partition}: {text}") from error.__cause__
 
 
 class DeviceParts:
@@ -92,7 +126,8 @@ class DeviceParts:
             If a label does not fit the classes, or the task's data cannot be read.
         """
         if name not in self._held:
-            self._held[name] = self._open(name)
+            with naming_client(self._partition):
+                self._held[name] = self._open(name)
         return self._held[name]
 
     def some(self, name: Part) -> Samples | None:

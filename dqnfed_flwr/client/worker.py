@@ -22,8 +22,8 @@ from dqnfed_flwr.client.gradients import LocalLoss, Scores
 from dqnfed_flwr.client.held_out import HeldOutJudge, HeldOutTest
 from dqnfed_flwr.client.joint_gradients import JointPass, precompute
 from dqnfed_flwr.client.memory import CurvatureState, RoundMemory, StateArrays
-from dqnfed_flwr.client.model_checks import check_tokens
-from dqnfed_flwr.client.parts import ClientSource, DeviceParts
+from dqnfed_flwr.client.model_checks import check_figures, check_tokens
+from dqnfed_flwr.client.parts import ClientSource, DeviceParts, naming_client
 from dqnfed_flwr.client.work import ClientContext, LocalRequest, make_work
 from dqnfed_flwr.client.work.passes import RngKey
 from dqnfed_flwr.config import Settings
@@ -33,6 +33,7 @@ from dqnfed_flwr.guarantee.harm import holds
 from dqnfed_flwr.guarantee.held_out import FEWEST
 from dqnfed_flwr.params import Line, ParamSpec
 from dqnfed_flwr.tasks import task_of
+from dqnfed_flwr.tasks.arrays import ArrayTask
 from dqnfed_flwr.types import ClientReply, ClientTask, Evaluation, FloatArray, Probe, under
 
 if TYPE_CHECKING:
@@ -70,7 +71,12 @@ class Worker:
         self._model = FlatModel(module, self._device)
         self._samples = DeviceParts(settings, task, data, partition, num_classes, self._device)
         train, chunk = self._samples.part("train"), settings.local.chunk
-        self._loss = LocalLoss(self._model, train, task=task, ridge=settings.ridge, chunk=chunk, outputs=num_classes)
+        with naming_client(partition):
+            self._loss = LocalLoss(
+                self._model, train, task=task, ridge=settings.ridge, chunk=chunk, outputs=num_classes
+            )
+            if not isinstance(task, ArrayTask):
+                check_figures(self._model, self._samples.part("test"), task)
         for part in HELD_OUT_PARTS if data.input_kind == "tokens" else ():
             check_tokens(self._model, self._samples.part(part).first(data.count(part))[0])
         curvature_state = CurvatureState(self.spec.dim, self._dtype, self._device)

@@ -18,6 +18,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Protocol
 
+from dqnfed_flwr.compare.handing_over import Package, held_as
 from dqnfed_flwr.compare.plan import LOG, Job
 from dqnfed_flwr.config import Scalar, Settings
 from dqnfed_flwr.engine.run import Engine
@@ -42,8 +43,12 @@ class Watcher(Protocol):
         """It is over; `failure` is empty or says why it failed."""
 
 
-def carry_out(jobs: Sequence[Job], workers: int, engine: Engine, watcher: Watcher) -> dict[Path, str]:
+def carry_out(
+    jobs: Sequence[Job], workers: int, engine: Engine, watcher: Watcher, package: Package | None = None
+) -> dict[Path, str]:
     """Carry out runs, in their order, in at most `workers` >= 1 processes; one with a checkpoint goes on from there.
+
+    `package` has the objects that the settings name.
 
     Returns folder and reason of the failed ones. A run that fails, or takes its process with it, stops no other.
     """
@@ -53,7 +58,7 @@ def carry_out(jobs: Sequence[Job], workers: int, engine: Engine, watcher: Watche
     try:
         while waiting or pool:
             while waiting and len(pool) < workers:
-                worker = _Worker(one_thread=one_thread)
+                worker = _Worker(package, one_thread=one_thread)
                 pool[worker.connection] = worker
                 worker.begin(waiting.pop(0), engine, watcher)
             ready = wait(list(pool))
@@ -78,11 +83,11 @@ class _Worker:
 
     job: Job
 
-    def __init__(self, *, one_thread: bool) -> None:
+    def __init__(self, package: Package | None = None, *, one_thread: bool) -> None:
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
         self.failure, self.alive = "", True
-        self._process = context.Process(target=_work, args=(theirs,))
+        self._process = context.Process(target=_work, args=(theirs, package))
         with _inherited(dict.fromkeys(THREADS, "1") if one_thread else {}):
             self._process.start()
         theirs.close()
@@ -142,15 +147,21 @@ def _inherited(environment: Mapping[str, str]) -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def _work(line: Connection) -> None:
+def _work(line: Connection, package: Package | None = None) -> None:
     """What a worker process does: runs, until the other end is gone.
 
     It sends the event of each round, and at the end of each run the reason for its failure, empty if there is none.
     """
-    with contextlib.suppress(EOFError, OSError):
+    with contextlib.suppress(EOFError, OSError), contextlib.ExitStack() as stack:
+        unfit = ""
+        try:
+            if package is not None:
+                stack.enter_context(held_as(package))
+        except Exception as error:  # whatever the user's objects do when they are read
+            unfit = f"the objects given cannot be read by a worker process ({error}); give jobs=1"
         while True:
             folder, settings, engine = line.recv()
-            line.send(_failure_of(folder, settings, engine, line))
+            line.send(unfit or _failure_of(folder, settings, engine, line))
 
 
 def _failure_of(folder: Path, settings: Mapping[str, Scalar], engine: Engine, line: Connection) -> str:
@@ -181,16 +192,28 @@ def brief(reason: str) -> str:
 def _run(folder: Path, flat: Mapping[str, Scalar], engine: Engine, line: Connection) -> None:
     from flwr.common.logger import update_console_handler
 
+    logging.getLogger("flwr").setLevel(logging.WARNING)
+    update_console_handler(colored=False)  # its messages go to a file
+    run_into(folder, flat, engine, line, jobs=1)
+
+
+class Line(Protocol):
+    """Where events of rounds are sent."""
+
+    def send(self, event: RoundEvent, /) -> None:
+        """Send one."""
+
+
+def run_into(folder: Path, flat: Mapping[str, Scalar], engine: Engine, line: Line, *, jobs: int) -> None:
+    """Carry out one run, or go on with it from the checkpoint in its folder, and send the events of its rounds."""
     from dqnfed_flwr.client.app import forget_clients
     from dqnfed_flwr.engine.run import run
     from dqnfed_flwr.engine.run_folder import TAKEOVER_SECONDS, directory_lock
 
-    logging.getLogger("flwr").setLevel(logging.WARNING)
-    update_console_handler(colored=False)  # its messages go to a file
     with directory_lock(folder, TAKEOVER_SECONDS):  # the worker of a comparison that was killed ends with its round
         settings = Settings.from_mapping({**flat, "resume": (folder / CHECKPOINT).exists()})
     try:
-        run(settings, engine=engine, overwrite=not settings.resume, jobs=1, listeners=[_Reporter(line)])
+        run(settings, engine=engine, overwrite=not settings.resume, jobs=jobs, listeners=[_Reporter(line)])
     finally:
         forget_clients()
 
@@ -198,7 +221,7 @@ def _run(folder: Path, flat: Mapping[str, Scalar], engine: Engine, line: Connect
 class _Reporter:
     """Sends the event of every round to the other end."""
 
-    def __init__(self, line: Connection) -> None:
+    def __init__(self, line: Line) -> None:
         self._line = line
 
     def on_start(self, rounds: int, done: list[RoundEvent]) -> None:

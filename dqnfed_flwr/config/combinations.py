@@ -8,6 +8,9 @@ from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.schema.run import RunSettings
 from dqnfed_flwr.schema.work import GRADIENT, LBFGS
 
+OBJECT = "object:"
+"""Begins the value of a setting that stands for an object of this process, see `data.objects`."""
+
 
 def faults(run: RunSettings) -> Iterator[str]:
     """What is wrong with a combination, each naming the key, what was found and what to do."""
@@ -103,6 +106,11 @@ def check_for_nodes(run: RunSettings) -> None:
         found.append(
             f"attack.kind: found {run.attack.kind!r}, but hostile clients are simulated by the in-process engine "
             "alone; use dqnfed run without --engine flower, or attack.kind none"
+        )
+    if keys := [key for key in ("task", "data", "model") if getattr(run, key).startswith(OBJECT)]:
+        found.append(
+            f"{', '.join(keys)}: given as an object, which other processes do not know; put it into a module that is "
+            "installed on every node, and name module:name"
         )
     if found:
         raise ConfigError("\n".join(found))

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from dqnfed_flwr.config import PartitionName, Settings, SplitSettings
 from dqnfed_flwr.data import partitions
 from dqnfed_flwr.data.dataset import DataSet, IntArray, as_data_set
+from dqnfed_flwr.data.objects import number_of
 from dqnfed_flwr.data.sets import load_dataset, npz_file, read_arrays
 from dqnfed_flwr.data.splits import like_train
 from dqnfed_flwr.data.targets import TargetForm
@@ -87,10 +88,13 @@ def deal_out(settings: Settings, source: str, targets: TargetForm = "classes") -
 
 
 def _stamp(source: str) -> tuple[str, int, int]:
-    """Tell a file that was written anew from the one before: path, time of its last change, and size."""
+    """Tell a file that was written anew from the one before: path, time of its last change, and size.
+
+    Of an object its number.
+    """
     path = npz_file(source)
     if path is None or not path.is_file():
-        return (source, 0, 0)
+        return (source, number_of("data", source), 0)
     status = path.stat()
     return (str(path), status.st_mtime_ns, status.st_size)
 

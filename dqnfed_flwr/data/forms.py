@@ -59,7 +59,7 @@ class FileForm:
     test_path: bool = False
 
 
-_OF_TABLES = ("label", "classes", "group", "drop", "test")
+_OF_TABLES = ("label", "target", "classes", "group", "drop", "test")
 FORMS = {
     "leaf": FileForm("leaf"),
     "tff": FileForm("tff", ("vocabulary", "length", "users", "sentences"), 2),

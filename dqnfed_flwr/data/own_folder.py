@@ -16,6 +16,7 @@ from typing import Any
 
 from dqnfed_flwr.config import KNOWN, Settings, flatten, nest
 from dqnfed_flwr.config.loading import load_config, shipped
+from dqnfed_flwr.data.objects import is_object
 from dqnfed_flwr.data.sets import is_function
 from dqnfed_flwr.data.sources import with_paths
 
@@ -90,7 +91,7 @@ def import_from(folder: Path) -> None:
 
 
 def module_folders(settings: Settings) -> tuple[str, ...]:
-    """Folders from which the functions that `data` and `model` name were imported here, each once."""
+    """Folders from which what `task`, `data` and `model` name was imported here, each once."""
     modules = (sys.modules.get(name) for name in _modules(settings))
     return tuple(dict.fromkeys(home for module in modules if module is not None and (home := _home(module))))
 
@@ -102,10 +103,11 @@ def import_again(settings: Settings, folders: Sequence[str]) -> None:
 
 
 def _modules(settings: Settings) -> Iterator[str]:
-    """Names of the first packages or modules of the user's functions."""
-    own = [settings.data] if is_function(settings.data) else []
-    for name in [*own, *([settings.model] if ":" in settings.model else [])]:
-        yield name.partition(":")[0].partition(".")[0]
+    """First packages or modules of the user's task and functions."""
+    named = [settings.task, settings.model, *([settings.data] if is_function(settings.data) else [])]
+    for name in named:
+        if ":" in name and not is_object(name):
+            yield name.partition(":")[0].partition(".")[0]
 
 
 def _there(name: str) -> bool:

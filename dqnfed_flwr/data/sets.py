@@ -18,6 +18,7 @@ import numpy as np
 
 from dqnfed_flwr.data.dataset import Array, DataSet, as_data_set
 from dqnfed_flwr.data.forms import FORMS, NAMED, Named
+from dqnfed_flwr.data.objects import held, is_object
 from dqnfed_flwr.data.sources import is_source, source_npz
 from dqnfed_flwr.data.store import checksums, data_root, map_kept, map_npz, readable
 from dqnfed_flwr.data.targets import TargetForm
@@ -56,6 +57,8 @@ def load_dataset(name: str, num_classes: int = 0, targets: TargetForm = "classes
 
 def is_function(name: str) -> bool:
     """Tell whether `name` is a `module:function` of the user's."""
+    if is_object(name):
+        return not isinstance(held("data", name), Mapping)
     return ":" in name and not name.endswith(".npz") and not name.startswith(TORCHVISION) and not is_source(name)
 
 
@@ -81,6 +84,9 @@ def read_arrays(name: str) -> Mapping[str, Array]:
     """
     if name == "digits":
         return _digits()
+    if is_object(name) and not is_function(name):
+        whole: Mapping[str, Array] = held("data", name)
+        return whole
     if (path := npz_file(name)) is not None:
         arrays = (map_npz if name.endswith(".npz") else map_kept)(path)
         public = name.removeprefix(TORCHVISION)
@@ -95,7 +101,8 @@ def check_name(name: str) -> None:
     path = Path(name.partition(",")[0])
     if not is_source(name) and (table := next((end for end in path.suffixes if end in (".csv", ".parquet")), "")):
         raise DataError(f"data: {name!r} is a table; write {table[1:]}:{path},label=COLUMN")
-    if not (name == "digits" or name.endswith(".npz") or public or is_source(name) or is_function(name)):
+    named = name == "digits" or name.endswith(".npz") or public or is_source(name)
+    if not (named or is_object(name) or is_function(name)):
         raise DataError(
             f"data: unknown set {name!r}; allowed: digits, {', '.join(sorted(TORCHVISION_SETS))}, {', '.join(NAMED)}, "
             f"a path ending in .npz, FORM:PATH with one of the forms {', '.join(FORMS)}, or module:function"
@@ -195,12 +202,21 @@ def fingerprint(name: str) -> str | None:
     if is_function(name):
         return None
     path = npz_file(name)
-    found = _of_package(name) if path is None else checksums(path)
+    found = checksums(path) if path is not None else _sums_of(name)
     return hashlib.sha256(repr(sorted(found.items())).encode()).hexdigest()[:FINGERPRINT_DIGITS]
+
+
+def _sums_of(name: str) -> dict[str, tuple[int, int]]:
+    """Bytes and CRC-32 of the arrays of a set that has no file."""
+    return _sums(read_arrays(name)) if is_object(name) else _of_package(name)
 
 
 @cache
 def _of_package(name: str) -> dict[str, tuple[int, int]]:
     """Bytes and CRC-32 of the arrays of a set that an installed package brings."""
-    arrays = {key: values.tobytes() for key, values in read_arrays(name).items()}
-    return {key: (len(content), zlib.crc32(content)) for key, content in arrays.items()}
+    return _sums(read_arrays(name))
+
+
+def _sums(arrays: Mapping[str, Array]) -> dict[str, tuple[int, int]]:
+    contents = {key: values.tobytes() for key, values in arrays.items()}
+    return {key: (len(content), zlib.crc32(content)) for key, content in contents.items()}

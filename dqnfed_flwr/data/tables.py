@@ -2,7 +2,8 @@
 
 | option | meaning |
 |---|---|
-| label | column of classes |
+| label | column of classes; one with fractions is a target |
+| target | column of numbers to be learnt as they are, float32 |
 | classes | labels in the order of their numbers, `no+yes` |
 | group | column of the natural group, such as a hospital |
 | drop | columns left out, `id+date` |
@@ -51,7 +52,8 @@ class Feature:
 class Roles:
     """What the columns are for."""
 
-    label: str
+    learnt: str
+    regressed: bool
     classes: tuple[str, ...]
     group: str
     drop: tuple[str, ...]
@@ -59,11 +61,11 @@ class Roles:
     @property
     def texts(self) -> set[str]:
         """Columns that are read as they are written."""
-        return {self.label, self.group} - {""}
+        return {self.group if self.regressed else self.learnt, self.group} - {""}
 
     def features(self, table: Table) -> list[str]:
         """The other columns of a table."""
-        return [name for name in table.columns if name not in (self.label, self.group, *self.drop)]
+        return [name for name in table.columns if name not in (self.learnt, self.group, *self.drop)]
 
 
 def csv_files(paths: Sequence[Path]) -> list[Path]:
@@ -102,12 +104,12 @@ def _read(paths: Sequence[Path], options: FormOptions, read: Reader) -> Arrays:
         tables["test"] = read(paths[1], roles.texts | {feature.name for feature in features if feature.values})
         _check_columns(train, tables["test"], roles)
     for table in tables.values():
-        for name in filter(None, (roles.label, roles.group)):
+        for name in filter(None, (roles.learnt, roles.group)):
             _check_kind(table, name)
             table.check_whole(name, "")
     labels = _labels(tables, roles)
     numbered = [feature.name for feature in features if feature.values]
-    numbered += [roles.label] if "class_names" in labels and not roles.classes else []
+    numbered += [roles.learnt] if "class_names" in labels and not roles.classes else []
     return {
         **{f"x_{part}": _encoded(table, features, train) for part, table in tables.items()},
         **labels,
@@ -118,14 +120,15 @@ def _read(paths: Sequence[Path], options: FormOptions, read: Reader) -> Arrays:
 
 def _roles(table: Table, options: FormOptions) -> Roles:
     """Columns of the options, all of which must be there."""
-    if "label" not in options:
+    given = [key for key in ("label", "target") if key in options]
+    if len(given) != 1:
         raise DataError(
-            f"data: {table.path}: found no label; name the column of classes: label=COLUMN; columns are "
-            f"{listed([*table.columns])}"
+            f"data: {table.path}: found {' and '.join(given) or 'neither label nor target'}; name the column to be "
+            f"learnt: label=COLUMN for classes, target=COLUMN for a number; columns are {listed([*table.columns])}"
         )
     dropped = options.get("drop", "")
     drop = (dropped,) if dropped in table.columns else tuple(filter(None, dropped.split("+")))
-    named = [(key, options[key]) for key in ("label", "group") if key in options] + [("drop", name) for name in drop]
+    named = [(key, options[key]) for key in (*given, "group") if key in options] + [("drop", name) for name in drop]
     for key, name in named:
         if name not in table.columns:
             near = get_close_matches(name, table.columns, n=1)
@@ -139,9 +142,9 @@ def _roles(table: Table, options: FormOptions) -> Roles:
     if len({name for _, name in named}) < len(named):
         raise DataError(f"data: {table.path}: {', '.join('='.join(pair) for pair in named)}: name each column once")
     classes = tuple(name.strip() for name in options["classes"].split("+")) if "classes" in options else ()
-    if classes and len(set(classes)) < max(len(classes), 2):
+    if classes and (len(set(classes)) < max(len(classes), 2) or given == ["target"]):
         raise DataError(f"data: classes={options['classes']!r}; give two or more different labels, such as no+yes")
-    return Roles(options["label"], classes, options.get("group", ""), drop)
+    return Roles(options[given[0]], given == ["target"], classes, options.get("group", ""), drop)
 
 
 def _check_kind(table: Table, name: str) -> None:
@@ -253,11 +256,11 @@ def _codes(table: Table, name: str, known: Sequence[str], train: Table, key: Cal
 
 
 def _labels(tables: dict[str, Table], roles: Roles) -> Arrays:
-    """Class numbers of the tables, with the names of classes that were numbered; numbers with fractions stay."""
-    train, name = tables["train"], roles.label
+    """Class numbers of the tables, with the names of classes that were numbered; a target where it has fractions."""
+    train, name = tables["train"], roles.learnt
     found = train.distinct(name)[0]
     whole = all(_as_whole(value) is not None for value in found)
-    if not (whole or roles.classes or _slips(found)):
+    if roles.regressed or not (whole or roles.classes or _slips(found)):
         return {f"y_{part}": _as_float32(table, name) for part, table in tables.items()}
 
     def key(value: str) -> str:

@@ -1,17 +1,27 @@
-"""Functions of the user's own, named `module:function` in the settings."""
+"""Functions and classes of the user's own, named `module:function` in the settings, or given as objects."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
+from inspect import unwrap
 from pathlib import Path
+from sysconfig import get_paths
 from traceback import extract_tb
 
+from dqnfed_flwr.data.objects import held_or_raise, is_object
 from dqnfed_flwr.errors import DQNFedError
+
+_PACKAGE = Path(__file__).parents[1]
+_STDLIB = Path(get_paths()["stdlib"])
+_LONGEST = 500
+"""Letters of what an error of the user's code says."""
 
 
 def imported(name: str, key: str, error: type[DQNFedError]) -> Callable[..., object]:
     """The function or class called `name`; arguments and errors are those of `call_function`."""
+    if is_object(name):
+        return held_or_raise(key, name, error)  # type: ignore[no-any-return]
     module_name, _, function_name = name.partition(":")
     try:
         module = import_module(module_name)
@@ -52,7 +62,25 @@ def call_function(name: str, key: str, error: type[DQNFedError], *arguments: obj
     except DQNFedError:
         raise
     except Exception as cause:  # whatever a user's function does
-        raise error(f"{key}: {name} raised {_words(cause)}{_place(function, cause)}") from cause
+        raise error(f"{key}: {name} raised {_words(cause)}{_line(cause) or _beginning(function)}") from cause
+
+
+def told(cause: Exception) -> str:
+    """Type and text of what code of the user's raised, in one line, and the line of his file where it went wrong."""
+    return _words(cause)[:_LONGEST] + _line(cause)
+
+
+def _line(cause: Exception) -> str:
+    """The last line on the way to an error that lies in no library; empty where there is none."""
+    own = [frame for frame in extract_tb(cause.__traceback__) if _is_own(frame.filename)]
+    return f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+
+
+def _is_own(file: str) -> bool:
+    """Whether a file of code is neither ours nor that of an installed library."""
+    path = Path(file)
+    installed = {"site-packages", "dist-packages"} & set(path.parts) or file.startswith("<")
+    return not installed and _PACKAGE not in path.parents and _STDLIB not in path.parents
 
 
 def _words(cause: Exception) -> str:
@@ -60,10 +88,7 @@ def _words(cause: Exception) -> str:
     return " ".join(f"{type(cause).__name__}: {cause}".split())
 
 
-def _place(function: Callable[..., object], cause: Exception) -> str:
-    """The line of the user's file in which the call went wrong; for a call that does not fit, the function itself."""
-    code = getattr(function, "__code__", None)
-    if code is None:
-        return ""
-    lines = [frame.lineno for frame in extract_tb(cause.__traceback__) if frame.filename == code.co_filename]
-    return f" ({Path(code.co_filename).name}, line {lines[-1] if lines else code.co_firstlineno})"
+def _beginning(function: Callable[..., object]) -> str:
+    """Where a function begins, for a call that does not fit it."""
+    code = getattr(unwrap(function), "__code__", None)
+    return "" if code is None else f" ({Path(code.co_filename).name}, line {code.co_firstlineno})"

@@ -6,16 +6,20 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from dqnfed_flwr.config import Settings, flatten, nest
 from dqnfed_flwr.data.own_folder import absolute, load_own
 from dqnfed_flwr.engine.flower import run_flower
+from dqnfed_flwr.engine.given import objects_of, settings_with
 from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.engine.run_folder import TAKEOVER_SECONDS, directory_lock, guard_output
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.strategy.checkpoint import output_directory
 from dqnfed_flwr.telemetry.events import Listener
+
+if TYPE_CHECKING:
+    from dqnfed_flwr.engine.given import GivenData, GivenModel, GivenTask
 
 Engine = Literal["in-process", "flower"]
 logger = logging.getLogger("flwr")
@@ -29,6 +33,9 @@ def run(
     overwrite: bool = False,
     jobs: int = 0,
     listeners: Sequence[Listener] = (),
+    task: GivenTask = None,
+    data: GivenData = None,
+    model: GivenModel = None,
 ) -> RunResult:
     """Run a federation to its end.
 
@@ -47,6 +54,20 @@ def run(
         Clients that compute at the same time in this process; 0 chooses. Bits do not depend on it.
     listeners : Sequence[Listener]
         Called for every round.
+    task : Task | type[Task] | str | None
+        What to train, in place of the setting; an object of a class derived from `dqnfed_flwr.tasks.Task`, or the
+        class.
+    data : Mapping | tuple | Callable | str | None
+        Arrays by name (`x_train`, `y_train`, ...), a pair (x, y) of arrays or tables, or a function
+        (partition, clients, seed) that returns the arrays of one client by name.
+    model : nn.Module | Callable | str | None
+        A module, which is copied and whose weights are the start, or a function (input_shape, num_classes) that makes
+        one.
+
+    Notes
+    -----
+    Objects live in this process alone: `settings` and files of the run name them `object:NAME`. To resume such a run,
+    give the objects again. Flower's engine and nodes need names that they can import, `module:name`.
 
     Returns
     -------
@@ -60,7 +81,14 @@ def run(
     """
     if engine not in get_args(Engine):
         raise ConfigError(f"engine: found {engine!r}; allowed: {', '.join(get_args(Engine))}")
-    settings = as_settings(config)
+    names, objects = objects_of(task=task, data=data, model=model)
+    with settings_with(as_settings(config), names, objects) as settings:
+        return _run(settings, engine, listeners, resume=resume, overwrite=overwrite, jobs=jobs)
+
+
+def _run(
+    settings: Settings, engine: Engine, listeners: Sequence[Listener], *, resume: bool, overwrite: bool, jobs: int
+) -> RunResult:
     if resume and not settings.resume:
         settings = settings.model_copy(update={"resume": True})
     _warn_of_copies(settings)

@@ -8,16 +8,22 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from dqnfed_flwr.data.targets import TargetForm
-from dqnfed_flwr.errors import DataError, ModelError
+from dqnfed_flwr.data.user import told
+from dqnfed_flwr.errors import ConfigError, DataError, DQNFedError, ModelError
 from dqnfed_flwr.randomness import seeded
 from dqnfed_flwr.types import Evaluation, Figure
+
+if TYPE_CHECKING:
+    from dqnfed_flwr.config import Settings
 
 Batch = Any
 """What `collate` makes of samples; by default torch's own, with the inputs first and the targets second."""
@@ -113,10 +119,15 @@ class Task(ABC):
         inputs, targets = batch[0], batch[1]
         return model(inputs), targets
 
+    def bound(self, settings: Settings) -> Self:
+        """The task for a run with these settings."""
+        del settings
+        return self
+
     @property
     def figure(self) -> Figure:
         """The figure that fairness is about."""
-        for name, counter in self.metrics().items():
+        for name, counter in self._counters().items():
             return Figure(name, getattr(counter, "higher_is_better", True) is not False, self.percent)
         return Figure("loss", higher=False)
 
@@ -129,10 +140,17 @@ class Task(ABC):
             If `model` does not return a module whose shapes are known.
         """
         with seeded(seed), torch.device("cpu"):
-            module = self.model()
+            try:
+                module = self.model()
+            except DQNFedError:
+                raise
+            except Exception as cause:  # whatever a model of the user's does
+                raise ModelError(f"task: model() raised {told(cause)}") from cause
         if not isinstance(module, nn.Module):
             raise ModelError(f"task: model() returned {type(module).__name__}; it must return a torch.nn.Module")
-        return module.to(dtype)
+        if any(map(is_lazy, [*module.parameters(), *module.buffers()])):
+            raise ModelError("task: model() has lazy layers, whose shapes are not known; give them their sizes")
+        return _own_copy(module).to(dtype)
 
     def summed(self, model: nn.Module, batch: Batch, count: int) -> Summed:
         """The losses of a batch of `count` samples, summed in float64.
@@ -160,19 +178,66 @@ class Task(ABC):
 
     def evaluate(self, model: nn.Module, batches: Iterable[tuple[Batch, int]], examples: int) -> Evaluation:
         """Figures and mean loss over the batches of so many examples, each with its number of samples."""
-        counters = self.metrics()
+        counters = self._counters()
         loss = weight = 0.0
         for batch, count in batches:
             summed = self.summed(model, batch, count)
             loss += summed.loss.item()
             weight += count if summed.weight is None else summed.weight.item()
             if counters:
-                predictions, targets = (part.detach().cpu() for part in self.predictions(model, batch))
-                for counter in counters.values():
-                    counter.update(predictions, targets)
+                self._count(counters, model, batch)
         mean = loss / weight if weight else 0.0
-        figures = {name: float(counter.compute()) for name, counter in counters.items()} if examples else {}
+        figures = {name: _computed(name, counter) for name, counter in counters.items()} if examples else {}
         return Evaluation(correct=0, examples=examples, loss=mean, figures=figures or {"loss": mean})
+
+    def _counters(self) -> Mapping[str, Counter]:
+        """Fresh counters."""
+        try:
+            counters = self.metrics()
+        except Exception as cause:  # whatever the user's own code does
+            raise ConfigError(f"task: metrics() raised {told(cause)}") from cause
+        if not isinstance(counters, Mapping) or not all(_counts(counter) for counter in counters.values()):
+            raise ConfigError(
+                f"task: metrics() returned {counters!r}; it must return counters with update and compute by name, "
+                'such as {"mae": torchmetrics.MeanAbsoluteError()}'
+            )
+        return counters
+
+    def _count(self, counters: Mapping[str, Counter], model: nn.Module, batch: Batch) -> None:
+        """Take a batch into all counters."""
+        try:
+            predictions, targets = (part.detach().cpu() for part in self.predictions(model, batch))
+        except Exception as cause:  # whatever the user's own code does
+            raise DataError(f"task: predictions() raised {told(cause)}; it must give predictions, targets") from cause
+        for name, counter in counters.items():
+            try:
+                counter.update(predictions, targets)
+            except Exception as cause:  # whatever a counter does
+                raise DataError(f"task: metric {name!r} raised {told(cause)}") from cause
+
+
+def _counts(counter: Any) -> bool:
+    return callable(getattr(counter, "update", None)) and callable(getattr(counter, "compute", None))
+
+
+def _computed(name: str, counter: Counter) -> float:
+    try:
+        found = counter.compute()
+    except Exception as cause:  # whatever a counter does
+        raise DataError(f"task: metric {name!r} raised {told(cause)}") from cause
+    try:
+        return float(found)
+    except (TypeError, ValueError, RuntimeError):
+        words = f"a tensor of shape {list(found.shape)}" if isinstance(found, Tensor) else f"{type(found).__name__}"
+        raise DataError(f"task: metric {name!r} gave {words}; its compute() must give one number") from None
+
+
+def _own_copy(module: nn.Module) -> nn.Module:
+    """A module that nobody else holds: `model()` may return the same one each time."""
+    try:
+        return deepcopy(module)
+    except RuntimeError:  # such as torch's older weight_norm, whose weights are no leaves
+        return module
 
 
 def in_float64(values: Tensor) -> Tensor:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING
+from copy import copy
+from typing import TYPE_CHECKING, Self
 
 import torch
 from torch import Tensor, nn
@@ -26,8 +27,16 @@ class ArrayTask(Task):
     meant = "one output a target"
     """What a model gives for a sample, in words."""
 
+    _settings: Settings | None = None
+
     def __init__(self, settings: Settings | None = None) -> None:
         self._settings = settings
+
+    def bound(self, settings: Settings) -> Self:
+        """The same task for a run with these settings."""
+        found = copy(self)
+        found._settings = settings
+        return found
 
     @property
     def settings(self) -> Settings:

@@ -93,6 +93,19 @@ def test_labels_are_numbered(write: Tables, labels: str, options: str, numbers: 
         assert (found["class_names"].tolist(), found["num_classes"]) == (names, len(names))
 
 
+@pytest.mark.parametrize(
+    ("options", "y"), [("label=y", "0.5 1 2"), ("target=y", "150 75 141"), ("target=y", "1 2.5 -3")]
+)
+def test_numbers_to_be_learnt_stay_numbers(write: Tables, options: str, y: str) -> None:
+    path = write("x,y\n" + "".join(f"1,{value}\n" for value in y.split()))
+
+    found = labelled(path, options)
+
+    assert found["y_train"].dtype == np.float32
+    assert found["y_train"].tolist() == [float(value) for value in y.split()]
+    assert "class_names" not in found
+
+
 def test_a_table_of_the_same_columns_is_tested_on(write: Tables) -> None:
     train, test = write(FLOWERS), write("kind,fresh,colour,size,bed\nrose,1,red,7,west\n", "test.csv")
     name = f"csv:{train},test={test},label=kind,group=bed"

@@ -56,7 +56,8 @@ def test_bad_files_are_told_with_line_and_column(write: Tables, content: str | b
     ("options", "message"),
     [
         ("label=knd", " has no column 'knd', which label names; did you mean 'kind'? Columns are size, colour, fresh"),
-        ("group=bed", ": found no label; name the column of classes: label=COLUMN"),
+        ("group=bed", ": found neither label nor target; name the column to be learnt: label=COLUMN"),
+        ("label=kind,target=size", ": found label and target; name the column"),
         ("label=kind,drop=bed+id", " has no column 'id', which drop names"),
         ("label=kind,drop=bed+kind", ": label=kind, drop=bed, drop=kind: name each column once"),
         (
@@ -65,6 +66,7 @@ def test_bad_files_are_told_with_line_and_column(write: Tables, content: str | b
         ),
         ("label=kind,classes=rose", "data: classes='rose'; give two or more different labels"),
         ("label=kind,classes=a+b+a", "data: classes='a+b+a'; give two or more different labels"),
+        ("target=kind", ", line 2, column 'kind': found 'tulip'; allowed are numbers in this column"),
     ],
 )
 def test_bad_options_say_what_is_allowed(write: Tables, options: str, message: str) -> None:
@@ -142,6 +144,6 @@ def test_without_pyarrow_the_extra_is_named(write: Tables, monkeypatch: pytest.M
         load_dataset(f"csv:{write(FLOWERS)},label=kind")
 
 
-def test_numbers_with_fractions_are_refused_as_class_numbers(write: Tables) -> None:
+def test_a_target_is_refused_as_class_numbers(write: Tables) -> None:
     with pytest.raises(DataError, match=r"y_train has dtype float32 .*store class numbers from 0"):
-        load_dataset(f"csv:{write(FLOWERS)},label=size")
+        load_dataset(f"csv:{write(FLOWERS)},target=size")

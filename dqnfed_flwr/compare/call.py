@@ -1,0 +1,180 @@
+"""`compare`: one call from Python to a comparison, as `dqnfed compare` makes it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dqnfed_flwr.compare.execute import CarryOut, execute
+from dqnfed_flwr.compare.files import as_json, write_files
+from dqnfed_flwr.compare.handing_over import packed
+from dqnfed_flwr.compare.in_turn import carry_out_in_turn
+from dqnfed_flwr.compare.plan import Job, Plan, make_plan
+from dqnfed_flwr.compare.record import Select
+from dqnfed_flwr.compare.results import Comparison, reference_of
+from dqnfed_flwr.compare.tables import markdown, tables
+from dqnfed_flwr.compare.workers import carry_out
+from dqnfed_flwr.config import Scalar, Settings, flatten, nest
+from dqnfed_flwr.config.loading import load_config
+from dqnfed_flwr.data.objects import holding
+from dqnfed_flwr.engine.given import objects_of
+from dqnfed_flwr.engine.run_folder import directory_lock
+from dqnfed_flwr.errors import RunError
+from dqnfed_flwr.telemetry.events import RoundEvent
+
+if TYPE_CHECKING:
+    from dqnfed_flwr.engine.given import GivenData, GivenModel, GivenTask
+
+logger = logging.getLogger("flwr")
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A comparison that took place; printed, it is its tables.
+
+    Attributes
+    ----------
+    comparison : Comparison
+        Rows, runs and figures.
+    figures : dict[str, Any]
+        All figures, as `comparison.json` holds them.
+    files : list[Path]
+        What was written next to the runs.
+    """
+
+    comparison: Comparison
+    figures: dict[str, Any]
+    files: list[Path]
+
+    def __str__(self) -> str:
+        """The tables, in Markdown."""
+        return markdown(tables(self.comparison))
+
+    def _repr_markdown_(self) -> str:
+        """What a notebook shows."""
+        return str(self)
+
+
+def compare(
+    config: Settings | Mapping[str, Any] | str | Path,
+    methods: str | Sequence[str] = "dqn-fed,fedavg",
+    *,
+    seeds: str | Sequence[int] = (0, 1, 2),
+    output: str | Path = "runs/compare",
+    jobs: int = 1,
+    task: GivenTask = None,
+    data: GivenData = None,
+    model: GivenModel = None,
+    grids: Sequence[str] = (),
+    select: Select = "mean",
+    reference: str | None = None,
+    last: int = 1,
+) -> Compared:
+    """Compare methods on the same clients over several seeds.
+
+    Parameters
+    ----------
+    config : Settings | Mapping | str | Path
+        What all rows share, as `run` takes it; method, seed and output in it are ignored.
+    methods, seeds : str | Sequence
+        Rows and seeds, as on the command line or one by one.
+    output : str | Path
+        Folder of the results. The same call again goes on where it was interrupted.
+    jobs : int
+        1 carries out all runs in this process. More are that many processes of this machine; objects are handed to
+        them where they can be pickled. A script that asks for them begins below `if __name__ == "__main__"`.
+    task, data, model
+        Objects, as `run` takes them.
+    grids : Sequence[str]
+        Each `KEY=V1,V2`: settings to choose by validation samples.
+    select, reference, last
+        As `--select`, `--reference` and `--last`.
+
+    Returns
+    -------
+    Compared
+        Rows, figures and files; printed, the tables.
+
+    Raises
+    ------
+    ConfigError
+        If settings or rows are at fault, or the folder holds another comparison.
+    RunError
+        If every run failed.
+    """
+    since, directory = time.perf_counter(), Path(output).expanduser().resolve()
+    given = {"task": task, "data": data, "model": model}
+    names, objects = objects_of(task=task, data=data, model=model)
+    with ExitStack() as stack:
+        held = stack.enter_context(holding(objects))
+        stack.enter_context(directory_lock(directory))
+        flat = {**_flat(config), **names, **held}
+        plan = make_plan(flat, _joined(methods), _joined(seeds), directory, grids)
+        carrier = _carrier({key: given[key] for key in held}, held, jobs)
+        rows = execute(plan, _Quiet(), workers=jobs, engine="in-process", select=select, last=last, carry_out=carrier)
+        compared = _written(Comparison(plan, rows, reference_of(plan, reference), select, last), plan, since)
+    if not any(row.good for row in rows):
+        raise RunError(f"every run failed; the first: {rows[0].reason}")
+    return compared
+
+
+def _flat(config: Settings | Mapping[str, Any] | str | Path) -> dict[str, Scalar]:
+    """Dotted keys, unchecked."""
+    if isinstance(config, Settings):
+        return config.flat()
+    return flatten(nest(config if isinstance(config, Mapping) else load_config(config)))
+
+
+def _joined(values: str | Sequence[object]) -> str:
+    """As the command line has them."""
+    return values if isinstance(values, str) else ",".join(map(str, values))
+
+
+def _carrier(given: Mapping[str, Any], names: Mapping[str, str], jobs: int) -> CarryOut:
+    """What carries out the runs: this process, or others that are handed the objects."""
+    if jobs <= 1:
+        return carry_out_in_turn
+    if not given:
+        return carry_out
+    package = packed(given, names)
+    if package is None:
+        logger.warning(
+            "%s cannot be pickled, so that the runs go on one after the other in this process; put the class or "
+            "function into a module for jobs=%d",
+            ", ".join(given),
+            jobs,
+        )
+        return carry_out_in_turn
+    return partial(carry_out, package=package)
+
+
+def _written(comparison: Comparison, plan: Plan, since: float) -> Compared:
+    figures = as_json(comparison, "compare(...) from Python", time.perf_counter() - since)
+    return Compared(comparison, figures, write_files(plan.directory, comparison, figures, tables(comparison)))
+
+
+class _Quiet:
+    """Follows a comparison and says only what failed."""
+
+    def found(self, count: int) -> None:
+        """Nothing."""
+
+    def not_needed(self, count: int) -> None:
+        """Nothing."""
+
+    def on_begin(self, job: Job) -> None:
+        """Nothing."""
+
+    def on_round(self, job: Job, event: RoundEvent) -> None:
+        """Nothing."""
+
+    def on_end(self, job: Job, failure: str) -> None:
+        """Say why it failed."""
+        if failure:
+            logger.warning("%s failed: %s", job.name, failure)
