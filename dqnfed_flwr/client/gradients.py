@@ -18,7 +18,7 @@ from dqnfed_flwr.client.samples import HeldSamples, Samples
 from dqnfed_flwr.errors import ConfigError, DataError
 from dqnfed_flwr.tasks._base import Batch, Task
 from dqnfed_flwr.tasks.arrays import ArrayTask
-from dqnfed_flwr.tasks.batches import mapped
+from dqnfed_flwr.tasks.batches import mapped, tensors
 from dqnfed_flwr.tasks.classification import Classification, cross_entropies
 from dqnfed_flwr.types import Evaluation, Float64Array
 
@@ -120,7 +120,10 @@ class LocalLoss:
         """
         held = self.samples.held if isinstance(self.samples, HeldSamples) else None
         if not isinstance(held, tuple) or len(held) != 2:
-            raise ConfigError("task: this method needs inputs and class labels in memory; use task classification")
+            raise ConfigError(
+                "task: this method needs inputs and class labels in memory; use task classification, and a "
+                "local.held-bytes above the bytes of a client's samples"
+            )
         return held
 
     def relabel(self, targets: Tensor) -> None:
@@ -205,6 +208,7 @@ class LocalLoss:
                 each = cross_entropies(logits, labels, "none").cpu()
                 right = np.append(right, (logits.argmax(dim=1) == labels).cpu().numpy())
                 losses = np.append(losses, each.numpy())
+                del inputs
         return Scores(right, losses)
 
     def _added(self, total: Tensor | None, parts: Sequence[Tensor]) -> Tensor:
@@ -228,7 +232,10 @@ class LocalLoss:
         if self._weight is not None:
             total = self._weight if samples is self.samples else self._weight_of(samples)
         for batch, count in samples.chunks(self.chunk):
-            yield self.task.summed(self.model.module, batch, count).loss / total
+            part = self.task.summed(self.model.module, batch, count).loss / total
+            del batch
+            yield part
+            del part
 
     def _weight_of(self, samples: Samples) -> float:
         """The weight of all samples together."""
@@ -236,6 +243,7 @@ class LocalLoss:
         with torch.no_grad():
             for batch, count in samples.chunks(self.chunk):
                 weight = self.task.summed(self.model.module, batch, count).weight
+                del batch
                 total += count if weight is None else weight.item()
         if not total > 0:
             raise DataError("task: the weights of the client's losses add up to nothing; leave such samples out")
@@ -285,10 +293,22 @@ def cross_entropy(logits: Tensor, labels: Tensor, samples: int) -> Tensor:
 
 
 def choose_chunk(model: FlatModel, samples: Samples, task: Task) -> int:
-    """Samples whose saved activations fill at most the bytes of the device: a power of two, at most `MAX_CHUNK`.
+    """Samples that fill at most the bytes of the device: a power of two, at most `MAX_CHUNK`.
 
-    `FEWEST` samples, or as many of them as fit, may fill `MOST_CHUNK_BYTES` instead. Counted is what one sample leaves
-    behind for its backward pass; the parameters, which all share, do not count.
+    `FEWEST` samples, or as many of them as fit, may fill `MOST_CHUNK_BYTES` instead. Counted are `bytes_of_one`.
+    """
+    size = bytes_of_one(model, samples, task)
+    most = CHUNK_BYTES.get(model.theta.device.type, MOST_CHUNK_BYTES)
+    chunk = MAX_CHUNK
+    while chunk > 1 and chunk * size > (most if chunk > FEWEST else MOST_CHUNK_BYTES):
+        chunk //= 2
+    return chunk
+
+
+def bytes_of_one(model: FlatModel, samples: Samples, task: Task) -> int:
+    """What one sample leaves behind for its backward pass, or its own bytes where they are more.
+
+    The parameters, which all samples share, do not count.
     """
     shared = {tensor.untyped_storage().data_ptr() for tensor in model.module.state_dict().values()}
     saved: dict[int, torch.UntypedStorage] = {}  # held, so that no other takes its place, and the count is the same
@@ -298,12 +318,7 @@ def choose_chunk(model: FlatModel, samples: Samples, task: Task) -> int:
         if storage.data_ptr() not in shared:
             saved[storage.data_ptr()] = storage
 
-    one = mapped(samples.first(1), lambda tensor: tensor.clone())
+    one = mapped(samples.first(1)[0], lambda tensor: tensor.clone())
     with torch.autograd.graph.saved_tensors_hooks(count, lambda nothing: nothing):
         task.summed(model.module, one, 1)
-    size = sum(storage.nbytes() for storage in saved.values())
-    most = CHUNK_BYTES.get(model.theta.device.type, MOST_CHUNK_BYTES)
-    chunk = MAX_CHUNK
-    while chunk > 1 and chunk * size > (most if chunk > FEWEST else MOST_CHUNK_BYTES):
-        chunk //= 2
-    return chunk
+    return max(sum(storage.nbytes() for storage in saved.values()), sum(tensor.nbytes for tensor in tensors(one)))

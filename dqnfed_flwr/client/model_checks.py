@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dqnfed_flwr.client.flat_model import FlatModel
-from dqnfed_flwr.client.samples import Samples
+from dqnfed_flwr.client.samples import HeldSamples, Samples
 from dqnfed_flwr.data.user import told
 from dqnfed_flwr.errors import DataError, DQNFedError, ModelError
 from dqnfed_flwr.randomness import seeded
@@ -28,7 +28,7 @@ def check_fit(model: FlatModel, samples: Samples, task: ArrayTask, outputs: int)
     There is at least one sample; `outputs` is the number of outputs it must give, 0 for any. `ModelError` if the model
     raises anything, gives something else, or gives something else the second time.
     """
-    inputs, targets = samples.first(len(samples))
+    inputs, targets = _looked_at(samples)
     found = _answer(model, inputs[:1], 0)
     wanted = task.output_shape(targets[0], outputs)
     shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
@@ -56,11 +56,11 @@ def check_losses(model: FlatModel, samples: Samples, task: Task) -> bool:
     ModelError
         If model or task raise anything, or give something else with other random numbers.
     """
-    count = min(_TRIED, len(samples))
-    weighted, total, weight = _loss_of(model, samples.first(count), count, task)
+    few, count = samples.first(_TRIED)
+    weighted, total, weight = _loss_of(model, few, count, task)
     if not math.isfinite(total):
         raise DataError(f"task: the loss of the first {count} samples is {total:g}; a loss is a finite number")
-    if any(_loss_of(model, samples.first(count), count, task, seed)[1] != total for seed in (0, 1)):
+    if any(_loss_of(model, few, count, task, seed)[1] != total for seed in (0, 1)):
         raise ModelError(
             "task: the same samples have another loss each time, or with other random numbers; a loss is a function "
             "of the model and the sample: draw no random numbers in losses()"
@@ -112,6 +112,17 @@ def _loss_of(model: FlatModel, batch: Batch, count: int, task: Task, seed: int =
         raise ModelError(f"task: losses() raised {told(cause)}") from cause
     weight = float(count) if summed.weight is None else summed.weight.item()
     return summed.weight is not None, summed.loss.item(), weight
+
+
+def _looked_at(samples: Samples) -> Batch:
+    """All samples where they are held, else a few."""
+    return samples.first(len(samples) if isinstance(samples, HeldSamples) else _TRIED)[0]
+
+
+def check_held_out_tokens(model: FlatModel, samples: Samples) -> None:
+    """`check_tokens` of samples that are not trained on; of those that are not held, a few."""
+    if len(samples):
+        check_tokens(model, _looked_at(samples)[0])
 
 
 def check_tokens(model: FlatModel, inputs: Tensor) -> None:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.utils.data import default_collate
 
-from dqnfed_flwr.client.samples import HeldSamples, Reading, Samples, read_samples
+from dqnfed_flwr.client.opening import read_samples
+from dqnfed_flwr.client.reading import Reading, as_it_is
+from dqnfed_flwr.client.samples import HeldSamples, Samples
+from dqnfed_flwr.client.stored import StoredData, StoredPart, target_dtype
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.data import ClientData, load_client, to_model_input
-from dqnfed_flwr.data.clients import Part
+from dqnfed_flwr.data import ClientData, to_model_input
+from dqnfed_flwr.data.client_part import ClientPart, find_part
+from dqnfed_flwr.data.clients import Part, take_part
 from dqnfed_flwr.data.user import told
 from dqnfed_flwr.errors import DataError, DQNFedError, ModelError
 from dqnfed_flwr.tasks import task_of
@@ -44,12 +47,12 @@ class OwnData:
         return len(self.of(part))
 
 
-ClientSource = ClientData | OwnData
+ClientSource = ClientData | StoredData | OwnData
 """Where a client's samples come from, and what a node says of them."""
 
 
 def open_client(settings: Settings, partition: int, data_path: str | None = None) -> ClientSource:
-    """The data of one client of a run.
+    """The data of one client of a run; arrays with a part of more than `local.held-bytes` stay where they are stored.
 
     Raises
     ------
@@ -60,9 +63,25 @@ def open_client(settings: Settings, partition: int, data_path: str | None = None
     """
     task = task_of(settings)
     if isinstance(task, ArrayTask):
-        return load_client(settings, partition, data_path, task.targets)
+        return _stored_or_taken(settings, find_part(settings, partition, data_path, task.targets))
     with naming_client(partition):
         return _own_data(task, settings, partition)
+
+
+def _stored_or_taken(settings: Settings, part: ClientPart) -> ClientData | StoredData:
+    """The samples where they are stored, if a part of them fills more than `local.held-bytes`; else a copy."""
+    stored, most = StoredData(part), settings.local.held_bytes
+    parts: tuple[Part, ...] = ("train", "validation", "test")
+    largest = max(stored.of(name, _dtype(settings)).nbytes for name in parts)
+    if largest <= most:
+        return take_part(settings, part)
+    if settings.data_scale != "none":
+        raise DataError(
+            f"data-scale: {settings.data_scale} needs a client's part in memory, and one of {part.data.name} fills "
+            f"{largest} bytes where local.held-bytes allows {most}; raise it, or set data-scale none and store the "
+            "features scaled"
+        )
+    return stored
 
 
 def _own_data(task: Task, settings: Settings, partition: int) -> OwnData:
@@ -102,6 +121,10 @@ def naming_client(partition: int) -> Iterator[None]:
         raise type(error)(f"task: client {partition}: {text}") from error.__cause__
 
 
+def _dtype(settings: Settings) -> torch.dtype:
+    return torch.float64 if settings.dtype == "float64" else torch.float32
+
+
 class DeviceParts:
     """A client's samples by part; each is opened when it is first asked for, and kept.
 
@@ -112,9 +135,11 @@ class DeviceParts:
         self, settings: Settings, task: Task, source: ClientSource, partition: int, outputs: int, device: torch.device
     ) -> None:
         self._source, self._partition, self._outputs = source, partition, outputs
-        dtype = torch.float64 if settings.dtype == "float64" else torch.float32
-        self._reading = Reading(task.collate or default_collate, dtype, device, settings.local.workers)
-        self._most, self._targets = settings.local.held_bytes, task.targets
+        local = settings.local
+        self._reading = Reading(
+            task.collate or default_collate, _dtype(settings), device, local.workers, local.held_bytes, partition
+        )
+        self._targets = task.targets
         self._held: dict[Part, Samples] = {}
 
     def part(self, name: Part) -> Samples:
@@ -137,18 +162,24 @@ class DeviceParts:
     def _open(self, name: Part) -> Samples:
         source = self._source
         if isinstance(source, OwnData):
-            return read_samples(source.of(name), self._reading, self._most)
+            return read_samples(source.of(name), self._reading)
+        if isinstance(source, StoredData):
+            return self._stored(source.of(name, self._reading.dtype))
         x, y = getattr(source, f"x_{name}"), getattr(source, f"y_{name}")
-        if self._targets in ("classes", "places"):
-            self._check(y)
+        self._check(y)
         inputs = to_model_input(x, self._reading.dtype).to(self._reading.device)
-        return HeldSamples((inputs, self._target(y)))
+        dtype = target_dtype(self._targets, self._reading.dtype)
+        return HeldSamples((inputs, torch.tensor(y, dtype=dtype, device=self._reading.device)))
 
-    def _target(self, y: Any) -> Tensor:
-        dtype = torch.int64 if self._targets in ("classes", "places") else self._reading.dtype
-        return torch.tensor(y, dtype=dtype, device=self._reading.device)
+    def _stored(self, part: StoredPart) -> Samples:
+        for y in part.target_pieces():
+            self._check(y)
+        return read_samples(part, replace(self._reading, collate=as_it_is))
 
     def _check(self, y: Any) -> None:
+        """Whether labels fit the model."""
+        if self._targets not in ("classes", "places"):
+            return
         least = 0 if self._targets == "classes" else -1
         if y.size and not least <= y.min() <= y.max() < self._outputs:
             raise DataError(

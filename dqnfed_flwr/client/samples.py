@@ -1,41 +1,41 @@
-"""A client's samples as it computes on them: held whole on its device, or read through a `DataLoader` each time."""
+"""A client's samples as it computes on them: held whole on its device, or read anew in every pass."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
-from itertools import islice
-from typing import Any, Protocol
+from collections.abc import Iterable, Iterator
+from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, default_collate
 
-from dqnfed_flwr.errors import DataError, DQNFedError
+from dqnfed_flwr.client.reading import Reader
+from dqnfed_flwr.errors import DataError
 from dqnfed_flwr.tasks._base import Batch
-from dqnfed_flwr.tasks._base import Sequence as MapStyle
-from dqnfed_flwr.tasks.batches import mapped, on_device, same, tensors
+from dqnfed_flwr.tasks.batches import mapped, same, tensors
 
-Collate = Callable[[list[Any]], Any]
+MOST_BATCH_BYTES = 1 << 28
+"""A batch may fill so much even where less is held."""
 
 
 class Samples(Protocol):
-    """Samples in a fixed order, cut into batches; a batch comes with the number of its samples."""
+    """Samples in a fixed order, cut into batches; a batch comes with the number of its samples.
+
+    Who lets go of a batch before it asks for the next one has one of them in memory at a time.
+    """
 
     def __len__(self) -> int: ...
 
     def chunks(self, size: int) -> Iterator[tuple[Batch, int]]:
         """All of them, so many at a time."""
 
-    def batches(self, rows: Sequence[Tensor]) -> Iterator[tuple[Batch, int]]:
+    def batches(self, rows: Iterable[Tensor]) -> Iterator[tuple[Batch, int]]:
         """Those named by each of `rows`, int64 [b]."""
 
     def select(self, rows: Tensor) -> Samples:
         """Those named by `rows`, int64 [b]."""
 
-    def first(self, count: int) -> Batch:
-        """At most so many, from the beginning."""
+    def first(self, count: int) -> tuple[Batch, int]:
+        """At most so many, from the beginning; fewer where a batch of them would be too large."""
 
 
 class HeldSamples:
@@ -44,6 +44,7 @@ class HeldSamples:
     def __init__(self, held: Batch) -> None:
         self.held = held
         self._count = len(next(tensors(held)))
+        self._flat = type(held) is tuple and all(isinstance(part, Tensor) for part in held)
 
     def __len__(self) -> int:
         return self._count
@@ -52,141 +53,99 @@ class HeldSamples:
         """Views of them."""
         for start in range(0, self._count, size):
             end = min(start + size, self._count)
-            yield mapped(self.held, lambda tensor, cut=slice(start, end): tensor[cut]), end - start  # type: ignore[misc]
+            yield self._cut(slice(start, end)), end - start
 
-    def batches(self, rows: Sequence[Tensor]) -> Iterator[tuple[Batch, int]]:
+    def batches(self, rows: Iterable[Tensor]) -> Iterator[tuple[Batch, int]]:
         """Copies of them."""
         for chosen in rows:
-            yield mapped(self.held, lambda tensor, of=chosen: tensor[of]), len(chosen)  # type: ignore[misc]
+            yield self._cut(chosen), len(chosen)
 
     def select(self, rows: Tensor) -> HeldSamples:
         """Copies of them."""
-        return HeldSamples(mapped(self.held, lambda tensor: tensor[rows]))
+        return HeldSamples(self._cut(rows))
 
-    def first(self, count: int) -> Batch:
+    def first(self, count: int) -> tuple[Batch, int]:
         """Views of them."""
-        return mapped(self.held, lambda tensor: tensor[:count])
+        return self._cut(slice(count)), min(count, self._count)
 
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """How a data set is read: collate, dtype and device of batches, and the workers that read ahead."""
-
-    collate: Collate
-    dtype: torch.dtype
-    device: torch.device
-    workers: int = 0
+    def _cut(self, rows: slice | Tensor) -> Batch:
+        """Some of them; the usual pair of tensors goes without `mapped`, which costs as much as a small batch."""
+        if self._flat:
+            return tuple([tensor[rows] for tensor in self.held])
+        return mapped(self.held, lambda tensor: tensor[rows])
 
 
 class StreamedSamples:
-    """Samples of a map-style data set, read anew in every pass; two chunks are held at a time, and those read ahead.
+    """Samples of a data set, read anew in every pass: one chunk of them is in memory, and those that are read ahead.
 
-    `DataError` where the data set or its `collate` raises, with the error of the user's own code.
-    """
+    The bits are those of `HeldSamples`, whatever the number of processes that read.
 
-    def __init__(self, dataset: MapStyle, reading: Reading, rows: Tensor | None = None) -> None:
-        self._dataset, self._reading = dataset, reading
-        self._rows = rows
-
-    def __len__(self) -> int:
-        return len(self._dataset) if self._rows is None else len(self._rows)
-
-    def chunks(self, size: int) -> Iterator[tuple[Batch, int]]:
-        """Read in order."""
-        return self.batches(torch.split(torch.arange(len(self)), size))
-
-    def batches(self, rows: Sequence[Tensor]) -> Iterator[tuple[Batch, int]]:
-        """Read in the order of `rows`."""
-        chosen = [part.cpu() if self._rows is None else self._rows[part.cpu()] for part in rows]
-        reading = self._reading
-        loader: DataLoader[Any] = DataLoader(
-            _Mapped(self._dataset),
-            batch_sampler=[part.tolist() for part in chosen],
-            collate_fn=reading.collate,
-            num_workers=reading.workers,
-            pin_memory=reading.device.type == "cuda",
-            generator=torch.Generator(),  # so that torch's own state stays as it is
-        )
-        move = partial(on_device, dtype=reading.dtype, device=reading.device)
-        for batch, part in zip(_ahead(map(move, _named(loader)), reading.device), chosen, strict=True):
-            yield batch, len(part)
-
-    def select(self, rows: Tensor) -> StreamedSamples:
-        """Read when they are asked for."""
-        rows = rows.cpu()
-        return StreamedSamples(self._dataset, self._reading, rows if self._rows is None else self._rows[rows])
-
-    def first(self, count: int) -> Batch:
-        """Read from the beginning."""
-        return next(self.chunks(min(count, len(self))))[0]
-
-
-class _Mapped(Dataset[Any]):
-    """A user's data set as torch's."""
-
-    def __init__(self, inner: MapStyle) -> None:
-        self._inner = inner
-
-    def __len__(self) -> int:
-        return len(self._inner)
-
-    def __getitem__(self, index: int) -> Any:
-        return self._inner[index]
-
-
-def _named(batches: DataLoader[Any]) -> Iterator[Batch]:
-    """The batches; what reading them raises becomes a `DataError`."""
-    try:
-        yield from batches
-    except DQNFedError:
-        raise
-    except Exception as cause:  # whatever a data set of the user's does
-        words = " ".join(f"{type(cause).__name__}: {cause}".split())
-        raise DataError(f"task: reading the data set raised {words[:500]}") from cause
-
-
-def _ahead(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
-    """On a GPU, the next batch is copied while this one is computed on."""
-    if device.type != "cuda":
-        yield from batches
-        return
-    waiting = list(islice(batches, 1))
-    for batch in batches:
-        following, waiting = waiting, [batch]
-        yield from following
-    yield from waiting
-
-
-def read_samples(dataset: MapStyle, reading: Reading, most: int) -> Samples:
-    """The samples of a data set: held where they fill at most `most` bytes and batch into one, else read each time.
+    Parameters
+    ----------
+    reader : Reader
+        Of the data set.
+    first : Batch
+        Its sample 0, which is looked at again before every pass.
+    rows : Tensor | None
+        Those taken, int64 [n]; None for all.
 
     Raises
     ------
     DataError
-        If it has no length, or its samples are not the same each time.
+        While it is read: if the data set or its `collate` raises, the data set is not the same any more, or a batch
+        fills more bytes than may be held.
     """
-    count = _length(dataset)
-    streamed = StreamedSamples(dataset, reading)
-    if not count:
-        return streamed
-    one, again = streamed.first(1), streamed.first(1)
-    if not same(one, again):
-        raise DataError(
-            "task: sample 0 is another one each time it is read; a loss must be a function of the model: leave random "
-            "augmentation out"
-        )
-    size = sum(tensor.nbytes for tensor in tensors(one)) * count
-    if size > most or reading.collate is not default_collate:
-        return streamed
-    whole = streamed.first(count)
-    return HeldSamples(whole) if all(len(tensor) == count for tensor in tensors(whole)) else streamed
 
+    def __init__(self, reader: Reader, first: Batch, rows: Tensor | None = None) -> None:
+        self._reader, self._first, self._rows = reader, first, rows
+        self._count = len(reader.dataset) if rows is None else len(rows)
+        self._sample_bytes = sum(tensor.nbytes for tensor in tensors(first))
 
-def _length(dataset: MapStyle) -> int:
-    try:
-        return len(dataset)
-    except TypeError:
-        raise DataError(
-            f"task: a data set of type {type(dataset).__name__} has no length; give a map-style one, with __len__ and "
-            "__getitem__"
-        ) from None
+    def __len__(self) -> int:
+        return self._count
+
+    def chunks(self, size: int) -> Iterator[tuple[Batch, int]]:
+        """Read in order."""
+        if self._rows is None:
+            self._look_again()
+        starts = range(0, self._count, size)
+        yield from self.batches(torch.arange(start, min(start + size, self._count)) for start in starts)
+
+    def batches(self, rows: Iterable[Tensor]) -> Iterator[tuple[Batch, int]]:
+        """Read in the order of `rows`, of which only the next few are asked for."""
+        return self._reader.batches(self._numbers(part.cpu()) for part in rows)
+
+    def select(self, rows: Tensor) -> StreamedSamples:
+        """Read when they are asked for."""
+        rows = rows.cpu()
+        return StreamedSamples(self._reader, self._first, rows if self._rows is None else self._rows[rows])
+
+    def first(self, count: int) -> tuple[Batch, int]:
+        """Read from the beginning."""
+        count = min(count, self._count, max(1, MOST_BATCH_BYTES // max(1, self._sample_bytes)))
+        return self._reader.few(self._numbers(torch.arange(count))), count
+
+    def _numbers(self, rows: Tensor) -> Tensor:
+        """Where these are in the data set."""
+        reading = self._reader.reading
+        size, most = len(rows) * self._sample_bytes, max(reading.most, MOST_BATCH_BYTES)
+        if size > most and len(rows) > 1:
+            raise DataError(
+                f"task: client {reading.client}: a batch of {len(rows)} samples fills {size} bytes, more than {most}; "
+                "set local.batch-size (0 takes all samples at once), local.gradient-batch or local.chunk lower, or "
+                "raise local.held-bytes"
+            )
+        return rows if self._rows is None else self._rows[rows]
+
+    def _look_again(self) -> None:
+        reader, client = self._reader, self._reader.reading.client
+        if (found := len(reader.dataset)) != self._count:
+            raise DataError(
+                f"task: client {client}: the data set had {self._count} samples and has {found} now; it must stay as "
+                "it is during a run"
+            )
+        if not same(self._first, reader.few(torch.zeros(1, dtype=torch.int64))):
+            raise DataError(
+                f"task: client {client}: sample 0 is another one than in the pass before; the data set must stay as it "
+                "is during a run"
+            )

@@ -22,7 +22,7 @@ from dqnfed_flwr.client.gradients import LocalLoss, Scores
 from dqnfed_flwr.client.held_out import HeldOutJudge, HeldOutTest
 from dqnfed_flwr.client.joint_gradients import JointPass, precompute
 from dqnfed_flwr.client.memory import CurvatureState, RoundMemory, StateArrays
-from dqnfed_flwr.client.model_checks import check_figures, check_tokens
+from dqnfed_flwr.client.model_checks import check_figures, check_held_out_tokens
 from dqnfed_flwr.client.parts import ClientSource, DeviceParts, naming_client
 from dqnfed_flwr.client.work import ClientContext, LocalRequest, make_work
 from dqnfed_flwr.client.work.passes import RngKey
@@ -78,7 +78,7 @@ class Worker:
             if not isinstance(task, ArrayTask):
                 check_figures(self._model, self._samples.part("test"), task)
         for part in HELD_OUT_PARTS if data.input_kind == "tokens" else ():
-            check_tokens(self._model, self._samples.part(part).first(data.count(part))[0])
+            check_held_out_tokens(self._model, self._samples.part(part))
         curvature_state = CurvatureState(self.spec.dim, self._dtype, self._device)
         curvature = Curvature(settings.curvature, settings.local.lr, self._loss, curvature_state)
         memory = RoundMemory(self._dtype, self._device)

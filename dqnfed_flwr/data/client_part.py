@@ -21,7 +21,7 @@ from dqnfed_flwr.data.dealing import deal_out
 from dqnfed_flwr.data.forms import FORMS
 from dqnfed_flwr.data.sets import is_function, read_arrays
 from dqnfed_flwr.data.splits import stratified
-from dqnfed_flwr.data.targets import TargetForm
+from dqnfed_flwr.data.targets import TargetForm, used_targets
 from dqnfed_flwr.data.user import call_function
 from dqnfed_flwr.errors import DataError
 
@@ -38,8 +38,8 @@ class ClientPart:
         The set they come from.
     train, validation : IntArray
         Sample numbers in its training part.
-    given : Array
-        Targets of `train` as the client gets to see them, perhaps with noise; right are `data.y_train[train]`.
+    noisy : IntArray | None
+        Labels of `train` where some were replaced; None where all are the right ones.
     x_test, y_test, test : Array, Array, IntArray
         The test part of the set, or its training part where it has none, and the sample numbers in it.
     """
@@ -47,10 +47,15 @@ class ClientPart:
     data: DataSet
     train: IntArray
     validation: IntArray
-    given: Array
+    noisy: IntArray | None
     x_test: Array
     y_test: Array
     test: IntArray
+
+    @property
+    def given(self) -> Array:
+        """Targets of `train` as the client gets to see them, perhaps with noise; right are `data.y_train[train]`."""
+        return used_targets(self.data.y_train[self.train], self.data.targets) if self.noisy is None else self.noisy
 
 
 def find_part(
@@ -131,12 +136,12 @@ def _split(settings: Settings, partition: int, data: DataSet, train: IntArray, t
         train, test = train[kept], train[apart]
     kept, apart = stratified(strata[train], split.validation_fraction, _stream(settings, _SPLIT_VALIDATION, partition))
     validation, train = train[apart], train[kept]
-    given = y[train]
+    noisy = None
     if data.targets == "classes":
-        given = with_noise(given, settings.noise, data.num_classes, _apart(settings, _NOISE, partition))
+        noisy = with_noise(y[train], settings.noise, data.num_classes, _apart(settings, _NOISE, partition))
     elif settings.noise.kind != "none":
         raise DataError(f"noise.kind: found {settings.noise.kind!r}, but this task has no classes to mix up; use none")
-    return ClientPart(data, train, validation, given, x_test, y_test, test)
+    return ClientPart(data, train, validation, noisy, x_test, y_test, test)
 
 
 def _stream(settings: Settings, stream: int, partition: int) -> Generator:

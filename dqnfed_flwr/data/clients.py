@@ -13,7 +13,7 @@ from dqnfed_flwr.data.client_part import ClientPart, find_part
 from dqnfed_flwr.data.dataset import Array, IntArray, sample_kind, sample_shape
 from dqnfed_flwr.data.scaling import check_scale, standardised
 from dqnfed_flwr.data.sets import is_function
-from dqnfed_flwr.data.targets import TargetForm
+from dqnfed_flwr.data.targets import TargetForm, used_targets
 from dqnfed_flwr.errors import DataError
 
 Part = Literal["train", "validation", "test"]
@@ -68,8 +68,12 @@ class ClientData:
         """The power of ten that |x| reaches in training; 0 where x are whole numbers, as pixels and tokens are."""
         if not self.x_train.size or not np.issubdtype(self.x_train.dtype, np.floating):
             return 0.0
-        largest = max(abs(float(self.x_train.min())), abs(float(self.x_train.max())))
-        return 10.0 ** math.floor(math.log10(largest)) if largest else 0.0
+        return power_of_ten(max(abs(float(self.x_train.min())), abs(float(self.x_train.max()))))
+
+
+def power_of_ten(largest: float) -> float:
+    """The power of ten that a number, at least 0, reaches; 0 for 0."""
+    return 10.0 ** math.floor(math.log10(largest)) if largest else 0.0
 
 
 def load_client(
@@ -101,25 +105,29 @@ def load_client(
     DataError
         If data or partition cannot be used: the text says what was found, what is allowed and what to do.
     """
-    part = find_part(settings, partition, data_path, targets)
+    return take_part(settings, find_part(settings, partition, data_path, targets))
+
+
+def take_part(settings: Settings, part: ClientPart) -> ClientData:
+    """The samples of one client, copied into memory and scaled; `DataError` where features are not finite."""
     data = part.data
     check_scale(settings, data.x_train)
     taken = ((data.x_train, part.train), (data.x_train, part.validation), (part.x_test, part.test))
-    xs = [_take(x, samples, data.name) for x, samples in taken]
+    xs = [take(x, samples, data.name) for x, samples in taken]
     x_train, x_validation, x_test = standardised(*xs) if settings.data_scale == "standardise" else xs
     return ClientData(
         x_train=x_train,
         y_train=part.given,
         x_validation=x_validation,
-        y_validation=data.y_train[part.validation],
+        y_validation=used_targets(data.y_train[part.validation], data.targets),
         x_test=x_test,
-        y_test=part.y_test[part.test],
+        y_test=used_targets(part.y_test[part.test], data.targets),
         num_classes=data.num_classes,
     )
 
 
-def _take(x: Array, samples: IntArray, name: str) -> Array:
-    """Samples of the set `name`; DataError where features are not finite."""
+def take(x: Array, samples: IntArray, name: str) -> Array:
+    """A copy of these samples of the set `name`; DataError where features are not finite."""
     taken: Array = np.asarray(x)[samples]
     if np.issubdtype(taken.dtype, np.floating) and not np.isfinite(taken).all():
         bad = samples[~np.isfinite(taken.reshape(len(taken), -1)).all(axis=1)]
@@ -185,7 +193,7 @@ def summarise(settings: Settings) -> list[ClientSummary]:
         check_scale(settings, x)
         for values, samples in ((x, part.train), (x, part.validation), (part.x_test, part.test)):
             if np.issubdtype(values.dtype, np.floating):
-                _take(values, samples, part.data.name)
+                take(values, samples, part.data.name)
     classes = max(part.data.num_classes for part in parts)
     return [_summary(part, classes) for part in parts]
 

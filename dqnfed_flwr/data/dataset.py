@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dqnfed_flwr.data.targets import TargetForm, outputs_of, read_targets, strata
+from dqnfed_flwr.data.targets import TargetForm, checked_targets, outputs_of, strata
 from dqnfed_flwr.errors import DataError
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def _targets(arrays: Mapping[str, Array], part: str, name: str, form: TargetForm
         return _numbers(arrays, f"y_{part}", f"x_{part}", name)
     values, samples = arrays[f"y_{part}"], arrays[f"x_{part}"]
     _check_length(values, samples, f"y_{part}", f"x_{part}", name)
-    return read_targets(values, form, f"y_{part}", name)
+    return checked_targets(values, form, f"y_{part}", name)
 
 
 def _outputs(

@@ -29,8 +29,8 @@ _MEANT: Mapping[TargetForm, str] = {
 }
 
 
-def read_targets(y: Array, form: TargetForm, key: str, name: str) -> Array:
-    """Targets of a form other than `classes`, as it is used: float32 [N, T], uint8 [N, C] or int64 [N, ...].
+def checked_targets(y: Array, form: TargetForm, key: str, name: str) -> Array:
+    """Targets of a form other than `classes` as they are stored, [N, T], [N, C] or [N, ...]; none of them is copied.
 
     `DataError` names the set `name`, the array `key`, what was found and what is allowed.
     """
@@ -40,9 +40,12 @@ def read_targets(y: Array, form: TargetForm, key: str, name: str) -> Array:
         raise DataError(
             f"data: {name}: {key} has dtype {y.dtype} and shape {y.shape}{least}; this task needs {_MEANT[form]}"
         )
-    if form == "values":
-        return np.asarray(y, dtype=np.float32).reshape(len(y), -1)
-    return np.asarray(y, dtype=np.uint8 if form == "flags" else np.int64)
+    return y.reshape(len(y), -1) if form == "values" else y
+
+
+def used_targets(y: Array, form: TargetForm) -> Array:
+    """Some of them as a client uses them: int64 [n, ...], float32 [n, T] or uint8 [n, C]."""
+    return np.asarray(y, dtype={"values": np.float32, "flags": np.uint8}.get(form, np.int64))
 
 
 def outputs_of(y: Array, form: TargetForm) -> int:

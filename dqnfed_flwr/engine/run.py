@@ -124,6 +124,7 @@ def run_in_process(
 ) -> RunResult:
     """Run with the in-process grid; another process in the output directory is waited for only to resume its run."""
     from dqnfed_flwr.client.app import app, compute_together, forget_clients
+    from dqnfed_flwr.client.reading import end_processes
     from dqnfed_flwr.data.sets import fingerprint
     from dqnfed_flwr.engine.adversary import with_hostile
     from dqnfed_flwr.engine.in_process import Groups, OneSourceGrid
@@ -141,7 +142,10 @@ def run_in_process(
             jobs=jobs or choose_jobs(settings, usable_cores()),
             groups=Groups(settings.local.together, compute_together) if settings.local.together > 1 else None,
         )
-        return serve(grid, settings, listeners=listeners, fingerprint=fingerprint(settings.data))
+        try:
+            return serve(grid, settings, listeners=listeners, fingerprint=fingerprint(settings.data))
+        finally:
+            end_processes()
 
 
 def choose_jobs(settings: Settings, cores: int) -> int:

@@ -191,10 +191,13 @@ class LocalSettings(Group):
         read=_worked(lambda work: work.name == "lbfgs"),
     )
     chunk: int = _machine(0, "samples a forward pass, bounding memory; 0 chooses", changes="details", ge=0)
-    workers: int = _machine(0, "processes that read a task's data sets ahead, 0 for none", changes="details", ge=0)
+    workers: int = _machine(
+        0, "processes that read data ahead where they are not held, a batch each; 0 for none", changes="details", ge=0
+    )
     held_bytes: int = _machine(
         1 << 30,
-        "a task's data set of no more bytes is held in memory as a whole; a larger one is read in every pass",
+        "a client's training, validation or test part of no more bytes is held in memory; a larger one is read in "
+        "every pass, with the same bits",
         changes="details",
         ge=0,
     )

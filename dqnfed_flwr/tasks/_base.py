@@ -186,6 +186,7 @@ class Task(ABC):
             weight += count if summed.weight is None else summed.weight.item()
             if counters:
                 self._count(counters, model, batch)
+            del batch  # before the next one is read
         mean = loss / weight if weight else 0.0
         figures = {name: _computed(name, counter) for name, counter in counters.items()} if examples else {}
         return Evaluation(correct=0, examples=examples, loss=mean, figures=figures or {"loss": mean})

@@ -36,14 +36,23 @@ def tensors(batch: Batch) -> Iterator[Tensor]:
             yield from tensors(value)
 
 
-def on_device(batch: Batch, dtype: torch.dtype, device: torch.device) -> Batch:
-    """The batch on a device, with floating-point tensors in `dtype`."""
+def in_dtype(batch: Batch, dtype: torch.dtype) -> Batch:
+    """The batch with floating-point tensors in `dtype`."""
+    return mapped(batch, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)
 
-    def move(tensor: Tensor) -> Tensor:
-        wanted = dtype if tensor.is_floating_point() else tensor.dtype
-        return tensor.to(device, wanted, non_blocking=True)
 
-    return mapped(batch, move)
+def on_device(batch: Batch, device: torch.device) -> Batch:
+    """The batch on a device."""
+    return mapped(batch, lambda tensor: tensor.to(device, non_blocking=True))
+
+
+def all_tensors(batch: Batch) -> bool:
+    """Whether a batch consists of tensors alone, with nothing else beside them."""
+    if isinstance(batch, Mapping):
+        return all(map(all_tensors, batch.values()))
+    if isinstance(batch, list | tuple):
+        return all(map(all_tensors, batch))
+    return isinstance(batch, Tensor)
 
 
 def same(one: Any, other: Any) -> bool:

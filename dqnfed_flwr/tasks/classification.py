@@ -42,6 +42,7 @@ class Classification(ArrayTask):
             logits = model(inputs)
             correct += int((logits.argmax(dim=1) == labels).sum().item())
             loss += (cross_entropies(logits, labels, "sum") / examples).item()
+            del inputs  # before the next ones are read
         return Evaluation(correct=correct, examples=examples, loss=loss)
 
 

@@ -25,6 +25,7 @@ from benchmarks import (
     round_files,
     server_memory,
     server_step,
+    streaming,
 )
 from benchmarks._common import Bar, Json, report, settings_of
 from benchmarks._convex_plot import linear_shape, superlinear_shape
@@ -42,7 +43,7 @@ Main = Callable[[Sequence[str]], None]
 
 BENCHMARKS = (
     *(server_step, method_step, server_memory, agreement, engine, client_rate, chunks, convex, round_files),
-    heldout,
+    *(heldout, streaming),
 )
 
 
@@ -116,6 +117,18 @@ def test_the_deployed_benchmark_refuses_what_is_no_comparison(given: str, capsys
         deployed.main(given.split())
     assert ended.value.code == 2
     assert f"error: {given.partition('=')[0]}" in capsys.readouterr().err
+
+
+def test_the_streaming_benchmark_reads_both_ways_to_store_images(tmp_path: Path) -> None:
+    record = record_of(streaming.main, ["--size", "3e6", "--repeats", "1"], tmp_path)
+    assert record["bytes_on_disk"] == 20 * 224 * 224 * 3
+    for kind in streaming.KINDS:
+        assert record[f"{kind}_samples"] == 16
+        assert record[f"{kind}_parameters"] == 2_044_012
+        assert 0 < record[f"{kind}_peak_memory_bytes"] < 1e9
+        assert 0 < record[f"{kind}_peak_with_freed_bytes"] < 1e9
+        assert record[f"{kind}_plain_over_ours"] > 0
+    assert len(record["bars"]) == 4
 
 
 def test_server_step(tmp_path: Path) -> None:

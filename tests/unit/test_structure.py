@@ -20,7 +20,7 @@ WITHOUT_FLOWER = (
     *("guarantee", "linalg", "methods", "data", "models", "steps", "schema", "config", "tasks", "telemetry"),
     *(f"{name}.py" for name in ("errors", "fairness", "params", "randomness", "run_files", "types", "version")),
     *(f"client/{name}" for name in ("work", "worker.py", "gradients.py", "joint_gradients.py", "curvature.py")),
-    *(f"client/{name}" for name in ("memory.py", "flat_model.py")),
+    *(f"client/{name}" for name in ("memory.py", "flat_model.py", "samples.py", "reading.py")),
 )
 
 

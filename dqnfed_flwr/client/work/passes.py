@@ -104,8 +104,9 @@ def batch_gradients(
     views = model.views(local)
     anchors = model.views(proximal.anchor) if proximal.weight else []
     with _seeded_dropout(key, model), model.training():
-        for batch, count in loss.samples.batches(list(_rows(loss, settings, key))):
+        for batch, count in loss.samples.batches(_rows(loss, settings, key)):
             part = batch_loss(model.module, *batch) if batch_loss else loss.mean(batch, count)
+            del batch
             part = objective(part) if objective else part
             moves = torch.autograd.grad(part, model.parameters, allow_unused=True, materialize_grads=True)
             if loss.ridge:  # never in place: two parameters may share one gradient

@@ -11,7 +11,8 @@ from flwr.clientapp import ClientApp
 from dqnfed_flwr.client import app, parts
 from dqnfed_flwr.client.app import LEAST, forget_clients
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.data import ClientData, load_client
+from dqnfed_flwr.data import ClientData
+from dqnfed_flwr.data.clients import take_part
 from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.engine.run import run_in_process
 from dqnfed_flwr.errors import ConfigError
@@ -24,11 +25,11 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref[ClientData]]:
     data: list[weakref.ref[ClientData]] = []
 
     def noted(*args: Any) -> ClientData:
-        one = load_client(*args)
+        one = take_part(*args)
         data.append(weakref.ref(one))
         return one
 
-    monkeypatch.setattr(parts, "load_client", noted)
+    monkeypatch.setattr(parts, "take_part", noted)
     forget_clients()
     return data
 

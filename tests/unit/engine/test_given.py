@@ -229,7 +229,7 @@ def test_other_processes_need_names(given: dict[str, Any]) -> None:
 
 
 def test_a_node_without_the_module_says_so() -> None:
-    with pytest.raises(ConfigError, match=r"task: 'absent_module:Mine' .*cannot be imported.*install it on every node"):
+    with pytest.raises(ConfigError, match=r"task: 'absent_module:Mine' .*cannot be imported.*nodes need it installed"):
         task_of(Settings.from_mapping({"task": "absent_module:Mine"}))
     with pytest.raises(ConfigError, match=r"task: found 'regresion'; allowed: classification, .*, or module:Class"):
         task_of(Settings.from_mapping({"task": "regresion"}))
