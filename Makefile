@@ -12,7 +12,7 @@ export FLWR_TELEMETRY_ENABLED ?= 0
 export FLWR_DISABLE_UPDATE_CHECK ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo lint format test test-slow test-federation test-deploy test-deploy-http test-soak clean
+.PHONY: help install demo lint format test test-slow test-gpu test-federation test-deploy test-deploy-http test-soak clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -55,6 +55,9 @@ test: lint  ## style, types and every test that is not slow
 
 test-slow: $(STAMP)  ## the long tests that `make test` leaves out
 	@$(BIN)/pytest -q -m "slow and not deploy"
+
+test-gpu: $(STAMP)  ## what only a CUDA device can show; skipped without one
+	@$(BIN)/pytest -q -m gpu tests/gpu
 
 test-federation: $(STAMP)  ## a federation of real processes on loopback, and who gets into it: minutes; CI runs it too
 	@$(BIN)/pytest -q -m "deploy and not soak" tests/deploy/test_federation.py tests/deploy/test_doors.py

@@ -1,7 +1,11 @@
-"""Models as flat vectors: their line along a step, and modules flattened and back, parameters apart from buffers."""
+"""Models as flat vectors: their line along a step, and modules flattened and back, parameters apart from buffers.
+
+What is trained and the persistent buffers travel. The rest, frozen, stays where it was built.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -85,7 +89,7 @@ class ParamSpec:
         """Read the spec of `module`; `ShapeError` if it has no trainable parameter."""
         named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
         if not named:
-            raise ShapeError("the model has no trainable parameter; set requires_grad on at least one")
+            raise ShapeError(f"model: {type(module).__name__} has no trainable parameter; {_remedy(module)}")
         parameters = {name for name, _ in module.named_parameters(remove_duplicate=False)}
         return cls(
             names=tuple(name for name, _ in named),
@@ -173,3 +177,39 @@ class ParamSpec:
             if tuple(value.shape) != tuple(state[name].shape):
                 raise ShapeError(f"buffer {name!r} has shape {tuple(value.shape)}; need {tuple(state[name].shape)}")
             state[name].copy_(value)
+
+
+NOTHING_FROZEN = "none"
+"""The fingerprint of a model that travels whole."""
+
+
+def frozen_fingerprint(module: nn.Module) -> str:
+    """The SHA-256 of all that stays: names, shapes, dtypes and bytes of frozen parameters and non-persistent buffers.
+
+    `NOTHING_FROZEN` where there is neither. Two modules of one fingerprint and one flat vector are the same model.
+    """
+    kept = module.state_dict(keep_vars=True)
+    staying: list[tuple[str, Tensor]] = [(name, p) for name, p in module.named_parameters() if not p.requires_grad]
+    staying += [(name, buffer) for name, buffer in module.named_buffers() if name not in kept]
+    if not staying:
+        return NOTHING_FROZEN
+    digest = hashlib.sha256()
+    for name, tensor in staying:
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
+        digest.update(_bytes(tensor.detach()))
+    return digest.hexdigest()
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    """The bytes of a tensor of any dtype; NumPy has no bfloat16."""
+    import torch
+
+    raw: bytes = tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    return raw
+
+
+def _remedy(module: nn.Module) -> str:
+    """What to do about a module without a trainable parameter; one of `peft` calls its adapters `peft_config`."""
+    if any(hasattr(part, "peft_config") for part in module.modules()):
+        return "it is a peft model: make its adapter with inference_mode=False, or load it with is_trainable=True"
+    return "set requires_grad on at least one"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -115,8 +115,9 @@ def check_same_data(run: AuditedRun, other: AuditedRun) -> None:
     """Refuse a run whose clients have other samples; the `ConfigError` names what differs."""
     mine, theirs = run.settings.flat(), other.settings.flat()
     differing = [key for key, known in KNOWN.items() if known.about == "data" and mine[key] != theirs[key]]
-    if run.form != other.form:
-        differing.append("the form of the samples or the size of the model")
+    unknown = "" in (run.form.frozen, other.form.frozen)  # an older version did not note it
+    if run.form != (replace(other.form, frozen=run.form.frozen) if unknown else other.form):
+        differing.append("the form of the samples, or the size or the frozen part of the model")
     if None not in (run.fingerprint, other.fingerprint) and run.fingerprint != other.fingerprint:
         differing.append("the data themselves")
     if differing:

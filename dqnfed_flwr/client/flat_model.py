@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
+from dqnfed_flwr.client.autocast import Autocast
 from dqnfed_flwr.errors import ShapeError
 from dqnfed_flwr.params import ParamSpec
 
@@ -23,7 +24,7 @@ class FlatModel:
     The model is frozen: what it computes is a function of `theta`, the buffers and the input alone. Dropout is off
     and BatchNorm uses its running statistics. Recurrent layers stay in training mode with their dropout set to zero,
     which is the same function, because cuDNN differentiates them in no other mode. `training` lifts all that for
-    local SGD.
+    local SGD. With `bf16` forward passes run as `Autocast` says.
 
     Attributes
     ----------
@@ -37,8 +38,9 @@ class FlatModel:
         Whether it may draw random numbers while it trains: it holds dropout, or layers that are not known here.
     """
 
-    def __init__(self, module: nn.Module, device: torch.device) -> None:
+    def __init__(self, module: nn.Module, device: torch.device, *, bf16: bool = False) -> None:
         self.module = module.to(device)
+        self._autocast = Autocast(self.module, device) if bf16 else None
         self.spec = ParamSpec.of(self.module)
         self._sizes = list(self.spec.sizes)
         named = dict(self.module.named_parameters())
@@ -64,6 +66,10 @@ class FlatModel:
         self.theta = theta.detach()
         for parameter, view in zip(self.parameters, self.views(self.theta), strict=True):
             parameter.data = view
+
+    def full_precision(self) -> AbstractContextManager[None]:
+        """No autocast within."""
+        return self._autocast.off() if self._autocast else nullcontext()
 
     def views(self, vector: Tensor) -> list[Tensor]:
         """Views of `vector` [D] in the shapes of the parameters, in their order."""

@@ -99,7 +99,8 @@ class LocalLoss:
         self.ridge = ridge
         if isinstance(self.task, ArrayTask):
             check_fit(model, self.samples, self.task, outputs)
-        weighted = False if isinstance(self.task, Classification) else check_losses(model, self.samples, self.task)
+        with model.full_precision():  # what is checked is the task, not the rounding
+            weighted = False if isinstance(self.task, Classification) else check_losses(model, self.samples, self.task)
         self.chunk = chunk or choose_chunk(model, self.samples, self.task)
         self._weight = self._weight_of(self.samples) if weighted else None
         self._precomputed: tuple[Tensor, float, Callable[[], Tensor]] | None = None

@@ -189,14 +189,14 @@ class DQNFedClient(NumPyClient):
         return math.nan if reply.probe is None else reply.probe.loss, reply.num_examples, metrics
 
     def get_properties(self, config: Mapping[str, Any]) -> dict[str, Metric]:
-        """Partition, counts, shape, kind and size of samples, classes, D of the model for them, version of the package.
+        """Partition, counts, shape, kind and size of samples, classes, D and frozen part of the model, version.
 
         `num-classes` in the config, if it is a positive number, takes the place of the classes that settings or data
         name. A client that has worked describes the model that it worked with.
         """
         wanted = config.get("num-classes", 0)
         at_work = self._num_classes if self._worker is not None else 0
-        dim = self._worker_for((wanted if isinstance(wanted, int) else 0) or at_work).spec.dim
+        worker = self._worker_for((wanted if isinstance(wanted, int) else 0) or at_work)
         return {
             "partition": self._partition,
             "num-examples": self._data.count("train"),
@@ -205,7 +205,8 @@ class DQNFedClient(NumPyClient):
             "input-kind": self._data.input_kind,
             "num-classes": self._num_classes,
             "feature-scale": self._data.feature_scale,
-            "dim": dim,
+            "dim": worker.spec.dim,
+            "frozen": worker.frozen.fingerprint,
             "version": package_version(),
         }
 

@@ -6,7 +6,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
@@ -18,6 +17,7 @@ from torch import Tensor
 from dqnfed_flwr.client.curvature import Curvature
 from dqnfed_flwr.client.device import DTYPES, choose_device, prepare_torch
 from dqnfed_flwr.client.flat_model import FlatModel
+from dqnfed_flwr.client.frozen import Frozen, copied
 from dqnfed_flwr.client.gradients import LocalLoss, Scores
 from dqnfed_flwr.client.held_out import HeldOutJudge, HeldOutTest
 from dqnfed_flwr.client.joint_gradients import JointPass, precompute
@@ -52,7 +52,8 @@ class Worker:
     """A client's model, samples and memory on one device.
 
     The samples are moved to the device once, test and validation part when first asked for. `num_classes` is the number
-    of outputs of the model; `state` is what `export_state` gave in an earlier life, empty for a new client.
+    of outputs of the model; `state` is what `export_state` gave in an earlier life, empty for a new client. `frozen` is
+    what stays of the model.
 
     It raises `ConfigError` if the device is absent, `DataError` if there is no training sample or a label does not fit
     the classes, `ModelError` if the model does not take the samples, `ShapeError` if the state is of another model.
@@ -68,7 +69,8 @@ class Worker:
         prepare_torch(settings.local.threads, self._device, twice=settings.differentiates_twice)
         task = task_of(settings)
         module = task.build(data.input_shape, num_classes, seed=settings.seed, dtype=self._dtype)
-        self._model = FlatModel(module, self._device)
+        self.frozen = Frozen.of(module, self._device)
+        self._model = FlatModel(module, self._device, bf16=settings.local.autocast == "bf16")
         self._samples = DeviceParts(settings, task, data, partition, num_classes, self._device)
         train, chunk = self._samples.part("train"), settings.local.chunk
         with naming_client(partition):
@@ -149,7 +151,7 @@ class Worker:
 
     def precompute(self, theta: FloatArray, buffers: Buffers, others: Sequence[Worker]) -> None:
         """Compute loss and gradient at `theta` [D], a lasting vector, in one pass for this worker and others."""
-        joint = JointPass(FlatModel(deepcopy(self._model.module), self._device))  # not kept: a model for each client
+        joint = JointPass(FlatModel(copied(self._model.module), self._device))  # not kept: a model for each client
         _write_buffers(buffers, joint.model)
         at, losses = self._shared_vector(theta), [self._loss, *(other._loss for other in others)]
         if not self._comes_apart:

@@ -15,6 +15,7 @@ OBJECT = "object:"
 def faults(run: RunSettings) -> Iterator[str]:
     """What is wrong with a combination, each naming the key, what was found and what to do."""
     yield from _together_faults(run)
+    yield from _autocast_faults(run)
     if (last := run.stage_settings) is not run:
         yield from run.profile.faults(run)
         yield from faults(last)
@@ -46,6 +47,18 @@ def _together_faults(run: RunSettings) -> Iterator[str]:
             f"local.together: found {local.together}, but only gradients of all samples are computed together, found "
             f"{of}; use 0"
         )
+
+
+def _autocast_faults(run: RunSettings) -> Iterator[str]:
+    if run.local.autocast == "none":
+        return
+    found = f"local.autocast: found {run.local.autocast!r}"
+    if run.dtype == "float64":
+        yield f"{found} with dtype 'float64', which it would throw away; use none, or dtype float32"
+    if run.local.together:
+        yield f"{found}, but gradients of several clients are computed together in full precision; use local.together 0"
+    if run.differentiates_twice:
+        yield f"{found}, but products with Hessians need full precision; use none, or a run without them"
 
 
 def _rule_faults(run: RunSettings) -> Iterator[str]:

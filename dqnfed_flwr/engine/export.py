@@ -17,12 +17,14 @@ from dqnfed_flwr.data.dealing import only_classes
 from dqnfed_flwr.data.own_folder import import_again
 from dqnfed_flwr.data.sets import fingerprint, read_arrays
 from dqnfed_flwr.data.sources import is_source
+from dqnfed_flwr.engine.adapter import check_frozen, write_adapter
 from dqnfed_flwr.engine.ending import early_end, held_up, listed
 from dqnfed_flwr.engine.result import RunResult, read_result
 from dqnfed_flwr.engine.start import model_for
 from dqnfed_flwr.errors import DataError, RunError
-from dqnfed_flwr.params import ParamSpec
+from dqnfed_flwr.params import NOTHING_FROZEN, ParamSpec
 from dqnfed_flwr.strategy.compatibility import Form
+from dqnfed_flwr.tasks import task_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -37,23 +39,29 @@ FIGURES = {
     "jain": "Jain's index (1: all equal)",
 }
 """Of `fairness_report`, those on the card; accuracies lie in [0, 1]."""
+OWN = "own"
+"""The kind of samples of which a node says nothing."""
 NAMED = 20
 """Most clients whose numbers stand in a line."""
-LOADING = """```text
-from safetensors.torch import load_file    # weights by name, for a module of your own
+LOADING = """from safetensors.torch import load_file    # weights by name, for a module of your own
 weights = load_file("model.safetensors")
-
+"""
+LOADING_PROGRAM = """
 import torch                               # or the whole program, without any code of the training
 model = torch.export.load("model.pt2").module()
 logits = model(batch)
-```"""
+"""
 
 
 def export_run(run: Path, target: Path) -> list[Path]:
     """Write `model.safetensors`, `model.pt2` and `MODEL_CARD.md` of a finished run to `target`; their paths.
 
+    Of a model with a frozen part, `model.safetensors` is whole, with adapters merged, and `write_adapter` writes what
+    was trained. The form of the samples of a user's task is not known here, so there is no `model.pt2` of its model.
+
     `run` is its output directory; `target` is made if it is not there. `RunError` if the run is not finished, was
-    written before its form was recorded, or something is missing or cannot be written.
+    written before its form was recorded, something is missing or cannot be written, or the model is built with another
+    frozen part.
     """
     if find_spec("safetensors") is None:
         raise RunError("model.safetensors needs the package safetensors; install dqnfed-flwr[export]")
@@ -63,17 +71,22 @@ def export_run(run: Path, target: Path) -> list[Path]:
             f"{run}: its run.json does not say what form its data had; it is of an older version. Run it anew"
         )
     module = trained_module(result, result.form)
-    program = _program(module, result.form)
-    paths = [target / name for name in (WEIGHTS, PROGRAM, CARD)]
+    check_frozen(module, result.form, run)
+    program = None if result.form.input_kind == OWN else _program(module, result.form)
+    weights, card = target / WEIGHTS, target / CARD
     try:
         target.mkdir(parents=True, exist_ok=True)
-        _write_weights(module, result, paths[0])
-        torch.export.save(program, paths[1])
-        paths[2].write_text(card_of(result, sum(p.numel() for p in module.parameters())), "utf-8")
-        shutil.copymode(paths[2], paths[0])  # safetensors makes files that only their owner can read
+        adapter = write_adapter(module, result.form, target)
+        whole = task_of(result.settings).merged(module)
+        _write_weights(whole, result, weights)
+        if program is not None:
+            torch.export.save(program, target / PROGRAM)
+        card.write_text(card_of(result, sum(p.numel() for p in whole.parameters())), "utf-8")
+        for path in (weights, *(path for path in adapter if path.is_file())):
+            shutil.copymode(card, path)  # safetensors makes files that only their owner can read
     except OSError as error:
         raise RunError(f"{target}: cannot be written ({error.strerror or error}); name another folder") from None
-    return paths
+    return [weights, *adapter, *([target / PROGRAM] if program is not None else []), card]
 
 
 def trained_module(result: RunResult, form: Form) -> nn.Module:
@@ -115,7 +128,7 @@ def card_of(result: RunResult, parameters: int) -> str:
     """The card in Markdown; `parameters` is the number of the model's values."""
     settings = result.settings
     sections = {
-        "Model": f"{_model(result, parameters)}\n\n{LOADING}",
+        "Model": f"{_model(result, parameters)}\n\n{_loading(result.form)}",
         "Data": _data(result),
         "Training": _training(result),
         "Fairness": _fairness(result),
@@ -142,16 +155,24 @@ def _training(result: RunResult) -> str:
     return "\n".join(lines)
 
 
+def _loading(form: Form | None) -> str:
+    program = "" if form and form.input_kind == OWN else LOADING_PROGRAM
+    return f"```text\n{LOADING}{program}```"
+
+
 def _model(result: RunResult, parameters: int) -> str:
     form = result.form
     shape = (
         f"; input {list(form.input_shape)} ({form.input_kind or 'samples'}), {form.num_classes} classes" if form else ""
     )
     values = " Images are scaled from 0..255 to [-1, 1]." if form and form.input_kind == "images" else ""
+    trained = ""
+    if form and form.frozen not in ("", NOTHING_FROZEN):
+        trained = f" {form.dim:,} values were trained, beside a frozen part with fingerprint `{form.frozen}`."
     if result.settings.data_scale == "standardise":
         values += " Features are standardised, by each client's mean and deviation in its own training part."
     named = "".join(f"\n- {label}: {name}" for label, name in enumerate(_class_names(result)))
-    return f"`{result.settings.model}`, {parameters:,} parameters{shape}.{values}" + (
+    return f"`{result.settings.model}`, {parameters:,} parameters{shape}.{trained}{values}" + (
         f"\n\nClasses:\n{named}" if named else ""
     )
 

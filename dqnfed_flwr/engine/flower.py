@@ -36,6 +36,8 @@ from dqnfed_flwr.telemetry.event_log import read_events
 from dqnfed_flwr.telemetry.events import Listener
 from dqnfed_flwr.version import package_version
 
+GPU_SHARE = 0.25
+"""Of a card, for each client that Flower's engine has at work on it."""
 PR_SET_PDEATHSIG = 1
 PACKAGES = ("dqnfed_flwr", "server_app", "client_app")
 START_SECONDS, END_SECONDS = 60.0, 10.0
@@ -169,8 +171,17 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             process.wait(END_SECONDS)
 
 
+def uses_cuda(settings: Settings) -> bool:
+    """Whether clients on this machine compute on a CUDA device; Ray hides it from those that do not ask for a share."""
+    import torch
+
+    return settings.device.startswith("cuda") or (settings.device == "auto" and torch.cuda.is_available())
+
+
 def _submit(flwr: FlwrCommand, app: Path, settings: Settings) -> str:
     federation = f"num-supernodes={settings.clients} client-resources-num-cpus=1"
+    if uses_cuda(settings):
+        federation += f" client-resources-num-gpus={GPU_SHARE}"
     answer = flwr.json("run", str(app), CONNECTION, "--federation-config", federation)
     if "run-id" not in answer:
         raise RunError(f"flwr run did not start a run: {answer}")

@@ -212,7 +212,7 @@ def _result(record: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> RunResul
         buffers={name.removeprefix(BUFFER): value for name, value in arrays.items()},
         form=_form(record.get("form")),
         versions=record.get("versions", {}),
-        provenance=Provenance(record.get("fingerprint"), tuple(record.get("commits", ()))),
+        provenance=Provenance(record.get("fingerprint"), tuple(record.get("commits", ())), record.get("frozen")),
         left_out=record.get("left_out", {}),
         validation={int(client): value for client, value in record.get("validation", {}).items()},
         modules=tuple(record.get("modules", ())),

@@ -1,17 +1,21 @@
 """The model that round 1 begins at: drawn from the seed, read from a file, or trained on one client's data alone.
 
-Files are those that this package writes: a run's `model.npz`, and `model.safetensors`.
+Files are those that this package writes: a run's `model.npz`, `model.safetensors`, and `adapter.safetensors`. Frozen
+parameters are those that the model is built with: no client would be sent others.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
+from logging import WARNING
 from pathlib import Path
 
 import numpy as np
 import torch
 from flwr.app import ArrayRecord
+from flwr.common.logger import log
 from torch import Tensor, nn
 
 from dqnfed_flwr import wire
@@ -22,8 +26,8 @@ from dqnfed_flwr.config import KNOWN, Settings
 from dqnfed_flwr.engine.ending import listed
 from dqnfed_flwr.engine.result import BUFFER, read_arrays
 from dqnfed_flwr.errors import ConfigError, ShapeError
-from dqnfed_flwr.params import ParamSpec
-from dqnfed_flwr.run_files import MODEL
+from dqnfed_flwr.params import ParamSpec, frozen_fingerprint
+from dqnfed_flwr.run_files import MODEL, RUN
 from dqnfed_flwr.strategy.checkpoint import DAMAGE
 from dqnfed_flwr.strategy.client_registry import ClientRegistry
 from dqnfed_flwr.strategy.compatibility import Form
@@ -31,6 +35,8 @@ from dqnfed_flwr.tasks import task_of
 from dqnfed_flwr.types import ClientTask, FloatArray
 
 KEY = "start.model"
+FROZEN = "frozen"
+"""What a file of trained parameters calls the fingerprint of the frozen ones that they belong to."""
 MOST_NAMED = 4
 
 
@@ -50,6 +56,8 @@ def first_model(settings: Settings, form: Form) -> tuple[FloatArray, wire.Buffer
     """
     module = model_for(settings, form)
     spec = ParamSpec.of(module)
+    if form.frozen and frozen_fingerprint(module) != form.frozen:
+        log(WARNING, "The frozen part of the server's model is not that of the nodes; it cannot export the model")
     if settings.start.model and not settings.resume:
         read_weights(Path(settings.start.model).expanduser(), module, settings.model)
     theta: FloatArray = spec.flatten(module).numpy()
@@ -106,13 +114,8 @@ def read_weights(path: Path, module: nn.Module, model: str) -> None:
 
     The file is the `model.npz` of a run's output folder, or one of safetensors with the names of the module's
     `state_dict`. A `ConfigError` names what was found and what is needed if it is absent, damaged or of neither form,
-    holds NaN or Inf, or is of another model.
+    holds NaN or Inf, or is of another model, or of one with another frozen part.
     """
-    if frozen := [name for name, parameter in module.named_parameters() if not parameter.requires_grad]:
-        raise ConfigError(
-            f"{KEY}: model {model} has frozen parameters, {_some(frozen)}, which no client is sent; have the model's "
-            "function load the weights, and leave this out"
-        )
     if path.is_dir():
         raise ConfigError(f"{KEY}: {path} is a folder; name the file, such as {path / MODEL}")
     if not path.is_file():
@@ -140,6 +143,7 @@ def _from_run(path: Path, module: nn.Module, model: str) -> None:
             f"{KEY}: {path} holds {theta.size} parameters; model {model} for these data has {spec.dim}. Set model, "
             "data and num-classes as in the run that wrote it"
         )
+    _check_frozen(path, _frozen_of_run(path.with_name(RUN)), module, model)
     buffers = {name.removeprefix(BUFFER): torch.from_numpy(np.array(value)) for name, value in arrays.items()}
     try:
         spec.write_buffers(buffers, module)
@@ -151,18 +155,47 @@ def _from_run(path: Path, module: nn.Module, model: str) -> None:
 def _from_safetensors(path: Path, module: nn.Module, model: str) -> None:
     if find_spec("safetensors") is None:
         raise ConfigError(f"{KEY}: {path.name} needs the package safetensors; install dqnfed-flwr[export]")
-    from safetensors import SafetensorError
+    from safetensors import SafetensorError, safe_open
     from safetensors.torch import load_file, load_model
 
     try:
         found = load_file(path)
+        with safe_open(path, "pt") as file:
+            about = file.metadata() or {}
     except (SafetensorError, OSError) as error:
         raise ConfigError(f"{KEY}: {path}: damaged, or no file of safetensors ({error}); choose another file") from None
     _check_shapes(path, found, module.state_dict(), model)
+    _check_frozen(path, about.get(FROZEN, ""), module, model)
+    frozen = {name: p for name, p in module.named_parameters(remove_duplicate=False) if not p.requires_grad}
+    shared = frozen.keys() & found.keys()
+    if other := [name for name in shared if not torch.equal(found[name].to(frozen[name].dtype), frozen[name])]:
+        raise ConfigError(_other_frozen(path, model, _some(other)))
     missing, unexpected = load_model(module, path, strict=False)
-    faults = [f"{word} {_some(names)}" for word, names in (("lacks", missing), ("has also", unexpected)) if names]
+    lacks = [name for name in missing if name not in frozen]
+    faults = [f"{word} {_some(names)}" for word, names in (("lacks", lacks), ("has also", unexpected)) if names]
     if faults:
         raise ConfigError(f"{KEY}: {path}, for model {model}: it {' and '.join(faults)}; set model as it was then")
+
+
+def _frozen_of_run(record: Path) -> str:
+    """The fingerprint that the record of a run names; empty where there is none."""
+    try:
+        form = json.loads(record.read_text()).get("form") or {}
+    except (OSError, ValueError, AttributeError):
+        return ""
+    return str(form.get(FROZEN, ""))
+
+
+def _check_frozen(path: Path, fingerprint: str, module: nn.Module, model: str) -> None:
+    if fingerprint and fingerprint != frozen_fingerprint(module):
+        raise ConfigError(_other_frozen(path, model, "those beside it"))
+
+
+def _other_frozen(path: Path, model: str, names: str) -> str:
+    return (
+        f"{KEY}: {path}: the frozen parameters of model {model} are others than {names}, and no client is sent them; "
+        "have the model built with the weights that it was trained on"
+    )
 
 
 def _check_shapes(path: Path, found: Mapping[str, Tensor], wanted: Mapping[str, Tensor], model: str) -> None:

@@ -190,6 +190,9 @@ class LocalSettings(Group):
         "after E L-BFGS passes: gradient at the end, or the displacement over the local rate",
         read=_worked(lambda work: work.name == "lbfgs"),
     )
+    autocast: Literal["none", "bf16"] = _training(
+        "none", "forward passes in the model's dtype, or in bfloat16 where torch finds that safe (float32 models)"
+    )
     chunk: int = _machine(0, "samples a forward pass, bounding memory; 0 chooses", changes="details", ge=0)
     workers: int = _machine(
         0, "processes that read data ahead where they are not held, a batch each; 0 for none", changes="details", ge=0

@@ -295,10 +295,11 @@ class Provenance:
 
     fingerprint: str | None = None  # of the data, see `data.sets.fingerprint`; None where the server does not see them
     commits: tuple[str | None, ...] = ()  # of the code, in the order of the run; None for one that is not known
+    frozen: str | None = None  # of what stays of the model on the nodes, see `Form.frozen`; None where they do not say
 
     def as_record(self) -> dict[str, Any]:
         """Return what a checkpoint and `run.json` hold of it."""
-        return {"fingerprint": self.fingerprint, "commits": list(self.commits)}
+        return {"fingerprint": self.fingerprint, "commits": list(self.commits), "frozen": self.frozen}
 
     def continuing(self, record: Mapping[str, Any]) -> Provenance:
         """Return the provenance of a run that goes on here from the checkpoint of `record`.
@@ -311,9 +312,14 @@ class Provenance:
                 f"the checkpoint belongs to a run on other data; fingerprint: {then} then, {self.fingerprint} now. Put "
                 "the data of then back, or start anew"
             )
+        if differ(record.get("frozen"), self.frozen):
+            raise CheckpointError(
+                "the checkpoint belongs to a run whose model had another frozen part; put its pretrained weights back "
+                "on the nodes, or start anew"
+            )
         commits = [*record.get("commits", [None])]
         commits += [commit for commit in self.commits if [commit] != commits[-1:]]
-        return Provenance(self.fingerprint if then else None, tuple(commits))
+        return Provenance(self.fingerprint if then else None, tuple(commits), self.frozen)
 
 
 def differ(then: str | None, now: str | None) -> bool:

@@ -28,6 +28,7 @@ class Member:
     dim: int = 0  # D of its model; 0 where it does not say
     version: str = ""  # of its app; empty or `UNKNOWN` where it cannot tell
     feature_scale: float = 0.0  # the power of ten that |x| reaches; 0 where it does not say, or x are whole numbers
+    frozen: str = ""  # `params.frozen_fingerprint` of its model; empty where it does not say
 
 
 def read_member(node: int, properties: Mapping[str, object]) -> Member:
@@ -53,6 +54,7 @@ def read_member(node: int, properties: Mapping[str, object]) -> Member:
             dim=whole("dim", 0, LARGEST_DIM) if "dim" in properties else 0,
             version=str(properties.get("version", ""))[:LONGEST_WORD],
             feature_scale=_finite(properties.get("feature-scale")),
+            frozen=str(properties.get("frozen", ""))[:LONGEST_WORD],
         )
     except (KeyError, ValueError) as error:
         raise WireError("bad-properties", f"{error} in {sorted(properties)[:12]}") from None
@@ -63,9 +65,9 @@ def _finite(value: object) -> float:
     return value if isinstance(value, float) and math.isfinite(value) else 0.0
 
 
-OTHER_FORM, OTHER_VERSION = "other-form", "other-version"
-REASONS = (OTHER_FORM, OTHER_VERSION)
-MOST_NAMED = 8
+OTHER_FORM, OTHER_FROZEN, OTHER_VERSION = "other-form", "other-frozen", "other-version"
+REASONS = (OTHER_FORM, OTHER_FROZEN, OTHER_VERSION)
+MOST_NAMED, SHOWN = 8, 12
 LARGE_FEATURE = 100.0
 """Size of features, in units of standardised ones, beyond which a step that fits some weights is wild for others."""
 
@@ -78,6 +80,7 @@ class Form:
     input_kind: str  # `images`, `features` or `tokens`; empty where no node said
     num_classes: int  # of the model; a member's data may lack some
     dim: int = 0  # D of the model for so many classes; 0 where no node said
+    frozen: str = ""  # fingerprint of the part of that model that stays on the nodes; empty where no node said
 
 
 def common_form(members: Collection[Member], num_classes: int) -> Form:
@@ -95,8 +98,10 @@ def common_form(members: Collection[Member], num_classes: int) -> Form:
     shape, kind = samples[0][0]
     alike = [member for member in members if (member.input_shape, member.input_kind) == (shape, kind)]
     classes = num_classes or _majority([member.num_classes for member in alike])
-    dims = [member.dim for member in alike if member.dim and member.num_classes == classes]
-    return Form(shape, kind, classes, max(dims, key=lambda dim: (dims.count(dim), dim), default=0))
+    alike = [member for member in alike if member.num_classes == classes]
+    dims = [member.dim for member in alike if member.dim]
+    dim = max(dims, key=lambda dim: (dims.count(dim), dim), default=0)
+    return Form(shape, kind, classes, dim, _common_frozen([m.frozen for m in alike if m.dim == dim and m.frozen]))
 
 
 def incompatibility(member: Member, form: Form | None) -> tuple[str, str] | None:
@@ -123,6 +128,11 @@ def incompatibility(member: Member, form: Form | None) -> tuple[str, str] | None
         return OTHER_FORM, (
             f"its model has {member.dim} values, that of the federation {form.dim}; install the same model on all nodes"
         )
+    if member.num_classes == form.num_classes and form.frozen and member.frozen not in ("", form.frozen):
+        return OTHER_FROZEN, (
+            f"the frozen part of its model has fingerprint {member.frozen[:SHOWN]}, that of the federation "
+            f"{form.frozen[:SHOWN]}; install the same pretrained weights on all nodes"
+        )
     return None
 
 
@@ -148,6 +158,18 @@ def _majority(counts: Collection[int]) -> int:
             "of clients, and none is named by more than half. Set num-classes to that of the model"
         )
     return count
+
+
+def _common_frozen(named: Collection[str]) -> str:
+    """The fingerprint that more members name than any other; empty where none names one."""
+    found = Counter(named).most_common(2)
+    if len(found) > 1 and found[0][1] == found[1][1]:
+        counts = {name[:SHOWN]: count for name, count in sorted(Counter(named).items())}
+        raise DataError(
+            f"clients disagree on the frozen part of the model: fingerprints {counts}, each with its number of "
+            "clients; install the same pretrained weights on all nodes"
+        )
+    return found[0][0] if found else ""
 
 
 def _sample(of: Member | Form) -> str:

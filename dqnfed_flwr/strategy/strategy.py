@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from logging import INFO
 
 import numpy as np
@@ -152,7 +152,8 @@ class GradientStrategy(Strategy):
         checkpointer = Checkpointer(
             self.settings, self._method, self._rule, grid=grid, patience=Patience(self._listeners)
         )
-        state, events, self.provenance = checkpointer.start(initial_arrays, self.provenance)
+        provenance = replace(self.provenance, frozen=self._registry.form.frozen or None)
+        state, events, self.provenance = checkpointer.start(initial_arrays, provenance)
         _set_layers(self._method, self.settings, self._registry, state.theta.numel())
 
         def on_round(event: RoundEvent) -> None:

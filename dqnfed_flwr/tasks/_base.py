@@ -20,6 +20,7 @@ from dqnfed_flwr.data.targets import TargetForm
 from dqnfed_flwr.data.user import told
 from dqnfed_flwr.errors import ConfigError, DataError, DQNFedError, ModelError
 from dqnfed_flwr.randomness import seeded
+from dqnfed_flwr.tasks.adapters import merged
 from dqnfed_flwr.types import Evaluation, Figure
 
 if TYPE_CHECKING:
@@ -123,6 +124,13 @@ class Task(ABC):
         """The task for a run with these settings."""
         del settings
         return self
+
+    def merged(self, model: nn.Module) -> nn.Module:
+        """The trained model as `dqnfed export` writes it whole; adapters of `peft` become part of the weights.
+
+        Have it do the same for adapters of your own. The model may be changed.
+        """
+        return merged(model)
 
     @property
     def figure(self) -> Figure:

@@ -48,6 +48,7 @@ REASONS = (
     "set-aside",
     "overruled",
     "other-form",
+    "other-frozen",
     "other-version",
 )
 """Known reasons for leaving a client out; each begins at 0, so that the first one counts as a rise."""

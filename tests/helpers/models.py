@@ -45,3 +45,15 @@ class Branching(nn.Linear):
 def branching(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     """A model that trains and cannot be traced."""
     return Branching(math.prod(input_shape), num_classes)
+
+
+FROZEN_SCALE = 1.0
+"""What the frozen layer of `half_frozen` is multiplied by: another value is another pretrained model."""
+
+
+def half_frozen(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    """A network whose first layer stays as it was drawn."""
+    width = math.prod(input_shape)
+    pretrained = nn.Linear(width, 8).requires_grad_(False)
+    pretrained.weight.mul_(FROZEN_SCALE)
+    return nn.Sequential(nn.Flatten(), pretrained, nn.ReLU(), nn.Linear(8, num_classes))

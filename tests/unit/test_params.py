@@ -12,7 +12,7 @@ from torch import nn
 
 from dqnfed_flwr.errors import ShapeError
 from dqnfed_flwr.models import MODELS, build_model
-from dqnfed_flwr.params import ParamSpec, line_point
+from dqnfed_flwr.params import NOTHING_FROZEN, ParamSpec, frozen_fingerprint, line_point
 from tests.helpers.models import norm_mlp
 
 SHAPES: dict[str, tuple[int, ...]] = {
@@ -116,8 +116,26 @@ def test_a_vector_of_another_size_is_refused(shape: tuple[int, ...]) -> None:
 
 
 def test_a_model_without_trainable_parameters_is_refused() -> None:
-    with pytest.raises(ShapeError, match="no trainable parameter; set requires_grad"):
+    with pytest.raises(ShapeError, match="model: ReLU has no trainable parameter; set requires_grad"):
         ParamSpec.of(nn.ReLU())
+
+
+def test_the_fingerprint_is_of_all_that_stays_and_of_nothing_else() -> None:
+    assert frozen_fingerprint(norm_mlp((3,), 2)) == NOTHING_FROZEN
+    first = frozen_fingerprint(Tied())
+    assert len(first) == 64
+    trained, frozen, buffer, renamed = (Tied() for _ in range(4))
+    with torch.no_grad():
+        ParamSpec.of(trained).unflatten(torch.arange(7.0), trained)
+        assert frozen_fingerprint(trained) == first
+        frozen.frozen[3] = 2
+        for name, value in buffer.named_buffers():
+            if name not in buffer.state_dict():
+                value.add_(1)
+        renamed.register_parameter("other", renamed.frozen)
+        renamed.register_parameter("frozen", None)
+    assert len({first, *map(frozen_fingerprint, (frozen, buffer, renamed))}) == 4
+    assert frozen_fingerprint(Tied().to(torch.bfloat16)) not in ("", first)
 
 
 factors = st.floats(0, 16)

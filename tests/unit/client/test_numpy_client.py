@@ -350,6 +350,7 @@ def test_properties_describe_client_and_model() -> None:
         "num-classes": 3,
         "feature-scale": 1.0,
         "dim": 15,
+        "frozen": "none",
         "version": version("dqnfed-flwr"),
     }
     assert client().get_properties({"num-classes": 5})["dim"] == 25

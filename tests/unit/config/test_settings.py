@@ -96,7 +96,7 @@ def test_what_is_no_list_of_numbers_is_refused(given: object) -> None:
     [
         ({"round": 5}, ["round: unknown key", "rounds"]),
         ({"local.epoch": 5}, ["local.epoch: unknown key; did you mean local.epochs? `dqnfed settings` lists all"]),
-        ({"local.zzzz": 5}, ["local.zzzz: unknown key; allowed in local: batch-size, ", "epochs"]),
+        ({"local.zzzz": 5}, ["local.zzzz: unknown key; allowed in local: autocast, ", "epochs"]),
         ({"zzzz": 5}, ["zzzz: unknown key; `dqnfed settings` lists all"]),
         ({"rounds": "5"}, ["rounds", "integer", "'5'"]),
         ({"rounds": True}, ["rounds", "True"]),

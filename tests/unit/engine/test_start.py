@@ -13,11 +13,12 @@ from safetensors.torch import load_file, save_file, save_model
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.data import load_client, to_model_input
 from dqnfed_flwr.deploy.runs import server_settings
-from dqnfed_flwr.engine.export import WEIGHTS, trained_module
+from dqnfed_flwr.engine.adapter import ADAPTER
+from dqnfed_flwr.engine.export import WEIGHTS, export_run, trained_module
 from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.engine.start import read_weights
-from dqnfed_flwr.errors import ConfigError
+from dqnfed_flwr.errors import CheckpointError, ConfigError
 from dqnfed_flwr.models import build_model
 from dqnfed_flwr.params import ParamSpec
 from dqnfed_flwr.run_files import MODEL
@@ -133,11 +134,28 @@ def test_a_file_that_is_none_is_refused(trained: tuple[RunResult, Path], tmp_pat
             run({**SMALL, "start.model": str(place)})
 
 
-def test_frozen_parameters_which_no_client_would_be_sent_are_refused(trained: tuple[RunResult, Path]) -> None:
-    module = torch.nn.Sequential(torch.nn.Linear(64, 10), torch.nn.Linear(10, 10)).requires_grad_(False)
-    module[1].requires_grad_(True)
-    with pytest.raises(ConfigError, match=r"model mine:net has frozen parameters, 0\.bias, 0\.weight, which no client"):
-        read_weights(trained[1] / MODEL, module, "mine:net")
+def fine_tuned(folder: Path, seed: int = 3) -> RunResult:
+    """A run of a model with a frozen layer, drawn from the seed."""
+    return run({**SMALL, "model": "tests.helpers.models:half_frozen", "seed": seed, "output": str(folder)})
+
+
+@pytest.mark.parametrize("name", [MODEL, WEIGHTS, ADAPTER])
+def test_a_fine_tuned_model_is_begun_with_where_its_frozen_part_is_the_same(name: str, tmp_path: Path) -> None:
+    result = fine_tuned(tmp_path)
+    export_run(tmp_path, tmp_path)
+    settings = {**SMALL, "model": result.settings.model, "start.model": str(tmp_path / name)}
+    assert run({**settings, "seed": 3}).events[0].losses_before == result.events[-1].losses_after
+    with pytest.raises(ConfigError, match=r"the frozen parameters of model .*:half_frozen are others than .*no client"):
+        run({**settings, "seed": 4})
+
+
+def test_resuming_needs_the_same_frozen_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = fine_tuned(tmp_path).settings.flat()
+    monkeypatch.setattr("tests.helpers.models.FROZEN_SCALE", 2.0)
+    with pytest.raises(CheckpointError, match="another frozen part; put its pretrained weights back"):
+        run({**settings, "rounds": 5}, resume=True)
+    monkeypatch.undo()
+    assert len(run({**settings, "rounds": 5}, resume=True).events) == 5
 
 
 def test_the_server_is_told_an_absolute_path() -> None:

@@ -19,6 +19,7 @@ from dqnfed_flwr.strategy import client_registry
 from dqnfed_flwr.strategy.client_registry import ClientRegistry
 from dqnfed_flwr.strategy.compatibility import (
     OTHER_FORM,
+    OTHER_FROZEN,
     OTHER_VERSION,
     Form,
     Member,
@@ -33,6 +34,7 @@ from tests.helpers.quadratics import Federation, spread_out, start_at, strategy
 
 IMAGES = Member(7, 0, 100, 10, (1, 8, 8), "images", 650, version("dqnfed-flwr"))
 FORM = Form((1, 8, 8), "images", 10, 650)
+TUNED = replace(IMAGES, frozen="ab" * 32)
 
 
 def told(properties: Mapping[int, Mapping[str, Any]], clients: int = 4) -> ClientApp:
@@ -95,29 +97,47 @@ def test_without_a_majority_nobody_is_guessed_to_be_right() -> None:
         ({"num_classes": 11}, OTHER_FORM, "set num-classes to 11"),
         ({"dim": 651}, OTHER_FORM, "651 values"),
         ({"version": "0.0.9"}, OTHER_VERSION, "0.0.9"),
+        ({"frozen": "none"}, OTHER_FROZEN, "fingerprint none, that of the federation abababababab; install the same"),
     ],
 )
 def test_what_stands_against_a_node(change: dict[str, Any], reason: str, words: str) -> None:
     import re
 
-    found = incompatibility(replace(IMAGES, **change), FORM)
+    found = incompatibility(replace(TUNED, **change), replace(FORM, frozen=TUNED.frozen))
     assert found is not None
     assert found[0] == reason
     assert re.search(words, found[1])
 
 
-@pytest.mark.parametrize("change", [{}, {"num_classes": 9, "dim": 585}, {"dim": 0}, {"version": ""}])
+@pytest.mark.parametrize(
+    "change", [{}, {"num_classes": 9, "dim": 585, "frozen": "cd"}, {"dim": 0}, {"version": ""}, {"frozen": ""}]
+)
 def test_fewer_classes_or_silence_stand_against_nobody(change: dict[str, Any]) -> None:
-    assert incompatibility(replace(IMAGES, **change), FORM) is None
+    assert incompatibility(replace(TUNED, **change), replace(FORM, frozen=TUNED.frozen)) is None
+
+
+def test_the_majority_says_what_stays_on_the_nodes() -> None:
+    said = [TUNED.frozen, "none", TUNED.frozen, "", ""]
+    members = [replace(TUNED, client=client, frozen=frozen) for client, frozen in enumerate(said)]
+    assert common_form(members, 0) == replace(FORM, frozen=TUNED.frozen)
+    assert common_form(members[3:], 0) == FORM
+    with pytest.raises(DataError, match=r"frozen part of the model: fingerprints \{'abababababab': 1, 'none': 1\}"):
+        common_form(members[:2], 0)
 
 
 @pytest.mark.parametrize(
     ("changed", "reason"),
-    [({"input-shape": "2"}, OTHER_FORM), ({"num-classes": 9}, OTHER_FORM), ({"version": "0"}, OTHER_VERSION)],
+    [
+        ({"input-shape": "2"}, OTHER_FORM),
+        ({"num-classes": 9}, OTHER_FORM),
+        ({"version": "0"}, OTHER_VERSION),
+        ({"frozen": "ef" * 99}, OTHER_FROZEN),
+    ],
 )
 def test_the_run_goes_on_without_a_misfit_and_says_so(changed: dict[str, Any], reason: str) -> None:
     server = strategy(4)
-    server.start(ChangingGrid(told({2: changed}), 4, at_rest), start_at(np.zeros(6)))
+    others = {client: {"frozen": "none"} for client in (0, 1, 3)}
+    server.start(ChangingGrid(told({2: changed, **others}), 4, at_rest), start_at(np.zeros(6)))
     assert server.outcome is not None
     assert server.outcome.status == "finished"
     for event in server.outcome.events:

@@ -167,6 +167,16 @@ def test_properties_and_memory_arrive(transport: str) -> None:
     assert same(wire.decode_memory(TRANSPORTS[transport](state)), BUFFERS)
 
 
+def test_a_figure_of_a_task_may_be_called_accuracy() -> None:
+    """It is sent as it is: what was right is not counted in samples."""
+    sent = ClientReply(10, test=Evaluation(0, 4, 0.5, {"accuracy": 0.75}))
+    task = ClientTask(1, 1, train=False, evaluate=True)
+    found = wire.decode_reply(wire.encode_reply(sent), task, ReplyForm(3, {})).test
+    assert found == sent.test
+    assert found is not None
+    assert found.figure == 0.75
+
+
 def test_the_payload_is_the_arrays_and_eight_bytes_a_figure() -> None:
     theta = np.zeros(100, np.float32)
     content = wire.encode_task(ClientTask(1, 1, directives={"stage": 2}), wire.encode_model(theta, {}, theta))

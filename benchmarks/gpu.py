@@ -1,0 +1,206 @@
+"""Seconds of a round on one card: this engine, a plain torch loop, and Flower's engine with the same share of the card.
+
+A round takes a full gradient of every client and a step with a fixed rate: of ResNet-18 with GroupNorm on images of
+noise of CIFAR's size, and of adapters in a transformer on random characters, each in float32 and with bf16 autocast.
+The loop holds everything on the card, and keeps its rows and its step there. `shared` has four clients of this engine
+at work at the same time, as Flower's engine has. Medians leave out the first round. `same_bits` says whether two runs
+end at the same model.
+
+    python -m benchmarks.gpu                        # ten minutes on one card, no network
+    python -m benchmarks.gpu --device cpu --small   # the whole of it in seconds
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from benchmarks._common import Bar, Json, arguments, median, quiet, report
+from benchmarks._transformer import CharTransformer, adapted
+from benchmarks.engine import write_images
+from dqnfed_flwr.client.flat_model import FlatModel
+from dqnfed_flwr.client.gradients import LocalLoss
+from dqnfed_flwr.client.parts import DeviceParts, open_client
+from dqnfed_flwr.config import Settings
+from dqnfed_flwr.engine.flower import GPU_SHARE, run_flower
+from dqnfed_flwr.engine.result import RunResult
+from dqnfed_flwr.engine.run import run_in_process
+from dqnfed_flwr.tasks import task_of
+from dqnfed_flwr.tasks._base import Batch, Counter, Datasets, Losses, Task
+from dqnfed_flwr.tasks.places import NextToken
+
+SIZE = "DQNFED_GPU_BENCHMARK"
+"""The environment variable that tells the task, in every process, which of `SIZES` it has."""
+SIZES: Mapping[str, Mapping[str, int]] = {
+    "large": {"width": 512, "layers": 8, "heads": 8, "length": 256, "samples": 256, "images": 500},
+    "small": {"width": 16, "layers": 1, "heads": 2, "length": 16, "samples": 8, "images": 10},
+}
+VOCABULARY, RANK, RATE = 80, 8, 0.01
+BARS = (Bar("resnet_over_loop", "<=", 1.1), Bar("lora_over_loop", "<=", 1.1), Bar("same_bits", ">=", 1))
+
+
+class Characters(Task):
+    """Adapters in a transformer, on random characters."""
+
+    percent = True
+    _places = NextToken()
+
+    def model(self) -> nn.Module:
+        """A transformer with adapters; nothing is pretrained."""
+        size = sizes()
+        return adapted(CharTransformer(VOCABULARY, size["length"], size["width"], size["layers"], size["heads"]), RANK)
+
+    def datasets(self, partition: int, clients: int, seed: int) -> Datasets:
+        """Random characters of the client."""
+        size, draw = sizes(), torch.Generator().manual_seed(partition)
+        rows = torch.randint(VOCABULARY, (size["samples"], size["length"] + 1), generator=draw)
+        pairs = [(row[:-1], row[1:]) for row in rows]
+        return Datasets(train=pairs, test=pairs[:2])
+
+    def losses(self, model: nn.Module, batch: Batch) -> Losses:
+        """Cross-entropies of the characters."""
+        return self._places.losses(model, batch)
+
+    def metrics(self) -> Mapping[str, Counter]:
+        """The share of right characters."""
+        return self._places.metrics()
+
+    def predictions(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Characters, predicted and right."""
+        return self._places.predictions(model, batch)
+
+
+def sizes() -> Mapping[str, int]:
+    """The size that was asked for."""
+    return SIZES[os.environ.get(SIZE, "large")]
+
+
+def round_seconds(result: RunResult) -> float:
+    """Median seconds of a round, without the first."""
+    rounds = result.events[1:]
+    return median([sum(event.seconds[phase] for phase in ("exchange", "solve", "step")) for event in rounds])
+
+
+class PlainLoop:
+    """The same round in plain torch: losses of each client in chunks, gradients, their mean, a step."""
+
+    def __init__(self, settings: Settings, device: torch.device) -> None:
+        self._task, self._device = task_of(settings), device
+        self._bf16 = settings.local.autocast == "bf16"
+        parts = [open_client(settings, client) for client in range(settings.clients)]
+        source, outputs = parts[0], settings.num_classes or parts[0].num_classes
+        build = (source.input_shape, outputs)
+        self._model = self._task.build(*build, seed=settings.seed, dtype=torch.float32).to(device).eval()
+        self._trained = [p for p in self._model.parameters() if p.requires_grad]
+        held = [DeviceParts(settings, self._task, part, k, outputs, device) for k, part in enumerate(parts)]
+        self._samples = [one.part("train") for one in held]
+        flat = FlatModel(self._task.build(*build, seed=settings.seed, dtype=torch.float32), device, bf16=self._bf16)
+        self._chunk = LocalLoss(flat, self._samples[0], task=self._task).chunk  # as the engine chooses it
+
+    def round(self) -> None:
+        """A step."""
+        rows = torch.stack([torch.cat([part.reshape(-1) for part in self._gradient(k)]) for k in range(self._clients)])
+        step = torch.split(rows.mean(0), [p.numel() for p in self._trained])
+        with torch.no_grad():
+            for parameter, part in zip(self._trained, step, strict=True):
+                parameter.sub_(part.view(parameter.shape), alpha=RATE)
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
+    @property
+    def _clients(self) -> int:
+        return len(self._samples)
+
+    def _gradient(self, client: int) -> list[Tensor]:
+        total = [torch.zeros_like(p) for p in self._trained]
+        for batch, count in self._samples[client].chunks(self._chunk):
+            with self._casting():
+                loss = self._task.summed(self._model, batch, count).loss
+            for place, part in zip(total, torch.autograd.grad(loss, self._trained), strict=True):
+                place.add_(part)
+        return total
+
+    def _casting(self) -> AbstractContextManager[Any]:
+        return torch.autocast(self._device.type, torch.bfloat16) if self._bf16 else nullcontext()
+
+
+def loop_seconds(settings: Settings, device: torch.device, rounds: int) -> float:
+    """Median seconds of a round of the loop, without the first."""
+    loop, seconds = PlainLoop(settings, device), []
+    for _ in range(rounds + 1):
+        since = time.perf_counter()
+        loop.round()
+        seconds.append(time.perf_counter() - since)
+    return median(seconds[1:])
+
+
+def measured(name: str, settings: Settings, device: torch.device, *, flower: bool) -> dict[str, Json]:
+    """The figures of one model, their keys beginning with `name`."""
+    runs: dict[str, Callable[[], RunResult]] = {
+        "": lambda: run_in_process(settings, jobs=1),
+        "_shared": lambda: run_in_process(settings, jobs=round(1 / GPU_SHARE)),
+        **({"_flower": lambda: run_flower(settings)} if flower else {}),
+    }
+    results = {key: work() for key, work in runs.items()}
+    seconds = {key: round_seconds(result) for key, result in results.items()}
+    loop = loop_seconds(settings, device, settings.rounds)
+    return {
+        f"{name}_parameters": int(results[""].theta.size),
+        f"{name}_loop_seconds": loop,
+        **{f"{name}{key}_seconds": value for key, value in seconds.items()},
+        f"{name}_over_loop": seconds[""] / loop,
+        **({f"{name}_flower_over_shared": seconds["_flower"] / seconds["_shared"]} if flower else {}),
+        f"{name}_same_bits": int(np.array_equal(results[""].theta, results["_shared"].theta)),
+    }
+
+
+def workloads(folder: Path, clients: int, shared: Mapping[str, Any]) -> Iterator[tuple[str, Settings]]:
+    """The runs to measure, by name."""
+    data, small = folder / "noise.npz", sizes() is SIZES["small"]
+    write_images(data, clients * sizes()["images"])
+    images = {**shared, "data": str(data), "partition": "iid", "model": "cnn" if small else "resnet18-gn"}
+    characters = {**shared, "task": "benchmarks.gpu:Characters"}
+    for name, settings in (("resnet", images), ("lora", characters)):
+        for suffix, autocast in (("", "none"), ("_bf16", "bf16")):
+            yield name + suffix, Settings.from_mapping({**settings, "local.autocast": autocast})
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Parse the command line, measure, report."""
+    parser = arguments(__doc__)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--small", action="store_true", help="small models, few samples")
+    parser.add_argument("--clients", type=int, default=0, metavar="K", help="0: ten, or two small ones")
+    parser.add_argument("--rounds", type=int, default=0, help="measured rounds; 0: five, or one small one")
+    parser.add_argument("--flower", action="store_true", help="also Flower's engine, with small models too")
+    given = parser.parse_args(argv)
+    os.environ[SIZE] = "small" if given.small else "large"
+    device = torch.device(given.device)
+    clients, rounds = given.clients or (2 if given.small else 10), given.rounds or (1 if given.small else 5)
+    shared: dict[str, Any] = {
+        **{"device": given.device, "clients": clients, "rounds": rounds + 1, "evaluate-every": 0},
+        **{"checkpoint-every": 0, "local.threads": 1, "dqn-fed.form": "one-sided", "step-rule": "fixed"},
+        "step.lr": RATE,
+    }
+    with_flower = find_spec("ray") is not None and (given.flower or not given.small)
+    figures: dict[str, Json] = {"card": torch.cuda.get_device_name(device) if device.type == "cuda" else "none"}
+    with quiet(), tempfile.TemporaryDirectory() as place:
+        for name, settings in workloads(Path(place), clients, shared):
+            figures |= measured(name, settings, device, flower=with_flower)
+    figures["same_bits"] = int(all(value for key, value in figures.items() if key.endswith("_same_bits")))
+    report("one card", figures, BARS, given.json)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
