@@ -1,8 +1,9 @@
 """Fairness of a federation: pure functions of per-client figures.
 
-Accuracies a_1..a_K are shares of right answers in [0, 1]. Figures that compare the clients with each other (angle, KL,
-Jain's index) do not change when all accuracies are multiplied by one number; where every accuracy is 0 the clients are
-equal, and these figures take their value for equal clients (0, 0 and 1).
+What is compared is the figure of a run, one value a_k a client: accuracy, a share in [0, 1], or whatever the task has,
+in its own unit, where more or less may be better. What compares the clients with each other (angle, KL, Jain's index)
+does not change when all values are multiplied by one number; where every value is 0 the clients are equal, and it has
+its value for equal clients (0, 0 and 1). It makes no sense where values may be negative, and is NaN there.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from numpy.typing import NDArray
 
 from dqnfed_flwr.errors import DataError, ShapeError
 from dqnfed_flwr.guarantee.harm import not_above
-from dqnfed_flwr.types import Float64Array
+from dqnfed_flwr.types import ACCURACY, Figure, Float64Array
 
-Accuracies = Mapping[int, float] | Mapping[str, float] | Sequence[float] | NDArray[np.floating]
+Values = Mapping[int, float] | Mapping[str, float] | Sequence[float] | NDArray[np.floating]
 TAILS = (5, 10, 20)
+RELATIVE = ("angle_deg", "angle_rad", "kl_uniform", "jain")
+"""What compares values by their ratios, so that they may not be negative."""
 ROUNDING = 1e-12
 
 
@@ -30,34 +33,40 @@ class ClientShift(NamedTuple):
     well_performing_degraded: float
 
 
-def fairness_report(accuracies: Accuracies) -> dict[str, float]:
-    """Spread of the clients' accuracies.
+def fairness_report(values: Values, figure: Figure = ACCURACY) -> dict[str, float]:
+    """Spread of a figure over the clients.
 
     Parameters
     ----------
-    accuracies : Mapping, sequence or array
-        Accuracy in [0, 1] of each client [K], K >= 1; of a mapping only the values count.
+    values : Mapping, sequence or array
+        The figure of each client [K], K >= 1, in its own unit; of a mapping only the values count.
+    figure : Figure
+        What it is; accuracies, in [0, 1], by default.
 
     Returns
     -------
     dict[str, float]
         `mean`; `std` (population); `worst`; `worst5`, `worst10`, `worst20` and `best5`, `best10`, `best20`, the mean
-        of the lowest and highest ceil(p K / 100) clients, so of at least one; `angle_deg` and `angle_rad`, between
-        (a_1..a_K) and the all-ones vector; `kl_uniform`, KL(a / sum a || uniform) in nats, 0 to log K; `jain`,
-        (sum a)^2 / (K sum a^2), 1/K to 1. All are finite.
+        of the worst and best ceil(p K / 100) clients, so of at least one, where the worst are the lowest, or the
+        highest where less is better; `angle_deg` and `angle_rad`, between (a_1..a_K) and the all-ones vector;
+        `kl_uniform`, KL(a / sum a || uniform) in nats, 0 to log K; `jain`, (sum a)^2 / (K sum a^2), 1/K to 1. All are
+        finite, but for the last four where a value is negative: they are NaN.
 
     Raises
     ------
     ShapeError
         If there is no client, or the array is not one-dimensional.
     DataError
-        If an accuracy is no number in [0, 1].
+        If a value is not finite, or not within the limits of the figure, such as an accuracy outside [0, 1].
     """
-    values = checked_accuracies(accuracies)
-    rising = np.sort(values)
-    report = {"mean": float(values.mean()), "std": float(values.std()), "worst": float(rising[0])}
-    report |= {f"worst{tail}": float(rising[: _tail_size(tail, values.size)].mean()) for tail in TAILS}
-    report |= {f"best{tail}": float(rising[-_tail_size(tail, values.size) :].mean()) for tail in TAILS}
+    found = checked_values(values, figure=figure)
+    rising = np.sort(found)
+    worst_first = rising if figure.higher else rising[::-1]
+    report = {"mean": float(found.mean()), "std": float(found.std()), "worst": float(worst_first[0])}
+    report |= {f"worst{tail}": float(worst_first[: _tail_size(tail, found.size)].mean()) for tail in TAILS}
+    report |= {f"best{tail}": float(worst_first[-_tail_size(tail, found.size) :].mean()) for tail in TAILS}
+    if rising[0] < 0:
+        return report | dict.fromkeys(RELATIVE, math.nan)
     angle = _angle(rising)
     return report | {
         "angle_deg": math.degrees(angle),
@@ -107,79 +116,89 @@ def improved_ratio(
     return float(np.mean(not_above(second[answered], first[answered], entitlement)))
 
 
-def suffering_and_well_performing(accuracies: Accuracies, baseline: Accuracies) -> ClientShift:
+def suffering_and_well_performing(values: Values, baseline: Values, figure: Figure = ACCURACY) -> ClientShift:
     """How a method moved the clients that a baseline served badly and well (Semi-VRed, Table 1).
 
-    A client suffers when its accuracy under the baseline, FedAvg with the same seed, is below the baseline's mean over
-    clients, and performs well otherwise.
+    A client suffers when its figure under the baseline, FedAvg with the same seed, is worse than the baseline's mean
+    over clients, and performs well otherwise.
 
     Parameters
     ----------
-    accuracies, baseline : Mapping, sequence or array
-        Accuracies in [0, 1] of the same clients [K], matched by place or, in mappings, by key;
-        the keys 7 and "7", as JSON has it, are the same client.
+    values, baseline : Mapping, sequence or array
+        The figure of the same clients [K], matched by place or, in mappings, by key; the keys 7 and "7", as JSON has
+        it, are the same client.
+    figure : Figure
+        What it is; accuracies, in [0, 1], by default.
 
     Returns
     -------
     ClientShift
-        Share of the suffering clients whose accuracy is above that under the baseline, and share of the
-        well-performing ones whose accuracy is below it. The first is NaN if no client suffers.
+        Share of the suffering clients that are better than under the baseline, and share of the well-performing ones
+        that are worse. The first is NaN if no client suffers.
 
     Raises
     ------
     ShapeError
         If the two are not about the same clients.
     DataError
-        If an accuracy is no number in [0, 1].
+        If a value is not finite, or not within the limits of the figure.
     """
-    if isinstance(accuracies, Mapping) and isinstance(baseline, Mapping):
-        baseline = _in_the_order_of(accuracies, baseline)
-    elif isinstance(accuracies, Mapping) or isinstance(baseline, Mapping):
-        raise ShapeError("accuracies and baseline: one is a mapping and one is not; give two of a kind")
-    now, then = checked_accuracies(accuracies), checked_accuracies(baseline, "baseline")
+    name = "accuracies" if figure == ACCURACY else "values"
+    if isinstance(values, Mapping) and isinstance(baseline, Mapping):
+        baseline = _in_the_order_of(values, baseline, name)
+    elif isinstance(values, Mapping) or isinstance(baseline, Mapping):
+        raise ShapeError(f"{name} and baseline: one is a mapping and one is not; give two of a kind")
+    now = figure.sign * checked_values(values, figure=figure)
+    then = figure.sign * checked_values(baseline, "baseline", figure)
     if now.size != then.size:
-        raise ShapeError(f"accuracies and baseline: {now.size} and {then.size} clients; give the same clients")
-    suffering = then < then.mean() - ROUNDING  # the mean of equal figures may be above all of them
+        raise ShapeError(f"{name} and baseline: {now.size} and {then.size} clients; give the same clients")
+    rounding = ROUNDING * max(1.0, float(np.abs(then).max()))
+    suffering = then < then.mean() - rounding  # the mean of equal figures may be above all of them
     return ClientShift(
         float(np.mean(now[suffering] > then[suffering])) if suffering.any() else math.nan,
         float(np.mean(now[~suffering] < then[~suffering])) if not suffering.all() else math.nan,
     )
 
 
-def checked_accuracies(accuracies: Accuracies, name: str = "accuracies") -> Float64Array:
-    """Accuracies as an array [K], K >= 1, in their order.
+def checked_values(values: Values, name: str = "", figure: Figure = ACCURACY) -> Float64Array:
+    """A figure of the clients as an array [K], K >= 1, in their order.
 
     Raises
     ------
     ShapeError
         If there is no client, or the array is not one-dimensional.
     DataError
-        If an accuracy is no number in [0, 1]; the message begins with `name`.
+        If a value is not finite, or not within the limits of the figure; the message begins with `name`.
     """
-    labels = list(accuracies) if isinstance(accuracies, Mapping) else None
-    given = list(accuracies.values()) if isinstance(accuracies, Mapping) else accuracies
+    name = name or ("accuracies" if figure == ACCURACY else "values")
+    article = "an" if figure.name[:1].lower() in "aeiou" else "a"
+    allowed = "number in [0, 1]" if figure.limits else "finite number"
+    labels = list(values) if isinstance(values, Mapping) else None
+    given = list(values.values()) if isinstance(values, Mapping) else values
     try:
-        values = np.asarray(given, np.float64)
+        found = np.asarray(given, np.float64)
     except (TypeError, ValueError):
-        raise DataError(f"{name}: found something that is no number; give one accuracy in [0, 1] a client") from None
-    if values.ndim != 1 or not values.size:
-        raise ShapeError(f"{name}: found shape {values.shape}; give one accuracy for each of at least one client")
-    unfit = np.flatnonzero(~((values >= 0) & (values <= 1)))
+        within = " in [0, 1]" if figure.limits else ""
+        raise DataError(f"{name}: found something that is no number; give one {figure.name}{within} a client") from None
+    if found.ndim != 1 or not found.size:
+        raise ShapeError(f"{name}: found shape {found.shape}; give one {figure.name} for each of at least one client")
+    low, high = figure.limits or (-math.inf, math.inf)
+    unfit = np.flatnonzero(~((found >= low) & (found <= high) & np.isfinite(found)))
     if unfit.size:
         place = int(unfit[0])
         client = place if labels is None else labels[place]
-        raise DataError(f"{name}: client {client} has {values[place]}; an accuracy is a number in [0, 1]")
-    return values
+        raise DataError(f"{name}: client {client} has {found[place]}; {article} {figure.name} is a {allowed}")
+    return found
 
 
 def _in_the_order_of(
-    accuracies: Mapping[int, float] | Mapping[str, float], baseline: Mapping[Any, float]
+    values: Mapping[int, float] | Mapping[str, float], baseline: Mapping[Any, float], name: str
 ) -> list[float]:
-    clients = [str(client) for client in accuracies]
+    clients = [str(client) for client in values]
     by_client = {str(client): value for client, value in baseline.items()}
     lone = sorted(by_client.keys() ^ set(clients))
     if lone:
-        raise ShapeError(f"accuracies and baseline: only one has client {', '.join(lone)}; give the same clients")
+        raise ShapeError(f"{name} and baseline: only one has client {', '.join(lone)}; give the same clients")
     return [by_client[client] for client in clients]
 
 

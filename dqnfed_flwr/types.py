@@ -15,9 +15,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -200,22 +201,77 @@ class Probe:
     held_out: bool | None = None
 
 
+SIGNIFICANT = 4
+"""Digits of a figure that is not shown in per cent."""
+
+
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A figure of a client: its name, whether more of it is better, and whether it is shown in per cent."""
+    """A figure of a client: its name, whether more of it is better, and whether it is a share, shown in per cent.
+
+    `counted` where it follows from counts of right answers, which clients send in its place.
+    """
 
     name: str
     higher: bool = True
     percent: bool = False
+    counted: bool = field(default=False, compare=False)
 
     @property
     def limits(self) -> tuple[float, float] | None:
         """What it lies between; None where that is not known."""
         return (0.0, 1.0) if self.percent else None
 
+    @property
+    def sign(self) -> int:
+        """1 where more is better, -1 where less is: figures times it are the better the larger they are."""
+        return 1 if self.higher else -1
 
-ACCURACY = Figure("accuracy", percent=True)
-"""The share of right answers, which is counted and not sent."""
+    @property
+    def scale(self) -> float:
+        """What a value is multiplied by to be shown."""
+        return 100.0 if self.percent else 1.0
+
+    @property
+    def unit(self) -> str:
+        """What stands behind a value that is shown; with a blank before it, or empty."""
+        return " %" if self.percent else ""
+
+    def text(self, value: float, digits: int = 1) -> str:
+        """A value as it is shown: in per cent with so many `digits`, any other with `SIGNIFICANT` ones."""
+        return self.label(self.scale * value, digits)
+
+    def label(self, scaled: float, digits: int = 1) -> str:
+        """The same of a value that is multiplied by `scale` already."""
+        return f"{scaled:.{digits if self.percent else decimals(scaled)}f}{self.unit}"
+
+    def to_json(self) -> dict[str, str | bool]:
+        """What `from_json` reads."""
+        return {"name": self.name, "higher_is_better": self.higher, "percent": self.percent}
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any] | None) -> Figure:
+        """The figure that a record names; accuracy where it names none.
+
+        TypeError or KeyError if it is no such record.
+        """
+        if record is None:
+            return ACCURACY
+        found = record["name"], record["higher_is_better"], record["percent"]
+        if [type(part) for part in found] != [str, bool, bool]:
+            raise TypeError(f"no figure: {record!r}")
+        return cls(*found)
+
+
+ACCURACY = Figure("accuracy", percent=True, counted=True)
+"""The share of right answers."""
+
+
+def decimals(largest: float) -> int:
+    """Decimals with which the largest of some values has `SIGNIFICANT` digits, from 0 to 12."""
+    if not math.isfinite(largest) or not largest:
+        return SIGNIFICANT - 1
+    return min(max(SIGNIFICANT - 1 - math.floor(math.log10(abs(largest))), 0), 12)
 
 
 @dataclass(frozen=True, slots=True)

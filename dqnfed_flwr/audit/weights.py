@@ -16,6 +16,7 @@ from dqnfed_flwr.data.own_folder import import_again
 from dqnfed_flwr.engine.result import read_final
 from dqnfed_flwr.engine.start import first_model
 from dqnfed_flwr.errors import ConfigError, RunError
+from dqnfed_flwr.run_files import RUN
 from dqnfed_flwr.strategy.compatibility import Form
 from dqnfed_flwr.types import FloatArray
 from dqnfed_flwr.wire import Buffers
@@ -24,6 +25,8 @@ FEDERATED, START, LOCAL = "federated", "start", "local"
 """Names of models in an audit; any further one has the title of its method."""
 LABELS = {FEDERATED: "the federated model", START: "the start", LOCAL: "local only"}
 NAME_DIGITS = 12
+CLASSIFICATION = "classification"
+"""The one task whose samples are answered rightly or wrongly."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,11 @@ def read_run(folder: Path) -> AuditedRun:
         raise ConfigError(f"{error}; give the output folder of a finished run") from None
     if found.form is None:
         raise ConfigError(f"{folder}: its run.json does not say what form its data had; run it anew")
+    if found.settings.task != CLASSIFICATION:
+        raise ConfigError(
+            f"{folder}: a run of task {found.settings.task}; an audit compares the right answers of classifiers sample "
+            f"by sample, so it takes runs of task {CLASSIFICATION}. The figures of the clients are in {RUN}"
+        )
     if found.settings.method == LOCAL:
         raise ConfigError(f"{folder}: a run of {LOCAL} has no model to audit; give it as --local, beside another run")
     import_again(found.settings, found.modules)

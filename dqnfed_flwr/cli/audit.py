@@ -66,7 +66,8 @@ def audit(
     """Show for every client whether the federated model is worse than what it would have without it.
 
     On each client's test samples, the model that all share is compared with the client's own local-only model, with the
-    model that the run began at, and with those of other runs.
+    model that the run began at, and with those of other runs. It takes runs of task classification: McNemar's test
+    needs samples that are answered rightly or wrongly.
 
     \b
     Examples:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dqnfed_flwr.cli.command import Config, Overrides, PlainTyper, reported
 from dqnfed_flwr.errors import ConfigError
 
-HISTOGRAMS, PICTURE = "classes.csv", "classes.png"
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from dqnfed_flwr.config import Settings
+    from dqnfed_flwr.tasks._base import Task
+
+HISTOGRAMS, PICTURE, TARGETS = "classes.csv", "classes.png", "targets.csv"
 
 app = PlainTyper()
 
@@ -67,12 +74,14 @@ def describe(
     config: Config,
     overrides: Overrides = None,
     output: Annotated[
-        Path | None, typer.Option(metavar="DIR", help=f"Write {HISTOGRAMS} and {PICTURE} to this folder.")
+        Path | None,
+        typer.Option(metavar="DIR", help=f"Write {HISTOGRAMS} and {PICTURE}, or {TARGETS}, here."),
     ] = None,
 ) -> None:
     """Show how many samples of each class every client of a run gets; nothing is trained.
 
-    CONFIG is a shipped experiment, such as digits, or a YAML file of your own.
+    CONFIG is a shipped experiment, such as digits, or a YAML file of your own. Where a task has no classes, samples are
+    counted and their targets summed up.
 
     \b
     Examples:
@@ -85,26 +94,67 @@ def describe(
     from rich.console import Console
 
     from dqnfed_flwr.cli.overrides import read_settings
+    from dqnfed_flwr.tasks import task_of
+    from dqnfed_flwr.tasks.arrays import ArrayTask
+
+    settings = read_settings(config, overrides or [], None)
+    task, console = task_of(settings), Console()
+    if isinstance(task, ArrayTask) and task.targets == "classes":
+        _describe_classes(settings, output, console)
+    else:
+        _describe_targets(settings, task, output, console)
+
+
+def _describe_classes(settings: Settings, output: Path | None, console: Console) -> None:
+    """Samples of each client by class."""
     from dqnfed_flwr.cli.run import show_files
     from dqnfed_flwr.data.clients import dealt_by, summarise
     from dqnfed_flwr.report import class_table
 
-    settings = read_settings(config, overrides or [], None)
-    clients = summarise(settings)
-    dealt = dealt_by(settings)
+    clients, dealt = summarise(settings), dealt_by(settings)
     title = f"{settings.data}, {dealt}, seed {settings.seed}: training samples by client and class"
-    console = Console()
     class_table.print_classes(console, clients, title)
     if clients[0].class_names:
         console.print(class_table.names_table(clients))
-    for note in class_table.notes(clients, dealt):
-        console.print(note, markup=False, highlight=False, soft_wrap=not console.is_terminal)
+    _say(console, class_table.notes(clients, dealt))
     if output is not None:
         from dqnfed_flwr.report.run_plots import plot_classes
 
-        try:
-            output.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(f"--output: {output} cannot be made ({error.strerror}); name another folder") from None
+        _make(output)
         table = class_table.write_csv(clients, output / HISTOGRAMS)
         show_files(console, [table, plot_classes(clients, title, output / PICTURE)])
+
+
+def _describe_targets(settings: Settings, task: Task, output: Path | None, console: Console) -> None:
+    """Samples of each client, and what is known of their targets: nothing of a task with data sets of its own."""
+    from dqnfed_flwr.cli.run import show_files
+    from dqnfed_flwr.client.parts import open_client
+    from dqnfed_flwr.data.clients import dealt_by
+    from dqnfed_flwr.data.target_summary import TargetSummary, summarise_targets
+    from dqnfed_flwr.report import target_table
+    from dqnfed_flwr.tasks.arrays import ArrayTask
+
+    if isinstance(task, ArrayTask):
+        clients, whence = summarise_targets(settings, task.targets), f"{settings.data}, {dealt_by(settings)}"
+    else:
+        sources = [open_client(settings, partition) for partition in range(settings.clients)]
+        clients = [TargetSummary(each.count("train"), each.count("validation"), each.count("test")) for each in sources]
+        whence = "data sets of the task"
+    title = f"{whence}, seed {settings.seed}, task {settings.task}: samples by client, and training targets"
+    target_table.print_targets(console, clients, title)
+    _say(console, target_table.notes(clients))
+    if output is not None:
+        _make(output)
+        show_files(console, [target_table.write_csv(clients, output / TARGETS)])
+
+
+def _say(console: Console, notes: Sequence[str]) -> None:
+    for note in notes:
+        console.print(note, markup=False, highlight=False, soft_wrap=not console.is_terminal)
+
+
+def _make(output: Path) -> None:
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--output: {output} cannot be made ({error.strerror}); name another folder") from None

@@ -199,6 +199,14 @@ class LocalLoss:
         with self._forward_only():
             return self.task.evaluate(self.model.module, samples.chunks(self.chunk), len(samples))
 
+    def sample_losses(self, theta: Tensor, samples: Samples) -> Float64Array:
+        """The loss of each of the samples at `theta` [n], without the ridge."""
+        self.model.place(theta)
+        with self._forward_only():
+            chunks = samples.chunks(self.chunk)
+            found = [self.task.loss_of_each(self.model.module, batch).numpy() for batch, _ in chunks]
+        return np.concatenate([np.zeros(0), *found])
+
     def scores(self, theta: Tensor, samples: Samples) -> Scores:
         """As `evaluate` of a classifier, sample by sample."""
         self.model.place(theta)

@@ -170,7 +170,7 @@ class Worker:
         if self._judge is None:
             return None
         samples = self._samples.part("validation")
-        return self._judge.visit(task, cache(lambda factor: self._loss.scores(line.at(factor), samples).losses))
+        return self._judge.visit(task, cache(lambda factor: self._loss.sample_losses(line.at(factor), samples)))
 
     def _evaluations(self, request: LocalRequest) -> tuple[Evaluation, Evaluation | None]:
         """Test and, where there is one, validation part at the model that the work reports on."""

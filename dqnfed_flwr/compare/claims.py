@@ -9,18 +9,19 @@ from enum import StrEnum
 
 import numpy as np
 
-from dqnfed_flwr.compare.figures import UNKNOWN, Difference, Interval, difference_of, mean_accuracy, over_seeds
+from dqnfed_flwr.compare.figures import UNKNOWN, Difference, Interval, difference_of, mean_figure, over_seeds
 from dqnfed_flwr.compare.record import Record
 from dqnfed_flwr.compare.results import Comparison, Row
+from dqnfed_flwr.types import Figure
 
 NEAR_ONE = 0.99
 """From here on a mean of rho_t over all rounds counts as near 1."""
 SMOOTH, SHARE = 5, 0.95
-"""Evaluations whose mean accuracies are averaged, and the share of the accuracy reached, where rounds are counted."""
+"""Evaluations whose means are averaged, and the share of the figure reached, where rounds are counted."""
 FEWEST = 3
 """Rounds in which both runs were evaluated; with fewer, rounds are not counted."""
 ByRound = Sequence[tuple[int, float]]
-"""Rounds, each with the mean accuracy of its evaluation."""
+"""Rounds, each with the mean figure of its evaluation."""
 
 
 class Verdict(StrEnum):
@@ -81,7 +82,7 @@ def findings(comparison: Comparison) -> dict[str, list[Finding]]:
         return {}
     rivals = [row for row in comparison.rows if row.good and row.spec.method != ours.spec.method and not row.personal]
     found: dict[str, list[Finding]] = {}
-    for claim in CLAIMS:
+    for claim in claims_of(comparison.figure):
         intervals = [over_seeds(ours.records, rival.records, claim.difference) for rival in rivals]
         found[claim.key] = [
             Finding(claim, rival, each, judge(each, claim.sign)) for rival, each in zip(rivals, intervals, strict=True)
@@ -112,31 +113,39 @@ def judge(interval: Interval | None, sign: int) -> Verdict:
 
 
 def speed(ours: Record, rival: Record) -> float:
-    """Share of the rival's rounds that ours takes to an accuracy that both reach, less 1; NaN with few evaluations.
+    """Share of the rival's rounds that ours takes to a figure that both reach, less 1; NaN with few evaluations.
 
     Single evaluations jump by points, and the last tenths of a point take most of the rounds: means of `SMOOTH`
-    evaluations are looked at, and the target is `SHARE` of the lower one of their two best.
+    evaluations are looked at. The target is `SHARE` of the worse one of their two bests, where more is better and 0 is
+    the least; else that share of the way to it from the worse one of their two beginnings.
     """
-    curves = _curves(ours, rival)
+    curves, sign = _curves(ours, rival), ours.figure.sign
     if not curves:
         return math.nan
-    target = SHARE * min(max(value for _, value in each) for each in curves)
-    mine, theirs = (rounds_to(curve, target) for curve in curves)
+    gains = [[(number, sign * value) for number, value in each] for each in curves]
+    goal = min(max(value for _, value in each) for each in gains)
+    start = 0.0 if _from_nothing(ours.figure) else min(each[0][1] for each in gains)
+    mine, theirs = (rounds_to(each, start + SHARE * (goal - start)) for each in gains)
     return mine / theirs - 1
 
 
 def rounds_to(curve: ByRound, target: float) -> float:
-    """The first round whose accuracy is at least `target`; else infinite."""
+    """The first round whose figure, of which more is better, is at least `target`; else infinite."""
     return float(next((number for number, value in curve if value >= target), math.inf))
 
 
+def _from_nothing(figure: Figure) -> bool:
+    """Whether a share of a value says how much of it was learnt: it does of a share, of which more is better."""
+    return figure.percent and figure.higher
+
+
 def _curves(*records: Record) -> list[ByRound]:
-    """Running means of the mean accuracies of two runs.
+    """Running means of the mean figures of two runs.
 
     Both are looked at in the same rounds, as long as both go on, and averaged over equally many evaluations: fewer than
     `SMOOTH` in short runs. Empty with fewer than `FEWEST`, which show when a run was looked at, not when it got there.
     """
-    known = [{event.round: mean_accuracy(event) for event in record.events if event.accuracy} for record in records]
+    known = [{event.round: mean_figure(event) for event in record.events if event.accuracy} for record in records]
     shared = set.intersection(*map(set, known))
     if len(shared) < FEWEST:
         return []
@@ -153,17 +162,25 @@ def _smoothed(known: ByRound, window: int) -> ByRound:
     ]
 
 
-CLAIMS = (
-    Claim("mean", "higher mean", "percentage points of the mean", 100, 1, difference_of("mean")),
-    Claim("std", "lower σ", "percentage points of σ", 100, -1, difference_of("std")),
-    Claim("worst10", "better worst 10 %", "percentage points of the worst 10 %", 100, 1, difference_of("worst10")),
-    Claim(
-        "rounds",
-        "faster in rounds",
-        f"per cent more or fewer rounds to {100 * SHARE:.0f} % of the accuracy that both reach",
-        100,
-        -1,
-        speed,
-    ),
-    Claim("rho", "more clients improved (ρ)", "mean of ρ over the rounds", 1, 1, difference_of("rho_mean")),
-)
+def claims_of(figure: Figure) -> tuple[Claim, ...]:
+    """The claims, about a federation whose clients are evaluated by this figure."""
+    unit = "percentage points of the" if figure.percent else f"{figure.name}, the"
+    spread = "percentage points of σ" if figure.percent else f"{figure.name}, σ"
+    scale, sign = figure.scale, figure.sign
+    way = "" if _from_nothing(figure) else "the way to "
+    return (
+        Claim(
+            "mean", f"{'higher' if figure.higher else 'lower'} mean", f"{unit} mean", scale, sign, difference_of("mean")
+        ),
+        Claim("std", "lower σ", spread, scale, -1, difference_of("std")),
+        Claim("worst10", "better worst 10 %", f"{unit} worst 10 %", scale, sign, difference_of("worst10")),
+        Claim(
+            "rounds",
+            "faster in rounds",
+            f"per cent more or fewer rounds to {100 * SHARE:.0f} % of {way}the {figure.name} that both reach",
+            100,
+            -1,
+            speed,
+        ),
+        Claim("rho", "more clients improved (ρ)", "mean of ρ over the rounds", 1, 1, difference_of("rho_mean")),
+    )

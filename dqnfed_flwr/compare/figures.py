@@ -1,4 +1,4 @@
-"""Figures of a comparison over seeds: pure functions of the runs' accuracies."""
+"""Figures of a comparison over seeds: pure functions of what its runs say of their clients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scipy.special import stdtrit
 from dqnfed_flwr.compare.record import Record
 from dqnfed_flwr.fairness import suffering_and_well_performing
 from dqnfed_flwr.telemetry.events import RoundEvent
-from dqnfed_flwr.types import Float64Array
+from dqnfed_flwr.types import ACCURACY, Float64Array
 
 LEVEL = 0.95
 UNKNOWN = "–"
@@ -84,7 +84,7 @@ def ranks(values: Sequence[float], *, higher: bool | None, digits: int) -> list[
 
 
 def paired(ours: Sequence[Record], theirs: Sequence[Record]) -> list[tuple[Float64Array, Float64Array]]:
-    """Accuracies of two rows for the same seeds and clients, a pair of arrays [K] a seed."""
+    """The clients' figures in two rows, for the same seeds and clients, a pair of arrays [K] a seed."""
     by_seed = {record.job.seed: record.accuracies for record in theirs}
     pairs = []
     for record in ours:
@@ -124,13 +124,14 @@ def interval(values: Sequence[float]) -> Interval | None:
 
 def shifts(records: Sequence[Record], baseline: Sequence[Record]) -> tuple[Summary, Summary] | None:
     """Suffering clients improved and well-performing ones degraded against runs of the same seeds, over seeds."""
-    found = [suffering_and_well_performing(*pair) for pair in paired(records, baseline)]
+    figure = next((record.figure for record in records if record.good), ACCURACY)
+    found = [suffering_and_well_performing(*pair, figure) for pair in paired(records, baseline)]
     if not found:
         return None
     improved, degraded = zip(*found, strict=True)
     return summarise(improved), summarise(degraded)
 
 
-def mean_accuracy(event: RoundEvent) -> float:
-    """Mean test accuracy over clients; NaN where there was no evaluation."""
+def mean_figure(event: RoundEvent) -> float:
+    """Mean test accuracy over clients, or that of the run's figure; NaN where there was no evaluation."""
     return float(np.mean(list(event.accuracy.values()))) if event.accuracy else math.nan

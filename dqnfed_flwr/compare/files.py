@@ -16,7 +16,8 @@ from dqnfed_flwr.compare.row_specs import Point, pairs
 from dqnfed_flwr.compare.tables import Table, markdown
 from dqnfed_flwr.errors import RunError
 from dqnfed_flwr.fairness import ClientShift, fairness_report
-from dqnfed_flwr.telemetry.events import finite
+from dqnfed_flwr.telemetry.events import TEST, finite
+from dqnfed_flwr.types import ACCURACY, Figure
 
 MARKDOWN = "comparison.md"
 CSV, EVALUATIONS_CSV, GRID_CSV = "comparison.csv", "evaluations.csv", "grid.csv"
@@ -41,6 +42,7 @@ def as_json(comparison: Comparison, command: str, seconds: float) -> dict[str, A
         "seeds": list(plan.seeds),
         "last": comparison.last,
         "select": comparison.select,
+        **({} if comparison.figure == ACCURACY else {"figure": comparison.figure.to_json()}),
         "grid_seed": plan.grid_seed,
         "reference": comparison.reference.label if comparison.reference else None,
         "reference_place": comparison.rows.index(comparison.reference) if comparison.reference else None,
@@ -87,7 +89,7 @@ def evaluation_lines(comparison: Comparison) -> list[Line]:
 
     `exchanges`, `bytes_up`, `bytes_down`, `seconds` and `moved`, the rounds that moved the model, count from the
     beginning of the run; `rho` and `unharmed` are means over the rounds since the evaluation before, empty where none
-    of them knows it. Figures of accuracy are those of the model after that round.
+    of them knows it. Figures of the clients are those of the model after that round.
     """
     return [line for row in comparison.rows for record in row.good for line in _evaluations(row, record)]
 
@@ -122,7 +124,7 @@ def _row_json(comparison: Comparison, place: int) -> dict[str, Any]:
         "figures": {key: finite(summary._asdict()) for key, summary in comparison.figures[place].items()},
         "difference": {key: finite(found._asdict()) for key, found in comparison.differences[place].items()},
         "against_fedavg": shift and finite(ClientShift(*(each.mean for each in shift))._asdict()),
-        "runs": [_run_json(record) for record in row.records],
+        "runs": [_run_json(record, comparison.figure) for record in row.records],
         "grid": [
             {
                 "point": dict(trial.point),
@@ -138,14 +140,16 @@ def _row_json(comparison: Comparison, place: int) -> dict[str, Any]:
     }
 
 
-def _run_json(record: Record) -> dict[str, Any]:
+def _run_json(record: Record, figure: Figure) -> dict[str, Any]:
     return {
         "seed": record.job.seed,
         "status": record.status,
         "reason": record.reason or None,
         "folder": str(record.job.folder),
         "figures": finite(record.figures),
-        "accuracies": {str(client): value for client, value in record.accuracies.items()},
+        ("accuracies" if figure == ACCURACY else TEST): {
+            str(client): value for client, value in record.accuracies.items()
+        },
     }
 
 
@@ -172,7 +176,7 @@ def _evaluations(row: Row, record: Record) -> Iterator[Line]:
         unharmed.append(event.unharmed_ratio)
         if event.accuracy:
             figures = {"seconds": total["seconds"], "rho": mean_of(ratios), "unharmed": mean_of(unharmed)}
-            figures |= fairness_report(event.accuracy)
+            figures |= fairness_report(event.accuracy, event.figure)
             place = {"seed": record.job.seed, "round": event.round, **total}
             short = {key: float(f"{value:.{DIGITS}g}") for key, value in figures.items()}
             yield {**_name(row, row.point), **place, **finite(short)}

@@ -16,6 +16,7 @@ from dqnfed_flwr.compare.row_specs import RowSpec, yaml_text
 from dqnfed_flwr.config import KNOWN, Settings
 from dqnfed_flwr.errors import ConfigError, DQNFedError
 from dqnfed_flwr.run_files import RUN
+from dqnfed_flwr.types import Figure
 
 DEPTH = 3
 """A run's folder is runs/METHOD/seed-S below that of its comparison."""
@@ -41,7 +42,8 @@ def read_comparison(directory: Path) -> Written:
     """
     try:
         found = json.loads((directory / JSON).read_text("utf-8"))
-        rows = [_row(item, directory, int(found.get("last", 1))) for item in found["methods"]]
+        figure, last = Figure.from_json(found.get("figure")), int(found.get("last", 1))
+        rows = [_row(item, directory, last, figure) for item in found["methods"]]
         specs = tuple(row.spec for row in rows)
         plan = Plan(
             found["settings"],
@@ -124,7 +126,7 @@ def _run(directory: Path) -> tuple[Mapping[str, str], Record]:
     return versions, record
 
 
-def _row(item: Mapping[str, Any], directory: Path, last: int) -> Row:
+def _row(item: Mapping[str, Any], directory: Path, last: int, figure: Figure) -> Row:
     axes = dict.fromkeys([*item["chosen"], *(key for trial in item["grid"] for key in trial["point"])], ())
     spec = RowSpec(item["method"], item["own"], axes, item["title"])
     records = []
@@ -141,6 +143,7 @@ def _row(item: Mapping[str, Any], directory: Path, last: int) -> Row:
         Trial(
             *(trial["point"], trial["seed"], trial["rounds"], trial["validation"], trial["failed"] or ""),
             trial.get("evaluations", 0),
+            figure,
         )
         for trial in item["grid"]
     )

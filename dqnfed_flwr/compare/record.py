@@ -1,4 +1,7 @@
-"""Runs as they are compared: read back from their folders, by test accuracies; trials of a grid by validation alone."""
+"""Runs as they are compared: read back from their folders, by test figures; trials of a grid by validation alone.
+
+What the figure of a run is, accuracy or another, its `run.json` says; the task itself is not asked.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,13 @@ import numpy as np
 
 from dqnfed_flwr.compare.plan import Job
 from dqnfed_flwr.compare.row_specs import Point
+from dqnfed_flwr.engine.result import client_figures
 from dqnfed_flwr.errors import DQNFedError
-from dqnfed_flwr.fairness import checked_accuracies, fairness_report
+from dqnfed_flwr.fairness import checked_values, fairness_report
 from dqnfed_flwr.run_files import EVENTS, RUN
 from dqnfed_flwr.telemetry.event_log import read_events
 from dqnfed_flwr.telemetry.events import RoundEvent, Totals
+from dqnfed_flwr.types import ACCURACY, Figure
 
 Accuracies = Mapping[int, float]
 Select = Literal["mean", "worst10"]
@@ -35,12 +40,15 @@ class Record:
     status, reason : str
         As in `run.json`, or `failed`; and why.
     evaluations : tuple[Accuracies, ...]
-        Test accuracy of every client, once for each of the last evaluations that count.
+        Test accuracy of every client, or the run's `figure` in its place, once for each of the last evaluations that
+        count.
     events : tuple[RoundEvent, ...]
         One a round. The last has the accuracies of the final model, where that round's was no evaluation and early
         stopping did not choose another model.
     noted : Mapping[str, Any]
         All of its `run.json`.
+    figure : Figure
+        What its evaluations are.
     """
 
     job: Job
@@ -49,10 +57,11 @@ class Record:
     evaluations: tuple[Accuracies, ...] = ()
     events: tuple[RoundEvent, ...] = ()
     noted: Mapping[str, Any] = field(default_factory=dict)
+    figure: Figure = ACCURACY
 
     @property
     def good(self) -> bool:
-        """Whether the run came to its end with accuracies."""
+        """Whether the run came to its end with figures of its clients."""
         return bool(self.evaluations)
 
     @property
@@ -71,14 +80,14 @@ class Record:
 
     @cached_property
     def figures(self) -> dict[str, float]:
-        """Fairness of the accuracies, what rounds did to the clients, and what it took.
+        """Fairness of the clients' figures, what rounds did to the clients, and what it took.
 
         NaN where unknown; empty if the run failed. Fairness is that of each evaluation, averaged over them: a spread or
         a tail is one of a model that there was.
         """
         if not self.evaluations:
             return {}
-        reports = [fairness_report(evaluation) for evaluation in self.evaluations]
+        reports = [fairness_report(evaluation, self.figure) for evaluation in self.evaluations]
         rounds = len(self.events)
         ratios = [event.improved_of_asked for event in self.events]
         totals = Totals.of(self.events)
@@ -108,9 +117,9 @@ class Record:
 class Trial:
     """A point of a row's grid, and how it came out.
 
-    `figures` are `mean` and `worst10` of the clients' validation accuracies, averaged over the evaluations that count;
-    a trial that failed has none, but a `reason`. `evaluations` is how many these were; 0 where that
-    is not known, or early stopping chose the model.
+    `figures` are `mean` and `worst10` of the clients' validation parts, of that `figure`, averaged over the
+    evaluations that count; a trial that failed has none, but a `reason`. `evaluations` is how many these were; 0 where
+    that is not known, or early stopping chose the model.
     """
 
     point: Point
@@ -119,6 +128,7 @@ class Trial:
     figures: dict[str, float]
     reason: str = ""
     evaluations: int = 0
+    figure: Figure = ACCURACY
 
 
 def read_record(job: Job, failure: str = "", last: int = 1) -> Record:
@@ -132,16 +142,16 @@ def read_record(job: Job, failure: str = "", last: int = 1) -> Record:
     try:
         found = json.loads((job.folder / RUN).read_text("utf-8"))
         events = tuple(read_events(job.folder / EVENTS))
-        final = _accuracies(found["accuracies"])
-        validation = _accuracies(found.get("validation", {}))
+        figure, final = Figure.from_json(found.get("figure")), client_figures(found)
+        validation = {int(client): float(value) for client, value in found.get("validation", {}).items()}
         status = str(found["status"])
     except (FileNotFoundError, ValueError, LookupError, TypeError, AttributeError) as error:
         return Record(job, "failed", f"{job.folder}: its files cannot be read ({error}); {ANEW}")
     except OSError as error:  # such as missing rights: what is there may be whole
         return Record(job, "failed", f"{job.folder}: its files cannot be read ({error})")
-    if fault := _fault(found, events, final):
+    if fault := _fault(found, events, final, figure):
         return Record(job, "failed", f"{job.folder}: {fault}; {ANEW}")
-    record = Record(job, status, "", (final,), events, found)
+    record = Record(job, status, "", (final,), events, found, figure)
     chosen = record.keeps_best and any(event.validation for event in events)
     if events and not events[-1].accuracy and not chosen:
         ended = replace(events[-1], accuracy=final or None, validation=validation or None)
@@ -149,25 +159,26 @@ def read_record(job: Job, failure: str = "", last: int = 1) -> Record:
     known = last_of((event.accuracy for event in record.events), last)
     if last > 1 and known and not record.keeps_best:
         return replace(record, evaluations=known)
-    return record if final else Record(job, "failed", "no client was evaluated")
+    return record if final else Record(job, "failed", _why_none(found, figure))
 
 
 def trial_of(record: Record, last: int = 1) -> Trial:
-    """The run of a grid point, seen by the validation accuracies of its `last` evaluations alone."""
+    """The run of a grid point, seen by the validation figures of its `last` evaluations alone."""
     job = record.job
-    reports = [fairness_report(validation) for validation in validations_of(record, last)]
+    reports = [fairness_report(validation, record.figure) for validation in validations_of(record, last)]
     reason = record.reason or ("" if reports else "no client was evaluated on its validation part")
     keys = () if reason else ("mean", "worst10")
     figures = {key: sum(report[key] for report in reports) / len(reports) for key in keys}
     evaluations = 0 if record.keeps_best else len(reports)
-    return Trial(job.point, job.seed, job.settings.rounds, figures, reason, evaluations)
+    return Trial(job.point, job.seed, job.settings.rounds, figures, reason, evaluations, record.figure)
 
 
 def validations_of(record: Record, last: int) -> list[Accuracies]:
-    """Validation accuracies at the `last` evaluations; after early stopping those of the best model, which it kept."""
+    """Validation figures at the `last` evaluations; after early stopping those of the best model, which it kept."""
     known = [event.validation for event in record.events if event.validation]
     if known and record.keeps_best:
-        return [max(known, key=lambda values: sum(values.values()) / len(values))]  # of equals the first, as the run
+        sign = record.figure.sign
+        return [max(known, key=lambda values: sign * sum(values.values()) / len(values))]  # of equals the first
     return list(last_of(known, last))
 
 
@@ -179,7 +190,7 @@ def last_of(evaluations: Iterable[Accuracies | None], count: int) -> tuple[Accur
 def choose(trials: Sequence[Trial], by: Select = "mean") -> int | None:
     """Place of the best of a row's trials; of equal ones the first, None if all failed."""
     places = [place for place, trial in enumerate(trials) if trial.figures]
-    return max(places, key=lambda place: trials[place].figures[by], default=None)
+    return max(places, key=lambda place: trials[place].figure.sign * trials[place].figures[by], default=None)
 
 
 def mean_of(values: Iterable[float]) -> float:
@@ -188,19 +199,23 @@ def mean_of(values: Iterable[float]) -> float:
     return float(np.mean(known)) if known else math.nan
 
 
-def _accuracies(record: Mapping[str, Any]) -> dict[int, float]:
-    return {int(client): float(value) for client, value in record.items()}
+def _why_none(found: Mapping[str, Any], figure: Figure) -> str:
+    """Why a run has no figure of any client."""
+    without = found.get("without_figure", {}).get("test", ())
+    if without:
+        return f"none of the {len(without)} clients that were evaluated has a figure ({figure.name})"
+    return "no client was evaluated"
 
 
-def _fault(found: Mapping[str, Any], events: Sequence[RoundEvent], final: Accuracies) -> str:
+def _fault(found: Mapping[str, Any], events: Sequence[RoundEvent], final: Accuracies, figure: Figure) -> str:
     """What is wrong with a run whose files can be read; empty if nothing is."""
     if found.get("rounds") != len(events):
         return f"{RUN} tells of {found.get('rounds')} rounds, {EVENTS} of {len(events)}"
     evaluated = {f"{EVENTS}, round {event.round}": event.accuracy or {} for event in events} | {RUN: final}
     try:
-        for where, accuracies in evaluated.items():
-            if accuracies:
-                checked_accuracies(accuracies, where)
+        for where, values in evaluated.items():
+            if values:
+                checked_values(values, where, figure)
     except DQNFedError as error:
         return str(error)
     return ""

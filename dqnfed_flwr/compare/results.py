@@ -16,7 +16,7 @@ from dqnfed_flwr.compare.record import Record, Select, Trial
 from dqnfed_flwr.compare.row_specs import Point, RowSpec
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.methods.table import profile_of
-from dqnfed_flwr.types import Float64Array
+from dqnfed_flwr.types import ACCURACY, Figure, Float64Array
 
 REFERENCE, BASELINE = "dqn-fed", "fedavg"
 COMPARED = ("mean", "worst10")
@@ -50,14 +50,14 @@ class Row:
 
     @property
     def personal(self) -> bool:
-        """Whether its accuracies are those of personal models, so that they are not ranked."""
+        """Whether its figures are those of personal models, so that they are not ranked."""
         return profile_of(self.spec.method).personal
 
     @property
-    def client_accuracies(self) -> Float64Array:
-        """Accuracy in per cent of every client in every evaluation of every good run."""
+    def client_figures(self) -> Float64Array:
+        """The figure of every client in every evaluation of every good run, as it is shown: accuracy in per cent."""
         found = [value for record in self.good for each in record.evaluations for value in each.values()]
-        return 100 * np.array(found, dtype=np.float64)
+        return next((record.figure.scale for record in self.good), 1.0) * np.array(found, dtype=np.float64)
 
     @property
     def good(self) -> list[Record]:
@@ -92,6 +92,12 @@ class Comparison:
     against: RowSpec | None
     select: Select
     last: int
+
+    @cached_property
+    def figure(self) -> Figure:
+        """What clients were evaluated by: the same in all rows, for they have the same data."""
+        trials = (trial.figure for row in self.rows for trial in row.trials if trial.figures)
+        return next((record.figure for record in self.records), next(trials, ACCURACY))
 
     @cached_property
     def reference(self) -> Row | None:

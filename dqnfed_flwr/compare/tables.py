@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,8 +15,11 @@ from dqnfed_flwr.compare.record import Record, Trial
 from dqnfed_flwr.compare.results import COMPARED, Comparison, Row
 from dqnfed_flwr.compare.row_specs import pairs
 from dqnfed_flwr.compare.terms import Entry, terms_notes
+from dqnfed_flwr.engine.ending import listed
 from dqnfed_flwr.guarantee.claims import CONTRADICTION
 from dqnfed_flwr.guarantee.overrule import OVERRULED
+from dqnfed_flwr.telemetry.events import TEST
+from dqnfed_flwr.types import ACCURACY, Figure, decimals
 
 REASON = 40
 """Letters of a reason in a cell; the notes have all of it."""
@@ -61,15 +65,8 @@ def figure_of(key: str, scale: float = 1.0) -> Callable[[Comparison, int], Summa
     return lambda comparison, place: comparison.figures[place].get(key, Summary()).times(scale)
 
 
-FAIRNESS = (
-    Column("mean", 2, True, figure_of("mean", 100)),
-    Column("σ", 2, False, figure_of("std", 100)),
-    Column("worst 10 %", 2, True, figure_of("worst10", 100)),
-    Column("best 10 %", 2, True, figure_of("best10", 100)),
-    Column("worst", 2, True, figure_of("worst", 100)),
-    Column("angle °", 2, False, figure_of("angle_deg")),
-    Column("KL", 5, False, figure_of("kl_uniform")),
-)
+FAIRNESS = ("mean", "std", "worst10", "best10", "worst")
+"""Figures of the clients, in the unit of what they are evaluated by."""
 COST = (
     Column("ρ mean", 3, True, figure_of("rho_mean")),
     Column("ρ minimum", 3, True, figure_of("rho_min")),
@@ -83,9 +80,41 @@ COST = (
 )
 
 
+def fairness_columns(comparison: Comparison) -> tuple[Column, ...]:
+    """Figures of fairness: where less is better, the worst clients are those with the most."""
+    figure, higher = comparison.figure, comparison.figure.higher
+    digits = figure_digits(comparison, FAIRNESS)
+    headings = ("mean", "σ", "worst 10 %", "best 10 %", "worst")
+    shown = [
+        Column(heading, digits, key != "std" and higher, figure_of(key, figure.scale))
+        for key, heading in zip(FAIRNESS, headings, strict=True)
+    ]
+    return (
+        *shown,
+        Column("angle °", 2, False, figure_of("angle_deg")),
+        Column("KL", 5, False, figure_of("kl_uniform")),
+    )
+
+
+def figure_digits(comparison: Comparison, keys: Sequence[str]) -> int:
+    """Digits behind the point: 2 in per cent, else as many as the largest of these figures needs."""
+    if comparison.figure.percent:
+        return 2
+    known = [abs(found[key].mean) for found in comparison.figures for key in keys if key in found]
+    return decimals(max((value for value in known if not math.isnan(value)), default=1.0))
+
+
+def of_clients(figure: Figure) -> str:
+    """What a table of the clients' figures is called."""
+    if figure.percent:
+        return f"Test {figure.name} of the clients, in percent"
+    return f"Test {figure.name} of the clients" + ("" if figure.higher else ", less is better")
+
+
 def tables(comparison: Comparison) -> list[Table]:
     """All tables that have something to say."""
-    first = _figures_table(comparison, "Test accuracy of the clients, in percent", FAIRNESS, _main_notes(comparison))
+    title, columns = of_clients(comparison.figure), fairness_columns(comparison)
+    first = _figures_table(comparison, title, columns, _main_notes(comparison))
     second = _figures_table(comparison, "Losses that did not rise (ρ), and what it took", COST, ())
     found = [difference_table(comparison), shift_table(comparison), grid_table(comparison)]
     return [first, second, *(table for table in found if table)]
@@ -110,25 +139,28 @@ def difference_table(comparison: Comparison) -> Table | None:
     reference = comparison.reference
     if reference is None or not any(comparison.differences):
         return None
+    figure, digits = comparison.figure, figure_digits(comparison, COMPARED)
+    unit = "in percentage points" if figure.percent else f"in {figure.name}"
+
+    def text(found: Interval, row: Row) -> str:
+        """Marked where one is better than the other: a model for all and a personal one are not the same."""
+        return found.text(figure.scale, digits) + (found.mark if row.personal == reference.personal else "")
+
     rows = tuple(
-        (Cell(row.label), *(Cell(_difference(found[key], row, reference) if found else UNKNOWN) for key in COMPARED))
+        (Cell(row.label), *(Cell(text(found[key], row) if found else UNKNOWN) for key in COMPARED))
         for row, found in zip(comparison.rows, comparison.differences, strict=True)
         if row is not reference
     )
     return Table(
-        f"Difference to {reference.label}, in percentage points, with 95 % intervals over seeds",
+        f"Difference to {reference.label}, {unit}, with 95 % intervals over seeds",
         ("method", "mean", "worst 10 %"),
         rows,
         (
             "Paired by seed: Student's interval of the seeds' differences; one seed has none. ▲ and ▼: the interval "
-            "excludes 0; above means better than the reference. Not corrected for the number of rows.",
+            f"excludes 0; {'above' if figure.higher else 'below'} means better than the reference. Not corrected for "
+            "the number of rows.",
         ),
     )
-
-
-def _difference(found: Interval, row: Row, reference: Row) -> str:
-    """An interval, marked where one is better than the other: a model for all and a personal one are not the same."""
-    return found.text(100) + (found.mark if row.personal == reference.personal else "")
 
 
 def shift_table(comparison: Comparison) -> Table | None:
@@ -136,6 +168,7 @@ def shift_table(comparison: Comparison) -> Table | None:
     if not any(comparison.shifts):
         return None
     name = comparison.baseline.label if comparison.baseline else ""
+    side = "below" if comparison.figure.higher else "above"
     rows = tuple(
         (Cell(row.label), *(Cell(summary.times(100).text(1)) for summary in shift))
         for row, shift in zip(comparison.rows, comparison.shifts, strict=True)
@@ -145,21 +178,22 @@ def shift_table(comparison: Comparison) -> Table | None:
         f"Clients against {name} with the same seed",
         ("method", "suffering, improved %", "well-performing, degraded %"),
         rows,
-        (f"A client suffers where {name} leaves it below its mean over clients; the others perform well.",),
+        (f"A client suffers where {name} leaves it {side} its mean over clients; the others perform well.",),
     )
 
 
 def grid_table(comparison: Comparison) -> Table | None:
     """Every point that was tried, the chosen ones marked."""
-    rows = [_trial_cells(row, trial) for row in comparison.rows for trial in row.trials]
+    figure = comparison.figure
+    rows = [_trial_cells(row, trial, figure) for row in comparison.rows for trial in row.trials]
     if not rows:
         return None
-    plan = comparison.plan
+    plan, percent = comparison.plan, " %" if figure.percent else ""
     rounds = sorted({trial.rounds for row in comparison.rows for trial in row.trials})
     alike = [row.spec.title for row in comparison.rows if _alike(row.trials)]
     return Table(
-        f"Search by validation accuracy ({comparison.select})",
-        ("method", "settings", "validation mean %", "validation worst 10 %", ""),
+        f"Search by validation {figure.name} ({comparison.select})",
+        ("method", "settings", f"validation mean{percent}", "validation worst 10 %", ""),
         tuple(rows),
         (
             f"Seed {plan.grid_seed}, {' or '.join(map(str, rounds))} rounds. The test part has no say in the choice.",
@@ -182,9 +216,10 @@ def _window_notes(comparison: Comparison) -> Iterator[str]:
         yield f"Not all trials have {last} evaluations: {', '.join(fewer)}."
 
 
-def _trial_cells(row: Row, trial: Trial) -> tuple[Cell, ...]:
+def _trial_cells(row: Row, trial: Trial, figure: Figure) -> tuple[Cell, ...]:
     chosen = row.chose(trial)
-    figures = [Cell(f"{100 * trial.figures[key]:.2f}" if trial.figures else UNKNOWN) for key in ("mean", "worst10")]
+    texts = [figure.text(trial.figures[key], 2) if trial.figures else UNKNOWN for key in ("mean", "worst10")]
+    figures = [Cell(text.removesuffix(figure.unit)) for text in texts]
     outcome = f"failed: {trial.reason}" if trial.reason else ("chosen" if chosen else "")
     return Cell(row.spec.title), Cell(", ".join(pairs(trial.point)), int(chosen)), *figures, Cell(outcome)
 
@@ -228,35 +263,53 @@ def left_out_notes(comparison: Comparison) -> list[str]:
 
 
 def footnotes(comparison: Comparison) -> list[str]:
-    """What the accuracies are, on which terms, which runs and clients are not in them, and who was not heard."""
+    """What the figures are, on which terms, which runs and clients are not in them, and who was not heard."""
     rows = comparison.rows
     entries = [Entry(row.label, row.good[0].job.settings, row.spec.axes) for row in rows if row.good]
     return [
         *terms_notes(entries),
-        *_which_models(rows, comparison.last),
+        *_which_models(rows, comparison),
+        *_without_figure(rows, comparison.figure),
         *(text for row in rows for record in row.good if (text := _missing(row, record, rows))),
         *(text for row in rows if (text := _not_heard(row))),
         *(
-            f"{row.label}: accuracies of a personal model on every client, where the others have one model for all; "
-            "not ranked."
+            f"{row.label}: {_plural(comparison.figure)} of a personal model on every client, where the others have one "
+            "model for all; not ranked."
             for row in rows
             if row.personal and row.good
         ),
     ]
 
 
-def _which_models(rows: Sequence[Row], last: int) -> Iterator[str]:
-    """Of which models the accuracies are."""
+def _plural(figure: Figure) -> str:
+    return "accuracies" if figure == ACCURACY else f"figures ({figure.name})"
+
+
+def _without_figure(rows: Sequence[Row], figure: Figure) -> Iterator[str]:
+    """Which clients were evaluated and have no figure, by run; a note for all rows that say the same."""
+    having: dict[str, list[str]] = {}
+    for row in rows:
+        for record in row.good:
+            if clients := record.noted.get("without_figure", {}).get(TEST):
+                text = f"seed {record.job.seed}, clients {listed(clients)}"
+                having.setdefault(text, []).append(row.label)
+    for text, labels in having.items():
+        yield f"No {figure.name}, so not in the figures: {text} ({', '.join(dict.fromkeys(labels))})."
+
+
+def _which_models(rows: Sequence[Row], comparison: Comparison) -> Iterator[str]:
+    """Of which models the figures are."""
+    last, name = comparison.last, comparison.figure.name
     stopped = [row.label for row in rows if any(record.keeps_best for record in row.good)]
     if last > 1 and len(stopped) < sum(bool(row.good) for row in rows):
         yield (
-            f"Figures of accuracy are those of each of the last {last} evaluations of a run, averaged: a spread or a "
+            f"Figures of {name} are those of each of the last {last} evaluations of a run, averaged: a spread or a "
             "tail is one of a model that there was."
         )
     if fewer := [text for row in rows if (text := _fewer(row, last))]:
         yield f"Not all runs have {last} evaluations: {', '.join(fewer)}."
     if last > 1 and stopped:
-        yield f"Figures of accuracy are those of the model that early stopping kept: {', '.join(stopped)}."
+        yield f"Figures of {name} are those of the model that early stopping kept: {', '.join(stopped)}."
 
 
 def _fewer(row: Row, last: int) -> str:

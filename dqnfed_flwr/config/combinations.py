@@ -11,9 +11,12 @@ from dqnfed_flwr.schema.work import GRADIENT, LBFGS
 OBJECT = "object:"
 """Begins the value of a setting that stands for an object of this process, see `data.objects`."""
 
+CLASSIFICATION = "classification"
+
 
 def faults(run: RunSettings) -> Iterator[str]:
     """What is wrong with a combination, each naming the key, what was found and what to do."""
+    yield from _task_faults(run)
     yield from _together_faults(run)
     yield from _autocast_faults(run)
     if (last := run.stage_settings) is not run:
@@ -28,6 +31,25 @@ def faults(run: RunSettings) -> Iterator[str]:
         yield f"min-clients: found {run.min_clients}, but clients x participation asks only {run.sampled} a round"
     if run.early_stopping and not run.split.validation_fraction:
         yield "early-stopping: needs split.validation-fraction above 0"
+
+
+def _task_faults(run: RunSettings) -> Iterator[str]:
+    """What needs classes, where the task has none that are known here."""
+    if run.task == CLASSIFICATION:
+        return
+    for part in run.parts:
+        if reason := part.profile.classes_only(part):
+            yield f"task: found {run.task!r}, but {part.method} {reason}"
+    if run.noise.kind != "none":
+        yield (
+            f"noise.kind: found {run.noise.kind!r}, but only labels of task {CLASSIFICATION} are replaced, found task "
+            f"{run.task!r}; use none"
+        )
+    if run.local.together:
+        yield (
+            f"local.together: found {run.local.together}, but only task {CLASSIFICATION} computes gradients together, "
+            f"found task {run.task!r}; use 0"
+        )
 
 
 def _work_faults(run: RunSettings) -> Iterator[str]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import warnings
 from collections import Counter
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,20 +27,22 @@ from dqnfed_flwr.errors import DataError, RunError
 from dqnfed_flwr.params import NOTHING_FROZEN, ParamSpec
 from dqnfed_flwr.strategy.compatibility import Form
 from dqnfed_flwr.tasks import task_of
+from dqnfed_flwr.telemetry.events import TEST
+from dqnfed_flwr.types import ACCURACY, Figure, decimals
 
 if TYPE_CHECKING:
     from torch import nn
 
 WEIGHTS, PROGRAM, CARD = "model.safetensors", "model.pt2", "MODEL_CARD.md"
-FIGURES = {
+SPREAD = {
     "mean": "mean over clients",
     "std": "standard deviation over clients",
     "worst": "worst client",
-    "worst10": "mean of the lowest 10 %",
-    "best10": "mean of the highest 10 %",
-    "jain": "Jain's index (1: all equal)",
+    "worst10": "mean of the {worst} 10 %",
+    "best10": "mean of the {best} 10 %",
 }
-"""Of `fairness_report`, those on the card; accuracies lie in [0, 1]."""
+"""Of `fairness_report`, those on the card, in the unit of the figure; shares lie in [0, 1]."""
+JAIN = "Jain's index (1: all equal)"
 OWN = "own"
 """The kind of samples of which a node says nothing."""
 NAMED = 20
@@ -49,7 +53,7 @@ weights = load_file("model.safetensors")
 LOADING_PROGRAM = """
 import torch                               # or the whole program, without any code of the training
 model = torch.export.load("model.pt2").module()
-logits = model(batch)
+{outputs} = model(batch)
 """
 
 
@@ -107,7 +111,7 @@ def _write_weights(module: nn.Module, result: RunResult, path: Path) -> None:
 
 
 def _program(module: nn.Module, form: Form) -> torch.export.ExportedProgram:
-    """The traced module: a batch of any size [N, *input_shape] to logits [N, num_classes], or a `RunError`."""
+    """The traced module: a batch of any size [N, *input_shape] to its outputs [N, ...], or a `RunError`."""
     dtype = torch.int64 if form.input_kind == "tokens" else next(module.parameters()).dtype
     example = torch.zeros((2, *form.input_shape), dtype=dtype)  # a batch of one would be taken for a fixed size
     batch = ({0: torch.export.Dim("batch")},)
@@ -128,7 +132,7 @@ def card_of(result: RunResult, parameters: int) -> str:
     """The card in Markdown; `parameters` is the number of the model's values."""
     settings = result.settings
     sections = {
-        "Model": f"{_model(result, parameters)}\n\n{_loading(result.form)}",
+        "Model": f"{_model(result, parameters)}\n\n{_loading(result)}",
         "Data": _data(result),
         "Training": _training(result),
         "Fairness": _fairness(result),
@@ -155,15 +159,16 @@ def _training(result: RunResult) -> str:
     return "\n".join(lines)
 
 
-def _loading(form: Form | None) -> str:
-    program = "" if form and form.input_kind == OWN else LOADING_PROGRAM
+def _loading(result: RunResult) -> str:
+    own = result.form is not None and result.form.input_kind == OWN
+    program = "" if own else LOADING_PROGRAM.format(outputs=_outputs(result)[0])
     return f"```text\n{LOADING}{program}```"
 
 
 def _model(result: RunResult, parameters: int) -> str:
     form = result.form
     shape = (
-        f"; input {list(form.input_shape)} ({form.input_kind or 'samples'}), {form.num_classes} classes" if form else ""
+        f"; input {list(form.input_shape)} ({form.input_kind or 'samples'}), {_counted(form, result)}" if form else ""
     )
     values = " Images are scaled from 0..255 to [-1, 1]." if form and form.input_kind == "images" else ""
     trained = ""
@@ -191,6 +196,21 @@ def _class_names(result: RunResult) -> list[str]:
     return [] if data.class_names is None else data.class_names.tolist()
 
 
+def _outputs(result: RunResult) -> tuple[str, str]:
+    """What the model gives, and what it gives one of: by the name of the task, for a card needs no code of a task."""
+    return {
+        "classification": ("logits", "classes"),
+        "multi-label": ("logits", "flags"),
+        "segmentation": ("logits", "classes"),
+        "next-token": ("logits", "classes"),
+    }.get(result.settings.task, ("outputs", "outputs"))
+
+
+def _counted(form: Form, result: RunResult) -> str:
+    word = _outputs(result)[1]
+    return f"{form.num_classes} {word if form.num_classes > 1 else word.rstrip('s')}"
+
+
 def _data(result: RunResult) -> str:
     settings = result.settings
     split = {key: value for key, value in settings.flat().items() if key.startswith("split.") and value != ""}
@@ -202,15 +222,15 @@ def _data(result: RunResult) -> str:
 
 
 def _fairness(result: RunResult) -> str:
-    final = result.final
-    lines = ["| test accuracy | value |", "|---|---|"]
-    lines += [f"| {title} | {final[key]:.4f} |" for key, title in FIGURES.items() if key in final]
-    totals = result.totals
+    final, totals = result.final, result.totals
+    lines = [f"| test {_escaped(result.figure.name)} | value |", "|---|---|", *_spread(final, result.figure)]
     lines += [f"| rounds that moved the model | {totals.moved} of {totals.rounds} |"]
     if totals.judged:
         lines += [f"| every client asked improved | {totals.improved} of {totals.judged} rounds that moved the model |"]
         lines += [f"| mean share of the clients asked that improved, over these | {totals.improved_of_asked:.4f} |"]
         lines += [f"| mean share of participants not harmed, over these | {totals.unharmed_ratio:.4f} |"]
+    if without := result.without_figure.get(TEST):
+        lines += [f"| evaluated, but without a figure | {len(without)} clients ({listed(without, NAMED)}) |"]
     if totals.rounds:
         lines += [f"| clients heard of those asked, mean | {totals.heard:.1f} of {totals.asked:.1f} |"]
         lines += [f"| votes overruled | {sum(totals.overruled.values())} |"]
@@ -219,6 +239,21 @@ def _fairness(result: RunResult) -> str:
         f"loss stayed below the entitlement (`guarantee.entitlement` {result.settings.guarantee.entitlement}). "
         "Participants are those of a round: clients that were left out of it have no part in it."
     )
+
+
+def _spread(final: Mapping[str, float], figure: Figure) -> list[str]:
+    """Rows of the clients' figures."""
+    lowest, highest = ("lowest", "highest") if figure.higher else ("highest", "lowest")
+    digits = 4 if figure.percent else decimals(max((abs(final[key]) for key in SPREAD if key in final), default=1.0))
+    titles = {key: title.format(worst=lowest, best=highest) for key, title in SPREAD.items()}
+    lines = [f"| {title} | {final[key]:.{digits}f} |" for key, title in titles.items() if key in final]
+    if not figure.higher:
+        lines.append("| direction | less is better |")
+    return lines + [f"| {JAIN} | {final['jain']:.4f} |"] * ("jain" in final and not math.isnan(final["jain"]))
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
 
 
 def _clients(result: RunResult) -> str:
@@ -234,7 +269,8 @@ def _clients(result: RunResult) -> str:
     if words := held_up(result.totals):
         lines.append(f"- held up the others by refusing steps: {words}")
     if missing := result.settings.clients - len(result.joined):
-        lines.append(f"- gave neither a gradient nor an accuracy: {missing} of {result.settings.clients}")
+        nothing = "an accuracy" if result.figure == ACCURACY else "a figure"
+        lines.append(f"- gave neither a gradient nor {nothing}: {missing} of {result.settings.clients}")
     lines += [f"- left out at the end, {who}: {why}" for who, why in list(result.left_out.items())[:NAMED]]
     if not drops and not missing and not result.left_out:
         lines.append("- nobody was left out of a round")

@@ -20,8 +20,8 @@ from dqnfed_flwr.run_files import EVENTS, MODEL, RUN, replacing
 from dqnfed_flwr.strategy.checkpoint import DAMAGE, Provenance
 from dqnfed_flwr.strategy.compatibility import Form
 from dqnfed_flwr.telemetry.event_log import read_events
-from dqnfed_flwr.telemetry.events import RoundEvent, Totals, finite
-from dqnfed_flwr.types import FloatArray
+from dqnfed_flwr.telemetry.events import TEST, RoundEvent, Totals, finite
+from dqnfed_flwr.types import ACCURACY, Figure, FloatArray
 from dqnfed_flwr.version import DISTRIBUTION, package_version
 from dqnfed_flwr.wire import Buffers
 
@@ -56,7 +56,8 @@ class RunResult:
     events : list[RoundEvent]
         One a round.
     accuracies : dict[int, float]
-        Test accuracy of every client at `theta`, in [0, 1].
+        Test accuracy of every client at `theta`, in [0, 1], or the figure that the task has in its place, in its own
+        unit.
     validation : Mapping[int, float]
         The same on the validation part, where clients keep one.
     modules : tuple[str, ...]
@@ -71,6 +72,10 @@ class RunResult:
         Of Python and the packages it ran with.
     provenance : Provenance
         Its data and the commits of its code, as far as they are known.
+    figure : Figure
+        What `accuracies` and `validation` are: a name, whether more is better, and whether it is a share.
+    without_figure : Mapping[str, list[int]]
+        Clients that were evaluated and have no such figure, by part, `test` or `validation`; only parts with some.
     """
 
     settings: Settings
@@ -87,15 +92,19 @@ class RunResult:
     validation: Mapping[int, float] = field(default_factory=dict)
     modules: tuple[str, ...] = ()
 
+    figure: Figure = ACCURACY
+    without_figure: Mapping[str, list[int]] = field(default_factory=dict)
+
     @property
     def joined(self) -> list[int]:
-        """Clients that gave the run anything: a part in a round, or an accuracy."""
-        return sorted({client for event in self.events for client in event.participants} | set(self.accuracies))
+        """Clients that gave the run anything: a part in a round, or an evaluation."""
+        trained = {client for event in self.events for client in event.participants}
+        return sorted(trained | set(self.accuracies) | set(self.without_figure.get(TEST, ())))
 
     @property
     def final(self) -> dict[str, float]:
-        """Fairness figures of the final accuracies, see `fairness_report`; empty without accuracies."""
-        return fairness_report(self.accuracies) if self.accuracies else {}
+        """Fairness of the clients' final figures, see `fairness_report`; empty where no client has one."""
+        return fairness_report(self.accuracies, self.figure) if self.accuracies else {}
 
     @property
     def improved_ratio(self) -> list[float]:
@@ -138,8 +147,7 @@ class RunResult:
             "settings": self.settings.flat(),
             "status": self.status,
             "rounds": len(self.events),
-            "final": self.final,
-            "accuracies": {str(client): value for client, value in self.accuracies.items()},
+            **self._figure_record(),
             "validation": {str(client): value for client, value in self.validation.items()},
             "rounds_moved": self.totals.moved,
             "improved_ratio": finite(self.improved_ratio),
@@ -158,6 +166,17 @@ class RunResult:
             "form": asdict(self.form) if self.form else None,
             "versions": dict(self.versions),
             **self.provenance.as_record(),
+        }
+
+    def _figure_record(self) -> dict[str, Any]:
+        """Figures of fairness and of the clients; another figure than accuracy is named."""
+        other = self.figure != ACCURACY
+        without = {"without_figure": dict(self.without_figure)} if self.without_figure else {}
+        return {
+            **({"figure": self.figure.to_json()} if other else {}),
+            "final": finite(self.final),
+            TEST if other else "accuracies": {str(client): value for client, value in self.accuracies.items()},
+            **without,
         }
 
     def write(self, directory: Path) -> None:
@@ -207,7 +226,7 @@ def _result(record: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> RunResul
         status=record["status"],
         theta=arrays.pop("theta"),
         events=[],
-        accuracies={int(client): value for client, value in record["accuracies"].items()},
+        accuracies=client_figures(record),
         seconds=record["seconds"],
         buffers={name.removeprefix(BUFFER): value for name, value in arrays.items()},
         form=_form(record.get("form")),
@@ -216,7 +235,15 @@ def _result(record: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> RunResul
         left_out=record.get("left_out", {}),
         validation={int(client): value for client, value in record.get("validation", {}).items()},
         modules=tuple(record.get("modules", ())),
+        figure=Figure.from_json(record.get("figure")),
+        without_figure=record.get("without_figure", {}),
     )
+
+
+def client_figures(record: Mapping[str, Any]) -> dict[int, float]:
+    """The final figure of every client, from what `RunResult.to_json` gave."""
+    found = record[TEST] if TEST in record else record["accuracies"]
+    return {int(client): float(value) for client, value in found.items()}
 
 
 def _form(record: dict[str, Any] | None) -> Form | None:

@@ -23,6 +23,7 @@ from dqnfed_flwr.run_files import RUN
 from dqnfed_flwr.strategy.checkpoint import Provenance, output_directory
 from dqnfed_flwr.strategy.compatibility import Form
 from dqnfed_flwr.strategy.strategy import GradientStrategy
+from dqnfed_flwr.tasks import task_of
 from dqnfed_flwr.telemetry.event_log import EventLog, Patience
 from dqnfed_flwr.telemetry.events import Listener, RoundEvent
 from dqnfed_flwr.telemetry.metric_files import RunMetrics, make_directory, run_name
@@ -92,6 +93,7 @@ def metrics_of(settings: Settings, run_id: str = "") -> RunMetrics | None:
         step_rule=settings.rule,
         version=package_version(),
         run_id=run_id,
+        figure=task_of(settings).figure,
     )
     return RunMetrics(directory, card, settings.metrics_clients)
 
@@ -145,6 +147,8 @@ def _train(
         provenance=strategy.provenance,
         left_out=strategy.registry.refused,
         modules=module_folders(settings),
+        figure=outcome.figure,
+        without_figure=outcome.without_figure,
     )
     if output:
         patience.write(output / RUN, lambda: result.write(output))

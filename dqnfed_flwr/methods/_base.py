@@ -32,6 +32,8 @@ ZERO_GRADIENT, BAD_RATE = "zero-gradient", "bad-rate"
 T = TypeVar("T")
 State = Mapping[str, NDArray[np.generic]]
 CurvatureMatrix = Literal["hessian", "gauss-newton"]
+SOFTMAX = "solves with the Gauss-Newton matrix of a cross-entropy; use {key} hessian"
+"""Why a method refuses other tasks than classification, with the key of its matrix."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
-from dqnfed_flwr.compare.figures import Summary, mean_accuracy
+from dqnfed_flwr.compare.figures import Summary, mean_figure
 from dqnfed_flwr.compare.record import Record
 from dqnfed_flwr.compare.results import Comparison
 from dqnfed_flwr.report.drawing import (
@@ -31,11 +31,13 @@ from dqnfed_flwr.report.drawing import (
     running_mean,
     save,
     shortened,
+    smallest_spread,
     ticks,
 )
 from dqnfed_flwr.report.labels import LABEL_GAP, LETTERS, End, Look, back_to_front, bright_names, look_of, name_ends
 from dqnfed_flwr.telemetry.events import RoundEvent
-from dqnfed_flwr.types import Float64Array
+from dqnfed_flwr.types import ACCURACY, Float64Array, decimals
+from dqnfed_flwr.types import Figure as Measured
 
 CHART = {**STYLE, "font.size": 12}
 POINTS = 240
@@ -72,12 +74,14 @@ AGAINST: dict[str, tuple[str, Callable[[Curve], Float64Array]]] = {
     "seconds": ("seconds since the beginning", lambda curve: curve.seconds),
     "rounds": ("round", lambda curve: curve.rounds),
 }
-"""What accuracy is drawn against."""
+"""What the mean figure is drawn against."""
 
 
 @rc_context(CHART)
 def plot_comparison(comparison: Comparison, directory: Path) -> list[Path]:
     """Draw `accuracy.png`, `clients.png`, `rho.png` and `fairness.png`; nothing where no run came to its end.
+
+    The first is `figure.png` where clients are evaluated by another figure.
 
     Raises
     ------
@@ -88,9 +92,10 @@ def plot_comparison(comparison: Comparison, directory: Path) -> list[Path]:
     if not look:
         return []
     over = "Clients whose training loss did not rise"
-    bars = "Fairness against accuracy (bars: standard deviation over seeds)"
+    bars = f"Fairness against {comparison.figure.name} (bars: standard deviation over seeds)"
+    first = "accuracy.png" if comparison.figure == ACCURACY else "figure.png"
     figures = {
-        "accuracy.png": _three_accuracies(comparison, look),
+        first: _three_means(comparison, look),
         "clients.png": _all_clients(comparison, look),
         "rho.png": rho_chart(comparison, look, over),
         "fairness.png": fairness_chart(comparison, look, bars),
@@ -99,10 +104,10 @@ def plot_comparison(comparison: Comparison, directory: Path) -> list[Path]:
 
 
 @rc_context(CHART)
-def accuracy_chart(comparison: Comparison, look: Look, against: str) -> Figure:
-    """Mean accuracy with its band over seeds, against one of `AGAINST`."""
+def mean_chart(comparison: Comparison, look: Look, against: str) -> Figure:
+    """Mean of the clients' figures with its band over seeds, against one of `AGAINST`."""
     figure, axes = _one_panel(len(look))
-    name_ends(axes, _draw_accuracy(axes, comparison, look, against))
+    name_ends(axes, _draw_mean(axes, comparison, look, against))
     return figure
 
 
@@ -129,25 +134,26 @@ def fairness_chart(comparison: Comparison, look: Look, title: str = "") -> Figur
     """
     figure, axes = _one_panel(len(look), title)
     look = comparison.comparable(look)
-    figures = comparison.figures
-    found = {place: (figures[place]["mean"].times(100), figures[place]["worst10"].times(100)) for place in look}
-    floors = [_corner([pairs[axis][0] for pairs in found.values()]) for axis in (0, 1)]
-    inside = [pairs for pairs in found.values() if all(pairs[axis][0] >= floors[axis] for axis in (0, 1))]
-    edges = [padded([edge for pairs in inside for edge in _reach(pairs[axis])]) for axis in (0, 1)]
-    axes.set(xlim=edges[0], ylim=edges[1], xlabel="mean over clients, %", ylabel="worst 10 % of clients, %")
-    low = edges[0][0], edges[1][0]
+    of, figures = comparison.figure, comparison.figures
+    found = {place: tuple(figures[place][key].times(of.scale) for key in ("mean", "worst10")) for place in look}
+    edges = _edges(list(found.values()), of)
+    unit = ", %" if of.percent else f", {of.name}"
+    axes.set(xlim=edges[0], ylim=edges[1], xlabel=f"mean over clients{unit}", ylabel=f"worst 10 % of clients{unit}")
     ends: list[End] = []
     names = {}
     for style, ((mean, _), (worst, _)) in back_to_front(found, look):
-        at = max(mean, low[0]), max(worst, low[1])
+        inner = [min(max(value, low), high) for value, (low, high) in zip((mean, worst), edges, strict=True)]
+        at = inner[0], inner[1]
         shapes = axes.plot(*at, "o", clip_on=False, ms=11 if style.bright else 7, mew=0, color=style.colour)
         if at == (mean, worst):
-            across = [*np.maximum(_reach(found[style.key][0]), low[0]), math.nan, mean, mean]
-            up = [worst, worst, math.nan, *np.maximum(_reach(found[style.key][1]), low[1])]
+            bars = [np.clip(_reach(found[style.key][axis]), *edges[axis]) for axis in (0, 1)]
+            across, up = [*bars[0], math.nan, mean, mean], [worst, worst, math.nan, *bars[1]]
             shapes += axes.plot(across, up, color=style.colour, lw=1.4 if style.bright else 0.7)
         else:
-            names[style.key] = f"{shortened(style.short, LETTERS - 8)} ({mean:.0f}, {worst:.0f})"
-        mark(shapes, style.key, style.kind, f"{style.name}: mean {mean:.1f} %, worst 10 % {worst:.1f} %")
+            far = ", ".join(of.label(value, 0).removesuffix(of.unit) for value in (mean, worst))
+            names[style.key] = f"{shortened(style.short, LETTERS - 8)} ({far})"
+        tip = f"{style.name}: mean {of.label(mean)}, worst 10 % {of.label(worst)}"
+        mark(shapes, style.key, style.kind, tip)
         ends.append((style, *at))
     name_ends(axes, ends, names)
     return figure
@@ -195,18 +201,20 @@ def _known(events: Sequence[RoundEvent], figure: Callable[[RoundEvent], float]) 
     return rows[~np.isnan(rows[:, 3])].T
 
 
-def _three_accuracies(comparison: Comparison, look: Look) -> Figure:
+def _three_means(comparison: Comparison, look: Look) -> Figure:
     gap, width = 22.0, WIDTH - LEFT - RIGHT
     height = _height(len(look)) + TITLE
     figure = Figure(figsize=((LEFT + 3 * width + 2 * gap + RIGHT) / POINT, height / POINT))
     for number, against in enumerate(AGAINST):
         axes = _axes_at(figure, LEFT + number * (width + gap), BOTTOM, width, height - BOTTOM - TOP - TITLE)
-        ends = _draw_accuracy(axes, comparison, look, against)
+        ends = _draw_mean(axes, comparison, look, against)
         if number:
             axes.set(ylabel="")
             axes.tick_params(labelleft=False)
         if number == 1:
-            axes.set_title("Test accuracy: mean over clients (band: standard deviation over seeds)", pad=12)
+            axes.set_title(
+                f"Test {comparison.figure.name}: mean over clients (band: standard deviation over seeds)", pad=12
+            )
     name_ends(axes, ends)
     return figure
 
@@ -222,20 +230,23 @@ def _all_clients(comparison: Comparison, look: Look) -> Figure:
         _draw_clients(axes, comparison, look, place)
     reference = comparison.reference
     outline = f"; outline: {reference.label}" if reference and reference.good and len(look) > 1 else ""
-    figure.suptitle(f"Clients by final test accuracy (dotted: mean{outline})", fontsize=12, y=1 - 6 / height, va="top")
-    figure.supxlabel("accuracy, %", y=4 / height, va="bottom", color=SOFT)
+    title = f"Clients by final test {comparison.figure.name} (dotted: mean{outline})"
+    figure.suptitle(title, fontsize=12, y=1 - 6 / height, va="top")
+    figure.supxlabel(axis_label(comparison.figure), y=4 / height, va="bottom", color=SOFT)
     figure.supylabel("share of clients, %", x=4 / width, ha="left", color=SOFT)
     return figure
 
 
-def _draw_accuracy(axes: Axes, comparison: Comparison, look: Look, against: str) -> list[End]:
-    curves = curves_of(comparison, comparison.comparable(look), lambda event: 100 * mean_accuracy(event))
+def _draw_mean(axes: Axes, comparison: Comparison, look: Look, against: str) -> list[End]:
+    of = comparison.figure
+    curves = curves_of(comparison, comparison.comparable(look), lambda event: of.scale * mean_figure(event))
     edges = [c.mean + side * c.std * look[place].bright for place, c in curves.items() for side in (-1, 1)]
     if edges:
-        low, high = padded(np.concatenate(edges).tolist())
-        axes.set_ylim(low, min(high, 102.0))
-    axes.set(ylabel="test accuracy, %")
-    return _draw_curves(axes, curves, look, AGAINST[against], band_limit=100.0)
+        values = np.concatenate(edges)
+        low, high = padded(values.tolist(), smallest_spread(of, values))
+        axes.set_ylim(low, min(high, 102.0) if of.percent else high)
+    axes.set(ylabel=f"test {axis_label(of)}")
+    return _draw_curves(axes, curves, look, AGAINST[against], band_limit=100.0 if of.percent else math.inf)
 
 
 def _draw_curves(
@@ -260,7 +271,8 @@ def _draw_curves(
         if style.bright and band_limit and std.any():
             low, high = np.maximum(mean - std, axes.get_ylim()[0]), np.minimum(mean + std, band_limit)
             shapes += axes.fill([*x, *x[::-1]], [*low, *high[::-1]], color=style.colour, alpha=0.13, lw=0)
-        mark(shapes, style.key, style.kind, f"{style.name}: {mean[-1]:.2f} at the end")
+        digits = 2 if math.isfinite(band_limit) else decimals(float(mean[-1]))
+        mark(shapes, style.key, style.kind, f"{style.name}: {mean[-1]:.{digits}f} at the end")
         ends.append((style, float(x[-1]), float(mean[-1])))
     return ends
 
@@ -283,16 +295,18 @@ def _set_x(axes: Axes, lines: Sequence[Float64Array]) -> None:
 
 
 def _draw_clients(axes: Axes, comparison: Comparison, look: Look, place: int) -> None:
-    """Shares of a row's clients by accuracy, all seeds together, their mean, and the outline of the reference."""
-    style, values = look[place], {each: comparison.rows[each].client_accuracies for each in look}
-    edges = bin_edges(np.concatenate(list(values.values())))
+    """Shares of a row's clients by their figure, all seeds together, their mean, and the outline of the reference."""
+    style, of = look[place], comparison.figure
+    values = {each: comparison.rows[each].client_figures for each in look}
+    everything = np.concatenate(list(values.values()))
+    edges = bin_edges(everything, smallest_spread(of, everything))
     shares = {each: 100 * np.histogram(found, edges)[0] / found.size for each, found in values.items()}
     width = edges[1] - edges[0]
     centres = np.array(edges[:-1]) + width / 2
     filled = shares[place] > 0
     bars = axes.bar(centres[filled], shares[place][filled], 0.92 * width, color=style.colour, alpha=0.85)
     mean = float(values[place].mean())
-    mark(bars.patches, style.key, style.kind, f"{style.name}: mean {mean:.1f} %")
+    mark(bars.patches, style.key, style.kind, f"{style.name}: mean {of.label(mean)}")
     outline = next((each for each in look if comparison.rows[each] is comparison.reference and each != place), None)
     if outline is not None:
         axes.stairs(shares[outline], edges, color=look[outline].colour, lw=1.3)
@@ -305,12 +319,33 @@ def _draw_clients(axes: Axes, comparison: Comparison, look: Look, place: int) ->
     axes.set_title(shortened(style.name, 31), loc="left", fontsize=12, fontweight=bold, color=colour)
 
 
-def _corner(values: Sequence[float]) -> float:
-    """Below it a point of a picture would squeeze all others into a corner; minus infinity where they are few."""
+def axis_label(figure: Measured) -> str:
+    """The figure, with its unit, at an axis."""
+    return f"{figure.name}, %" if figure.percent else figure.name
+
+
+def _edges(found: Sequence[Sequence[Summary]], figure: Measured) -> list[tuple[float, float]]:
+    """Limits of the two axes around the points that are not far worse than the others, with their bars."""
+    spread = smallest_spread(figure, np.array([mean for pair in found for mean, _ in pair]))
+    corners = [_corner([pair[axis].mean for pair in found], figure.sign, spread) for axis in (0, 1)]
+    inside = [pair for pair in found if all(_within(pair[axis].mean, corners[axis], figure.sign) for axis in (0, 1))]
+    return [padded([edge for pair in inside for edge in _reach(pair[axis])], spread) for axis in (0, 1)]
+
+
+def _corner(values: Sequence[float], sign: int, spread: float) -> float:
+    """What is worse would squeeze all other points of a picture into a corner; infinite where they are few.
+
+    `sign` is -1 where less is better.
+    """
     if len(values) < MANY:
-        return -math.inf
+        return -sign * math.inf
     low, high = np.quantile(values, [0.25, 0.75])
-    return float(low - OUTLYING * max(high - low, 1.0))
+    worse = low if sign > 0 else high
+    return float(worse - sign * OUTLYING * max(high - low, spread))
+
+
+def _within(value: float, corner: float, sign: int) -> bool:
+    return sign * value >= sign * corner
 
 
 def _reach(figure: Summary) -> tuple[float, float]:

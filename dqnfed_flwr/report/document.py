@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from dqnfed_flwr.compare.claims import CLAIMS, SMOOTH, Finding, Verdict, findings, near_one
+from dqnfed_flwr.compare.claims import SMOOTH, Finding, Verdict, claims_of, findings, near_one
 from dqnfed_flwr.compare.existing_results import JSON
 from dqnfed_flwr.compare.provenance import commits_text, seconds_of
 from dqnfed_flwr.compare.reading import Written, read_comparison, read_runs, run_folders
@@ -114,7 +114,9 @@ def read_document(directory: Path) -> Document:
             f"{directory}: no {REPRODUCTION}, {JSON} or {RUN}; "
             "give the folder that dqnfed reproduce, compare or run wrote"
         )
-    title = f"{directory.name}: test accuracy of the clients"
+    figure = written.comparison.figure
+    less = "" if figure.higher else ", less is better"
+    title = f"{directory.name}: test {figure.name} of the clients{less}"
     return Document(title, [Chapter(title, "", [_section(key, title, None, written)])])
 
 
@@ -141,9 +143,9 @@ def about(section: Section) -> list[tuple[str, str]]:
     ]
 
 
-def claim_notes(reference: Row, *, units: bool = True) -> list[str]:
-    """How to read the claims about the reference."""
-    listed = "; ".join(f"{claim.text}: {claim.unit}" for claim in CLAIMS)
+def claim_notes(comparison: Comparison, reference: Row, *, units: bool = True) -> list[str]:
+    """How to read the claims about the reference of a comparison."""
+    listed = "; ".join(f"{claim.text}: {claim.unit}" for claim in claims_of(comparison.figure))
     return [
         f"Each interval is that of the difference to the rival, drawn so that to the right is better for "
         f"{reference.label}. ✓ borne out: all of the interval is on the claim's side of 0; ✗ not borne out: all on the "
@@ -226,13 +228,14 @@ def _claim_tables(section: Section) -> list[Table]:
     reference = section.comparison.reference
     if reference is None or not any(section.claims.values()):
         return []
-    rivals = [finding.rival.label for finding in section.claims[CLAIMS[0].key]]
+    claims = claims_of(section.comparison.figure)
+    rivals = [finding.rival.label for finding in section.claims[claims[0].key]]
     rows = tuple(
         (
             Cell(rival),
             *(
                 Cell(f"{TONES[found.verdict][1]} {found.verdict.value} {found.text}")
-                for found in (section.claims[claim.key][place] for claim in CLAIMS)
+                for found in (section.claims[claim.key][place] for claim in claims)
             ),
         )
         for place, rival in enumerate(rivals)
@@ -240,8 +243,8 @@ def _claim_tables(section: Section) -> list[Table]:
     lowest, verdict = near_one(reference)
     seed = "" if math.isnan(lowest) else f" (lowest seed {lowest:.4f})"
     near = f"ρ of {reference.label} near 1: {verdict.value}{seed}."
-    headings = ("rival", *(f"{claim.text} ({claim.unit})" for claim in CLAIMS))
-    notes = (near, *claim_notes(reference, units=False))
+    headings = ("rival", *(f"{claim.text} ({claim.unit})" for claim in claims))
+    notes = (near, *claim_notes(section.comparison, reference, units=False))
     return [Table(f"Does it hold? {reference.label} against each rival", headings, rows, notes)]
 
 

@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from dqnfed_flwr.errors import RunError
+from dqnfed_flwr.types import Figure as Measured
 from dqnfed_flwr.types import Float64Array
 
 THEME = {
@@ -73,10 +74,10 @@ def mark(artists: Sequence[Artist], key: int, colour: str, tip: str) -> None:
         artist.set_gid(f"row {key} {colour} {tip}")
 
 
-def bin_edges(values: Float64Array) -> list[float]:
-    """Round edges of at most `BINS` bins around values, which are per cent."""
+def bin_edges(values: Float64Array, spread: float = 1.0) -> list[float]:
+    """Round edges of at most `BINS` bins around values; those that span less than `spread` stand in the middle."""
     low, high = (float(values.min()), float(values.max())) if values.size else (0.0, 100.0)
-    low, high = (low, high) if high - low >= 1 else (low - 5, high + 5)
+    low, high = (low, high) if high - low >= spread else (low - 5 * spread, high + 5 * spread)
     return [float(edge) for edge in ticks(BINS).tick_values(low, high)]
 
 
@@ -159,8 +160,15 @@ def shortened(name: str, letters: int) -> str:
     return name if len(name) <= letters else f"{name[: letters - half - 1]}…{name[-half:]}"
 
 
-def padded(values: Sequence[float]) -> tuple[float, float]:
-    """Limits of an axis with some room around `values`, from 0."""
+def padded(values: Sequence[float], spread: float = 1.0) -> tuple[float, float]:
+    """Limits of an axis with some room around `values`, `spread` where they are equal; from 0 where none is below."""
     low, high = min(values), max(values)
-    room = 0.06 * (high - low) or 1.0
-    return max(0.0, low - room), high + room
+    room = 0.06 * (high - low) or spread
+    return (low - room if low < 0 else max(0.0, low - room)), high + room
+
+
+def smallest_spread(figure: Measured, values: Float64Array) -> float:
+    """What counts as no spread of the clients' figures as they are shown: a percentage point, or a hundredth of all."""
+    if figure.percent or not values.size:
+        return 1.0
+    return 0.01 * float(np.abs(values).max()) or 1.0

@@ -68,7 +68,8 @@ def bright_names(comparisons: Sequence[Comparison]) -> list[str]:
     places: dict[str, list[int]] = {}
     for comparison in comparisons:
         good = comparison.comparable({place: figures for place, figures in enumerate(comparison.figures) if figures})
-        for rank, place in enumerate(sorted(good, key=lambda place: -comparison.figures[place]["worst10"].mean)):
+        sign = comparison.figure.sign
+        for rank, place in enumerate(sorted(good, key=lambda place: -sign * good[place]["worst10"].mean)):
             places.setdefault(comparison.rows[place].spec.title, []).append(rank)
         if comparison.reference:
             first[comparison.reference.spec.title] = None

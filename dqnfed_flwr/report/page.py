@@ -12,10 +12,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from dqnfed_flwr.compare.claims import CLAIMS, NEAR_ONE, Finding, Verdict, near_one
+from dqnfed_flwr.compare.claims import NEAR_ONE, Finding, Verdict, claims_of, near_one
 from dqnfed_flwr.compare.figures import Summary, summarise
+from dqnfed_flwr.compare.tables import figure_digits
 from dqnfed_flwr.errors import ConfigError, RunError
-from dqnfed_flwr.report.comparison_plots import AGAINST, accuracy_chart, client_chart, fairness_chart, rho_chart
+from dqnfed_flwr.report.comparison_plots import AGAINST, axis_label, client_chart, fairness_chart, mean_chart, rho_chart
 from dqnfed_flwr.report.document import (
     HOW,
     TONES,
@@ -102,7 +103,7 @@ def html(document: Document) -> str:
         "charts_of": charts_of,
         "claim_notes": claim_notes,
         "claim_rows": claim_rows,
-        "claims": CLAIMS,
+        "claims_of": claims_of,
         "clock": clock,
         "look_of": look_of,
         "near_limit": NEAR_ONE,
@@ -122,19 +123,20 @@ def charts_of(section: Section, look: Look) -> dict[str, Markup | list[Markup]]:
     def svg(figure: Figure, name: str, label: str) -> Markup:
         return Markup(inline_svg(figure, f"{section.key} {name}", label) if figure.axes[0].lines else "")
 
-    def accuracy(against: str) -> Markup:
-        return svg(
-            accuracy_chart(comparison, look, against), against, f"test accuracy, % against {AGAINST[against][0]}"
-        )
+    of = comparison.figure
+
+    def mean_figure(against: str) -> Markup:
+        label = f"test {axis_label(of)} against {AGAINST[against][0]}"
+        return svg(mean_chart(comparison, look, against), against, label)
 
     def clients(style: Style) -> Markup:
-        mean = comparison.rows[style.key].client_accuracies.mean()
-        label = f"clients of {style.name} by accuracy; mean {mean:.1f} %"
+        mean = float(comparison.rows[style.key].client_figures.mean())
+        label = f"clients of {style.name} by {of.name}; mean {of.label(mean)}"
         return svg(client_chart(comparison, look, style.key), f"clients {style.key}", label)
 
     return {
-        "rounds": accuracy("rounds"),
-        "seconds": accuracy("seconds"),
+        "rounds": mean_figure("rounds"),
+        "seconds": mean_figure("seconds"),
         "rho": svg(rho_chart(comparison, look), "rho", "ρ against round"),
         "fairness": svg(fairness_chart(comparison, look), "fairness", "worst 10 % of the clients against their mean"),
         "clients": [clients(style) for style in look.values()],
@@ -146,13 +148,14 @@ def tiles(section: Section) -> list[tuple[str, str, str]]:
     reference = section.comparison.reference
     if reference is None or not reference.good:
         return []
-    figures = section.comparison.figures[section.comparison.rows.index(reference)]
+    of, figures = section.comparison.figure, section.comparison.figures[section.comparison.rows.index(reference)]
+    digits, unit = (1, ", %") if of.percent else (figure_digits(section.comparison, ("mean", "worst10")), "")
     shown = [
-        (*_plus_minus(figures[key].times(100), 1), f"{name}, {reference.label}")
+        (*_plus_minus(figures[key].times(of.scale), digits), f"{name}, {reference.label}")
         for key, name in (
-            ("mean", "mean accuracy, %"),
+            ("mean", f"mean {of.name}{unit}"),
             ("std", "σ over clients"),
-            ("worst10", "worst 10 % of clients, %"),
+            ("worst10", f"worst 10 % of clients{unit}"),
         )
     ]
     shown += [

@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from dqnfed_flwr.telemetry.events import Listener, RoundEvent
+from dqnfed_flwr.types import ACCURACY, Figure
 
 if TYPE_CHECKING:
     from dqnfed_flwr.compare.plan import Job
@@ -26,8 +27,9 @@ def progress_listener(console: Console, label: str = "") -> Listener:
 
 @dataclass
 class LatestFigures:
-    """Latest known figures: an event carries accuracies only where the clients were evaluated."""
+    """Latest known figures: an event carries those of the clients only where they were evaluated."""
 
+    figure: Figure = ACCURACY
     round: int = 0
     mean: float = math.nan
     worst: float = math.nan
@@ -42,9 +44,11 @@ class LatestFigures:
     def update(self, event: RoundEvent) -> None:
         """Take over what `event` has."""
         self.round = event.round
+        self.figure = event.figure
         if event.accuracy:
-            self.mean = sum(event.accuracy.values()) / len(event.accuracy)
-            self.worst = min(event.accuracy.values())
+            values = event.accuracy.values()
+            self.mean = sum(values) / len(values)
+            self.worst = min(values) if event.figure.higher else max(values)
         if not math.isnan(event.improved_ratio):
             self.rho, self.unharmed = event.improved_of_asked, event.unharmed_ratio
         self.asked, self.heard = event.asked, len(event.heard)
@@ -57,14 +61,20 @@ class LatestFigures:
         return self.text("  ")
 
     def text(self, between: str) -> str:
-        """Accuracies, `between`, and what became of the clients, with a dash for what is not known yet."""
-        mean, worst = (f"{100 * value:5.1f} %" if value == value else "    – " for value in (self.mean, self.worst))
-        accuracies = f"mean {mean}  worst {worst}  ρ {_ratio(self.rho)}"
+        """Mean and worst figure, `between`, and what became of the clients, with a dash for what is not known yet.
+
+        A figure other than accuracy is named.
+        """
+        mean, worst = (
+            f"{self.figure.text(value):>7}" if value == value else "    – " for value in (self.mean, self.worst)
+        )
+        name = "" if self.figure == ACCURACY else f"{self.figure.name} "
+        figures = f"{name}mean {mean}  worst {worst}  ρ {_ratio(self.rho)}"
         if not self.round:
-            return accuracies
+            return figures
         overruled = f"  overruled {self.overruled}" if self.overruled else ""
         heard = f"unharmed {_ratio(self.unharmed)}  heard {self.heard} of {self.asked}"
-        return f"{accuracies}{between}{heard}  moved {self.moved} of {self.settled}{overruled}"
+        return f"{figures}{between}{heard}  moved {self.moved} of {self.settled}{overruled}"
 
 
 def _ratio(value: float) -> str:

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from dqnfed_flwr.report.drawing import COLOURS, PARTS, STYLE, bin_edges, running_mean, save, ticks
+from dqnfed_flwr.report.drawing import COLOURS, PARTS, STYLE, bin_edges, running_mean, save, smallest_spread, ticks
 
 if TYPE_CHECKING:
     from dqnfed_flwr.data.clients import ClientSummary
@@ -32,7 +32,9 @@ _BLUES = ("#f3f7fb", COLOURS[0], "#00263d")
 
 @rc_context(STYLE)
 def plot_runs(results: Mapping[str, RunResult], path: Path) -> Path:
-    """Draw runs, by their names in the legend, over each other into one PNG: accuracy, rho_t, spread over clients.
+    """Draw runs, by their names in the legend, over each other into one PNG: figure, rho_t, spread over clients.
+
+    The figure is accuracy, or what the runs, one or more, are evaluated by.
 
     Raises
     ------
@@ -40,16 +42,18 @@ def plot_runs(results: Mapping[str, RunResult], path: Path) -> Path:
         If the file cannot be written.
     """
     figure = Figure(figsize=(13, 3.9), layout="constrained")
-    accuracy, rho, spread = figure.subplots(1, 3)
+    means, rho, spread = figure.subplots(1, 3)
+    of = next(iter(results.values())).figure
     for colour, (name, result) in zip(_colours(len(results)), results.items(), strict=True):
-        _draw_accuracy(accuracy, name, result, colour)
+        _draw_mean(means, name, result, colour)
         _draw_rho(rho, name, result, colour)
     _draw_spread(spread, results)
-    accuracy.set(title="Test accuracy: mean and worst client", xlabel="round", ylabel="accuracy, %")
+    label = f"{of.name}, %" if of.percent else of.name
+    means.set(title=f"Test {of.name}: mean and worst client", xlabel="round", ylabel=label)
     rho.set(title="Clients whose training loss did not rise", xlabel="round", ylabel="ρ", ylim=(-0.03, 1.06))
-    for axes in (accuracy, rho):
+    for axes in (means, rho):
         axes.xaxis.set_major_locator(ticks(whole=True))
-        axes.legend(loc="lower right", fontsize=9)
+        axes.legend(loc="lower right" if axes is rho or of.higher else "upper right", fontsize=9)
     return save(figure, path)
 
 
@@ -57,17 +61,19 @@ def _colours(count: int) -> list[str]:
     return [COLOURS[place % len(COLOURS)] for place in range(count)]
 
 
-def _draw_accuracy(axes: Axes, name: str, result: RunResult, colour: str) -> None:
+def _draw_mean(axes: Axes, name: str, result: RunResult, colour: str) -> None:
+    of = result.figure
     found = [
-        (event.round, [100 * value for value in event.accuracy.values()]) for event in result.events if event.accuracy
+        (event.round, [of.scale * value for value in event.accuracy.values()])
+        for event in result.events
+        if event.accuracy
     ]
     rounds = [round_ for round_, _ in found]
     marker = "o" if len(found) == 1 else ""
     axes.plot(rounds, [float(np.mean(each)) for _, each in found], color=colour, marker=marker, label=f"{name}, mean")
     faint: dict[str, Any] = {"lw": 0.8, "alpha": 0.7} if len(found) > LONG else {"lw": 1.3, "alpha": 0.9}
-    axes.plot(
-        rounds, [min(each) for _, each in found], "--", color=colour, marker=marker, label=f"{name}, worst", **faint
-    )
+    worst = [min(each) if of.higher else max(each) for _, each in found]
+    axes.plot(rounds, worst, "--", color=colour, marker=marker, label=f"{name}, worst", **faint)
 
 
 def _draw_rho(axes: Axes, name: str, result: RunResult, colour: str) -> None:
@@ -84,14 +90,18 @@ def _draw_rho(axes: Axes, name: str, result: RunResult, colour: str) -> None:
 
 
 def _draw_spread(axes: Axes, results: Mapping[str, RunResult]) -> None:
-    values = [100 * np.array(list(result.accuracies.values()), dtype=float) for result in results.values()]
-    axes.set(title="Clients by final test accuracy (dotted: mean)", xlabel="accuracy, %", ylabel="clients")
+    of = next(iter(results.values())).figure
+    values = [of.scale * np.array(list(result.accuracies.values()), dtype=float) for result in results.values()]
+    label = f"{of.name}, %" if of.percent else of.name
+    axes.set(title=f"Clients by final test {of.name} (dotted: mean)", xlabel=label, ylabel="clients")
     everything = np.concatenate([*values, np.empty(0)])
     if not everything.size:
         return
     colours = _colours(len(results))
-    labels = [f"{name} (σ {each.std():.1f} %)" for name, each in zip(results, values, strict=True)]
-    counts, _, _ = axes.hist(values, bin_edges(everything), color=colours, rwidth=0.85, label=labels)
+    deviations = [of.label(float(each.std())) if each.size else "–" for each in values]
+    labels = [f"{name} (σ {deviation})" for name, deviation in zip(results, deviations, strict=True)]
+    edges = bin_edges(everything, smallest_spread(of, everything))
+    counts, _, _ = axes.hist(values, edges, color=colours, rwidth=0.85, label=labels)
     for colour, each in zip(colours, values, strict=True):
         axes.axvline(float(each.mean()), color=colour, ls=":", lw=1.6)
     axes.set_ylim(0, 1.3 * float(np.max(counts)))  # room for the legend

@@ -13,7 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from dqnfed_flwr.engine.ending import left_out_words
-from dqnfed_flwr.telemetry.events import mean
+from dqnfed_flwr.telemetry.events import TEST, mean
+from dqnfed_flwr.types import ACCURACY, Figure
 
 if TYPE_CHECKING:
     from dqnfed_flwr.compare.tables import Table as ComparisonTable
@@ -28,11 +29,13 @@ NAMED, REASON_WIDTH = 3, 80
 
 def summary_table(results: Mapping[str, RunResult]) -> Table:
     """Final figures of runs side by side, by the headings of their columns."""
-    table = Table(title="Test accuracy of the clients, and what it took", title_justify="left")
+    of = next((result.figure for result in results.values()), ACCURACY)
+    title = f"Test {of.name} of the clients, and what it took"
+    table = Table(title=escape(title), title_justify="left")
     table.add_column("")
     for heading in results:
         table.add_column(heading, justify="right")
-    for label, show in ROWS:
+    for label, show in (*fairness_rows(of), *ROWS):
         table.add_row(label, *(show(result) for result in results.values()))
     for label, show in WARNINGS:
         if any(words := [show(result) for result in results.values()]):
@@ -76,12 +79,29 @@ def human_bytes(count: float) -> str:
     return f"{count:.3g} TB"
 
 
-def _final(key: str, form: str, scale: float = 1.0) -> Callable[[RunResult], str]:
-    def show(result: RunResult) -> str:
-        value = result.final.get(key, math.nan)
-        return UNKNOWN if math.isnan(value) else form.format(scale * value)
+def fairness_rows(figure: Figure) -> tuple[tuple[str, Callable[[RunResult], str]], ...]:
+    """Figures of fairness: labels, and what stands there of a run."""
+    plural = "accuracies" if figure == ACCURACY else "figures"
+    headings = {
+        "mean": "mean" + ("" if figure.higher else " (less is better)"),
+        "std": "σ (spread over clients)",
+        "worst10": "worst 10 % of clients",
+        "best10": "best 10 % of clients",
+        "worst": "worst client",
+    }
 
-    return show
+    def final(key: str, text: Callable[[float], str]) -> Callable[[RunResult], str]:
+        def show(result: RunResult) -> str:
+            value = result.final.get(key, math.nan)
+            return UNKNOWN if math.isnan(value) else text(value)
+
+        return show
+
+    return (
+        *((heading, final(key, lambda value: figure.text(value, 2))) for key, heading in headings.items()),
+        (f"angle to equal {plural}", final("angle_deg", "{:.2f}°".format)),
+        (f"KL to equal {plural}", final("kl_uniform", "{:.5f}".format)),
+    )
 
 
 def _summary(ratios: list[float], summary: Callable[[list[float]], float]) -> str:
@@ -109,6 +129,11 @@ def _named(names: list[str]) -> str:
     return ", ".join(names[:NAMED]) + more
 
 
+def _without_figure(result: RunResult) -> str:
+    clients = result.without_figure.get(TEST, [])
+    return f"{len(clients)} ({_named([str(client) for client in clients])})" if clients else ""
+
+
 def _per_round(result: RunResult) -> str:
     return f"{result.exchanges / len(result.events):.2f}" if result.events else UNKNOWN
 
@@ -116,7 +141,7 @@ def _per_round(result: RunResult) -> str:
 def _clients(result: RunResult) -> str:
     found = f"{len(result.joined)} of {result.settings.clients}"
     if 0 < len(result.accuracies) < len(result.joined):
-        found += f"; accuracies of {len(result.accuracies)}"
+        found += f"; {'accuracies' if result.figure == ACCURACY else 'figures'} of {len(result.accuracies)}"
     if not result.left_out:
         return found
     reasons = [
@@ -127,13 +152,6 @@ def _clients(result: RunResult) -> str:
 
 
 ROWS: tuple[tuple[str, Callable[[RunResult], str]], ...] = (
-    ("mean", _final("mean", "{:.2f} %", 100)),
-    ("σ (spread over clients)", _final("std", "{:.2f} %", 100)),
-    ("worst 10 % of clients", _final("worst10", "{:.2f} %", 100)),
-    ("best 10 % of clients", _final("best10", "{:.2f} %", 100)),
-    ("worst client", _final("worst", "{:.2f} %", 100)),
-    ("angle to equal accuracies", _final("angle_deg", "{:.2f}°")),
-    ("KL to equal accuracies", _final("kl_uniform", "{:.5f}")),
     ("ρ mean (clients whose loss did not rise)", lambda result: _summary(result.improved_of_asked, mean)),
     ("ρ minimum", lambda result: _summary(result.improved_of_asked, min)),
     ("not harmed, mean (or below the entitlement)", lambda result: _summary(result.unharmed_ratio, mean)),
@@ -154,6 +172,7 @@ ROWS: tuple[tuple[str, Callable[[RunResult], str]], ...] = (
 )
 WARNINGS: tuple[tuple[str, Callable[[RunResult], str]], ...] = (
     ("no part in most rounds, though asked", lambda result: _named(left_out_words(result.totals))),
+    ("evaluated, but without a figure (clients)", lambda result: _without_figure(result)),
     ("contradicted itself, not heard", lambda result: _in_rounds(result.totals.contradicted, result.totals.rounds)),
     (
         "hold up the others: refused a step",

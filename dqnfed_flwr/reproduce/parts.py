@@ -68,6 +68,8 @@ def plan_part(part: Part, seeds: Sequence[int], options: ReproduceOptions, direc
         If a method is unknown, or settings are at fault.
     """
     config = config_of(part, options)
+    if (task := config.get("task", "classification")) != "classification":
+        raise ConfigError(f"task: found {task!r}; published tables are of accuracy, so classification is allowed")
     rounds, length = part.search.rounds, config.get("rounds")
     if rounds is not None and isinstance(length, int):
         rounds = min(rounds, length)

@@ -72,6 +72,8 @@ class Profile:
         The title with the form that a run has it in.
     told : tuple[str, ...]
         Keys, with their group, whose value that title says.
+    classes_only : Callable[[RunSettings], str]
+        Why, with these settings, only task classification suits it, and what to do; empty where any task does.
     faults : Callable[[RunSettings], Iterator[str]]
         What is wrong with the settings of a run for this method, each naming the key, what was found, what to do.
     reads_curvature : Callable[[RunSettings], bool]
@@ -102,6 +104,7 @@ class Profile:
     one_gradient: str = ""
     variant: Callable[[RunSettings], str] | None = None
     told: tuple[str, ...] = ()
+    classes_only: Callable[[RunSettings], str] = lambda run: ""
     faults: Callable[[RunSettings], Iterator[str]] = lambda run: iter(())
     reads_curvature: Callable[[RunSettings], bool] = lambda run: False
     wants_step: bool = False

@@ -148,7 +148,7 @@ def pack_state(state: RunState) -> tuple[dict[str, Any], Arrays]:
     if state.last is not None:
         record["last"], arrays["last"] = {"factor": state.last.factor}, state.last.step.numpy()
     if state.best is not None:
-        record["best"] = {"round": state.best.round, "accuracy": state.best.accuracy, "since": state.best.since}
+        record["best"] = {"round": state.best.round, "accuracy": state.best.figure, "since": state.best.since}
         arrays["best"] = state.best.theta.numpy()
         arrays |= group("best-buffer", state.best.buffers)
     return record, arrays
@@ -157,6 +157,8 @@ def pack_state(state: RunState) -> tuple[dict[str, Any], Arrays]:
 def unpack_state(record: dict[str, Any], arrays: Arrays) -> RunState:
     """Inverse of `pack_state`; the cost holds nothing else."""
     best, last = record.get("best"), record.get("last")
+    if best:  # the record calls it accuracy, as earlier versions did, whatever it is
+        best = {"round": best["round"], "figure": best["accuracy"], "since": best["since"]}
     return RunState(
         theta=_tensor(arrays["theta"]),
         candidate=_tensor(arrays["candidate"]),

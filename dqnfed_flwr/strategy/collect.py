@@ -72,7 +72,7 @@ class ReplyCollector:
     """Runs exchanges for one federation, in which clients train a model like `theta` [D] and its `buffers`."""
 
     def __init__(self, settings: Settings, theta: torch.Tensor, buffers: Buffers, method: Method) -> None:
-        self._settings, self._figure = settings, task_of(settings).figure
+        self._settings, self.figure = settings, task_of(settings).figure
         self._method, self._dim = method, theta.numel()
         self._buffers = buffers if settings.trains_buffers else {}
         method.extras(self._dim)  # a method that this model does not suit says so before anything is sent
@@ -180,7 +180,7 @@ class ReplyCollector:
 
     def _decode(self, content: RecordDict, client: int, schedule: Schedule) -> ClientReply:
         extras = self._method.extras_of(schedule.round, client, self._dim)
-        form = ReplyForm(self._dim, self._buffers, extras, self._figure)
+        form = ReplyForm(self._dim, self._buffers, extras, self.figure)
         reply = wire.decode_reply(content, schedule.tasks[client], form)
         if reply.probe is not None:
             reply = replace(reply, probe=self._as_asked(reply.probe))

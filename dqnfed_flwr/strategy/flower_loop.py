@@ -89,9 +89,9 @@ class FlowerRound:
         return wire.encode_model(model.numpy(), buffers), metrics(figures)
 
     def fairness(self, replies: Iterable[Message]) -> MetricRecord | None:
-        """Fairness figures of the clients' test accuracies; None if no client evaluated."""
-        accuracies, *_ = evaluations(self._receive(replies).answered)
-        return metrics(fairness_report(accuracies)) if accuracies else None
+        """Fairness of the clients' figures on their test parts; None if no client has one."""
+        found = evaluations(self._receive(replies).answered)
+        return metrics(fairness_report(found.test, self._collector.figure)) if found.test else None
 
     @property
     def _num_classes(self) -> int:

@@ -38,7 +38,7 @@ from dqnfed_flwr.strategy.solve import NOT_FINITE, solve_replies
 from dqnfed_flwr.strategy.state import PendingStep, RunState
 from dqnfed_flwr.strategy.step_search import StepSearch
 from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
-from dqnfed_flwr.types import ClientReply
+from dqnfed_flwr.types import ClientReply, Figure
 
 UNJUDGED_ATTEMPTS = 3
 """Exchanges that a step waits for any of its participants to come back, before it is dropped for the others' sake."""
@@ -66,6 +66,11 @@ class RoundLoop:
         self._step_search = StepSearch(settings, state, method, rule, registry, on_round)
         self._collector = ReplyCollector(settings, state.theta, state.buffers, method)
         self._num_classes = registry.form.num_classes
+
+    @property
+    def figure(self) -> Figure:
+        """What clients are evaluated by."""
+        return self._collector.figure
 
     def run(self, grid: Grid) -> None:
         """Exchange until the run is at its end.

@@ -18,8 +18,8 @@ from dqnfed_flwr.fairness import improved_ratio
 from dqnfed_flwr.guarantee.overrule import OVERRULED, SET_ASIDE, Certificate, Standing, certificate
 from dqnfed_flwr.methods._base import ZERO_GRADIENT
 from dqnfed_flwr.steps import Ladder, StepScale
-from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
-from dqnfed_flwr.types import ClientReply, Combination, Evaluation, Float64Array, Probe
+from dqnfed_flwr.telemetry.events import TEST, DroppedClient, RoundEvent
+from dqnfed_flwr.types import ACCURACY, ClientReply, Combination, Evaluation, Figure, Float64Array, Probe
 from dqnfed_flwr.wire import Buffers, decode_model
 
 RunStatus = Literal[
@@ -126,13 +126,13 @@ class RoundCost:
 
 @dataclass(slots=True)
 class BestModel:
-    """The model of best validation `accuracy`, the mean over the clients, so far, for early stopping.
+    """The model of best validation `figure`, the mean over the clients, so far, for early stopping.
 
     It was the model, `theta` [D] with its `buffers`, after `round`; there were `since` evaluations after that.
     """
 
     round: int
-    accuracy: float
+    figure: float
     theta: Tensor
     buffers: Buffers
     since: int = 0
@@ -217,10 +217,13 @@ class RunState:
         self.cost.add_dropped(pending.dropped)
         self.pending = None
 
-    def watch(self, round_number: int, accuracy: float, patience: int) -> None:
-        """Keep the model of best validation `accuracy`; after `patience` evaluations without a better one, stop."""
-        if self.best is None or accuracy > self.best.accuracy:
-            self.best = BestModel(round_number, accuracy, self.theta, self.buffers)
+    def watch(self, round_number: int, figure: float, patience: int, *, sign: int = 1) -> None:
+        """Keep the model of best validation `figure`; after `patience` evaluations without a better one, stop.
+
+        `sign` is -1 where less is better.
+        """
+        if self.best is None or sign * figure > sign * self.best.figure:
+            self.best = BestModel(round_number, figure, self.theta, self.buffers)
             return
         self.best.since += 1
         if self.best.since >= patience:
@@ -261,16 +264,18 @@ def round_event(
     evaluated: Mapping[int, ClientReply],
     dropped: list[DroppedClient],
     cost: RoundCost,
+    figure: Figure = ACCURACY,
 ) -> RoundEvent:
     """The record of a round whose `pending` step was applied at `factor`, 0 when the model stayed, and its `status`.
 
     `losses_after` are f_k(theta^t) of the participants that reported it, `evaluated` the replies that hold evaluations
-    at theta^t; `dropped` were left out when it was judged, in addition to those of its solve and of `cost`.
+    at theta^t, of that `figure`; `dropped` were left out when it was judged, in addition to those of its solve and of
+    `cost`.
     """
     before = [pending.losses[client] for client in pending.clients]
     after = [losses_after.get(client, math.nan) for client in pending.clients]
     combination = pending.combination
-    accuracy, validation, test_loss = evaluations(evaluated)
+    found = evaluations(evaluated)
     certificate = Certificate(distance=math.nan) if factor else pending.certificate
     return RoundEvent(
         round=pending.round,
@@ -295,9 +300,11 @@ def round_event(
         bytes_down=cost.bytes_down,
         repeated_calls=cost.repeated_calls,
         seconds={**cost.seconds, "total": time.perf_counter() - cost.since},
-        accuracy=accuracy,
-        validation=validation,
-        test_loss=test_loss,
+        accuracy=found.test,
+        validation=found.validation,
+        test_loss=found.test_loss,
+        figure=figure,
+        without_figure=found.without_figure,
         notes=dict(combination.notes),
         asked=len(pending.asked),
         no_part=without_part(pending),
@@ -323,20 +330,34 @@ def without_part(pending: PendingStep) -> list[int]:
     ]
 
 
-def evaluations(
-    replies: Mapping[int, ClientReply],
-) -> tuple[dict[int, float] | None, dict[int, float] | None, float]:
-    """Test and validation accuracy of each client whose reply has them, None where none has, and the mean test loss."""
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """The figure of each client on its test and validation part, None where no reply has it; the mean test loss.
+
+    `without_figure` names those that were evaluated and have none, by part; only parts with such clients.
+    """
+
+    test: dict[int, float] | None
+    validation: dict[int, float] | None
+    test_loss: float
+    without_figure: dict[str, list[int]]
+
+
+def evaluations(replies: Mapping[int, ClientReply]) -> Evaluated:
+    """What replies, by client, say of test and validation parts."""
     tests = {client: reply.test for client, reply in replies.items() if reply.test is not None}
     validations = {client: reply.validation for client, reply in replies.items() if reply.validation is not None}
     losses = [test.loss for test in tests.values() if test.examples]
     loss = float(np.mean(losses)) if losses else math.nan
-    return _accuracies(tests), _accuracies(validations), loss
+    found = {TEST: _figures(tests), "validation": _figures(validations)}
+    lacking = {part: [c for c, figure in each.items() if math.isnan(figure)] for part, each in found.items()}
+    known = {part: {c: figure for c, figure in each.items() if not math.isnan(figure)} for part, each in found.items()}
+    without = {part: clients for part, clients in lacking.items() if clients}
+    return Evaluated(known[TEST] or None, known["validation"] or None, loss, without)
 
 
-def _accuracies(parts: Mapping[int, Evaluation]) -> dict[int, float] | None:
-    figures = {client: part.figure for client, part in parts.items() if part.examples}
-    return {client: figure for client, figure in figures.items() if not math.isnan(figure)} or None
+def _figures(parts: Mapping[int, Evaluation]) -> dict[int, float]:
+    return {client: part.figure for client, part in parts.items() if part.examples}
 
 
 def metrics(figures: Mapping[str, float]) -> MetricRecord:

@@ -24,6 +24,7 @@ from dqnfed_flwr.strategy.hearing import Hearing, catch_liars, overrule_refusals
 from dqnfed_flwr.strategy.schedule import Schedule, training_needs_step
 from dqnfed_flwr.strategy.solve import NOT_FINITE, Solved, pending_step
 from dqnfed_flwr.strategy.state import PendingStep, RunState, round_event
+from dqnfed_flwr.tasks import task_of
 from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
 from dqnfed_flwr.types import ClientReply, Probe, RoundBatch
 
@@ -55,6 +56,7 @@ class StepSearch:
         self._settings, self._state, self._method, self._rule = settings, state, method, rule
         self._registry, self._on_round = registry, on_round
         self._told_unable: set[int] = set()
+        self._figure = task_of(settings).figure
 
     def begin(
         self,
@@ -244,7 +246,8 @@ class StepSearch:
         if factor:
             self._state.standing.said |= {client: (self._state.moves, loss) for client, loss in losses.items()}
         self._state.unmoved = 0 if factor else self._state.unmoved + 1
-        event = round_event(pending, factor, losses, status, evaluated, dropped, self._state.cost)
+        cost = self._state.cost
+        event = round_event(pending, factor, losses, status, evaluated, dropped, cost, self._figure)
         self._state.end_round(pending, self._settings.rounds)
         self._watch_validation(event)
         self._on_round(event)
@@ -253,9 +256,11 @@ class StepSearch:
         patience = self._settings.early_stopping
         if not patience or not event.validation or self._method.inner.rests:
             return
-        self._state.watch(event.round, sum(event.validation.values()) / len(event.validation), patience)
+        mean = sum(event.validation.values()) / len(event.validation)
+        self._state.watch(event.round, mean, patience, sign=event.figure.sign)
         if self._state.status == "early-stopped" and self._state.best:
-            log(INFO, "Stopped early: round %d had the best validation accuracy", self._state.best.round)
+            name, best = event.figure.name, self._state.best.round
+            log(INFO, "Stopped early: round %d had the best validation %s", best, name)
 
 
 def new_claimants(pending: PendingStep, losses: Mapping[int, float]) -> list[int]:

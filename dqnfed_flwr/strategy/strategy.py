@@ -27,10 +27,11 @@ from dqnfed_flwr.strategy.checkpointer import Checkpointer
 from dqnfed_flwr.strategy.client_registry import ClientRegistry
 from dqnfed_flwr.strategy.flower_loop import FlowerRound
 from dqnfed_flwr.strategy.loop import RoundLoop
-from dqnfed_flwr.strategy.state import RunState, evaluations, metrics
+from dqnfed_flwr.strategy.state import Evaluated, RunState, evaluations, metrics
 from dqnfed_flwr.tasks import task_of
 from dqnfed_flwr.telemetry.event_log import Patience
 from dqnfed_flwr.telemetry.events import Listener, RoundEvent
+from dqnfed_flwr.types import ACCURACY, Figure
 from dqnfed_flwr.wire import Buffers
 
 UNKNOWN = Provenance()
@@ -237,8 +238,10 @@ class Outcome:
     theta: torch.Tensor  # the final model [D]; the one of best validation accuracy after early stopping
     buffers: Buffers  # of that model
     events: list[RoundEvent] = field(default_factory=list)  # one a round, those before a resume included
-    accuracy: dict[int, float] = field(default_factory=dict)  # test accuracy of every client at `theta`
+    figure: Figure = ACCURACY  # what the clients were evaluated by
+    accuracy: dict[int, float] = field(default_factory=dict)  # that figure of every client's test part at `theta`
     validation: dict[int, float] = field(default_factory=dict)
+    without_figure: dict[str, list[int]] = field(default_factory=dict)  # clients that have none, by part
 
 
 def _record_round(result: Result, event: RoundEvent) -> None:
@@ -248,22 +251,24 @@ def _record_round(result: Result, event: RoundEvent) -> None:
         {"improved-ratio": event.improved_ratio, "factor": event.factor, "loss": loss}
     )
     if event.accuracy:
-        result.evaluate_metrics_clientapp[event.round] = metrics(fairness_report(event.accuracy))
+        result.evaluate_metrics_clientapp[event.round] = metrics(fairness_report(event.accuracy, event.figure))
 
 
 def _final_outcome(loop: RoundLoop, grid: Grid, state: RunState, events: list[RoundEvent]) -> Outcome:
     """The outcome of a run that `loop` brought to its end; asks for an evaluation where the last round had none."""
-    outcome = Outcome(state.status, state.theta, state.buffers, events)
+    outcome = Outcome(state.status, state.theta, state.buffers, events, loop.figure)
     best = state.best
     if best is not None:
         outcome.theta, outcome.buffers = best.theta, best.buffers
     of_round = state.round if best is None else best.round
     event = next((event for event in events if event.round == of_round), None)  # a log may have lost its end
-    accuracy, validation = (event.accuracy, event.validation) if event else (None, None)
-    if not accuracy:
+    if event and (event.accuracy or event.without_figure):
+        found = Evaluated(event.accuracy, event.validation, event.test_loss, event.without_figure)
+    else:
         state.candidate, state.buffers = outcome.theta, outcome.buffers
-        accuracy, validation, _ = evaluations(loop.evaluate(grid))
-    outcome.accuracy, outcome.validation = accuracy or {}, validation or {}
+        found = evaluations(loop.evaluate(grid))
+    outcome.accuracy, outcome.validation = found.test or {}, found.validation or {}
+    outcome.without_figure = found.without_figure
     return outcome
 
 

@@ -184,6 +184,18 @@ class Task(ABC):
             raise DataError(f"task: losses are {tuple(parts.shape)} and their weights {tuple(shares.shape)}")
         return Summed((parts * shares).sum(), shares.sum().detach())
 
+    def loss_of_each(self, model: nn.Module, batch: Batch) -> Tensor:
+        """The loss of each sample of a batch, float64 [n] on the CPU: of its parts their mean by weight, 0 of none."""
+        found = self.losses(model, batch)
+        losses, weights = found if isinstance(found, tuple) else (found, None)
+        parts = in_float64(losses.detach()).cpu()
+        if parts.ndim == 1:
+            return parts
+        parts = parts.flatten(1)
+        shares = torch.ones_like(parts) if weights is None else in_float64(weights.detach()).cpu().flatten(1)
+        total = shares.sum(dim=1)
+        return (parts * shares).sum(dim=1) / torch.where(total > 0, total, 1.0)
+
     def evaluate(self, model: nn.Module, batches: Iterable[tuple[Batch, int]], examples: int) -> Evaluation:
         """Figures and mean loss over the batches of so many examples, each with its number of samples."""
         counters = self._counters()

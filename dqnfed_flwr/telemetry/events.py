@@ -17,10 +17,13 @@ import numpy as np
 from dqnfed_flwr.fairness import improved_ratio
 from dqnfed_flwr.guarantee.claims import CONTRADICTION
 from dqnfed_flwr.guarantee.harm import not_above
+from dqnfed_flwr.types import ACCURACY, Figure
 
 EVENT_SCHEMA = 1
 DERIVED = ("improved_of_asked", "unharmed_ratio", "harmed")
 """Keys of a line that follow from others, for readers without this package."""
+TEST = "test"
+"""The part that a figure other than accuracy was measured on: its key, in a line and in `run.json`."""
 INFINITE = "infinite_after"
 """Key of a line alone: participants whose loss after the round was infinite, which JSON has no number for."""
 
@@ -74,9 +77,16 @@ class RoundEvent:
     seconds : dict[str, float]
         By phase: `exchange` (waiting for and taking in replies), `solve`, `step`, `total`.
     accuracy : dict[int, float] | None
-        Test accuracy in [0, 1] of each evaluated client at theta^t; None when not evaluated.
+        Test accuracy in [0, 1] of each evaluated client at theta^t, or the figure that the task has in its place, in
+        its own unit; None when not evaluated.
     validation : dict[int, float] | None
         The same on the validation part.
+    figure : Figure
+        What these two are. Of another one than accuracy a line has its name, direction and unit, and calls `accuracy`
+        `test`.
+    without_figure : dict[str, list[int]]
+        Evaluated clients that have no such figure there, such as an AUROC of one class, by part (`test` or
+        `validation`); only parts with such clients.
     test_loss : float
         Mean test loss over evaluated clients, NaN if none.
     notes : dict[str, float]
@@ -141,6 +151,8 @@ class RoundEvent:
     certificate: dict[int, float] = field(default_factory=dict)
     distance: float = math.nan
     schema: int = EVENT_SCHEMA
+    figure: Figure = ACCURACY
+    without_figure: dict[str, list[int]] = field(default_factory=dict)
 
     @property
     def moved(self) -> bool:
@@ -174,7 +186,14 @@ class RoundEvent:
         """One line of JSON."""
         infinite = [c for c, loss in zip(self.participants, self.losses_after, strict=True) if math.isinf(loss)]
         derived = {name: getattr(self, name) for name in DERIVED}
-        return json.dumps(finite({**asdict(self), INFINITE: infinite, **derived}), separators=(",", ":"))
+        record = asdict(self)
+        del record["figure"]
+        if not self.without_figure:
+            del record["without_figure"]
+        if self.figure != ACCURACY:
+            record = {TEST if key == "accuracy" else key: value for key, value in record.items()}
+            derived["figure"] = self.figure.to_json()
+        return json.dumps(finite({**record, INFINITE: infinite, **derived}), separators=(",", ":"))
 
     @classmethod
     def from_json(cls, line: str) -> RoundEvent:
@@ -195,6 +214,9 @@ class RoundEvent:
             record[key] = _number(record[key])
         for derived in DERIVED:
             record.pop(derived, None)
+        record["figure"] = Figure.from_json(record.get("figure"))
+        if TEST in record:
+            record["accuracy"] = record.pop(TEST)
         record["distance"] = _number(record.get("distance"))
         record["certificate"] = {int(client): weight for client, weight in record.get("certificate", {}).items()}
         record.setdefault("asked", len(record["participants"]))

@@ -21,6 +21,7 @@ from typing import Any
 from dqnfed_flwr.run_files import replacing
 from dqnfed_flwr.telemetry.events import RoundEvent, finite, mean
 from dqnfed_flwr.telemetry.run_samples import RunCard, RunSamples
+from dqnfed_flwr.types import ACCURACY
 
 HEADER = "# dqnfed-flwr metrics of run "
 """First words of a metrics file; the exporter removes no file that does not begin so."""
@@ -189,17 +190,19 @@ def short(event: RoundEvent, at: float) -> dict[str, Any]:
         "left_out": [[drop.client, drop.reason] for drop in event.dropped[:MOST_NAMED]],
     }
     if event.accuracy:
-        rising = sorted(event.accuracy.items(), key=lambda item: (item[1], item[0]))
-        values = [value for _, value in rising]
+        sign = event.figure.sign
+        worst_first = sorted(event.accuracy.items(), key=lambda item: (sign * item[1], item[0]))
+        values = [value for _, value in worst_first]
         tail = -(-len(values) // 10)
-        record["accuracy"] = {
-            "mean": mean(values),
-            "min": values[0],
-            "worst10": mean(values[:tail]),
-            "best10": mean(values[-tail:]),
-            "max": values[-1],
-        }
-        record["worst"] = [list(item) for item in rising[:MOST_NAMED]]
+        tails = {"worst10": mean(values[:tail]), "best10": mean(values[-tail:])}
+        if event.figure == ACCURACY:
+            record["accuracy"] = {"mean": mean(values), "min": values[0], **tails, "max": values[-1]}
+        else:
+            ends = {"worst": values[0], "best": values[-1]}
+            record["figure"] = {**event.figure.to_json(), "mean": mean(values), **ends, **tails}
+        record["worst"] = [list(item) for item in worst_first[:MOST_NAMED]]
+    if event.without_figure:
+        record["without_figure"] = {part: len(clients) for part, clients in event.without_figure.items()}
     return {key: finite(value) for key, value in record.items()}
 
 

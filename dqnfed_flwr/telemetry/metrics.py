@@ -150,6 +150,16 @@ RUN_METRICS = (
     _gauge("test_accuracy_angle_radians", "radians", "Angle between the test accuracies and equal ones"),
     _gauge("test_accuracy_kl_uniform_nats", "nats", "KL divergence of the test accuracies from equal ones"),
     _gauge("validation_accuracy_mean_ratio", "ratio", "Mean validation accuracy over clients"),
+    _gauge(
+        "clients_without_figure", "", "Clients evaluated that have no such figure; absent while all have it", "part"
+    ),
+    _gauge("test_figure_mean", "", "Mean over clients of what the task is evaluated by, in its unit", "figure"),
+    _gauge("test_figure_stddev", "", "Its standard deviation over clients, sigma", "figure"),
+    _gauge("test_figure_worst", "", "That of the worst client: the highest where less is better", "figure"),
+    _gauge("test_figure_worst10", "", "Its mean over the worst 10 % of clients", "figure"),
+    _gauge("test_figure_best10", "", "Its mean over the best 10 % of clients", "figure"),
+    _gauge("test_figure_higher_is_better", "", "1 where more of it is better, 0 where less is", "figure"),
+    _gauge("validation_figure_mean", "", "Mean over clients of their validation parts", "figure"),
     _gauge("step_norm", "", "|u|, length of the combined direction"),
     _gauge("step_factor", "", "alpha with which it was applied; 0 when the model stayed"),
     _counter("step_misses", "", "Candidates that were not accepted"),
@@ -171,6 +181,7 @@ RUN_METRICS = (
 CLIENT_METRICS = (
     _gauge("client_train_loss", "", "Training loss of a client before and after its last round", "client", "when"),
     _gauge("client_test_accuracy_ratio", "ratio", "Test accuracy of a client", "client"),
+    _gauge("client_test_figure", "", "What a client is evaluated by, in its unit", "client", "figure"),
     _counter("client_dropped", "", "Rounds in which the client's reply did not count", "client"),
 )
 """Written only for clients 0 to N - 1 with `metrics-clients: N`."""

@@ -25,6 +25,7 @@ from dqnfed_flwr.telemetry.metrics import (
     WHEN,
 )
 from dqnfed_flwr.telemetry.samples import Samples
+from dqnfed_flwr.types import ACCURACY, Figure
 
 FAIRNESS = {
     "mean": "dqnfed_test_accuracy_mean_ratio",
@@ -37,6 +38,14 @@ FAIRNESS = {
     "kl_uniform": "dqnfed_test_accuracy_kl_uniform_nats",
 }
 """Figures of `fairness_report`, and the metric of each."""
+OTHER_FAIRNESS = {
+    "mean": "dqnfed_test_figure_mean",
+    "std": "dqnfed_test_figure_stddev",
+    "worst": "dqnfed_test_figure_worst",
+    "worst10": "dqnfed_test_figure_worst10",
+    "best10": "dqnfed_test_figure_best10",
+}
+"""The same where the run's figure is no accuracy."""
 COUNTED = {
     "dqnfed_step_misses_total": "misses",
     "dqnfed_exchanges_total": "exchanges",
@@ -66,13 +75,11 @@ LISTED = {
 """Counters of clients, and the field of an event that has a list of them."""
 UNKNOWN_AT_FIRST = (
     *LATEST,
-    *FAIRNESS.values(),
     "dqnfed_step_norm",
     "dqnfed_participants",
     "dqnfed_heard_clients",
     "dqnfed_unable_clients",
     "dqnfed_test_loss_mean",
-    "dqnfed_validation_accuracy_mean_ratio",
     "dqnfed_last_round_timestamp_seconds",
     "dqnfed_evaluated_round",
     "dqnfed_evaluated_clients",
@@ -84,7 +91,7 @@ class RunCard:
     """What is known of a run before it begins: its name, and the labels of `dqnfed_run_info`.
 
     `run_id` is the SuperLink's number for it, empty without a SuperLink. A run that is resumed keeps its name and has a
-    new number.
+    new number. `figure` is what its clients are evaluated by.
     """
 
     name: str
@@ -92,6 +99,7 @@ class RunCard:
     step_rule: str
     version: str
     run_id: str = ""
+    figure: Figure = ACCURACY
 
 
 class RunSamples(Samples):
@@ -105,7 +113,17 @@ class RunSamples(Samples):
         self._clients = clients
         self.set("dqnfed_run_info", 1, card.method, card.step_rule, card.version, card.run_id)
         self.set("dqnfed_run_start_timestamp_seconds", at)
+        self._figure = card.figure
+        self._named = () if card.figure == ACCURACY else (card.figure.name,)
+        """Label of the metrics of a figure that is no accuracy."""
+        self._fairness = OTHER_FAIRNESS if self._named else FAIRNESS
+        self._validation = "dqnfed_validation_figure_mean" if self._named else "dqnfed_validation_accuracy_mean_ratio"
+        self._client_figure = "dqnfed_client_test_figure" if self._named else "dqnfed_client_test_accuracy_ratio"
         _make_series(self)
+        for name in (*self._fairness.values(), self._validation):
+            self.set(name, math.nan, *self._named)
+        if self._named:
+            self.set("dqnfed_test_figure_higher_is_better", card.figure.higher, *self._named)
         self.set("dqnfed_round", 0)
         self.set("dqnfed_moved_rounds", 0)
         self.set("dqnfed_rounds", rounds)
@@ -156,7 +174,7 @@ class RunSamples(Samples):
             for when, losses in zip(WHEN, (event.losses_before, event.losses_after), strict=True):
                 values = np.asarray(losses, np.float64)
                 _set_spread(self, when, values[~np.isnan(values)])
-        for event in [event for event in events if event.accuracy or event.validation][-1:]:
+        for event in [event for event in events if _evaluated(event)][-1:]:
             self._take_evaluation(event)
         if self._clients:
             for event in events:
@@ -167,20 +185,22 @@ class RunSamples(Samples):
             self.set("dqnfed_evaluated_round", event.round)
             self.set("dqnfed_evaluated_clients", len(event.accuracy))
             self.set("dqnfed_test_loss_mean", event.test_loss)
-            report = _fairness(event.accuracy)
-            for figure, name in FAIRNESS.items():
-                self.set(name, report.get(figure, math.nan))
+            report = _fairness(event.accuracy, self._figure)
+            for key, name in self._fairness.items():
+                self.set(name, report.get(key, math.nan), *self._named)
         if event.validation:
-            self.set("dqnfed_validation_accuracy_mean_ratio", mean(event.validation.values()))
+            self.set(self._validation, mean(event.validation.values()), *self._named)
+        for part, clients in event.without_figure.items():
+            self.set("dqnfed_clients_without_figure", len(clients), part)
 
     def _take_clients(self, event: RoundEvent) -> None:
         for when, losses in zip(WHEN, (event.losses_before, event.losses_after), strict=True):
             for client, loss in zip(event.participants, losses, strict=True):
                 if client < self._clients:
                     self.set("dqnfed_client_train_loss", loss, str(client), when)
-        for client, accuracy in (event.accuracy or {}).items():
+        for client, value in (event.accuracy or {}).items():
             if client < self._clients:
-                self.set("dqnfed_client_test_accuracy_ratio", accuracy, str(client))
+                self.set(self._client_figure, value, str(client), *self._named)
 
 
 def _make_series(samples: Samples) -> None:
@@ -212,8 +232,12 @@ def _set_spread(samples: Samples, when: str, values: NDArray[np.float64]) -> Non
         samples.set("dqnfed_train_loss_percentile", float(value), when, str(percentile))
 
 
-def _fairness(accuracy: Mapping[int, float]) -> dict[str, float]:
+def _evaluated(event: RoundEvent) -> bool:
+    return bool(event.accuracy or event.validation or event.without_figure)
+
+
+def _fairness(values: Mapping[int, float], figure: Figure) -> dict[str, float]:
     try:
-        return fairness_report(accuracy)
+        return fairness_report(values, figure)
     except DQNFedError:
         return {}

@@ -13,8 +13,9 @@ from scipy.stats import entropy
 
 from dqnfed_flwr.errors import DataError, ShapeError
 from dqnfed_flwr.fairness import fairness_report, improved_ratio, suffering_and_well_performing
-from dqnfed_flwr.types import Float64Array
+from dqnfed_flwr.types import Figure, Float64Array
 
+MAE = Figure("mae", higher=False)
 KEYS = {
     *("mean", "std", "worst", "worst5", "worst10", "worst20", "best5", "best10", "best20"),
     *("angle_deg", "angle_rad", "kl_uniform", "jain"),
@@ -160,3 +161,39 @@ def test_shift_needs_the_same_clients() -> None:
         suffering_and_well_performing([0.1, 0.2, 0.3], [0.1, 0.2])
     with pytest.raises(ShapeError, match="two of a kind"):
         suffering_and_well_performing([0.1], {0: 0.1})
+
+
+def test_of_an_error_the_worst_clients_have_the_most() -> None:
+    report = fairness_report([4.0, 1.0, 2.0, 3.0, 10.0], MAE)
+    assert (report["mean"], report["worst"], report["worst20"], report["best20"]) == (4.0, 10.0, 10.0, 1.0)
+    assert report["std"] == pytest.approx(math.sqrt(10))  # deviations 0, 3, 2, 1, 6
+    assert report["jain"] == pytest.approx(400 / (5 * 130))
+    shift = suffering_and_well_performing([3.0, 1.0, 2.0, 4.0, 9.0], [4.0, 1.0, 2.0, 3.0, 10.0], MAE)
+    assert shift == (1.0, 0.25)  # only the client at 10 is above the mean of 4; of the others the one at 3 got worse
+
+
+def test_what_compares_ratios_is_unknown_where_a_value_is_negative() -> None:
+    report = fairness_report([-0.5, 0.5], Figure("r2"))
+    assert (report["mean"], report["std"], report["worst"]) == (0.0, 0.5, -0.5)
+    assert all(math.isnan(report[key]) for key in ("angle_deg", "angle_rad", "kl_uniform", "jain"))
+
+
+@given(arrays(np.float64, st.integers(1, 30), elements=st.floats(0, 1e6)))
+def test_less_is_better_is_more_of_the_negative_is_better(values: Float64Array) -> None:
+    less, more = fairness_report(values, MAE), fairness_report(-values, Figure("gain"))
+    for key in ("mean", "worst", *(f"{side}{tail}" for side in ("worst", "best") for tail in (5, 10, 20))):
+        assert less[key] == pytest.approx(-more[key], rel=1e-12, abs=1e-300)
+    assert less["std"] == pytest.approx(more["std"], rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("figure", "value", "said"),
+    [
+        (MAE, math.inf, "values: client 1 has inf; a mae is a finite number"),
+        (MAE, math.nan, "values: client 1 has nan; a mae is a finite number"),
+        (Figure("auroc", percent=True), 1.5, r"values: client 1 has 1.5; an auroc is a number in \[0, 1\]"),
+    ],
+)
+def test_the_figure_says_which_values_are_allowed(figure: Figure, value: float, said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        fairness_report([0.5, value], figure)

@@ -317,6 +317,7 @@ METHODS = (
         build=_build,
         works=(WorkProfile("fedcorr", "dqnfed_flwr.methods.fedcorr.client:FedCorrWork", passes=True),),
         rules=(*BLIND, "probed", "search"),
+        classes_only=lambda run: "corrects class labels; use task classification, or another method",
         faults=_faults,
         last="last",
         rounds_before_last=lambda run: Stages.of(run).before_last,

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dqnfed_flwr.methods._base import CurvatureMatrix, GramMethod, RoundRows, State, Taken, cg_title
+from dqnfed_flwr.methods._base import SOFTMAX, CurvatureMatrix, GramMethod, RoundRows, State, Taken, cg_title
 from dqnfed_flwr.schema.group import Group, own
 from dqnfed_flwr.schema.run import BLIND, Profile, RunSettings
 from dqnfed_flwr.schema.work import WorkProfile
@@ -109,6 +109,13 @@ def _variant(run: RunSettings) -> str:
     return f"{form} ({cg_title(own_settings.matrix)})" if own_settings.form == "cg" else form
 
 
+def _classes_only(run: RunSettings) -> str:
+    settings = run.group_of(FedNewSettings)
+    if settings.form == "exact":
+        return "makes dense Hessians of cross-entropies; use fednew.form cg with fednew.matrix hessian"
+    return SOFTMAX.format(key="fednew.matrix") if settings.matrix == "gauss-newton" else ""
+
+
 METHODS = (
     Profile(
         name="fednew",
@@ -118,6 +125,7 @@ METHODS = (
         works=(WorkProfile("fednew", "dqnfed_flwr.methods.fednew.client:FedNewWork", twice=True),),
         rules=BLIND,
         variant=_variant,
+        classes_only=_classes_only,
         wants_step=True,
     ),
 )

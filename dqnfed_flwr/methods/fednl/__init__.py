@@ -75,6 +75,10 @@ METHODS = (
         works=(WorkProfile("fednl", "dqnfed_flwr.methods.fednl.client:FedNlWork", gradient_row=True, twice=True),),
         rules=BLIND,
         variant=_variant,
+        classes_only=lambda run: (
+            "makes Hessians of cross-entropies; use task classification, or another method, such as fednew with "
+            "fednew.matrix hessian"
+        ),
         faults=_faults,
     ),
 )

@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from dqnfed_flwr.methods._base import CurvatureMatrix, GramMethod, cg_title
+from dqnfed_flwr.methods._base import SOFTMAX, CurvatureMatrix, GramMethod, cg_title
 from dqnfed_flwr.schema.group import Group, own
 from dqnfed_flwr.schema.run import BLIND, Profile, RunSettings
 from dqnfed_flwr.schema.work import WorkProfile
@@ -73,6 +73,12 @@ def _variant(run: RunSettings) -> str:
     return f"LocalNewton ({'L-BFGS' if own_settings.solver == 'lbfgs' else cg_title(own_settings.matrix)})"
 
 
+def _classes_only(run: RunSettings) -> str:
+    settings = run.group_of(LocalNewtonSettings)
+    softmax = settings.solver == "cg" and settings.matrix == "gauss-newton"
+    return SOFTMAX.format(key="local-newton.matrix") if softmax else ""
+
+
 def _faults(run: RunSettings) -> Iterator[str]:
     if run.group_of(LocalNewtonSettings).solver != "lbfgs":
         return
@@ -94,6 +100,7 @@ METHODS = (
         works=(WorkProfile("newton", "dqnfed_flwr.methods.local_newton.client:NewtonWork", epochs=True, twice=True),),
         rules=BLIND,
         variant=_variant,
+        classes_only=_classes_only,
         faults=_faults,
         reads_curvature=lambda run: run.group_of(LocalNewtonSettings).solver == "lbfgs",
     ),

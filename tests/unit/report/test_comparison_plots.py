@@ -10,7 +10,7 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
-from dqnfed_flwr.compare.figures import mean_accuracy
+from dqnfed_flwr.compare.figures import mean_figure
 from dqnfed_flwr.compare.plan import Plan
 from dqnfed_flwr.compare.results import Comparison, Row
 from dqnfed_flwr.compare.row_specs import RowSpec
@@ -18,9 +18,9 @@ from dqnfed_flwr.errors import RunError
 from dqnfed_flwr.methods.table import METHODS
 from dqnfed_flwr.report.comparison_plots import (
     POINTS,
-    accuracy_chart,
     curve_of,
     fairness_chart,
+    mean_chart,
     plot_comparison,
     rho_chart,
 )
@@ -70,7 +70,7 @@ def test_nothing_to_draw_and_no_place_for_it(tmp_path: Path) -> None:
 def test_rounds_are_whole_numbers() -> None:
     comparison = make_comparison({"dqn-fed": [(0.5, 0.6)], "fedavg": [(0.4, 0.5)]})
     look = look_of(comparison, bright_names([comparison]))
-    for figure in (rho_chart(comparison, look), accuracy_chart(comparison, look, "rounds")):
+    for figure in (rho_chart(comparison, look), mean_chart(comparison, look, "rounds")):
         assert [tick for tick in figure.axes[0].get_xticks() if tick != round(tick)] == []
 
 
@@ -87,14 +87,14 @@ def test_long_curves_are_thinned() -> None:
     row = Row(entry, {}, (make_record(entry, 0, (0.5, 0.7), rounds=2000),))
     plan = Plan({}, (entry,), (0,), Path("nowhere"), 0)
     comparison = Comparison(plan, [row], None, "mean", 1)
-    (axes,) = accuracy_chart(comparison, look_of(comparison, []), "rounds").axes
+    (axes,) = mean_chart(comparison, look_of(comparison, []), "rounds").axes
     found = np.asarray(axes.lines[0].get_xydata())
     assert len(found) == POINTS
     assert found[-1] == pytest.approx([2000, 60])
 
 
 def test_curves_are_means_over_seeds_against_rounds_traffic_and_time() -> None:
-    found = curve_of([make_record(OURS, 0, (0.6, 0.6)), make_record(OURS, 1, (0.9, 0.9))], mean_accuracy)
+    found = curve_of([make_record(OURS, 0, (0.6, 0.6)), make_record(OURS, 1, (0.9, 0.9))], mean_figure)
     assert found is not None
     assert found.rounds.tolist() == [1, 2, 3]
     np.testing.assert_allclose(found.megabytes, [3, 6, 9])
@@ -110,7 +110,7 @@ def test_a_run_that_ended_early_keeps_its_last_value_and_unknown_rounds_are_left
     )
     blind = replace(long.events[1], accuracy=None)
     long = replace(long, events=(long.events[0], blind, *long.events[2:]))
-    found = curve_of([short, long], mean_accuracy)
+    found = curve_of([short, long], mean_figure)
     assert found is not None
     assert found.rounds.tolist() == [1, 3, 4]
     np.testing.assert_allclose(found.mean, [0.3, 0.5, 0.6])
@@ -118,5 +118,5 @@ def test_a_run_that_ended_early_keeps_its_last_value_and_unknown_rounds_are_left
 
 
 def test_no_curve_where_nothing_is_known() -> None:
-    assert curve_of([make_record(OURS, 0, reason="lost")], mean_accuracy) is None
+    assert curve_of([make_record(OURS, 0, reason="lost")], mean_figure) is None
     assert curve_of([make_record(OURS, 0, (0.5,), rho=math.nan)], lambda event: event.improved_ratio) is None

@@ -10,6 +10,7 @@ import pytest
 
 from dqnfed_flwr.linalg.min_norm import Status
 from dqnfed_flwr.telemetry.events import EVENT_SCHEMA, DroppedClient, RoundEvent
+from dqnfed_flwr.types import Figure
 from tests.helpers.runs import make_event
 
 
@@ -32,6 +33,18 @@ def test_a_line_reads_back_as_the_event() -> None:
     read = RoundEvent.from_json(line)
     # What is not finite becomes null; repr tells NaN from numbers.
     assert repr(asdict(read)) == repr({**asdict(full()), "status": "converged"})
+
+
+def test_a_line_names_a_figure_that_is_no_accuracy() -> None:
+    figure = Figure("mae", higher=False)
+    event = replace(make_event(1, [3.0, 1.0]), figure=figure, without_figure={"test": [2, 3]}, validation={0: 2.0})
+    line = event.to_json()
+    assert json.loads(line)["test"] == {"0": 3.0, "1": 1.0}
+    assert "accuracy" not in line
+    read = RoundEvent.from_json(line)
+    assert (read.accuracy, read.figure, read.without_figure) == ({0: 3.0, 1: 1.0}, figure, {"test": [2, 3]})
+    plain = json.loads(make_event(1, [0.5]).to_json())
+    assert not {"figure", "without_figure", "test"} & set(plain)
 
 
 def test_a_line_is_plain_json() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import re
@@ -35,15 +36,17 @@ from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
 from dqnfed_flwr.telemetry.metric_files import RoundFile, RunMetrics, read_rounds, run_name, short
 from dqnfed_flwr.telemetry.metrics import CLIENT_METRICS, REASONS, RUN_METRICS, STATES
 from dqnfed_flwr.telemetry.run_samples import RunCard
+from dqnfed_flwr.types import Figure
 from tests.helpers.runs import TINY, make_event
 
 CARD = RunCard("r1", "dqn-fed", "probed", "0.1.0", "15301656437637344697")
+MAE = Figure("mae", higher=False)
 PACKAGE = Path(__file__).parents[3] / "dqnfed_flwr"
 
 
 def metrics_after(directory: Path, events: Sequence[RoundEvent], **options: Any) -> dict[tuple[str, ...], float]:
     """Write a file of these rounds and read it back: value by name and label values, in the order of their names."""
-    listener = RunMetrics(directory, CARD, clock=lambda: 1_000.0, pause=0, **options)
+    listener = RunMetrics(directory, options.pop("card", CARD), clock=lambda: 1_000.0, pause=0, **options)
     listener.on_start(9, [])
     for event in events:
         listener.on_round(event)
@@ -170,9 +173,37 @@ def test_every_series_is_there_before_the_first_round(tmp_path: Path) -> None:
 
 
 def test_every_declared_metric_is_written_and_no_other(tmp_path: Path) -> None:
+    declared = {metric.name if metric.kind == "info" else metric.family for metric in RUN_METRICS + CLIENT_METRICS}
     metrics_after(tmp_path, [federation(10)], clients=3)
     found = {family.name for family in text_string_to_metric_families((tmp_path / "r1.prom").read_text())}
-    assert found == {metric.name if metric.kind == "info" else metric.family for metric in RUN_METRICS + CLIENT_METRICS}
+    of_others = {name for name in declared if "_figure" in name}
+    assert found == declared - of_others
+    event = replace(federation(10), figure=MAE, without_figure={"test": [3]})
+    metrics_after(tmp_path, [event], card=replace(CARD, figure=MAE), clients=3)
+    found = {family.name for family in text_string_to_metric_families((tmp_path / "r1.prom").read_text())}
+    assert found == declared - {name for name in declared if "accuracy" in name}
+
+
+def test_the_worst_clients_of_an_error_are_those_with_the_most(tmp_path: Path) -> None:
+    event = replace(make_event(1, [3.0, 1.0, 2.0, 8.0]), figure=MAE, validation={0: 2.0, 1: 4.0})
+    found = metrics_after(tmp_path, [event], card=replace(CARD, figure=MAE), clients=1)
+    figures = {name: value for (name, *labels), value in found.items() if "_figure" in name and "mae" in labels}
+    assert figures == {
+        "dqnfed_test_figure_mean": 3.5,
+        "dqnfed_test_figure_stddev": pytest.approx(np.std([3, 1, 2, 8])),
+        "dqnfed_test_figure_worst": 8,
+        "dqnfed_test_figure_worst10": 8,
+        "dqnfed_test_figure_best10": 1,
+        "dqnfed_test_figure_higher_is_better": 0,
+        "dqnfed_validation_figure_mean": 3,
+        "dqnfed_client_test_figure": 3,
+    }
+    record = short(replace(event, without_figure={"test": [4, 5]}), 1.0)
+    assert record["worst"] == [[3, 8.0], [0, 3.0], [2, 2.0], [1, 1.0]]
+    assert (record["figure"]["worst"], record["figure"]["best"]) == (8, 1)
+    assert record["figure"]["name"] == "mae"
+    assert record["without_figure"] == {"test": 2}
+    assert "accuracy" not in json.dumps(record)
 
 
 def test_clients_have_series_of_their_own_only_when_asked_for(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from dqnfed_flwr import wire
 from dqnfed_flwr.errors import WireError
 from dqnfed_flwr.linalg.quantise import pack
-from dqnfed_flwr.types import ClientReply, ClientTask, Evaluation, Extras, Probe
+from dqnfed_flwr.types import ClientReply, ClientTask, Evaluation, Extras, Figure, Probe
 from dqnfed_flwr.wire import ReplyForm
 from tests.helpers.transport import through_flower
 
@@ -209,6 +209,18 @@ def test_a_figure_outside_its_limits_is_turned_away(level: float) -> None:
         wire.decode_reply(wire.encode_reply(reply), ClientTask(1, 1), form)
     fit = replace(reply, figures={"level": 1.0})
     assert wire.decode_reply(wire.encode_reply(fit), ClientTask(1, 1), form).figures == {"level": 1.0}
+
+
+def test_a_figure_called_accuracy_is_sent_where_it_is_not_counted() -> None:
+    own, task = Figure("accuracy", percent=True), ClientTask(1, 1, train=False, evaluate=True)
+    content = wire.encode_reply(ClientReply(10, test=Evaluation(0, 4, 1.0, {"accuracy": 0.75})))
+    found = wire.decode_reply(content, task, ReplyForm(3, {}, figure=own)).test
+    assert found is not None
+    assert found.figure == 0.75
+    counted = wire.encode_reply(ClientReply(10, test=Evaluation(3, 4, 1.0, {"accuracy": 0.99})))
+    found = wire.decode_reply(counted, task, ReplyForm(3, {})).test
+    assert found is not None
+    assert found.figure == 0.75  # of the counts, whatever else is said
 
 
 def test_a_variance_is_not_negative() -> None:
