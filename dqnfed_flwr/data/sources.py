@@ -15,6 +15,8 @@ from operator import and_
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
+
 from dqnfed_flwr.data.dataset import as_data_set
 from dqnfed_flwr.data.forms import FORMS, NAMED
 from dqnfed_flwr.data.store import Arrays, console, data_root, kept
@@ -100,7 +102,8 @@ def source_npz(name: str) -> Path:
 
     def decoded(scratch: Path) -> Arrays:
         arrays = source.read(scratch)
-        as_data_set(arrays, name)
+        numbers = np.issubdtype(arrays["y_train"].dtype, np.floating)  # which a task of another kind may ask for
+        as_data_set(arrays, name, targets="values" if numbers else "classes")
         return arrays
 
     return kept(target, decoded, reduce(and_, modes, READABLE) | OWN)  # nobody reads it who could not read the files

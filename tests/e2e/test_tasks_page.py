@@ -26,7 +26,7 @@ def file_of(name: str) -> Block:
 
 def test_an_own_task_takes_25_lines_and_own_data_three() -> None:
     assert len([line for line in file_of("patients.py").text.splitlines() if line.strip()]) <= 25
-    (block,) = (block.text for block in blocks(PAGE) if "result = run(settings, data=" in block.text)
+    (block,) = (block.text for block in blocks(PAGE) if "csv:patients.csv" in block.text)
     assert len(block.partition("import run\n")[2].partition("print")[0].strip().splitlines()) <= 3
 
 
