@@ -43,7 +43,7 @@ def test_flower_takes_the_app(pyproject: dict[str, Any]) -> None:
 
 def test_bundle_holds_the_experiments_and_is_small() -> None:
     bundle = build_fab_from_disk(ROOT)
-    assert len(bundle) < 2_000_000  # Flower allows 10 MB
+    assert len(bundle) < 3_000_000  # Flower allows 10 MB
     assert b"dqnfed_flwr/experiments/digits.yaml" in bundle
     assert b"client_app/app.py" in bundle
 

@@ -27,7 +27,8 @@ X, Y = np.random.default_rng(3).normal(size=(60, 4)).astype(np.float32), np.aran
 def figures(folder: Path) -> dict[str, Any]:
     found = {}
     for path in sorted(folder.glob("runs/*/*/run.json")):
-        found[str(path.parent.relative_to(folder))] = json.loads(path.read_text())["accuracies"]
+        record = json.loads(path.read_text())
+        found[str(path.parent.relative_to(folder))] = record.get("accuracies") or record["test"]
     return found
 
 

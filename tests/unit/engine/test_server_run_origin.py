@@ -15,6 +15,7 @@ from dqnfed_flwr.engine import server_run
 from dqnfed_flwr.engine.result import read_result
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.errors import CheckpointError
+from dqnfed_flwr.params import NOTHING_FROZEN
 from dqnfed_flwr.strategy.checkpoint import Provenance, read_record
 from tests.helpers.runs import TINY, Stop, StopAfter
 
@@ -55,7 +56,7 @@ def test_a_run_notes_its_data_and_its_commit(tmp_path: Path, commits: list[str |
     digest = fingerprint(str(tmp_path / "d.npz"))
     expected = {"fingerprint": digest, "commits": list(commits)}
     assert {key: noted(tmp_path).get(key) for key in expected} == expected
-    assert read_result(tmp_path / "run").provenance == Provenance(digest, (COMMITS[0],))
+    assert read_result(tmp_path / "run").provenance == Provenance(digest, (COMMITS[0],), NOTHING_FROZEN)
     record = read_record(tmp_path / "run" / "checkpoint.npz")
     assert {key: record.get(key) for key in expected} == expected
 
@@ -72,7 +73,7 @@ def test_a_result_of_an_earlier_version_is_read(tmp_path: Path) -> None:
     write_data(tmp_path / "d.npz")
     run(settings(tmp_path))
     found = noted(tmp_path)
-    del found["fingerprint"], found["commits"]
+    del found["fingerprint"], found["commits"], found["frozen"]
     (tmp_path / "run" / "run.json").write_text(json.dumps(found))
     assert read_result(tmp_path / "run").provenance == Provenance()
 

@@ -171,7 +171,7 @@ def test_a_figure_of_a_task_may_be_called_accuracy() -> None:
     """It is sent as it is: what was right is not counted in samples."""
     sent = ClientReply(10, test=Evaluation(0, 4, 0.5, {"accuracy": 0.75}))
     task = ClientTask(1, 1, train=False, evaluate=True)
-    found = wire.decode_reply(wire.encode_reply(sent), task, ReplyForm(3, {})).test
+    found = wire.decode_reply(wire.encode_reply(sent), task, ReplyForm(3, {}, figure=Figure("accuracy"))).test
     assert found == sent.test
     assert found is not None
     assert found.figure == 0.75
