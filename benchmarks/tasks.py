@@ -116,7 +116,13 @@ PROBLEMS: Mapping[str, Problem] = {
 
 
 def compared(name: str, output: Path, rounds: int, seeds: int) -> dict[str, Json]:
-    """Carry out one problem, and print its tables; the mean over seeds of the least ρ of a round, strict guarantee."""
+    """Carry out one problem and print its tables.
+
+    Returns
+    -------
+    dict
+        ``{name}_strict_rho``: the least ρ of a round with the strict guarantee, its mean over the seeds.
+    """
     problem = PROBLEMS[name]
     settings = {
         **{"partition": "groups", "rounds": rounds, "evaluate-every": 5, "split.validation-fraction": 0.2},

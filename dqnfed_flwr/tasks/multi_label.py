@@ -31,6 +31,6 @@ class MultiLabel(ArrayTask):
         return {"auroc": Auroc()}
 
     def predictions(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """Probabilities and flags, one behind the other."""
+        """Logits and flags, one behind the other: the sigmoids of large logits are all 1, and no longer in order."""
         inputs, flags = batch
-        return model(inputs).sigmoid().reshape(-1), flags.reshape(-1).long()
+        return model(inputs).reshape(-1), flags.reshape(-1).long()

@@ -180,6 +180,14 @@ def test_auroc_of_flags_that_are_all_alike_is_not_a_number() -> None:
     assert math.isnan(evaluation.figures["auroc"])
 
 
+def test_auroc_ranks_logits_whose_sigmoids_are_all_one() -> None:
+    logits, flags = torch.tensor([[60.0], [30.0]]), torch.tensor([[1], [0]])
+    scores, targets = shipped("multi-label").predictions(nn.Identity(), (logits, flags))
+    counter = shipped("multi-label").metrics()["auroc"]
+    counter.update(scores, targets)
+    assert counter.compute() == 1.0
+
+
 def test_a_huber_loss_is_linear_beyond_an_error_of_one() -> None:
     """By hand: 0.5 * 0.5^2 and 3 - 0.5."""
     outputs, targets = torch.tensor([[0.5], [3.0]]), torch.zeros(2, 1)
