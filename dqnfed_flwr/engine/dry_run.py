@@ -13,17 +13,28 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from dqnfed_flwr.client.app import app, forget_clients
+from dqnfed_flwr.client.parts import open_client
 from dqnfed_flwr.config import AttackSettings, Settings
-from dqnfed_flwr.data.clients import ClientSummary, summarise
 from dqnfed_flwr.engine.in_process import OneSourceGrid
 from dqnfed_flwr.engine.run import choose_jobs, usable_cores
 from dqnfed_flwr.engine.server_run import tell_of_model
 from dqnfed_flwr.engine.start import initial_model
 from dqnfed_flwr.errors import RunError
 from dqnfed_flwr.strategy.strategy import GradientStrategy
+from dqnfed_flwr.tasks import task_of
+from dqnfed_flwr.tasks.arrays import ArrayTask
 from dqnfed_flwr.telemetry.events import RoundEvent
 
 ASKED, ROUNDS = 2, 2
+
+
+@dataclass(frozen=True, slots=True)
+class SampleCounts:
+    """Samples of one client by part."""
+
+    train: int
+    validation: int
+    test: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +45,10 @@ class DryRun:
     ----------
     settings : Settings
         Of the run.
-    clients : Sequence[ClientSummary]
-        Figures of every client's data, in their order.
+    clients : Sequence[SampleCounts]
+        Of every client, in their order.
+    own : bool
+        Whether model and data sets are the task's own, not those of the settings.
     dim : int
         D, trainable parameters of the model.
     measured : int
@@ -49,7 +62,8 @@ class DryRun:
     """
 
     settings: Settings
-    clients: Sequence[ClientSummary]
+    clients: Sequence[SampleCounts]
+    own: bool
     dim: int
     measured: int
     bytes_up: float
@@ -71,7 +85,7 @@ def dry_run(settings: Settings) -> DryRun:
     DQNFedError
         Whatever the run itself would raise before its first round, or in its first rounds.
     """
-    clients = summarise(settings)
+    clients = [_counts(settings, partition) for partition in range(settings.clients)]
     few = _few(settings)
     forget_clients()
     grid = OneSourceGrid(app, few.clients, settings.flat())
@@ -91,6 +105,7 @@ def dry_run(settings: Settings) -> DryRun:
     return DryRun(
         settings=settings,
         clients=clients,
+        own=not isinstance(task_of(settings), ArrayTask),
         dim=strategy.registry.form.dim,
         measured=asked,
         bytes_up=usual.bytes_up / usual.exchanges / asked,
@@ -111,9 +126,14 @@ def _few(settings: Settings) -> Settings:
     return settings.model_copy(update={**changes, **still, "start": start})
 
 
-def _mean(clients: Sequence[ClientSummary]) -> float:
+def _counts(settings: Settings, partition: int) -> SampleCounts:
+    source = open_client(settings, partition)
+    return SampleCounts(source.count("train"), source.count("validation"), source.count("test"))
+
+
+def _mean(clients: Sequence[SampleCounts]) -> float:
     """Mean number of training samples."""
-    return sum(client.samples for client in clients) / len(clients)
+    return sum(client.train for client in clients) / len(clients)
 
 
 class _Enough(Exception):

@@ -33,14 +33,15 @@ def run_table(title: str, found: DryRun, where: str) -> Table:
 
 def data_lines(found: DryRun) -> dict[str, str]:
     """Data, clients and model."""
-    samples = [client.samples for client in found.clients]
-    held = sum(client.validation for client in found.clients)
-    tests = sum(int(client.test.sum()) for client in found.clients)
+    samples = [client.train for client in found.clients]
+    held, tests = (sum(getattr(client, part) for client in found.clients) for part in ("validation", "test"))
+    settings = found.settings
+    data, model = (f"of task {settings.task}",) * 2 if found.own else (settings.data, settings.model)
     return {
-        "data": f"{found.settings.data}: {sum(samples)} samples to train on, {held} for validation, {tests} to test on",
-        "clients": f"{len(samples)}, {found.settings.sampled} asked in a round",
+        "data": f"{data}: {sum(samples)} samples to train on, {held} for validation, {tests} to test on",
+        "clients": f"{len(samples)}, {settings.sampled} asked in a round",
         "samples of a client": f"{min(samples)} to {max(samples)}, median {np.median(samples):.0f}",
-        "model": f"{found.settings.model}, D = {found.dim} parameters",
+        "model": f"{model}, D = {found.dim} parameters",
     }
 
 

@@ -37,6 +37,14 @@ def mine(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_a_dry_run_shows_the_data_and_the_model_of_the_task(mine: Path) -> None:
+    shown = in_shell("dqnfed run mine/mine.yaml --dry-run", mine)
+    words = " ".join(shown.replace("│", " ").split())
+    assert "of task mine:Mine: 357 samples to train on, 0 for validation, 85 to test on" in words
+    assert "71 to 72, median 71" in words
+    assert "of task mine:Mine, D = 385 parameters" in words
+
+
 def test_every_command_of_its_readme_runs(mine: Path) -> None:
     (block,) = blocks(mine / "mine" / "README.md")
     printed = in_shell(block.text, mine)
