@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from inspect import unwrap
 from pathlib import Path
 from sysconfig import get_paths
+from textwrap import shorten
 from traceback import extract_tb
 
 from dqnfed_flwr.data.objects import held_or_raise, is_object
@@ -27,13 +28,25 @@ def imported(name: str, key: str, error: type[DQNFedError]) -> Callable[..., obj
         module = import_module(module_name)
     except Exception as cause:  # whatever the module does when it is imported
         raise error(
-            f"{key}: {name!r} names a function, but module {module_name!r} cannot be imported ({_words(cause)}); "
-            "put its file next to that of the settings; nodes need it installed, or its folder on PYTHONPATH"
+            f"{key}: {name!r} names a function or class, but module {module_name!r} cannot be imported "
+            f"({_words(cause)}); put its file next to that of the settings; nodes need it installed, or its folder on "
+            "PYTHONPATH"
         ) from cause
     function = getattr(module, function_name, None)
     if not callable(function):
-        raise error(f"{key}: module {module_name!r} has no function {function_name!r}; write module:function")
+        names = sorted(each for each, value in vars(module).items() if _own(value, module_name))
+        raise error(
+            f"{key}: module {module_name!r} has no {function_name!r}; its functions and classes are: {_listed(names)}"
+        )
     return function  # type: ignore[no-any-return]
+
+
+def _listed(names: Sequence[str]) -> str:
+    return shorten(", ".join(names), _LONGEST, placeholder=" ...") or "none"
+
+
+def _own(value: object, module_name: str) -> bool:
+    return callable(value) and getattr(value, "__module__", None) == module_name
 
 
 def call_function(name: str, key: str, error: type[DQNFedError], *arguments: object) -> object:
