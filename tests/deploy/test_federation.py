@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from dqnfed_flwr.deploy.check_local import failed
 from dqnfed_flwr.engine.flwr_command import flwr_environment, program
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.engine.run_folder import RUN_ID
-from dqnfed_flwr.run_files import MODEL
+from dqnfed_flwr.run_files import MODEL, RUN
 
 pytestmark = pytest.mark.deploy
 
@@ -58,6 +59,42 @@ def test_a_deployed_run_ends_with_the_bits_of_a_run_in_one_process(federation: L
     number = (tmp_path / "deployed" / RUN_ID).read_text().strip()
     listed = dqnfed("runs", str(federation.directory))
     assert f"{number}  finished:completed" in listed.stdout
+
+
+def test_nodes_audit_a_deployed_run_and_sign_with_the_keys_they_train_with(
+    federation: Loopback, tmp_path: Path
+) -> None:
+    done = submit(federation, "--output", str(tmp_path / "run"))
+    assert done.returncode == 0, done.stderr + done.stdout + federation.texts()
+    nodes, lines = federation.directory / "nodes", tmp_path / "lines"
+    lines.mkdir()
+    keys = sorted(nodes.glob("*/node.key"))
+    assert len(keys) == 3
+    for client, key in enumerate(keys):
+        own = tmp_path / f"node-{client}"  # a node has two files of the run, not the server's folder
+        own.mkdir()
+        for name in (MODEL, RUN):
+            shutil.copy(tmp_path / "run" / name, own)
+        written = dqnfed(
+            *("audit", str(own), "--client", "--partition", str(client)),
+            *("--sign", str(key), "--output", str(lines / f"{client}.jsonl")),
+        )
+        assert written.returncode == 0, written.stderr
+    verified = dqnfed("audit", str(tmp_path / "run"), "--verify", str(lines), "--keys", str(nodes))
+    assert verified.returncode == 0, verified.stdout + verified.stderr
+    judged = dqnfed("audit", str(tmp_path / "run"), "--records", str(lines))
+    here = dqnfed("audit", str(tmp_path / "run"))
+    assert (judged.returncode, judged.stderr) == (here.returncode, here.stderr)
+    assert judged.returncode in (0, 3)  # after three rounds some client may be better off alone
+    verdicts = [
+        [line for line in found.stdout.splitlines() if "clients could be judged" in line] for found in (judged, here)
+    ]
+    assert verdicts[0] == verdicts[1] != []
+    changed = (lines / "1.jsonl").read_text().replace('"correct":', '"correct": ', 1)
+    (lines / "1.jsonl").write_text(changed)
+    found = dqnfed("audit", str(tmp_path / "run"), "--verify", str(lines), "--keys", str(nodes))
+    assert found.returncode == 3
+    assert "1.jsonl:1" in found.stdout + found.stderr
 
 
 def test_a_failed_run_says_what_the_client_said(federation: Loopback, tmp_path: Path) -> None:
