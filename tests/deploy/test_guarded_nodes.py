@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 import tomli_w
 
 from benchmarks._programs import Program, free_ports, listening, wait_for
+from dqnfed_flwr.deploy.plan import HTTP_SINCE, minor
 from dqnfed_flwr.engine.flwr_command import CONNECTION, FlwrCommand, flwr_environment, run_status
 from tests.helpers.documented_app import ROUNDS, guarded_rounds, write_documented_app
 
@@ -17,17 +19,20 @@ pytestmark = pytest.mark.deploy
 
 NODES = 2
 SECONDS = 300.0
+OVER_HTTP = minor(version("flwr")) >= HTTP_SINCE
 
 
 @contextmanager
 def federation(place: Path) -> Iterator[FlwrCommand]:
     """A SuperLink and its nodes, all as Flower starts them, without TLS; the `flwr` command for it."""
     control, fleet, *ports = free_ports(2 + NODES)
+    fleet = control if OVER_HTTP else fleet
     environment = {**flwr_environment(place), "OMP_NUM_THREADS": "1"}
     address = {"address": f"127.0.0.1:{control}", "insecure": True}
     (place / "config.toml").write_text(tomli_w.dumps({"superlink": {"default": CONNECTION, CONNECTION: address}}))
     server = ["flower-superlink", "--insecure", "--isolation", "subprocess", "--host", "127.0.0.1"]
-    server += ["--port", str(control), "--fleet-api-address", f"127.0.0.1:{fleet}"]
+    server += ["--port", str(control)]
+    server += [] if OVER_HTTP else ["--fleet-api-address", f"127.0.0.1:{fleet}"]
     programs = [Program(server, place, place / "superlink.log", environment)]
     for node, port in enumerate(ports):
         words = ["flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{fleet}", "--isolation", "subprocess"]
