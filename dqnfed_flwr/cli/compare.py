@@ -23,12 +23,14 @@ from dqnfed_flwr.cli.command import (
     reported,
 )
 from dqnfed_flwr.cli.dry_run import DryRunOption, show_comparison
+from dqnfed_flwr.cli.ray import CpusPerRun, GpusPerRun, RayAddress, carry_out_of, ray_words
 from dqnfed_flwr.cli.run import show_files, tried, write_json
 from dqnfed_flwr.errors import ConfigError, DataError, ModelError, RunError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from dqnfed_flwr.compare.execute import CarryOut
     from dqnfed_flwr.compare.plan import Job, Plan
     from dqnfed_flwr.compare.record import Select as SelectName
     from dqnfed_flwr.compare.results import Comparison
@@ -89,6 +91,9 @@ def compare(
         Engine,
         typer.Option(show_default=False, help="In this package's own processes, or under Flower's simulation engine."),
     ] = Engine.IN_PROCESS,
+    ray: RayAddress = "",
+    cpus_per_run: CpusPerRun = 1.0,
+    gpus_per_run: GpusPerRun = 0.0,
     dry: DryRunOption = False,
     strict: Strict = False,
 ) -> None:
@@ -105,6 +110,7 @@ def compare(
       dqnfed compare mine.yaml --methods dqn-fed,dqn-fed@dqn-fed.form=one-sided,fedavg
       dqnfed compare mine.yaml --methods fedavg,q-ffl --grid local.lr=0.03,0.1,0.3 --grid-rounds 20
       dqnfed compare mine.yaml --last 5 --output runs/mine --jobs 4
+      dqnfed compare mine.yaml --output /shared/mine --ray auto --gpus-per-run 0.25
 
     Exit status: 0 some run ended, 1 all failed, 2 the settings are at fault, 3 --strict found clients left out,
     130 interrupted.
@@ -118,15 +124,17 @@ def compare(
     from dqnfed_flwr.engine.run import usable_cores
 
     since, overrides, grids = time.perf_counter(), overrides or [], grids or []
+    elsewhere = carry_out_of(ray, cpus_per_run, gpus_per_run)
     check_overrides(set_keys(overrides))
     if not grids and (grid_rounds is not None or grid_seed is not None):
         raise ConfigError("--grid-rounds and --grid-seed say how --grid is searched; give --grid KEY=V1,V2 too")
     console = Console(stderr=json_path == "-")
     directory = output.expanduser().resolve()
-    again = {"--methods": methods, "--seeds": seeds, "--set": overrides, "--grid": grids, "--grid-rounds": grid_rounds}
-    again |= {"--grid-seed": grid_seed, "--select": select.value if select is not Select.MEAN else None}
+    again: dict[str, object] = {"--methods": methods, "--seeds": seeds, "--set": overrides, "--grid": grids}
+    again |= {"--grid-rounds": grid_rounds, "--grid-seed": grid_seed}
+    again |= {"--select": select.value if select is not Select.MEAN else None}
     again |= {"--reference": reference, "--last": last if last > 1 else None, "--jobs": jobs}
-    again |= {"--strict": strict}
+    again |= {"--strict": strict, **ray_words(ray, cpus_per_run, gpus_per_run)}
     again |= {"--engine": engine.value if engine is not Engine.IN_PROCESS else None, "--json": json_path}
     command = command_line("compare", config, options={**again, "--output": directory})
     with nullcontext() if dry else _taken(json_path, directory):
@@ -143,7 +151,16 @@ def compare(
             return
         _tell_of_models(console, possible)
         comparison, figures, files = carry_out(
-            plan, console, command, jobs, against, engine=engine.value, select=select.value, last=last, since=since
+            plan,
+            console,
+            command,
+            jobs,
+            against,
+            engine=engine.value,
+            select=select.value,
+            last=last,
+            since=since,
+            elsewhere=elsewhere,
         )
         _show(console, comparison, files)
         if json_path:
@@ -177,22 +194,32 @@ def carry_out(
     select: SelectName,
     last: int,
     since: float,
+    elsewhere: CarryOut | None = None,
 ) -> tuple[Comparison, dict[str, Any], list[Path]]:
     """Carry out the runs of a plan, show how they go on, and write tables and figures into its folder.
 
     Returned are the comparison, its figures for JSON and the files. `command` is the one that goes on after an
-    interrupt; `since` is when it began.
+    interrupt; `since` is when it began. `elsewhere` carries out the runs in place of processes of this machine.
     """
     from dqnfed_flwr.compare.execute import execute
     from dqnfed_flwr.compare.files import as_json, write_files
     from dqnfed_flwr.compare.results import Comparison
     from dqnfed_flwr.compare.tables import tables
+    from dqnfed_flwr.compare.workers import carry_out as in_processes
     from dqnfed_flwr.engine.run import usable_cores
     from dqnfed_flwr.report.progress import CompareProgress
 
     try:
         with CompareProgress(console, plan.most_runs) as progress:
-            rows = execute(plan, progress, workers=jobs or usable_cores(), engine=engine, select=select, last=last)
+            rows = execute(
+                plan,
+                progress,
+                workers=jobs or (plan.most_runs if elsewhere else usable_cores()),
+                engine=engine,
+                select=select,
+                last=last,
+                carry_out=elsewhere or in_processes,
+            )
     except KeyboardInterrupt:
         raise Interrupted(f"finished runs are kept; go on with: {command}") from None
     comparison = Comparison(plan, rows, reference, select, last)

@@ -11,12 +11,14 @@ import typer
 
 from dqnfed_flwr.cli.command import Jobs, OverridesForAll, command_line, reported
 from dqnfed_flwr.cli.compare import carry_out
+from dqnfed_flwr.cli.ray import CpusPerRun, GpusPerRun, RayAddress, carry_out_of, ray_words
 from dqnfed_flwr.cli.run import show_files
 from dqnfed_flwr.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from dqnfed_flwr.compare.execute import CarryOut
     from dqnfed_flwr.compare.plan import Plan
     from dqnfed_flwr.reproduce.parts import ReproduceOptions
     from dqnfed_flwr.reproduce.schema import Manifest, Part
@@ -46,6 +48,9 @@ def reproduce(
     ] = None,
     overrides: OverridesForAll = None,
     rounds: Annotated[int | None, typer.Option(min=1, metavar="N", help="Rounds, in place of the manifest's.")] = None,
+    ray: RayAddress = "",
+    cpus_per_run: CpusPerRun = 1.0,
+    gpus_per_run: GpusPerRun = 0.0,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would run, and how many runs, and stop.")
     ] = False,
@@ -79,6 +84,7 @@ def reproduce(
         return
     if not name:
         raise ConfigError("reproduce: name a table or figure; dqnfed reproduce --list shows them")
+    elsewhere = carry_out_of(ray, cpus_per_run, gpus_per_run)
     console, manifest = Console(), load_manifest(name)
     possible = _possible_parts(console, name, manifest, part)
     directory = (output or Path("runs/reproduce") / Path(name).stem).expanduser().resolve()
@@ -95,11 +101,11 @@ def reproduce(
         _show_plans(console, manifest, possible, plans, wish)
         return
     again = {"--reduced": reduced, "--methods": methods, "--seeds": seeds, "--rounds": rounds, "--jobs": jobs}
-    again |= {"--set": overrides, "--output": directory}
+    again |= {"--set": overrides, **ray_words(ray, cpus_per_run, gpus_per_run), "--output": directory}
     failed = []
     for key, one in possible.items():
         command = command_line("reproduce", name, options={"--part": key, **again})
-        if not _run_part(console, name, manifest, key, one, plans[key], jobs, command):
+        if not _run_part(console, name, manifest, key, one, plans[key], jobs, command, elsewhere):
             failed.append(key)
     from dqnfed_flwr.report.page import write_report  # slow to load; --list and --dry-run do not need it
 
@@ -144,7 +150,15 @@ def _list_manifests() -> None:
 
 
 def _run_part(
-    console: Console, name: str, manifest: Manifest, key: str, part: Part, plan: Plan, jobs: int | None, command: str
+    console: Console,
+    name: str,
+    manifest: Manifest,
+    key: str,
+    part: Part,
+    plan: Plan,
+    jobs: int | None,
+    command: str,
+    elsewhere: CarryOut | None,
 ) -> bool:
     """Carry a part out and show its tables; whether any run came to its end."""
     from dqnfed_flwr.compare.results import reference_of
@@ -162,7 +176,16 @@ def _run_part(
         reference = reference_of(plan, manifest.reference if present else None)
         select, last = part.search.select, part.last
         comparison, *_ = carry_out(
-            plan, console, command, jobs, reference, engine="in-process", select=select, last=last, since=since
+            plan,
+            console,
+            command,
+            jobs,
+            reference,
+            engine="in-process",
+            select=select,
+            last=last,
+            since=since,
+            elsewhere=elsewhere,
         )
     shown = [paper_table(part, comparison), difference_table(comparison)]
     print_tables(console, [table for table in shown if table])

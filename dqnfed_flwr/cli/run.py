@@ -24,6 +24,7 @@ from dqnfed_flwr.cli.command import (
     reported,
 )
 from dqnfed_flwr.cli.dry_run import DryRunOption, show_run
+from dqnfed_flwr.cli.ray import RayOfClients, clients_on
 from dqnfed_flwr.errors import CheckpointError, ConfigError, DataError, ModelError, RunError
 from dqnfed_flwr.run_files import CHECKPOINT, EVENTS, MODEL, PLOT, RUN
 
@@ -65,6 +66,7 @@ def run(
         str | None, typer.Option("--json", metavar="FILE", help="Write settings and figures as JSON; - is stdout.")
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no table.")] = False,
+    ray: RayOfClients = "",
     dry: DryRunOption = False,
     strict: Strict = False,
 ) -> None:
@@ -112,8 +114,8 @@ def run(
         "--output": settings.output,
         "--resume": True,
     }
-    again |= {"--json": json_path, "--quiet": quiet, "--strict": strict}
-    with tried(json_path):
+    again |= {"--ray": ray or None, "--json": json_path, "--quiet": quiet, "--strict": strict}
+    with tried(json_path), clients_on(ray, engine):
         try:
             result = train(settings, console, settings.title, engine, overwrite=overwrite)
         except (DataError, ModelError, CheckpointError) as error:  # found before the first round

@@ -161,16 +161,19 @@ def _work(line: Connection, package: Package | None = None) -> None:
             unfit = f"the objects given cannot be read by a worker process ({error}); give jobs=1"
         while True:
             folder, settings, engine = line.recv()
-            line.send(unfit or _failure_of(folder, settings, engine, line))
+            line.send(unfit or failure_of(folder, settings, engine, line))
 
 
-def _failure_of(folder: Path, settings: Mapping[str, Scalar], engine: Engine, line: Connection) -> str:
-    """Carry out one run, with everything it prints in its folder; the reason if it fails."""
+def failure_of(folder: Path, settings: Mapping[str, Scalar], engine: Engine, line: Line, jobs: int = 1) -> str:
+    """Carry out one run, with everything that this process prints in its folder; the reason if it fails.
+
+    `jobs` clients compute at the same time. Where `line` breaks, so does the run.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _output_to(folder / LOG):
             try:
-                _run(folder, settings, engine, line)
+                _run(folder, settings, engine, line, jobs)
             except (BrokenPipeError, ConnectionResetError):
                 raise
             except Exception as error:  # whatever a user's model or data raise costs only their own run
@@ -189,12 +192,12 @@ def brief(reason: str) -> str:
     return lines[0] if len(lines) == 1 else f"{lines[0]} ... {lines[-1]}"
 
 
-def _run(folder: Path, flat: Mapping[str, Scalar], engine: Engine, line: Connection) -> None:
+def _run(folder: Path, flat: Mapping[str, Scalar], engine: Engine, line: Line, jobs: int) -> None:
     from flwr.common.logger import update_console_handler
 
     logging.getLogger("flwr").setLevel(logging.WARNING)
     update_console_handler(colored=False)  # its messages go to a file
-    run_into(folder, flat, engine, line, jobs=1)
+    run_into(folder, flat, engine, line, jobs=jobs)
 
 
 class Line(Protocol):

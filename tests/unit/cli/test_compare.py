@@ -13,7 +13,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from dqnfed_flwr.cli.app import app
-from dqnfed_flwr.compare import execute as execute_module
+from dqnfed_flwr.compare import workers
 from dqnfed_flwr.compare.plan import Job
 from dqnfed_flwr.compare.workers import Watcher
 from dqnfed_flwr.engine.run import Engine
@@ -55,9 +55,7 @@ class FakeWorkers:
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeWorkers:
     fake = FakeWorkers()
-    defaults = execute_module.execute.__kwdefaults__
-    assert defaults is not None
-    monkeypatch.setitem(defaults, "carry_out", fake)
+    monkeypatch.setattr(workers, "carry_out", fake)
     return fake
 
 
