@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Sequence
@@ -25,6 +26,8 @@ LEAST = 128
 ROOM = 2 << 30
 """Bytes up to which more of them are kept."""
 _Items = frozenset[tuple[str, Scalar]]
+_Key = tuple[int, _Items, int, str | None]
+"""Run, settings, partition, and where the client's own data are."""
 _KNOWN: deque[tuple[UserConfig, _Items]] = deque(maxlen=4)
 
 
@@ -45,7 +48,7 @@ class Cache(Generic[Key, Value]):
 
     An exchange asks for every client once, in the same order each time: a cache with room for one client too few would
     find none of them. That is why their number is not bounded, but their bytes are: `least` values are kept however
-    large they are, and more of them up to `room` bytes.
+    large they are, and more of them up to `room` bytes. A value may grow as it is used: `weigh` it then.
     """
 
     def __init__(self, least: int = LEAST, room: int = ROOM) -> None:
@@ -68,6 +71,15 @@ class Cache(Generic[Key, Value]):
                 self._shrink()
             return self._used(key)
 
+    def weigh(self, key: Key) -> None:
+        """Take note of how large the value of `key`, if it is still here, is by now."""
+        with self._lock:
+            if key in self._values:
+                value, size = self._values[key]
+                self._values[key] = value, value.nbytes
+                self._bytes += self._values[key][1] - size
+                self._shrink()
+
     def clear(self) -> None:
         """Let go of all."""
         with self._lock:
@@ -86,15 +98,16 @@ class Cache(Generic[Key, Value]):
 
 @dataclass(slots=True)
 class _Session:
-    """A client of this process, and the record that its memory was last saved to."""
+    """A client of this process, the record that its memory was last saved to, and the bytes of that."""
 
     client: DQNFedClient
     saved: ArrayRecord | None = None
+    memory: int = 0
 
     @property
     def nbytes(self) -> int:
-        """Of the client's samples."""
-        return self.client.nbytes
+        """All that the client holds by itself; what its process holds once, such as the model, is not counted."""
+        return self.client.nbytes + self.memory
 
     def load(self, context: Context) -> None:
         """Bring the client's memory to what Flower keeps for it.
@@ -112,9 +125,10 @@ class _Session:
         if memory := self.client.export_state():
             wire.encode_memory(memory, context.state)
             self.saved = wire.memory_record(context.state)
+        self.memory = sum(values.nbytes for values in memory.values())
 
 
-_SESSIONS: Cache[tuple[int, _Items, int, str | None], _Session] = Cache()
+_SESSIONS: Cache[_Key, _Session] = Cache()
 
 
 @app.train()
@@ -145,6 +159,7 @@ def _answer(message: Message, context: Context) -> Message:
         assignment.task, assignment.theta, assignment.step, assignment.buffers, assignment.vectors, lasting=True
     )
     session.save(context)
+    _SESSIONS.weigh(_key_of(context))
     return Message(wire.encode_reply(reply), reply_to=message)
 
 
@@ -169,17 +184,25 @@ def compute_together(asked: Sequence[tuple[Message, Context]]) -> None:
 
 
 def forget_clients() -> None:
-    """Let go of all clients of this process, with their data."""
+    """Let go of all clients of this process, with their data and models."""
     _SESSIONS.clear()
+    if models := sys.modules.get("dqnfed_flwr.client.shared_models"):  # else there are none, and torch is not needed
+        models.forget_models()
 
 
 def _session_of(context: Context) -> _Session:
+    key = _key_of(context)
+    _, items, partition, place = key
+    return _SESSIONS.get(key, lambda: _open(_settings(items), partition, place))
+
+
+def _key_of(context: Context) -> _Key:
     node = context.node_config
     if "partition-id" not in node:
         raise ConfigError("this node has no partition-id; start it with --node-config 'partition-id=0'")
-    items, partition, path = _items(context.run_config), _partition(node["partition-id"]), node.get("data")
+    path = node.get("data")
     place = None if path is None else str(path)
-    return _SESSIONS.get((context.run_id, items, partition, place), lambda: _open(_settings(items), partition, place))
+    return context.run_id, _items(context.run_config), _partition(node["partition-id"]), place
 
 
 def _partition(given: Scalar) -> int:

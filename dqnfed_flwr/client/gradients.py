@@ -128,8 +128,9 @@ class LocalLoss:
         return held
 
     def relabel(self, targets: Tensor) -> None:
-        """Train on other targets [n, ...] from now on."""
-        self.samples = HeldSamples((self.tensors[0], targets))
+        """Train on other targets [n, ...] from now on; they are taken to the device of the inputs."""
+        inputs = self.tensors[0]
+        self.samples = HeldSamples((inputs, targets.to(inputs.device)))
 
     def mean(self, batch: Batch, count: int) -> Tensor:
         """The mean loss over a batch of `count` samples, a float64 scalar."""

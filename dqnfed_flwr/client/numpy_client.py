@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from dqnfed_flwr.client.gradients import Scores
     from dqnfed_flwr.client.parts import ClientSource
+    from dqnfed_flwr.client.shared_models import SharedModels
     from dqnfed_flwr.client.worker import Worker
 
 Arrays = list[NDArray[Any]]
@@ -67,8 +68,8 @@ class DQNFedClient(NumPyClient):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its samples."""
-        return self._data.nbytes
+        """Bytes of its samples, as they were read and on the device, and of its buffers; without its memory."""
+        return self._data.nbytes + (0 if self._worker is None else self._worker.nbytes)
 
     def work(
         self,
@@ -191,22 +192,24 @@ class DQNFedClient(NumPyClient):
     def get_properties(self, config: Mapping[str, Any]) -> dict[str, Metric]:
         """Partition, counts, shape, kind and size of samples, classes, D and frozen part of the model, version.
 
-        `num-classes` in the config, if it is a positive number, takes the place of the classes that settings or data
-        name. A client that has worked describes the model that it worked with.
+        Where the model is known to take such samples, nothing is computed. `num-classes` in the config, if it is a
+        positive number, takes the place of the classes that settings or data name. A client that has worked describes
+        the model that it worked with.
         """
         wanted = config.get("num-classes", 0)
         at_work = self._num_classes if self._worker is not None else 0
-        worker = self._worker_for((wanted if isinstance(wanted, int) else 0) or at_work)
+        classes = self._classes((wanted if isinstance(wanted, int) else 0) or at_work)
+        models = self._models_for(classes)
         return {
             "partition": self._partition,
             "num-examples": self._data.count("train"),
             "test-examples": self._data.count("test"),
             "input-shape": ",".join(map(str, self._data.input_shape)),
             "input-kind": self._data.input_kind,
-            "num-classes": self._num_classes,
+            "num-classes": classes,
             "feature-scale": self._data.feature_scale,
-            "dim": worker.spec.dim,
-            "frozen": worker.frozen.fingerprint,
+            "dim": models.spec.dim,
+            "frozen": models.frozen.fingerprint,
             "version": package_version(),
         }
 
@@ -224,13 +227,25 @@ class DQNFedClient(NumPyClient):
 
     def _worker_for(self, num_classes: int) -> Worker:
         """The worker for a model with so many classes; 0 takes those of the settings or of the data."""
-        wanted = num_classes or self._settings.num_classes or self._data.num_classes
+        wanted = self._classes(num_classes)
         if self._worker is None or wanted != self._num_classes:
             from dqnfed_flwr.client.worker import Worker
 
             self._worker = Worker(self._settings, self._partition, self._data, wanted, self.export_state())
             self._num_classes = wanted
         return self._worker
+
+    def _classes(self, num_classes: int) -> int:
+        return num_classes or self._settings.num_classes or self._data.num_classes
+
+    def _models_for(self, classes: int) -> SharedModels:
+        """The models of the run, which were found to take the client's samples."""
+        from dqnfed_flwr.client.device import choose_device
+        from dqnfed_flwr.client.shared_models import shared_models
+
+        device = choose_device(self._settings.device, self._settings.dtype)
+        models = shared_models(self._settings, self._data, classes, device)
+        return models if models.suit(self._data, classes) else self._worker_for(classes).models
 
 
 def read_task(config: Mapping[str, Any]) -> tuple[ClientTask, bool]:

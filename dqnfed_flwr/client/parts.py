@@ -72,7 +72,7 @@ def _stored_or_taken(settings: Settings, part: ClientPart) -> ClientData | Store
     """The samples where they are stored, if a part of them fills more than `local.held-bytes`; else a copy."""
     stored, most = StoredData(part), settings.local.held_bytes
     parts: tuple[Part, ...] = ("train", "validation", "test")
-    largest = max(stored.of(name, _dtype(settings)).nbytes for name in parts)
+    largest = max((stored.of(name, _dtype(settings)) for name in parts), key=len).nbytes
     if largest <= most:
         return take_part(settings, part)
     if settings.data_scale != "none":
@@ -141,6 +141,11 @@ class DeviceParts:
         )
         self._targets = task.targets
         self._held: dict[Part, Samples] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the parts opened so far hold."""
+        return sum(samples.nbytes for samples in self._held.values())
 
     def part(self, name: Part) -> Samples:
         """The samples of a part, which may be none.

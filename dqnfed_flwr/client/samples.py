@@ -25,6 +25,10 @@ class Samples(Protocol):
 
     def __len__(self) -> int: ...
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are held."""
+
     def chunks(self, size: int) -> Iterator[tuple[Batch, int]]:
         """All of them, so many at a time."""
 
@@ -48,6 +52,11 @@ class HeldSamples:
 
     def __len__(self) -> int:
         return self._count
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all of them."""
+        return sum(tensor.nbytes for tensor in tensors(self.held))
 
     def chunks(self, size: int) -> Iterator[tuple[Batch, int]]:
         """Views of them."""
@@ -103,6 +112,11 @@ class StreamedSamples:
 
     def __len__(self) -> int:
         return self._count
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the one that is held."""
+        return self._sample_bytes
 
     def chunks(self, size: int) -> Iterator[tuple[Batch, int]]:
         """Read in order."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
@@ -17,13 +18,14 @@ from torch import Tensor
 from dqnfed_flwr.client.curvature import Curvature
 from dqnfed_flwr.client.device import DTYPES, choose_device, prepare_torch
 from dqnfed_flwr.client.flat_model import FlatModel
-from dqnfed_flwr.client.frozen import Frozen, copied
+from dqnfed_flwr.client.frozen import copied
 from dqnfed_flwr.client.gradients import LocalLoss, Scores
 from dqnfed_flwr.client.held_out import HeldOutJudge, HeldOutTest
 from dqnfed_flwr.client.joint_gradients import JointPass, precompute
 from dqnfed_flwr.client.memory import CurvatureState, RoundMemory, StateArrays
 from dqnfed_flwr.client.model_checks import check_figures, check_held_out_tokens
 from dqnfed_flwr.client.parts import ClientSource, DeviceParts, naming_client
+from dqnfed_flwr.client.shared_models import shared_models
 from dqnfed_flwr.client.work import ClientContext, LocalRequest, make_work
 from dqnfed_flwr.client.work.passes import RngKey
 from dqnfed_flwr.config import Settings
@@ -33,6 +35,7 @@ from dqnfed_flwr.guarantee.harm import holds
 from dqnfed_flwr.guarantee.held_out import FEWEST
 from dqnfed_flwr.params import Line, ParamSpec
 from dqnfed_flwr.tasks import task_of
+from dqnfed_flwr.tasks._base import Task
 from dqnfed_flwr.tasks.arrays import ArrayTask
 from dqnfed_flwr.types import ClientReply, ClientTask, Evaluation, FloatArray, Probe, under
 
@@ -49,11 +52,11 @@ _COPYING = threading.Lock()
 
 
 class Worker:
-    """A client's model, samples and memory on one device.
+    """A client's samples and memory on one device; the model is borrowed for as long as the client computes.
 
     The samples are moved to the device once, test and validation part when first asked for. `num_classes` is the number
-    of outputs of the model; `state` is what `export_state` gave in an earlier life, empty for a new client. `frozen` is
-    what stays of the model.
+    of outputs of the model; `state` is what `export_state` gave in an earlier life, empty for a new client. `models`
+    are those of the run's clients.
 
     It raises `ConfigError` if the device is absent, `DataError` if there is no training sample or a label does not fit
     the classes, `ModelError` if the model does not take the samples, `ShapeError` if the state is of another model.
@@ -67,32 +70,54 @@ class Worker:
         self._dtype = DTYPES[settings.dtype]
         self._device = choose_device(settings.device, settings.dtype)
         prepare_torch(settings.local.threads, self._device, twice=settings.differentiates_twice)
+        self.models = shared_models(settings, data, num_classes, self._device)
+        self._left = self.models.buffers  # as this client's last work left them
         task = task_of(settings)
-        module = task.build(data.input_shape, num_classes, seed=settings.seed, dtype=self._dtype)
-        self.frozen = Frozen.of(module, self._device)
-        self._model = FlatModel(module, self._device, bf16=settings.local.autocast == "bf16")
         self._samples = DeviceParts(settings, task, data, partition, num_classes, self._device)
-        train, chunk = self._samples.part("train"), settings.local.chunk
-        with naming_client(partition):
-            self._loss = LocalLoss(
-                self._model, train, task=task, ridge=settings.ridge, chunk=chunk, outputs=num_classes
-            )
-            if not isinstance(task, ArrayTask):
-                check_figures(self._model, self._samples.part("test"), task)
-        for part in HELD_OUT_PARTS if data.input_kind == "tokens" else ():
-            check_held_out_tokens(self._model, self._samples.part(part))
-        curvature_state = CurvatureState(self.spec.dim, self._dtype, self._device)
-        curvature = Curvature(settings.curvature, settings.local.lr, self._loss, curvature_state)
-        memory = RoundMemory(self._dtype, self._device)
-        self._work = make_work(ClientContext(settings, self._loss, curvature, memory, self._samples.some))
+        with self.models.lend() as model:
+            self._loss = self._checked_loss(model, task, data, num_classes)
+            curvature_state = CurvatureState(self.spec.dim, self._dtype, self._device)
+            curvature = Curvature(settings.curvature, settings.local.lr, self._loss, curvature_state)
+            memory = RoundMemory(self._dtype, self._device)
+            self._work = make_work(ClientContext(settings, self._loss, curvature, memory, self._samples.some))
+            del self._loss.model
         self._judge = _held_out_judge(settings, data.count("validation"))
         self.restore_state(state)
         self._comes_apart = False
 
+    def _checked_loss(self, model: FlatModel, task: Task, data: ClientSource, outputs: int) -> LocalLoss:
+        """The client's loss, after its samples were found to fit model and task."""
+        settings, train = self._settings, self._samples.part("train")
+        with naming_client(self._partition):
+            loss = LocalLoss(model, train, task=task, ridge=settings.ridge, chunk=settings.local.chunk, outputs=outputs)
+            if not isinstance(task, ArrayTask):
+                check_figures(model, self._samples.part("test"), task)
+        for part in HELD_OUT_PARTS if data.input_kind == "tokens" else ():
+            check_held_out_tokens(model, self._samples.part(part))
+        self.models.suited(data, task)
+        return loss
+
+    @contextmanager
+    def _borrowed(self) -> Iterator[FlatModel]:
+        """A model for as long as this client computes, with the buffers that it left."""
+        with self.models.lend() as model:
+            self._loss.model = model
+            self.spec.write_buffers(self._left, model.module)
+            try:
+                yield model
+            finally:
+                self._left = self.spec.read_buffers(model.module)
+                del self._loss.model
+
     @property
     def spec(self) -> ParamSpec:
         """Order of parameters and buffers."""
-        return self._model.spec
+        return self.models.spec
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its samples and buffers on the device, without its memory."""
+        return self._samples.nbytes + sum(buffer.nbytes for buffer in self._left.values())
 
     def export_state(self) -> StateArrays:
         """The client's memory as named arrays, its own."""
@@ -117,16 +142,31 @@ class Worker:
     ) -> ClientReply:
         """Do what `task` asks at `theta` [D]; see `DQNFedClient.work`."""
         started = time.perf_counter()
+        with self._borrowed() as model:
+            reply = self._perform(model, task, theta, step, buffers, vectors or {}, lasting=lasting)
+        return replace(reply, seconds=time.perf_counter() - started)
+
+    def _perform(
+        self,
+        model: FlatModel,
+        task: ClientTask,
+        theta: Vector,
+        step: Vector | None,
+        buffers: Buffers | None,
+        vectors: Mapping[str, Vector],
+        *,
+        lasting: bool,
+    ) -> ClientReply:
         copy = self._shared_vector if lasting else self._vector
         line = Line(copy(theta), step, task.factor, copy)
         if buffers is not None:
-            _write_buffers(buffers, self._model)
-        sent = {name: copy(vector) for name, vector in (vectors or {}).items()}
+            _write_buffers(buffers, model)
+        sent = {name: copy(vector) for name, vector in vectors.items()}
         request = LocalRequest(task, RngKey(self._settings.seed, task.round, self._partition), line, sent)
         point = self._work.visit(request) if task.train else None
         held_out = self._held_out_test(task, line)
         probed = self._probe(task, line, None if point is None else point.loss, held_out) if task.probe else None
-        test, validation = self._evaluations(request) if task.evaluate else (None, None)
+        test, validation = self._evaluations(request, model) if task.evaluate else (None, None)
         reply = ClientReply(self._loss.num_examples, probe=probed, test=test, validation=validation)
         if point is not None:
             result = self._work.perform(request, point)
@@ -136,27 +176,29 @@ class Worker:
                 vectors={name: _read_only(value) for name, value in result.vectors.items()},
                 packed=result.packed,
                 figures=result.figures,
-                buffers=self._buffers() if self._settings.trains_buffers else {},
+                buffers=self._buffers(model) if self._settings.trains_buffers else {},
                 loss=point.loss,
                 rate=result.rate.value,
                 pairs_kept=result.rate.pairs_kept,
                 pairs_rejected=result.rate.pairs_rejected,
             )
-        return replace(reply, seconds=time.perf_counter() - started)
+        return reply
 
     def scores(self, theta: Vector, buffers: Buffers, part: Part) -> Scores:
         """How each sample of a part of the data is answered at `theta` [D]; the memory stays as it is."""
-        _write_buffers(buffers, self._model)
-        return self._loss.scores(self._vector(theta), self._samples.part(part))
+        with self._borrowed() as model:
+            _write_buffers(buffers, model)
+            return self._loss.scores(self._vector(theta), self._samples.part(part))
 
     def precompute(self, theta: FloatArray, buffers: Buffers, others: Sequence[Worker]) -> None:
         """Compute loss and gradient at `theta` [D], a lasting vector, in one pass for this worker and others."""
-        joint = JointPass(FlatModel(copied(self._model.module), self._device))  # not kept: a model for each client
-        _write_buffers(buffers, joint.model)
         at, losses = self._shared_vector(theta), [self._loss, *(other._loss for other in others)]
-        if not self._comes_apart:
-            joint.check(at, losses[:2])
-            self._comes_apart = True
+        with self._borrowed() as model:
+            joint = JointPass(FlatModel(copied(model.module), self._device))  # kept until all gradients are made
+            _write_buffers(buffers, joint.model)
+            if not self._comes_apart:
+                joint.check(at, losses[:2])
+                self._comes_apart = True
         precompute(joint, at, losses)
 
     def _probe(self, task: ClientTask, line: Line, loss: float | None, held_out: HeldOutTest | None) -> Probe:
@@ -172,14 +214,14 @@ class Worker:
         samples = self._samples.part("validation")
         return self._judge.visit(task, cache(lambda factor: self._loss.sample_losses(line.at(factor), samples)))
 
-    def _evaluations(self, request: LocalRequest) -> tuple[Evaluation, Evaluation | None]:
+    def _evaluations(self, request: LocalRequest, model: FlatModel) -> tuple[Evaluation, Evaluation | None]:
         """Test and, where there is one, validation part at the model that the work reports on."""
-        received = self.spec.read_buffers(self._model.module)
+        received = self.spec.read_buffers(model.module)
         theta = self._work.evaluated(request)
         test = self._loss.evaluate(theta, self._samples.part("test"))
         kept_apart = self._samples.some("validation")
         validation = None if kept_apart is None else self._loss.evaluate(theta, kept_apart)
-        self.spec.write_buffers(received, self._model.module)
+        self.spec.write_buffers(received, model.module)
         return test, validation
 
     def _vector(self, vector: Vector) -> Tensor:
@@ -201,8 +243,8 @@ class Worker:
             raise ShapeError(f"a vector of shape {tuple(vector.shape)} was sent; this model needs ({self.spec.dim},)")
         return vector
 
-    def _buffers(self) -> dict[str, NDArray[Any]]:
-        return {name: value.cpu().numpy() for name, value in self.spec.read_buffers(self._model.module).items()}
+    def _buffers(self, model: FlatModel) -> dict[str, NDArray[Any]]:
+        return {name: value.cpu().numpy() for name, value in self.spec.read_buffers(model.module).items()}
 
 
 def probe(

@@ -59,10 +59,10 @@ def deal(labels: IntArray, counts: IntArray, rng: Generator) -> list[IntArray]:
     Counts [K, C] are at most as many of each class as there are. Samples beyond them are left out.
     """
     parts: list[list[IntArray]] = [[] for _ in counts]
-    for label, column in enumerate(counts.T):
+    for label, ends in enumerate(np.cumsum(counts, axis=0).T.tolist()):
         members = rng.permutation(np.flatnonzero(labels == label))
-        for part, piece in zip(parts, np.split(members, np.cumsum(column)), strict=False):
-            part.append(piece)
+        for part, start, end in zip(parts, [0, *ends], ends, strict=False):
+            part.append(members[start:end])
     return [np.sort(np.concatenate(part)) for part in parts]
 
 

@@ -57,8 +57,8 @@ class InProcessGrid(Grid):
 
     Replies come one a call, in the order of the messages. With `jobs` 1 each is computed when it is pulled, so that a
     strategy takes it in before the next is computed; with more, that many clients compute at the same time, each in a
-    thread, and a few replies wait. Bits do not depend on it, as long as every reply is pulled. `groups` says what is
-    done once for several messages.
+    thread, and a few replies wait. Bits do not depend on it, as long as every reply is pulled. Queries are answered
+    one by one: threads would slow them down. `groups` says what is done once for several messages.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class InProcessGrid(Grid):
             message.metadata.__dict__["_message_id"] = number
             self._waiting[number] = message
         self._prepared = {} if self._groups is None else self._form(self._groups)
-        self._replies.put(self._waiting)
+        self._replies.put({number: message for number, message in self._waiting.items() if not _is_query(message)})
         return list(self._waiting)
 
     def withdraw(self) -> None:
@@ -120,8 +120,8 @@ class InProcessGrid(Grid):
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """The reply to the first of `message_ids` that waits."""
         for number in message_ids:
-            if self._waiting.pop(number, None) is not None:
-                return [self._replies.take(number)]
+            if (message := self._waiting.pop(number, None)) is not None:
+                return [self._answer(message) if _is_query(message) else self._replies.take(number)]
         return []
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
@@ -181,9 +181,13 @@ class OneSourceGrid(InProcessGrid):
     """
 
     def _answer(self, message: Message) -> Message:
-        if message.metadata.message_type == MessageType.QUERY:
+        if _is_query(message):
             return self._app(message, self._contexts[message.metadata.dst_node_id])
         return super()._answer(message)
+
+
+def _is_query(message: Message) -> bool:
+    return bool(message.metadata.message_type == MessageType.QUERY)
 
 
 class Prefetch(Generic[In, Out]):

@@ -99,8 +99,8 @@ def common_form(members: Collection[Member], num_classes: int) -> Form:
     alike = [member for member in members if (member.input_shape, member.input_kind) == (shape, kind)]
     classes = num_classes or _majority([member.num_classes for member in alike])
     alike = [member for member in alike if member.num_classes == classes]
-    dims = [member.dim for member in alike if member.dim]
-    dim = max(dims, key=lambda dim: (dims.count(dim), dim), default=0)
+    dims = Counter(member.dim for member in alike if member.dim)
+    dim = max(dims, key=lambda dim: (dims[dim], dim), default=0)
     return Form(shape, kind, classes, dim, _common_frozen([m.frozen for m in alike if m.dim == dim and m.frozen]))
 
 

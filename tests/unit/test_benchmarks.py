@@ -21,6 +21,7 @@ from benchmarks import (
     deployed,
     engine,
     heldout,
+    many_clients,
     method_step,
     round_files,
     server_memory,
@@ -43,7 +44,7 @@ Main = Callable[[Sequence[str]], None]
 
 BENCHMARKS = (
     *(server_step, method_step, server_memory, agreement, engine, client_rate, chunks, convex, round_files),
-    *(heldout, streaming),
+    *(heldout, streaming, many_clients),
 )
 
 
@@ -172,6 +173,16 @@ def test_server_memory_counts_the_rows(tmp_path: Path) -> None:
     assert record["rows_bytes"] == 8 * 4_000_000 * 4
     assert record["peak_memory_bytes"] >= record["rows_bytes"]
     assert record["memory_over_rows_plus_100mb"] <= 1
+
+
+def test_many_clients_hold_one_model(tmp_path: Path) -> None:
+    target = tmp_path / "clients.json"
+    command = [sys.executable, "-m", "benchmarks.many_clients", "--clients", "150", "--sampled", "2", "--rounds", "2"]
+    subprocess.run([*command, "--json", str(target)], check=True)  # the peak is that of a whole process
+    record = json.loads(target.read_text())
+    assert record["parameters"] == 998_566
+    assert 0 < record["start_seconds"] < record["seconds"]
+    assert record["peak_memory_bytes"] < 150 * record["parameters"] * 4
 
 
 def test_round_files_are_those_of_a_round_with_gradients(tmp_path: Path) -> None:

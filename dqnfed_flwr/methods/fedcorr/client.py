@@ -176,7 +176,7 @@ class FedCorrWork(SgdWork):
     def _place(self, known: _Knowledge) -> None:
         """Make these labels those of the loss."""
         self._known = known
-        self._loss.relabel(torch.tensor(known.labels, device=self._loss.model.theta.device))
+        self._loss.relabel(torch.tensor(known.labels))
 
     def _outputs(self, theta: Tensor) -> Outputs:
         return Outputs.of(self._loss.logits(theta), self._known.labels)

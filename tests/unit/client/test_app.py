@@ -43,6 +43,19 @@ def test_clients_are_kept_for_the_next_message_and_let_go_when_asked(loaded: lis
     assert [data() is None for data in loaded] == [True] * 3
 
 
+def test_a_client_counts_samples_on_the_device_and_memory_too(loaded: list[weakref.ref[ClientData]]) -> None:
+    run_in_process(Settings.from_mapping({**TINY, "clients": 1, "curvature.kind": "secant", "method": "dqn-fed"}))
+    (session,) = [session for session, _ in app._SESSIONS._values.values()]
+    data, worker = loaded[0](), session.client._worker
+    assert data is not None
+    assert worker is not None
+    held = sum(worker._samples.part(part).nbytes for part in ("train", "test"))
+    memory = sum(values.nbytes for values in worker.export_state().values())
+    assert memory > 0
+    assert session.nbytes == data.nbytes + held + memory
+    assert app._SESSIONS._bytes == session.nbytes
+
+
 def test_two_runs_at_the_same_time_have_clients_of_their_own(loaded: list[weakref.ref[ClientData]]) -> None:
     config = Settings.from_mapping(TINY).flat()
     first, second = (Context(number, 2, {"partition-id": 0}, RecordDict(), config) for number in (1, 2))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from dqnfed_flwr.client.app import Cache
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Load:
     nbytes: int
 
@@ -53,6 +53,20 @@ def test_a_value_that_is_let_go_leaves_its_room() -> None:
     assert built(cache, 99, size=5)
     assert built(cache, 98, size=5)
     assert not built(cache, 99)
+
+
+def test_a_value_that_grew_counts_with_what_it_holds_by_now() -> None:
+    cache, loads = Cache[int, Load](least=0, room=10), [Load(4), Load(4)]
+    for key, load in enumerate(loads):
+        cache.get(key, [load].pop)
+    loads[1].nbytes = 6
+    cache.weigh(1)
+    assert not built(cache, 0)
+    loads[1].nbytes = 7
+    cache.weigh(1)
+    assert not built(cache, 0)
+    assert built(cache, 1)
+    cache.weigh(5)  # it is gone
 
 
 def test_all_who_ask_at_the_same_time_get_the_same_value() -> None:

@@ -16,7 +16,7 @@ from dqnfed_flwr.data import load_client
 settings = Settings.from_mapping({overrides} | {{"data": "digits", "clients": 4, "local.threads": 1}})
 worker = Worker(settings, 0, load_client(settings, 0), 10, {{}})
 fused = torch.backends.cuda.flash_sdp_enabled() or torch.backends.cuda.mem_efficient_sdp_enabled()
-with worker._loss.twice_differentiable():
+with worker.models.lend() as worker._loss.model, worker._loss.twice_differentiable():
     pass
 after = torch.backends.cuda.flash_sdp_enabled() or torch.backends.cuda.mem_efficient_sdp_enabled()
 print(fused, after)

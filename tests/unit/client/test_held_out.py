@@ -153,7 +153,8 @@ def client(**changes: Any) -> DQNFedClient:
 def theta() -> Float64Array:
     """The model of the settings as it is drawn."""
     data = load_client(SETTINGS, 0)
-    return Worker(SETTINGS, 0, data, data.num_classes, {})._model.theta.double().numpy().copy()
+    with Worker(SETTINGS, 0, data, data.num_classes, {}).models.lend() as model:
+        return model.theta.double().numpy().copy()
 
 
 def test_losses_of_each_held_out_sample_have_the_mean_that_an_evaluation_has() -> None:
@@ -161,10 +162,11 @@ def test_losses_of_each_held_out_sample_have_the_mean_that_an_evaluation_has() -
     worker = Worker(SETTINGS, 0, data, data.num_classes, {})
     at = torch.tensor(theta(), dtype=torch.float32)
     samples = worker._samples.part("validation")
-    each = worker._loss.scores(at, samples).losses
+    with worker._borrowed():
+        each, mean = worker._loss.scores(at, samples).losses, worker._loss.evaluate(at, samples).loss
     assert each.dtype == np.float64
     assert each.shape == (len(data.y_validation),)
-    assert each.mean() == pytest.approx(worker._loss.evaluate(at, samples).loss, rel=1e-12)
+    assert each.mean() == pytest.approx(mean, rel=1e-12)
 
 
 def test_a_client_with_few_held_out_samples_judges_by_training_alone_and_keeps_nothing() -> None:
