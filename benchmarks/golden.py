@@ -28,7 +28,7 @@ from dqnfed_flwr.methods.table import METHODS
 
 SMALL: Mapping[str, Any] = {"data": "digits", "clients": 5, "rounds": 4, "local.threads": 1}
 STAGES = {"fedcorr.preprocessing": 1, "fedcorr.finetuning": 1, "rounds": 9}
-SAMPLED = {"clients": 10, "participation": 0.4, "rounds": 8}
+SAMPLED = {"clients": 10, "participation": 0.4, "rounds": 8, "evaluate-every": 1}
 FORMS: Mapping[str, Mapping[str, Any]] = {
     "full": {"clients": 10, "rounds": 20},
     "sampled": SAMPLED,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, TypeVar
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 
 from dqnfed_flwr.schema.group import Group, setting
 from dqnfed_flwr.schema.groups import (
@@ -40,6 +40,7 @@ LENGTH_KEYS = ("step.lr", "step.decay")
 """What sets the length of such a step; 1 and 1 leave it as the method gives it."""
 BLIND: tuple[Rule, ...] = ("newton", "fixed", "clipped")
 """Rules that compare no losses: for rows that are never gradients."""
+AUTO = "auto"
 ANY_WORK = (SGD, GRADIENT, LBFGS)
 GRADIENTS = (GRADIENT, LBFGS)
 GRADIENTS_FIRST = (GRADIENT, SGD, LBFGS)
@@ -156,7 +157,13 @@ class RunSettings(Group):
     ridge: float = _model(0.0, "adds ridge/2 |theta|^2 to every client's loss", ge=0)
     dtype: Literal["float32", "float64"] = _model("float32", "of model and gradients")
     device: str = setting("auto", "auto, cpu, cuda, cuda:1, mps", about="machine", changes="details")
-    evaluate_every: int = _protocol(1, "rounds between test evaluations, 0 only at the end", changes="details", ge=0)
+    evaluate_every: int = _protocol(
+        AUTO,
+        "rounds between evaluations of all clients, 0 only at the end; auto: about as often as each is asked to train",
+        changes="details",
+        validate_default=True,
+        ge=0,
+    )
     early_stopping: int = _training(
         0,
         "evaluations without a better validation accuracy before the best model is kept; 0 never",
@@ -194,6 +201,15 @@ class RunSettings(Group):
     curvature: CurvatureSettings = Field(default_factory=CurvatureSettings)
     step: StepSettings = Field(default_factory=StepSettings)
     guarantee: GuaranteeSettings = Field(default_factory=GuaranteeSettings)
+
+    @field_validator("evaluate_every", mode="before")
+    @classmethod
+    def _resolve_evaluations(cls, given: object, info: ValidationInfo) -> object:
+        """Where everybody takes part it is every round; where few are sampled, all would cost more than the round."""
+        if given != AUTO or not {"clients", "participation"} <= info.data.keys():
+            return 1 if given == AUTO else given
+        clients, share = info.data["clients"], info.data["participation"]
+        return round(clients / sampled_of(clients, share))
 
     @property
     def profile(self) -> Profile:
@@ -289,7 +305,7 @@ class RunSettings(Group):
     @property
     def sampled(self) -> int:
         """Clients asked in a round."""
-        return max(1, round(self.participation * self.clients))
+        return sampled_of(self.clients, self.participation)
 
     def max_fall(self, participants: int) -> float:
         """`step.max-fall` with 0 resolved: a share of so many participants' mean loss; infinite for no bound."""
@@ -320,3 +336,8 @@ class RunSettings(Group):
 
 
 R = TypeVar("R", bound=RunSettings)
+
+
+def sampled_of(clients: int, participation: float) -> int:
+    """How many of so many clients are asked in a round."""
+    return max(1, round(participation * clients))

@@ -41,7 +41,9 @@ def test_sizes_and_bytes_are_those_of_the_run(changes: dict[str, Any]) -> None:
 
 
 def test_with_sampling_two_clients_are_measured_among_as_many_as_keep_the_share() -> None:
-    found, settings = measured(clients=8, participation=0.5, **{"method": "fedavg", "split.min-samples": 2})
+    found, settings = measured(
+        clients=8, participation=0.5, **{"method": "fedavg", "split.min-samples": 2, "evaluate-every": 1}
+    )
     usual = run(settings).events[1]
     assert found.measured == 2
     assert found.bytes_up * 4 == pytest.approx(usual.bytes_up, rel=0.01)
