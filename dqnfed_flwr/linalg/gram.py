@@ -73,6 +73,8 @@ class Basis:
         Of the rows.
     exact : bool
         Whether the Gramian has float64 precision already.
+    eager : bool
+        As it was given.
 
     Raises
     ------
@@ -91,7 +93,7 @@ class Basis:
     ) -> None:
         if capacity < 1 or dim < 1 or dtype not in (torch.float32, torch.float64):
             raise ShapeError(f"a basis of {capacity} x {dim} {dtype}; need positive sizes, float32 or float64")
-        self.dtype, self._eager = dtype, eager
+        self.dtype, self.eager = dtype, eager
         self._rows = np.zeros((capacity, dim), np.float32 if dtype == torch.float32 else np.float64)
         self._norms: dict[int, float] = {}
         self._products = np.zeros((capacity, capacity))
@@ -137,7 +139,7 @@ class Basis:
         self._filled[slot] = True
         group = self._group_of(slot)
         self._owe(group)
-        if self._eager and self._filled[self._groups[group]].all():
+        if self.eager and self._filled[self._groups[group]].all():
             self._pay([g for g, slots in enumerate(self._groups) if self._filled[slots].all()])
 
     def clear(self) -> None:
@@ -160,7 +162,7 @@ class Basis:
     def squared_norm(self, slot: int) -> float:
         """|row|^2 of the row in `slot`, without any other product; infinite or NaN where the row is not fit."""
         if slot not in self._norms:
-            self._norms[slot] = _squared_norm(self._rows[slot])
+            self._norms[slot] = squared_norm(self._rows[slot])
         return self._norms[slot]
 
     def scale(self, slot: int, factor: float) -> None:
@@ -200,11 +202,11 @@ class Basis:
         (used,) = np.nonzero(weights)
         if used.size == 1 and weights[used[0]] == 1:
             return torch.from_numpy(self._rows[used[0]].copy())
-        if self._always_exact or (self._eager and self._cancels(weights)):
+        if self._always_exact or (self.eager and self._cancels(weights)):
             return self._combine_wide(weights)
         rows = torch.from_numpy(self._rows)
         total = torch.mv(rows.t(), torch.from_numpy(weights).to(rows.dtype))
-        if not self._eager and self._cancelled(weights, total.numpy()):
+        if not self.eager and self._cancelled(weights, total.numpy()):
             return self._combine_wide(weights)
         return total
 
@@ -241,7 +243,7 @@ class Basis:
         """As `_cancels`, seen on the sum, where the products are not at hand."""
         (used,) = np.nonzero(weights)
         parts = sum(float(weights[slot]) ** 2 * self.squared_norm(slot) for slot in used.tolist())
-        return parts > TRUSTED_CANCELLATION**2 * _squared_norm(total)
+        return parts > TRUSTED_CANCELLATION**2 * squared_norm(total)
 
     def _combine_wide(self, weights: Float64Array) -> Tensor:
         out = np.empty(self.dim, self._rows.dtype)
@@ -281,19 +283,19 @@ def _cross_products(left: FloatArray, right: FloatArray, *, wide: bool) -> Float
     return np.asarray(sum(_in_threads(lambda part: segment(left[:, part], right[:, part]), parts)))
 
 
-def _squared_norm(row: FloatArray) -> float:
+def squared_norm(row: FloatArray) -> float:
     """|row|^2 of one row [D], to the precision of its blocks; infinite or NaN where the row is not fit."""
     parts = _slices(len(row), SEGMENT)
     return float(sum(_blocked(row[None, part], row[None, part])[0, 0] for part in parts))
 
 
 def _copy_and_measure(row: FloatArray, into: FloatArray) -> float:
-    """Copy `row` [D] to `into` [D], cast to its dtype; `_squared_norm` of the copy, taken while it is in the cache."""
+    """Copy `row` [D] to `into` [D], cast to its dtype; `squared_norm` of the copy, taken while it is in the cache."""
     total = 0.0
     for part in _slices(len(into), SEGMENT):
         with _quiet():
             into[part] = row[part]
-        total += _squared_norm(into[part])
+        total += squared_norm(into[part])
     return total
 
 

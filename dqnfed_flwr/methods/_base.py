@@ -159,7 +159,8 @@ class Method(ABC):
     reference_rows : int
         Slots beyond the K clients that the method uses in the basis; they follow the clients' slots.
     reads_products : bool
-        Whether it looks at inner products of different rows.
+        Whether it looks at inner products of different rows. If not, and if the step rule compares no slopes, the
+        server does not compute them; `RoundBatch.gram` then holds its diagonal alone.
     guaranteed : bool
         Whether the step lowers the loss of each client whose row is given, so that a client can hold up the others.
     rests : bool

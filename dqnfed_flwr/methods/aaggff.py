@@ -76,6 +76,8 @@ class Aaggff(GramMethod):
         c, the largest response.
     """
 
+    reads_products = False
+
     def __init__(self, run: RunSettings) -> None:
         super().__init__(run)
         self._cdf = CDFS[run.group_of(AaggffSettings).cdf]

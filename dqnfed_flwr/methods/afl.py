@@ -32,6 +32,8 @@ class AflSettings(Group):
 class Afl(GramMethod):
     """step = eta sum lambda_k g_k, then lambda <- Proj(lambda + gamma F) on the simplex; lambda starts at p_k."""
 
+    reads_products = False
+
     def __init__(self, run: RunSettings) -> None:
         super().__init__(run)
         self._gamma = run.group_of(AflSettings).gamma

@@ -44,6 +44,8 @@ class Famo(GramMethod):
     z and the sum being over the clients that are compared. A client whose loss fell less than the mean gains weight.
     """
 
+    reads_products = False
+
     def __init__(self, run: RunSettings) -> None:
         super().__init__(run)
         settings = run.group_of(FamoSettings)

@@ -38,6 +38,8 @@ class FedEba(GramMethod):
     eta sum ((1 - alpha) p_k + alpha / K) g_k.
     """
 
+    reads_products = False
+
     def weights(self, batch: RoundBatch) -> Combination:
         """eta times the weights, which sum to 1."""
         settings, count = self._run.group_of(FedEbaSettings), len(batch.clients)

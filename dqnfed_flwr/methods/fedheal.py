@@ -74,6 +74,8 @@ class FedHeal(VectorMethod):
     and not a sum of the tensors' norms; sum d is over the clients of the round; a share of exactly tau suffices.
     """
 
+    reads_products = False
+
     def __init__(self, run: RunSettings) -> None:
         super().__init__(run)
         settings = run.group_of(FedHealSettings)

@@ -27,6 +27,8 @@ class GiFair(GramMethod):
     The weights sum to 1 and none is negative, because lambda = strength * min p_k / (K - 1).
     """
 
+    reads_products = False
+
     def weights(self, batch: RoundBatch) -> Combination:
         """eta (p_k + lambda r_k)."""
         from scipy.stats import rankdata

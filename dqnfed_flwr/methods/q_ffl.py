@@ -35,6 +35,8 @@ class QFfl(GramMethod):
     h_k = q F_k^(q-1) |L (theta - theta_k)|^2 + L F_k^q
     """
 
+    reads_products = False
+
     def __init__(self, run: RunSettings) -> None:
         super().__init__(run)
         self._q, self._lr = run.group_of(QFflSettings).q, run.local.lr

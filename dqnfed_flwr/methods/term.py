@@ -27,6 +27,8 @@ class TermSettings(Group):
 class Term(GramMethod):
     """step = eta sum w_k g_k with w_k proportional to p_k exp(t F_k): the gradient of (1/t) log sum p_k exp(t F_k)."""
 
+    reads_products = False
+
     def weights(self, batch: RoundBatch) -> Combination:
         """eta w_k, with the largest loss subtracted in the exponent."""
         tilt = self._run.group_of(TermSettings).t

@@ -35,6 +35,8 @@ class VRed(GramMethod):
     p_k (1 + 2 beta (e_k - sum p_j e_j)). The weights sum to 1; with a large beta some are negative.
     """
 
+    reads_products = False
+
     group: type[VRedSettings] | type[SemiVRedSettings] = VRedSettings
     upper = False
 

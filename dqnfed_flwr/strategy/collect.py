@@ -77,7 +77,11 @@ class ReplyCollector:
         self._buffers = buffers if settings.trains_buffers else {}
         method.extras(self._dim)  # a method that this model does not suit says so before anything is sent
         self._basis = Basis(
-            settings.sampled + method.reference_rows, self._dim, theta.dtype, references=method.reference_rows
+            settings.sampled + method.reference_rows,
+            self._dim,
+            theta.dtype,
+            references=method.reference_rows,
+            eager=method.reads_products or settings.rule in ("probed", "search"),  # which compare slopes
         )
 
     def exchange(self, grid: Grid, schedule: Schedule, state: RunState, registry: ClientRegistry) -> Collected:

@@ -12,7 +12,7 @@ import torch
 from flwr.common.logger import log
 from torch import Tensor
 
-from dqnfed_flwr.linalg.gram import TRUSTED_CONDITION
+from dqnfed_flwr.linalg.gram import TRUSTED_CONDITION, squared_norm
 from dqnfed_flwr.linalg.scaling import one_blas_thread
 from dqnfed_flwr.methods._base import Method, RoundRows
 from dqnfed_flwr.steps import Ladder, StepScale
@@ -33,7 +33,8 @@ class Solved:
     combination: Combination  # the method's answer
     step: Tensor  # [D]
     norm: float  # |step|
-    slopes: Float64Array  # g_k . step, of the K rows of the round and then of the `others`
+    slopes: Float64Array  # g_k . step, of the K rows of the round and then of the `others`; 0 without `products`
+    products: bool = True  # whether the inner products of different rows were computed
 
     def scale(self, theta_norm: float, round_number: int) -> StepScale:
         """What a step rule may know of the step, which leads from a model of this norm."""
@@ -44,11 +45,17 @@ class Solved:
 def solve_replies(
     method: Method, collected: Collected, hearing: Hearing, round_number: int, theta_norm: float
 ) -> tuple[RoundBatch, Solved]:
-    """The figures of those who are heard, and the method's step from their rows."""
+    """The figures of those who are heard, and the method's step from their rows.
+
+    Where there is no step, though there could be one, the figures hold all products: they say why.
+    """
     method.disown(hearing.disowned)
     rows = collected.rows_of(hearing.heard, hearing.unheard)
     batch = make_batch(collected.trained, hearing, rows, round_number, theta_norm)
-    return batch, solve(method, batch, rows)
+    solved = solve(method, batch, rows)
+    if solved.products or solved.norm > 0 or method.inner.rests:
+        return batch, solved
+    return replace(batch, gram=rows.basis.gram(rows.slots)), replace(solved, products=True)
 
 
 def make_batch(
@@ -57,6 +64,7 @@ def make_batch(
     """Gather the figures of those who are heard, which are in rising order, as are the slots of `rows`.
 
     The shares of those who are apart are 0: they are heard, but the mean is not made of what was set aside before.
+    Of products that nobody reads only those of a row with itself are there.
     """
     heard = [replies[client] for client in hearing.heard]
     examples = np.array([reply.num_examples for reply in heard], dtype=np.float64)
@@ -66,7 +74,7 @@ def make_batch(
     losses = np.array([reply.loss for reply in heard])
     cuts = np.array([hearing.cuts.get(client, 1.0) for client in hearing.heard])
     return RoundBatch(
-        gram=rows.basis.gram(rows.slots),
+        gram=_products(rows),
         losses=losses,
         rates=np.array([reply.rate for reply in heard]) * cuts**2,
         shares=weighed / weighed.sum(),
@@ -84,24 +92,38 @@ def solve(method: Method, batch: RoundBatch, rows: RoundRows) -> Solved:
     """Ask the method, with a Gramian of the precision that its condition asks for, and sum the rows."""
     method.observe(batch, rows)
     combination = method.combine(batch, rows)
-    if not rows.basis.exact and _doubtful(combination, len(batch.clients)):
+    if rows.basis.eager and not rows.basis.exact and _doubtful(combination, len(batch.clients)):
         log(DEBUG, "Condition %.1e: the Gramian is computed again in float64", combination.condition)
         rows.basis.refine()
         combination = method.combine(replace(batch, gram=rows.basis.gram(rows.slots)), rows)
     step = rows.basis.combine(combination.weights)
-    filled = rows.basis.filled
-    gram = rows.basis.gram(filled)
-    weights = combination.weights[list(filled)]
-    with np.errstate(over="ignore", invalid="ignore"):  # looked at below
-        products = gram @ weights
-        square = float(weights @ products)
+    if rows.basis.eager:
+        square, slopes = _along(combination.weights, rows)
+    else:
+        square, slopes = squared_norm(step.numpy()), np.zeros(len(rows.slots) + len(rows.others))
     norm = math.sqrt(max(square, 0.0)) if math.isfinite(square) else math.inf
-    slopes = products[[filled.index(slot) for slot in (*rows.slots, *rows.others)]]
     if not norm < torch.finfo(step.dtype).max:
         log(WARNING, "The step of round %d is not finite; the model stays", batch.round)
         nothing = replace(combination, weights=np.zeros_like(combination.weights), status=NOT_FINITE)
-        return Solved(nothing, torch.zeros_like(step), 0.0, np.zeros_like(slopes))
-    return Solved(combination, step, norm, slopes)
+        return Solved(nothing, torch.zeros_like(step), 0.0, np.zeros_like(slopes), rows.basis.eager)
+    return Solved(combination, step, norm, slopes, rows.basis.eager)
+
+
+def _products(rows: RoundRows) -> Float64Array:
+    """Inner products of the clients' rows [K, K]."""
+    if rows.basis.eager:
+        return rows.basis.gram(rows.slots)
+    return np.diag([rows.basis.squared_norm(slot) for slot in rows.slots])
+
+
+def _along(weights: Float64Array, rows: RoundRows) -> tuple[float, Float64Array]:
+    """|step|^2 of the sum by B `weights`, and `Solved.slopes`, from the products of the rows."""
+    filled = rows.basis.filled
+    used = weights[list(filled)]
+    with np.errstate(over="ignore", invalid="ignore"):  # who asks looks at them
+        products = rows.basis.gram(filled) @ used
+        square = float(used @ products)
+    return square, products[[filled.index(slot) for slot in (*rows.slots, *rows.others)]]
 
 
 def _doubtful(combination: Combination, clients: int) -> bool:
@@ -148,7 +170,7 @@ def pending_step(
         shares=by_client(batch.shares),
         weights=by_client(weights),
         combination=solved.combination,
-        gram=batch.gram[np.ix_(binding, binding)],
+        gram=batch.gram[np.ix_(binding, binding)] if solved.products else np.zeros((0, 0)),
         binding=tuple(batch.clients[k] for k in binding),
         entitlement=hearing.entitlement,
         voteless=hearing.voteless,

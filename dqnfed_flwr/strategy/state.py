@@ -54,7 +54,7 @@ class PendingStep:
     weights: dict[int, float]  # coefficient of the row; 0 where not heard
     combination: Combination  # of the solve; for the record
     dropped: list[DroppedClient]  # left out of the round
-    gram: Float64Array  # inner products of the rows of `binding` [B, B]
+    gram: Float64Array  # inner products of the rows of `binding` [B, B]; [0, 0] where nobody reads products
     binding: tuple[int, ...]  # those heard whose loss is above `entitlement`; all heard where none is [B]
     entitlement: float = 0.0  # e of the round, see `guarantee.harm`
     pairs_kept: int = 0  # curvature pairs of those heard, counted
@@ -94,7 +94,10 @@ class PendingStep:
 
     @property
     def certificate(self) -> Certificate:
-        """How near the model is to a Pareto-stationary one, by the gradients that the step was made of."""
+        """How near the model is to a Pareto-stationary one, by the gradients that the step was made of.
+
+        It is empty where their products were not computed.
+        """
         return certificate(self.gram, self.binding)
 
 

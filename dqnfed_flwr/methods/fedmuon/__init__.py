@@ -47,6 +47,8 @@ class FedMuon(GramMethod):
     What a client does is in `client.FedMuonWork`.
     """
 
+    reads_products = False
+
     def __init__(self, run: RunSettings) -> None:
         super().__init__(run)
         self._momentum: Tensor | None = None

@@ -51,6 +51,8 @@ class FedNew(GramMethod):
     positive definite is repaired and counted, not pseudo-inverted.
     """
 
+    reads_products = False
+
     def __init__(self, run: RunSettings) -> None:
         super().__init__(run)
         self._taken = Taken()

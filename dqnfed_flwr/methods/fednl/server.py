@@ -45,6 +45,8 @@ class FedNl(VectorMethod):
     diagonal form is not in the paper. Deviations from published code: the norm is Frobenius, not spectral.
     """
 
+    reads_products = False
+
     def __init__(self, run: RunSettings) -> None:
         super().__init__(run)
         settings = self._settings = run.group_of(FedNlSettings)

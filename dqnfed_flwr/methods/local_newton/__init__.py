@@ -42,6 +42,8 @@ class LocalNewton(GramMethod):
     the notes, where published code returns what its solver left.
     """
 
+    reads_products = False
+
     def __init__(self, run: RunSettings) -> None:
         super().__init__(run)
         by_history = run.group_of(LocalNewtonSettings).solver == "lbfgs"
