@@ -26,13 +26,13 @@ from pathlib import Path
 import tomli_w
 
 from dqnfed_flwr.config import Settings, check_for_nodes
+from dqnfed_flwr.engine.flower_rounds import FlowerRounds
 from dqnfed_flwr.engine.flwr_command import CONNECTION, FlwrCommand, flwr_environment, program, run_status
 from dqnfed_flwr.engine.result import RunResult, read_result
 from dqnfed_flwr.engine.run_folder import TAKEOVER_SECONDS, directory_lock, guard_output
 from dqnfed_flwr.errors import RunError
 from dqnfed_flwr.run_files import CHECKPOINT, EVENTS, RUN
 from dqnfed_flwr.strategy.checkpoint import CheckpointStore
-from dqnfed_flwr.telemetry.event_log import read_events
 from dqnfed_flwr.telemetry.events import Listener
 from dqnfed_flwr.version import package_version
 
@@ -54,7 +54,7 @@ def run_flower(settings: Settings, *, overwrite: bool = False, listeners: Sequen
     Raises
     ------
     RunError
-        If the extra `simulation` is missing, Flower could not be started, or the run failed.
+        If the extra `simulation` is missing, Flower could not be started, the run failed, or a worker of it died.
     ConfigError
         If the settings ask for what only the in-process engine does, or `output` holds a run or another works there.
     """
@@ -66,13 +66,17 @@ def run_flower(settings: Settings, *, overwrite: bool = False, listeners: Sequen
         output = Path(settings.output or home / "output").expanduser().absolute()
         model = str(Path(settings.start.model).expanduser().absolute()) if settings.start.model else ""
         start = settings.start.model_copy(update={"model": model})
-        settings = settings.model_copy(update={"output": str(output), "start": start})
+        given, settings = settings, settings.model_copy(update={"output": str(output), "start": start})
         with directory_lock(output, TAKEOVER_SECONDS if settings.resume else 0.0):
             _clear(output, settings, overwrite=overwrite)
         write_app(home / "app", settings)
         with superlink(home) as flwr:
             run_id = _submit(flwr, home / "app", settings)
-            _follow(flwr, run_id, output, settings, listeners)
+            try:
+                _follow(flwr, run_id, FlowerRounds(output, given, listeners), output)
+            finally:
+                for listener in listeners:
+                    listener.on_end()
         return read_result(output)
 
 
@@ -188,38 +192,17 @@ def _submit(flwr: FlwrCommand, app: Path, settings: Settings) -> str:
     return str(answer["run-id"])
 
 
-def _follow(flwr: FlwrCommand, run_id: str, output: Path, settings: Settings, listeners: Sequence[Listener]) -> None:
-    """Call listeners for each round as the event log grows, until Flower says that the run is over."""
-    reported = -1
+def _follow(flwr: FlwrCommand, run_id: str, rounds: FlowerRounds, output: Path) -> None:
+    """Have rounds reported as they come, until Flower says that the run is over."""
     checked = time.monotonic()
-    try:
-        while True:
-            over = (output / RUN).exists() or time.monotonic() - checked > STATUS_SECONDS
-            status = run_status(flwr, run_id) if over else "running"
-            if over:
-                checked = time.monotonic()
-            reported = _report(output, settings, listeners, reported)
-            if status == "finished:completed":
-                return
-            if status.startswith("finished"):
-                raise RunError(f"the run ended as {status}:\n{flwr('log', run_id, CONNECTION, '--show')[-4000:]}")
-            time.sleep(POLL_SECONDS)
-    finally:
-        for listener in listeners:
-            listener.on_end()
-
-
-def _report(output: Path, settings: Settings, listeners: Sequence[Listener], reported: int) -> int:
-    """Report the rounds from number `reported` on, the beginning first if it is -1; how many are reported now."""
-    if not (output / EVENTS).exists():
-        return reported
-    events = read_events(output / EVENTS)
-    if reported < 0:
-        done = events if settings.resume else []
-        reported = len(done)
-        for listener in listeners:
-            listener.on_start(settings.rounds, done)
-    for event in events[reported:]:
-        for listener in listeners:
-            listener.on_round(event)
-    return len(events)
+    while True:
+        over = (output / RUN).exists() or time.monotonic() - checked > STATUS_SECONDS
+        status = run_status(flwr, run_id) if over else "running"
+        if over:
+            checked = time.monotonic()
+        rounds.report()
+        if status == "finished:completed":
+            return
+        if status.startswith("finished"):
+            raise RunError(f"the run ended as {status}:\n{flwr('log', run_id, CONNECTION, '--show')[-4000:]}")
+        time.sleep(POLL_SECONDS)

@@ -116,6 +116,42 @@ def _append(file: FileIO, line: bytes) -> None:
         raise
 
 
+class EventReader:
+    """Reads a log that another process writes: each time what is new."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = -1  # tells one that took its place
+        self._end = self._count = 0  # bytes and events read of it
+
+    def read(self) -> tuple[int, list[RoundEvent]] | None:
+        """The events that came since, and how many stand before them; None while there is no file.
+
+        A log that was begun anew is read from its beginning. A line that is not complete yet waits; one that a crash
+        spoilt ends the log.
+        """
+        try:
+            with self._path.open("rb") as file:
+                status = os.fstat(file.fileno())
+                if status.st_ino != self._file or status.st_size < self._end:
+                    self._file, self._end, self._count = status.st_ino, 0, 0
+                file.seek(self._end)
+                lines = file.read().splitlines(keepends=True)
+        except FileNotFoundError:
+            return None
+        before, events = self._count, list[RoundEvent]()
+        for line in lines:
+            try:
+                if not line.endswith(b"\n"):
+                    break
+                events.append(RoundEvent.from_json(line.decode("utf-8", "replace")))
+            except ValueError:
+                break
+            self._end += len(line)
+        self._count += len(events)
+        return before, events
+
+
 def read_events(path: Path, last_round: int | None = None) -> list[RoundEvent]:
     """Events of a log, up to `last_round`; a line that a crash cut short or spoilt ends it.
 

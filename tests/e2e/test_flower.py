@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -17,6 +19,8 @@ from dqnfed_flwr.engine.flwr_command import FlwrCommand, run_status
 from dqnfed_flwr.engine.result import read_result
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.errors import RunError
+from dqnfed_flwr.telemetry.events import RoundEvent
+from tests.helpers.processes import children
 from tests.helpers.runs import TINY
 
 pytest.importorskip("ray", reason="Flower's simulation engine needs the extra `simulation`")
@@ -129,3 +133,33 @@ def test_a_run_goes_on_under_either_engine(tmp_path: Path) -> None:
     assert {name: value.tobytes() for name, value in result.buffers.items()} == {
         name: value.tobytes() for name, value in whole.buffers.items()
     }
+
+
+def workers(parent: int) -> list[int]:
+    """Worker processes of Flower's engine below a process."""
+    found = []
+    for number, command in children(parent):
+        found += [number] if command.startswith("ray::ClientAppActor") else workers(number)
+    return found
+
+
+class Killer:
+    """Kills a worker after round 1."""
+
+    def on_start(self, rounds: int, done: list[RoundEvent]) -> None:
+        pass
+
+    def on_round(self, event: RoundEvent) -> None:
+        if event.round == 1:
+            os.kill(workers(os.getpid())[0], signal.SIGKILL)
+
+    def on_end(self) -> None:
+        pass
+
+
+def test_a_worker_that_is_killed_ends_the_run(tmp_path: Path) -> None:
+    many = {**TINY, "clients": 4, "rounds": 1000, "evaluate-every": 0, "output": str(tmp_path / "out")}
+    with pytest.raises(RunError, match="a worker process of Flower's engine died") as caught:
+        run(many, engine="flower", listeners=[Killer()])
+    assert str(tmp_path) in str(caught.value)
+    assert not (tmp_path / "out" / "run.json").exists()

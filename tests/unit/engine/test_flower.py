@@ -13,9 +13,6 @@ from dqnfed_flwr.engine import flower, flwr_command
 from dqnfed_flwr.engine.flower import run_flower, superlink, write_app
 from dqnfed_flwr.engine.flwr_command import FlwrCommand, program, run_status
 from dqnfed_flwr.errors import RunError
-from dqnfed_flwr.telemetry.event_log import EventLog
-from dqnfed_flwr.telemetry.events import RoundEvent
-from tests.helpers.runs import make_event
 
 
 def test_the_app_that_is_laid_out_is_one_of_flowers(tmp_path: Path) -> None:
@@ -87,39 +84,3 @@ def test_a_superlink_that_does_not_start_shows_its_log(tmp_path: Path, monkeypat
 def test_programs_of_this_environment_come_first() -> None:
     assert Path(program("flwr")).is_absolute()
     assert program("no-such-program") == "no-such-program"
-
-
-class Listener:
-    """Notes what it hears."""
-
-    def __init__(self) -> None:
-        self.heard: list[str] = []
-
-    def on_start(self, rounds: int, done: list[RoundEvent]) -> None:
-        self.heard.append(f"start {rounds} after {len(done)}")
-
-    def on_round(self, event: RoundEvent) -> None:
-        self.heard.append(f"round {event.round}")
-
-    def on_end(self) -> None:
-        self.heard.append("end")
-
-
-@pytest.mark.parametrize("resume", [False, True])
-def test_listeners_hear_of_each_round_once(tmp_path: Path, resume: bool) -> None:
-    settings = Settings.from_mapping({"rounds": 3, "resume": resume, "output": str(tmp_path)})
-    listener, log = Listener(), EventLog(tmp_path)
-    told = flower._report(tmp_path, settings, [listener], -1)
-    assert listener.heard == []  # nothing is logged yet
-    log.on_start(3, [make_event(1, None)] if resume else [])
-    if not resume:
-        log.on_round(make_event(1, None))
-    told = flower._report(tmp_path, settings, [listener], told)
-    told = flower._report(tmp_path, settings, [listener], told)
-    log.on_round(make_event(2, None))
-    log.on_round(make_event(3, None))
-    told = flower._report(tmp_path, settings, [listener], told)
-    log.on_end()
-    before = ["start 3 after 1"] if resume else ["start 3 after 0", "round 1"]
-    assert listener.heard == [*before, "round 2", "round 3"]
-    assert told == 3

@@ -17,7 +17,7 @@ from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.run_files import CHECKPOINT, EVENTS
 from dqnfed_flwr.telemetry import event_log
-from dqnfed_flwr.telemetry.event_log import LONGEST, EventLog, Patience, read_events
+from dqnfed_flwr.telemetry.event_log import LONGEST, EventLog, EventReader, Patience, read_events
 from dqnfed_flwr.telemetry.events import RoundEvent
 from tests.helpers.clock import Clock
 from tests.helpers.runs import TINY, make_event
@@ -199,3 +199,47 @@ def test_a_run_on_a_disk_that_fills_up_gives_the_same_result(
     assert [event.round for event in read_events(output / EVENTS)] == [1, 2, 3, 4]
     assert (output / CHECKPOINT).exists()
     assert not list(output.glob("*.tmp"))
+
+
+def test_a_reader_reads_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    from_json = RoundEvent.from_json
+
+    def noted(line: str) -> RoundEvent:
+        read.append(line)
+        return from_json(line)
+
+    monkeypatch.setattr(RoundEvent, "from_json", noted)
+    reader, log = EventReader(tmp_path / EVENTS), EventLog(tmp_path)
+    assert reader.read() is None
+    log.on_start(5, [])
+    assert reader.read() == (0, [])
+    for number in (1, 2, 3):
+        log.on_round(make_event(number, None))
+        found = reader.read()
+        assert found is not None
+        assert (found[0], [event.round for event in found[1]]) == (number - 1, [number])
+        assert reader.read() == (number, [])
+    log.on_end()
+    assert len(read) == 3
+
+
+def test_a_reader_waits_for_the_end_of_a_line_and_begins_anew_with_a_new_log(tmp_path: Path) -> None:
+    path = tmp_path / EVENTS
+    line = make_event(1, None).to_json().encode() + b"\n"
+    path.write_bytes(line + line[:20])
+    reader = EventReader(path)
+    first = reader.read()
+    assert first is not None
+    assert len(first[1]) == 1
+    with path.open("ab") as file:
+        file.write(line[20:])
+    second = reader.read()
+    assert second is not None
+    assert (second[0], len(second[1])) == (1, 1)
+    log = EventLog(tmp_path)
+    log.on_start(5, [make_event(1, None)])
+    log.on_end()
+    again = reader.read()
+    assert again is not None
+    assert (again[0], len(again[1])) == (0, 1)
