@@ -23,6 +23,7 @@ from dqnfed_flwr.run_files import CHECKPOINT, EVENTS
 from dqnfed_flwr.steps import Ladder, StepRule, StepScale
 from dqnfed_flwr.strategy.checkpoint import Arrays, CheckpointStore, Provenance, check_settings, output_directory
 from dqnfed_flwr.strategy.schedule import training_needs_step
+from dqnfed_flwr.strategy.search_memory import SearchMemory
 from dqnfed_flwr.strategy.state import BestModel, Move, PendingStep, RoundCost, RunState, reopen
 from dqnfed_flwr.telemetry.event_log import Patience, read_events
 from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
@@ -139,6 +140,7 @@ def pack_state(state: RunState) -> tuple[dict[str, Any], Arrays]:
     record |= {"failures": state.failures, "unusable": [list(out) for out in state.unusable]}
     record |= {"standing": state.standing.export_state(), "moves": state.moves, "unmoved": state.unmoved}
     record["dropped"] = [asdict(drop) for drop in state.cost.dropped]
+    record["search"] = asdict(state.search)
     arrays: Arrays = {"theta": state.theta.numpy(), "candidate": state.candidate.numpy()}
     arrays |= group("buffer", state.buffers)
     if state.pending is not None:
@@ -174,6 +176,7 @@ def unpack_state(record: dict[str, Any], arrays: Arrays) -> RunState:
         standing=Standing.of(record.get("standing", {})),
         moves=record.get("moves", record["round"]),
         unmoved=record.get("unmoved", 0),
+        search=SearchMemory(**record.get("search", {})),
         cost=RoundCost(dropped=[DroppedClient(**item) for item in record.get("dropped", [])]),
     )
 

@@ -18,6 +18,7 @@ from dqnfed_flwr.fairness import improved_ratio
 from dqnfed_flwr.guarantee.overrule import OVERRULED, SET_ASIDE, Certificate, Standing, certificate
 from dqnfed_flwr.methods._base import ZERO_GRADIENT
 from dqnfed_flwr.steps import Ladder, StepScale
+from dqnfed_flwr.strategy.search_memory import SearchMemory
 from dqnfed_flwr.telemetry.events import TEST, DroppedClient, RoundEvent
 from dqnfed_flwr.types import ACCURACY, ClientReply, Combination, Evaluation, Figure, Float64Array, Probe
 from dqnfed_flwr.wire import Buffers, decode_model
@@ -170,6 +171,7 @@ class RunState:
     standing: Standing = field(default_factory=Standing)  # what is remembered of clients
     moves: int = 0  # steps taken: the number of the model
     unmoved: int = 0  # rounds since the last of them
+    search: SearchMemory = field(default_factory=SearchMemory)  # of the searches for a length
     cost: RoundCost = field(default_factory=RoundCost)  # of the round that is under way
 
     @classmethod

@@ -30,6 +30,8 @@ from dqnfed_flwr.types import ClientReply, Probe, RoundBatch
 
 STATIONARY, UNJUDGED, NO_STEP, LINE_SEARCH_FAILED = "stationary", "unjudged", "no-step", "line-search-failed"
 CONTESTED, HELD_OUT = "contested", "held-out"
+SEARCHED = "searched_before"
+"""Note of a round whose search was not done again: the model, the step and its judges are those of an earlier round."""
 CONTESTED_TRIES = 2
 """Candidates of a contested round; if a client refuses the last one too, the model stays for this round."""
 UNMOVED_ROUNDS = 6
@@ -80,6 +82,10 @@ class StepSearch:
         if solved.norm > 0:
             ladder = self._rule.propose(self._scale_of(pending))
             pending.first = ladder.factor
+            if status := self._state.search.begin(pending.round, pending.step, judged_by(pending)):
+                pending.combination = replace(pending.combination, notes={**pending.combination.notes, SEARCHED: 1.0})
+                self._give_up(pending, status)
+                return
             self._offer(pending, ladder)
         elif self._method.inner.rests:
             self._offer(pending, Ladder(0.0))
@@ -179,6 +185,7 @@ class StepSearch:
     def _accept(self, pending: PendingStep, factor: float, schedule: Schedule, collected: Collected) -> None:
         """The candidate is the model."""
         self._state.accept(keep_move=training_needs_step(self._settings))
+        self._state.search.forget()
         self._method.step_taken(pending.step, factor)
         losses = {client: probe.loss for client, probe in collected.probes.items()}
         late = [drop for client, drop in collected.dropped.items() if client not in schedule.train]
@@ -198,7 +205,10 @@ class StepSearch:
             self._relax(pending, pending.mean_row)
             return
         found = pending.certificate
-        self._give_up(pending, HELD_OUT if held_out else STATIONARY if found.stationary else LINE_SEARCH_FAILED)
+        status = HELD_OUT if held_out else STATIONARY if found.stationary else LINE_SEARCH_FAILED
+        if self._answers_repeat(pending):
+            self._state.search.in_vain(status)
+        self._give_up(pending, status)
         if choice != "stop" or not self._all_had_a_say(pending) or not self._at_an_end(pending):
             return
         if held_out:
@@ -207,6 +217,11 @@ class StepSearch:
             return
         self._state.status = "pareto-stationary" if found.stationary else "line-search-failed"
         log(WARNING, _why_no_step(pending, found))
+
+    def _answers_repeat(self, pending: PendingStep) -> bool:
+        """Whether judges would say the same of the same step in another round: by their training losses alone."""
+        doubted = self._settings.judges_held_out or self._settings.guarantee.liars(len(pending.asked))
+        return not doubted and not pending.scale.contested
 
     def _all_had_a_say(self, pending: PendingStep) -> bool:
         """Whether everybody who is there took part, with a row; a few do not end a run."""
@@ -261,6 +276,12 @@ class StepSearch:
         if self._state.status == "early-stopped" and self._state.best:
             name, best = event.figure.name, self._state.best.round
             log(INFO, "Stopped early: round %d had the best validation %s", best, name)
+
+
+def judged_by(pending: PendingStep) -> list[object]:
+    """What decides on the length of a step, besides the step."""
+    groups = [pending.clients, pending.heard, pending.voteless, pending.aside, pending.caught]
+    return [*groups, pending.first, pending.entitlement, pending.scale.contested, pending.losses, pending.slopes]
 
 
 def new_claimants(pending: PendingStep, losses: Mapping[int, float]) -> list[int]:
