@@ -177,7 +177,7 @@ def test_a_shortage_that_passes_costs_only_time(clock: Clock) -> None:
 
 def test_half_of_the_clients_are_asked_in_a_round_and_all_are_evaluated() -> None:
     def run(seed: int) -> list[RoundEvent]:
-        server = strategy(10, {"participation": 0.5, "rounds": 12, "seed": seed})
+        server = strategy(10, {"participation": 0.5, "evaluate-every": 1, "rounds": 12, "seed": seed})
         server.start(app_of(10), start_at(np.zeros(6)))
         return events(server)
 
