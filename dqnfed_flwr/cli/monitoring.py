@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,6 +30,10 @@ WebConfigFile = Annotated[
     Path | None,
     typer.Option("--web-config", metavar="FILE", help="TLS and passwords, as in Prometheus' web configuration."),
 ]
+Hosts = Annotated[
+    list[str] | None,
+    typer.Option("--host", metavar="NAME", help="Name by which this server is asked; repeatable."),
+]
 
 
 @reported
@@ -40,6 +45,7 @@ def exporter(
     ] = 9464,
     bind: Bind = "127.0.0.1",
     web_config: WebConfigFile = None,
+    host: Hosts = None,
     keep_days: Annotated[
         float,
         typer.Option(
@@ -89,7 +95,7 @@ def exporter(
     options = ExporterOptions(
         directory, keep_days, max_runs, node_series, interval, tuple(certificate or ()), tuple(disk or ())
     )
-    serve_metrics(options, connection, bind, port, web_config)
+    serve_metrics(options, connection, Door(bind, port, web_config, tuple(host or ())))
 
 
 @reported
@@ -101,6 +107,7 @@ def dashboard(
     ] = 8080,
     bind: Bind = "127.0.0.1",
     web_config: WebConfigFile = None,
+    host: Hosts = None,
 ) -> None:
     """Serve one live page about the runs of a directory; it needs no network beyond this server.
 
@@ -116,18 +123,20 @@ def dashboard(
 
     if not directory.is_dir():  # an empty page would not say that its name is wrong
         raise ConfigError(f"{directory}: no such directory; name the one that the runs' setting `metrics` names")
-    serve_metrics(ExporterOptions(directory), connection, bind, port, web_config, page=True)
+    serve_metrics(ExporterOptions(directory), connection, Door(bind, port, web_config, tuple(host or ())), page=True)
 
 
-def serve_metrics(
-    options: ExporterOptions,
-    connection: str | None,
-    address: str,
-    port: int,
-    web_config: Path | None,
-    *,
-    page: bool = False,
-) -> None:
+@dataclass(frozen=True, slots=True)
+class Door:
+    """Where the server listens, the file that says to whom, and the names by which it is asked besides its own."""
+
+    address: str
+    port: int
+    web_config: Path | None = None
+    names: tuple[str, ...] = ()
+
+
+def serve_metrics(options: ExporterOptions, connection: str | None, door: Door, *, page: bool = False) -> None:
     """Serve until SIGTERM or Ctrl-C; `ConfigError` if an option cannot be met."""
     from dqnfed_flwr.deploy.superlink import connect
     from dqnfed_flwr.exporter.exporter import Exporter
@@ -136,7 +145,7 @@ def serve_metrics(
     from dqnfed_flwr.exporter.webconfig import WebConfig, read_web_config
 
     logging.basicConfig(format="%(levelname)s %(message)s")
-    web = read_web_config(web_config) if web_config else WebConfig()
+    web = read_web_config(door.web_config) if door.web_config else WebConfig()
     prepare(options.directory)
     _check_places(options)
     poll = None
@@ -145,10 +154,12 @@ def serve_metrics(
         poll = Poll(link.connection, environment=link.flwr.environment)
         poll.demand_connection()
     served = Exporter(options, poll)
-    with Server(served, address, port, web) as server:
+    with Server(served, door.address, door.port, web, door.names) as server:
         typer.echo(f"dqnfed: {'the page is at ' if page else 'metrics are at '}{server.url}{'' if page else 'metrics'}")
-        if not (web.users or web.tls or _is_loopback(address)):
-            typer.echo(f"dqnfed: whoever reaches {address} can read them; --web-config asks for a password", err=True)
+        if not (web.users or web.tls or _is_loopback(door.address)):
+            typer.echo(
+                f"dqnfed: whoever reaches {door.address} can read them; --web-config asks for a password", err=True
+            )
         signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())
         served.start()
         try:

@@ -7,23 +7,17 @@ silently less protected than the file says: `tls_server_config` with `cert_file`
 
 from __future__ import annotations
 
-import base64
-import binascii
-import hashlib
-import hmac
-import os
 import re
 import ssl
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from dqnfed_flwr.errors import ConfigError
+from dqnfed_flwr.exporter.passwords import load_bcrypt
 
 TLS_KEYS = ("cert_file", "key_file", "client_auth_type", "client_ca_file", "min_version")
 VERSIONS = {"TLS12": ssl.TLSVersion.TLSv1_2, "TLS13": ssl.TLSVersion.TLSv1_3}
@@ -89,52 +83,8 @@ def read_web_config(path: Path) -> WebConfig:
         if not isinstance(name, str) or ":" in name or not _HASH.fullmatch(str(hashed)):
             raise ConfigError(f"{path}: basic_auth_users: {name}: not a bcrypt hash; htpasswd -nBC 10 NAME makes one")
     if users:
-        _bcrypt()
+        load_bcrypt()
     return WebConfig(tls, users)
-
-
-class BasicAuth:
-    """Checks `Authorization` headers against the users of a web configuration.
-
-    bcrypt is slow on purpose. A header that was right once is remembered as a keyed hash, so that only the first scrape
-    pays for it; wrong ones are checked in full, one at a time.
-    """
-
-    def __init__(self, users: Mapping[str, str]) -> None:
-        self._users = dict(users)
-        self._salt = os.urandom(32)
-        self._known: set[bytes] = set()
-        self._lock = threading.Lock()
-
-    def admits(self, header: str | None) -> bool:
-        """Whether the header names a user with the right password; always when there are no users."""
-        if not self._users:
-            return True
-        credentials = _credentials(header)
-        if credentials is None:
-            return False
-        name, password = credentials
-        mark = hmac.digest(self._salt, f"{name}:".encode() + password, hashlib.sha256)
-        if mark in self._known:
-            return True
-        with self._lock:
-            # An unknown name costs as much time as a wrong password.
-            hashed = self._users.get(name, next(iter(self._users.values())))
-            right = bool(_bcrypt().checkpw(password[:72], hashed.encode())) and name in self._users
-        if right:
-            self._known.add(mark)
-        return right
-
-
-def _credentials(header: str | None) -> tuple[str, bytes] | None:
-    scheme, _, encoded = (header or "").partition(" ")
-    if scheme.lower() != "basic":
-        return None
-    try:
-        name, mark, password = base64.b64decode(encoded.strip(), validate=True).partition(b":")
-        return (name.decode(), password) if mark else None
-    except (binascii.Error, UnicodeDecodeError):
-        return None
 
 
 def _tls(found: Any, path: Path) -> Tls:
@@ -168,12 +118,3 @@ def _only(found: Any, allowed: tuple[str, ...], path: Path, prefix: str = "") ->
         raise ConfigError(f"{path}: {prefix or 'the file'} holds no keys; allowed: {', '.join(allowed)}")
     if unknown := sorted(str(key) for key in found if key not in allowed):
         raise ConfigError(f"{path}: unknown key {prefix}{unknown[0]}; allowed: {', '.join(allowed)}")
-
-
-def _bcrypt() -> Any:
-    try:
-        return import_module("bcrypt")
-    except ImportError:
-        raise ConfigError(
-            "--web-config: basic_auth_users needs the package bcrypt, which is not installed: pip install bcrypt"
-        ) from None
