@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -21,6 +21,17 @@ CHECKPOINT = "checkpoint.npz"
 """What a run that was cut off goes on from; its long vectors lie next to it."""
 PLOT = "plot.png"
 """Curves of the run, as `dqnfed run` draws them."""
+PRIVATE = 0o700
+"""Mode of a folder of results: what a run knows of its clients is not for other users of the machine."""
+
+
+def private_folder(path: Path) -> None:
+    """Make `path`, and those above it that are missing, closed to other users whatever the umask; one there stays."""
+    for missing in reversed([folder for folder in (path, *path.parents) if not folder.exists()]):
+        with suppress(FileExistsError):  # somebody else made it meanwhile
+            missing.mkdir(mode=PRIVATE)
+            missing.chmod(PRIVATE)  # a umask may have taken from it
+    path.mkdir(exist_ok=True)  # raises where a file is in its place
 
 
 @contextmanager

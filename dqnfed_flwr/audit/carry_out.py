@@ -18,7 +18,7 @@ from dqnfed_flwr.engine.ending import listed
 from dqnfed_flwr.engine.run_folder import directory_lock
 from dqnfed_flwr.errors import ConfigError, RunError
 from dqnfed_flwr.methods.table import profile_of
-from dqnfed_flwr.run_files import replacing
+from dqnfed_flwr.run_files import private_folder, replacing
 
 FOLDER, JSON, PAGE = "audit", "audit.json", "audit.html"
 Progress = Callable[[int], Callable[[], None]]
@@ -140,7 +140,7 @@ def write(audit: Audit, run: AuditedRun) -> list[Path]:
     texts = {folder / JSON: json.dumps(audit.to_json(), indent=2) + "\n", folder / PAGE: html(audit)}
     for path, text in texts.items():
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            private_folder(folder)
             with replacing(path) as file:
                 file.write(text.encode())
         except OSError as error:

@@ -21,7 +21,7 @@ from dqnfed_flwr.config import KNOWN, Scalar, Settings
 from dqnfed_flwr.data import ClientData
 from dqnfed_flwr.engine.result import BUFFER, read_arrays
 from dqnfed_flwr.errors import CheckpointError, ConfigError, RunError
-from dqnfed_flwr.run_files import CHECKPOINT, RUN, replacing
+from dqnfed_flwr.run_files import CHECKPOINT, RUN, private_folder, replacing
 from dqnfed_flwr.strategy.checkpoint import DAMAGE, CheckpointStore
 from dqnfed_flwr.strategy.schedule import sample
 from dqnfed_flwr.types import ClientTask, under
@@ -105,7 +105,7 @@ class LocalModels:
         arrays |= {"theta": weights.theta, SAMPLES: np.array(_digest_of(data))}
         wanted = experiment_of(local_settings(self._run.settings))
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            private_folder(self._folder)
             with replacing(self._folder / EXPERIMENT) as file:
                 file.write(json.dumps(wanted, indent=2).encode())
             with replacing(self._path(partition)) as file:

@@ -11,6 +11,7 @@ from dqnfed_flwr.compare.plan import LOG, Job
 from dqnfed_flwr.compare.workers import Watcher, brief, run_into
 from dqnfed_flwr.engine.run import Engine
 from dqnfed_flwr.errors import DQNFedError
+from dqnfed_flwr.run_files import private_folder
 from dqnfed_flwr.telemetry.events import RoundEvent
 
 
@@ -37,7 +38,7 @@ def carry_out_in_turn(jobs: Sequence[Job], workers: int, engine: Engine, watcher
 
 def _failure_of(job: Job, engine: Engine, watcher: Watcher) -> str:
     try:
-        job.folder.mkdir(parents=True, exist_ok=True)
+        private_folder(job.folder)
         run_into(job.folder, job.settings.flat(), engine, _Told(job, watcher), jobs=0)
     except OSError as error:
         return f"{job.folder}: cannot be written ({error.strerror})"

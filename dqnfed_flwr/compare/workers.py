@@ -23,7 +23,7 @@ from dqnfed_flwr.compare.plan import LOG, Job
 from dqnfed_flwr.config import Scalar, Settings
 from dqnfed_flwr.engine.run import Engine
 from dqnfed_flwr.errors import DQNFedError
-from dqnfed_flwr.run_files import CHECKPOINT
+from dqnfed_flwr.run_files import CHECKPOINT, private_folder
 from dqnfed_flwr.telemetry.events import RoundEvent
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -170,7 +170,7 @@ def failure_of(folder: Path, settings: Mapping[str, Scalar], engine: Engine, lin
     `jobs` clients compute at the same time. Where `line` breaks, so does the run.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        private_folder(folder)
         with _output_to(folder / LOG):
             try:
                 _run(folder, settings, engine, line, jobs)

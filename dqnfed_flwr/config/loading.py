@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Hashable
 from importlib import resources
@@ -12,6 +11,7 @@ from typing import Any
 import yaml
 
 from dqnfed_flwr.errors import ConfigError
+from dqnfed_flwr.yaml_nodes import BoundedLoader
 
 SHIPPED = "dqnfed_flwr.experiments"
 """The package that holds the files of the shipped experiments."""
@@ -69,7 +69,7 @@ def parse_scalar(text: str) -> str | int | float | bool:
 _BOOL = "tag:yaml.org,2002:bool"
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(BoundedLoader):
     """YAML without three surprises of PyYAML: 1e-4 is a number, off is a word, a key that stands twice is an error."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
@@ -97,7 +97,7 @@ def read_yaml(text: str, name: str) -> dict[str, Any]:
     Raises
     ------
     ConfigError
-        Naming the file, if the text is none, or a key stands twice in it.
+        Naming the file, if the text is none, a key stands twice in it, or it is too large (`yaml_nodes`).
     """
     try:
         value = yaml.load(text, _Loader)
@@ -107,8 +107,4 @@ def read_yaml(text: str, name: str) -> dict[str, Any]:
         return {}
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         raise ConfigError(f"{name}: found {type(value).__name__}; a configuration is a mapping of keys to values")
-    try:
-        json.dumps(value, default=str, skipkeys=True)
-    except ValueError:  # by an anchor and its alias
-        raise ConfigError(f"{name}: a mapping or list holds itself") from None
     return value

@@ -17,7 +17,7 @@ import bz2
 import gzip
 import lzma
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,9 @@ FormOptions = Mapping[str, str]
 Samples = tuple[NDArray[Any], NDArray[Any]]
 MOST_BYTES = 8 * 2**30
 """Of dense rows, which are held in memory while a set is decoded."""
-_DECOMPRESS = {".xz": lzma.decompress, ".gz": gzip.decompress, ".bz2": bz2.decompress}
+MOST_UNPACKED = 4 * 2**30
+"""Bytes to which a packed file may unpack."""
+_OPEN: Mapping[str, Callable[[Path], Any]] = {".xz": lzma.open, ".gz": gzip.open, ".bz2": bz2.open}
 
 
 @dataclass(frozen=True)
@@ -158,12 +160,21 @@ def need(paths: Sequence[Path], what: str) -> list[Path]:
 
 
 def unpacked(path: Path) -> bytes:
-    """All bytes of a file; of .xz, .gz and .bz2 those that were packed. DataError if it is unreadable or cut short."""
+    """All bytes of a file; of .xz, .gz and .bz2 those that were packed, at most `MOST_UNPACKED`.
+
+    DataError if it is unreadable, cut short, or larger.
+    """
+    packed = path.suffix in _OPEN
     try:
-        content = path.read_bytes()
-        return _DECOMPRESS[path.suffix](content) if path.suffix in _DECOMPRESS else content
+        with _OPEN[path.suffix](path) if packed else path.open("rb") as file:
+            content: bytes = file.read(MOST_UNPACKED + 1 if packed else -1)
     except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError) as error:
         raise DataError(f"data: {path} cannot be read ({error}); if it is cut short, fetch it again") from error
+    if packed and len(content) > MOST_UNPACKED:
+        raise DataError(
+            f"data: {path} unpacks to more than {MOST_UNPACKED:,} bytes; if it is right, unpack it yourself"
+        )
+    return content
 
 
 def text_lines(path: Path) -> list[str]:

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from dqnfed_flwr.archives import check_packed
 from dqnfed_flwr.errors import DataError
 from dqnfed_flwr.run_files import replacing
 
@@ -111,7 +112,8 @@ def map_npz(path: Path) -> dict[str, NDArray[Any]]:
 
     Members stored uncompressed (as `numpy.savez` writes them) become read-only memory maps; compressed or empty
     members and single numbers are read. The checksums of the zip file are not verified for mapped members. DataError if
-    the file is missing, is no .npz archive, is cut short, or holds Python objects.
+    the file is missing, is no .npz archive, is cut short, holds Python objects, or compressed arrays above
+    `archives.MOST_PACKED`.
     """
     with _archive(path) as archive, path.open("rb") as raw:
         return {name: _member(path, archive, raw, info) for name, info in _members(archive)}
@@ -132,6 +134,7 @@ def _archive(path: Path) -> Iterator[zipfile.ZipFile]:
         raise DataError(f"data: no file {str(path)!r} (looked at {path.absolute()}); give an absolute path to an .npz")
     try:
         with zipfile.ZipFile(path) as archive:
+            check_packed(archive)
             yield archive
     except Exception as error:  # whatever damaged bytes make zipfile, zlib and NumPy's reader of headers raise
         raise DataError(
@@ -158,6 +161,8 @@ def _member(path: Path, archive: zipfile.ZipFile, raw: IO[bytes], info: zipfile.
     if mapped is not None:
         return mapped
     with archive.open(info) as member:
+        _check_size(member, info)
+    with archive.open(info) as member:
         array = npy.read_array(member, allow_pickle=False)
     array.flags.writeable = False
     return array
@@ -178,6 +183,15 @@ def _map(path: Path, raw: IO[bytes], info: zipfile.ZipInfo) -> NDArray[Any] | No
     if offset + size != start + info.file_size:
         raise ValueError(f"member {info.filename!r} declares {size} bytes, found {start + info.file_size - offset}")
     return np.memmap(path, dtype=dtype, mode="r", offset=offset, shape=shape, order="F" if fortran else "C")
+
+
+def _check_size(member: IO[bytes], info: zipfile.ZipInfo) -> None:
+    """Raise ValueError where the header of a member asks for more memory than its bytes fill."""
+    read_header = _HEADERS.get(npy.read_magic(member))
+    if read_header is not None:
+        shape, _, dtype = read_header(member)
+        if not dtype.hasobject and (size := dtype.itemsize * math.prod(shape)) > info.file_size:
+            raise ValueError(f"member {info.filename!r} declares {size} bytes, found {info.file_size}")
 
 
 def _start(raw: IO[bytes], info: zipfile.ZipInfo) -> int:

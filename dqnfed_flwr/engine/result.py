@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dqnfed_flwr.archives import read_npz
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import DQNFedError, RunError
 from dqnfed_flwr.fairness import fairness_report
@@ -214,9 +215,8 @@ def _unreadable(directory: Path, error: Exception) -> RunError:
 
 
 def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
-    """`theta` and the buffers, under `BUFFER` and their names, of a `model.npz`; raises what NumPy raises."""
-    with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-        return {name: archive[name] for name in archive.files}
+    """`theta` and the buffers, under `BUFFER` and their names, of a `model.npz`; raises what `read_npz` raises."""
+    return read_npz(path)
 
 
 def _result(record: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> RunResult:

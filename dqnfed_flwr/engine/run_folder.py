@@ -21,7 +21,7 @@ from pathlib import Path
 
 from dqnfed_flwr.config import Settings, check_for_nodes
 from dqnfed_flwr.errors import CheckpointError, ConfigError
-from dqnfed_flwr.run_files import CHECKPOINT, RUN, replacing
+from dqnfed_flwr.run_files import CHECKPOINT, RUN, private_folder, replacing
 from dqnfed_flwr.strategy.checkpoint import output_directory, read_record
 
 LOCK, RUN_ID = ".lock", "run-id"
@@ -48,7 +48,7 @@ def directory_lock(directory: Path | None, seconds: float = 0.0) -> Iterator[Non
         yield
         return
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        private_folder(directory)
         lock = (directory / LOCK).open("ab+", buffering=0)
     except OSError as error:
         raise _unwritable(directory, error) from None
@@ -72,7 +72,7 @@ def prepare_output(settings: Settings) -> Path | None:
             raise ConfigError("resume: needs output, the directory of the run to continue")
         return None
     try:
-        output.mkdir(parents=True, exist_ok=True)
+        private_folder(output)
         with tempfile.NamedTemporaryFile(dir=output) as probe:
             os.fsync(probe.fileno())
     except OSError as error:

@@ -18,6 +18,7 @@ import yaml
 
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.exporter.passwords import load_bcrypt
+from dqnfed_flwr.yaml_nodes import BoundedLoader
 
 TLS_KEYS = ("cert_file", "key_file", "client_auth_type", "client_ca_file", "min_version")
 VERSIONS = {"TLS12": ssl.TLSVersion.TLSv1_2, "TLS13": ssl.TLSVersion.TLSv1_3}
@@ -70,7 +71,7 @@ def read_web_config(path: Path) -> WebConfig:
         If it cannot be read, holds an unknown key or an impossible value, or needs bcrypt where that is missing.
     """
     try:
-        found = yaml.safe_load(path.read_text("utf-8"))
+        found = yaml.load(path.read_text("utf-8"), BoundedLoader)
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise ConfigError(f"--web-config: cannot read {path}: {error}") from None
     found = {} if found is None else found

@@ -20,7 +20,7 @@ from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.guarded.loop import EvaluateFn, Given, GuardedRounds
 from dqnfed_flwr.guarded.records import ARMIJO
-from dqnfed_flwr.run_files import EVENTS, RUN
+from dqnfed_flwr.run_files import EVENTS, RUN, private_folder
 from dqnfed_flwr.telemetry.event_log import EventLog
 from dqnfed_flwr.telemetry.events import Listener, RoundEvent
 from dqnfed_flwr.telemetry.metric_files import RunMetrics, make_directory, run_name
@@ -193,7 +193,7 @@ class Guaranteed(Strategy):
         listening: list[Listener] = []
         try:
             if self._output:
-                self._output.mkdir(parents=True, exist_ok=True)
+                private_folder(self._output)
                 if any((self._output / name).exists() for name in (EVENTS, RUN)):
                     raise ConfigError(f"output: {self._output} holds a run; name another folder")
                 listening.append(EventLog(self._output))

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dqnfed_flwr.archives import read_npz
 from dqnfed_flwr.config import KNOWN, Settings, without_retired
 from dqnfed_flwr.errors import CheckpointError
 from dqnfed_flwr.run_files import replacing
@@ -31,6 +32,7 @@ READABLE = (1, 2)
 RECORD, NAMES, VECTORS = "record", "arrays", "vectors"
 DAMAGE = (
     OSError,
+    MemoryError,
     ValueError,
     TypeError,
     LookupError,
@@ -254,8 +256,7 @@ def _read_archive(path: Path) -> tuple[dict[str, Any], Arrays]:
     if not path.is_file():
         raise CheckpointError(f"{path}: no checkpoint there; start the run without resume, or name its directory")
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            arrays: Arrays = {name: archive[name] for name in archive.files}
+        arrays: Arrays = read_npz(path)
         record = json.loads(arrays.pop(RECORD).tobytes())
     except DAMAGE as error:
         raise CheckpointError(f"{path}: damaged or no checkpoint of dqnfed-flwr ({error}); start anew") from None

@@ -19,7 +19,7 @@ from dqnfed_flwr.config import Settings, without_effect
 from dqnfed_flwr.errors import CheckpointError, ConfigError
 from dqnfed_flwr.guarantee.overrule import Standing
 from dqnfed_flwr.methods._base import Method
-from dqnfed_flwr.run_files import CHECKPOINT, EVENTS
+from dqnfed_flwr.run_files import CHECKPOINT, EVENTS, private_folder
 from dqnfed_flwr.steps import Ladder, StepRule, StepScale
 from dqnfed_flwr.strategy.checkpoint import Arrays, CheckpointStore, Provenance, check_settings, output_directory
 from dqnfed_flwr.strategy.schedule import training_needs_step
@@ -67,7 +67,7 @@ class Checkpointer:
         if self._settings.resume:
             return self._resumed(provenance)
         if self._store is not None:
-            self._store.path.parent.mkdir(parents=True, exist_ok=True)
+            private_folder(self._store.path.parent)
             self._store.discard()  # of another run; not to be mistaken for this one's
         return RunState.at(initial_arrays), [], provenance
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dqnfed_flwr.run_files import replacing
+from dqnfed_flwr.run_files import private_folder, replacing
 
 
 def test_the_new_file_has_the_name_only_at_the_end(tmp_path: Path) -> None:
@@ -51,3 +51,24 @@ def test_a_file_that_is_asked_for_synced_is_so_before_it_has_its_name(
     with replacing(path, sync=True) as file:
         file.write(b"newer")
     assert synced == [(5, False)]
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o177])
+def test_a_folder_of_results_is_closed_to_others_whatever_the_umask(tmp_path: Path, umask: int) -> None:
+    (tmp_path / "mine").mkdir(mode=0o755)
+    before = os.umask(umask)
+    try:
+        private_folder(tmp_path / "mine" / "runs" / "first")
+        private_folder(tmp_path / "mine" / "runs" / "first")
+    finally:
+        os.umask(before)
+    modes = [path.stat().st_mode & 0o777 for path in (tmp_path / "mine" / "runs", tmp_path / "mine" / "runs" / "first")]
+    assert modes == [0o700, 0o700]
+    assert (tmp_path / "mine").stat().st_mode & 0o777 == 0o755
+
+
+def test_a_file_in_the_place_of_a_folder_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_bytes(b"")
+    for place in (tmp_path / "runs", tmp_path / "runs" / "first"):
+        with pytest.raises(OSError, match=r"exists|Not a directory"):
+            private_folder(place)

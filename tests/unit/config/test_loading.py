@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,41 @@ def test_faulty_file_says_so(tmp_path: Path, text: str, words: str) -> None:
     file.write_text(text)
     with pytest.raises(ConfigError, match=words):
         load_config(file)
+
+
+def laughs(levels: int, link: str) -> str:
+    """YAML whose last line stands for 10 ** `levels` words."""
+    lines = ["a0: &a0 {x: 1}" if link == "merge" else "a0: &a0 [lol]"]
+    for level in range(1, levels + 1):
+        alias = ", ".join([f"*a{level - 1}"] * 10)
+        lines.append(f"a{level}: &a{level} " + (f"{{<<: [{alias}]}}" if link == "merge" else f"[{alias}]"))
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("link", ["list", "merge"])
+def test_a_billion_laughs_are_refused_before_they_take_memory(tmp_path: Path, link: str) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(laughs(9, link))
+    tracemalloc.start()
+    try:
+        with pytest.raises(ConfigError, match=r"mine\.yaml: [\d,]+ values with its aliases followed; at most 100,000"):
+            load_config(file)
+        assert tracemalloc.get_traced_memory()[1] < 2**22
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_text_that_is_nested_too_deeply_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("a: " + "[" * 50_000)
+    with pytest.raises(ConfigError, match="nested too deeply"):
+        load_config(file)
+
+
+def test_aliases_that_stay_small_are_read(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(laughs(2, "list"))
+    assert len(load_config(file)["a2"]) == 10
 
 
 def test_unknown_name_lists_the_shipped_ones() -> None:

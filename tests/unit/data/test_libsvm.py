@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import bz2
+import gzip
 import lzma
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +36,19 @@ def test_two_files_share_features_and_classes(root: Path) -> None:
     assert data.x_test is not None
     assert data.y_test is not None
     assert (data.x_train.shape, data.x_test.tolist(), data.y_test.tolist()) == ((3, 4), [[0, 0, 0, 1]], [1])
+
+
+@pytest.mark.parametrize(("suffix", "pack"), [(".xz", lzma.compress), (".gz", gzip.compress), (".bz2", bz2.compress)])
+def test_a_packed_file_unpacks_to_no_more_than_the_bound(
+    root: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, pack: Callable[[bytes], bytes]
+) -> None:
+    file = root / f"b.txt{suffix}"
+    file.write_bytes(pack(b"1 1:1\n" * 10))
+    monkeypatch.setattr(forms, "MOST_UNPACKED", 60)
+    assert forms.unpacked(file) == b"1 1:1\n" * 10
+    monkeypatch.setattr(forms, "MOST_UNPACKED", 59)
+    with pytest.raises(DataError, match=r"b\.txt.* unpacks to more than 59 bytes; if it is right, unpack it yourself"):
+        load_dataset(f"libsvm:{file}")
 
 
 def test_what_does_not_fit_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

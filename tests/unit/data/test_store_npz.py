@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import tracemalloc
+import zipfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
+from dqnfed_flwr import archives
 from dqnfed_flwr.data.store import map_npz
 from dqnfed_flwr.errors import DataError
 
@@ -95,3 +98,44 @@ def test_shape_beyond_the_member_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(DataError, match="declares 78408 bytes, found 800"):
         map_npz(path)
+
+
+def packed_zeros(path: Path, megabytes: int) -> None:
+    """An archive that is a thousandth as large as what it unpacks to."""
+    np.savez_compressed(path, x=np.zeros((megabytes, 2**20), dtype=np.uint8), y=np.zeros(3))
+
+
+def test_a_packed_archive_above_the_bound_is_refused_before_it_is_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed_zeros(tmp_path / "bomb.npz", 24)
+    np.savez(tmp_path / "plain.npz", x=np.zeros((24, 2**20), dtype=np.uint8))
+    assert (tmp_path / "bomb.npz").stat().st_size < 100_000
+    monkeypatch.setattr(archives, "MOST_PACKED", 2**24)
+    tracemalloc.start()
+    try:
+        with pytest.raises(
+            DataError, match=r"packed arrays are 25,166,\d+ bytes, and at most 16,777,216 .*numpy\.savez"
+        ):
+            map_npz(tmp_path / "bomb.npz")
+        with pytest.raises(ValueError, match="at most 16,777,216"):
+            archives.read_npz(tmp_path / "bomb.npz")
+        assert tracemalloc.get_traced_memory()[1] < 2**22
+    finally:
+        tracemalloc.stop()
+    assert isinstance(map_npz(tmp_path / "plain.npz")["x"], np.memmap)  # mapped, whatever its size
+
+
+def test_a_directory_that_lies_about_the_size_unpacks_no_more_than_it_says(tmp_path: Path) -> None:
+    path = tmp_path / "bomb.npz"
+    packed_zeros(path, 24)
+    with zipfile.ZipFile(path) as archive:
+        true = archive.getinfo("x.npy").file_size
+    path.write_bytes(path.read_bytes().replace(true.to_bytes(4, "little"), (100_000).to_bytes(4, "little")))
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match=r"declares 25165824 bytes, found 100000"):
+            map_npz(path)
+        assert tracemalloc.get_traced_memory()[1] < 2**22
+    finally:
+        tracemalloc.stop()

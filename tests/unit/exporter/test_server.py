@@ -220,6 +220,7 @@ def test_tls_and_a_certificate_that_is_rotated(tmp_path: Path) -> None:
         ("basic_auth_users: {me: secret}", "me: not a bcrypt hash"),
         ("basic_auth_users: [me]", "write name: bcrypt hash"),
         (":\n:", "cannot read"),
+        ("a: &a [x]\nb: &b {c: *a, d: *b}", "holds itself"),
     ],
 )
 def test_a_faulty_web_configuration_is_refused(tmp_path: Path, text: str, said: str) -> None:
