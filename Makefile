@@ -4,6 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 HTTP := .venv-http
+SBOM := .venv-sbom
+# Optional parts of the package whose requirements get hashes, and whose installation is listed by `make sbom`.
+EXTRAS ?= monitoring
+ENVIRONMENT ?= $(VENV)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 # Small models gain nothing from many threads, and numpy's and torch's pools spin against each other.
@@ -12,7 +16,7 @@ export FLWR_TELEMETRY_ENABLED ?= 0
 export FLWR_DISABLE_UPDATE_CHECK ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo lint format test test-slow test-gpu test-federation test-deploy test-deploy-http test-soak clean
+.PHONY: help install demo lint format test test-slow test-gpu test-federation test-deploy test-deploy-http test-soak hashes sbom clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -71,6 +75,21 @@ test-deploy-http: $(HTTP)/.installed  ## the same with the first Flower that spe
 test-soak: $(STAMP)  ## kill every process of a federation twenty times: hours
 	@$(BIN)/pytest -q -s -m soak
 
+hashes: $(STAMP)  ## write requirements-hashed*.txt anew: the pinned versions with the SHA-256 of their files
+	@for lane in "" -http; do \
+	  echo hatchling | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
+	    --custom-compile-command "make hashes" -c constraints$$lane.txt $(EXTRAS:%=--extra %) \
+	    -o requirements-hashed$$lane.txt pyproject.toml - || exit 1; \
+	done
+
+$(SBOM)/.installed: Makefile | $(STAMP)
+	@test -x $(SBOM)/bin/python || $(BIN)/python -m venv $(SBOM)
+	@$(SBOM)/bin/python -m pip --disable-pip-version-check --quiet install cyclonedx-bom==7.5.0
+	@touch $@
+
+sbom: $(SBOM)/.installed  ## write sbom.json, CycloneDX, of what is installed in .venv, or in ENVIRONMENT=/opt/dqnfed
+	@$(SBOM)/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible -o sbom.json $(ENVIRONMENT)
+
 clean:  ## remove what is made here, .venv too
-	rm -rf $(VENV) $(HTTP) build dist runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(HTTP) $(SBOM) sbom.json build dist runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

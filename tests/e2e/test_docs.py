@@ -35,7 +35,7 @@ from tests.helpers.tables import MADE, made_anew
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 RUN_TO_THE_LETTER = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/**/*.md"))]
-DOCUMENTS = [*RUN_TO_THE_LETTER, "CONTRIBUTING.md", "CHANGELOG.md"]
+DOCUMENTS = [*RUN_TO_THE_LETTER, "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"]
 CHECKOUT = (
     "README.md",
     "LICENSE",

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,22 @@ def test_the_two_constraint_sets_differ_in_flower_and_what_it_needs() -> None:
     assert grpc.keys() == http.keys()
     assert (str(grpc["flwr"]), str(http["flwr"])) == ("1.39.0", "1.41.0")
     assert {name for name in grpc if grpc[name] != http[name]} == {"flwr", "cryptography", "uv"}
+
+
+@pytest.mark.parametrize("lane", ["", "-http"])
+def test_files_with_hashes_are_of_the_pinned_versions(pyproject: dict[str, Any], lane: str) -> None:
+    text = (ROOT / f"requirements-hashed{lane}.txt").read_text("utf-8")
+    entries = re.findall(r"^([\w.-]+)==(\S+)[^\n]*((?:\n    --hash=sha256:[0-9a-f]{64}(?: \\)?)+)$", text, re.MULTILINE)
+    assert len(entries) == sum("==" in line for line in text.splitlines() if not line.startswith((" ", "#")))
+    hashed = {name.lower().replace("_", "-"): Version(version) for name, version, _ in entries}
+    pinned = pins(f"constraints{lane}.txt")
+    others = {name for name in hashed if name not in pinned}
+    assert {name: pinned[name] for name in hashed.keys() - others} == {
+        name: hashed[name] for name in hashed.keys() - others
+    }
+    assert all(name.startswith(("nvidia-", "cuda-", "triton", "colorama", "tzdata", "win")) for name in others), others
+    needed = [*pyproject["project"]["dependencies"], *pyproject["project"]["optional-dependencies"]["monitoring"]]
+    assert {Requirement(line).name.lower() for line in needed} | {"hatchling"} <= hashed.keys()
 
 
 def test_every_lower_bound_says_why() -> None:
