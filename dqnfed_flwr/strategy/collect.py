@@ -100,6 +100,7 @@ class ReplyCollector:
             group=str(schedule.round),
             deadline=self._settings.deadline,
             quorum=self._settings.quorum,
+            unawaited=self._unawaited(schedule, registry),
             meanwhile=lambda end: stragglers.drain(grid, end),
         )
 
@@ -114,6 +115,21 @@ class ReplyCollector:
         state.cost.bytes_down += sum(wire.payload(content) for content in contents.values())
         state.cost.add_time("exchange", since)
         return collected
+
+    def _unawaited(self, schedule: Schedule, registry: ClientRegistry) -> set[int]:
+        """Nodes that are asked and not waited for: those on trial, where the others are enough for the round.
+
+        An evaluation after the last round waits for none that owes a reply either.
+        """
+        members, stragglers = registry.members, registry.stragglers
+        if not (schedule.train or schedule.probe):
+            return {*stragglers.on_trial, *stragglers.busy}
+        doubtful = {client for client, member in members.items() if member.node_id in stragglers.on_trial}
+        voters = self._settings.guarantee.needed(len(schedule.probe))
+        for asked, least in ((schedule.train, self._settings.min_clients), (schedule.probe, voters)):
+            if len({*asked} - doubtful) < min(least, len(asked)):
+                return set()
+        return set(stragglers.on_trial)
 
     def contents(self, schedule: Schedule, state: RunState) -> dict[int, RecordDict]:
         """What each client is sent, by client."""

@@ -9,8 +9,8 @@ A node works its messages off in their order, one at a time. If a straggler, a n
 in every round all the same, it would be at work for rounds that are long over, and never catch up. So a node owes the
 reply to a message that its exchange did not wait for, and is not asked again until the reply comes (it is thrown away),
 until the node is gone (one that was restarted has forgotten what it was at), or, if it never answers, until some
-deadlines are over. Only this process' clock counts, and a checkpoint holds nothing of it: a server that is resumed asks
-everybody once.
+deadlines are over. Then it is on trial: no exchange waits for it until it has answered something. Only this process'
+clock counts, and a checkpoint holds nothing of it: a server that is resumed asks everybody once.
 """
 
 from __future__ import annotations
@@ -126,22 +126,24 @@ def send_and_receive(
     group: str,
     deadline: float,
     quorum: float = 1.0,
+    unawaited: Collection[int] = (),
     meanwhile: Callable[[float], None] = lambda end: None,
 ) -> Iterator[Answer]:
     """`push` a message to each node and yield one answer for each as it arrives; the absent come last.
 
-    The exchange closes after `deadline` seconds, or before, with usable replies from a share of `quorum` of the nodes.
+    The exchange closes after `deadline` seconds, or before, with usable replies from a share of `quorum` of the nodes,
+    or when all have answered. Nodes that are `unawaited` do not count; what they say before it closes does.
     `meanwhile` is called whenever nothing has come, with the time (monotonic) at which the exchange closes.
     """
     waiting = push(grid, contents, message_type, group)
     absent = dict.fromkeys(contents)
     end, pause = time.monotonic() + deadline, FIRST_PAUSE
-    missing = math.ceil(quorum * len(contents) - 1e-9)
-    while missing > 0 and waiting and time.monotonic() < end:
+    missing = math.ceil(quorum * len(contents.keys() - {*unawaited}) - 1e-9)
+    while missing > 0 and not {*waiting.values()} <= {*unawaited} and time.monotonic() < end:
         before = len(absent)
         for answer in pull(grid, waiting):
             del absent[answer.node]
-            if answer.usable:
+            if answer.usable and answer.node not in unawaited:
                 missing -= 1
             yield answer
             if missing <= 0 or time.monotonic() >= end:
@@ -180,6 +182,12 @@ class Stragglers:
         self._last_answered: dict[int, float] = {}
         self._waits: dict[int, float] = {}
         self._late: list[DroppedClient] = []
+        self._on_trial: set[int] = set()
+
+    @property
+    def on_trial(self) -> frozenset[int]:
+        """Nodes that may be asked, but did not answer what they were asked last: nobody waits for them."""
+        return frozenset(self._on_trial)
 
     @property
     def busy(self) -> set[int]:
@@ -207,6 +215,7 @@ class Stragglers:
         elif answer.usable:
             self._last_answered[answer.node] = self._sent
             self._waits.pop(answer.node, None)
+            self._on_trial.discard(answer.node)
 
     def drain(self, grid: Grid, until: float = math.inf) -> None:
         """Take late replies in and throw them away, for as long as it is not `until` (monotonic)."""
@@ -224,16 +233,24 @@ class Stragglers:
         self._owed = {number: owed for number, owed in self._owed.items() if owed.node in present}
         self._last_answered = {node: sent for node, sent in self._last_answered.items() if node in present}
         self._waits = {node: deadlines for node, deadlines in self._waits.items() if node in present}
+        self._on_trial.intersection_update(present)
         now = time.monotonic()
         for owed in self._owed.values():
             deadlines = self._waits.get(owed.node, ASK_AGAIN_AFTER)
             if not owed.ask_again and now - owed.sent > deadlines * self.deadline:
                 owed.ask_again = True
+                self._on_trial.add(owed.node)
                 self._waits[owed.node] = min(2 * deadlines, LONGEST_WAIT)
-                log(WARNING, "Client %d has owed a reply for %.0f s; it is asked again", owed.client, now - owed.sent)
+                log(
+                    WARNING,
+                    "Client %d has owed a reply for %.0f s; it is asked again, and not waited for",
+                    owed.client,
+                    now - owed.sent,
+                )
 
     def ask_all(self) -> None:
-        """Let everybody be asked, whatever they owe."""
+        """Let everybody be asked and waited for, whatever they owe."""
+        self._on_trial.clear()
         for owed in self._owed.values():
             owed.ask_again = True
 
@@ -246,7 +263,9 @@ class Stragglers:
         """Throw a late reply away; without one the SuperLink says that there never will be any."""
         self._last_answered[owed.node] = max(owed.sent, self._last_answered.get(owed.node, 0.0))
         if not answer.usable and not answer.unreadable:
+            self._on_trial.add(owed.node)
             return
+        self._on_trial.discard(owed.node)
         detail = f"it came {time.monotonic() - owed.sent:.0f} s after its message was sent; its exchange was over"
         self._late.append(DroppedClient(owed.client, LATE, detail))
         log(INFO, "A late reply of client %d is thrown away: %s", owed.client, detail)

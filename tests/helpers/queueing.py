@@ -108,6 +108,17 @@ class QueueingGrid(Grid):
         self.nodes[client].at = None
         self.nodes[client].free = self._clock.now
 
+    def give_up(self, client: int) -> None:
+        """The SuperLink answers in the place of a node that stays: what it was asked has come to nothing."""
+        self._work()
+        node = self.nodes[client]
+        for message in filter(None, [node.at, *(message for _, message in node.queue)]):
+            self._replies[message.metadata.message_id] = Message(
+                Error(NODE_UNAVAILABLE, "the message has expired"), reply_to=message
+            )
+        node.at, node.queue = None, []
+        node.free = self._clock.now
+
     def leave(self, client: int) -> None:
         """A node is killed."""
         self.lose(client)

@@ -181,6 +181,43 @@ def test_a_node_that_never_answers_is_asked_more_and_more_rarely(clock: Clock) -
     assert np.diff(moments)[:3] == pytest.approx(np.array([3, 6, 12]) * DEADLINE, abs=3)
 
 
+def test_a_node_that_never_answers_costs_the_deadline_once(clock: Clock) -> None:
+    grid, rounds = federation(clock, slow=1e6), Rounds(clock)
+    done = events(trained(grid, {"rounds": 200}, rounds.note))
+    assert [event.participants for event in done] == [OTHERS] * 200
+    assert sum(client == SLOW for client, _ in grid.asked) > 3  # it had its chances
+    assert sum(seconds >= DEADLINE for seconds in rounds.seconds) == 1
+    assert max(rounds.seconds[1:]) < 2
+    assert clock.now - 1000 < DEADLINE + 200 * 1.2  # the evaluation at the end did not wait for it either
+
+
+def test_a_reply_that_the_superlink_has_given_up_costs_no_second_deadline(clock: Clock) -> None:
+    grid, rounds = federation(clock, slow=1e6), Rounds(clock)
+
+    def give_up(event: RoundEvent) -> None:
+        rounds.note(event)
+        grid.give_up(SLOW)
+
+    done = events(trained(grid, {"rounds": 30}, give_up))
+    assert [event.participants for event in done] == [OTHERS] * 30
+    assert sum(seconds >= DEADLINE for seconds in rounds.seconds) == 1
+
+
+@pytest.mark.parametrize("slower", [0.0, 0.5])
+def test_a_node_on_trial_that_answers_is_waited_for_again(clock: Clock, slower: float) -> None:
+    grid = federation(clock, slow=1e6)
+
+    def mend(event: RoundEvent) -> None:
+        if event.round == 10:
+            grid.lose(SLOW)
+            grid.nodes[SLOW].seconds = 1.0 + slower
+
+    done = events(trained(grid, {"rounds": 80}, mend))
+    back = [SLOW in event.participants for event in done]
+    assert back[-1]
+    assert all(back[back.index(True) :])
+
+
 def test_patience_grows_to_what_a_very_slow_node_needs(clock: Clock) -> None:
     grid = federation(clock, slow=55.0)
     backlog: list[int] = []
