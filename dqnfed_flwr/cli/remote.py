@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +13,7 @@ from dqnfed_flwr.cli.dry_run import DryRunOption, show_elsewhere
 from dqnfed_flwr.errors import RunError
 
 if TYPE_CHECKING:
+    from dqnfed_flwr.config import Settings
     from dqnfed_flwr.deploy.runs import Failure
     from dqnfed_flwr.deploy.superlink import SuperLink
 
@@ -71,6 +73,7 @@ def submit(
         return
     run_id = remote.submit(link, settings)
     typer.echo(f"run {run_id} is on its way", err=not follow)
+    _say_who_is_missing(link, connection, settings)
     if not follow:
         typer.echo(run_id)
         return
@@ -132,6 +135,23 @@ def stop(run: Which, connection: Where) -> None:
     remote.check_number(run)
     remote.stop(connect(connection), run)
     typer.echo(f"run {run} is stopped")
+
+
+def now() -> dt.datetime:
+    """The time here."""
+    return dt.datetime.now()
+
+
+def _say_who_is_missing(link: SuperLink, connection: str, settings: Settings) -> None:
+    """Say at once which nodes the run waits for; where the SuperLink does not tell, the run's log will."""
+    from dqnfed_flwr.deploy.presence import awaited, presence
+
+    try:
+        words = awaited(presence(link, connection), settings, now())
+    except RunError as error:
+        words = f"the SuperLink does not say which nodes are online: {error}"
+    if words:
+        typer.echo(words, err=True)
 
 
 def _to_the_end(link: SuperLink, run_id: str, connection: str) -> Failure | None:

@@ -73,8 +73,8 @@ def _check_federation(directory: Path, federation: Federation, now: dt.datetime)
         yield from skew(ahead_by_date(*control))
         yield from network.registered(directory, federation, place)
     elif found is network.Port.FREE and (waiting := known(directory)):
-        yield local.warning(
-            f"no SuperLink runs here, and {len(waiting)} nodes are registered",
+        yield local.failure(
+            f"no SuperLink runs here, and {len(waiting)} nodes are registered: no run could begin",
             "start it, or look at its log for why it ended",
         )
 

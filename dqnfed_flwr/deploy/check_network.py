@@ -186,7 +186,11 @@ def registered(directory: Path, federation: Federation, place: str) -> Findings:
     if absent:
         yield failure(f"not registered: {', '.join(absent)}", f"`dqnfed deploy register {place}`")
     if offline:
-        yield warning(f"not online: {', '.join(offline)}", "start them, and look at their logs")
+        none = len(offline) == len(states)
+        words = f"no node is online, so that no run could begin: {', '.join(offline)}"
+        yield (failure if none else warning)(
+            words if none else f"not online: {', '.join(offline)}", "start them, and look at their logs"
+        )
     if unregistered := sorted(set(present) - set(ids.values())):
         yield warning(
             f"registered, but as no node of this folder: {', '.join(unregistered)}",

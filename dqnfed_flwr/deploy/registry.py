@@ -93,7 +93,12 @@ def _refusal(answer: Mapping[str, Any]) -> str:
 
 def listed(flwr: FlwrCommand) -> dict[str, str]:
     """State of every registered node (`registered`, `online`, `offline`), by Flower's id."""
-    nodes: list[Mapping[str, Any]] = SuperLink(flwr, CONNECTION).ask("supernode", "list", CONNECTION).get("nodes", [])
+    return listed_by(SuperLink(flwr, CONNECTION))
+
+
+def listed_by(link: SuperLink) -> dict[str, str]:
+    """The same, asked over any connection."""
+    nodes: list[Mapping[str, Any]] = link.ask("supernode", "list", link.connection).get("nodes", [])
     return {str(node["node-id"]): str(node["status"]) for node in nodes if node["status"] != "unregistered"}
 
 

@@ -34,6 +34,7 @@ MOST_NAMED = 10
 """Clients named in a round at most: the worst, those left out, and those that refused."""
 PAUSE = 1.0
 """Least seconds between two files of a run: no Prometheus looks more often, and a file costs milliseconds."""
+_STATE = re.compile(rb'(?m)^(dqnfed_run_state\{state="([a-z-]+)"\} )[01]\.0(?=\n)')
 
 logger = logging.getLogger("flwr")
 
@@ -64,6 +65,7 @@ class RunMetrics:
         self._lock = threading.Lock()
         self._timer: threading.Timer | None = None
         self._written = -math.inf
+        self._state = "running"
         self._began = self._warned = False
 
     def on_start(self, rounds: int, done: list[RoundEvent]) -> None:
@@ -108,7 +110,7 @@ class RunMetrics:
             self._publish()
 
     def on_pause(self) -> None:
-        """Show that the run waits for room on a disk, unless it is the disk of the metrics."""
+        """Show that the run waits for room on a disk, also where the metrics lie on it."""
         self._show("paused")
 
     def on_resume(self) -> None:
@@ -132,6 +134,7 @@ class RunMetrics:
 
     def _show(self, state: str) -> None:
         with self._lock:
+            self._state = state
             self._samples.state(state)
         self._publish()
 
@@ -146,16 +149,33 @@ class RunMetrics:
             self._samples.show([event for event, _ in pending])
             self._try(self._rounds.flush)
             content = f"{HEADER}{self._card.name}\n".encode() + self._samples.exposition() + TRAILER.encode()
-            self._try(lambda: _replace(self._path, content))
+            if not self._try(lambda: _replace(self._path, content)) and self._began:
+                self._try(lambda: put_state(self._path, self._state))
             self._written = time.monotonic()
 
-    def _try(self, write: Callable[[], None]) -> None:
+    def _try(self, write: Callable[[], None]) -> bool:
         try:
             write()
         except OSError as error:
             if not self._warned:
                 logger.warning("metrics: cannot write %s (%s); the run goes on, see to it", self._path, error.strerror)
             self._warned = True
+            return False
+        return True
+
+
+def put_state(path: Path, state: str) -> None:
+    """Change the state in a metrics file where it stands: that takes no room on a disk, which may be full.
+
+    The other figures stay as they were. OSError if the file cannot be written.
+    """
+    with path.open("r+b") as file:
+        before = file.read()
+        after = _STATE.sub(lambda found: found[1] + (b"1.0" if found[2] == state.encode() else b"0.0"), before)
+        places = [place for place, (old, new) in enumerate(zip(before, after, strict=True)) if old != new]
+        if places:
+            file.seek(places[0])
+            file.write(after[places[0] : places[-1] + 1])
 
 
 def make_directory(directory: Path) -> None:

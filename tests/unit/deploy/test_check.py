@@ -141,9 +141,9 @@ def test_a_superlink_that_is_gone_from_a_registered_federation(place: Path) -> N
     (place / registry.REGISTERED).write_text(json.dumps({"node-0": "11", "node-1": "12"}))
     findings = check.check(place)
     what, fix = only(findings)
-    assert what == "no SuperLink runs here, and 2 nodes are registered"
+    assert what == "no SuperLink runs here, and 2 nodes are registered: no run could begin"
     assert "start it" in fix
-    assert not failed(findings)
+    assert failed(findings)
 
 
 def test_another_version_of_flower(place: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from dqnfed_flwr.deploy import build, registry
+from dqnfed_flwr.deploy.check_local import failed
 from dqnfed_flwr.deploy.check_network import registered
 from dqnfed_flwr.deploy.plan import read_plan
 from dqnfed_flwr.engine.flwr_command import FlwrCommand
@@ -38,6 +39,18 @@ def test_keys_and_what_the_superlink_knows_of_them(
     assert found["not registered: node-1"] == f"`dqnfed deploy register {place}`"
     assert "not online: node-0" in found
     assert "registered, but as no node of this folder: 77" in found
+
+
+@pytest.mark.parametrize(("second", "fails"), [("offline", True), ("registered", True), ("online", False)])
+def test_a_federation_without_a_node_online_could_begin_no_run(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, second: str, fails: bool
+) -> None:
+    (place / registry.REGISTERED).write_text(json.dumps({"node-0": "11", "node-1": "12"}))
+    scripted(tmp_path, monkeypatch, list=listing(_11="offline", _12=second))
+    findings = list(registered(place, read_plan(place), str(place)))
+    words = "no node is online, so that no run could begin: node-0, node-1" if fails else "not online: node-0"
+    assert words in troubles(findings)
+    assert failed(findings) is fails
 
 
 def test_register_tells_only_what_is_new(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

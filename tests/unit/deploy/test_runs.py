@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import os
 import signal
@@ -38,7 +39,14 @@ class Flower:
     def __init__(self, place: Path) -> None:
         self.place = place
         self.answers = {"run": '{"success": true, "run-id": "17820031"}', "stop": '{"success": true}', "log": LOG}
+        self.nodes(online=10)
         self.status("finished:completed")
+
+    def nodes(self, online: int, offline: int = 0) -> None:
+        """What `flwr supernode list` says."""
+        states = ["online"] * online + ["offline"] * offline
+        nodes = [{"node-id": str(11 + number), "status": state} for number, state in enumerate(states)]
+        self.answers["supernode"] = json.dumps({"success": True, "nodes": nodes})
 
     def status(self, *states: str, details: str = "") -> None:
         """What `flwr list` says, call by call; the last for ever."""
@@ -95,6 +103,59 @@ def test_a_run_that_completes_before_its_rounds_are_done(flower: Flower, argumen
     result = call(*arguments)
     assert (result.exit_code, result.stderr) == (4, f"dqnfed: {words}\n")
     assert result.stdout.endswith(f"run {RUN} is completed\n")
+
+
+@pytest.mark.parametrize(
+    ("online", "given", "words"),
+    [
+        (3, (), ""),
+        (
+            2,
+            (),
+            "2 of 3 nodes are online; missing: 13. The run waits for them until 2026-03-01 12:10:00, then it begins",
+        ),
+        (
+            0,
+            (),
+            "missing: 11, 12, 13. The run waits for them until 2026-03-01 12:40:00, then it fails with fewer than 1",
+        ),
+        (
+            1,
+            ("--set", "min-clients=2", "--set", "deadline=60", "--set", "retries=0"),
+            "until 2026-03-01 12:01:00, then",
+        ),
+    ],
+)
+@pytest.mark.parametrize("detach", [True, False])
+def test_who_is_missing_is_said_at_once(
+    flower: Flower, monkeypatch: pytest.MonkeyPatch, online: int, given: tuple[str, ...], words: str, detach: bool
+) -> None:
+    monkeypatch.setattr("dqnfed_flwr.cli.remote.now", lambda: dt.datetime(2026, 3, 1, 12))
+    flower.nodes(online, 3 - online)
+    flower.write()
+    result = call("submit", "digits", "hospital", "--set", "clients=3", *given, *(["--detach"] if detach else []))
+    assert result.exit_code == 0, result.output
+    assert words in result.stderr
+    assert ("missing" in result.stderr) is bool(words)
+
+
+def test_a_superlink_that_does_not_list_its_nodes_stops_no_run(flower: Flower) -> None:
+    flower.answers["supernode"] = '{"success": false, "error-message": "no"}'
+    flower.write()
+    result = call("submit", "digits", "hospital", "--detach")
+    assert (result.exit_code, result.stdout) == (0, f"{RUN}\n")
+    assert "does not say which nodes are online: flwr supernode list hospital: no" in result.stderr
+
+
+def test_nodes_have_their_names_where_the_folder_knows_them(flower: Flower, tmp_path: Path) -> None:
+    build.create(
+        tmp_path / "fl", Federation("localhost", nodes=tuple(Node(f"ward-{k}", k, 9000 + k) for k in range(3)))
+    )
+    (tmp_path / "fl" / "registered.json").write_text('{"ward-0": "11", "ward-1": "12", "ward-2": "99"}')
+    flower.nodes(1, 1)
+    flower.write()
+    result = call("submit", "digits", str(tmp_path / "fl"), "--set", "clients=3", "--detach")
+    assert "1 of 3 nodes are online; missing: ward-1, ward-2." in result.stderr
 
 
 @pytest.mark.parametrize("state", ["finished:failed", "finished:stopped"])

@@ -15,6 +15,7 @@ import pytest
 
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.run import run
+from dqnfed_flwr.exporter.runs import read_run
 from dqnfed_flwr.run_files import CHECKPOINT, EVENTS
 from dqnfed_flwr.telemetry import event_log
 from dqnfed_flwr.telemetry.event_log import LONGEST, EventLog, EventReader, Patience, read_events
@@ -184,8 +185,11 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_run_on_a_disk_that_fills_up_gives_the_same_result(
     disk: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    metrics, states = disk / "metrics", []
+
     def make_room(seconds: float) -> None:
         clock.slept += seconds
+        states.append(read_run(next(metrics.glob("*.prom")), (0, 0, 0)).state)
         if clock.slept > 3:
             (disk / "ballast").unlink(missing_ok=True)
 
@@ -193,7 +197,10 @@ def test_a_run_on_a_disk_that_fills_up_gives_the_same_result(
     settings = {**TINY, "rounds": 4}
     plain = run(Settings.from_mapping(settings))
     output = disk / "run"
-    full = run(Settings.from_mapping({**settings, "output": str(output)}), listeners=[FillsUp(disk, 2)])
+    placed = {"output": str(output), "metrics": str(metrics)}
+    full = run(Settings.from_mapping({**settings, **placed}), listeners=[FillsUp(disk, 2)])
+    assert set(states) == {"paused"}  # on the same disk
+    assert read_run(next(metrics.glob("*.prom")), (0, 0, 0)).state == full.status
     assert clock.slept > 3
     assert np.array_equal(full.theta, plain.theta)
     assert [event.round for event in read_events(output / EVENTS)] == [1, 2, 3, 4]

@@ -33,7 +33,7 @@ from dqnfed_flwr.strategy.exchange import LATE, OWING
 from dqnfed_flwr.strategy.state import ENDED_EARLY
 from dqnfed_flwr.telemetry import metric_files
 from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
-from dqnfed_flwr.telemetry.metric_files import RoundFile, RunMetrics, read_rounds, run_name, short
+from dqnfed_flwr.telemetry.metric_files import RoundFile, RunMetrics, put_state, read_rounds, run_name, short
 from dqnfed_flwr.telemetry.metrics import CLIENT_METRICS, REASONS, RUN_METRICS, STATES
 from dqnfed_flwr.telemetry.run_samples import RunCard
 from dqnfed_flwr.types import Figure
@@ -263,6 +263,18 @@ def test_an_early_end_is_a_state_of_its_own(tmp_path: Path, status: str) -> None
     found = read(tmp_path / "r1.prom")
     assert [state for state in STATES if found["dqnfed_run_state", state]] == [status]
     assert found["dqnfed_solves_total", "line-search-failed"] == 1
+
+
+def test_a_state_is_changed_in_place(tmp_path: Path) -> None:
+    found = metrics_after(tmp_path, [make_event(1, None)])
+    file = tmp_path / "r1.prom"
+    size, inode = file.stat().st_size, file.stat().st_ino
+    put_state(file, "paused")
+    assert (file.stat().st_size, file.stat().st_ino) == (size, inode)
+    changed: dict[tuple[str, ...], float] = {("dqnfed_run_state", "running"): 0, ("dqnfed_run_state", "paused"): 1}
+    np.testing.assert_equal(read(file), {**found, **changed})
+    put_state(file, "running")
+    np.testing.assert_equal(read(file), found)
 
 
 def test_a_round_in_short_says_what_it_did_to_the_clients() -> None:
