@@ -138,6 +138,7 @@ class Door:
 
 def serve_metrics(options: ExporterOptions, connection: str | None, door: Door, *, page: bool = False) -> None:
     """Serve until SIGTERM or Ctrl-C; `ConfigError` if an option cannot be met."""
+    from dqnfed_flwr.deploy.registry import names_of
     from dqnfed_flwr.deploy.superlink import connect
     from dqnfed_flwr.exporter.exporter import Exporter
     from dqnfed_flwr.exporter.poll import Poll
@@ -151,7 +152,7 @@ def serve_metrics(options: ExporterOptions, connection: str | None, door: Door, 
     poll = None
     if connection:
         link = connect(connection)
-        poll = Poll(link.connection, environment=link.flwr.environment)
+        poll = Poll(link.connection, environment=link.flwr.environment, names=lambda: names_of(connection))
         poll.demand_connection()
     served = Exporter(options, poll)
     with Server(served, door.address, door.port, web, door.names) as server:

@@ -147,6 +147,8 @@ def evaluate(message: Message, context: Context) -> Message:
 def query(message: Message, context: Context) -> Message:
     """Partition, sample counts and form of this node's data."""
     properties = _session_of(context).client.get_properties({})
+    if name := context.node_config.get("name"):
+        properties["name"] = str(name)
     return Message(wire.encode_properties(properties), reply_to=message)
 
 

@@ -45,7 +45,7 @@ class Node:
     @property
     def config(self) -> str:
         """What `--node-config` takes."""
-        return f"partition-id={self.partition}" + (f' data="{self.data}"' if self.data else "")
+        return f'partition-id={self.partition} name="{self.name}"' + (f' data="{self.data}"' if self.data else "")
 
 
 def minor(release: str) -> tuple[int, ...]:

@@ -12,7 +12,6 @@ from dqnfed_flwr.deploy.files import is_there
 from dqnfed_flwr.deploy.plan import PLAN, read_plan
 from dqnfed_flwr.deploy.registry import known_now, listed_by
 from dqnfed_flwr.deploy.superlink import SuperLink
-from dqnfed_flwr.errors import DQNFedError
 
 MOST_NAMED = 12
 ONLINE = "online"
@@ -26,21 +25,15 @@ class Presence:
     missing: tuple[str, ...]
 
 
-def names_of(place: str) -> dict[str, str]:
-    """Names of the nodes registered from the folder `place`, by Flower's id; none where it is no such folder."""
-    folder = Path(place).expanduser()
-    try:
-        if not is_there(folder / PLAN):
-            return {}
-        return {node_id: name for name, node_id in known_now(folder.absolute(), read_plan(folder)).items()}
-    except (DQNFedError, OSError):
-        return {}
-
-
 def presence(link: SuperLink, place: str) -> Presence:
     """Who is online; `RunError` if the SuperLink does not say."""
     states = listed_by(link)
-    return seen(states, names_of(place))
+    folder = Path(place).expanduser()
+    try:
+        known = known_now(folder, read_plan(folder)) if is_there(folder / PLAN) else {}
+    except OSError:  # another user's keys: then by number
+        known = {}
+    return seen(states, {node_id: name for name, node_id in known.items()})
 
 
 def seen(states: Mapping[str, str], names: Mapping[str, str]) -> Presence:

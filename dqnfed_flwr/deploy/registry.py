@@ -107,6 +107,14 @@ def known(directory: Path) -> dict[str, str]:
     return {name: entry.node_id for name, entry in _entries(directory).items()}
 
 
+def names_of(place: str) -> dict[str, str]:
+    """Names of the nodes registered from the folder `place`, by Flower's id; none where it is no such folder."""
+    try:
+        return {node_id: name for name, node_id in known(Path(place).expanduser()).items()}
+    except OSError:
+        return {}
+
+
 def known_now(directory: Path, federation: Federation) -> dict[str, str]:
     """Flower's ids of the nodes of `federation` whose present keys were registered from here, by name.
 

@@ -161,7 +161,7 @@ class Exporter:
         for state in RUN_STATES:
             samples.set("dqnfed_flower_runs", runs[state], state)
         for node in superlink.nodes[: self.options.node_series]:
-            samples.set("dqnfed_node_online", node.state == "online", node.id)
+            samples.set("dqnfed_node_online", node.state == "online", node.id, node.name)
 
     def _watch(self) -> None:
         while not self._ended.is_set():

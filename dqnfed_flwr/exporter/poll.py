@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,11 +27,12 @@ RUNS = 100
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A SuperNode: its id, state and when it came or went, as the SuperLink has it."""
+    """A SuperNode: its id, state and when it came or went, as the SuperLink has it; its name where that is known."""
 
     id: str
     state: str
     since: str
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class Poll:
     """Asks one SuperLink, a connection in Flower's configuration; each command may take `timeout` seconds.
 
     The command is `flwr`, by default the one next to this Python, else the one on the path. None is the environment of
-    this process.
+    this process. `names` gives the names of nodes by id, as they are at the time.
     """
 
     def __init__(
@@ -76,10 +77,12 @@ class Poll:
         timeout: float = 20.0,
         flwr: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
+        names: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         self._flwr = list(flwr) or [find_flwr()]
         self._connection, self._timeout = connection, timeout
         self._environment = os.environ if environment is None else environment
+        self._names = names
         self.state = SuperlinkState()
         self.ok = self.failed = 0
 
@@ -96,7 +99,8 @@ class Poll:
         """Ask for nodes and runs; never raises, a failure is in the state."""
         since, at = time.perf_counter(), self.state.at
         try:
-            nodes = [_node(item) for item in self._ask("nodes", "supernode", "list")]
+            names = self._names()
+            nodes = [_node(item, names) for item in self._ask("nodes", "supernode", "list")]
             runs = [_run(item) for item in self._ask("runs", "list", "--limit", str(RUNS))]
         except (RunError, OSError, LookupError, TypeError, AttributeError) as error:
             self.failed += 1
@@ -153,11 +157,12 @@ def _output(command: list[str], timeout: float, given: Mapping[str, str]) -> str
     return output.decode("utf-8", "replace")
 
 
-def _node(item: dict[str, Any]) -> Node:
+def _node(item: dict[str, Any], names: Mapping[str, str]) -> Node:
     state = str(item["status"])
     since = {"online": item.get("online-at"), "offline": item.get("offline-at")}.get(state, item.get("created-at"))
     known = (*NODE_STATES, "unregistered", "deleted")
-    return Node(str(item["node-id"]), state if state in known else "other", str(since or ""))
+    number = str(item["node-id"])
+    return Node(number, state if state in known else "other", str(since or ""), names.get(number, ""))
 
 
 def _run(item: dict[str, Any]) -> FlowerRun:

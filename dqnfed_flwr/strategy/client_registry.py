@@ -222,7 +222,7 @@ class ClientRegistry:
     def _reject(self, member: Member, reason: str, detail: str) -> None:
         misfit = DroppedClient(member.client, reason, detail)
         if self._nodes[member.node_id].rejected(misfit, time.monotonic()):
-            log(WARNING, "Client %d (node %d) does not take part: %s", member.client, member.node_id, detail)
+            log(WARNING, "Client %d (%s) does not take part: %s", member.client, member.words, detail)
 
     def _all_answered(self) -> bool:
         """Whether as many nodes as there should be clients have answered, be it that they cannot take part."""
@@ -245,7 +245,7 @@ class ClientRegistry:
         self._standby[answer.node] = member
         self._nodes[answer.node].accepted()
         if member.client in self._members:
-            log(WARNING, "Node %d stands by: partition %d is taken", answer.node, member.client)
+            log(WARNING, "Client %d is taken: %s stands by", member.client, member.words)
         return ""
 
     def _fill_vacancies(self) -> None:
@@ -253,4 +253,6 @@ class ClientRegistry:
         for node, member in sorted(self._standby.items()):
             if member.client not in self._members:
                 self._members[member.client] = self._standby.pop(node)
+                if member.name:
+                    log(INFO, "Client %d is %s", member.client, member.words)
         self._members = dict(sorted(self._members.items()))

@@ -29,6 +29,12 @@ class Member:
     version: str = ""  # of its app; empty or `UNKNOWN` where it cannot tell
     feature_scale: float = 0.0  # the power of ten that |x| reaches; 0 where it does not say, or x are whole numbers
     frozen: str = ""  # `params.frozen_fingerprint` of its model; empty where it does not say
+    name: str = ""  # what its operator calls it; empty where it has none
+
+    @property
+    def words(self) -> str:
+        """What the log calls it."""
+        return f"node {self.name} ({self.node_id})" if self.name else f"node {self.node_id}"
 
 
 def read_member(node: int, properties: Mapping[str, object]) -> Member:
@@ -55,6 +61,7 @@ def read_member(node: int, properties: Mapping[str, object]) -> Member:
             version=str(properties.get("version", ""))[:LONGEST_WORD],
             feature_scale=_finite(properties.get("feature-scale")),
             frozen=str(properties.get("frozen", ""))[:LONGEST_WORD],
+            name="".join(sign for sign in str(properties.get("name", "")) if sign.isprintable())[:LONGEST_WORD],
         )
     except (KeyError, ValueError) as error:
         raise WireError("bad-properties", f"{error} in {sorted(properties)[:12]}") from None

@@ -206,7 +206,7 @@ EXPORTER_METRICS = (
     _gauge("superlink_last_poll_timestamp_seconds", "seconds", "When it last succeeded, since 1970"),
     _gauge("superlink_poll_seconds", "seconds", "Seconds of the last poll"),
     _gauge("nodes", "", "SuperNodes by state; absent while the SuperLink cannot be asked", "state"),
-    _gauge("node_online", "", "1 for a node that is online; only with --node-series", "node"),
+    _gauge("node_online", "", "1 for a node that is online; only with --node-series", "node", "name"),
     _gauge("flower_runs", "", "The latest runs the SuperLink knows, by state", "state"),
 )
 """What an exporter adds to the metrics of the runs."""

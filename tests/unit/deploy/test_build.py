@@ -158,7 +158,7 @@ def test_commands_name_files_that_are_there(place: Path) -> None:
         files = [word for word in words if word.endswith((".crt", ".key", ".secret"))]
         assert files
         assert [name for name in files if not (place / folder / name).is_file()] == []
-    assert '--node-config partition-id=1 data="/d/s.npz"' in " ".join(
+    assert '--node-config partition-id=1 name="node-1" data="/d/s.npz"' in " ".join(
         shlex.split((place / "commands" / "node-1.txt").read_text(), comments=True)
     )
 
@@ -168,7 +168,7 @@ def test_a_shell_reads_the_environment(place: Path) -> None:
     done = subprocess.run(
         ["sh", "-c", script], cwd=place / "nodes" / "node-1", capture_output=True, text=True, check=True
     )
-    assert done.stdout == 'partition-id=1 data="/d/s.npz"|0|fl.example.org:9092'
+    assert done.stdout == 'partition-id=1 name="node-1" data="/d/s.npz"|0|fl.example.org:9092'
 
 
 def test_an_ipv6_host_is_put_in_brackets() -> None:

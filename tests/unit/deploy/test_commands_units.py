@@ -77,7 +77,8 @@ def test_restarted_for_ever_and_closed(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(ROLES))
 def test_units_start_what_the_commands_start(name: str) -> None:
     arguments, environment = ROLES[name]
-    variables = dict(re.findall(r'^(\w+)="(.*)"$', environment, re.MULTILINE))
+    found = re.findall(r'^(\w+)="(.*)"$', environment, re.MULTILINE)
+    variables = {key: value.replace('\\"', '"') for key, value in found}
     given = [
         re.sub(r"\$\{(\w+)\}", lambda found: variables[found[1]], word)
         for word in section(name, "Service")["ExecStart"].split()

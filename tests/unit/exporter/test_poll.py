@@ -48,6 +48,18 @@ def test_nodes_and_runs_are_counted_by_state(tmp_path: Path, command: Path) -> N
     assert not [name for name, _ in found if name == "dqnfed_node_online"]
 
 
+def test_nodes_have_their_names_where_they_are_known(tmp_path: Path, command: Path) -> None:
+    names = {"12": "ward-a"}
+    poll = Poll("there", flwr=[str(command)], names=lambda: names)
+    found = exported(tmp_path, poll, node_series=2)
+    online = {
+        (dict(labels)["node"], dict(labels)["name"]) for (name, labels), _ in found.items() if "node_online" in name
+    }
+    assert online == {("11", ""), ("12", "ward-a")}
+    names["11"] = "ward-b"  # registered meanwhile
+    assert {node.id: node.name for node in poll.poll().nodes} == {"11": "ward-b", "12": "ward-a", "13": "", "15": ""}
+
+
 def test_nodes_have_series_only_when_asked_for_and_not_more(tmp_path: Path, command: Path) -> None:
     found = exported(tmp_path, Poll("there", flwr=[str(command)]), node_series=2)
     online = {dict(labels)["node"]: value for (name, labels), value in found.items() if name == "dqnfed_node_online"}

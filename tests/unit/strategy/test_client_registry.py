@@ -259,3 +259,28 @@ def test_the_one_reason_of_all_is_all_that_is_said() -> None:
         ClientRegistry(4, 1, 60).wait(ChangingGrid(refusing(reasons), 4, at_rest))
     with pytest.raises(QuorumError, match=r"0 of 4 clients came .* 4 could not take part: client-error: .*: no file"):
         ClientRegistry(4, 1, 60).wait(ChangingGrid(refusing({**reasons, 2: "no labels"}), 4, at_rest))
+
+
+def named(names: Mapping[int, str]) -> ClientApp:
+    """A federation whose nodes have names."""
+    inner, naming = app(), ClientApp()
+
+    @naming.query()
+    def query(message: Message, context: Context) -> Message:
+        reply = inner(message, context)
+        said = {**wire.decode_properties(reply.content), "name": names[int(context.node_config["partition-id"])]}
+        return Message(wire.encode_properties(said), reply_to=message)
+
+    return naming
+
+
+@pytest.mark.usefixtures("clock")
+def test_the_log_has_the_names_of_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(client_registry, "log", lambda level, text, *values: told.append(text % values))
+    registry = ClientRegistry(3, 1, 60)
+    registry.wait(ChangingGrid(named({0: "ward-a", 1: "", 2: "ward\x1b[31m\nINFO: c" + "c" * 200}), 3, at_rest))
+    lines = [line for line in told if line.startswith("Client ")]
+    assert lines[0] == "Client 0 is node ward-a (2)"
+    assert lines[1].startswith("Client 2 is node ward[31mINFO: cc")  # nothing that a terminal would obey
+    assert (len(lines), len(lines[1]) < 150) == (2, True)
