@@ -13,6 +13,8 @@ from dqnfed_flwr.engine.flwr_command import CONNECTION, QUIET
 
 ENVIRONMENT = {**QUIET, "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5"}
 """Of all roles: Flower's own, and an executor that looks for work twice a second, not once."""
+RESTART_SECONDS = 5
+"""Pause before a command of `commands/` that failed is started again, as the units do; Ctrl-C is no failure."""
 DEVICE = Path("/etc/dqnfed/nodes")
 
 
@@ -125,7 +127,7 @@ def _operator_commands(directory: Path, clients: int) -> str:
 
 def _shell(place: Path, variables: str, arguments: list[str]) -> str:
     enter = f"cd {shlex.quote(str(place))} && set -a && . ./environment && set +a"
-    return f"{enter} &&\n{variables} {shlex.join(arguments)}\n"
+    return f"{enter} &&\nuntil {variables} {shlex.join(arguments)}; do sleep {RESTART_SECONDS}; done\n"
 
 
 def _environment(**variables: str) -> str:
