@@ -6,19 +6,21 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from dqnfed_flwr.audit.answers import bound_of
 from dqnfed_flwr.audit.client_audit import ClientAudit, audit_client
 from dqnfed_flwr.audit.local_models import LocalModels, read_given, train_local
 from dqnfed_flwr.audit.page import html
 from dqnfed_flwr.audit.records import read_lines, usable
 from dqnfed_flwr.audit.verdict import Audit, judge
 from dqnfed_flwr.audit.weights import FEDERATED, LOCAL, START, AuditedRun, Weights, others_of, start_of
-from dqnfed_flwr.data import ClientData, load_client
+from dqnfed_flwr.client.parts import ClientSource, open_client
 from dqnfed_flwr.data.sets import fingerprint, is_function
 from dqnfed_flwr.engine.ending import listed
 from dqnfed_flwr.engine.run_folder import directory_lock
 from dqnfed_flwr.errors import ConfigError, RunError
 from dqnfed_flwr.methods.table import profile_of
 from dqnfed_flwr.run_files import private_folder, replacing
+from dqnfed_flwr.tasks import has_own_data
 
 FOLDER, JSON, PAGE = "audit", "audit.json", "audit.html"
 Progress = Callable[[int], Callable[[], None]]
@@ -46,6 +48,7 @@ class Auditor:
     """
 
     def __init__(self, run: AuditedRun, against: Sequence[Path], local: Path | None, progress: Progress) -> None:
+        bound_of(run)  # what cannot be audited is told before anything is trained
         self.run, self._progress = run, progress
         self._start = start_of(run)
         self._others = {name: other.weights for name, other in others_of(run, against).items()}
@@ -55,7 +58,7 @@ class Auditor:
         if self._kept.differs:
             self._kept.forget()
 
-    def audit(self, partition: int, data: ClientData) -> ClientAudit:
+    def audit(self, partition: int, data: ClientSource) -> ClientAudit:
         """The audit of one client; its local-only model is trained and kept where there is none."""
         own = self._local(partition, data)
         models = {FEDERATED: self.run.weights, LOCAL: own, START: self._start, **self._others}
@@ -65,6 +68,11 @@ class Auditor:
     def notes(self) -> list[str]:
         """What is to be known of the models."""
         found = []
+        if has_own_data(self.run.settings) or is_function(self.run.settings.data):
+            found.append(
+                "The data come from code of your own, and nothing is on record of them: whether they are those that "
+                "the run was trained on is not checked."
+            )
         if profile_of(self.run.settings.method).personal:
             found.append(f"{self.run.settings.title} has personal models; audited is the model that all share.")
         if self._given and self._given.differs:
@@ -75,7 +83,7 @@ class Auditor:
             found.append(f"clients {listed(self._lacking)} have no model in --local; those trained here were taken.")
         return found
 
-    def _local(self, partition: int, data: ClientData) -> Weights:
+    def _local(self, partition: int, data: ClientSource) -> Weights:
         if self._given and (given := self._given.find(partition, data)):
             return given
         if self._given:
@@ -98,7 +106,7 @@ def audit_run(run: AuditedRun, against: Sequence[Path], local: Path | None, prog
     _check_data(run)
     with directory_lock(run.folder / FOLDER):
         auditor = Auditor(run, against, local, progress)
-        audits = [auditor.audit(partition, load_client(run.settings, partition)) for partition in run.clients]
+        audits = [auditor.audit(partition, open_client(run.settings, partition)) for partition in run.clients]
         return Audit(run.name, judge(audits, {}), notes=auditor.notes)
 
 
@@ -129,7 +137,9 @@ def audit_node(
     DQNFedError
         As `audit_run`.
     """
-    samples = load_client(run.settings, partition, data or None)
+    if data and has_own_data(run.settings):
+        raise ConfigError(f"--data: task {run.settings.task} brings its own data sets; leave it out")
+    samples = open_client(run.settings, partition, data or None)
     auditor = Auditor(run, against, local, progress)
     return auditor.audit(partition, samples), auditor.notes
 
@@ -149,7 +159,12 @@ def write(audit: Audit, run: AuditedRun) -> list[Path]:
 
 
 def _check_data(run: AuditedRun) -> None:
-    """Refuse data that are not those of the run: those of nodes, which are not here, or other samples."""
+    """Refuse data that are not those of the run: those of nodes, which are not here, or other samples.
+
+    Of data sets that a task brings there is no fingerprint: `Auditor.notes` says so.
+    """
+    if has_own_data(run.settings):
+        return
     if run.fingerprint is None and run.settings.partition == "file" and not is_function(run.settings.data):
         raise ConfigError(
             "partition: file: every node has a file of its own; audit each with --client there, and judge by --records"

@@ -6,7 +6,6 @@ rounds and draws, so that the bits are those of such a run.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -15,10 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dqnfed_flwr.audit.samples import digest_of
 from dqnfed_flwr.audit.weights import LOCAL, AuditedRun, Weights, differences, experiment_of
 from dqnfed_flwr.client.numpy_client import DQNFedClient
+from dqnfed_flwr.client.parts import ClientSource
 from dqnfed_flwr.config import KNOWN, Scalar, Settings
-from dqnfed_flwr.data import ClientData
 from dqnfed_flwr.engine.result import BUFFER, read_arrays
 from dqnfed_flwr.errors import CheckpointError, ConfigError, RunError
 from dqnfed_flwr.run_files import CHECKPOINT, RUN, private_folder, replacing
@@ -41,7 +41,7 @@ def local_settings(settings: Settings) -> Settings:
 
 
 def train_local(
-    run: AuditedRun, partition: int, data: ClientData, start: Weights, after_round: Callable[[], None]
+    run: AuditedRun, partition: int, data: ClientSource, start: Weights, after_round: Callable[[], None]
 ) -> Weights:
     """Train the local-only model of one client; `after_round` is called after each of the run's rounds.
 
@@ -81,7 +81,7 @@ class LocalModels:
         elif (folder / EXPERIMENT).exists():
             self.differs = differences(wanted, _read_experiment(folder))
 
-    def find(self, partition: int, data: ClientData) -> Weights | None:
+    def find(self, partition: int, data: ClientSource) -> Weights | None:
         """The model of a client; None if there is none, or one kept of other samples. `ConfigError` if damaged."""
         if self._states is not None:
             from dqnfed_flwr.methods.local.client import own_model
@@ -93,16 +93,16 @@ class LocalModels:
             return None
         try:
             arrays = read_arrays(path)
-            if str(arrays[SAMPLES]) != _digest_of(data):
+            if str(arrays[SAMPLES]) != digest_of(self._run.settings, partition, data):
                 return None
             return Weights(arrays["theta"], under(BUFFER, arrays))
         except DAMAGE as error:
             raise ConfigError(f"{path}: damaged ({error}); remove it, and the model is trained anew") from None
 
-    def keep(self, partition: int, data: ClientData, weights: Weights) -> None:
+    def keep(self, partition: int, data: ClientSource, weights: Weights) -> None:
         """Write the model that this audit trained for a client, and what with; `RunError` if that cannot be done."""
         arrays = {BUFFER + name: value for name, value in weights.buffers.items()}
-        arrays |= {"theta": weights.theta, SAMPLES: np.array(_digest_of(data))}
+        arrays |= {"theta": weights.theta, SAMPLES: np.array(digest_of(self._run.settings, partition, data))}
         wanted = experiment_of(local_settings(self._run.settings))
         try:
             private_folder(self._folder)
@@ -165,14 +165,6 @@ def _read_experiment(folder: Path) -> dict[str, Scalar]:
         return dict(kept)
     except (OSError, ValueError, TypeError) as error:
         raise ConfigError(f"{folder / EXPERIMENT}: damaged ({error}); remove the folder") from None
-
-
-def _digest_of(data: ClientData) -> str:
-    """SHA-256 of what a client trains on and stops by, hexadecimal."""
-    found = hashlib.sha256()
-    for array in (data.x_train, data.y_train, data.x_validation, data.y_validation):
-        found.update(f"{array.dtype} {array.shape}\0".encode() + np.ascontiguousarray(array).tobytes())
-    return found.hexdigest()
 
 
 def _weights(found: dict[str, NDArray[Any]]) -> Weights | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
-from dqnfed_flwr.audit.tables import left_out, percent, reading, shown
+from dqnfed_flwr.audit.tables import left_out, loss_text, own_name, own_texts, reading, shown
 from dqnfed_flwr.audit.verdict import Audit, Comparison, JudgedClient, Standing
 from dqnfed_flwr.audit.weights import FEDERATED
 from dqnfed_flwr.report.drawing import THEME
@@ -32,8 +32,10 @@ def html(audit: Audit) -> str:
     environment.globals |= {
         "federated": FEDERATED,
         "left_out": left_out,
+        "loss_text": loss_text,
         "marks_of": marks_of,
-        "percent": percent,
+        "own_headings": own_headings,
+        "own_texts": own_texts,
         "reading": reading,
         "shown": shown,
         "theme": THEME,
@@ -41,6 +43,13 @@ def html(audit: Audit) -> str:
         "tones": TONES,
     }
     return environment.get_template("audit.html").render(audit=audit).lstrip()
+
+
+def own_headings(comparison: Comparison) -> list[str]:
+    """Of the columns of `own_texts`."""
+    if comparison.figure is None:
+        return ["right %", "other %", "alone", "p", "worse"]
+    return [own_name(comparison.figure), "other"]
 
 
 def tiles(comparison: Comparison) -> list[tuple[str, str, str]]:

@@ -10,15 +10,29 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dqnfed_flwr.audit.client_audit import DIGITS, ClientAudit, ModelFigures, PairFigures, loss_bound, rounded
+from dqnfed_flwr.audit.answers import bound_of
+from dqnfed_flwr.audit.client_audit import (
+    COUNTED,
+    DIGITS,
+    MEASURED,
+    ClientAudit,
+    ModelFigures,
+    PairFigures,
+    picked,
+    rounded,
+)
 from dqnfed_flwr.audit.weights import FEDERATED, LOCAL, AuditedRun
 from dqnfed_flwr.errors import ConfigError, DataError
+from dqnfed_flwr.types import Figure
 
-FORMAT = "dqnfed-audit-1"
+FORMATS = {"dqnfed-audit-1": COUNTED, "dqnfed-audit-2": MEASURED}
+"""What a line says of models and pairs, by its format: that of right answers, and that of any other task."""
+FIGURE = "figure"
+"""Key of a line of the second format alone: the name, direction and unit of the task's own figure."""
 KEY, SIGNATURE = "key", "signature"
 LINES = "*.jsonl"
 MOST_BYTES = 2**16
@@ -38,7 +52,12 @@ class Line:
 
 def record_of(audit: ClientAudit) -> dict[str, Any]:
     """An audit as a record of text, whole numbers and mappings."""
-    return {"format": FORMAT, **_as_text(asdict(audit))}
+    (name,) = (name for name, fields in FORMATS.items() if fields == audit.fields)
+    models = {model: picked(found, audit.fields.model) for model, found in audit.models.items()}
+    pairs = {other: picked(found, audit.fields.pair) for other, found in audit.pairs.items()}
+    own = {} if audit.figure is None else {FIGURE: audit.figure.to_json()}
+    rest = picked(audit, ("run", "partition", "examples", "resamples", "bound"))
+    return {"format": name, **_as_text({**rest, "models": models, "pairs": pairs}), **own}
 
 
 def canonical(record: Mapping[str, Any]) -> str:
@@ -83,7 +102,8 @@ def faults_of(lines: Sequence[Line], run: AuditedRun | None) -> dict[str, str]:
     readable = [line.audit for line in lines if line.audit]
     expected = _models(readable, run)
     name = run.name if run else _most_common([audit.run for audit in readable])
-    forms = Counter((audit.bound, audit.resamples) for audit in readable)
+    forms = Counter((audit.bound, audit.resamples, audit.figure) for audit in readable)
+    bound = rounded(bound_of(run)) if run else math.nan
     count = Counter(audit.partition for audit in readable)
     faults = {line.place: line.fault for line in lines if line.fault}
     for line in lines:
@@ -100,13 +120,20 @@ def faults_of(lines: Sequence[Line], run: AuditedRun | None) -> dict[str, str]:
             faults[line.place] = f"client {audit.partition}: {count[audit.partition]} lines are of this client"
         elif run and audit.partition not in run.clients:
             faults[line.place] = f"client {audit.partition}: the run has clients 0..{run.settings.clients - 1}"
-        elif run and audit.bound != rounded(loss_bound(run.form.num_classes)):
+        elif run and audit.figure != run.figure:
+            faults[line.place] = f"client {audit.partition}: its figure is {_named(audit)}, not that of the run"
+        elif run and audit.bound != bound:
+            asked = "the run's classes ask" if run.figure is None else f"the run asks, at {bound:.{DIGITS}g}"
+            faults[line.place] = f"client {audit.partition}: losses cut off at {audit.bound}, not as {asked}"
+        elif (audit.bound, audit.resamples, audit.figure) != forms.most_common(1)[0][0]:
             faults[line.place] = (
-                f"client {audit.partition}: losses cut off at {audit.bound}, not as the run's classes ask"
+                f"client {audit.partition}: another bound or number of draws than the others, or figure"
             )
-        elif (audit.bound, audit.resamples) != forms.most_common(1)[0][0]:
-            faults[line.place] = f"client {audit.partition}: another bound or number of draws than the others"
     return faults
+
+
+def _named(audit: ClientAudit) -> str:
+    return "right answers" if audit.figure is None else audit.figure.name
 
 
 def _models(audits: Sequence[ClientAudit], run: AuditedRun | None) -> dict[str, str]:
@@ -126,8 +153,8 @@ def _read(place: str, text: bytes) -> Line:
         if len(text) > MOST_BYTES:
             raise ValueError(f"{len(text)} bytes; a line has at most {MOST_BYTES}")
         record = json.loads(text.decode("ascii"), parse_float=_no_float, parse_constant=_no_float)
-        if not isinstance(record, dict) or record.get("format") != FORMAT:
-            raise ValueError(f"its format is not {FORMAT}")
+        if not isinstance(record, dict) or record.get("format") not in FORMATS:
+            raise ValueError(f"its format is not {' or '.join(FORMATS)}")
         if canonical(record).encode() != text:
             raise ValueError("its text is not the one that its contents give")
         return Line(place, record, _audit_of(record))
@@ -142,6 +169,9 @@ def _no_float(text: str) -> float:
 def _audit_of(record: Mapping[str, Any]) -> ClientAudit:
     """The audit of a record, whose figures are checked; raises what does not fit."""
     known = {"format", "run", "partition", "examples", "resamples", "bound", "models", "pairs", KEY, SIGNATURE}
+    own = FORMATS[record["format"]] is MEASURED
+    if own:
+        known.add(FIGURE)
     if unknown := sorted(record.keys() - known):
         raise DataError(f"unknown: {unknown[0]!r}")
     if (KEY in record) != (SIGNATURE in record):
@@ -150,44 +180,67 @@ def _audit_of(record: Mapping[str, Any]) -> ClientAudit:
         raise DataError("its run has no name")
     examples = _count(record["examples"])
     bound = _figure(record["bound"], 0, math.inf)
-    models = {str(name): _model(found, examples, bound) for name, found in record["models"].items()}
-    pairs = {str(name): _pair(found, bound) for name, found in record["pairs"].items()}
+    figure = _figure_named(record[FIGURE]) if own else None
+    models = {str(name): _model(found, examples, bound, figure) for name, found in record["models"].items()}
+    pairs = {str(name): _pair(found, bound, counted=not own) for name, found in record["pairs"].items()}
     if models.keys() != {FEDERATED, *pairs} or FEDERATED in pairs or not all(map(str.isprintable, models)):
         raise DataError("models and pairs do not belong together")
     for name, pair in pairs.items():
         _check_counts(pair, models[FEDERATED], models[name], examples)
-    return ClientAudit(
-        record["run"], _count(record["partition"]), examples, _count(record["resamples"], 1), bound, models, pairs
-    )
+        _check_losses(pair, models[FEDERATED], models[name])
+    partition, resamples = _count(record["partition"]), _count(record["resamples"], 1)
+    return ClientAudit(record["run"], partition, examples, resamples, bound, models, pairs, figure)
 
 
-def _model(found: Mapping[str, Any], examples: int, bound: float) -> ModelFigures:
-    digest, correct, loss = _fields(found, ("digest", "correct", "loss"))
+def _figure_named(found: Mapping[str, Any]) -> Figure:
+    name, higher, percent = _fields(found, ("name", "higher_is_better", "percent"))
+    if not isinstance(name, str) or not name or not name.isprintable():
+        raise DataError("its figure has no name")
+    if not isinstance(higher, bool) or not isinstance(percent, bool):
+        raise DataError("direction and unit of its figure are yes or no")
+    return Figure(name, higher, percent)
+
+
+def _model(found: Mapping[str, Any], examples: int, bound: float, figure: Figure | None) -> ModelFigures:
+    digest, *rest = _fields(found, (COUNTED if figure is None else MEASURED).model)
     if not isinstance(digest, str) or len(digest) != 64 or not _HEX.issuperset(digest):
         raise DataError("a model's hash is no SHA-256")
-    return ModelFigures(digest, _count(correct, 0, examples), _figure(loss, 0, bound))
+    if figure is None:
+        correct, loss = rest
+        return ModelFigures(digest, _count(correct, 0, examples), _figure(loss, 0, bound))
+    loss, value = rest
+    if not examples and value is not None:
+        raise DataError("a figure of no sample")
+    limits = figure.limits or (-math.inf, math.inf)
+    return ModelFigures(digest, None, _figure(loss, 0, bound), None if value is None else _figure(value, *limits))
 
 
-def _pair(found: Mapping[str, Any], bound: float) -> PairFigures:
-    only, other, difference, low, high, worse, better = _fields(found, PairFigures.__dataclass_fields__)
+def _pair(found: Mapping[str, Any], bound: float, *, counted: bool) -> PairFigures:
+    values = _fields(found, (COUNTED if counted else MEASURED).pair)
+    *counts, difference, low, high, worse, better = values
+    only, other = map(_count, counts) if counted else (None, None)
     figures = [_figure(value, -bound, bound) for value in (difference, low, high)]
     if not figures[1] <= figures[0] <= figures[2]:
         raise DataError("a difference lies outside of its interval")
     chances = [_figure(value, 0, 1) for value in (worse, better)]
     if min(chances) <= 0:
         raise DataError("a p-value is 0")
-    return PairFigures(_count(only), _count(other), *figures, *chances)
+    return PairFigures(only, other, *figures, *chances)
 
 
 def _check_counts(pair: PairFigures, federated: ModelFigures, other: ModelFigures, examples: int) -> None:
-    """Right answers of the two models and those of one alone must agree, as must their losses."""
-    surplus = federated.correct - other.correct
-    if pair.only_federated - pair.only_other != surplus or pair.only_federated > federated.correct:
+    """Right answers of the two models and those of one alone must agree, where there are any."""
+    mine, theirs, only, others = federated.correct, other.correct, pair.only_federated, pair.only_other
+    if mine is None or theirs is None or only is None or others is None:
+        return
+    if only - others != mine - theirs or only > mine or others > theirs or only + theirs > examples:
         raise DataError("counts of right answers contradict each other")
-    if pair.only_other > other.correct or pair.only_federated + other.correct > examples:
-        raise DataError("counts of right answers contradict each other")
-    scale = abs(federated.loss) + abs(other.loss) + 1
-    if abs(federated.loss - other.loss - pair.difference) > 10.0 ** (2 - DIGITS) * scale:
+
+
+def _check_losses(pair: PairFigures, federated: ModelFigures, other: ModelFigures) -> None:
+    """The losses of the two models and their difference must agree."""
+    most = 10.0 ** (2 - DIGITS) * (federated.loss + other.loss)
+    if abs(federated.loss - other.loss - pair.difference) > most:
         raise DataError("losses contradict each other")
 
 

@@ -6,13 +6,12 @@ from dqnfed_flwr.audit.client_audit import LEVEL
 from dqnfed_flwr.audit.verdict import Audit, Comparison, JudgedClient, JudgedTest, Standing
 from dqnfed_flwr.audit.weights import FEDERATED
 from dqnfed_flwr.compare.tables import Cell, Table
+from dqnfed_flwr.types import Figure, decimals
 
 MOST_ROWS = 25
 """Clients of a table at most; those that are worse off are always in it."""
-HEADINGS = (
-    *("client", "samples", "right", "other", "alone", "p", "worse"),
-    *("loss", "other", "p", "worse", ""),
-)
+SAMPLES, RIGHT = ("client", "samples"), ("right", "other", "alone", "p", "worse")
+LOSS = ("loss", "other", "p", "worse", "")
 UNKNOWN = "–"
 STRONG = 2
 """Rank of a cell that stands out."""
@@ -30,14 +29,29 @@ def left_out(comparison: Comparison) -> list[str]:
     return [*found[:MOST_ROWS], *more]
 
 
-def reading() -> list[str]:
+def reading(audit: Audit) -> list[str]:
     """How to read the tables."""
+    if audit.figure is not None:
+        return _reading_of(audit.figure, audit.bound or 0.0)
     return [
         "right, other: test accuracy, %, of the federated model and the other one. alone: test samples that only the "
         "federated model has right / only the other. loss: mean test loss, each sample's cut off at 2 ln C. p: "
         "two-sided, McNemar's exact test and a paired bootstrap.",
         f"worse: one-sided p that the federated model is worse, by Holm over both tests of all clients; {LEVEL:g} "
         "or less shows it, wrongly in at most 5 % of comparisons. That nothing is shown is no proof of no harm.",
+    ]
+
+
+def _reading_of(figure: Figure, bound: float) -> list[str]:
+    """The same where answers are neither right nor wrong."""
+    direction = "more" if figure.higher else "less"
+    return [
+        f"{own_name(figure)}, other: the task's own figure on the test samples, {direction} is better, of the "
+        "federated model and the other one; it is not tested. loss: mean test loss, each sample's cut off at "
+        f"{bound:.{decimals(bound)}f}, twice the mean training loss that the run began at. p: two-sided, a paired "
+        "bootstrap.",
+        f"worse: one-sided p that the federated model's mean loss is higher, by Holm over all clients; {LEVEL:g} or "
+        "less shows it, wrongly in at most 5 % of comparisons. That nothing is shown is no proof of no harm.",
     ]
 
 
@@ -63,21 +77,45 @@ def _table(comparison: Comparison) -> Table:
     )
     return Table(
         f"The federated model against {comparison.label}",
-        HEADINGS,
+        headings(comparison),
         tuple(_cells(client, comparison.other) for client in clients),
         (*more, *left_out(comparison), f"{comparison.summary}."),
     )
 
 
-def _cells(client: JudgedClient, other: str) -> tuple[Cell, ...]:
+def headings(comparison: Comparison) -> tuple[str, ...]:
+    """Of the columns."""
+    own = RIGHT if comparison.figure is None else (own_name(comparison.figure), "other")
+    return (*SAMPLES, *own, *LOSS)
+
+
+def own_texts(client: JudgedClient, other: str) -> list[str]:
+    """Right answers of both models and their test, or the task's own figure of both."""
     audit, pair = client.audit, client.pair
-    mine, theirs = audit.models[FEDERATED], audit.models[other]
+    models = (audit.models[FEDERATED], audit.models[other])
+    if audit.figure is not None:
+        return [UNKNOWN if model.figure is None else audit.figure.text(model.figure) for model in models]
+    shares = [percent(model.correct or 0, audit.examples) for model in models]
+    tested = [] if client.accuracy is None else [*shown(client.accuracy)]
+    return [*shares, f"{pair.only_federated}/{pair.only_other}", *tested]
+
+
+def own_name(figure: Figure) -> str:
+    """What a figure is called; the mean loss, beside which a cut-off one stands, is told from that."""
+    return "uncut loss" if figure.name == "loss" else figure.name
+
+
+def loss_text(client: JudgedClient, loss: float) -> str:
+    """A loss, or a difference of two; where losses have a unit of their own, with as many digits as it needs."""
+    return f"{loss:.{3 if client.audit.figure is None else decimals(loss)}f}"
+
+
+def _cells(client: JudgedClient, other: str) -> tuple[Cell, ...]:
+    audit = client.audit
     texts = [
         *(str(audit.partition), str(audit.examples)),
-        *(percent(figures.correct, audit.examples) for figures in (mine, theirs)),
-        f"{pair.only_federated}/{pair.only_other}",
-        *shown(client.accuracy),
-        *(f"{figures.loss:.3f}" for figures in (mine, theirs)),
+        *own_texts(client, other),
+        *(loss_text(client, audit.models[name].loss) for name in (FEDERATED, other)),
         *shown(client.loss),
         client.standing.value,
     ]

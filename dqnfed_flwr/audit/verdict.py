@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
 import numpy as np
 
-from dqnfed_flwr.audit.client_audit import LEVEL, ClientAudit, PairFigures
+from dqnfed_flwr.audit.client_audit import LEVEL, ClientAudit, PairFigures, picked
 from dqnfed_flwr.audit.statistics import PairedTest, corrected, needed
 from dqnfed_flwr.audit.weights import FEDERATED, LABELS
+from dqnfed_flwr.types import Figure
 
 
 class Standing(Enum):
@@ -40,18 +41,18 @@ class JudgedTest:
 
 @dataclass(frozen=True, slots=True)
 class JudgedClient:
-    """One client in one comparison; `reason` says why it was not judged."""
+    """One client in one comparison; `reason` says why it was not judged. Without right answers `accuracy` is None."""
 
     audit: ClientAudit
     pair: PairFigures
-    accuracy: JudgedTest
+    accuracy: JudgedTest | None
     loss: JudgedTest
     reason: str
 
     @property
     def standing(self) -> Standing:
         """Worse where a corrected p-value for worse is at most the level, in accuracy or in loss."""
-        tests = [test for test in (self.accuracy, self.loss) if test.judged]
+        tests = [test for test in (self.accuracy, self.loss) if test is not None and test.judged]
         if not tests:
             return Standing.UNJUDGED
         if min(test.worse for test in tests) <= LEVEL:
@@ -71,6 +72,11 @@ class Comparison:
     def label(self) -> str:
         """The other model in tables."""
         return LABELS.get(self.other, self.other)
+
+    @property
+    def figure(self) -> Figure | None:
+        """The task's own figure; None where answers are right or wrong."""
+        return self.clients[0].audit.figure if self.clients else None
 
     def those(self, standing: Standing) -> list[JudgedClient]:
         """The clients of which that is shown."""
@@ -92,11 +98,12 @@ class Comparison:
         verdict = f"clients shown to be worse off: {names}" if worse else "nobody is shown to be worse off"
         if not judged:
             verdict = "nothing can be said"
-        accuracy, loss = (sum(getattr(client, kind).judged for client in self.clients) for kind in ("accuracy", "loss"))
-        return (
-            f"{verdict}. {judged} of {everybody} clients could be judged: by their accuracy {accuracy}, by their loss "
-            f"{loss}"
-        )
+        found = f"{verdict}. {judged} of {everybody} clients could be judged"
+        if self.figure is not None:
+            return f"{found}, by their loss"
+        accuracy = sum(client.accuracy is not None and client.accuracy.judged for client in self.clients)
+        loss = sum(client.loss.judged for client in self.clients)
+        return f"{found}: by their accuracy {accuracy}, by their loss {loss}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +114,16 @@ class Audit:
     comparisons: Sequence[Comparison]
     faults: Sequence[str] = field(default_factory=tuple)
     notes: Sequence[str] = field(default_factory=tuple)
+
+    @property
+    def figure(self) -> Figure | None:
+        """The task's own figure; None where answers are right or wrong."""
+        return next((comparison.figure for comparison in self.comparisons), None)
+
+    @property
+    def bound(self) -> float | None:
+        """Where losses are cut off; None without a client."""
+        return next((client.audit.bound for comparison in self.comparisons for client in comparison.clients), None)
 
     @property
     def worse(self) -> dict[str, list[int]]:
@@ -122,6 +139,7 @@ class Audit:
         return {
             "run": self.run,
             "level": LEVEL,
+            **({"bound": self.bound, "figure": self.figure.to_json()} if self.figure else {}),
             "worse": self.worse,
             "comparisons": [_comparison_record(comparison) for comparison in self.comparisons],
             "faults": list(self.faults),
@@ -132,8 +150,9 @@ class Audit:
 def judge(audits: Sequence[ClientAudit], missing: Mapping[int, str]) -> list[Comparison]:
     """Compare the clients' own audits, one a client, with the level of each comparison; those `missing` with reasons.
 
-    The tests of a comparison, accuracy and loss of every client, are one family: with probability of at least
-    1 - `LEVEL` no client is called worse that is not. Comparisons stand in the order in which clients name them.
+    The tests of a comparison, of the loss of every client and of its accuracy where there are right answers, are one
+    family: with probability of at least 1 - `LEVEL` no client is called worse that is not. Comparisons stand in the
+    order in which clients name them.
     """
     others = list(dict.fromkeys(other for audit in audits for other in audit.pairs))
     return [_judged(other, sorted(audits, key=lambda audit: audit.partition), missing) for other in others]
@@ -142,29 +161,32 @@ def judge(audits: Sequence[ClientAudit], missing: Mapping[int, str]) -> list[Com
 def _judged(other: str, audits: Sequence[ClientAudit], missing: Mapping[int, str]) -> Comparison:
     those = [audit for audit in audits if other in audit.pairs]
     silent = {audit.partition: "it did not compare with this model" for audit in audits if other not in audit.pairs}
-    tests = [audit.pairs[other].accuracy for audit in those] + [audit.loss_test(other) for audit in those]
+    counted = {audit.partition: test for audit in those if (test := audit.pairs[other].accuracy) is not None}
+    tests = [*counted.values(), *(audit.loss_test(other) for audit in those)]
     smallest = np.array([test.smallest for test in tests])
     worse, _ = corrected(np.array([test.worse for test in tests]), smallest, LEVEL)
     better, _ = corrected(np.array([test.better for test in tests]), smallest, LEVEL)
     threshold = needed(smallest, LEVEL)
     judged = [JudgedTest(*figures) for figures in zip(tests, worse.tolist(), better.tolist(), strict=True)]
-    accuracy, loss = judged[: len(those)], judged[len(those) :]
+    accuracy = dict(zip(counted, judged, strict=False))
     clients = [
-        JudgedClient(audit, audit.pairs[other], a, b, _why_not(audit, a, b, threshold))
-        for audit, a, b in zip(those, accuracy, loss, strict=True)
+        JudgedClient(audit, audit.pairs[other], a, loss, _why_not(audit, a, loss, threshold))
+        for audit, loss in zip(those, judged[len(counted) :], strict=True)
+        for a in [accuracy.get(audit.partition)]
     ]
     return Comparison(other, clients, {**missing, **silent})
 
 
-def _why_not(audit: ClientAudit, accuracy: JudgedTest, loss: JudgedTest, threshold: float) -> str:
+def _why_not(audit: ClientAudit, accuracy: JudgedTest | None, loss: JudgedTest, threshold: float) -> str:
     """Why a client could not be judged, empty where it could."""
-    if accuracy.judged or loss.judged:
+    if loss.judged or (accuracy is not None and accuracy.judged):
         return ""
     if not audit.examples:
         return "no test samples"
+    of_accuracy = "" if accuracy is None else f"{accuracy.test.smallest:.2g} for accuracy and "
     return (
-        f"with {audit.examples} test samples p could not be below {accuracy.test.smallest:.2g} for accuracy and "
-        f"{loss.test.smallest:.2g} for loss; {threshold:.2g} is needed"
+        f"with {audit.examples} test samples p could not be below {of_accuracy}{loss.test.smallest:.2g} for loss; "
+        f"{threshold:.2g} is needed"
     )
 
 
@@ -180,15 +202,15 @@ def _comparison_record(comparison: Comparison) -> dict[str, Any]:
 
 
 def _client_record(client: JudgedClient, other: str) -> dict[str, Any]:
-    audit = client.audit
+    audit, fields = client.audit, client.audit.fields
     return {
         "client": audit.partition,
         "standing": client.standing.value,
         "examples": audit.examples,
-        "federated": asdict(audit.models[FEDERATED]),
-        "other": asdict(audit.models[other]),
-        **asdict(client.pair),
-        "accuracy": _test_record(client.accuracy),
+        "federated": picked(audit.models[FEDERATED], fields.model),
+        "other": picked(audit.models[other], fields.model),
+        **picked(client.pair, fields.pair),
+        **({} if client.accuracy is None else {"accuracy": _test_record(client.accuracy)}),
         "loss": _test_record(client.loss),
     }
 

@@ -13,12 +13,15 @@ import numpy as np
 
 from dqnfed_flwr.config import KNOWN, Scalar, Settings, without_effect
 from dqnfed_flwr.data.own_folder import import_again
-from dqnfed_flwr.engine.result import read_final
-from dqnfed_flwr.engine.start import first_model
-from dqnfed_flwr.errors import ConfigError, RunError
-from dqnfed_flwr.run_files import RUN
+from dqnfed_flwr.engine.result import read_final, start_loss
+from dqnfed_flwr.engine.start import first_model, model_for
+from dqnfed_flwr.errors import ConfigError, DQNFedError, RunError
+from dqnfed_flwr.params import frozen_fingerprint
+from dqnfed_flwr.run_files import EVENTS
+from dqnfed_flwr.strategy.checkpoint import DAMAGE
 from dqnfed_flwr.strategy.compatibility import Form
-from dqnfed_flwr.types import FloatArray
+from dqnfed_flwr.telemetry.event_log import read_events
+from dqnfed_flwr.types import Figure, FloatArray
 from dqnfed_flwr.wire import Buffers
 
 FEDERATED, START, LOCAL = "federated", "start", "local"
@@ -26,7 +29,7 @@ FEDERATED, START, LOCAL = "federated", "start", "local"
 LABELS = {FEDERATED: "the federated model", START: "the start", LOCAL: "local only"}
 NAME_DIGITS = 12
 CLASSIFICATION = "classification"
-"""The one task whose samples are answered rightly or wrongly."""
+"""The one task whose answers are right or wrong, sample by sample."""
 
 
 @dataclass(frozen=True)
@@ -47,13 +50,33 @@ class Weights:
 
 @dataclass(frozen=True)
 class AuditedRun:
-    """A finished run in its folder: settings, form of its data, final model, and what its data were."""
+    """A finished run in its folder.
+
+    Attributes
+    ----------
+    folder : Path
+        Where it lies.
+    settings : Settings
+        Of the run.
+    form : Form
+        Of its data.
+    weights : Weights
+        The final model.
+    fingerprint : str | None
+        Of its data; None where that is not known.
+    figure : Figure | None
+        The task's own figure; None for a classification, whose answers are right or wrong.
+    start_loss : float | None
+        Mean training loss of the participants of round 1 before it; None where it is not on record.
+    """
 
     folder: Path
     settings: Settings
     form: Form
     weights: Weights
     fingerprint: str | None
+    figure: Figure | None = None
+    start_loss: float | None = None
 
     @property
     def name(self) -> str:
@@ -81,21 +104,43 @@ def read_run(folder: Path) -> AuditedRun:
         raise ConfigError(f"{error}; give the output folder of a finished run") from None
     if found.form is None:
         raise ConfigError(f"{folder}: its run.json does not say what form its data had; run it anew")
-    if found.settings.task != CLASSIFICATION:
-        raise ConfigError(
-            f"{folder}: a run of task {found.settings.task}; an audit compares the right answers of classifiers sample "
-            f"by sample, so it takes runs of task {CLASSIFICATION}. The figures of the clients are in {RUN}"
-        )
     if found.settings.method == LOCAL:
         raise ConfigError(f"{folder}: a run of {LOCAL} has no model to audit; give it as --local, beside another run")
     import_again(found.settings, found.modules)
-    weights = Weights(found.theta, found.buffers)
-    return AuditedRun(folder, found.settings, found.form, weights, found.provenance.fingerprint)
+    return AuditedRun(
+        folder,
+        found.settings,
+        found.form,
+        Weights(found.theta, found.buffers),
+        found.provenance.fingerprint,
+        None if found.settings.task == CLASSIFICATION else found.figure,
+        _start_loss(folder) if found.start_loss is None else found.start_loss,
+    )
+
+
+def _start_loss(folder: Path) -> float | None:
+    """The loss that a run began at by its event log, for a run whose version did not write it into `run.json`."""
+    try:
+        return start_loss(read_events(folder / EVENTS))
+    except (DQNFedError, *DAMAGE):
+        return None
 
 
 def start_of(run: AuditedRun) -> Weights:
-    """The model that the run began at, made anew from its settings; `ConfigError` or `DataError` if it cannot be."""
-    return Weights(*first_model(run.settings.model_copy(update={"resume": False}), run.form))
+    """The model that the run began at, made anew from its settings.
+
+    Raises
+    ------
+    ConfigError, DataError
+        If it cannot be made, or the part that was not trained is another one here than in the run.
+    """
+    form = run.form
+    if form.frozen and frozen_fingerprint(model_for(run.settings, form)) != form.frozen:
+        raise ConfigError(
+            f"{run.folder}: the model is built here with other frozen parameters than in the run; put the weights that "
+            "it was fine-tuned from in their place"
+        )
+    return Weights(*first_model(run.settings.model_copy(update={"resume": False}), form))
 
 
 def others_of(run: AuditedRun, folders: Sequence[Path]) -> dict[str, AuditedRun]:

@@ -66,8 +66,8 @@ def audit(
     """Show for every client whether the federated model is worse than what it would have without it.
 
     On each client's test samples, the model that all share is compared with the client's own local-only model, with the
-    model that the run began at, and with those of other runs. It takes runs of task classification: McNemar's test
-    needs samples that are answered rightly or wrongly.
+    model that the run began at, and with those of other runs: by the mean loss, and by right answers where the task is
+    classification.
 
     \b
     Examples:
@@ -154,7 +154,7 @@ def _tell(found: Audit, run: AuditedRun, console: Console) -> None:
 
     print_tables(console, tables(found))
     faults = [f"not used, {fault}" for fault in found.faults]
-    for text in (*faults, *found.notes, *reading()):
+    for text in (*faults, *found.notes, *reading(found)):
         console.print(text, markup=False, highlight=False, soft_wrap=not console.is_terminal)
     show_files(console, write(found, run))
     for other, clients in found.worse.items():

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.data.clients import Part
 from dqnfed_flwr.errors import ConfigError, ShapeError
-from dqnfed_flwr.types import ClientReply, ClientTask, FloatArray
+from dqnfed_flwr.types import ClientReply, ClientTask, Evaluation, Float64Array, FloatArray
 from dqnfed_flwr.version import package_version
 from dqnfed_flwr.wire.arrays import DIRECTIVE, EXTRA
 from dqnfed_flwr.wire.task import TASK_FIELDS
@@ -127,6 +127,22 @@ class DQNFedClient(NumPyClient):
             If settings, data and model do not go together.
         """
         return self._worker_for(num_classes).scores(theta, buffers, part)
+
+    def sample_losses(
+        self, num_classes: int, theta: FloatArray, buffers: Mapping[str, NDArray[Any]], part: Part = "test"
+    ) -> Float64Array:
+        """The loss of each sample of a part of the client's data at a model `theta` [D], float64 [n].
+
+        Of a sample with parts it is their mean by weight; the ridge is not in it. Nothing is remembered. It raises what
+        `scores` raises.
+        """
+        return self._worker_for(num_classes).sample_losses(theta, buffers, part)
+
+    def evaluation(
+        self, num_classes: int, theta: FloatArray, buffers: Mapping[str, NDArray[Any]], part: Part = "test"
+    ) -> Evaluation:
+        """The task's figures on a part of the client's data at a model `theta` [D]; as `sample_losses`."""
+        return self._worker_for(num_classes).evaluation(theta, buffers, part)
 
     def precompute(
         self, num_classes: int, theta: FloatArray, buffers: Mapping[str, NDArray[Any]], others: Sequence[DQNFedClient]

@@ -18,6 +18,7 @@ from dqnfed_flwr.data.targets import TargetForm, used_targets
 _LOOKED_AT = 256
 """Training samples that say how large features are."""
 _AT_A_TIME = 4096
+_PIECE_BYTES = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -63,9 +64,16 @@ class StoredPart:
         """Bytes of all samples as the model takes them."""
         return sum(tensor.nbytes for tensor in self.__getitems__([0])) * len(self) if len(self) else 0
 
+    def input_pieces(self) -> Iterator[Array]:
+        """All inputs as they are stored, some at a time; at least one piece. `DataError` as for a batch."""
+        one = max(1, self.x.nbytes // max(1, len(self.x)))
+        step = max(1, min(_AT_A_TIME, _PIECE_BYTES // one))
+        for start in range(0, max(1, len(self)), step):
+            yield take(self.x, self.samples[start : start + step], self.name)
+
     def target_pieces(self) -> Iterator[Array]:
-        """All targets, a few thousand at a time."""
-        for start in range(0, len(self), _AT_A_TIME):
+        """All targets, a few thousand at a time; at least one piece."""
+        for start in range(0, max(1, len(self)), _AT_A_TIME):
             yield self._targets(range(start, min(start + _AT_A_TIME, len(self))))
 
     def _targets(self, rows: Sequence[int]) -> Array:

@@ -37,7 +37,7 @@ from dqnfed_flwr.params import Line, ParamSpec
 from dqnfed_flwr.tasks import task_of
 from dqnfed_flwr.tasks._base import Task
 from dqnfed_flwr.tasks.arrays import ArrayTask
-from dqnfed_flwr.types import ClientReply, ClientTask, Evaluation, FloatArray, Probe, under
+from dqnfed_flwr.types import ClientReply, ClientTask, Evaluation, Float64Array, FloatArray, Probe, under
 
 if TYPE_CHECKING:
     from dqnfed_flwr.params import Vector
@@ -189,6 +189,16 @@ class Worker:
         with self._borrowed() as model:
             _write_buffers(buffers, model)
             return self._loss.scores(self._vector(theta), self._samples.part(part))
+
+    def sample_losses(self, theta: Vector, buffers: Buffers, part: Part) -> Float64Array:
+        """The loss of each sample of a part of the data at `theta` [D]; the memory stays as it is."""
+        _write_buffers(buffers, self._model)
+        return self._loss.sample_losses(self._vector(theta), self._samples.part(part))
+
+    def evaluation(self, theta: Vector, buffers: Buffers, part: Part) -> Evaluation:
+        """The figures of a part of the data at `theta` [D]; the memory stays as it is."""
+        _write_buffers(buffers, self._model)
+        return self._loss.evaluate(self._vector(theta), self._samples.part(part))
 
     def precompute(self, theta: FloatArray, buffers: Buffers, others: Sequence[Worker]) -> None:
         """Compute loss and gradient at `theta` [D], a lasting vector, in one pass for this worker and others."""

@@ -21,8 +21,7 @@ from dqnfed_flwr.engine.server_run import tell_of_model
 from dqnfed_flwr.engine.start import initial_model
 from dqnfed_flwr.errors import RunError
 from dqnfed_flwr.strategy.strategy import GradientStrategy
-from dqnfed_flwr.tasks import task_of
-from dqnfed_flwr.tasks.arrays import ArrayTask
+from dqnfed_flwr.tasks import has_own_data
 from dqnfed_flwr.telemetry.events import RoundEvent
 
 ASKED, ROUNDS = 2, 2
@@ -105,7 +104,7 @@ def dry_run(settings: Settings) -> DryRun:
     return DryRun(
         settings=settings,
         clients=clients,
-        own=not isinstance(task_of(settings), ArrayTask),
+        own=has_own_data(settings),
         dim=strategy.registry.form.dim,
         measured=asked,
         bytes_up=usual.bytes_up / usual.exchanges / asked,

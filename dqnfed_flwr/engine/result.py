@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -77,6 +78,8 @@ class RunResult:
         What `accuracies` and `validation` are: a name, whether more is better, and whether it is a share.
     without_figure : Mapping[str, list[int]]
         Clients that were evaluated and have no such figure, by part, `test` or `validation`; only parts with some.
+    start_loss : float | None
+        Mean training loss of the participants of round 1 at the model that it began at; None where it is not known.
     """
 
     settings: Settings
@@ -95,6 +98,7 @@ class RunResult:
 
     figure: Figure = ACCURACY
     without_figure: Mapping[str, list[int]] = field(default_factory=dict)
+    start_loss: float | None = None
 
     @property
     def joined(self) -> list[int]:
@@ -148,6 +152,7 @@ class RunResult:
             "settings": self.settings.flat(),
             "status": self.status,
             "rounds": len(self.events),
+            "start_loss": self.start_loss,
             **self._figure_record(),
             "validation": {str(client): value for client, value in self.validation.items()},
             "rounds_moved": self.totals.moved,
@@ -237,7 +242,15 @@ def _result(record: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> RunResul
         modules=tuple(record.get("modules", ())),
         figure=Figure.from_json(record.get("figure")),
         without_figure=record.get("without_figure", {}),
+        start_loss=None if record.get("start_loss") is None else float(record["start_loss"]),
     )
+
+
+def start_loss(events: Sequence[RoundEvent]) -> float | None:
+    """Mean training loss of the participants of round 1 before it, each counted once; None where it is not known."""
+    losses = events[0].losses_before if events and events[0].round == 1 else []
+    mean = math.fsum(losses) / len(losses) if losses else math.nan
+    return mean if math.isfinite(mean) else None
 
 
 def client_figures(record: Mapping[str, Any]) -> dict[int, float]:

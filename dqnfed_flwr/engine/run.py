@@ -129,6 +129,7 @@ def run_in_process(
     from dqnfed_flwr.engine.adversary import with_hostile
     from dqnfed_flwr.engine.in_process import Groups, OneSourceGrid
     from dqnfed_flwr.engine.server_run import serve
+    from dqnfed_flwr.tasks import has_own_data
 
     output = output_directory(settings)
     with directory_lock(output, TAKEOVER_SECONDS if settings.resume else 0.0):
@@ -143,7 +144,8 @@ def run_in_process(
             groups=Groups(settings.local.together, compute_together) if settings.local.together > 1 else None,
         )
         try:
-            return serve(grid, settings, listeners=listeners, fingerprint=fingerprint(settings.data))
+            known = None if has_own_data(settings) else fingerprint(settings.data)
+            return serve(grid, settings, listeners=listeners, fingerprint=known)
         finally:
             end_processes()
 

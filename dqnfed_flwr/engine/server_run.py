@@ -15,7 +15,7 @@ from dqnfed_flwr.config import Settings
 from dqnfed_flwr.data.own_folder import module_folders
 from dqnfed_flwr.engine.ending import early_end, held_up, left_out
 from dqnfed_flwr.engine.left_out import LeftOutWatch
-from dqnfed_flwr.engine.result import RunResult
+from dqnfed_flwr.engine.result import RunResult, start_loss
 from dqnfed_flwr.engine.run_folder import prepare_output
 from dqnfed_flwr.engine.start import initial_model, notes_on_model
 from dqnfed_flwr.errors import ConfigError, RunError
@@ -149,6 +149,7 @@ def _train(
         modules=module_folders(settings),
         figure=outcome.figure,
         without_figure=outcome.without_figure,
+        start_loss=start_loss(outcome.events),
     )
     if output:
         patience.write(output / RUN, lambda: result.write(output))

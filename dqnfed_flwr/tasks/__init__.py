@@ -38,6 +38,13 @@ def task_of(settings: Settings) -> Task:
     return _task_of(settings, number_of("task", settings.task))
 
 
+def has_own_data(settings: Settings) -> bool:
+    """Whether the task of a run brings its data sets, so that the setting `data` is not read; raises as `task_of`."""
+    from dqnfed_flwr.tasks.arrays import ArrayTask
+
+    return not isinstance(task_of(settings), ArrayTask)
+
+
 @lru_cache(maxsize=8)
 def _task_of(settings: Settings, number: int) -> Task:
     """The same, made once; `number` tells an object from an earlier one of its name."""

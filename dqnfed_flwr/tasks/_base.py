@@ -190,7 +190,7 @@ class Task(ABC):
         losses, weights = found if isinstance(found, tuple) else (found, None)
         parts = in_float64(losses.detach()).cpu()
         if parts.ndim == 1:
-            return parts
+            return parts if weights is None else torch.where(weights.detach().cpu() > 0, parts, 0.0)
         parts = parts.flatten(1)
         shares = torch.ones_like(parts) if weights is None else in_float64(weights.detach()).cpu().flatten(1)
         total = shares.sum(dim=1)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from sklearn.datasets import load_breast_cancer, load_diabetes
 from sklearn.preprocessing import scale
 from typer.testing import CliRunner
 
+from dqnfed_flwr import run
 from dqnfed_flwr.cli.app import app
 from dqnfed_flwr.engine.result import read_result
 from dqnfed_flwr.exporter.exporter import Exporter, ExporterOptions
@@ -163,7 +166,6 @@ def test_clients_of_one_class_are_named_wherever_the_figure_is(shares: Path, tmp
 
 
 def test_what_needs_right_answers_is_refused(errors: Path) -> None:
-    assert "a run of task regression; an audit compares the right answers" in refused("audit", errors / "run")
     said = refused("reproduce", "table1", "--set", "task=regression", "--output", errors / "reproduced")
     assert "published tables are of accuracy" in said
 
@@ -187,3 +189,64 @@ def test_results_of_an_own_task_are_read_without_it(tmp_path: Path, monkeypatch:
     monkeypatch.delitem(sys.modules, "lines_task")
     dqnfed("report", tmp_path / "run")
     assert "Test farthest of the clients, less is better" in (tmp_path / "run" / "report.md").read_text()
+
+
+def test_a_shipped_regression_is_audited(errors: Path) -> None:
+    said = dqnfed("audit", errors / "run").output
+    assert "4 of 4 clients could be judged, by their loss" in said
+    assert "accurac" not in (errors / "run" / "audit" / "audit.html").read_text().lower()
+    record = json.loads((errors / "run" / "audit" / "audit.json").read_text())
+    assert record["figure"]["name"] == "mae"
+    assert record["notes"] == []
+
+
+def test_a_new_task_is_audited_here_and_by_the_lines_of_its_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    dqnfed("new", "audited")
+    mine = "audited/audited.yaml"
+    for method in ("dqn-fed", "fedavg"):
+        dqnfed("run", mine, "--set", "local.threads=1", "--set", f"method={method}", "--output", method, "--quiet")
+    said = dqnfed("audit", "dqn-fed", "--against", "fedavg").output
+    for other in ("local only", "the start", "FedAvg"):
+        assert f"The federated model against {other}" in said
+    assert said.count("5 of 5 clients could be judged, by their loss") == 3
+    assert "whether they are those that the run was trained on is not checked" in said
+    from_data = json.loads(Path("dqn-fed/audit/audit.json").read_text())
+    start_loss = json.loads(Path("dqn-fed/run.json").read_text())["start_loss"]
+    assert from_data["bound"] == pytest.approx(2 * start_loss, rel=1e-8)
+
+    dqnfed("deploy", "init", "federation", "--nodes", "5", "--host", "localhost")
+    for k in range(5):
+        node = tmp_path / f"node-{k}"
+        node.mkdir()
+        for name in ("run.json", "model.npz"):  # all that a node is given
+            (node / name).write_bytes(Path("dqn-fed", name).read_bytes())
+        sign = ("--sign", f"federation/nodes/node-{k}/node.key", "--output", f"lines-{k}.jsonl")
+        dqnfed("audit", node, "--client", "--partition", k, "--against", "fedavg", *sign)
+    lines = [f"lines-{k}.jsonl" for k in range(5)]
+    verified = dqnfed(
+        "audit", "dqn-fed", *(word for line in lines for word in ("--verify", line)), "--keys", "federation"
+    )
+    assert verified.output == "5 lines, each signed by a key of its own, of one model\n"
+    dqnfed("audit", "dqn-fed", *(word for line in lines for word in ("--records", line)))
+    from_lines = json.loads(Path("dqn-fed/audit/audit.json").read_text())
+    assert sorted(map(json.dumps, from_lines["comparisons"])) == sorted(map(json.dumps, from_data["comparisons"]))
+
+    changed = Path(lines[3]).read_text().replace('"name":"mae"', '"name":"mse"')
+    Path(lines[3]).write_text(changed)
+    found = CliRunner().invoke(app, ["audit", "--verify", lines[3], "--keys", "federation/nodes/node-3"])
+    assert found.exit_code == 3
+    assert "client 3: changed after it was signed" in found.output
+
+
+def test_a_run_of_an_object_is_audited_in_no_other_process(tmp_path: Path) -> None:
+    """Files name the object, which nobody has after the run."""
+    space: dict[str, Any] = {}
+    exec(OWN_TASK, space)
+    run({"clients": 2, "rounds": 1, "local.threads": 1, "output": str(tmp_path / "run")}, task=space["Line"])
+    words = [str(Path(sys.executable).parent / "dqnfed"), "audit", str(tmp_path / "run")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stdout
+    assert "task: 'object:Line' is an object that was given to run" in done.stderr

@@ -10,13 +10,18 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from dqnfed_flwr.audit.client_audit import audit_client, loss_bound
+from dqnfed_flwr.audit.answers import loss_bound
+from dqnfed_flwr.audit.client_audit import audit_client
+from dqnfed_flwr.audit.records import canonical, record_of
 from dqnfed_flwr.audit.weights import FEDERATED, START, AuditedRun, Weights, read_run, start_of
 from dqnfed_flwr.client.numpy_client import DQNFedClient
+from dqnfed_flwr.config import Settings
 from dqnfed_flwr.data import ClientData, load_client, to_model_input
 from dqnfed_flwr.engine.start import model_for
 from dqnfed_flwr.params import ParamSpec
+from dqnfed_flwr.strategy.compatibility import Form
 from dqnfed_flwr.types import ClientTask
+from tests.helpers.audit_lines import OF_MODELS
 from tests.helpers.audits import leave_run
 
 
@@ -83,7 +88,9 @@ def test_without_test_samples_there_is_an_audit_all_the_same(audited: AuditedRun
     )
     found = audit_client(audited, 0, empty, {FEDERATED: audited.weights, START: start_of(audited)})
     assert found.examples == 0
-    assert found.pairs[START].accuracy.smallest == found.loss_test(START).smallest == 1.0
+    accuracy = found.pairs[START].accuracy
+    assert accuracy is not None
+    assert accuracy.smallest == found.loss_test(START).smallest == 1.0
 
 
 def test_scores_agree_with_an_evaluation_and_leave_the_memory_alone(audited: AuditedRun) -> None:
@@ -111,3 +118,17 @@ def test_the_hash_is_that_of_the_bytes(tmp_path: Path) -> None:
     assert Weights(theta.astype(">f4"), {}).digest == Weights(theta, {}).digest
     one, other = (Weights(theta, {"mean": np.array([value])}) for value in (1.0, 2.0))
     assert len({one.digest, other.digest, Weights(theta, {}).digest}) == 3
+
+
+def test_the_line_of_a_classification_is_to_the_byte_what_it_always_was() -> None:
+    """Logits b_c = c / 8 against logits 0, by the version that wrote the first lines."""
+
+    class Pretended(AuditedRun):
+        name = "fedavg-0123456789ab"
+
+    settings = Settings.from_mapping({"clients": 3, "model": "logistic", "local.threads": 1, "partition": "iid"})
+    zeros = np.zeros(650, np.float32)
+    biased = np.concatenate([zeros[10:], np.arange(10, dtype=np.float32) / 8])
+    run = Pretended(Path("nowhere"), settings, Form((1, 8, 8), "images", 10, 650), Weights(biased, {}), None)
+    found = audit_client(run, 1, load_client(settings, 1), {FEDERATED: run.weights, START: Weights(zeros, {})})
+    assert canonical(record_of(found)) == OF_MODELS

@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dqnfed_flwr.audit.client_audit import ClientAudit, rounded
-from dqnfed_flwr.audit.records import Line, canonical, read_lines, record_of, usable
+from dqnfed_flwr.audit.records import Line, canonical, faults_of, read_lines, record_of, usable
 from dqnfed_flwr.audit.weights import FEDERATED
 from dqnfed_flwr.errors import ConfigError
-from tests.helpers.audits import make_audit, make_pair, pretended_run
+from tests.helpers.audit_lines import MADE
+from tests.helpers.audits import OWN, make_audit, make_measured, make_pair, pretended_run
 
 LINES = {k: make_audit(k, start=make_pair(3, 1, 0.01, 0.99), FedAvg=make_pair(0, 0)) for k in range(3)}
 
@@ -34,6 +35,10 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     lines = read(tmp_path, *map(text_of, LINES.values()))
     assert [line.audit for line in lines] == list(LINES.values())
     assert usable(lines, pretended_run()) == (list(LINES.values()), [])
+
+
+def test_a_line_of_right_answers_is_to_the_byte_what_it_always_was() -> None:
+    assert text_of(LINES[0]) == MADE
 
 
 def test_a_line_has_no_float_and_sorted_keys() -> None:
@@ -133,3 +138,84 @@ def test_no_line_at_all_and_no_file_are_told(tmp_path: Path) -> None:
         read(tmp_path, "")
     with pytest.raises(ConfigError, match="absent: cannot be read"):
         read_lines([tmp_path / "absent"])
+
+
+MEASURED = {k: make_measured(k, start=(0.01, 0.99), FedAvg=(1.0, 1.0)) for k in range(3)}
+
+
+def test_a_line_without_right_answers_is_read_back_and_counts_none(tmp_path: Path) -> None:
+    lines = read(tmp_path, *map(text_of, MEASURED.values()))
+    assert [line.audit for line in lines] == list(MEASURED.values())
+    assert usable(lines, pretended_run(figure=OWN)) == (list(MEASURED.values()), [])
+    record = json.loads(text_of(MEASURED[0]), parse_float=pytest.fail)
+    assert record["format"] == "dqnfed-audit-2"
+    assert record["figure"] == {"name": "mae", "higher_is_better": False, "percent": False}
+    assert record["bound"] == "3"
+    assert record["models"]["start"] == {"digest": "1" * 64, "loss": "0.5", "figure": "1.5"}
+    assert sorted(record["pairs"]["start"]) == ["better", "difference", "high", "low", "worse"]
+
+
+def test_a_client_without_the_figure_says_so(tmp_path: Path) -> None:
+    models = {name: replace(model, figure=None) for name, model in MEASURED[0].models.items()}
+    (line,) = read(tmp_path, text_of(replace(MEASURED[0], models=models)))
+    assert line.audit is not None
+    assert [model.figure for model in line.audit.models.values()] == [None] * 3
+
+
+def as_share(record: dict[str, Any]) -> None:
+    record["figure"]["percent"] = True
+
+
+def without_samples(record: dict[str, Any]) -> None:
+    record["examples"] = 0
+
+
+OWN_FAULTS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
+    "right answers": (lambda r: r["models"]["start"].update(correct=3), "need"),
+    "counts of a pair": (lambda r: r["pairs"]["start"].update(only_other=0), "need"),
+    "the other format": (lambda r: r.update(format="dqnfed-audit-1"), "unknown: 'figure'"),
+    "no figure": (lambda r: r.pop("figure"), "figure"),
+    "a figure without a name": (lambda r: r["figure"].update(name=""), "no name"),
+    "a figure that writes to the screen": (lambda r: r["figure"].update(name="\x1b[2J"), "no name"),
+    "a direction that is no flag": (lambda r: r["figure"].update(higher_is_better=1), "yes or no"),
+    "a figure with more": (lambda r: r["figure"].update(more=1), "need"),
+    "a share above 1": (as_share, "need a number from 0 to 1"),
+    "a figure that is no number": (lambda r: r["models"]["start"].update(figure="inf"), "need a number"),
+    "a figure as a number": (lambda r: r["models"]["start"].update(figure=1), "need a number as text"),
+    "a figure of nothing": (without_samples, "a figure of no sample"),
+    "a loss above the bound": (lambda r: r["models"]["start"].update(loss="3.1"), "need a number from 0 to 3"),
+    "losses": (lambda r: r["models"]["start"].update(loss="0.500001"), "losses contradict"),
+}
+
+
+@pytest.mark.parametrize("name", OWN_FAULTS)
+def test_a_line_without_right_answers_that_contradicts_itself_is_not_used(tmp_path: Path, name: str) -> None:
+    change, said = OWN_FAULTS[name]
+    record = record_of(MEASURED[0])
+    change(record)
+    found, (fault,) = usable(read(tmp_path, canonical(record), text_of(MEASURED[1])), pretended_run(figure=OWN))
+    assert found == [MEASURED[1]]
+    assert said in fault
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        (replace(MEASURED[2], bound=2.5), "losses cut off at 2.5, not as the run asks, at 3"),
+        (replace(MEASURED[2], figure=replace(OWN, higher=True)), "its figure is mae, not that of the run"),
+        (replace(LINES[2], bound=3.0), "its figure is right answers, not that of the run"),
+        (replace(MEASURED[2], resamples=99), "another bound or number of draws"),
+    ],
+)
+def test_all_lines_have_the_bound_and_the_figure_of_the_run(tmp_path: Path, changed: ClientAudit, said: str) -> None:
+    lines = read(tmp_path, *map(text_of, (MEASURED[0], MEASURED[1], changed)))
+    found, (fault,) = usable(lines, pretended_run(figure=OWN))
+    assert found == [MEASURED[0], MEASURED[1]]
+    assert said in fault
+    assert list(faults_of(lines, None)) == ["lines.jsonl:3"]  # also where nobody has the run
+
+
+def test_lines_of_a_run_whose_start_is_not_known_are_refused(tmp_path: Path) -> None:
+    unknown = replace(pretended_run(figure=OWN), start_loss=None)
+    with pytest.raises(ConfigError, match=r"neither run.json nor events.jsonl says"):
+        usable(read(tmp_path, text_of(MEASURED[0])), unknown)

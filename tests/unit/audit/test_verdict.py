@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dqnfed_flwr.audit.page import html, marks_of, tiles
 from dqnfed_flwr.audit.statistics import holm, mcnemar
-from dqnfed_flwr.audit.tables import MOST_ROWS, left_out, tables
-from dqnfed_flwr.audit.verdict import Audit, Standing, judge
-from tests.helpers.audits import make_audit, make_pair
+from dqnfed_flwr.audit.tables import MOST_ROWS, left_out, reading, tables
+from dqnfed_flwr.audit.verdict import Audit, JudgedClient, JudgedTest, Standing, judge
+from dqnfed_flwr.types import Figure
+from tests.helpers.audits import make_audit, make_measured, make_pair
 
 
 def test_a_harmed_client_is_named_and_corrected_over_both_tests_of_all() -> None:
@@ -23,11 +25,16 @@ def test_a_harmed_client_is_named_and_corrected_over_both_tests_of_all() -> None
     (comparison,) = judge(audits, {})
     assert [client.standing for client in comparison.clients] == [Standing.WORSE, Standing.BETTER, Standing.OPEN]
     p = [mcnemar(0, 20).worse, mcnemar(20, 0).worse, mcnemar(5, 5).worse, 1.0, 1.0, 1.0]
-    assert [client.accuracy.worse for client in comparison.clients] == holm_of(p)[:3]
+    assert [accuracy_of(client).worse for client in comparison.clients] == holm_of(p)[:3]
     assert comparison.summary == (
         "clients shown to be worse off: 0. 3 of 3 clients could be judged: by their accuracy 3, by their loss 3"
     )
     assert Audit("run", [comparison]).worse == {"start": [0]}
+
+
+def accuracy_of(client: JudgedClient) -> JudgedTest:
+    assert client.accuracy is not None
+    return client.accuracy
 
 
 def holm_of(p: list[float]) -> list[float]:
@@ -41,7 +48,7 @@ def test_the_loss_alone_can_show_harm() -> None:
     audits = [make_audit(k, start=make_pair(1, 1, worse=0.0001 if k == 1 else 0.6)) for k in range(4)]
     (comparison,) = judge(audits, {})
     assert [client.audit.partition for client in comparison.those(Standing.WORSE)] == [1]
-    assert not any(client.accuracy.judged for client in comparison.clients)
+    assert not any(accuracy_of(client).judged for client in comparison.clients)
 
 
 def test_who_could_not_be_judged_is_named_with_the_smallest_p_possible() -> None:
@@ -86,7 +93,8 @@ def test_swapped_models_swap_worse_and_better(pairs: list[tuple[int, int]]) -> N
     (one,) = judge([make_audit(k, start=make_pair(a, b)) for k, (a, b) in enumerate(pairs)], {})
     (other,) = judge([make_audit(k, start=make_pair(b, a)) for k, (a, b) in enumerate(pairs)], {})
     for mine, theirs in zip(one.clients, other.clients, strict=True):
-        assert str((mine.accuracy.worse, mine.accuracy.better)) == str((theirs.accuracy.better, theirs.accuracy.worse))
+        one_test, other_test = accuracy_of(mine), accuracy_of(theirs)
+        assert str((one_test.worse, one_test.better)) == str((other_test.better, other_test.worse))
 
 
 def many(count: int) -> Audit:
@@ -129,3 +137,58 @@ def test_json_has_no_nan() -> None:
     assert record["worse"] == {"start": [2]}
     figures = record["comparisons"][0]["clients"][2]
     assert (figures["only_federated"], figures["only_other"], figures["standing"]) == (0, 28, "worse")
+
+
+def test_without_right_answers_the_loss_alone_is_one_family() -> None:
+    p = [0.004, 0.9, 0.03]
+    audits = [make_measured(k, start=(worse, 1.0)) for k, worse in enumerate(p)]
+    (comparison,) = judge(audits, {7: "no line"})
+    assert [client.loss.worse for client in comparison.clients] == holm_of(p)
+    assert [client.accuracy for client in comparison.clients] == [None] * 3
+    assert Audit("run", [comparison]).worse == {"start": [0]}
+    assert comparison.summary == "clients shown to be worse off: 0. 3 of 4 clients could be judged, by their loss"
+
+
+def test_too_few_samples_are_told_by_the_loss_alone() -> None:
+    (comparison,) = judge([make_measured(0, 3, start=(0.2, 0.9)), make_measured(1, 0, start=(1.0, 1.0))], {})
+    assert comparison.unjudged == {
+        0: "with 3 test samples p could not be below 0.12 for loss; 0.05 is needed",
+        1: "no test samples",
+    }
+
+
+@given(st.lists(st.floats(1e-4, 1.0), min_size=1, max_size=12), st.randoms())
+def test_the_order_of_clients_without_right_answers_makes_no_difference(p: list[float], random: object) -> None:
+    audits = [make_measured(k, start=(worse, 1.0)) for k, worse in enumerate(p)]
+    shuffled = list(audits)
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    assert Audit("run", judge(audits, {})).to_json() == Audit("run", judge(shuffled, {})).to_json()
+
+
+def test_tables_and_page_without_right_answers_show_the_figure_and_no_accuracy() -> None:
+    lacking = make_measured(1, start=(0.5, 0.5))
+    lacking = replace(lacking, models={name: replace(model, figure=None) for name, model in lacking.models.items()})
+    audit = Audit("run", judge([make_measured(0, start=(0.001, 1.0)), lacking], {}))
+    (table,) = tables(audit)
+    assert table.headings == ("client", "samples", "mae", "other", "loss", "other", "p", "worse", "")
+    assert [cell.text for cell in table.rows[0]][:6] == ["0", "40", "1.500", "1.500", "0.7500", "0.5000"]
+    assert [cell.text for cell in table.rows[1]][2:4] == ["–", "–"]
+    page = html(audit)
+    shown = page.partition("</style>")[2].partition("<script>")[0].replace("to the right is better", "")
+    for text in (shown, json.dumps(audit.to_json()), audit.comparisons[0].summary):
+        for word in ("right", "accurac", "McNemar", "alone", "2 ln C", "None"):
+            assert word not in text
+    assert "cut off at 3.000, twice the mean training loss that the run began at" in page
+    assert '<th scope="col">mae</th>' in page
+    assert audit.to_json()["bound"] == 3.0
+    assert audit.to_json()["figure"] == {"name": "mae", "higher_is_better": False, "percent": False}
+
+
+def test_a_share_is_shown_in_per_cent_and_the_mean_loss_beside_the_one_that_is_cut_off() -> None:
+    share, loss = Figure("auroc", percent=True), Figure("loss", higher=False)
+    audits = [replace(make_measured(0, start=(1.0, 1.0)), figure=figure) for figure in (share, loss)]
+    audits[0] = replace(audits[0], models={n: replace(m, figure=0.5) for n, m in audits[0].models.items()})
+    found = [tables(Audit("run", judge([audit], {})))[0] for audit in audits]
+    assert [table.headings[2] for table in found] == ["auroc", "uncut loss"]
+    assert found[0].rows[0][2].text == "50.0 %"
+    assert "more is better" in reading(Audit("run", judge(audits[:1], {})))[0]

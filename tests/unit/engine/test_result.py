@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.engine.result import RunResult, read_result
+from dqnfed_flwr.engine.result import RunResult, read_result, start_loss
 from dqnfed_flwr.errors import RunError
 from dqnfed_flwr.run_files import EVENTS, MODEL, RUN
 from tests.helpers.runs import make_event, make_result
@@ -95,3 +95,10 @@ def test_a_missing_or_broken_file_is_told(tmp_path: Path, name: str) -> None:
     (tmp_path / name).unlink()
     with pytest.raises(RunError, match="no result of a finished run"):
         read_result(tmp_path)
+
+
+def test_the_loss_at_the_start_is_that_of_round_1_or_not_known() -> None:
+    first = replace(make_event(1, None), losses_before=[1.0, 2.0, 3.0, 6.0])
+    assert start_loss([first, make_event(2, None)]) == 3.0
+    for events in ([], [make_event(2, None)], [replace(first, losses_before=[math.nan] * 4)]):
+        assert start_loss(events) is None
