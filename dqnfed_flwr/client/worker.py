@@ -192,13 +192,15 @@ class Worker:
 
     def sample_losses(self, theta: Vector, buffers: Buffers, part: Part) -> Float64Array:
         """The loss of each sample of a part of the data at `theta` [D]; the memory stays as it is."""
-        _write_buffers(buffers, self._model)
-        return self._loss.sample_losses(self._vector(theta), self._samples.part(part))
+        with self._borrowed() as model:
+            _write_buffers(buffers, model)
+            return self._loss.sample_losses(self._vector(theta), self._samples.part(part))
 
     def evaluation(self, theta: Vector, buffers: Buffers, part: Part) -> Evaluation:
         """The figures of a part of the data at `theta` [D]; the memory stays as it is."""
-        _write_buffers(buffers, self._model)
-        return self._loss.evaluate(self._vector(theta), self._samples.part(part))
+        with self._borrowed() as model:
+            _write_buffers(buffers, model)
+            return self._loss.evaluate(self._vector(theta), self._samples.part(part))
 
     def precompute(self, theta: FloatArray, buffers: Buffers, others: Sequence[Worker]) -> None:
         """Compute loss and gradient at `theta` [D], a lasting vector, in one pass for this worker and others."""
