@@ -30,9 +30,15 @@ class Passes:
     calls: list[tuple[str, Callable[[Tensor], object]]] = field(default_factory=list)
     theta: Tensor | None = None
 
-    def add(self, name: str, work: Callable[[Tensor], object], theta: Tensor) -> None:
-        """Write one down."""
-        self.calls.append((name, work))
+    def add(self, name: str, loss: LocalLoss, work: Callable[[Tensor], object], theta: Tensor) -> None:
+        """Write one of `loss` down, with the model that its client has borrowed for it."""
+        model = loss.model
+
+        def again(at: Tensor) -> None:
+            loss.model = model
+            work(at)
+
+        self.calls.append((name, again))
         self.theta = theta
 
     def repeat(self) -> None:
@@ -53,15 +59,15 @@ def written_down() -> Iterator[Passes]:
     loss, gradient, evaluate = LocalLoss.loss, LocalLoss.loss_and_gradient, LocalLoss.evaluate
 
     def noted_loss(self: LocalLoss, theta: Tensor) -> float:
-        passes.add("loss", lambda at: loss(self, at), theta)
+        passes.add("loss", self, lambda at: loss(self, at), theta)
         return loss(self, theta)
 
     def noted_gradient(self: LocalLoss, theta: Tensor, rows: Tensor | None = None) -> tuple[float, Tensor]:
-        passes.add("gradient", lambda at: gradient(self, at, rows), theta)
+        passes.add("gradient", self, lambda at: gradient(self, at, rows), theta)
         return gradient(self, theta, rows)
 
     def noted_evaluation(self: LocalLoss, theta: Tensor, samples: Samples) -> Evaluation:
-        passes.add("evaluation", lambda at: evaluate(self, at, samples), theta)
+        passes.add("evaluation", self, lambda at: evaluate(self, at, samples), theta)
         return evaluate(self, theta, samples)
 
     changed = {"loss": noted_loss, "loss_and_gradient": noted_gradient, "evaluate": noted_evaluation}
