@@ -16,6 +16,7 @@ SETTINGS: dict[str, Any] = {
     "partition": "file",
     "data": DIGITS,
     "num-classes": 10,
+    "local.batch-size": 32,  # as the experiment that is submitted has it
     "local.threads": 1,
     "evaluate-every": 0,
     "step.grow-every": 0,  # hardly a candidate is turned down
