@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dqnfed_flwr.cli.command import FAILED, PlainTyper, reported
-from dqnfed_flwr.errors import RunError
+from dqnfed_flwr.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
     from dqnfed_flwr.deploy.check_local import Finding
@@ -117,17 +117,87 @@ def remove_node(
         raise RunError(
             f"{name} is not removed: {registry.REGISTERED} does not say as which node its key was registered, and the "
             f"SuperLink lists nodes that this folder does not know: {', '.join(unknown)}. If one of them is {name}: "
-            f"FLWR_HOME={place / 'operator'} flwr supernode unregister ID dqnfed, then do this once more; if none is: "
+            f"dqnfed deploy flwr {place} supernode unregister ID dqnfed, then do this once more; if none is: "
             "--offline"
         )
     build.remove_node(place, name)
     typer.echo(f"{name} is removed" + (" and unregistered" if was else ""))
     if offline and name in registry.known(place):
         typer.echo(
-            f"its key is still registered: FLWR_HOME={place / 'operator'} flwr supernode unregister "
+            f"its key is still registered: dqnfed deploy flwr {place} supernode unregister "
             f"{registry.known(place)[name]} dqnfed",
             err=True,
         )
+
+
+@app.command(name="add-operator")
+@reported
+def add_operator(
+    directory: Directory, name: Annotated[str, typer.Option(help="Their name.", show_default=False)]
+) -> None:
+    """Make key and certificate of one more operator, who may submit, follow and stop runs."""
+    from dqnfed_flwr.deploy import operators
+
+    folder = operators.add(_place(directory), name)
+    typer.echo(f"{name} is let in from now on; hand {folder} over by a private channel, and delete it here")
+    typer.echo(f"there: correct the path in {folder.name}/config.toml, then: dqnfed runs {folder.name}")
+
+
+@app.command(name="remove-operator")
+@reported
+def remove_operator(
+    directory: Directory, name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the operator.")]
+) -> None:
+    """Let an operator in no longer, from the next call on; running runs go on."""
+    from dqnfed_flwr.deploy import operators
+
+    place = _place(directory)
+    operators.remove(place, name)
+    left = ", ".join(operators.allowed(place / "server" / operators.FOLDER)) or "nobody"
+    typer.echo(f"{name} is let in no longer; still let in: {left}")
+
+
+@app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})
+@reported
+def flwr(
+    place: Annotated[
+        str, typer.Argument(metavar="DIR", help="Folder of the federation, or of an operator.", show_default=False)
+    ],
+    words: Annotated[list[str], typer.Argument(metavar="ARGUMENTS...", show_default=False)],
+) -> None:
+    """Run Flower's own command as an operator of the federation.
+
+    \b
+    Example:
+      dqnfed deploy flwr federation supernode list dqnfed
+    """  # noqa: D301  # \b keeps the lines of a help text apart
+    from dqnfed_flwr.deploy.superlink import as_operator, operator_folder
+
+    if (home := operator_folder(place)) is None:
+        raise ConfigError(f"{place}: neither a federation's folder nor an operator's")
+    command = as_operator(home)
+    os.execve(command.command[0], [*command.command, *words], command.environment)
+
+
+@app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})
+@reported
+def superlink(
+    command: Annotated[list[str], typer.Argument(metavar="COMMAND...", show_default=False)],
+    operators: Annotated[
+        Path, typer.Option(metavar="DIR", help="Certificates of those who may use the Control API.", show_default=False)
+    ],
+) -> None:
+    """Run a SuperLink whose Control API takes calls from operators of the federation alone.
+
+    The commands of `deploy init` use it. The list is read at every call.
+
+    \b
+    Example:
+      dqnfed deploy superlink --operators operators flower-superlink --ssl-ca-certfile ca.crt ...
+    """  # noqa: D301  # \b keeps the lines of a help text apart
+    from dqnfed_flwr.deploy.door import run_superlink
+
+    run_superlink(command, operators)
 
 
 @app.command()
@@ -164,7 +234,7 @@ def rotate(
     federation = rotate(place, authority=ca, days=days, others=address or ())
     names = ", ".join((federation.host, *federation.others))
     end = first_certificate((place / "server" / "server.crt").read_bytes()).not_valid_after_utc
-    typer.echo(f"a new server certificate for {names} is valid until {end:%Y-%m-%d}")
+    typer.echo(f"a new server certificate for {names} is valid until {end:%Y-%m-%d}, those of operators as well")
     if ca:
         typer.echo("and a new authority: 1. copy ca.crt from each nodes/NAME to its device and restart the node;")
         typer.echo(

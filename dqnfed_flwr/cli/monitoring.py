@@ -152,7 +152,12 @@ def serve_metrics(options: ExporterOptions, connection: str | None, door: Door, 
     poll = None
     if connection:
         link = connect(connection)
-        poll = Poll(link.connection, environment=link.flwr.environment, names=lambda: names_of(connection))
+        poll = Poll(
+            link.connection,
+            flwr=link.flwr.command,
+            environment=link.flwr.environment,
+            names=lambda: names_of(connection),
+        )
         poll.demand_connection()
     served = Exporter(options, poll)
     with Server(served, door.address, door.port, web, door.names) as server:

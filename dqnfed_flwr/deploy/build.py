@@ -15,9 +15,8 @@ from importlib.metadata import version
 from itertools import count
 from pathlib import Path
 
-import tomli_w
-
-from dqnfed_flwr.deploy import pki
+from dqnfed_flwr.deploy import authority as signers
+from dqnfed_flwr.deploy import operators, pki
 from dqnfed_flwr.deploy.commands import command_files, node_files, server_environment
 from dqnfed_flwr.deploy.files import (
     changing,
@@ -30,7 +29,6 @@ from dqnfed_flwr.deploy.files import (
     write_public,
 )
 from dqnfed_flwr.deploy.plan import BUNDLE, PLAN, Federation, Node, plan_text, read_plan, write_plan
-from dqnfed_flwr.engine.flwr_command import CONNECTION
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.version import package_version
 
@@ -79,7 +77,7 @@ def add_node(directory: Path, name: str = "", data: str = "") -> Node:
     federation.check()
     with changing(directory):
         demand([directory, directory / "nodes", directory / "commands"])
-        _make_node(directory, federation, node, _trusted(directory))
+        _make_node(directory, federation, node, signers.trusted(directory))
         write_plan(directory, federation)
         _write_commands(directory, directory, federation)
     return node
@@ -112,6 +110,8 @@ def refresh(directory: Path) -> list[Path]:
     directory = directory.absolute()
     federation = replace(read_plan(directory), flwr=version("flwr"), dqnfed=package_version())
     with changing(directory):
+        if not operators.allowed(directory / "server" / operators.FOLDER):  # of a release that had none
+            operators.add(directory, operators.FIRST)
         texts = {directory / "server" / "environment": server_environment(federation)}
         texts |= {directory / "commands" / name: text for name, text in command_files(directory, federation).items()}
         for node in federation.nodes:
@@ -126,7 +126,7 @@ def refresh(directory: Path) -> list[Path]:
 
 
 def rotate(directory: Path, *, authority: bool = False, days: int = 0, others: Sequence[str] = ()) -> Federation:
-    """Make a new server certificate and key, signed by the same authority, or by a new one.
+    """Make a new server certificate and key, signed by the same authority, or by a new one; renew the operators' too.
 
     With a new authority, the `ca.crt` of every folder holds the new and the old one, so that nodes which have the new
     file trust the server before and after it changes over.
@@ -147,10 +147,10 @@ def rotate(directory: Path, *, authority: bool = False, days: int = 0, others: S
     federation = replace(federation, days=days or federation.days, others=names)
     federation.check()
     server, nodes = directory / "server", [directory / "nodes" / node.name for node in federation.nodes]
-    trusting = [server, directory / "operator", *nodes]
+    trusting = [server, *operators.homes(directory), *nodes]
     with changing(directory):
         demand([directory, *(trusting if authority else [server])])
-        signer = _new_authority(directory, federation.days) if authority else _authority(directory)
+        signer = signers.new_authority(directory, federation.days) if authority else signers.authority(directory)
         identity = pki.make_server(signer, federation.host, federation.others, federation.days)
         if authority:
             write_private(make_directory(directory / "ca") / "ca.key", signer.key)
@@ -158,53 +158,25 @@ def rotate(directory: Path, *, authority: bool = False, days: int = 0, others: S
                 write_public(place / "ca.crt", signer.certificate)
         write_private(server / "server.key", identity.key)
         write_public(server / "server.crt", identity.certificate)
+        operators.renew(directory, signer, federation.days)
         write_plan(directory, federation)
     return federation
-
-
-def _authority(directory: Path) -> pki.Identity:
-    try:
-        return pki.Identity((directory / "ca" / "ca.crt").read_bytes(), (directory / "ca" / "ca.key").read_bytes())
-    except FileNotFoundError as error:
-        raise ConfigError(
-            f"{directory / 'ca'}: {error.strerror}; put the authority's key back for this, or make a new authority "
-            "with --ca"
-        ) from None
-
-
-def _new_authority(directory: Path, days: int) -> pki.Identity:
-    """A new authority; its certificate is followed by those before it that nodes still need."""
-    fresh = pki.make_authority(days)
-    try:
-        serving = pki.first_certificate((directory / "server" / "server.crt").read_bytes())
-    except (FileNotFoundError, ConfigError):
-        serving = None
-    return pki.Identity(pki.bundle(fresh.certificate, _trusted(directory), serving), fresh.key)
-
-
-def _trusted(directory: Path) -> bytes:
-    """The authorities that the server's folder trusts, as PEM."""
-    path, same = directory / "server" / "ca.crt", directory / "operator" / "ca.crt"
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise ConfigError(f"{path} is missing; nothing was changed. Copy {same} there") from None
 
 
 def _fill(place: Path, final: Path, federation: Federation) -> None:
     """Write all files to `place`; texts name `final`, where it will lie."""
     authority = pki.make_authority(federation.days)
     server = pki.make_server(authority, federation.host, federation.others, federation.days)
-    for name in ("ca", "server", "server/state", "server/state/runs", "nodes", "operator", "commands"):
+    for name in ("ca", "server", "server/state", "server/state/runs", "nodes", "commands"):
         make_directory(place / name)
     write_private(place / "ca" / "ca.key", authority.key)
-    for name in ("ca", "server", "operator"):
+    for name in ("ca", "server"):
         write_public(place / name / "ca.crt", authority.certificate)
     write_private(place / "server" / "server.key", server.key)
     write_public(place / "server" / "server.crt", server.certificate)
     write_private(place / "server" / "superexec.secret", _secret())
     write_public(place / "server" / "environment", server_environment(federation))
-    write_public(place / "operator" / "config.toml", _connection(final, federation))
+    operators.write(place, final, federation, authority, operators.FIRST)
     for node in federation.nodes:
         _make_node(place, federation, node, authority.certificate)
     _write_commands(place, final, federation)
@@ -225,12 +197,6 @@ def _make_node(directory: Path, federation: Federation, node: Node, ca: bytes) -
 def _write_commands(place: Path, final: Path, federation: Federation) -> None:
     for name, text in command_files(final, federation).items():
         write_public(place / "commands" / name, text)
-
-
-def _connection(final: Path, federation: Federation) -> str:
-    address = f"127.0.0.1:{federation.control_port}"
-    mine = {"address": address, "root-certificates": str(final / "operator" / "ca.crt")}
-    return tomli_w.dumps({"superlink": {"default": CONNECTION, CONNECTION: mine}})
 
 
 def _secret() -> bytes:

@@ -60,6 +60,7 @@ def _check_federation(directory: Path, federation: Federation, now: dt.datetime)
         yield from local.guarded(local.owned(folder), fix)
         yield from local.guarded(local.node_files(folder, fix, at_home=True), fix)
     yield from local.guarded(local.server_certificate(directory, federation, now), f"`dqnfed deploy rotate {place}`")
+    yield from local.guarded(local.operator_certificates(directory, now), BACKUP)
     yield from local.programs("server")
     yield from local.flower(federation.flwr)
     yield from local.disk(server / "state", f"delete old runs in {server / 'state' / 'runs'}; {DISK_PAGE}")
@@ -71,6 +72,7 @@ def _check_federation(directory: Path, federation: Federation, now: dt.datetime)
     found = network.look(*control).port
     if found is network.Port.OURS:
         yield from skew(ahead_by_date(*control))
+        yield network.door(federation, server / "ca.crt", place)
         yield from network.registered(directory, federation, place)
     elif found is network.Port.FREE and (waiting := known(directory)):
         yield local.failure(

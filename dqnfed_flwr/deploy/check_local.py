@@ -15,7 +15,7 @@ from pathlib import Path
 from cryptography import x509
 
 from dqnfed_flwr.data.sources import paths_in
-from dqnfed_flwr.deploy import pki
+from dqnfed_flwr.deploy import operators, pki
 from dqnfed_flwr.deploy.files import FOR_OTHERS
 from dqnfed_flwr.deploy.plan import HTTP_SINCE, Federation, minor
 from dqnfed_flwr.engine.flwr_command import program
@@ -156,6 +156,17 @@ def server_certificate(directory: Path, federation: Federation, now: dt.datetime
     wanted = {federation.host, *federation.others, "localhost", "127.0.0.1"}
     if missing := sorted(wanted - set(pki.names_of(certificate))):
         yield failure(f"the server certificate lacks {', '.join(missing)}", renew)
+
+
+def operator_certificates(directory: Path, now: dt.datetime) -> Findings:
+    """Who is let in, until when; keys that lie here must be private."""
+    place, listed = shlex.quote(str(directory)), operators.allowed(directory / "server" / operators.FOLDER)
+    keys = [operators.home(directory, name) / operators.KEY for name in listed]
+    yield from private([key for key in keys if key.is_file()], "file")
+    for name, certificate in listed.items():
+        yield _dates(f"certificate of operator {name}", certificate, now, f"`dqnfed deploy rotate {place}`")
+    if not listed:
+        yield failure("nobody is let in to the Control port", f"`dqnfed deploy add-operator {place} --name operator`")
 
 
 def authorities(path: Path, now: dt.datetime, fix: str) -> Findings:

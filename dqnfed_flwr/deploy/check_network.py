@@ -172,6 +172,24 @@ def title_of(port: int) -> str | None:
         return ""
 
 
+def door(federation: Federation, ca: Path, place: str) -> Finding:
+    """Whether the SuperLink turns away who shows no certificate."""
+    context = ssl.create_default_context(cafile=str(ca))
+    port = federation.control_port
+    try:
+        with closing(http.client.HTTPSConnection("127.0.0.1", port, timeout=SECONDS, context=context)) as connection:
+            connection.request("POST", "/v1/control/list-runs", b"", {"Content-Type": "application/x-protobuf"})
+            status = connection.getresponse().status
+    except (OSError, http.client.HTTPException) as error:
+        return failure(f"Control port {port} does not answer a call ({error})", "look at the SuperLink's log")
+    if status == http.HTTPStatus.FORBIDDEN:
+        return ok(f"Control port {port} takes calls from operators alone")
+    return failure(
+        f"Control port {port} takes calls from anybody (status {status})",
+        f"`dqnfed deploy refresh {place}`, then start the SuperLink with commands/superlink.txt or the unit",
+    )
+
+
 def registered(directory: Path, federation: Federation, place: str) -> Findings:
     """Whether the SuperLink knows the keys, and which nodes are online."""
     try:
@@ -194,7 +212,7 @@ def registered(directory: Path, federation: Federation, place: str) -> Findings:
     if unregistered := sorted(set(present) - set(ids.values())):
         yield warning(
             f"registered, but as no node of this folder: {', '.join(unregistered)}",
-            f"if they should not take part: `FLWR_HOME={place}/operator flwr supernode unregister ID {CONNECTION}`",
+            f"if they should not take part: `dqnfed deploy flwr {place} supernode unregister ID {CONNECTION}`",
         )
     if not absent:
         yield ok(f"{len(states)} keys are registered, {len(states) - len(offline)} online")

@@ -22,7 +22,7 @@ def superlink_arguments(federation: Federation) -> list[str]:
     """Start the SuperLink, in `server/`."""
     fleet = () if federation.over_http else ("--fleet-api-address", f"0.0.0.0:{federation.fleet_port}")
     return [
-        "flower-superlink",
+        *("dqnfed", "deploy", "superlink", "--operators", "operators", "flower-superlink"),
         *("--ssl-ca-certfile", "ca.crt", "--ssl-certfile", "server.crt", "--ssl-keyfile", "server.key"),
         "--enable-supernode-auth",
         *("--isolation", "process", "--superexec-auth-secret-file", "superexec.secret"),
@@ -120,8 +120,7 @@ def _operator_commands(directory: Path, clients: int) -> str:
         f"\n# A run; results go to {place}/server/state/runs/RUN, with the systemd units to\n"
         "# /var/lib/dqnfed/server/runs/RUN, unless --output names another folder on the server.\n"
         f"dqnfed submit digits {place} --set clients={clients}\ndqnfed runs {place}\n"
-        f"\n# The same with Flower's own command.\n"
-        f"FLWR_HOME={shlex.quote(str(directory / 'operator'))} flwr list {CONNECTION}\n"
+        f"\n# The same with Flower's own command.\ndqnfed deploy flwr {place} list {CONNECTION}\n"
     )
 
 

@@ -1,4 +1,4 @@
-"""Certificates and keys: one authority for the federation, one server certificate, one EC key a node.
+"""Certificates and keys: one authority for the federation, its server and operator certificates, one EC key a node.
 
 Nodes trust the authority and nothing else; the server knows nodes by their registered keys. Node keys are P-384 in
 OpenSSH's format, which `flower-supernode` and `flwr supernode register` read.
@@ -58,7 +58,7 @@ def make_authority(days: int = CA_DAYS, *, now: dt.datetime | None = None) -> Id
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage("key_cert_sign", "crl_sign"), critical=True)
     )
-    return _identity(builder, key, signer=key)
+    return Identity(builder.sign(key, DIGEST()).public_bytes(Encoding.PEM), _private_pem(key))
 
 
 def make_server(
@@ -69,27 +69,28 @@ def make_server(
     It is valid for `days`, though no longer than the authority. `ConfigError` if the authority's key is no EC key, or
     its time is over.
     """
-    signer = load_pem_private_key(authority.key, None)
-    if not isinstance(signer, ec.EllipticCurvePrivateKey):
-        raise ConfigError("the authority's key is no EC key; make a new one with `dqnfed deploy rotate DIR --ca`")
-    issuer = first_certificate(authority.certificate)
-    begin = now or dt.datetime.now(dt.UTC)
-    end = min(begin + dt.timedelta(days=days), issuer.not_valid_after_utc)
-    if end <= begin:
-        raise ConfigError(
-            f"the authority expired on {end:%Y-%m-%d}; make a new one with `dqnfed deploy rotate DIR --ca`"
-        )
     key = ec.generate_private_key(CURVE())
     names = dict.fromkeys([host, *others, "localhost", "127.0.0.1"])
-    builder = (
-        _builder(_common_name(host), issuer.subject, key.public_key(), begin, end)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage("digital_signature"), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName([_general_name(name) for name in names]), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
+    alternatives = x509.SubjectAlternativeName([_general_name(name) for name in names])
+    certificate = _signed(
+        authority, host, key.public_key(), days, now, ExtendedKeyUsageOID.SERVER_AUTH, alternatives=alternatives
     )
-    return _identity(builder, key, signer)
+    return Identity(certificate, _private_pem(key))
+
+
+def make_operator(authority: Identity, name: str, days: int, *, now: dt.datetime | None = None) -> Identity:
+    """A key and a client certificate, signed by `authority`, for an operator; as long as that of `make_server`."""
+    key = ec.generate_private_key(CURVE())
+    certificate = _signed(authority, name, key.public_key(), days, now, ExtendedKeyUsageOID.CLIENT_AUTH)
+    return Identity(certificate, _private_pem(key))
+
+
+def renew_operator(authority: Identity, name: str, certificate: bytes, days: int) -> bytes:
+    """A new certificate (PEM) for the key of an operator's old one; `ConfigError` if that is no certificate."""
+    key = first_certificate(certificate).public_key()
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        raise ConfigError(f"operator {name}: a {type(key).__name__}; remove that operator and add it again")
+    return _signed(authority, name, key, days, None, ExtendedKeyUsageOID.CLIENT_AUTH)
 
 
 def make_node_key(comment: str) -> tuple[bytes, bytes]:
@@ -183,6 +184,14 @@ def signed_by(certificate: x509.Certificate, authorities: Sequence[x509.Certific
     return False
 
 
+def same_key(one: x509.Certificate, other: x509.Certificate) -> bool:
+    """Whether two certificates are for one key."""
+    try:
+        return _raw(one.public_key()) == _raw(other.public_key())
+    except ValueError:
+        return False
+
+
 def belongs_to(certificate: x509.Certificate, key: bytes) -> bool:
     """Whether `key` (PEM) is that of `certificate`."""
     try:
@@ -224,13 +233,41 @@ def _builder(
     )
 
 
-def _identity(
-    builder: x509.CertificateBuilder, key: ec.EllipticCurvePrivateKey, signer: ec.EllipticCurvePrivateKey
-) -> Identity:
-    return Identity(
-        builder.sign(signer, DIGEST()).public_bytes(Encoding.PEM),
-        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
+def _signed(
+    authority: Identity,
+    name: str,
+    key: ec.EllipticCurvePublicKey,
+    days: int,
+    now: dt.datetime | None,
+    use: x509.ObjectIdentifier,
+    *,
+    alternatives: x509.SubjectAlternativeName | None = None,
+) -> bytes:
+    """A certificate (PEM) for `key`, which is no authority's."""
+    signer = load_pem_private_key(authority.key, None)
+    if not isinstance(signer, ec.EllipticCurvePrivateKey):
+        raise ConfigError("the authority's key is no EC key; make a new one with `dqnfed deploy rotate DIR --ca`")
+    issuer = first_certificate(authority.certificate)
+    begin = now or dt.datetime.now(dt.UTC)
+    end = min(begin + dt.timedelta(days=days), issuer.not_valid_after_utc)
+    if end <= begin:
+        raise ConfigError(
+            f"the authority expired on {end:%Y-%m-%d}; make a new one with `dqnfed deploy rotate DIR --ca`"
+        )
+    builder = (
+        _builder(_common_name(name), issuer.subject, key, begin, end)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage("digital_signature"), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([use]), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
     )
+    if alternatives is not None:
+        builder = builder.add_extension(alternatives, critical=False)
+    return builder.sign(signer, DIGEST()).public_bytes(Encoding.PEM)
+
+
+def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
 def _usage(*granted: str) -> x509.KeyUsage:

@@ -192,10 +192,15 @@ def _check_host(name: str) -> None:
         raise ConfigError(f"host: found {name!r}; certificates have this address as {usual}: give it in that form")
 
 
+def check_name(what: str, name: str) -> None:
+    """Refuse (`ConfigError`) a name that cannot be that of a folder; `what` says whose it is."""
+    if not _NAME.fullmatch(name):
+        raise ConfigError(f"{what}: found {name!r}; use lower-case letters, digits and hyphens, at most 63")
+
+
 def _check_node(node: Node) -> None:
     """Refuse a node whose name or data cannot be written into commands."""
-    if not _NAME.fullmatch(node.name):
-        raise ConfigError(f"node: found {node.name!r}; use lower-case letters, digits and hyphens, at most 63")
+    check_name("node", node.name)
     if node.name in RESERVED:
         raise ConfigError(f"node: found {node.name!r}, a name of the server's own; not allowed: {', '.join(RESERVED)}")
     unquoted = node.data.isprintable() and not any(character in node.data for character in "\"'\\$` ")

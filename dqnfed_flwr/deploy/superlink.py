@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from dqnfed_flwr.deploy.plan import PLAN
 from dqnfed_flwr.engine.flwr_command import CONNECTION, FlwrCommand, TimedOutError, flwr_environment
 from dqnfed_flwr.errors import ConfigError, RunError
 
+AS_OPERATOR = Path(__file__).with_name("as_operator.py")
+CONFIG = "config.toml"
 UNAVAILABLE = "is unavailable"
 SERVER_ERRORS = ("Server error '5", "Internal server error")
 """Flower's words for an answer with a status of 500 or more: that of a gate before the SuperLink, and its own."""
@@ -52,21 +55,38 @@ class SuperLink:
 
 
 def operator_command(directory: Path) -> FlwrCommand:
-    """The `flwr` command with the connection of a federation's folder."""
-    return FlwrCommand(flwr_environment(directory / "operator"))
+    """The `flwr` command with the connection and identity of a federation's first operator."""
+    return as_operator(directory / "operator")
+
+
+def as_operator(home: Path | None = None) -> FlwrCommand:
+    """The `flwr` command that shows the certificate in `home`, by default Flower's own directory."""
+    return FlwrCommand(flwr_environment(home), operator_flwr())
+
+
+def operator_flwr() -> list[str]:
+    """How Flower's `flwr` is started as an operator."""
+    return [sys.executable, "-P", str(AS_OPERATOR)]
+
+
+def operator_folder(place: str) -> Path | None:
+    """The operator's folder that `place` means: its own, or that in a federation; None if it is neither."""
+    folder = Path(place).expanduser().absolute()
+    if is_there(folder / PLAN):
+        return folder / "operator"
+    return folder if is_there(folder / CONFIG) else None
 
 
 def connect(place: str) -> SuperLink:
-    """The connection that `place` means: the folder of a federation, or a name in Flower's own config.toml.
+    """The connection that `place` means: the folder of a federation or operator, or a name in Flower's config.toml.
 
     `ConfigError` if it looks like a folder, but there is no federation, or it is another user's.
     """
-    folder = Path(place).expanduser()
-    if is_there(folder / PLAN):
-        return SuperLink(operator_command(folder.absolute()), CONNECTION)
-    if os.sep in place or folder.is_dir():
+    if (home := operator_folder(place)) is not None:
+        return SuperLink(as_operator(home), CONNECTION)
+    if os.sep in place or Path(place).expanduser().is_dir():
         raise ConfigError(f"{place}: no {PLAN} there; name the folder of `dqnfed deploy init`, or a Flower connection")
-    return SuperLink(FlwrCommand(flwr_environment()), place)
+    return SuperLink(as_operator(), place)
 
 
 class AwayError(RunError):

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +27,18 @@ class TimedOutError(RunError):
 
 
 class FlwrCommand:
-    """The `flwr` command, in an environment that points to one SuperLink."""
+    """The `flwr` command, in an environment that points to one SuperLink.
 
-    def __init__(self, environment: dict[str, str]) -> None:
+    It is the one of this environment, unless `command` says how else it is started.
+    """
+
+    def __init__(self, environment: dict[str, str], command: Sequence[str] = ()) -> None:
         self.environment = environment
+        self.command = list(command) or [program("flwr")]
 
     def __call__(self, *arguments: str) -> str:
         """What the command prints; `TimedOutError` if it takes too long, `RunError` if it fails."""
-        command = [program("flwr"), *arguments]
+        command = [*self.command, *arguments]
         try:
             done = subprocess.run(
                 command, env=self.environment, capture_output=True, text=True, timeout=CALL_SECONDS, check=False

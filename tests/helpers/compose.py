@@ -115,8 +115,9 @@ class Stack:
 
     def online(self) -> int:
         text = call(
-            *(str(BIN / "flwr"), "supernode", "list", "dqnfed", "--format", "json"),
-            environment={**self.environment, **QUIET, "FLWR_HOME": str(self.directory / "operator")},
+            *(str(BIN / "dqnfed"), "deploy", "flwr", str(self.directory)),
+            *("supernode", "list", "dqnfed", "--format", "json"),
+            environment={**self.environment, **QUIET},
             check=False,
         )
         return text.count('"online"')

@@ -33,7 +33,10 @@ def test_every_option_and_command_has_help() -> None:
     assert isinstance(root, click.Group)
     group = root.commands["deploy"]
     assert isinstance(group, click.Group)
-    assert set(group.commands) == {"init", "add-node", "remove-node", "register", "rotate", "refresh", "check", "warm"}
+    assert set(group.commands) == {
+        *("init", "add-node", "remove-node", "register", "rotate", "refresh", "check", "warm"),
+        *("add-operator", "remove-operator", "flwr", "superlink"),
+    }
     for command in group.commands.values():
         assert command.help
         assert [option.name for option in command.params if isinstance(option, click.Option) and not option.help] == []

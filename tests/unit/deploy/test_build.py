@@ -19,7 +19,7 @@ from dqnfed_flwr.errors import ConfigError, RunError
 PLAN = Federation(
     "fl.example.org", ("192.0.2.7",), nodes=(Node("node-0", 0, 9094), Node("node-1", 1, 9095, "/d/s.npz"))
 )
-SECRET = ("ca/ca.key", "server/server.key", "server/superexec.secret", "node.key", "superexec.secret")
+SECRET = ("ca/ca.key", "server/server.key", "server/superexec.secret", "operator.key", "node.key", "superexec.secret")
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_secrets_are_private_whatever_the_umask(tmp_path: Path, mask: int) -> No
     finally:
         os.umask(before)
     place = tmp_path / "deep" / "federation"
-    assert len(secrets_in(place)) == 3 + 2 * 3
+    assert len(secrets_in(place)) == 4 + 2 * 3
     assert {path.stat().st_mode & 0o777 for path in secrets_in(place)} == {0o600}
     assert {path.stat().st_mode & 0o777 for path in [place, *place.rglob("*")] if path.is_dir()} == {0o700}
     public = {path.stat().st_mode & 0o777 for path in place.rglob("*") if path.is_file()} - {0o600}

@@ -23,7 +23,7 @@ def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **answers: object)
     command = tmp_path / "flwr"
     command.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\ncase "$2" in\n{cases}\nesac\n')
     command.chmod(0o755)
-    monkeypatch.setattr("dqnfed_flwr.engine.flwr_command.program", lambda name: str(command))
+    monkeypatch.setattr("dqnfed_flwr.deploy.superlink.operator_flwr", lambda: [str(command)])
 
 
 def listing(**states: str) -> dict[str, object]:

@@ -18,7 +18,7 @@ from benchmarks._programs import wait_for
 from dqnfed_flwr.cli.app import app
 from dqnfed_flwr.cli.command import ended_whole
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.deploy import build, runs
+from dqnfed_flwr.deploy import build, runs, superlink
 from dqnfed_flwr.deploy.plan import Federation, Node
 from dqnfed_flwr.deploy.runs import Failure
 from dqnfed_flwr.deploy.superlink import connect
@@ -76,7 +76,7 @@ class Flower:
 @pytest.fixture
 def flower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Flower:
     flower = Flower(tmp_path)
-    monkeypatch.setattr(flwr_command, "program", lambda name: str(tmp_path / "flwr"))
+    monkeypatch.setattr(superlink, "operator_flwr", lambda: [str(tmp_path / "flwr")])
     for pause in ("FIRST_PAUSE", "NEWS_PAUSE", "QUIET_PAUSE"):
         monkeypatch.setattr(runs, pause, 0.01)
     return flower
@@ -275,8 +275,8 @@ def test_a_signal_ends_flowers_command_too(flower: Flower, arguments: list[str],
     code = (
         f"import signal, sys; signal.signal({int(number)}, signal.SIG_DFL)\n"  # below nohup it would be ignored
         f"sys.argv = ['dqnfed', *{arguments}]\n"
-        "from dqnfed_flwr.cli.app import app\nfrom dqnfed_flwr.engine import flwr_command\n"
-        f"flwr_command.program = lambda name: {str(flower.place / 'flwr')!r}\napp()"
+        "from dqnfed_flwr.cli.app import app\nfrom dqnfed_flwr.deploy import superlink\n"
+        f"superlink.operator_flwr = lambda: [{str(flower.place / 'flwr')!r}]\napp()"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL) as follower:
         try:

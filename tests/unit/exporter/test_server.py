@@ -22,6 +22,7 @@ from dqnfed_flwr.deploy.build import create
 from dqnfed_flwr.deploy.plan import Federation, Node
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.exporter import poll
+from dqnfed_flwr.exporter import server as server_module
 from dqnfed_flwr.exporter.exporter import Exporter, ExporterOptions
 from dqnfed_flwr.exporter.poll import Poll
 from dqnfed_flwr.exporter.server import Server
@@ -284,7 +285,7 @@ def test_a_superlink_is_a_folder_or_a_name(
         f'#!/bin/sh\necho "$FLWR_HOME: $@" >> {tmp_path}/calls\necho \'{{"success": true, "runs": []}}\'\n'
     )
     script.chmod(0o755)
-    monkeypatch.setattr(poll, "find_flwr", lambda: str(script))
+    monkeypatch.setattr("dqnfed_flwr.deploy.superlink.operator_flwr", lambda: [str(script)])
     monkeypatch.setattr("dqnfed_flwr.exporter.server.Server", _Nothing)
     monkeypatch.setattr("signal.signal", lambda *_: None)
     monkeypatch.setenv("FLWR_HOME", "/etc/flwr")
@@ -324,7 +325,7 @@ def test_a_connection_that_is_not_there_is_refused(
     script.write_text(f"#!/bin/sh\ncat {tmp_path}/answer\n")
     script.chmod(0o755)
     (tmp_path / "answer").write_text(json.dumps({"success": False, "error-message": words}))
-    monkeypatch.setattr(poll, "find_flwr", lambda: str(script))
+    monkeypatch.setattr("dqnfed_flwr.deploy.superlink.operator_flwr", lambda: [str(script)])
     monkeypatch.setattr("dqnfed_flwr.exporter.server.Server", _Nothing)
     monkeypatch.setattr("signal.signal", lambda *_: None)
     (tmp_path / "m").mkdir()

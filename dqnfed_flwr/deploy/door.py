@@ -1,0 +1,174 @@
+"""The door of a SuperLink: its Control API is for operators of the federation, whoever else reaches the port.
+
+The SuperLink's own process asks for a client certificate of the federation's authority, and looks at every call. What
+nodes, executors and ServerApps use has keys, secrets and tokens of Flower's own and stays open; everything else needs
+the certificate of an operator who is on the list. As it is the process itself that looks, no way leads round it: not
+over loopback, and not in a Flower whose nodes share the port.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import ssl
+import sys
+from asyncio import Transport
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from importlib import import_module
+from importlib.metadata import distribution
+from pathlib import Path
+from typing import Any
+
+from dqnfed_flwr.deploy import operators
+from dqnfed_flwr.errors import ConfigError, RunError
+
+PROGRAM = "flower-superlink"
+OPEN = ("/health", "/v1/runtime/", "/v1/fleet/")
+"""Paths that need no operator, and with a slash at the end all below them."""
+CERTIFICATE, OPERATOR = "dqnfed.certificate", "dqnfed.operator"
+"""Where a call's scope holds the certificate that its connection showed, and the operator whose it is."""
+UNGUARDED = "FLWR_INTERNAL_GRPC_CONTROL_API"
+"""A variable with which Flower 1.39 opens a second Control API over gRPC, which has no door."""
+REFUSAL = (
+    "this SuperLink takes orders from operators of the federation alone: use the folder that `dqnfed deploy init` or "
+    "`dqnfed deploy add-operator` made, and `dqnfed` or `dqnfed deploy flwr` for Flower's own command"
+)
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+logger = logging.getLogger("dqnfed")
+
+
+class Door:
+    """An ASGI app that passes calls on to the SuperLink's, or refuses them."""
+
+    def __init__(self, app: App, folder: Path) -> None:
+        self.app, self.folder = app, folder
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one call."""
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+            return
+        if scope["type"] == "http" and is_open(scope["path"]):
+            await self.app(scope, receive, send)
+            return
+        name = self._operator(scope)
+        if name is None or scope["type"] != "http":
+            await self._refuse(scope, send)
+            return
+        await self.app({**scope, OPERATOR: name}, receive, self._while_operator(scope, send))
+
+    def _operator(self, scope: Scope) -> str | None:
+        return operators.name_of(self.folder, scope.get(CERTIFICATE))
+
+    def _while_operator(self, scope: Scope, send: Send) -> Send:
+        """`send`, which ends an answer that goes on after its operator was removed, such as a log that is followed."""
+        over = False
+
+        async def watched(message: MutableMapping[str, Any]) -> None:
+            nonlocal over
+            if over:
+                return
+            if message["type"] == "http.response.body" and message.get("more_body") and self._operator(scope) is None:
+                over, message = True, {"type": "http.response.body", "body": b"", "more_body": False}
+            await send(message)
+
+        return watched
+
+    async def _refuse(self, scope: Scope, send: Send) -> None:
+        client = (scope.get("client") or ("unknown",))[0]
+        shown = "a certificate that is not on the list" if scope.get(CERTIFICATE) else "no certificate"
+        logger.warning("refused %s from %s, which showed %s", scope["path"], client, shown)
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        body = json.dumps({"detail": REFUSAL}).encode()
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": 403, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+
+def is_open(path: str) -> bool:
+    """Whether what nodes, executors and ServerApps use is asked for."""
+    return any(path.startswith(one) if one.endswith("/") else path == one for one in OPEN)
+
+
+def run_superlink(command: Sequence[str], folder: Path) -> None:
+    """Run Flower's SuperLink in this process, with a door before its HTTP port.
+
+    Parameters
+    ----------
+    command : Sequence[str]
+        `flower-superlink` with its options; `--ssl-ca-certfile` names the authorities of operators.
+    folder : Path
+        With the certificates of those who are let in, `NAME.crt`.
+
+    Raises
+    ------
+    ConfigError
+        If it is another program, without TLS, or there is no such folder.
+    RunError
+        If Flower ended without asking for the server that has the door.
+    """
+    authorities = _authorities(command)
+    if not folder.is_dir():
+        raise ConfigError(f"--operators {folder}: no such folder; `dqnfed deploy refresh` makes the first operator")
+    os.environ.pop(UNGUARDED, None)
+    server: Any = import_module("uvicorn")  # Flower's own server; it is no dependency of this package
+    served = False
+    serve = server.run
+
+    def serve_with_door(*, app: App, **options: Any) -> None:
+        nonlocal served
+        served = True
+        guarded = {"ssl_cert_reqs": ssl.CERT_OPTIONAL, "ssl_ca_certs": authorities, "http": _protocol()}
+        serve(app=Door(app, folder), **options, **guarded)
+
+    server.run = serve_with_door
+    said = logging.StreamHandler()
+    said.setFormatter(logging.Formatter("dqnfed: %(message)s"))
+    logger.addHandler(said)
+    logger.propagate = False
+    sys.argv = list(command)
+    (found,) = distribution("flwr").entry_points.select(group="console_scripts", name=PROGRAM)
+    found.load()()
+    if not served:
+        raise RunError(
+            "this release of Flower has another server, before which there is no door; see docs/transport.md"
+        )
+
+
+def _authorities(command: Sequence[str]) -> str:
+    """The file of `--ssl-ca-certfile`."""
+    if not command or command[0] != PROGRAM:
+        raise ConfigError(f"found {' '.join(command[:1]) or 'no command'!r}; give {PROGRAM} and its options")
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--ssl-ca-certfile", default="")
+    parser.add_argument("--insecure", action="store_true")
+    given, _ = parser.parse_known_args(command[1:])
+    if given.insecure or not given.ssl_ca_certfile:
+        raise ConfigError("operators are known by their certificates: give --ssl-ca-certfile, and no --insecure")
+    return str(given.ssl_ca_certfile)
+
+
+def _protocol() -> type:
+    """uvicorn's protocol for HTTP, which tells the app what certificate a connection has shown."""
+    base: Any = import_module("uvicorn.protocols.http.auto").AutoHTTPProtocol
+
+    def connection_made(connection: Any, transport: Transport) -> None:
+        base.connection_made(connection, transport)
+        tls, app = transport.get_extra_info("ssl_object"), connection.app
+        shown = tls.getpeercert(binary_form=True) if tls is not None else None  # TLS has verified it
+
+        async def with_certificate(scope: Scope, receive: Receive, send: Send) -> None:
+            await app({**scope, CERTIFICATE: shown}, receive, send)
+
+        connection.app = with_certificate
+
+    return type("Protocol", (base,), {"connection_made": connection_made})
