@@ -290,6 +290,36 @@ def check(
         raise typer.Exit(FAILED)
 
 
+@app.command()
+@reported
+def allow(
+    directory: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DIR",
+            help="On a device the folder of its node; at the server that of the federation.",
+            readable=False,
+        ),
+    ],
+    application: Annotated[
+        str, typer.Argument(metavar="[APP]", help="Its hash, its folder or a .fab; this package's own by default.")
+    ] = "",
+) -> None:
+    """Have a node run an app, from its next message on.
+
+    Nodes run listed apps alone. The hash is over the content of all files; a run's settings do not count.
+
+    \b
+    Examples:
+      dqnfed deploy allow /etc/dqnfed/nodes/node-0
+      dqnfed deploy allow /etc/dqnfed/nodes/node-0 3f0a...
+    """  # noqa: D301  # \b keeps the lines of a help text apart
+    from dqnfed_flwr.deploy import apps
+
+    found, nodes = apps.allow(_place(directory), application)
+    typer.echo(f"{', '.join(node.name for node in nodes)}: app {found} is allowed")
+
+
 @app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})
 @reported
 def warm(
@@ -298,6 +328,12 @@ def warm(
         float,
         typer.Option(metavar="SECONDS", min=0.0, help="Keep the libraries loaded for so long after the last client."),
     ] = 600.0,
+    apps: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Run only apps that are listed there; any app without it.", show_default=False
+        ),
+    ] = None,
 ) -> None:
     """Run a SuperExec whose ClientApps find torch and Flower loaded.
 
@@ -307,11 +343,11 @@ def warm(
 
     \b
     Example:
-      dqnfed deploy warm flower-superexec --insecure --runtime-api-address 127.0.0.1:9094 ...
+      dqnfed deploy warm --apps apps flower-superexec --insecure --runtime-api-address 127.0.0.1:9094 ...
     """  # noqa: D301  # \b keeps the lines of a help text apart
     from dqnfed_flwr.deploy.prefork import run_preforked
 
-    run_preforked(command, keep)
+    run_preforked(command, keep, apps)
 
 
 def _place(directory: Path) -> Path:

@@ -71,6 +71,8 @@ def submit(
     if dry:
         show_elsewhere(Console(), settings)
         return
+    if words := remote.not_allowed(connection):
+        typer.echo(f"dqnfed: {words}", err=True)
     run_id = remote.submit(link, settings)
     typer.echo(f"run {run_id} is on its way", err=not follow)
     _say_who_is_missing(link, connection, settings)

@@ -15,8 +15,8 @@ from importlib.metadata import version
 from itertools import count
 from pathlib import Path
 
+from dqnfed_flwr.deploy import apps, operators, pki
 from dqnfed_flwr.deploy import authority as signers
-from dqnfed_flwr.deploy import operators, pki
 from dqnfed_flwr.deploy.commands import command_files, node_files, server_environment
 from dqnfed_flwr.deploy.files import (
     changing,
@@ -119,6 +119,8 @@ def refresh(directory: Path) -> list[Path]:
             texts |= {place / name: text for name, text in node_files(federation, node).items()}
         texts[directory / PLAN] = plan_text(federation)
         demand(list(dict.fromkeys(path.parent for path in texts)))
+        for node in federation.nodes:  # the nodes decide: this is for those that are copied from here
+            apps.write_own(directory / "nodes" / node.name)
         stale = [path for path, text in texts.items() if not path.exists() or path.read_bytes() != text.encode()]
         for path in stale:
             write_public(path, texts[path])
@@ -190,6 +192,7 @@ def _make_node(directory: Path, federation: Federation, node: Node, ca: bytes) -
     write_public(place / "node.pub", public)
     write_private(place / "superexec.secret", _secret())
     write_public(place / "ca.crt", ca)
+    apps.write_own(place)
     for name, text in node_files(federation, node).items():
         write_public(place / name, text)
 

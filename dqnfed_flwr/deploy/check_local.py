@@ -15,7 +15,7 @@ from pathlib import Path
 from cryptography import x509
 
 from dqnfed_flwr.data.sources import paths_in
-from dqnfed_flwr.deploy import operators, pki
+from dqnfed_flwr.deploy import apps, operators, pki
 from dqnfed_flwr.deploy.files import FOR_OTHERS
 from dqnfed_flwr.deploy.plan import HTTP_SINCE, Federation, minor
 from dqnfed_flwr.engine.flwr_command import program
@@ -138,6 +138,10 @@ def node_files(place: Path, fix: str, *, at_home: bool = False) -> Findings:
         yield from files([key], [public, ca], fix)
         yield from files([secret], [], "put any random text there, with mode 600, and restart SuperNode and SuperExec")
     yield from private([place], "directory")
+    if listed := apps.allowed(place):
+        yield ok(f"{place.name} runs {len(listed)} listed app{'s' if len(listed) > 1 else ''}")
+    else:
+        yield failure(f"{place.name} runs no app at all", f"`dqnfed deploy allow {shlex.quote(str(place))}`")
     if key.is_file() and public.is_file() and not pki.same_node_key(key.read_bytes(), public.read_bytes()):
         yield failure(f"{place}: node.key and node.pub do not belong together", fix)
 

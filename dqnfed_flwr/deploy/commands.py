@@ -54,7 +54,7 @@ def supernode_arguments(federation: Federation, node: Node) -> list[str]:
 def node_superexec_arguments(node: Node) -> list[str]:
     """Start the SuperExec that starts ClientApps, in the node's folder; its connection stays on loopback."""
     return [
-        *("dqnfed", "deploy", "warm", "flower-superexec"),
+        *("dqnfed", "deploy", "warm", "--apps", "apps", "flower-superexec"),
         *("--insecure", "--runtime-api-address", f"127.0.0.1:{node.port}"),
         *("--superexec-auth-secret-file", "superexec.secret"),
     ]

@@ -17,6 +17,9 @@ from typing import Any, TypeVar
 
 from dqnfed_flwr.config import KNOWN, Scalar, Settings, check_for_nodes
 from dqnfed_flwr.data.sources import paths_in
+from dqnfed_flwr.deploy import apps
+from dqnfed_flwr.deploy.files import is_there
+from dqnfed_flwr.deploy.plan import PLAN
 from dqnfed_flwr.deploy.superlink import AwayError, SuperLink, UnsureError
 from dqnfed_flwr.engine.flower import write_app
 from dqnfed_flwr.errors import ConfigError, RunError
@@ -78,6 +81,21 @@ def submit(link: SuperLink, settings: Settings) -> str:
             return str(link.ask("run", str(Path(place) / "app"), link.connection)["run-id"])
         except UnsureError as error:
             raise RunError(f"{error}. The run may have been started: look with `dqnfed runs` before a repeat") from None
+
+
+def not_allowed(place: str) -> str:
+    """What is to be said where a federation's folder lists nodes that do not run this package's app as it is now."""
+    folder = Path(place).expanduser()
+    if not is_there(folder / PLAN):
+        return ""
+    found = apps.own_hash()
+    names = apps.untold(folder, found)
+    if not names:
+        return ""
+    return (
+        f"{', '.join(names)} may refuse this app, which is not on the lists here. On each device, with the folder of "
+        f"its node: dqnfed deploy allow DIR {found}"
+    )
 
 
 def runs(link: SuperLink) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from dqnfed_flwr.errors import RunError
+from dqnfed_flwr.errors import ConfigError, RunError
 
 HERE = Path(__file__).parent
 PREFIX, SOCKET = "dqnfed-warm-", "socket"
@@ -28,7 +28,7 @@ SETTLED_SECONDS = 60.0
 """Younger folders may be those of a fork server that is about to listen."""
 
 
-def run_preforked(command: Sequence[str], keep_seconds: float) -> None:
+def run_preforked(command: Sequence[str], keep_seconds: float, apps: Path | None = None) -> None:
     """Become `command`, whose ClientApps are forked; return only by an exception.
 
     The process keeps its number, so a program that watches or stops the executor need not know of the fork server.
@@ -40,24 +40,38 @@ def run_preforked(command: Sequence[str], keep_seconds: float) -> None:
         `flower-superexec`, or `flower-supernode` that starts one, with their options.
     keep_seconds : float
         How long after the last client the libraries stay loaded.
+    apps : Path | None
+        Folder whose files are named after the hashes of apps that clients may be; None for any app.
 
     Raises
     ------
     RunError
         If there is no such program.
+    ConfigError
+        If there is no folder `apps`.
     """
+    if apps is not None and not apps.is_dir():
+        raise ConfigError(f"--apps {apps}: no such folder; `dqnfed deploy allow` makes it")
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     program = shutil.which(command[0], path=path)
     if program is None:
         raise RunError(f"there is no program {command[0]!r} on the PATH; is flwr installed in this environment?")
     environment = {**os.environ, "PATH": path}
-    if sys.platform == "linux":
-        environment |= _start_fork_server(environment, keep_seconds)
+    shims = [HERE / "bin"]
+    if apps is not None:
+        shims.append(HERE / "closed")
+        environment["DQNFED_APPS"] = str(apps.absolute())
+    environment |= _start_fork_server(environment, keep_seconds) if sys.platform == "linux" else {}
+    environment |= {
+        "PATH": os.pathsep.join([*map(str, shims), path]),
+        "DQNFED_WARM_PATH": path,
+        "DQNFED_WARM_PYTHON": sys.executable,
+    }
     os.execve(program, list(command), environment)
 
 
 def _start_fork_server(environment: dict[str, str], keep_seconds: float) -> dict[str, str]:
-    """Start it; the variables with which clients find it."""
+    """Start it; the variable with which clients find it."""
     _sweep()
     address = Path(tempfile.mkdtemp(prefix=PREFIX)) / SOCKET
     if len(os.fsencode(address)) > LONGEST_ADDRESS:
@@ -76,12 +90,7 @@ def _start_fork_server(environment: dict[str, str], keep_seconds: float) -> dict
             env=environment,
         )
     os.close(alive)
-    return {
-        "PATH": os.pathsep.join([str(HERE / "bin"), environment["PATH"]]),
-        "DQNFED_WARM_ADDRESS": str(address),
-        "DQNFED_WARM_PATH": environment["PATH"],
-        "DQNFED_WARM_PYTHON": sys.executable,
-    }
+    return {"DQNFED_WARM_ADDRESS": str(address)}
 
 
 def _sweep() -> None:

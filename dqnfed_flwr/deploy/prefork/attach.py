@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import socket
 import sys
+from pathlib import Path
 from types import FrameType
 
 CONNECT_SECONDS = 5.0
@@ -20,22 +20,23 @@ CONNECT_SECONDS = 5.0
 
 def main() -> None:
     """Run the program named by the first argument, as a fork where that can be."""
-    path = os.environ["DQNFED_WARM_PATH"]
+    path, python = os.environ["DQNFED_WARM_PATH"], os.environ["DQNFED_WARM_PYTHON"]
+    address = os.environ.get("DQNFED_WARM_ADDRESS")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("DQNFED_WARM_")}
     environment["PATH"] = path
+    cold = [python, "-P", str(Path(__file__).with_name("cold.py")), *sys.argv[1:]]
+    if address is None:  # where processes cannot be forked safely
+        os.execve(python, cold, environment)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.settimeout(CONNECT_SECONDS)
-        connection.connect(os.environ["DQNFED_WARM_ADDRESS"])
+        connection.connect(address)
         request = json.dumps({"argv": sys.argv[1:], "cwd": os.getcwd(), "environment": environment}).encode()
         socket.send_fds(connection, [len(request).to_bytes(8, "big")], [0, 1, 2])
         connection.sendall(request)
     except OSError as error:
         print(f"dqnfed: no warm start, {error}; the client starts cold", file=sys.stderr)
-        program = shutil.which(sys.argv[1], path=path)
-        if program is None:
-            sys.exit(f"dqnfed: there is no program {sys.argv[1]!r} on the PATH {path}")
-        os.execve(program, sys.argv[1:], environment)
+        os.execve(python, cold, environment)
     connection.settimeout(None)
     sys.exit(_follow(connection))
 

@@ -15,6 +15,7 @@ import ctypes
 import gc
 import importlib
 import importlib.metadata
+import importlib.util
 import json
 import os
 import select
@@ -26,6 +27,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple, NoReturn
 
 LIBRARIES = ("numpy", "torch", "flwr.clientapp", "yaml")
@@ -191,6 +193,16 @@ def entry_point(name: str) -> Callable[[], Any]:
     return loaded
 
 
+def beside(name: str) -> ModuleType:
+    """A script of this folder as a module, loaded by its path."""
+    spec = importlib.util.spec_from_file_location(f"_dqnfed_{name}", Path(__file__).with_name(f"{name}.py"))
+    if spec is None or spec.loader is None:
+        raise ImportError(f"dqnfed: {name}.py is missing")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def _send(connection: socket.socket, number: int) -> None:
     with suppress(OSError):  # the process that waited has ended
         connection.sendall(f"{number}\n".encode())
@@ -200,6 +212,7 @@ def main() -> None:
     """Serve; in a fork, be the client."""
     listener, alive, keep_seconds = sys.argv[1:]
     ForkServer(socket.socket(fileno=int(listener)), int(alive), float(keep_seconds)).next_client()
+    beside("allowed").guard_this_process()
     sys.exit(entry_point(sys.argv[0])())
 
 

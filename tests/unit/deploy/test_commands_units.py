@@ -67,7 +67,7 @@ def test_restarted_for_ever_and_closed(name: str) -> None:
         "PrivateTmp": "yes",
         "StandardOutput": "journal",
         "StandardError": "journal",
-        "User": "dqnfed",
+        "User": "dqnfed-client" if name == "dqnfed-clientexec@.service" else "dqnfed",
         "CapabilityBoundingSet": "",
     }
     assert {key: service.get(key) for key in wanted} == wanted
@@ -79,18 +79,34 @@ def test_units_start_what_the_commands_start(name: str) -> None:
     arguments, environment = ROLES[name]
     found = re.findall(r'^(\w+)="(.*)"$', environment, re.MULTILINE)
     variables = {key: value.replace('\\"', '"') for key, value in found}
+    variables["CREDENTIALS_DIRECTORY"] = "CREDENTIALS"
     given = [
         re.sub(r"\$\{(\w+)\}", lambda found: variables[found[1]], word)
         for word in section(name, "Service")["ExecStart"].split()
     ]
     assert given[0] == f"/opt/dqnfed/bin/{arguments[0]}"
-    place = ["state/superlink.db", "/var/lib/dqnfed/superlink/superlink.db"]
-    assert sorted(given[1:]) == sorted(place[1] if word == place[0] else word for word in arguments[1:])
+    elsewhere = {"state/superlink.db": "/var/lib/dqnfed/superlink/superlink.db", **PLACES.get(name, {})}
+    assert sorted(given[1:]) == sorted(elsewhere.get(word, word) for word in arguments[1:])
+
+
+PLACES = {
+    "dqnfed-clientexec@.service": {
+        "superexec.secret": "CREDENTIALS/superexec.secret",
+        "apps": "/etc/dqnfed/nodes/%i/apps",
+    }
+}
+"""Where the commands of a unit find what lies in the role's folder: as another user, in a place of its own."""
+
+
+def test_the_client_is_another_user_than_the_node_and_gets_its_secret_from_systemd() -> None:
+    client, node = (section(f"dqnfed-{role}@.service", "Service") for role in ("clientexec", "supernode"))
+    assert client["User"] != node["User"]
+    assert client["LoadCredential"] == "superexec.secret:/etc/dqnfed/nodes/%i/superexec.secret"
 
 
 SEEN = {
     "dqnfed-clientexec@.service": (
-        {"/etc/dqnfed/nodes/%i"},
+        {"/etc/dqnfed/nodes/%i/apps"},
         {"/var/lib/dqnfed/%i/client"},
         "/etc/dqnfed/nodes/%i/node.key",
     ),
