@@ -7,6 +7,7 @@ from flwr.serverapp import Grid, ServerApp
 from rich.console import Console
 
 from dqnfed_flwr.config import Settings
+from dqnfed_flwr.engine.audit_lines import AuditLines
 from dqnfed_flwr.engine.retrying_grid import retrying
 from dqnfed_flwr.engine.run_folder import TAKEOVER_SECONDS, directory_lock, settings_of_run, with_folders
 from dqnfed_flwr.engine.server_run import serve
@@ -23,4 +24,4 @@ def main(grid: Grid, context: Context) -> None:
     with directory_lock(output_directory(settings), TAKEOVER_SECONDS):
         settings = settings_of_run(settings, context.run_id)
         progress = LineProgress(Console(force_terminal=False, width=120))
-        serve(retrying(grid), settings, listeners=[progress], run_id=str(context.run_id))
+        serve(retrying(grid), settings, listeners=[progress, AuditLines()], run_id=str(context.run_id))

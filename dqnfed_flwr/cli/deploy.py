@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from dqnfed_flwr.deploy.check_local import Finding
 
 app = PlainTyper()
+audit_app = PlainTyper()
+app.add_typer(audit_app, name="audit")
 Directory = Annotated[
     Path, typer.Argument(metavar="DIR", help="Folder of the federation.", show_default=False, readable=False)
 ]
@@ -186,6 +188,7 @@ def superlink(
     operators: Annotated[
         Path, typer.Option(metavar="DIR", help="Certificates of those who may use the Control API.", show_default=False)
     ],
+    audit: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the audit log.", show_default=False)],
 ) -> None:
     """Run a SuperLink whose Control API takes calls from operators of the federation alone.
 
@@ -193,11 +196,48 @@ def superlink(
 
     \b
     Example:
-      dqnfed deploy superlink --operators operators flower-superlink --ssl-ca-certfile ca.crt ...
+      dqnfed deploy superlink --operators operators --audit state flower-superlink --ssl-ca-certfile ca.crt ...
     """  # noqa: D301  # \b keeps the lines of a help text apart
     from dqnfed_flwr.deploy.door import run_superlink
 
-    run_superlink(command, operators)
+    run_superlink(command, operators, audit)
+
+
+@audit_app.callback()
+def audit() -> None:
+    """The log of who ordered what on a federation."""
+
+
+@audit_app.command()
+@reported
+def verify(
+    directory: Annotated[
+        Path,
+        typer.Argument(metavar="DIR", help="Folder of the federation, or one with audit.log.", readable=False),
+    ],
+    head: Annotated[str, typer.Option(metavar="HASH", help="A hash noted before; it must be in the log.")] = "",
+) -> None:
+    """Look for lines of the audit log that were changed, removed or moved, and show the last hash.
+
+    Exit status: 0 none, 1 some, 2 there is no log.
+    """
+    from dqnfed_flwr.deploy.audit_log import verify
+    from dqnfed_flwr.deploy.check import audit_folders
+
+    found: set[str] = set()
+    faulty = False
+    for folder in audit_folders(_place(directory)):
+        verdict = verify(folder)
+        found |= verdict.hashes
+        for fault in verdict.faults:
+            typer.echo(f"{folder}: {fault}", err=True)
+        faulty = faulty or bool(verdict.faults)
+        typer.echo(f"{folder}: {verdict.count} lines, the last is {verdict.head}")
+    if head and head not in found:
+        typer.echo(f"no line has the hash {head}: another history was written", err=True)
+        faulty = True
+    if faulty:
+        raise typer.Exit(FAILED)
 
 
 @app.command()

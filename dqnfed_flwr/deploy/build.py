@@ -17,6 +17,7 @@ from pathlib import Path
 
 from dqnfed_flwr.deploy import apps, operators, pki
 from dqnfed_flwr.deploy import authority as signers
+from dqnfed_flwr.deploy.audit_log import AuditLog
 from dqnfed_flwr.deploy.commands import command_files, node_files, server_environment
 from dqnfed_flwr.deploy.files import (
     changing,
@@ -183,6 +184,16 @@ def _fill(place: Path, final: Path, federation: Federation) -> None:
         _make_node(place, federation, node, authority.certificate)
     _write_commands(place, final, federation)
     write_plan(place, federation)
+    _begin_audit_log(place, federation)
+
+
+def _begin_audit_log(place: Path, federation: Federation) -> None:
+    """The first line; keys and operators are added by the SuperLink, when it sees them."""
+    public = {node.name: place / "nodes" / node.name / "node.pub" for node in federation.nodes}
+    nodes = {name: pki.fingerprint(path.read_bytes()) for name, path in public.items()}
+    log = AuditLog(place / "server" / "state")
+    log.append("federation made", host=federation.host, nodes=nodes, dqnfed=federation.dqnfed, flwr=federation.flwr)
+    log.close()
 
 
 def _make_node(directory: Path, federation: Federation, node: Node, ca: bytes) -> None:

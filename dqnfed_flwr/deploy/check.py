@@ -8,11 +8,13 @@ from pathlib import Path
 
 from dqnfed_flwr.deploy import check_local as local
 from dqnfed_flwr.deploy import check_network as network
+from dqnfed_flwr.deploy.audit_log import LOG, parts
 from dqnfed_flwr.deploy.check_local import Finding, Findings
 from dqnfed_flwr.deploy.clock_skew import ahead_by_date, ahead_by_stamps, skew
 from dqnfed_flwr.deploy.files import as_owner, is_there
-from dqnfed_flwr.deploy.plan import BUNDLE, Federation, read_bundle, read_plan
+from dqnfed_flwr.deploy.plan import BUNDLE, PLAN, Federation, read_bundle, read_plan
 from dqnfed_flwr.deploy.registry import known
+from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.version import package_version
 
 SERVICES = Path("/var/lib/dqnfed")
@@ -41,6 +43,24 @@ def check(directory: Path, *, now: dt.datetime | None = None) -> list[Finding]:
         if is_there(directory / BUNDLE):
             return list(_check_node(directory, now))
         return list(_check_federation(directory, read_plan(directory), now))
+
+
+def audit_folders(directory: Path) -> list[Path]:
+    """Folders with an audit log: `directory` itself, or those of a federation's SuperLink, by hand and as a unit.
+
+    `ConfigError` if there is none.
+    """
+    places = [directory, directory / "server" / "state"]
+    if is_there(directory / PLAN):
+        places.append(SERVICES / "superlink")
+    found = []
+    for place in places:
+        with as_owner(place):
+            if parts(place):
+                found.append(place)
+    if not found:
+        raise ConfigError(f"{directory}: no {LOG} there; a SuperLink that `dqnfed deploy superlink` runs writes one")
+    return found
 
 
 def _check_federation(directory: Path, federation: Federation, now: dt.datetime) -> Findings:

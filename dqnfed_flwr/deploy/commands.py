@@ -22,7 +22,7 @@ def superlink_arguments(federation: Federation) -> list[str]:
     """Start the SuperLink, in `server/`."""
     fleet = () if federation.over_http else ("--fleet-api-address", f"0.0.0.0:{federation.fleet_port}")
     return [
-        *("dqnfed", "deploy", "superlink", "--operators", "operators", "flower-superlink"),
+        *("dqnfed", "deploy", "superlink", "--operators", "operators", "--audit", "state", "flower-superlink"),
         *("--ssl-ca-certfile", "ca.crt", "--ssl-certfile", "server.crt", "--ssl-keyfile", "server.key"),
         "--enable-supernode-auth",
         *("--isolation", "process", "--superexec-auth-secret-file", "superexec.secret"),

@@ -15,20 +15,23 @@ import os
 import ssl
 import sys
 from asyncio import Transport
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from importlib import import_module
 from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
 from dqnfed_flwr.deploy import operators
+from dqnfed_flwr.deploy.audit_log import AuditLog
+from dqnfed_flwr.deploy.orders import OPERATOR, App, Receive, Scope, Send
+from dqnfed_flwr.deploy.witness import Witness
 from dqnfed_flwr.errors import ConfigError, RunError
 
 PROGRAM = "flower-superlink"
 OPEN = ("/health", "/v1/runtime/", "/v1/fleet/")
 """Paths that need no operator, and with a slash at the end all below them."""
-CERTIFICATE, OPERATOR = "dqnfed.certificate", "dqnfed.operator"
-"""Where a call's scope holds the certificate that its connection showed, and the operator whose it is."""
+CERTIFICATE = "dqnfed.certificate"
+"""Where a call's scope holds the certificate that its connection showed."""
 UNGUARDED = "FLWR_INTERNAL_GRPC_CONTROL_API"
 """A variable with which Flower 1.39 opens a second Control API over gRPC, which has no door."""
 REFUSAL = (
@@ -36,19 +39,14 @@ REFUSAL = (
     "`dqnfed deploy add-operator` made, and `dqnfed` or `dqnfed deploy flwr` for Flower's own command"
 )
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
-
 logger = logging.getLogger("dqnfed")
 
 
 class Door:
-    """An ASGI app that passes calls on to the SuperLink's, or refuses them."""
+    """An ASGI app that passes calls on to the SuperLink's, or refuses them and tells `refused` of it."""
 
-    def __init__(self, app: App, folder: Path) -> None:
-        self.app, self.folder = app, folder
+    def __init__(self, app: App, folder: Path, refused: Callable[[str, str, str], None] = lambda *_: None) -> None:
+        self.app, self.folder, self.refused = app, folder, refused
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one call."""
@@ -85,6 +83,7 @@ class Door:
         client = (scope.get("client") or ("unknown",))[0]
         shown = "a certificate that is not on the list" if scope.get(CERTIFICATE) else "no certificate"
         logger.warning("refused %s from %s, which showed %s", scope["path"], client, shown)
+        self.refused(scope["path"], client, shown)
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008})
             return
@@ -99,7 +98,7 @@ def is_open(path: str) -> bool:
     return any(path.startswith(one) if one.endswith("/") else path == one for one in OPEN)
 
 
-def run_superlink(command: Sequence[str], folder: Path) -> None:
+def run_superlink(command: Sequence[str], folder: Path, audit: Path) -> None:
     """Run Flower's SuperLink in this process, with a door before its HTTP port.
 
     Parameters
@@ -108,17 +107,20 @@ def run_superlink(command: Sequence[str], folder: Path) -> None:
         `flower-superlink` with its options; `--ssl-ca-certfile` names the authorities of operators.
     folder : Path
         With the certificates of those who are let in, `NAME.crt`.
+    audit : Path
+        Folder of the audit log.
 
     Raises
     ------
     ConfigError
         If it is another program, without TLS, or there is no such folder.
     RunError
-        If Flower ended without asking for the server that has the door.
+        If the audit log cannot be written, or Flower ended without asking for the server that has the door.
     """
     authorities = _authorities(command)
     if not folder.is_dir():
         raise ConfigError(f"--operators {folder}: no such folder; `dqnfed deploy refresh` makes the first operator")
+    log = AuditLog(audit)
     os.environ.pop(UNGUARDED, None)
     server: Any = import_module("uvicorn")  # Flower's own server; it is no dependency of this package
     served = False
@@ -128,7 +130,8 @@ def run_superlink(command: Sequence[str], folder: Path) -> None:
         nonlocal served
         served = True
         guarded = {"ssl_cert_reqs": ssl.CERT_OPTIONAL, "ssl_ca_certs": authorities, "http": _protocol()}
-        serve(app=Door(app, folder), **options, **guarded)
+        witness = Witness(app, log, folder)
+        serve(app=Door(witness, folder, witness.refused), **options, **guarded)
 
     server.run = serve_with_door
     said = logging.StreamHandler()

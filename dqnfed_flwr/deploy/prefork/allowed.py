@@ -62,6 +62,12 @@ def app_hash(files: Mapping[str, bytes]) -> str:
     return hashlib.sha256(json.dumps(sorted(manifest_of({**files, PROJECT: plain}).items())).encode()).hexdigest()
 
 
+def settings_in(files: Mapping[str, bytes]) -> dict[str, Any]:
+    """The run config of an app, which its hash does not cover."""
+    found = tomllib.loads(files[PROJECT].decode())["tool"]["flwr"]["app"].get("config", {})
+    return dict(found) if isinstance(found, dict) else {}
+
+
 def difference(manifest: Manifest, place: Path) -> str:
     """What an installed app has otherwise than `manifest`: the first such file; empty if there is none."""
     everything = {path.relative_to(place).as_posix(): path for path in sorted(place.rglob("*"))}

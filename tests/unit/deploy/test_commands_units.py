@@ -85,7 +85,8 @@ def test_units_start_what_the_commands_start(name: str) -> None:
         for word in section(name, "Service")["ExecStart"].split()
     ]
     assert given[0] == f"/opt/dqnfed/bin/{arguments[0]}"
-    elsewhere = {"state/superlink.db": "/var/lib/dqnfed/superlink/superlink.db", **PLACES.get(name, {})}
+    elsewhere = {"state/superlink.db": "/var/lib/dqnfed/superlink/superlink.db", "state": "/var/lib/dqnfed/superlink"}
+    elsewhere |= PLACES.get(name, {})
     assert sorted(given[1:]) == sorted(elsewhere.get(word, word) for word in arguments[1:])
 
 

@@ -12,7 +12,8 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from dqnfed_flwr.deploy import operators
 from dqnfed_flwr.deploy.build import create
-from dqnfed_flwr.deploy.door import CERTIFICATE, OPERATOR, Door, is_open, run_superlink
+from dqnfed_flwr.deploy.door import CERTIFICATE, Door, is_open, run_superlink
+from dqnfed_flwr.deploy.orders import OPERATOR
 from dqnfed_flwr.deploy.plan import Federation
 from dqnfed_flwr.errors import ConfigError
 
@@ -126,9 +127,9 @@ def test_a_socket_is_refused(place: Path) -> None:
 )
 def test_a_superlink_without_certificates_is_not_started(place: Path, command: list[str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        run_superlink(command, listed(place))
+        run_superlink(command, listed(place), place)
 
 
 def test_a_superlink_without_a_list_is_not_started(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no such folder"):
-        run_superlink(["flower-superlink", "--ssl-ca-certfile=ca.crt"], tmp_path / "absent")
+        run_superlink(["flower-superlink", "--ssl-ca-certfile=ca.crt"], tmp_path / "absent", tmp_path)
