@@ -21,8 +21,6 @@ from dqnfed_flwr.cli.app import app
 from dqnfed_flwr.deploy.build import create
 from dqnfed_flwr.deploy.plan import Federation, Node
 from dqnfed_flwr.errors import ConfigError
-from dqnfed_flwr.exporter import poll
-from dqnfed_flwr.exporter import server as server_module
 from dqnfed_flwr.exporter.exporter import Exporter, ExporterOptions
 from dqnfed_flwr.exporter.poll import Poll
 from dqnfed_flwr.exporter.server import Server
