@@ -203,18 +203,12 @@ def _peak() -> Iterator[list[int]]:
 
 
 def main(kind: str, folder: str, workers: str, repeats: str, limit: str) -> None:
-    """Measure one kind under a limit to the memory that the process may ask for, and print the figures as JSON.
-
-    Without repeats, memory alone.
-    """
+    """Measure one kind under a limit to the memory that the process may ask for, and print the figures as JSON."""
     os.environ[FOLDER] = folder
     resource.setrlimit(resource.RLIMIT_DATA, (int(limit), int(limit)))
     torch.set_num_threads(1)
     settings = settings_of(kind, Path(folder), int(workers))
-    figures = memory_of(settings)
-    if int(repeats):
-        figures |= speed_of(settings, int(repeats))
-    print(json.dumps(figures))
+    print(json.dumps(memory_of(settings) | speed_of(settings, int(repeats))))
 
 
 if __name__ == "__main__":

@@ -3,15 +3,13 @@
 Images of noise are written to a temporary folder, once as an .npz file that is memory-mapped and once as a folder of
 .npy files, and read by a client in a process that may ask for `--limit` bytes (RLIMIT_DATA: all memory that is no
 mapped file). Gradient passes over all training images and a plain loop over the same `DataLoader` take turns.
-The peak is that of the anonymous resident memory of a client that trains and tests, over what the libraries hold. The
-bar is for what it holds: glibc gives freed memory back at once. With its usual settings it keeps some for the next
-chunk, which `peak_with_freed_bytes` counts as well; speed is measured with these. Linux only.
+The peak is that of the anonymous resident memory of a client that trains and tests, over what the libraries hold.
+Linux only.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -30,8 +28,6 @@ BARS = (
     *(Bar(f"{kind}_memory_over_allowed", "<=", 1.0) for kind in ("arrays", "images")),
 )
 KINDS = ("arrays", "images")
-AT_ONCE = {"MALLOC_MMAP_THRESHOLD_": "65536"}
-"""Has glibc give freed memory back at once."""
 _AT_A_TIME = 64
 
 
@@ -59,23 +55,14 @@ def _starts(count: int) -> range:
 
 
 def measure(kind: str, count: int, workers: int, repeats: int, limit: int) -> dict[str, Json]:
-    """Figures of one kind, from processes of their own."""
+    """Figures of one kind, from a process of its own."""
     with tempfile.TemporaryDirectory(prefix="streaming-") as name:
         write(kind, Path(name), count)
-        usual = _client(kind, name, workers, repeats, limit)
-        tight = _client(kind, name, workers, 0, limit, **AT_ONCE)
-    found = {**usual, **tight, "peak_with_freed_bytes": usual["peak_memory_bytes"]}
-    return {f"{kind}_{key}": value for key, value in found.items()}
-
-
-def _client(kind: str, folder: str, workers: int, repeats: int, limit: int, **environment: str) -> dict[str, Json]:
-    """Figures of one process."""
-    words = [kind, folder, str(workers), str(repeats), str(limit)]
-    command = [sys.executable, "-m", "benchmarks._streaming", *words]
-    own = {**os.environ, **environment}
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=own)
+        words = [kind, name, str(workers), str(repeats), str(limit)]
+        command = [sys.executable, "-m", "benchmarks._streaming", *words]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     found: dict[str, Json] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    return {f"{kind}_{key}": value for key, value in found.items()}
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from dqnfed_flwr.client.heap import give_freed_memory_back
 from dqnfed_flwr.client.reading import Reader
 from dqnfed_flwr.errors import DataError
 from dqnfed_flwr.tasks._base import Batch
@@ -106,6 +107,7 @@ class StreamedSamples:
     """
 
     def __init__(self, reader: Reader, first: Batch, rows: Tensor | None = None) -> None:
+        give_freed_memory_back()
         self._reader, self._first, self._rows = reader, first, rows
         self._count = len(reader.dataset) if rows is None else len(rows)
         self._sample_bytes = sum(tensor.nbytes for tensor in tensors(first))

@@ -127,7 +127,6 @@ def test_the_streaming_benchmark_reads_both_ways_to_store_images(tmp_path: Path)
         assert record[f"{kind}_samples"] == 16
         assert record[f"{kind}_parameters"] == 2_044_012
         assert 0 < record[f"{kind}_peak_memory_bytes"] < 1e9
-        assert 0 < record[f"{kind}_peak_with_freed_bytes"] < 1e9
         assert record[f"{kind}_plain_over_ours"] > 0
     assert len(record["bars"]) == 4
 
