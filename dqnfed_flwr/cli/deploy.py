@@ -232,7 +232,7 @@ def verify(
         for fault in verdict.faults:
             typer.echo(f"{folder}: {fault}", err=True)
         faulty = faulty or bool(verdict.faults)
-        typer.echo(f"{folder}: {verdict.count} lines, the last is {verdict.head}")
+        typer.echo(f"{folder}: {verdict.count} line{'' if verdict.count == 1 else 's'}, the last is {verdict.head}")
     if head and head not in found:
         typer.echo(f"no line has the hash {head}: another history was written", err=True)
         faulty = True

@@ -88,7 +88,8 @@ class HeldSamples:
 class StreamedSamples:
     """Samples of a data set, read anew in every pass: one chunk of them is in memory, and those that are read ahead.
 
-    The bits are those of `HeldSamples`, whatever the number of processes that read.
+    The bits are those of `HeldSamples`, whatever the number of processes that read. From the first of them on, the
+    process gives freed memory back at once (`heap`).
 
     Parameters
     ----------
