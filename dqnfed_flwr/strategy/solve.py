@@ -12,8 +12,9 @@ import torch
 from flwr.common.logger import log
 from torch import Tensor
 
-from dqnfed_flwr.linalg.gram import TRUSTED_CONDITION, squared_norm
+from dqnfed_flwr.linalg.gram import TRUSTED_CONDITION
 from dqnfed_flwr.linalg.scaling import one_blas_thread
+from dqnfed_flwr.linalg.sweeps import squared_norm
 from dqnfed_flwr.methods._base import Method, RoundRows
 from dqnfed_flwr.steps import Ladder, StepScale
 from dqnfed_flwr.strategy.collect import Collected

@@ -7,11 +7,13 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dqnfed_flwr.errors import ShapeError
-from dqnfed_flwr.linalg.gram import BLOCK, SEGMENT, SMALL, Basis
+from dqnfed_flwr.linalg import sweeps
+from dqnfed_flwr.linalg.gram import SMALL, Basis
+from dqnfed_flwr.linalg.sweeps import BLOCK, SEGMENT
 from dqnfed_flwr.types import Float64Array, FloatArray
 from tests.helpers.gradient_sets import conflicting_set, random_set
 
@@ -55,6 +57,56 @@ def test_any_order_of_arrival_gives_the_same_bits_in_float32_blocks(rng: np.rand
     rows = rng.standard_normal((3, dim)).astype(np.float32)
     grams = [filled(rows, order).gram(range(3)) for order in ([0, 1, 2], [2, 0, 1], [1, 2, 0])]
     assert all(np.array_equal(one, other) for one, other in pairwise(grams))
+
+
+@settings(max_examples=8, deadline=None)
+@given(order=st.permutations(range(21)), absent=st.integers(0, 2), seed=st.integers(0, 99))
+def test_any_order_of_many_rows_gives_the_same_bits(order: list[int], absent: int, seed: int) -> None:
+    """More rows than are multiplied together, some of which never come, one spoilt, one cut to another length."""
+    rows = np.random.default_rng(seed).standard_normal((21, SMALL // 21 + BLOCK + 7)).astype(np.float32)
+    there = list(range(21 - absent))
+    exact = rows[there].astype(np.float64) @ rows[there].astype(np.float64).T
+    found = []
+    for arriving in (there, [slot for slot in order if slot in there]):
+        basis = filled(rows, arriving, capacity=21)
+        basis.drop(3)
+        basis.scale(5, 0.25)
+        found.append((basis.gram(range(21)), basis.combine(np.linspace(-1, 1, 21)).numpy()))
+    assert all(np.array_equal(one, other) for one, other in zip(*found, strict=True))
+    kept = [slot for slot in there if slot not in (3, 5)]
+    assert relative(found[0][0][np.ix_(kept, kept)], exact[np.ix_(kept, kept)]) < 1e-6
+
+
+@pytest.mark.parametrize("count", [3, 10, 40])
+def test_the_last_reply_owes_the_products_of_one_row(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = np.ones((count, SMALL // count + 1), np.float32)
+    basis = filled(rows[:-1], capacity=count)
+    owed: list[int] = []
+    made = sweeps.products
+
+    def noted(rows: FloatArray, due: list[int], known: list[int]) -> Float64Array:
+        owed.append(len(due))
+        return made(rows, due, known)
+
+    monkeypatch.setattr(sweeps, "products", noted)
+    basis.put(count - 1, rows[-1])
+    basis.gram(range(count))
+    basis.combine(np.ones(count))
+    assert owed == [1]
+
+
+def test_rows_of_references_are_multiplied_when_they_are_asked_for(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = rng.standard_normal((4, WIDE)).astype(np.float32)
+    basis = Basis(4, WIDE, references=2)
+    for slot in (0, 1):
+        basis.put(slot, rows[slot])
+    with monkeypatch.context() as patch:
+        patch.setattr(sweeps, "products", lambda *_: pytest.fail("a reference was multiplied"))
+        for slot in (2, 3):
+            basis.put(slot, rows[slot])
+    assert np.array_equal(basis.gram(range(4)), filled(rows).gram(range(4)))
 
 
 def test_small_and_large_arrays_meet_at_the_boundary() -> None:
