@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.linalg.gram import Basis
+from dqnfed_flwr.linalg.gram import IN_MEMORY, Basis
+from dqnfed_flwr.linalg.row_store import RowMemory
 from dqnfed_flwr.methods._base import RoundRows
 from dqnfed_flwr.methods.table import make_method
 from dqnfed_flwr.strategy.hearing import Hearing
@@ -50,10 +51,12 @@ class LastReply:
     ----------
     clients, parameters : int
         K and D.
+    memory : RowMemory
+        Where the rows lie.
     """
 
-    def __init__(self, clients: int, parameters: int) -> None:
-        self._basis = Basis(clients, parameters)
+    def __init__(self, clients: int, parameters: int, memory: RowMemory = IN_MEMORY) -> None:
+        self._basis = Basis(clients, parameters, memory=memory)
         self._rows = RoundRows(self._basis, tuple(range(clients)))
         self._method = make_method(Settings.from_mapping({"method": "dqn-fed", "dqn-fed.form": "two-sided"}))
         rates = drawn_rates(clients) * parameters

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from dqnfed_flwr.errors import ShapeError
 from dqnfed_flwr.linalg import sweeps
+from dqnfed_flwr.linalg.row_store import RowMemory
 from dqnfed_flwr.types import Float64Array, FloatArray
 
 GROUP = sweeps.TOGETHER
@@ -39,6 +40,7 @@ TRUSTED_CONDITION = 1e3
 """Largest condition number of the unit-diagonal Gramian for which float32 blocks determine a solution to 1e-5."""
 TRUSTED_CANCELLATION = 8.0
 """Largest sqrt(sum |w_k g_k|^2) / |sum w_k g_k| for which a float32 weighted sum is good to 1e-6."""
+IN_MEMORY = RowMemory()
 
 
 class Basis:
@@ -56,6 +58,8 @@ class Basis:
         How many of the last slots are filled after the others; they are in groups of their own.
     eager : bool
         Whether products of rows, but for references, are computed as they arrive, or not before they are asked for.
+    memory : RowMemory
+        Where the rows lie. Products of rows in a file are computed when they are asked for, in one sweep.
 
     Attributes
     ----------
@@ -63,13 +67,15 @@ class Basis:
         Of the rows.
     exact : bool
         Whether the Gramian has float64 precision already.
-    eager : bool
-        As it was given.
+    eager, memory
+        As they were given.
 
     Raises
     ------
     ShapeError
         If capacity or dim is not positive or the dtype is another.
+    OSError
+        If there is no room for a file of rows.
     """
 
     def __init__(
@@ -80,15 +86,17 @@ class Basis:
         *,
         references: int = 0,
         eager: bool = True,
+        memory: RowMemory = IN_MEMORY,
     ) -> None:
         if capacity < 1 or dim < 1 or dtype not in (torch.float32, torch.float64):
             raise ShapeError(f"a basis of {capacity} x {dim} {dtype}; need positive sizes, float32 or float64")
         self.dtype, self.eager = dtype, eager
-        self._rows = np.zeros((capacity, dim), np.float32 if dtype == torch.float32 else np.float64)
+        self.memory = memory
+        self._rows = memory.rows(capacity, dim, np.dtype(np.float32 if dtype == torch.float32 else np.float64))
         self._norms: dict[int, float] = {}
         self._products = np.zeros((capacity, capacity))
         self._filled = np.zeros(capacity, dtype=bool)
-        self._always_exact = dtype == torch.float64 or self._rows.size < SMALL
+        self._always_exact = dtype == torch.float64 or capacity * dim < SMALL
         self.exact = self._always_exact
         first = capacity - references
         self._groups = sweeps.slices(first, GROUP)
@@ -126,16 +134,16 @@ class Basis:
             raise ShapeError(f"a row of shape {values.shape}; this basis holds rows of ({self.dim},)")
         if not 0 <= slot < self.capacity:
             raise ShapeError(f"slot {slot}; this basis has slots 0 to {self.capacity - 1}")
-        self._norms[slot] = sweeps.copy_and_measure(values, self._rows[slot])
+        self._norms[slot] = self._rows.put(slot, values)
         self._filled[slot] = self._owed[slot] = True
-        if self.eager and slot < self._clients.stop:
-            self._pay(self._due(slot))
+        if self.eager and not self._rows.spilled and slot < self._clients.stop:
+            self._pay(self._due())
 
     def clear(self) -> None:
         """Forget all rows; the array is kept for the next round, without values that would turn every sum into NaN."""
         for slot in self.filled:
             if not math.isfinite(self.squared_norm(slot)):
-                self._rows[slot] = 0
+                self._empty(slot)
         self.exact = self._always_exact
         self._filled[:] = self._owed[:] = False
         self._products[:] = 0
@@ -144,24 +152,26 @@ class Basis:
     def drop(self, slot: int) -> None:
         """Forget the row in `slot`."""
         self._norms.pop(slot, None)
-        self._rows[slot] = 0
+        self._empty(slot)
         self._filled[slot] = self._owed[slot] = False
         self._products[slot] = self._products[:, slot] = 0
 
     def squared_norm(self, slot: int) -> float:
         """|row|^2 of the row in `slot`, without any other product; infinite or NaN where the row is not fit."""
         if slot not in self._norms:
-            self._norms[slot] = sweeps.squared_norm(self._rows[slot])
+            self._norms[slot] = sweeps.squared_norm(self._rows.row(slot))
         return self._norms[slot]
 
     def scale(self, slot: int, factor: float) -> None:
-        """Multiply the row in `slot` by `factor`, and its products with it, none of which depends on what was owed."""
-        if self.eager and not self.exact:
+        """Multiply the row in `slot` by `factor`, and its products with it.
+
+        Those that are owed are computed before: what came first, and where rows lie, must not decide which are.
+        """
+        if self.eager:
             self._pay(self._filled)
-        self._rows[slot] *= self._rows.dtype.type(factor)
+        self._norms[slot] = self._rows.put(slot, self._rows.row(slot) * self._rows.dtype.type(factor))
         self._products[slot] *= factor
         self._products[:, slot] *= factor
-        self._norms.pop(slot, None)
 
     def gram(self, slots: Iterable[int]) -> Float64Array:
         """Inner products of the rows in `slots`, float64; 0 where there is no row."""
@@ -177,12 +187,12 @@ class Basis:
         self._owed[:] = self._filled
 
     def row(self, slot: int) -> FloatArray:
-        """The row in `slot` [D], a view that lasts until another row is put there."""
-        return np.asarray(self._rows[slot])
+        """The row in `slot` [D], to be read until another row is put there."""
+        return self._rows.row(slot)
 
     def columns(self, slots: Sequence[int], part: slice) -> Float64Array:
         """Some columns of the rows in `slots`, copied to float64 [len(slots), width]."""
-        return np.asarray(self._rows[list(slots), part], dtype=np.float64)
+        return np.asarray(self._rows.strip(part)[list(slots)], dtype=np.float64)
 
     def column_blocks(self) -> list[slice]:
         """All columns, in blocks of which a float64 copy of every row is cheap."""
@@ -192,7 +202,7 @@ class Basis:
         """weights @ rows, [D] in the dtype of the rows; `weights` [B] are 0 for empty slots."""
         (used,) = np.nonzero(weights)
         if used.size == 1 and weights[used[0]] == 1:
-            return torch.from_numpy(self._rows[used[0]].copy())
+            return torch.from_numpy(self._rows.row(int(used[0])).copy())
         if self._always_exact or (self.eager and self._cancels(weights)):
             return sweeps.wide_weighted_sum(self._rows, weights)
         total = sweeps.weighted_sum(self._rows, weights)
@@ -200,12 +210,15 @@ class Basis:
             return sweeps.wide_weighted_sum(self._rows, weights)
         return total
 
-    def _due(self, slot: int) -> NDArray[np.bool_]:
-        """Slots whose products are to be computed now that `slot` is filled, if they are owed [B]."""
+    def _empty(self, slot: int) -> None:
+        self._rows.put(slot, np.zeros(self.dim, self._rows.dtype))
+
+    def _due(self) -> NDArray[np.bool_]:
+        """Slots whose products are to be computed now that one more is filled, if they are owed [B]."""
         due = np.zeros(self.capacity, dtype=bool)
         if self.exact:
-            group = next(slots for slots in self._groups if slot < slots.stop)
-            due[group] = self._filled[group].all()
+            for group in self._groups:
+                due[group] = group.stop <= self._clients.stop and self._filled[group].all()
             return due
         missing = np.count_nonzero(~self._filled[self._clients])
         due[self._clients] = missing <= 1 or np.count_nonzero(self._owed[self._clients]) >= WAITING
@@ -234,14 +247,15 @@ class Basis:
             due[slots] = self._filled[slots]
         known = self._filled & (due | ~self._owed)
         others = [slots for slots in self._groups if known[slots].any()]
-        for one, other in combinations_with_replacement(others, 2):
-            if one in mine or other in mine:
-                products = sweeps.wide_products(self._rows[one], self._rows[other])
-                if one == other:
-                    products = np.triu(products) + np.triu(products, 1).T
-                there = np.outer(self._filled[one], self._filled[other])
-                self._products[one, other] = np.where(there, products, 0.0)
-                self._products[other, one] = self._products[one, other].T
+        pairs = [pair for pair in combinations_with_replacement(others, 2) if pair[0] in mine or pair[1] in mine]
+        found = sweeps.wide_products(self._rows, pairs)
+        for one, other in pairs:
+            products = found[one, other]
+            if one == other:
+                products = np.triu(products) + np.triu(products, 1).T
+            there = np.outer(self._filled[one], self._filled[other])
+            self._products[one, other] = np.where(there, products, 0.0)
+            self._products[other, one] = self._products[one, other].T
         return due
 
     def _cancels(self, weights: Float64Array) -> bool:

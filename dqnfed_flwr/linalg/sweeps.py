@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -42,13 +42,23 @@ FEW = 4
 """Rows of which all products with one another are made, twice where both are among them."""
 
 
-def products(rows: FloatArray, due: Sequence[int], known: Sequence[int]) -> Float64Array:
+class Strips(Protocol):
+    """Rows of a shape [B, D] and a dtype, columns of which can be had."""
+
+    shape: tuple[int, int]
+    dtype: np.dtype[np.floating]
+
+    def strip(self, part: slice) -> FloatArray:
+        """Columns of all rows, to be read only [B, width]."""
+
+
+def products(rows: Strips, due: Sequence[int], known: Sequence[int]) -> Float64Array:
     """Inner products of the float32 rows in slots `due` [m] with one another and with those `known`, [m, B].
 
     They are 0 for other slots. Values that are not finite raise no warning; their products show it.
     """
     strips = slices(rows.shape[1], STRIP)
-    found = np.asarray(sum(in_threads(lambda part: _strip_products(rows[:, part], due, known), strips)))
+    found = np.asarray(sum(in_threads(lambda part: _strip_products(rows.strip(part), due, known), strips)))
     among = np.tril(found[:, due])
     found[:, due] = among + np.tril(among, -1).T
     return found
@@ -105,41 +115,48 @@ def _blocks(rows: FloatArray) -> FloatArray:
     return rows.reshape(len(rows), -1, PAIR_BLOCK)
 
 
-def wide_products(left: FloatArray, right: FloatArray) -> Float64Array:
-    """left [m, D] @ right.T [D, n], every product made in float64; bits depend on m and n."""
-    parts = slices(left.shape[1], SEGMENT)
-    return np.asarray(sum(in_threads(lambda part: _wide(left[:, part], right[:, part]), parts)))
+def wide_products(rows: Strips, pairs: Sequence[tuple[slice, slice]]) -> Float64Array:
+    """Inner products made in float64, [B, B], of the rows in the first slots of each pair with those in the second.
+
+    They are 0 for other slots. Bits depend on how many slots there are in each.
+    """
+    segments = slices(rows.shape[1], SEGMENT)
+    return np.asarray(sum(in_threads(lambda part: _wide(rows.strip(part), pairs), segments)))
 
 
-def _wide(left: FloatArray, right: FloatArray) -> Float64Array:
-    total = np.zeros((len(left), len(right)))
+def _wide(segment: FloatArray, pairs: Sequence[tuple[slice, slice]]) -> Float64Array:
+    total = np.zeros((len(segment), len(segment)))
     with _quiet():
-        for part in slices(left.shape[1], NARROW):
-            total += left[:, part].astype(np.float64) @ right[:, part].astype(np.float64).T
+        for part in slices(segment.shape[1], NARROW):
+            narrow = segment[:, part].astype(np.float64)
+            for one, other in pairs:
+                right = narrow[other].copy()  # the product of a matrix with itself would be of other bits
+                total[one, other] += narrow[one] @ right.T
     return total
 
 
-def weighted_sum(rows: FloatArray, weights: Float64Array) -> Tensor:
+def weighted_sum(rows: Strips, weights: Float64Array) -> Tensor:
     """weights [B] @ rows, [D], in the dtype of the rows."""
-    out, factors = np.empty(rows.shape[1], rows.dtype), torch.from_numpy(weights.astype(rows.dtype))
+    out = np.empty(rows.shape[1], rows.dtype)
+    factors = torch.from_numpy(weights.astype(out.dtype))
 
     def strip(part: slice) -> None:
-        torch.mv(torch.from_numpy(rows[:, part]).t(), factors, out=torch.from_numpy(out[part]))
+        torch.mv(torch.from_numpy(rows.strip(part)).t(), factors, out=torch.from_numpy(out[part]))
 
-    drain(in_threads(strip, slices(rows.shape[1], STRIP)))
+    drain(in_threads(strip, slices(len(out), STRIP)))
     return torch.from_numpy(out)
 
 
-def wide_weighted_sum(rows: FloatArray, weights: Float64Array) -> Tensor:
+def wide_weighted_sum(rows: Strips, weights: Float64Array) -> Tensor:
     """weights [B] @ rows, [D], made in float64 and rounded to the dtype of the rows."""
     out = np.empty(rows.shape[1], rows.dtype)
 
     def segment(part: slice) -> None:
-        for narrow in slices(part.stop - part.start, NARROW):
-            at = slice(part.start + narrow.start, part.start + narrow.stop)
-            out[at] = weights @ rows[:, at].astype(np.float64)
+        strip, into = rows.strip(part), out[part]
+        for narrow in slices(len(into), NARROW):
+            into[narrow] = weights @ strip[:, narrow].astype(np.float64)
 
-    drain(in_threads(segment, slices(rows.shape[1], SEGMENT)))
+    drain(in_threads(segment, slices(len(out), SEGMENT)))
     return torch.from_numpy(out)
 
 

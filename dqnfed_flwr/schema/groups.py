@@ -1,4 +1,4 @@
-"""Groups of settings that every method shares: data, start, attacks, local work, curvature, step and guarantee."""
+"""Groups of settings that every method shares: data, start, attacks, local work, curvature, step, rows, guarantee."""
 
 from __future__ import annotations
 
@@ -291,6 +291,19 @@ SHARE = "%"
 
 def _as_text(value: Any) -> Any:
     return f"{value:g}" if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+class RowsSettings(Group):
+    """Where the server keeps the rows of a round."""
+
+    memory: int = _machine(
+        1 << 32,
+        "bytes of the server's rows, K * D values, above which they lie in a file in the output directory (without "
+        "one, of temporary files)",
+        changes="nothing",
+        on_resume=True,
+        ge=0,
+    )
 
 
 class GuaranteeSettings(Group):

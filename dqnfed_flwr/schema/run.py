@@ -23,6 +23,7 @@ from dqnfed_flwr.schema.groups import (
     LocalSettings,
     NoiseSettings,
     PartitionName,
+    RowsSettings,
     SplitSettings,
     StartSettings,
     StepRuleName,
@@ -200,6 +201,7 @@ class RunSettings(Group):
     local: LocalSettings = Field(default_factory=LocalSettings)
     curvature: CurvatureSettings = Field(default_factory=CurvatureSettings)
     step: StepSettings = Field(default_factory=StepSettings)
+    rows: RowsSettings = Field(default_factory=RowsSettings)
     guarantee: GuaranteeSettings = Field(default_factory=GuaranteeSettings)
 
     @field_validator("evaluate_every", mode="before")

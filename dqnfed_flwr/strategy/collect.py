@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from logging import WARNING
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -22,17 +23,22 @@ from dqnfed_flwr.guarantee.claims import two_losses
 from dqnfed_flwr.guarantee.harm import holds
 from dqnfed_flwr.guarantee.held_out import accepts
 from dqnfed_flwr.linalg.gram import Basis
+from dqnfed_flwr.linalg.row_store import RowMemory
 from dqnfed_flwr.methods._base import Method, RoundRows
+from dqnfed_flwr.run_files import private_folder
+from dqnfed_flwr.strategy.checkpoint import output_directory
 from dqnfed_flwr.strategy.client_registry import ClientRegistry
 from dqnfed_flwr.strategy.compatibility import Member
 from dqnfed_flwr.strategy.exchange import Answer, send_and_receive
 from dqnfed_flwr.strategy.schedule import Schedule, needs_step
 from dqnfed_flwr.strategy.state import RunState
 from dqnfed_flwr.tasks import task_of
+from dqnfed_flwr.telemetry.event_log import Patience
 from dqnfed_flwr.telemetry.events import DroppedClient
 from dqnfed_flwr.types import ClientReply, ClientTask, FloatArray, Probe
 from dqnfed_flwr.wire import Buffers, ReplyForm
 
+PATIENCE = Patience()
 NOTHING: FloatArray = np.empty(0, np.float32)
 """Stands for an array that a client was not asked for."""
 LONGEST_ROW = math.sqrt(torch.finfo(torch.float32).max)
@@ -69,9 +75,14 @@ class Collected:
 
 
 class ReplyCollector:
-    """Runs exchanges for one federation, in which clients train a model like `theta` [D] and its `buffers`."""
+    """Runs exchanges for one federation, in which clients train a model like `theta` [D] and its `buffers`.
 
-    def __init__(self, settings: Settings, theta: torch.Tensor, buffers: Buffers, method: Method) -> None:
+    `patience` waits for room where rows need a disk and it is full.
+    """
+
+    def __init__(
+        self, settings: Settings, theta: torch.Tensor, buffers: Buffers, method: Method, patience: Patience = PATIENCE
+    ) -> None:
         self._settings, self.figure = settings, task_of(settings).figure
         self._method, self._dim = method, theta.numel()
         self._buffers = buffers if settings.trains_buffers else {}
@@ -82,6 +93,7 @@ class ReplyCollector:
             theta.dtype,
             references=method.reference_rows,
             eager=method.reads_products or settings.rule in ("probed", "search"),  # which compare slopes
+            memory=_row_memory(settings, patience),
         )
 
     def exchange(self, grid: Grid, schedule: Schedule, state: RunState, registry: ClientRegistry) -> Collected:
@@ -220,6 +232,19 @@ class ReplyCollector:
         names = dict.fromkeys(name for reply in replies for name in reply.vectors)
         vectors = {name: tuple(reply.vectors.get(name, NOTHING) for reply in replies) for name in names}
         return RoundRows(self._basis, slots, vectors)
+
+
+def _row_memory(settings: Settings, patience: Patience) -> RowMemory:
+    """The setting `rows.memory`; files lie beside the checkpoint."""
+
+    def write(folder: Path, action: Callable[[], None]) -> None:
+        def in_folder() -> None:
+            private_folder(folder)
+            action()
+
+        patience.write(folder, in_folder)
+
+    return RowMemory(settings.rows.memory, str(output_directory(settings) or ""), write)
 
 
 def put_row(basis: Basis, slot: int, row: FloatArray) -> None:

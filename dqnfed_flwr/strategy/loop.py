@@ -30,13 +30,14 @@ from dqnfed_flwr.errors import QuorumError
 from dqnfed_flwr.methods._base import Method
 from dqnfed_flwr.steps import StepRule
 from dqnfed_flwr.strategy.client_registry import ClientRegistry
-from dqnfed_flwr.strategy.collect import Collected, ReplyCollector
+from dqnfed_flwr.strategy.collect import PATIENCE, Collected, ReplyCollector
 from dqnfed_flwr.strategy.exchange import Repeats
 from dqnfed_flwr.strategy.hearing import decide_hearing
 from dqnfed_flwr.strategy.schedule import Schedule, schedule_evaluation, schedule_exchange
 from dqnfed_flwr.strategy.solve import NOT_FINITE, solve_replies
 from dqnfed_flwr.strategy.state import PendingStep, RunState
 from dqnfed_flwr.strategy.step_search import StepSearch
+from dqnfed_flwr.telemetry.event_log import Patience
 from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
 from dqnfed_flwr.types import ClientReply, Figure
 
@@ -48,7 +49,7 @@ class RoundLoop:
     """Drives one run from its `state`, which is changed in place, to its end.
 
     `on_round` is called with the event of every round that is over, `save` after every exchange that ended a round and
-    prepared the next.
+    prepared the next. `patience` waits where a disk is full.
     """
 
     def __init__(
@@ -60,11 +61,12 @@ class RoundLoop:
         registry: ClientRegistry,
         on_round: Callable[[RoundEvent], None],
         save: Callable[[], None],
+        patience: Patience = PATIENCE,
     ) -> None:
         self._settings, self._state, self._method = settings, state, method
         self._registry, self._save = registry, save
         self._step_search = StepSearch(settings, state, method, rule, registry, on_round)
-        self._collector = ReplyCollector(settings, state.theta, state.buffers, method)
+        self._collector = ReplyCollector(settings, state.theta, state.buffers, method, patience)
         self._num_classes = registry.form.num_classes
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from logging import INFO
 
 import numpy as np
@@ -150,9 +151,8 @@ class GradientStrategy(Strategy):
         self, grid: Grid, initial_arrays: ArrayRecord, result: Result, evaluate: Callable[[int, ArrayRecord], None]
     ) -> Outcome:
         """Start or resume the run and bring it to its end; the figures of its rounds go into `result`."""
-        checkpointer = Checkpointer(
-            self.settings, self._method, self._rule, grid=grid, patience=Patience(self._listeners)
-        )
+        patience = Patience(self._listeners)
+        checkpointer = Checkpointer(self.settings, self._method, self._rule, grid=grid, patience=patience)
         provenance = replace(self.provenance, frozen=self._registry.form.frozen or None)
         state, events, self.provenance = checkpointer.start(initial_arrays, provenance)
         _set_layers(self._method, self.settings, self._registry, state.theta.numel())
@@ -169,8 +169,9 @@ class GradientStrategy(Strategy):
         for listener in self._listeners:
             listener.on_start(self.settings.rounds, list(events))
         run = (self.settings, state, self._method, self._rule, self._registry)
-        loop = RoundLoop(*run, on_round=on_round, save=lambda: checkpointer.save(state, self.provenance))
         try:
+            save = partial(checkpointer.save, state, self.provenance)
+            loop = RoundLoop(*run, on_round=on_round, save=save, patience=patience)
             loop.run(grid)
             self.outcome = outcome = _final_outcome(loop, grid, state, events)
         finally:

@@ -26,6 +26,7 @@ from benchmarks import (
     round_files,
     server_memory,
     server_step,
+    spilled_rows,
     streaming,
 )
 from benchmarks._common import Bar, Json, report, settings_of
@@ -44,7 +45,7 @@ Main = Callable[[Sequence[str]], None]
 
 BENCHMARKS = (
     *(server_step, method_step, server_memory, agreement, engine, client_rate, chunks, convex, round_files),
-    *(heldout, streaming, many_clients),
+    *(heldout, streaming, many_clients, spilled_rows),
 )
 
 
@@ -118,6 +119,14 @@ def test_the_deployed_benchmark_refuses_what_is_no_comparison(given: str, capsys
         deployed.main(given.split())
     assert ended.value.code == 2
     assert f"error: {given.partition('=')[0]}" in capsys.readouterr().err
+
+
+def test_rows_in_a_file_take_less_memory_than_they_are(tmp_path: Path) -> None:
+    sizes = ["--clients", "40", "--parameters", "4000000", "--memory", "600000000", "--probe", "10000000"]
+    record = record_of(spilled_rows.main, [*sizes, "--folder", str(tmp_path)], tmp_path)
+    assert record["rows_bytes"] == 640_000_000
+    assert record["peak_memory_bytes"] < 600_000_000
+    assert record["disk_over_rows"] > 0
 
 
 def test_the_streaming_benchmark_reads_both_ways_to_store_images(tmp_path: Path) -> None:

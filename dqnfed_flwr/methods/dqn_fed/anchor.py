@@ -150,7 +150,8 @@ class Anchor:
 
         if self._basis is None:
             references, count = self.method.reference_rows, self._run.sampled
-            self._basis = Basis(count + references, around.dim, around.dtype, references=references, eager=False)
+            size, where = (count + references, around.dim, around.dtype), around.memory
+            self._basis = Basis(*size, references=references, eager=False, memory=where)
         self._basis.clear()
         for slot in slots:
             self._basis.put(slot, rows[slot])

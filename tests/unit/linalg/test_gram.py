@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from dqnfed_flwr.errors import ShapeError
 from dqnfed_flwr.linalg import sweeps
 from dqnfed_flwr.linalg.gram import SMALL, Basis
+from dqnfed_flwr.linalg.row_store import Rows
 from dqnfed_flwr.linalg.sweeps import BLOCK, SEGMENT
 from dqnfed_flwr.types import Float64Array, FloatArray
 from tests.helpers.gradient_sets import conflicting_set, random_set
@@ -84,7 +85,7 @@ def test_the_last_reply_owes_the_products_of_one_row(count: int, monkeypatch: py
     owed: list[int] = []
     made = sweeps.products
 
-    def noted(rows: FloatArray, due: list[int], known: list[int]) -> Float64Array:
+    def noted(rows: Rows, due: list[int], known: list[int]) -> Float64Array:
         owed.append(len(due))
         return made(rows, due, known)
 
