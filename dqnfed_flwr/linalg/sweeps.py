@@ -1,45 +1,55 @@
 """Sweeps over rows [B, D]: all are read once, in strips of columns, by as many threads as there are cores.
 
-What is found for a row, or for two, has the same bits whatever else is asked for in the same sweep: a strip's share of
-an inner product is made of that pair alone, and strips are added in their order.
+What is found for a row, or for two, has the same bits whatever else is asked for in the same sweep. A block of columns
+of a whole number of tiles, `TILE` rows each, is multiplied with that of one row by BLAS (gemv). It treats all rows of
+a tile alike, and does not care which of two factors comes first; tests hold it to that. So a row may be multiplied in
+any tile. Blocks are added in their order, then strips in theirs. Products of two matrices would be made twice as fast
+while many rows are owed. But their bits depend on shape and place, so the last row would owe those of its whole matrix.
 
-Inner products of float32 rows are float32 inside blocks of columns and float64 between them. A block of a pair is one
-dot of BLAS. Products of small matrices have other bits for other shapes, and BLAS packs them anew each time.
-Measured on two cores, one row with 100 others, D = 650,000: 40 GB/s, as fast as memory is read, and 10 GB/s with
-matrices.
+Inner products of float32 rows are float32 inside blocks of columns and float64 between them.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache
-from typing import Protocol, TypeVar
+from itertools import pairwise
+from typing import Protocol, TypeVar, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dqnfed_flwr.linalg.scaling import one_blas_thread
 from dqnfed_flwr.types import Float64Array, FloatArray
 
 _T = TypeVar("_T")
 
 BLOCK = 512
 """Columns of which a squared norm is summed in the dtype of the rows, before the sum is carried in float64."""
-PAIR_BLOCK = 2048
-"""The same of a product of two rows; a dot keeps some 32 sums at a time, so that each is as short."""
-STRIP = 32 * PAIR_BLOCK
-"""Columns of all rows that a thread takes at once."""
+PAIR_BLOCK = 8 * BLOCK
+"""The same of a product of two rows, which BLAS sums in eight parts or more."""
+SUM_BLOCK = 2 * PAIR_BLOCK
+"""Columns of a weighted sum that are made at once."""
 SEGMENT = 256 * BLOCK
 """Columns of a few rows that a thread takes at once."""
 NARROW = SEGMENT // 16
 """Columns of which a float64 copy of every row is cheap."""
+STRIP = 8 * SUM_BLOCK
+"""Columns of many rows that a thread takes at once; of few rows it takes more of them."""
+AT_ONCE = 1 << 22
+"""Values of a few rows that a thread takes at once, at most."""
+TILE = 4
+"""Rows that are multiplied with another row as one matrix, or a multiple of them."""
+MANY = 8 * TILE
+"""Rows of a block that stay in the cache while others pass."""
 TOGETHER = 16
 """Rows that are multiplied with all others while these are in the cache."""
-FEW = 4
-"""Rows of which all products with one another are made, twice where both are among them."""
+BLOCKS = 32
+"""Blocks that NumPy is given at once: between two calls a thread may wait for the interpreter."""
 
 
 class Strips(Protocol):
@@ -52,12 +62,17 @@ class Strips(Protocol):
         """Columns of all rows, to be read only [B, width]."""
 
 
+def strip_width(count: int) -> int:
+    """Columns of `count` rows that a thread takes at once, the same whatever is asked for, for the sake of the bits."""
+    return max(1, AT_ONCE // (count * STRIP)) * STRIP
+
+
 def products(rows: Strips, due: Sequence[int], known: Sequence[int]) -> Float64Array:
     """Inner products of the float32 rows in slots `due` [m] with one another and with those `known`, [m, B].
 
     They are 0 for other slots. Values that are not finite raise no warning; their products show it.
     """
-    strips = slices(rows.shape[1], STRIP)
+    strips = slices(rows.shape[1], strip_width(rows.shape[0]))
     found = np.asarray(sum(in_threads(lambda part: _strip_products(rows.strip(part), due, known), strips)))
     among = np.tril(found[:, due])
     found[:, due] = among + np.tril(among, -1).T
@@ -67,52 +82,101 @@ def products(rows: Strips, due: Sequence[int], known: Sequence[int]) -> Float64A
 def _strip_products(strip: FloatArray, due: Sequence[int], known: Sequence[int]) -> Float64Array:
     """`products` in a strip [B, width], of a due row with those due before it."""
     found = np.zeros((len(due), len(strip)))
-    for start in range(0, len(due), TOGETHER):
-        mine, before = due[start : start + TOGETHER], sorted({*known, *due[:start]})
-        rows = strip[list(mine)]
-        if len(mine) <= FEW:
-            others = sorted({*before, *mine})
-            found[start : start + len(mine), others] = _pairs(rows, strip, others)
-            continue
-        found[start : start + len(mine), before] = _pairs(rows, strip, before)
-        for few in slices(len(mine), FEW):  # among themselves, with those before each only
-            at = slice(start + few.start, start + few.stop)
-            found[at, list(mine[: few.stop])] = _pairs(rows[few], rows, range(few.stop))
+    for few in slices(len(due), TOGETHER):
+        mine, others = due[few], [*known, *due[: few.start]]
+        copies = strip[mine[0] : mine[0] + 1] if len(mine) == 1 else strip[_padded(mine)]
+        if len(mine) < TILE:
+            others += mine
+        else:
+            found[few, list(mine)] = _among(copies, len(mine))
+        if others:
+            runs, apart = _tiles(sorted(others))
+            slots = [slot for run in runs for slot in range(run.start, run.stop)]
+            found[few, slots + apart] = _cross(strip, copies[: len(mine)], runs, apart)
     return found
 
 
-def _pairs(mine: FloatArray, strip: FloatArray, others: Sequence[int]) -> Float64Array:
-    """Products of `mine` [m, width] with the rows of `strip` [B, width] in slots `others` [n], rising, [m, n]."""
-    count, runs = strip.shape[1] // PAIR_BLOCK, list(_runs(others))
-    sums = np.empty((len(others), len(mine), count), strip.dtype)
-    found = np.empty((len(others), len(mine)))
-    with _quiet():
-        for blocks in slices(count, max(2, TOGETHER // len(mine))):
-            columns = slice(blocks.start * PAIR_BLOCK, blocks.stop * PAIR_BLOCK)
-            # A block of all of mine in one piece: from rows that lie far apart, it would not fit into the first cache.
-            left = np.ascontiguousarray(_blocks(mine[:, columns]).swapaxes(0, 1)).swapaxes(0, 1)
-            for place, run in runs:
-                np.vecdot(_blocks(strip[run, columns])[:, None], left[None], out=sums[place, :, blocks])
-        tail = slice(count * PAIR_BLOCK, None)
-        wide = mine[None, :, tail].astype(np.float64)
-        for place, run in runs:
-            found[place] = np.vecdot(strip[run, None, tail].astype(np.float64), wide)
-        found += np.vecdot(sums.astype(np.float64), np.ones(count))
-    return found.T
-
-
-def _runs(slots: Sequence[int]) -> Iterator[tuple[slice, slice]]:
-    """Consecutive `slots`, which rise: their places in the list, and the slots."""
-    start = 0
+def _tiles(slots: Sequence[int]) -> tuple[list[slice], list[int]]:
+    """Runs of consecutive `slots`, which rise, in whole tiles, of which the last may begin early; and shorter runs."""
+    runs, apart, start = list[slice](), list[int](), 0
     for stop in range(1, len(slots) + 1):
-        if stop == len(slots) or slots[stop] != slots[stop - 1] + 1:
-            yield slice(start, stop), slice(slots[start], slots[stop - 1] + 1)
-            start = stop
+        if stop < len(slots) and slots[stop] == slots[stop - 1] + 1:
+            continue
+        first, end = slots[start], slots[stop - 1] + 1
+        if end - first < TILE:
+            apart += slots[start:stop]
+        else:
+            runs.append(slice(first, end - (end - first) % TILE))
+            runs += [slice(end - TILE, end)] if end > runs[-1].stop else []
+        start = stop
+    return runs, apart
 
 
-def _blocks(rows: FloatArray) -> FloatArray:
-    """Rows [m, n * PAIR_BLOCK] as [m, n, PAIR_BLOCK]."""
-    return rows.reshape(len(rows), -1, PAIR_BLOCK)
+def _cross(strip: FloatArray, mine: FloatArray, runs: Sequence[slice], apart: Sequence[int]) -> Float64Array:
+    """Products of `mine` [m, width] with the rows in `runs` and those `apart`, which are copied; [m, n] in order."""
+    groups = [_padded(apart[group]) for group in slices(len(apart), MANY)]
+    rows: list[slice | list[int]] = [*runs, *groups]
+    places = np.cumsum([0, *(run.stop - run.start for run in runs), *map(len, groups)]).tolist()
+
+    def multiply(part: slice, count: int, into: FloatArray) -> None:
+        right, theirs = _blocks(mine[:, part], count), _blocks(strip[:, part], count)
+        for those, (start, stop) in zip(rows, pairwise(places), strict=True):
+            _multiply(theirs[:, those], right, into[:, :, start:stop])
+
+    return _total(strip.shape[1], (len(mine), places[-1]), multiply)[:, : places[len(runs)] + len(apart)]
+
+
+def _among(copies: FloatArray, count: int) -> Float64Array:
+    """Products of each of the first `count` of `copies`, which are whole tiles, with itself and those before it."""
+
+    def multiply(part: slice, blocks: int, into: FloatArray) -> None:
+        rows = _blocks(copies[:, part], blocks)
+        for tile in slices(len(copies), TILE):
+            later = slice(tile.start, count)
+            _multiply(rows[:, tile], rows[:, later], into[:, later, tile])
+
+    return _total(copies.shape[1], (count, len(copies)), multiply)[:, :count]
+
+
+def _padded(slots: Sequence[int]) -> list[int]:
+    """Slots in whole tiles, some of them again."""
+    tiles: list[int] = np.resize(slots, -(-len(slots) // TILE) * TILE).tolist()
+    return tiles
+
+
+def _total(width: int, shape: tuple[int, int], multiply: Callable[[slice, int, FloatArray], None]) -> Float64Array:
+    """Sums of `shape` over `width` columns; `multiply` makes those of n blocks in a part, into zeros [n, *shape]."""
+    parts = list(_parts(width))
+    sums = np.zeros((parts[-1][1].stop, *shape), np.float32)
+    with _quiet():
+        for part, blocks in parts:
+            multiply(part, blocks.stop - blocks.start, sums[blocks])
+        return np.asarray(sums.sum(axis=0, dtype=np.float64))
+
+
+def _blocks(rows: FloatArray, count: int) -> FloatArray:
+    """Rows [m, count * width] as [count, m, width]."""
+    return rows.reshape(len(rows), count, -1).swapaxes(0, 1)
+
+
+def _parts(width: int) -> Iterator[tuple[slice, slice]]:
+    """Columns, and which blocks they are; the last block may be a small one."""
+    whole = width // PAIR_BLOCK
+    for blocks in slices(whole, BLOCKS):
+        yield slice(blocks.start * PAIR_BLOCK, blocks.stop * PAIR_BLOCK), blocks
+    if width > whole * PAIR_BLOCK:
+        yield slice(whole * PAIR_BLOCK, width), slice(whole, whole + 1)
+
+
+def _multiply(left: FloatArray, right: FloatArray, into: FloatArray) -> None:
+    """Put products of blocks of rows `left` [n, r, width] and `right` [n, m, width] into sums [n, m, r]."""
+    (n, r, width), m = left.shape, right.shape[1]
+    size = TILE if m == 1 else MANY
+    whole = r // size * size
+    for rows, of in ((slice(0, whole), size), (slice(whole, r), r - whole)):
+        if rows.start < rows.stop:
+            tiles = left[:, rows].reshape(n, -1, of, width).swapaxes(0, 1)
+            np.matvec(tiles[:, :, None], right, out=into[:, :, rows].reshape(n, m, -1, of).transpose(2, 0, 1, 3))
 
 
 def wide_products(rows: Strips, pairs: Sequence[tuple[slice, slice]]) -> Float64Array:
@@ -138,12 +202,17 @@ def _wide(segment: FloatArray, pairs: Sequence[tuple[slice, slice]]) -> Float64A
 def weighted_sum(rows: Strips, weights: Float64Array) -> Tensor:
     """weights [B] @ rows, [D], in the dtype of the rows."""
     out = np.empty(rows.shape[1], rows.dtype)
-    factors = torch.from_numpy(weights.astype(out.dtype))
+    factors = weights.astype(out.dtype)
 
     def strip(part: slice) -> None:
-        torch.mv(torch.from_numpy(rows.strip(part)).t(), factors, out=torch.from_numpy(out[part]))
+        values, into = rows.strip(part), out[part]
+        whole = len(into) // SUM_BLOCK * SUM_BLOCK
+        blocks = values[:, :whole].reshape(len(values), -1, SUM_BLOCK).swapaxes(0, 1)
+        with _quiet():
+            np.matmul(factors[None], blocks, out=into[:whole].reshape(-1, 1, SUM_BLOCK))
+            np.matmul(factors, values[:, whole:], out=into[whole:])
 
-    drain(in_threads(strip, slices(len(out), STRIP)))
+    drain(in_threads(strip, slices(len(out), strip_width(len(factors)))))
     return torch.from_numpy(out)
 
 
@@ -167,13 +236,12 @@ def squared_norm(row: FloatArray) -> float:
 
 def copy_and_measure(row: NDArray[np.floating], into: FloatArray) -> float:
     """Copy `row` [D] to `into` [D], cast to its dtype; `squared_norm` of the copy, taken while it is in the cache."""
-
-    def segment(part: slice) -> float:
+    total = 0.0
+    for part in slices(len(into), SEGMENT):
         with _quiet():
             into[part] = row[part]
-        return _squares(into[part])
-
-    return float(sum(in_threads(segment, slices(len(into), SEGMENT))))
+        total += _squares(into[part])
+    return total
 
 
 def _squares(part: FloatArray) -> float:
@@ -189,8 +257,23 @@ def slices(dim: int, width: int) -> list[slice]:
 
 
 def in_threads(work: Callable[[slice], _T], parts: Sequence[slice]) -> Iterator[_T]:
-    """`work` of every part, in their order."""
-    return map(work, parts) if len(parts) == 1 else _pool().map(work, parts)
+    """`work` of every part, in their order; BLAS has no threads of its own meanwhile."""
+    done: list[_T | None] = [None] * len(parts)
+    turns = iter(range(len(parts)))
+
+    def some() -> None:
+        for turn in turns:
+            done[turn] = work(parts[turn])
+
+    with one_blas_thread():
+        helpers = [_pool().submit(some) for _ in range(min(_cores(), len(parts)) - 1)]
+        try:
+            some()
+        finally:
+            wait(helpers)
+    for helper in helpers:
+        helper.result()
+    return iter(cast("list[_T]", done))
 
 
 def drain(results: Iterator[None]) -> None:
@@ -204,6 +287,10 @@ def _quiet() -> np.errstate:
     return np.errstate(over="ignore", invalid="ignore")
 
 
+def _cores() -> int:
+    return min(8, os.cpu_count() or 1)
+
+
 @cache
 def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1), thread_name_prefix="gram")
+    return ThreadPoolExecutor(max_workers=_cores(), thread_name_prefix="gram")

@@ -14,7 +14,7 @@ from dqnfed_flwr.errors import ShapeError
 from dqnfed_flwr.linalg import sweeps
 from dqnfed_flwr.linalg.gram import SMALL, Basis
 from dqnfed_flwr.linalg.row_store import Rows
-from dqnfed_flwr.linalg.sweeps import BLOCK, SEGMENT
+from dqnfed_flwr.linalg.sweeps import BLOCK, PAIR_BLOCK, SEGMENT, STRIP
 from dqnfed_flwr.types import Float64Array, FloatArray
 from tests.helpers.gradient_sets import conflicting_set, random_set
 
@@ -76,6 +76,40 @@ def test_any_order_of_many_rows_gives_the_same_bits(order: list[int], absent: in
     assert all(np.array_equal(one, other) for one, other in zip(*found, strict=True))
     kept = [slot for slot in there if slot not in (3, 5)]
     assert relative(found[0][0][np.ix_(kept, kept)], exact[np.ix_(kept, kept)]) < 1e-6
+
+
+@st.composite
+def turns_of_rows(draw: st.DrawFn) -> list[list[int]]:
+    """Some of a few rows, in the groups in which their products are asked for; rising in each."""
+    count = draw(st.integers(1, 24))
+    order = draw(st.permutations(range(count)))
+    cuts = sorted(draw(st.sets(st.integers(0, count), max_size=6)))
+    return [sorted(order[start:stop]) for start, stop in pairwise([0, *cuts]) if start < stop] or [[0]]
+
+
+@settings(max_examples=40, deadline=None)
+@given(turns=turns_of_rows(), spare=st.integers(0, 5), dim=st.sampled_from([1, 7, PAIR_BLOCK + 1, STRIP + 5]))
+def test_a_product_depends_on_its_two_rows_alone(turns: list[list[int]], spare: int, dim: int) -> None:
+    """Not on which rows are multiplied together, on the place of a row, nor on what lies in slots beside them."""
+    there = sorted(slot for turn in turns for slot in turn)
+    held = Rows(there[-1] + 1 + spare, dim, np.dtype(np.float32))
+    values = np.random.default_rng(dim).standard_normal(held.shape).astype(np.float32)
+    for slot in range(held.shape[0]):
+        held.put(slot, values[slot] if slot in there else np.full(dim, np.nan))
+    found, done = np.zeros((held.shape[0], held.shape[0])), list[int]()
+    for turn in turns:
+        found[turn] = sweeps.products(held, turn, sorted(done))
+        found[:, turn] = found[turn].T
+        done += turn
+    alone = Rows(2, dim, held.dtype)
+    for one in there:
+        for other in there:
+            alone.put(0, values[one])
+            alone.put(1, values[other])
+            assert found[one, other] == sweeps.products(alone, [0, 1], [])[0, 1]
+    assert not found[[slot for slot in range(held.shape[0]) if slot not in there]].any()
+    exact = values[there].astype(np.float64) @ values[there].astype(np.float64).T
+    assert relative(found[np.ix_(there, there)], exact) < 1e-6
 
 
 @pytest.mark.parametrize("count", [3, 10, 40])
