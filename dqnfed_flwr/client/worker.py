@@ -217,7 +217,7 @@ class Worker:
         def loss_at(factor: float) -> float:
             return loss if loss is not None and factor == task.factor else self._loss.loss(line.at(factor))
 
-        return probe(loss_at, task, self._settings.step.armijo, held_out)
+        return probe(loss_at, task, self._settings.step.armijo, held_out, self._settings.dtype)
 
     def _held_out_test(self, task: ClientTask, line: Line) -> HeldOutTest | None:
         """The test on the held-out part, which also notes its losses at the model that the client trains on."""
@@ -260,14 +260,19 @@ class Worker:
 
 
 def probe(
-    loss_at: Callable[[float], float], task: ClientTask, armijo: float, held_out: HeldOutTest | None = None
+    loss_at: Callable[[float], float],
+    task: ClientTask,
+    armijo: float,
+    held_out: HeldOutTest | None = None,
+    dtype: str = "float32",
 ) -> Probe:
     """Test the candidate, then twice its factor if asked to and it suits, or its halves if it does not.
 
-    A factor suits where the training loss passes `holds`, with `armijo`, and the `held_out` test passes, or where the
-    latter does alone, if it is to decide alone. Where the task asks for the rungs of a ladder, the losses there come
-    along, whatever the tests say. A client that no half suits, or only the last, also says what its loss is as far the
-    other way: the loss of one whose gradient is true rises there as well, see `guarantee.claims`.
+    A factor suits where the training loss passes `holds`, with `armijo` and the model's `dtype`, and the `held_out`
+    test passes, or where the latter does alone, if it is to decide alone. Where the task asks for the rungs of a
+    ladder, the losses there come along, whatever the tests say. A client that no half suits, or only the last, also
+    says what its loss is as far the other way: the loss of one whose gradient is true rises there as well, see
+    `guarantee.claims`.
 
     `loss_at` gives f_k(theta^{t-1} - a * step) for a factor a, and is called once for each rung. `grown_holds` is None
     where twice the factor was not tried: not asked for, or the candidate fails already.
@@ -277,7 +282,7 @@ def probe(
     def suits(factor: float) -> bool:
         if held_out is not None and held_out.alone:
             return held_out.suits(factor, known(factor))
-        return holds(known(factor), factor, task, armijo) and (held_out is None or held_out.passes(factor))
+        return holds(known(factor), factor, task, armijo, dtype) and (held_out is None or held_out.passes(factor))
 
     found = _test(known, task, suits)
     passed = None if held_out is None else not held_out.refused

@@ -7,7 +7,8 @@ With an entitlement e, a client whose loss is above e must not rise, and no clie
 e = 0 is the paper's strict form, in which no loss may rise at all (Hamidi and Ye, TMLR 2025, (29) with rho = 1).
 
 Losses are compared with one stated tolerance, the same for a client's vote, for the event of a round and for every
-figure made of events: a loss f counts as not above another f' where f <= f' + `resolution`(f').
+figure made of events: a loss f counts as not above another f' where f <= f' + `resolution`(f'). The vote on a step of a
+float64 model alone is finer: a fall that float32 could not tell must be seen there.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from numpy.typing import NDArray
 
 from dqnfed_flwr.types import ClientTask, Float64Array
 
-RELATIVE, ABSOLUTE = 1e-6, 1e-9
-"""Tolerance of a comparison of losses: what a float32 model's rounding can do to a mean of cross-entropies."""
+TOLERANCE = {"float32": (1e-6, 1e-9), "float64": (1e-12, 1e-15)}
+"""Relative and absolute tolerance of losses of a model: what its rounding can do to a mean of cross-entropies."""
 OUTLIER = 100.0
 """A loss so many times the median counts as no more than that in the typical loss."""
 Losses = Sequence[float] | Float64Array
@@ -40,34 +41,37 @@ def entitlement(losses: Losses, level: float, share: float, liars: int, before: 
     return min(level, before)
 
 
-def resolution(loss: float) -> float:
-    """By how much another loss may exceed this one and count as equal."""
-    return RELATIVE * abs(loss) + ABSOLUTE
+def resolution(loss: float, dtype: str = "float32") -> float:
+    """By how much another loss of a model of this dtype may exceed this one and count as equal."""
+    relative, absolute = TOLERANCE[dtype]
+    return relative * abs(loss) + absolute
 
 
-def ceiling(loss: float, entitlement: float) -> float:
+def ceiling(loss: float, entitlement: float, dtype: str = "float32") -> float:
     """The largest loss after a step that does a client no harm whose loss is `loss` before it."""
-    return max(loss + resolution(loss), entitlement)
+    return max(loss + resolution(loss, dtype), entitlement)
 
 
 def not_above(after: Losses, before: Losses, entitlement: float = 0.0) -> NDArray[np.bool_]:
     """Which losses [K] are at most `ceiling` of the losses before; NaN is above everything."""
     first = np.asarray(before, np.float64)
-    most = np.maximum(first + RELATIVE * abs(first) + ABSOLUTE, entitlement)
+    relative, absolute = TOLERANCE["float32"]
+    most = np.maximum(first + relative * abs(first) + absolute, entitlement)
     return np.asarray(np.asarray(after, np.float64) <= most)
 
 
-def holds(loss: float, factor: float, task: ClientTask, armijo: float) -> bool:
+def holds(loss: float, factor: float, task: ClientTask, armijo: float, dtype: str = "float32") -> bool:
     """Whether a client with the loss f(a) = `loss` accepts theta^{t-1} - a * step, a = `factor`.
 
     A loss below the entitlement e may rise up to it. Any other must fall by armijo * factor * slope, up to the
-    tolerance with which losses are compared:
+    tolerance of losses of a model of this `dtype`:
 
         f0 <= e:  f(a) <= e           f0 > e:  f(a) <= f0 - armijo * a * max(g_k . step, 0) + resolution(f0)
 
     NaN and infinities do not hold. The task brings f0 = `reference_loss`, e = `entitlement` and g_k . step = `slope`.
     """
     start = task.reference_loss
-    if not math.isfinite(loss) or loss > ceiling(start, task.entitlement):
+    if not math.isfinite(loss) or loss > ceiling(start, task.entitlement, dtype):
         return False
-    return start <= task.entitlement or loss <= start - armijo * factor * max(task.slope, 0.0) + resolution(start)
+    promised = armijo * factor * max(task.slope, 0.0)
+    return start <= task.entitlement or loss <= start - promised + resolution(start, dtype)

@@ -205,7 +205,8 @@ class ReplyCollector:
         if reply.probe is None or self._settings.rule != "probed":
             return ""
         probe, loss, step = reply.probe, reply.probe.loss, self._settings.step
-        if probe.holds != accepts(step.judge, holds(loss, task.factor, task, step.armijo), probe.held_out):
+        suits = holds(loss, task.factor, task, step.armijo, self._settings.dtype)
+        if probe.holds != accepts(step.judge, suits, probe.held_out):
             said = "holds" if probe.holds else "fails"
             return f"it says that its test {said} where its loss goes from {task.reference_loss:.6g} to {loss:.6g}"
         return two_losses("its probe has loss", loss, "its gradient's pass", reply.loss) if task.train else ""

@@ -73,7 +73,7 @@ class Federation:
             row=objective.gradient(theta) if task.train else None,
             loss=loss if task.train else float("nan"),
             rate=2 * loss if task.train else float("nan"),
-            probe=probe(loss_at, task, self.armijo) if task.probe else None,
+            probe=probe(loss_at, task, self.armijo, dtype=str(given.theta.dtype)) if task.probe else None,
             test=Evaluation(round(100 * np.exp(-loss)) if np.isfinite(loss) else 0, 100, loss)
             if task.evaluate
             else None,

@@ -57,6 +57,23 @@ def test_vote_and_event_agree(before: float, after: float, level: float) -> None
     assert accepted == (after <= ceiling(before, level))
 
 
+@given(losses, losses, st.floats(0, 5))
+def test_the_finer_vote_on_a_float64_model_accepts_no_loss_that_does_harm(
+    before: float, after: float, level: float
+) -> None:
+    if holds(after, 1.0, task(before, level=level), armijo=0.0, dtype="float64"):
+        assert not_above([after], [before], level)[0]
+
+
+def test_twice_the_newton_step_is_refused_close_to_the_minimum() -> None:
+    """f(x) = 0.15 + x^2 / 2 has the same value there; float32 could not tell it from a fall, float64 can."""
+    x = 1e-4
+    doubled = task(0.15 + x**2 / 2, slope=x**2)
+    assert holds(doubled.reference_loss, 2.0, doubled, armijo=1e-4, dtype="float32")
+    assert not holds(doubled.reference_loss, 2.0, doubled, armijo=1e-4, dtype="float64")
+    assert holds(0.15, 1.0, doubled, armijo=1e-4, dtype="float64")
+
+
 @given(losses)
 def test_the_same_loss_and_a_rounding_more_do_no_harm(loss: float) -> None:
     assert not_above([loss, loss + resolution(loss) / 2], [loss, loss]).all()

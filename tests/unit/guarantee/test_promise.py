@@ -63,7 +63,7 @@ def test_whatever_one_of_four_sends_three_honest_clients_reach_their_optimum(see
     honest, lie = with_common_optimum(3, seed), Anything(seed)
     app = Liars(Federation([*honest, Quadratic(np.zeros(DIM))]).app(), (3,), lie.row, lie.words)
     outcome = run(app, 4, 80, **{"guarantee.tolerate": 1})
-    assert outcome.status == "finished"
+    assert outcome.status in ("finished", "pareto-stationary")  # the latter at the very optimum, before round 80
     theta = np.asarray(outcome.theta)
     for objective in honest:
         assert objective.loss(theta) <= 1e-2 * objective.loss(np.zeros(DIM))
