@@ -13,7 +13,7 @@ from dqnfed_flwr.compare.plan import RUNS, Job, Plan
 from dqnfed_flwr.compare.record import Record, Trial, read_record
 from dqnfed_flwr.compare.results import REFERENCE, Comparison, Row
 from dqnfed_flwr.compare.row_specs import RowSpec, yaml_text
-from dqnfed_flwr.config import KNOWN, Settings
+from dqnfed_flwr.config import KNOWN, Settings, is_retired
 from dqnfed_flwr.errors import ConfigError, DQNFedError
 from dqnfed_flwr.run_files import RUN
 from dqnfed_flwr.types import Figure
@@ -151,8 +151,7 @@ def _row(item: Mapping[str, Any], directory: Path, last: int, figure: Figure) ->
 
 
 def _noted(folder: Path) -> tuple[Settings, dict[str, str]]:
-    """What `run.json` says of a run: its settings, without those that this version has not, and the versions."""
+    """The settings that `run.json` notes, without those of a later version, and the versions of the libraries."""
     found = json.loads((folder / RUN).read_text("utf-8"))
-    known = Settings().flat()
-    settings = Settings.from_mapping({key: value for key, value in found["settings"].items() if key in known})
-    return settings, dict(found.get("versions", {}))
+    known = {key: value for key, value in found["settings"].items() if key in KNOWN or is_retired(key)}
+    return Settings.from_record(known), dict(found.get("versions", {}))
