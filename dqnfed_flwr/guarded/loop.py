@@ -25,16 +25,19 @@ from dqnfed_flwr import wire
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import ConfigError, RunError
 from dqnfed_flwr.guarded.exchange import Brought, Receiver, gather
-from dqnfed_flwr.guarded.offers import Asked, Judgement, Model, Offer, Offers
+from dqnfed_flwr.guarded.offers import Asked, Model, Offer, Offers
 from dqnfed_flwr.guarded.records import model_key, with_task
+from dqnfed_flwr.strategy.judging import Judgement, remember_round
 from dqnfed_flwr.strategy.loop import UNJUDGED_ATTEMPTS, most_frequent_reason
-from dqnfed_flwr.strategy.schedule import Schedule
+from dqnfed_flwr.strategy.schedule import Schedule, with_probe
 from dqnfed_flwr.strategy.state import RoundCost, round_event
-from dqnfed_flwr.strategy.step_search import UNJUDGED, new_claimants
+from dqnfed_flwr.strategy.step_search import CONTESTED, LINE_SEARCH_FAILED, UNJUDGED
 from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
 from dqnfed_flwr.types import ClientTask
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
+GIVEN_UP = {Judgement.CONTESTED: CONTESTED, Judgement.NO_LENGTH: LINE_SEARCH_FAILED}
+"""Judgements that end a round without its step, and the status that says why."""
 
 
 @dataclass(frozen=True)
@@ -138,21 +141,7 @@ class GuardedRounds:
         """What a node is asked for."""
         pending = self._offer.pending if self._offer else None
         task = ClientTask(self._exchanges + 1, number, train=train)
-        if pending is None or node not in pending.losses:
-            return task
-        ladder = pending.ladder
-        return ClientTask(
-            exchange=self._exchanges + 1,
-            round=number,
-            train=train,
-            probe=True,
-            factor=ladder.factor,
-            grow=ladder.grow,
-            halvings=ladder.halvings,
-            reference_loss=pending.losses[node],
-            entitlement=pending.entitlement,
-            slope=pending.slopes[node],
-        )
+        return task if pending is None or node not in pending.losses else with_probe(task, pending, node)
 
     @staticmethod
     def _add_task(
@@ -217,15 +206,15 @@ class GuardedRounds:
                 self._give_up(offer, UNJUDGED)
             return False
         self._unjudged = 0
-        judgement, why = self._offers.judge(offer, collected)
+        judgement = self._offers.judge(offer, collected)
         if judgement is Judgement.ACCEPTED:
             losses = {node: probe.loss for node, probe in collected.probes.items()}
             late = [drop for node, drop in collected.dropped.items() if node not in schedule.train]
             self._settle(offer, pending.ladder.factor, losses, pending.combination.status, late)
             return True
         self._cost.add_dropped(collected.dropped.values())
-        if judgement is Judgement.GIVEN_UP:
-            self._give_up(offer, why)
+        if judgement in GIVEN_UP:
+            self._give_up(offer, GIVEN_UP[judgement])
         return False
 
     def _give_up(self, offer: Offer, why: str) -> None:
@@ -239,10 +228,9 @@ class GuardedRounds:
     ) -> None:
         """The round is over; `dropped` were left out when its step was accepted."""
         pending, state = offer.pending, self._offers.state
-        state.standing.took_part(pending.clients, new_claimants(pending, losses), pending.refused, pending.round)
         if factor:
             state.moves += 1
-            state.standing.said |= {node: (state.moves, loss) for node, loss in losses.items()}
+        remember_round(state, pending, factor, losses)
         event = round_event(pending, factor, losses, status, {}, dropped, self._cost)
         self._settled, self._offer, self._unjudged, self._cost = pending.round, None, 0, RoundCost()
         self._on_round(event)

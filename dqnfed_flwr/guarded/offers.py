@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum
 
 import numpy as np
 import torch
@@ -15,13 +14,14 @@ from dqnfed_flwr.guarantee.overrule import Standing
 from dqnfed_flwr.guarded.arrays import Arrays, between, check_alike, flatten, moved, read, write
 from dqnfed_flwr.guarded.nearest import Nearest
 from dqnfed_flwr.linalg.gram import Basis
-from dqnfed_flwr.steps import StepRule, StepScale, make_rule
+from dqnfed_flwr.steps import StepRule, Verdict, make_rule
 from dqnfed_flwr.strategy.collect import Collected
-from dqnfed_flwr.strategy.hearing import Hearing, catch_liars, decide_hearing, overrule_refusals
+from dqnfed_flwr.strategy.hearing import Hearing, decide_hearing, withdraw_votes
+from dqnfed_flwr.strategy.judging import Judgement, judge_candidate
 from dqnfed_flwr.strategy.schedule import Schedule
 from dqnfed_flwr.strategy.solve import NOT_FINITE, Solved, make_batch, pending_step, solve
 from dqnfed_flwr.strategy.state import PendingStep, RunState
-from dqnfed_flwr.strategy.step_search import CONTESTED, CONTESTED_TRIES, LINE_SEARCH_FAILED, NO_STEP
+from dqnfed_flwr.strategy.step_search import NO_STEP
 from dqnfed_flwr.telemetry.events import DroppedClient
 from dqnfed_flwr.types import Combination, Float64Array, Probe, RoundBatch
 
@@ -57,14 +57,6 @@ class Offer:
     target: Model  # at factor 1
     candidate: Model  # at the ladder's factor
     asked: dict[int, Asked] = field(default_factory=dict)  # by participant
-
-
-class Judgement(Enum):
-    """What became of a candidate."""
-
-    ACCEPTED = "accepted"
-    AGAIN = "again"
-    GIVEN_UP = "given up"
 
 
 class Offers:
@@ -125,41 +117,28 @@ class Offers:
 
     def propose(self, offer: Offer) -> None:
         """Make the step at the first factor of the round the candidate."""
-        ladder = self._rule.propose(self._scale(offer.pending))
+        ladder = self._rule.propose(offer.pending.known_scale(self._settings.guarantee))
         offer.pending.first = ladder.factor
         offer.pending.ladder = ladder
         offer.candidate = self._at(offer.start, offer.target, ladder.factor)
 
-    def judge(self, offer: Offer, collected: Collected) -> tuple[Judgement, str]:
-        """What becomes of the candidate by the tests in `collected`, one at least; why, where it is given up."""
-        pending, guarantee = offer.pending, self._settings.guarantee
-        votes = pending.votes(collected.probes)
-        changed = catch_liars(pending, votes, collected.caught, self.standing)
-        changed = overrule_refusals(pending, pending.votes(votes), self.standing, guarantee) or changed
-        if changed and pending.ladder.factor < pending.first:
-            pending.misses += 1  # those for whom the factor was cut have no vote any more
-            self._restart(offer)
-            return Judgement.AGAIN, ""
-        votes = pending.votes(collected.probes)
-        verdict = self._rule.judge(pending.ladder, votes, self._scale(pending))
-        if verdict.accepted:
-            return Judgement.ACCEPTED, ""
-        pending.misses += 1
-        if pending.scale.contested and pending.misses >= CONTESTED_TRIES:
-            return Judgement.GIVEN_UP, CONTESTED
-        if verdict.stationary and self._last_chance(pending, votes):
-            self._restart(offer)
-        elif verdict.stationary:
-            return Judgement.GIVEN_UP, LINE_SEARCH_FAILED
-        else:
-            self._shorten(offer, verdict.factor)
-        return Judgement.AGAIN, ""
+    def judge(self, offer: Offer, collected: Collected) -> Judgement:
+        """What becomes of the candidate by the tests in `collected`, one at least; where it goes on, make the next."""
+        pending = offer.pending
 
-    def _last_chance(self, pending: PendingStep, votes: Mapping[int, Probe]) -> bool:
-        """Whether a vote is withdrawn where no shorter factor is left."""
-        guarantee = self._settings.guarantee
-        caught = catch_liars(pending, votes, {}, self.standing, last_chance=True)
-        return overrule_refusals(pending, pending.votes(votes), self.standing, guarantee, last_chance=True) or caught
+        def withdraw(votes: Mapping[int, Probe], caught: Mapping[int, str], last_chance: bool) -> bool:
+            guarantee = self._settings.guarantee
+            return withdraw_votes(pending, votes, caught, self.standing, guarantee, last_chance=last_chance)
+
+        def verdict(votes: Mapping[int, Probe]) -> Verdict:
+            return self._rule.judge(pending.ladder, votes, pending.known_scale(self._settings.guarantee))
+
+        judgement, factor = judge_candidate(pending, collected, withdraw, verdict)
+        if judgement is Judgement.RESTART:
+            self._restart(offer)
+        elif judgement is Judgement.SHORTER:
+            self._shorten(offer, factor)
+        return judgement
 
     def _restart(self, offer: Offer) -> None:
         offer.pending.ladder = self._rule.retry(offer.pending.first)
@@ -177,10 +156,6 @@ class Offers:
             return end
         arrays = between(start.arrays, end.arrays, share, ())  # a share within the line: parameters are as the rest
         return Model(write(arrays), arrays)
-
-    def _scale(self, pending: PendingStep) -> StepScale:
-        doubters = self._settings.guarantee.liars(len(pending.asked))
-        return replace(pending.scale, losses=pending.losses, slopes=pending.slopes, doubters=doubters)
 
 
 def _changed(target: Model, solved: Solved, basis: Basis, names: Sequence[str]) -> Model:

@@ -197,6 +197,24 @@ def _against_its_gradient(pending: PendingStep, client: int, probe: Probe) -> st
     )
 
 
+def withdraw_votes(
+    pending: PendingStep,
+    votes: Mapping[int, Probe],
+    caught: Mapping[int, str],
+    standing: Standing,
+    settings: GuaranteeSettings,
+    *,
+    last_chance: bool = False,
+) -> bool:
+    """Take the votes on a step from liars, and from the overruled; True if any was taken.
+
+    Arguments are those of `catch_liars`.
+    """
+    changed = catch_liars(pending, votes, caught, standing, last_chance=last_chance)
+    left = pending.votes(votes)
+    return overrule_refusals(pending, left, standing, settings, last_chance=last_chance) or changed
+
+
 def overrule_refusals(
     pending: PendingStep,
     votes: Mapping[int, Probe],

@@ -10,7 +10,7 @@ import numpy as np
 
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.methods._base import Method
-from dqnfed_flwr.strategy.state import RunState
+from dqnfed_flwr.strategy.state import PendingStep, RunState
 from dqnfed_flwr.types import ClientTask
 
 
@@ -114,6 +114,18 @@ def _due(round_number: int, settings: Settings) -> bool:
     return round_number == settings.rounds or bool(every and round_number % every == 0)
 
 
+def with_probe(task: ClientTask, pending: PendingStep, client: int) -> ClientTask:
+    """`task`, with the request that a participant tests the candidate of the `pending` step."""
+    return replace(
+        task,
+        **asdict(pending.ladder),
+        probe=True,
+        reference_loss=pending.losses[client],
+        entitlement=pending.entitlement,
+        slope=pending.slopes[client],
+    )
+
+
 def _tasks(
     state: RunState,
     round_number: int,
@@ -137,13 +149,5 @@ def _tasks(
             task = replace(task, factor=pending.ladder.factor)
         elif task.train and state.last:
             task = replace(task, factor=state.last.factor)
-        if pending is not None and task.probe:
-            task = replace(
-                task,
-                **asdict(pending.ladder),
-                reference_loss=pending.losses[client],
-                entitlement=pending.entitlement,
-                slope=pending.slopes[client],
-            )
-        tasks[client] = task
+        tasks[client] = with_probe(task, pending, client) if pending is not None and task.probe else task
     return tasks

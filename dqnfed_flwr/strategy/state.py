@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -13,7 +13,7 @@ import torch
 from flwr.app import ArrayRecord, MetricRecord
 from torch import Tensor
 
-from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config import GuaranteeSettings, Settings
 from dqnfed_flwr.fairness import improved_ratio
 from dqnfed_flwr.guarantee.overrule import OVERRULED, SET_ASIDE, Certificate, Standing, certificate
 from dqnfed_flwr.methods._base import ZERO_GRADIENT
@@ -92,6 +92,10 @@ class PendingStep:
     def note_unable(self, probes: Mapping[int, Probe]) -> None:
         """Keep who answered without a test on a held-out part, where one was asked for."""
         self.unable = _joined(self.unable, [client for client, probe in probes.items() if probe.held_out is None])
+
+    def known_scale(self, settings: GuaranteeSettings) -> StepScale:
+        """What the step rule may know: the scale, losses and slopes of the participants, and how many may lie."""
+        return replace(self.scale, losses=self.losses, slopes=self.slopes, doubters=settings.liars(len(self.asked)))
 
     @property
     def certificate(self) -> Certificate:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from logging import INFO, WARNING
 
 import numpy as np
@@ -12,15 +13,15 @@ from flwr.common.logger import log
 from torch import Tensor
 
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.guarantee.harm import resolution
 from dqnfed_flwr.guarantee.held_out import FEWEST
 from dqnfed_flwr.guarantee.overrule import Certificate
 from dqnfed_flwr.methods._base import Method
 from dqnfed_flwr.params import line_point
-from dqnfed_flwr.steps import Ladder, StepRule, StepScale, Verdict, hardly_moves, mean_loss_falls
+from dqnfed_flwr.steps import Ladder, StepRule, Verdict, hardly_moves, mean_loss_falls
 from dqnfed_flwr.strategy.client_registry import ClientRegistry
 from dqnfed_flwr.strategy.collect import Collected, mean_buffers
-from dqnfed_flwr.strategy.hearing import Hearing, catch_liars, overrule_refusals
+from dqnfed_flwr.strategy.hearing import Hearing, catch_liars, withdraw_votes
+from dqnfed_flwr.strategy.judging import Judgement, judge_candidate, remember_round
 from dqnfed_flwr.strategy.schedule import Schedule, training_needs_step
 from dqnfed_flwr.strategy.solve import NOT_FINITE, Solved, pending_step
 from dqnfed_flwr.strategy.state import PendingStep, RunState, round_event
@@ -32,8 +33,6 @@ STATIONARY, UNJUDGED, NO_STEP, LINE_SEARCH_FAILED = "stationary", "unjudged", "n
 CONTESTED, HELD_OUT = "contested", "held-out"
 SEARCHED = "searched_before"
 """Note of a round whose search was not done again: the model, the step and its judges are those of an earlier round."""
-CONTESTED_TRIES = 2
-"""Candidates of a contested round; if a client refuses the last one too, the model stays for this round."""
 UNMOVED_ROUNDS = 6
 """Rounds in a row without a step, after which a run in which clients may lie is at its end."""
 RELAXED_BACKOFF = 0.25
@@ -80,7 +79,7 @@ class StepSearch:
         heard = {client: collected.trained[client] for client in hearing.heard}
         self._state.begin(pending, mean_buffers(heard, self._state.buffers))
         if solved.norm > 0:
-            ladder = self._rule.propose(self._scale_of(pending))
+            ladder = self._rule.propose(pending.known_scale(self._settings.guarantee))
             pending.first = ladder.factor
             if status := self._state.search.begin(pending.round, pending.step, judged_by(pending)):
                 pending.combination = replace(pending.combination, notes={**pending.combination.notes, SEARCHED: 1.0})
@@ -102,31 +101,23 @@ class StepSearch:
         `schedule` is that of the exchange that carried the candidate, `collected` what it brought, a probe at least.
         True if the candidate is the model now, so that the rows collected there are of use.
         """
-        votes = pending.votes(collected.probes)
         if self._settings.judges_held_out:
-            self._note_unable(pending, votes)
-        if self._withdraw_votes(pending, votes, collected.caught):
-            if pending.ladder.factor < pending.first:
-                self._miss(pending, collected)  # those for whom the factor was cut have no vote any more
-                self._offer(pending, self._rule.retry(pending.first))
-                return False
-            votes = pending.votes(collected.probes)
-        verdict = self._verdict(pending, votes)
-        if verdict.accepted:
-            self._accept(pending, verdict.factor, schedule, collected)
+            self._note_unable(pending, pending.votes(collected.probes))
+        withdraw, verdict = partial(self._withdraw_votes, pending), partial(self._verdict, pending)
+        judgement, factor = judge_candidate(pending, collected, withdraw, verdict)
+        if judgement is Judgement.ACCEPTED:
+            self._accept(pending, factor, schedule, collected)
             return True
-        self._miss(pending, collected)
-        if pending.scale.contested and pending.misses >= CONTESTED_TRIES:
+        self._state.cost.add_dropped(collected.dropped.values())
+        if judgement is Judgement.CONTESTED:
             self._state.reject()
             self._give_up(pending, CONTESTED)
-        elif verdict.stationary and self._withdraw_votes(pending, votes, {}, last_chance=True):
-            self._offer(pending, self._rule.retry(pending.first))
-        elif verdict.stationary:
+        elif judgement is Judgement.NO_LENGTH:
             self._state.reject()
-            refusing = [probe for probe in votes.values() if not probe.holds]
+            refusing = [probe for probe in pending.votes(collected.probes).values() if not probe.holds]
             self._no_common_step(pending, held_out=bool(refusing) and all(p.held_out is False for p in refusing))
         else:
-            self._offer(pending, self._rule.retry(verdict.factor))
+            self._offer(pending, self._rule.retry(factor))
         return False
 
     def _note_unable(self, pending: PendingStep, votes: Mapping[int, Probe]) -> None:
@@ -136,23 +127,16 @@ class StepSearch:
             self._told_unable.update(new)
             log(WARNING, _why_unable(new))
 
-    def _miss(self, pending: PendingStep, collected: Collected) -> None:
-        pending.misses += 1
-        self._state.cost.add_dropped(collected.dropped.values())
-
     def _withdraw_votes(
-        self, pending: PendingStep, votes: Mapping[int, Probe], caught: Mapping[int, str], *, last_chance: bool = False
+        self, pending: PendingStep, votes: Mapping[int, Probe], caught: Mapping[int, str], last_chance: bool
     ) -> bool:
         """Where a step depends on votes, withdraw those of liars and of the overruled; True if any was withdrawn."""
-        if pending.relaxed or self._settings.rule not in ("probed", "search"):
-            return False
         standing = self._state.standing
-        changed = catch_liars(pending, votes, caught, standing, last_chance=last_chance)
-        if self._settings.rule == "search":
-            return changed
-        left = pending.votes(votes)
-        guarantee = self._settings.guarantee
-        return overrule_refusals(pending, left, standing, guarantee, last_chance=last_chance) or changed
+        if not pending.relaxed and self._settings.rule == "search":
+            return catch_liars(pending, votes, caught, standing, last_chance=last_chance)
+        if pending.relaxed or self._settings.rule != "probed":
+            return False
+        return withdraw_votes(pending, votes, caught, standing, self._settings.guarantee, last_chance=last_chance)
 
     def abandon(self, pending: PendingStep) -> None:
         """End the round without the step, which no client is left to judge; the model stays."""
@@ -168,7 +152,7 @@ class StepSearch:
 
     def _verdict(self, pending: PendingStep, probes: Mapping[int, Probe]) -> Verdict:
         if not pending.relaxed:
-            return self._rule.judge(pending.ladder, probes, self._scale_of(pending))
+            return self._rule.judge(pending.ladder, probes, pending.known_scale(self._settings.guarantee))
         factor = pending.ladder.factor
         if mean_loss_falls(probes, pending.losses, pending.shares):
             return Verdict(accepted=True, factor=factor)
@@ -176,11 +160,6 @@ class StepSearch:
         if hardly_moves(smaller, pending.scale, self._settings.step.min_move):
             return Verdict(accepted=False, factor=0.0, stationary=True)
         return Verdict(accepted=False, factor=smaller)
-
-    def _scale_of(self, pending: PendingStep) -> StepScale:
-        """What the rule may know of a step: its scale, losses and slopes of the participants, and how many may lie."""
-        doubters = self._settings.guarantee.liars(len(pending.asked))
-        return replace(pending.scale, losses=pending.losses, slopes=pending.slopes, doubters=doubters)
 
     def _accept(self, pending: PendingStep, factor: float, schedule: Schedule, collected: Collected) -> None:
         """The candidate is the model."""
@@ -257,9 +236,7 @@ class StepSearch:
         dropped: list[DroppedClient],
     ) -> None:
         dropped = [*dropped, *self._registry.stragglers.take_late()]
-        self._state.standing.took_part(pending.clients, new_claimants(pending, losses), pending.refused, pending.round)
-        if factor:
-            self._state.standing.said |= {client: (self._state.moves, loss) for client, loss in losses.items()}
+        remember_round(self._state, pending, factor, losses)
         self._state.unmoved = 0 if factor else self._state.unmoved + 1
         cost = self._state.cost
         event = round_event(pending, factor, losses, status, evaluated, dropped, cost, self._figure)
@@ -282,18 +259,6 @@ def judged_by(pending: PendingStep) -> list[object]:
     """What decides on the length of a step, besides the step."""
     groups = [pending.clients, pending.heard, pending.voteless, pending.aside, pending.caught]
     return [*groups, pending.first, pending.entitlement, pending.scale.contested, pending.losses, pending.slopes]
-
-
-def new_claimants(pending: PendingStep, losses: Mapping[int, float]) -> list[int]:
-    """Who has a claim after a round: the overruled, and those set aside whose loss did not fall.
-
-    A round in which a client has a claim gives no other, so that there are rounds without.
-    """
-    if pending.scale.contested:
-        return []
-    before = pending.losses
-    idle = [c for c in pending.aside if not losses.get(c, before[c]) < before[c] - resolution(before[c])]
-    return [*pending.overruled, *idle]
 
 
 def _why_unable(clients: Sequence[int]) -> str:
