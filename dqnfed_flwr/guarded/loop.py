@@ -29,8 +29,9 @@ from dqnfed_flwr.guarded.offers import Asked, Model, Offer, Offers
 from dqnfed_flwr.guarded.records import model_key, with_task
 from dqnfed_flwr.strategy.judging import Judgement, remember_round
 from dqnfed_flwr.strategy.loop import UNJUDGED_ATTEMPTS, most_frequent_reason
+from dqnfed_flwr.strategy.round_event import round_event
 from dqnfed_flwr.strategy.schedule import Schedule, with_probe
-from dqnfed_flwr.strategy.state import RoundCost, round_event
+from dqnfed_flwr.strategy.state import RoundCost
 from dqnfed_flwr.strategy.step_search import CONTESTED, LINE_SEARCH_FAILED, UNJUDGED
 from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
 from dqnfed_flwr.types import ClientTask

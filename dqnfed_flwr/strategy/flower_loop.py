@@ -21,9 +21,10 @@ from dqnfed_flwr.strategy.collect import Collected, ReplyCollector, mean_buffers
 from dqnfed_flwr.strategy.compatibility import Member
 from dqnfed_flwr.strategy.exchange import Answer
 from dqnfed_flwr.strategy.hearing import Hearing
+from dqnfed_flwr.strategy.round_event import evaluations, metrics
 from dqnfed_flwr.strategy.schedule import Schedule, schedule_evaluation, schedule_exchange, training_needs_step
 from dqnfed_flwr.strategy.solve import solve_replies
-from dqnfed_flwr.strategy.state import Move, RunState, evaluations, metrics
+from dqnfed_flwr.strategy.state import Move, RunState
 
 
 class FlowerRound:

@@ -1,8 +1,7 @@
-"""State of a run between two exchanges, all that a checkpoint must hold; and the event of a round that is over."""
+"""State of a run between two exchanges: all that a checkpoint must hold."""
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -10,24 +9,20 @@ from typing import Literal
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, MetricRecord
+from flwr.app import ArrayRecord
 from torch import Tensor
 
 from dqnfed_flwr.config import GuaranteeSettings, Settings
-from dqnfed_flwr.fairness import improved_ratio
-from dqnfed_flwr.guarantee.overrule import OVERRULED, SET_ASIDE, Certificate, Standing, certificate
-from dqnfed_flwr.methods._base import ZERO_GRADIENT
+from dqnfed_flwr.guarantee.overrule import Certificate, Standing, certificate
 from dqnfed_flwr.steps import Ladder, StepScale
 from dqnfed_flwr.strategy.search_memory import SearchMemory
-from dqnfed_flwr.telemetry.events import TEST, DroppedClient, RoundEvent
-from dqnfed_flwr.types import ACCURACY, ClientReply, Combination, Evaluation, Figure, Float64Array, Probe
+from dqnfed_flwr.telemetry.events import DroppedClient
+from dqnfed_flwr.types import Combination, Float64Array, Probe
 from dqnfed_flwr.wire import Buffers, decode_model
 
 RunStatus = Literal[
     "running", "finished", "pareto-stationary", "line-search-failed", "early-stopped", "held-out-stationary"
 ]
-HAS_PART = (ZERO_GRADIENT, SET_ASIDE, OVERRULED)
-"""Reasons for which a row or a vote does not count, of clients whose other half does, or that need no step."""
 ENDED_EARLY = ("pareto-stationary", "line-search-failed")
 """Of a run that ended before its rounds were done, and not because it had learnt enough."""
 
@@ -263,112 +258,3 @@ def each_once(dropped: Iterable[DroppedClient]) -> list[DroppedClient]:
     for drop in dropped:
         found.setdefault((drop.client, drop.reason), drop)
     return list(found.values())
-
-
-def round_event(
-    pending: PendingStep,
-    factor: float,
-    losses_after: Mapping[int, float],
-    status: str,
-    evaluated: Mapping[int, ClientReply],
-    dropped: list[DroppedClient],
-    cost: RoundCost,
-    figure: Figure = ACCURACY,
-) -> RoundEvent:
-    """The record of a round whose `pending` step was applied at `factor`, 0 when the model stayed, and its `status`.
-
-    `losses_after` are f_k(theta^t) of the participants that reported it, `evaluated` the replies that hold evaluations
-    at theta^t, of that `figure`; `dropped` were left out when it was judged, in addition to those of its solve and of
-    `cost`.
-    """
-    before = [pending.losses[client] for client in pending.clients]
-    after = [losses_after.get(client, math.nan) for client in pending.clients]
-    combination = pending.combination
-    found = evaluations(evaluated)
-    certificate = Certificate(distance=math.nan) if factor else pending.certificate
-    return RoundEvent(
-        round=pending.round,
-        participants=list(pending.clients),
-        losses_before=before,
-        losses_after=after,
-        improved_ratio=improved_ratio(before, after),
-        rates=list(pending.rates.values()),
-        weights=list(pending.weights.values()),
-        step_norm_squared=pending.scale.norm**2,
-        factor=factor,
-        rank=combination.rank,
-        condition=combination.condition,
-        residual=combination.residual,
-        status=status,
-        misses=pending.misses + cost.misses,
-        exchanges=cost.exchanges,
-        pairs_kept=pending.pairs_kept,
-        pairs_rejected=pending.pairs_rejected,
-        dropped=each_once([*pending.dropped, *dropped, *cost.dropped]),
-        bytes_up=cost.bytes_up,
-        bytes_down=cost.bytes_down,
-        repeated_calls=cost.repeated_calls,
-        seconds={**cost.seconds, "total": time.perf_counter() - cost.since},
-        accuracy=found.test,
-        validation=found.validation,
-        test_loss=found.test_loss,
-        figure=figure,
-        without_figure=found.without_figure,
-        notes=dict(combination.notes),
-        asked=len(pending.asked),
-        no_part=without_part(pending),
-        heard=list(pending.heard),
-        overruled=[client for client in pending.overruled if client not in pending.caught],
-        refused=list(pending.refused),
-        refused_training=list(pending.refused_training),
-        refused_held_out=list(pending.refused_held_out),
-        unable=list(pending.unable),
-        entitlement=pending.entitlement,
-        certificate=dict(certificate.weights),
-        distance=certificate.distance,
-    )
-
-
-def without_part(pending: PendingStep) -> list[int]:
-    """Clients that were asked for a row and have no part in the round: neither their row nor their loss counts."""
-    rejected = {drop.client for drop in pending.dropped if drop.reason not in HAS_PART} | set(pending.caught)
-    return [
-        client
-        for client in pending.asked
-        if client not in pending.heard and (client not in pending.clients or client in rejected)
-    ]
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluated:
-    """The figure of each client on its test and validation part, None where no reply has it; the mean test loss.
-
-    `without_figure` names those that were evaluated and have none, by part; only parts with such clients.
-    """
-
-    test: dict[int, float] | None
-    validation: dict[int, float] | None
-    test_loss: float
-    without_figure: dict[str, list[int]]
-
-
-def evaluations(replies: Mapping[int, ClientReply]) -> Evaluated:
-    """What replies, by client, say of test and validation parts."""
-    tests = {client: reply.test for client, reply in replies.items() if reply.test is not None}
-    validations = {client: reply.validation for client, reply in replies.items() if reply.validation is not None}
-    losses = [test.loss for test in tests.values() if test.examples]
-    loss = float(np.mean(losses)) if losses else math.nan
-    found = {TEST: _figures(tests), "validation": _figures(validations)}
-    lacking = {part: [c for c, figure in each.items() if math.isnan(figure)] for part, each in found.items()}
-    known = {part: {c: figure for c, figure in each.items() if not math.isnan(figure)} for part, each in found.items()}
-    without = {part: clients for part, clients in lacking.items() if clients}
-    return Evaluated(known[TEST] or None, known["validation"] or None, loss, without)
-
-
-def _figures(parts: Mapping[int, Evaluation]) -> dict[int, float]:
-    return {client: part.figure for client, part in parts.items() if part.examples}
-
-
-def metrics(figures: Mapping[str, float]) -> MetricRecord:
-    """Flower's record of some figures."""
-    return MetricRecord({key: float(value) for key, value in figures.items()})

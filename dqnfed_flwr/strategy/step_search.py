@@ -22,9 +22,10 @@ from dqnfed_flwr.strategy.client_registry import ClientRegistry
 from dqnfed_flwr.strategy.collect import Collected, mean_buffers
 from dqnfed_flwr.strategy.hearing import Hearing, catch_liars, withdraw_votes
 from dqnfed_flwr.strategy.judging import Judgement, judge_candidate, remember_round
+from dqnfed_flwr.strategy.round_event import round_event
 from dqnfed_flwr.strategy.schedule import Schedule, training_needs_step
 from dqnfed_flwr.strategy.solve import NOT_FINITE, Solved, pending_step
-from dqnfed_flwr.strategy.state import PendingStep, RunState, round_event
+from dqnfed_flwr.strategy.state import PendingStep, RunState
 from dqnfed_flwr.tasks import task_of
 from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
 from dqnfed_flwr.types import ClientReply, Probe, RoundBatch

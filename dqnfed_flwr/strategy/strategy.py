@@ -28,7 +28,8 @@ from dqnfed_flwr.strategy.checkpointer import Checkpointer
 from dqnfed_flwr.strategy.client_registry import ClientRegistry
 from dqnfed_flwr.strategy.flower_loop import FlowerRound
 from dqnfed_flwr.strategy.loop import RoundLoop
-from dqnfed_flwr.strategy.state import Evaluated, RunState, evaluations, metrics
+from dqnfed_flwr.strategy.round_event import Evaluated, evaluations, metrics
+from dqnfed_flwr.strategy.state import RunState
 from dqnfed_flwr.tasks import task_of
 from dqnfed_flwr.telemetry.event_log import Patience
 from dqnfed_flwr.telemetry.events import Listener, RoundEvent

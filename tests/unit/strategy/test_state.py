@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from dqnfed_flwr.strategy.state import Move, RunState, evaluations
+from dqnfed_flwr.strategy.state import Move, RunState
 from dqnfed_flwr.telemetry.events import DroppedClient
-from dqnfed_flwr.types import ClientReply, Evaluation
 from tests.helpers.pendings import pending_step_of
 
 ABSENT = DroppedClient(9, "absent", "no reply")
@@ -88,13 +86,3 @@ def test_where_less_is_better_the_best_model_has_the_least(state: RunState) -> N
         state.watch(number, error, 2, sign=-1)
     assert state.best is not None
     assert (state.best.round, state.best.figure, state.status) == (2, 1.0, "early-stopped")
-
-
-def test_clients_without_a_figure_are_named() -> None:
-    def reply(test: float, validation: float) -> ClientReply:
-        parts = (Evaluation(0, 5, 0.5, {"auroc": value}) for value in (test, validation))
-        return ClientReply(10, test=next(parts), validation=next(parts))
-
-    found = evaluations({1: reply(0.5, math.nan), 2: reply(math.nan, math.nan), 4: ClientReply(10)})
-    assert (found.test, found.validation, found.test_loss) == ({1: 0.5}, None, 0.5)
-    assert found.without_figure == {"test": [2], "validation": [1, 2]}
