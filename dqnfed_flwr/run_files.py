@@ -21,6 +21,8 @@ CHECKPOINT = "checkpoint.npz"
 """What a run that was cut off goes on from; its long vectors lie next to it."""
 PLOT = "plot.png"
 """Curves of the run, as `dqnfed run` draws them."""
+UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError)
+"""What reading a JSON file raises that is missing, cut short, or has other content than expected."""
 PRIVATE = 0o700
 """Mode of a folder of results: what a run knows of its clients is not for other users of the machine."""
 

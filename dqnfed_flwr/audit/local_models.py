@@ -21,7 +21,7 @@ from dqnfed_flwr.client.parts import ClientSource
 from dqnfed_flwr.config import KNOWN, Scalar, Settings
 from dqnfed_flwr.engine.result import BUFFER, read_arrays
 from dqnfed_flwr.errors import CheckpointError, ConfigError, RunError
-from dqnfed_flwr.run_files import CHECKPOINT, RUN, private_folder, replacing
+from dqnfed_flwr.run_files import CHECKPOINT, RUN, UNREADABLE, private_folder, replacing
 from dqnfed_flwr.strategy.checkpoint import DAMAGE, CheckpointStore
 from dqnfed_flwr.strategy.schedule import sample
 from dqnfed_flwr.types import ClientTask, under
@@ -163,7 +163,7 @@ def _read_experiment(folder: Path) -> dict[str, Scalar]:
     try:
         kept: dict[str, Scalar] = json.loads((folder / EXPERIMENT).read_text())
         return dict(kept)
-    except (OSError, ValueError, TypeError) as error:
+    except UNREADABLE as error:
         raise ConfigError(f"{folder / EXPERIMENT}: damaged ({error}); remove the folder") from None
 
 

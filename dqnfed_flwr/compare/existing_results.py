@@ -9,7 +9,7 @@ from typing import Any
 
 from dqnfed_flwr.config import KNOWN, Scalar, Settings, retired_in, without_retired
 from dqnfed_flwr.errors import CheckpointError, ConfigError, DataError
-from dqnfed_flwr.run_files import CHECKPOINT, RUN
+from dqnfed_flwr.run_files import CHECKPOINT, RUN, UNREADABLE
 
 JSON = "comparison.json"
 """Figures of a comparison, in its folder."""
@@ -35,7 +35,7 @@ def conflicting_figures(directory: Path, config: Mapping[str, Scalar]) -> list[s
         found = json.loads(path.read_text("utf-8"))
         changed = _changed(dict(found["settings"]), config)
         kept = any(run["status"] != "failed" for row in found["methods"] for run in row["runs"])
-    except (OSError, ValueError, LookupError, TypeError):
+    except UNREADABLE:
         return []  # there is nothing that can still be read
     return [f"{path} has figures of runs of other settings; {'; '.join(changed)}"] if changed and kept else []
 
@@ -85,7 +85,7 @@ def _found(folder: Path) -> Mapping[str, Any] | None:
         try:
             record = json.loads(path.read_text())
             return {**record, "settings": dict(record["settings"])}
-        except (OSError, ValueError, LookupError, TypeError) as error:
+        except UNREADABLE as error:
             raise ConfigError(f"{path}: cannot be read ({error}); remove it, and the run is made anew") from None
     try:
         return read_record(folder / CHECKPOINT)

@@ -15,13 +15,11 @@ from dqnfed_flwr.compare.results import REFERENCE, Comparison, Row
 from dqnfed_flwr.compare.row_specs import RowSpec, yaml_text
 from dqnfed_flwr.config import KNOWN, Settings, is_retired
 from dqnfed_flwr.errors import ConfigError, DQNFedError
-from dqnfed_flwr.run_files import RUN
+from dqnfed_flwr.run_files import RUN, UNREADABLE
 from dqnfed_flwr.types import Figure
 
 DEPTH = 3
 """A run's folder is runs/METHOD/seed-S below that of its comparison."""
-DAMAGED = (OSError, ValueError, LookupError, TypeError, AttributeError)
-"""What reading a file raises that is missing, or no JSON, or not of the form that is expected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +53,7 @@ def read_comparison(directory: Path) -> Written:
             note=found.get("note", ""),
         )
         return Written(Comparison(plan, rows, _reference(found, rows), found["select"], found["last"]), found)
-    except DAMAGED as error:
+    except UNREADABLE as error:
         raise ConfigError(f"{directory / JSON}: cannot be read as a comparison ({error})") from None
 
 
@@ -117,7 +115,7 @@ def _names(settings: Sequence[Settings], folders: Sequence[Path]) -> list[str]:
 def _run(directory: Path) -> tuple[Mapping[str, str], Record]:
     try:
         settings, versions = _noted(directory)
-    except (*DAMAGED, DQNFedError) as error:
+    except (*UNREADABLE, DQNFedError) as error:
         raise ConfigError(f"{directory / RUN}: cannot be read as a run ({error})") from None
     spec = RowSpec(settings.method, title=settings.title)
     record = read_record(Job(spec, {}, settings.seed, settings, directory))
@@ -135,7 +133,7 @@ def _row(item: Mapping[str, Any], directory: Path, last: int, figure: Figure) ->
         settings, fault = Settings(), ""
         try:
             settings, _ = _noted(folder)
-        except (*DAMAGED, DQNFedError) as error:
+        except (*UNREADABLE, DQNFedError) as error:
             fault = f"{folder / RUN}: its settings cannot be read ({error})"
         job = Job(spec, item["chosen"], run["seed"], settings, folder)
         records.append(read_record(job, run["reason"] or fault, last))

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from dqnfed_flwr.config import Settings, check_for_nodes
 from dqnfed_flwr.errors import CheckpointError, ConfigError
-from dqnfed_flwr.run_files import CHECKPOINT, RUN, private_folder, replacing
+from dqnfed_flwr.run_files import CHECKPOINT, RUN, UNREADABLE, private_folder, replacing
 from dqnfed_flwr.strategy.checkpoint import output_directory, read_record
 
 LOCK, RUN_ID = ".lock", "run-id"
@@ -101,7 +101,7 @@ def held_by(directory: Path) -> str:
         if (directory / CHECKPOINT).exists():
             record = read_record(directory / CHECKPOINT)
             return f"a run of {record['round']} rounds ({record['status']})"
-    except (OSError, ValueError, TypeError, KeyError, CheckpointError):
+    except (*UNREADABLE, CheckpointError):
         return "a run that cannot be read"
     return ""
 

@@ -27,7 +27,7 @@ from dqnfed_flwr.engine.ending import listed
 from dqnfed_flwr.engine.result import BUFFER, read_arrays
 from dqnfed_flwr.errors import ConfigError, ShapeError
 from dqnfed_flwr.params import ParamSpec, frozen_fingerprint
-from dqnfed_flwr.run_files import MODEL, RUN
+from dqnfed_flwr.run_files import MODEL, RUN, UNREADABLE
 from dqnfed_flwr.strategy.checkpoint import DAMAGE
 from dqnfed_flwr.strategy.client_registry import ClientRegistry
 from dqnfed_flwr.strategy.compatibility import Form
@@ -181,7 +181,7 @@ def _frozen_of_run(record: Path) -> str:
     """The fingerprint that the record of a run names; empty where there is none."""
     try:
         form = json.loads(record.read_text()).get("form") or {}
-    except (OSError, ValueError, AttributeError):
+    except UNREADABLE:
         return ""
     return str(form.get(FROZEN, ""))
 

@@ -15,7 +15,7 @@ from dqnfed_flwr.data.own_folder import absolute, folder_of, import_from
 from dqnfed_flwr.errors import ConfigError, RunError
 from dqnfed_flwr.reproduce.measures import SHIPPED
 from dqnfed_flwr.reproduce.schema import Manifest, ManifestRow, Part, Reduced, check_manifest
-from dqnfed_flwr.run_files import replacing
+from dqnfed_flwr.run_files import UNREADABLE, replacing
 
 REPRODUCTION = "reproduction.json"
 S = TypeVar("S", Part, Reduced, ManifestRow)
@@ -107,7 +107,7 @@ def read_reproductions(directory: Path) -> list[Reproduction]:
             Reproduction(item["name"], check_manifest(item["manifest"], str(path)), dict(item["commands"]))
             for item in found.get("manifests", [found])
         ]
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+    except UNREADABLE as error:
         raise ConfigError(f"{path}: cannot be read as a reproduction ({error})") from None
 
 

@@ -23,25 +23,14 @@ from numpy.typing import NDArray
 from dqnfed_flwr.archives import read_npz
 from dqnfed_flwr.config import KNOWN, Settings, without_retired
 from dqnfed_flwr.errors import CheckpointError
-from dqnfed_flwr.run_files import replacing
+from dqnfed_flwr.run_files import UNREADABLE, replacing
 from dqnfed_flwr.version import package_version
 
 FORMAT = 2
 READABLE = (1, 2)
 """Format 1 had all vectors in the archive."""
 RECORD, NAMES, VECTORS = "record", "arrays", "vectors"
-DAMAGE = (
-    OSError,
-    MemoryError,
-    ValueError,
-    TypeError,
-    LookupError,
-    AttributeError,
-    EOFError,
-    RuntimeError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
+DAMAGE = (*UNREADABLE, MemoryError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
 """What reading raises where a byte of the archive is not what it was."""
 LONG = 1 << 12
 """Bytes from which an array is kept in the file of long vectors, and not in the archive."""
