@@ -63,8 +63,8 @@ def fairness_report(values: Values, figure: Figure = ACCURACY) -> dict[str, floa
     rising = np.sort(found)
     worst_first = rising if figure.higher else rising[::-1]
     report = {"mean": float(found.mean()), "std": float(found.std()), "worst": float(worst_first[0])}
-    report |= {f"worst{tail}": float(worst_first[: _tail_size(tail, found.size)].mean()) for tail in TAILS}
-    report |= {f"best{tail}": float(worst_first[-_tail_size(tail, found.size) :].mean()) for tail in TAILS}
+    report |= {f"worst{tail}": float(worst_first[: tail_size(tail, found.size)].mean()) for tail in TAILS}
+    report |= {f"best{tail}": float(worst_first[-tail_size(tail, found.size) :].mean()) for tail in TAILS}
     if rising[0] < 0:
         return report | dict.fromkeys(RELATIVE, math.nan)
     angle = _angle(rising)
@@ -202,7 +202,8 @@ def _in_the_order_of(
     return [by_client[client] for client in clients]
 
 
-def _tail_size(percent: int, clients: int) -> int:
+def tail_size(percent: int, clients: int) -> int:
+    """How many of so many clients are the worst, or best, `percent` of them, 1 to 100: at least one."""
     return -(-percent * clients // 100)
 
 

@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dqnfed_flwr.archives import read_npz
 from dqnfed_flwr.audit.samples import digest_of
 from dqnfed_flwr.audit.weights import LOCAL, AuditedRun, Weights, differences, experiment_of
 from dqnfed_flwr.client.numpy_client import DQNFedClient
 from dqnfed_flwr.client.parts import ClientSource
 from dqnfed_flwr.config import KNOWN, Scalar, Settings
-from dqnfed_flwr.engine.result import BUFFER, read_arrays
+from dqnfed_flwr.engine.result import BUFFER
 from dqnfed_flwr.errors import CheckpointError, ConfigError, RunError
 from dqnfed_flwr.run_files import CHECKPOINT, RUN, UNREADABLE, private_folder, replacing
 from dqnfed_flwr.strategy.checkpoint import DAMAGE, CheckpointStore
@@ -92,7 +93,7 @@ class LocalModels:
         if not path.exists():
             return None
         try:
-            arrays = read_arrays(path)
+            arrays = read_npz(path)
             if str(arrays[SAMPLES]) != digest_of(self._run.settings, partition, data):
                 return None
             return Weights(arrays["theta"], under(BUFFER, arrays))

@@ -10,6 +10,7 @@ import torch
 from dqnfed_flwr.errors import ConfigError
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
+"""Torch's dtypes by the setting `dtype`."""
 DEVICE_KINDS = ("cpu", "cuda", "mps")
 
 

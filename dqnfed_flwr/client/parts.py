@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.utils.data import default_collate
 
+from dqnfed_flwr.client.device import DTYPES
 from dqnfed_flwr.client.opening import read_samples
 from dqnfed_flwr.client.reading import Reading, as_it_is
 from dqnfed_flwr.client.samples import HeldSamples, Samples
@@ -72,7 +73,7 @@ def _stored_or_taken(settings: Settings, part: ClientPart) -> ClientData | Store
     """The samples where they are stored, if a part of them fills more than `local.held-bytes`; else a copy."""
     stored, most = StoredData(part), settings.local.held_bytes
     parts: tuple[Part, ...] = ("train", "validation", "test")
-    largest = max((stored.of(name, _dtype(settings)) for name in parts), key=len).nbytes
+    largest = max((stored.of(name, DTYPES[settings.dtype]) for name in parts), key=len).nbytes
     if largest <= most:
         return take_part(settings, part)
     if settings.data_scale != "none":
@@ -121,10 +122,6 @@ def naming_client(partition: int) -> Iterator[None]:
         raise type(error)(f"task: client {partition}: {text}") from error.__cause__
 
 
-def _dtype(settings: Settings) -> torch.dtype:
-    return torch.float64 if settings.dtype == "float64" else torch.float32
-
-
 class DeviceParts:
     """A client's samples by part; each is opened when it is first asked for, and kept.
 
@@ -137,7 +134,7 @@ class DeviceParts:
         self._source, self._partition, self._outputs = source, partition, outputs
         local = settings.local
         self._reading = Reading(
-            task.collate or default_collate, _dtype(settings), device, local.workers, local.held_bytes, partition
+            task.collate or default_collate, DTYPES[settings.dtype], device, local.workers, local.held_bytes, partition
         )
         self._targets = task.targets
         self._held: dict[Part, Samples] = {}

@@ -10,6 +10,7 @@ from weakref import WeakValueDictionary
 import torch
 from torch import nn
 
+from dqnfed_flwr.client.device import DTYPES
 from dqnfed_flwr.client.flat_model import FlatModel
 from dqnfed_flwr.client.frozen import Frozen
 from dqnfed_flwr.client.parts import ClientSource
@@ -109,8 +110,7 @@ def shared_models(settings: Settings, data: ClientSource, outputs: int, device: 
     with _LOOKING:
         found = _KNOWN.get(key)
         if found is None:
-            task = task_of(settings)
-            dtype = torch.float64 if settings.dtype == "float64" else torch.float32
+            task, dtype = task_of(settings), DTYPES[settings.dtype]
 
             def build() -> nn.Module:
                 return task.build(data.input_shape, outputs, seed=settings.seed, dtype=dtype)

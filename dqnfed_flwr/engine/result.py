@@ -95,7 +95,6 @@ class RunResult:
     left_out: Mapping[str, str] = field(default_factory=dict)
     validation: Mapping[int, float] = field(default_factory=dict)
     modules: tuple[str, ...] = ()
-
     figure: Figure = ACCURACY
     without_figure: Mapping[str, list[int]] = field(default_factory=dict)
     start_loss: float | None = None
@@ -207,7 +206,7 @@ def read_result(directory: Path) -> RunResult:
 def read_final(directory: Path) -> RunResult:
     """Read what `RunResult.write` left, without the history; `RunError` if a file is missing or cannot be read."""
     try:
-        return _result(json.loads((directory / RUN).read_text()), read_arrays(directory / MODEL))
+        return _result(json.loads((directory / RUN).read_text()), read_npz(directory / MODEL))
     except DQNFedError:  # says itself what it is
         raise
     except DAMAGE as error:
@@ -217,11 +216,6 @@ def read_final(directory: Path) -> RunResult:
 def _unreadable(directory: Path, error: Exception) -> RunError:
     what = f"{type(error).__name__}: {error}"
     return RunError(f"{directory}: no result of a finished run, or a damaged one ({what})")
-
-
-def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
-    """`theta` and the buffers, under `BUFFER` and their names, of a `model.npz`; raises what `read_npz` raises."""
-    return read_npz(path)
 
 
 def _result(record: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> RunResult:

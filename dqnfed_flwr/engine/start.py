@@ -19,12 +19,14 @@ from flwr.common.logger import log
 from torch import Tensor, nn
 
 from dqnfed_flwr import wire
+from dqnfed_flwr.archives import read_npz
+from dqnfed_flwr.client.device import DTYPES
 from dqnfed_flwr.client.model_notes import model_notes, random_inputs
 from dqnfed_flwr.client.numpy_client import DQNFedClient
 from dqnfed_flwr.client.parts import open_client
 from dqnfed_flwr.config import KNOWN, Settings
 from dqnfed_flwr.engine.ending import listed
-from dqnfed_flwr.engine.result import BUFFER, read_arrays
+from dqnfed_flwr.engine.result import BUFFER
 from dqnfed_flwr.errors import ConfigError, ShapeError
 from dqnfed_flwr.params import ParamSpec, frozen_fingerprint
 from dqnfed_flwr.run_files import MODEL, RUN, UNREADABLE
@@ -72,8 +74,8 @@ def first_model(settings: Settings, form: Form) -> tuple[FloatArray, wire.Buffer
 
 def model_for(settings: Settings, form: Form) -> nn.Module:
     """The model of the settings for data of this form, drawn from the seed."""
-    dtype = torch.float64 if settings.dtype == "float64" else torch.float32
-    return task_of(settings).build(form.input_shape, form.num_classes, seed=settings.seed, dtype=dtype)
+    task, dtype = task_of(settings), DTYPES[settings.dtype]
+    return task.build(form.input_shape, form.num_classes, seed=settings.seed, dtype=dtype)
 
 
 def notes_on_model(settings: Settings, form: Form) -> list[str]:
@@ -133,7 +135,7 @@ def read_weights(path: Path, module: nn.Module, model: str) -> None:
 
 def _from_run(path: Path, module: nn.Module, model: str) -> None:
     try:
-        arrays = read_arrays(path)
+        arrays = read_npz(path)
     except DAMAGE as error:
         raise ConfigError(f"{KEY}: {path}: damaged, or no model of a run ({error}); choose another file") from None
     theta = arrays.pop("theta", np.empty(0))

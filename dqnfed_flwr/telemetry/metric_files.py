@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from dqnfed_flwr.fairness import tail_size
 from dqnfed_flwr.run_files import replacing
 from dqnfed_flwr.telemetry.events import RoundEvent, finite, mean
 from dqnfed_flwr.telemetry.run_samples import RunCard, RunSamples
@@ -213,7 +214,7 @@ def short(event: RoundEvent, at: float) -> dict[str, Any]:
         sign = event.figure.sign
         worst_first = sorted(event.accuracy.items(), key=lambda item: (sign * item[1], item[0]))
         values = [value for _, value in worst_first]
-        tail = -(-len(values) // 10)
+        tail = tail_size(10, len(values))
         tails = {"worst10": mean(values[:tail]), "best10": mean(values[-tail:])}
         if event.figure == ACCURACY:
             record["accuracy"] = {"mean": mean(values), "min": values[0], **tails, "max": values[-1]}
