@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
-
 from dqnfed_flwr.audit.tables import left_out, loss_text, own_name, own_texts, reading, shown
 from dqnfed_flwr.audit.verdict import Audit, Comparison, JudgedClient, Standing
 from dqnfed_flwr.audit.weights import FEDERATED
-from dqnfed_flwr.report.drawing import THEME
+from dqnfed_flwr.report.rendering import render_page
 
 TONES = {
     Standing.WORSE: ("no", "✗"),
@@ -22,14 +20,8 @@ PIXELS, REACH = 60, 56
 
 def html(audit: Audit) -> str:
     """The whole page."""
-    environment = Environment(
-        loader=ChoiceLoader([PackageLoader("dqnfed_flwr.audit"), PackageLoader("dqnfed_flwr.report")]),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.globals |= {
+    names = {
+        "audit": audit,
         "federated": FEDERATED,
         "left_out": left_out,
         "loss_text": loss_text,
@@ -38,11 +30,10 @@ def html(audit: Audit) -> str:
         "own_texts": own_texts,
         "reading": reading,
         "shown": shown,
-        "theme": THEME,
         "tiles": tiles,
         "tones": TONES,
     }
-    return environment.get_template("audit.html").render(audit=audit).lstrip()
+    return render_page("audit.html", names, package="dqnfed_flwr.audit")
 
 
 def own_headings(comparison: Comparison) -> list[str]:

@@ -336,8 +336,8 @@ def _not_heard(row: Row) -> str:
     """How often a client was overruled or contradicted itself in the runs of a row; empty if never."""
     drops = (drop.reason for record in row.good for event in record.events for drop in event.dropped)
     counts = Counter(reason for reason in drops if reason in (OVERRULED, CONTRADICTION))
-    listed = ", ".join(f"{reason} {count}" for reason, count in sorted(counts.items()))
-    return f"{row.label}: clients were not heard, in all rounds of all seeds: {listed}." if listed else ""
+    words = ", ".join(f"{reason} {count}" for reason, count in sorted(counts.items()))
+    return f"{row.label}: clients were not heard, in all rounds of all seeds: {words}." if words else ""
 
 
 def markdown(found: Sequence[Table], title: str = "# Comparison") -> str:

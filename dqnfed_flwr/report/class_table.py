@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -111,8 +111,7 @@ def _whole(clients: Sequence[ClientSummary]) -> ClientSummary:
 def notes(clients: Sequence[ClientSummary], partition: str) -> list[str]:
     """What one should know before training, and what to do where it is not meant."""
     lacking = [len(client.lacking) for client in clients]
-    sizes = [client.samples for client in clients]
-    said = [f"{len(clients)} clients hold {min(sizes):,} to {max(sizes):,} training samples, {sum(sizes):,} in all"]
+    said = [sizes_note([client.samples for client in clients])]
     if any(lacking):
         advice = f"; where that is not meant, {_MORE[partition]}" if partition in _MORE else ""
         said.append(
@@ -125,9 +124,17 @@ def notes(clients: Sequence[ClientSummary], partition: str) -> list[str]:
     if noisy:
         shares = [100 * client.wrong / client.samples for client in noisy]
         said.append(f"{len(noisy)} clients have wrong labels, {min(shares):.0f} to {max(shares):.0f} % of theirs")
-    if len(clients) > LONGEST:
-        said.append(f"the table shows the first {LONGEST} clients; --output writes all of them")
-    return said
+    return [*said, *cut_notes(len(clients))]
+
+
+def sizes_note(sizes: Sequence[int]) -> str:
+    """How many training samples the clients have, each and in all."""
+    return f"{len(sizes)} clients hold {min(sizes):,} to {max(sizes):,} training samples, {sum(sizes):,} in all"
+
+
+def cut_notes(clients: int) -> list[str]:
+    """A note where a table of so many clients was cut off; none where it was not."""
+    return [f"the table shows the first {LONGEST} clients; --output writes all of them"] if clients > LONGEST else []
 
 
 def write_csv(clients: Sequence[ClientSummary], path: Path) -> Path:
@@ -141,14 +148,27 @@ def write_csv(clients: Sequence[ClientSummary], path: Path) -> Path:
     labels = range(len(clients[0].train))
     head = ["client", "train", "validation", "test", "classes lacking", "wrong labels", "groups"]
     head += [f"{part} {label}" for part in ("train", "test") for label in labels]
+    rows = []
+    for number, client in enumerate(clients):
+        figures = [client.samples, client.validation, int(client.test.sum()), len(client.lacking), client.wrong]
+        counts = [*client.train.tolist(), *client.test.tolist()]
+        rows.append([number, *figures, "; ".join(client.groups), *counts])
+    return write_rows(path, head, rows)
+
+
+def write_rows(path: Path, head: Sequence[str], rows: Iterable[Sequence[object]]) -> Path:
+    """Write a CSV file, in UTF-8; its path.
+
+    Raises
+    ------
+    RunError
+        If the file cannot be written.
+    """
     try:
         with path.open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file)
             writer.writerow(head)
-            for number, client in enumerate(clients):
-                figures = [client.samples, client.validation, int(client.test.sum()), len(client.lacking), client.wrong]
-                counts = [*client.train.tolist(), *client.test.tolist()]
-                writer.writerow([number, *figures, "; ".join(client.groups), *counts])
+            writer.writerows(rows)
     except OSError as error:
         raise RunError(f"{path}: cannot be written ({error.strerror}); name another folder with --output") from None
     return path

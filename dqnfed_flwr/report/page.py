@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
@@ -27,8 +26,9 @@ from dqnfed_flwr.report.document import (
     read_document,
     report_markdown,
 )
-from dqnfed_flwr.report.drawing import THEME, inline_svg
+from dqnfed_flwr.report.drawing import inline_svg
 from dqnfed_flwr.report.labels import Look, Style, bright_names, look_of
+from dqnfed_flwr.report.rendering import render_page
 from dqnfed_flwr.reproduce.parts import AS_IN_MANIFEST
 
 PAGE, MARKDOWN = "report.html", ".md"
@@ -90,30 +90,24 @@ def _is_report(markdown: Path) -> bool:
 
 def html(document: Document) -> str:
     """The whole page."""
-    environment = Environment(
-        loader=PackageLoader("dqnfed_flwr.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.globals |= {
+    comparisons = [section.comparison for chapter in document.chapters for section in chapter.sections]
+    names = {
         "about": about,
         "as_in_manifest": AS_IN_MANIFEST,
+        "bright": bright_names(comparisons),
         "charts_of": charts_of,
         "claim_notes": claim_notes,
         "claim_rows": claim_rows,
         "claims_of": claims_of,
         "clock": clock,
+        "document": document,
         "look_of": look_of,
         "near_limit": NEAR_ONE,
         "near_one": near_one,
-        "theme": THEME,
         "tiles": tiles,
         "tones": TONES,
     }
-    comparisons = [section.comparison for chapter in document.chapters for section in chapter.sections]
-    return environment.get_template("page.html").render(document=document, bright=bright_names(comparisons)).lstrip()
+    return render_page("page.html", names)
 
 
 def charts_of(section: Section, look: Look) -> dict[str, Markup | list[Markup]]:

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from dqnfed_flwr.engine.ending import left_out_words
+from dqnfed_flwr.engine.ending import left_out_words, listed
 from dqnfed_flwr.telemetry.events import TEST, mean
 from dqnfed_flwr.types import ACCURACY, Figure
 
@@ -116,22 +116,17 @@ def _heard(result: RunResult) -> str:
 
 def _overruled(result: RunResult) -> str:
     found = result.totals.overruled
-    return f"{sum(found.values())} ({_named([str(client) for client in found])})" if found else "0"
+    return f"{sum(found.values())} ({listed(list(found), NAMED)})" if found else "0"
 
 
 def _in_rounds(counts: Mapping[int, int], rounds: int) -> str:
     found = [f"{client} in {count}" for client, count in counts.items()]
-    return f"{_named(found)} of {rounds} rounds" if found else ""
-
-
-def _named(names: list[str]) -> str:
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(names[:NAMED]) + more
+    return f"{listed(found, NAMED)} of {rounds} rounds" if found else ""
 
 
 def _without_figure(result: RunResult) -> str:
     clients = result.without_figure.get(TEST, [])
-    return f"{len(clients)} ({_named([str(client) for client in clients])})" if clients else ""
+    return f"{len(clients)} ({listed(clients, NAMED)})" if clients else ""
 
 
 def _per_round(result: RunResult) -> str:
@@ -148,7 +143,7 @@ def _clients(result: RunResult) -> str:
         f"{who.removeprefix('client ')} ({textwrap.shorten(why, REASON_WIDTH, placeholder=' ...')})"
         for who, why in result.left_out.items()
     ]
-    return escape(f"{found}; left out: {_named(reasons)}")
+    return escape(f"{found}; left out: {listed(reasons, NAMED)}")
 
 
 ROWS: tuple[tuple[str, Callable[[RunResult], str]], ...] = (
@@ -171,8 +166,8 @@ ROWS: tuple[tuple[str, Callable[[RunResult], str]], ...] = (
     ("seconds", lambda result: f"{result.seconds:.1f}"),
 )
 WARNINGS: tuple[tuple[str, Callable[[RunResult], str]], ...] = (
-    ("no part in most rounds, though asked", lambda result: _named(left_out_words(result.totals))),
-    ("evaluated, but without a figure (clients)", lambda result: _without_figure(result)),
+    ("no part in most rounds, though asked", lambda result: listed(left_out_words(result.totals), NAMED)),
+    ("evaluated, but without a figure (clients)", _without_figure),
     ("contradicted itself, not heard", lambda result: _in_rounds(result.totals.contradicted, result.totals.rounds)),
     (
         "hold up the others: refused a step",

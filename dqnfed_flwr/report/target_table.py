@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,8 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dqnfed_flwr.errors import RunError
-from dqnfed_flwr.report.class_table import LONGEST
+from dqnfed_flwr.report.class_table import LONGEST, cut_notes, sizes_note, write_rows
 from dqnfed_flwr.report.table import print_fitting
 
 if TYPE_CHECKING:
@@ -38,11 +36,7 @@ def _table(clients: Sequence[TargetSummary], title: str, *, figures: bool) -> Ta
 
 def notes(clients: Sequence[TargetSummary]) -> list[str]:
     """What one should know before training."""
-    sizes = [client.train for client in clients]
-    said = [f"{len(clients)} clients hold {min(sizes):,} to {max(sizes):,} training samples, {sum(sizes):,} in all"]
-    if len(clients) > LONGEST:
-        said.append(f"the table shows the first {LONGEST} clients; --output writes all of them")
-    return said
+    return [sizes_note([client.train for client in clients]), *cut_notes(len(clients))]
 
 
 def write_csv(clients: Sequence[TargetSummary], path: Path) -> Path:
@@ -53,12 +47,8 @@ def write_csv(clients: Sequence[TargetSummary], path: Path) -> Path:
     RunError
         If the file cannot be written.
     """
-    try:
-        with path.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(["client", "train", "validation", "test", *clients[0].figures])
-            for number, client in enumerate(clients):
-                writer.writerow([number, client.train, client.validation, client.test, *client.figures.values()])
-    except OSError as error:
-        raise RunError(f"{path}: cannot be written ({error.strerror}); name another folder with --output") from None
-    return path
+    rows = [
+        [number, client.train, client.validation, client.test, *client.figures.values()]
+        for number, client in enumerate(clients)
+    ]
+    return write_rows(path, ["client", "train", "validation", "test", *clients[0].figures], rows)
