@@ -4,10 +4,9 @@ Accuracy: McNemar's test in its exact form, a binomial test on the samples that 
 
 Loss: the mean of paired differences by a Bayesian bootstrap (Rubin 1981) to whose samples one is added that lies at the
 bound (Gaffke 2005; Learned-Miller and Thomas, arXiv 1905.06208). Losses have long tails: where a model fails badly on
-one sample in twenty, many clients hold no such sample, and a bootstrap of their samples alone, percentile or
-studentised, finds the other model worse in far more than 5 % of the cases. With the added sample the error rate holds
-for every bounded loss as far as is known; coverage is conjectured, and no counterexample is known. SciPy has no such
-bootstrap.
+one sample in twenty, many clients hold no such sample. A bootstrap of their samples alone, percentile or studentised,
+then finds the other model worse in far more than 5 % of the cases. With the added sample the error rate holds for every
+bounded loss as far as is known: coverage is conjectured, and no counterexample is known. SciPy has no such bootstrap.
 
 Correction: Holm (1979), over the tests that could have any result at all (Tarone 1990).
 """

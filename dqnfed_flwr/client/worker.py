@@ -58,8 +58,16 @@ class Worker:
     of outputs of the model; `state` is what `export_state` gave in an earlier life, empty for a new client. `models`
     are those of the run's clients.
 
-    It raises `ConfigError` if the device is absent, `DataError` if there is no training sample or a label does not fit
-    the classes, `ModelError` if the model does not take the samples, `ShapeError` if the state is of another model.
+    Raises
+    ------
+    ConfigError
+        If the device is absent.
+    DataError
+        If there is no training sample, or a label does not fit the classes.
+    ModelError
+        If the model does not take the samples.
+    ShapeError
+        If the state is of another model.
     """
 
     def __init__(

@@ -7,11 +7,11 @@ list of numbers is features (Synthetic). A user is one group. Where a file has `
 own files of Shakespeare's test part count the 79 windows between a user's two parts, which it leaves out; that is let
 pass.
 
-The form `roles` is a json file (plain, .xz, .gz or .bz2) that maps each role to all that it says. As LEAF does with its
-own edition, line ends and runs of spaces become one space, every position of the text is a sample (`stride` makes it
-every n-th), and a role's last fifth (`test`, in percent) is its test part, apart from its training part by the length
-of a window, so that no character is both trained and tested on. A role is one group; those too short to have both parts
-are left out.
+The form `roles` is a json file (plain, .xz, .gz or .bz2) that maps each role to all that it says. It is cut as LEAF
+cuts its own edition. Line ends and runs of spaces become one space, and every position of the text is a sample
+(`stride` makes it every n-th). A role's last fifth (`test`, in percent) is its test part. A gap of the length of a
+window keeps it apart from the training part, so that no character is both trained and tested on. A role is one group.
+Roles too short to have both parts are left out.
 """
 
 from __future__ import annotations

@@ -3,9 +3,10 @@
     minimise 1/2 w.G w - linear.w   subject to   sum w = total,  lower <= w <= upper
 
 with G positive semidefinite and possibly singular, as it is for two equal clients. Accelerated projected gradients with
-restarts (O'Donoghue and Candes, Foundations of Computational Mathematics, 2015) guess which weights lie at a bound, and
-a primal active-set method (Nocedal and Wright, Numerical Optimization, section 16.5) goes on from there to the rounding
-of float64. Whether the result is a solution is judged on the optimality conditions, whatever a solver says of itself.
+restarts (O'Donoghue and Candes, Foundations of Computational Mathematics, 2015) guess which weights lie at a bound. A
+primal active-set method (Nocedal and Wright, Numerical Optimization, section 16.5) goes on from there, down to the
+rounding of float64. Whether the result is a solution is judged on the optimality conditions, whatever a solver says of
+itself.
 
 For the whole simplex and linear = 0 this is the problem of `min_norm.hull_weights`, which is solved on unit rows there
 and keeps its accuracy for rows of very different lengths. Here G is scaled as a whole: rows should be of like length.

@@ -11,8 +11,8 @@ With F the losses present, F' their mean, K the clients of the federation, C the
 
 Deviations from the paper: a client that drops out in AAggFF-S has the mean response. A client whose number is not below
 K has no part in the decision and the weight of a mean client; it is counted (note `strangers`). In AAggFF-D the part
-of the gradient that is the same for all clients is left out, for it moves no weight, and the bound of the gradient in
-the rate is that of the rest, 1. CDFs are centred at F' where they have a centre; that of Weibull has shape 2.
+of the gradient that is the same for all clients is left out, for it moves no weight; the rate goes by the bound of the
+rest, 1. CDFs are centred at F' where they have a centre; that of Weibull has shape 2.
 """
 
 from __future__ import annotations

@@ -7,10 +7,10 @@ cannot even be unpacked takes no other with it.
 
 A node works its messages off in their order, one at a time. If a straggler, a node slower than the rounds, were asked
 in every round all the same, it would be at work for rounds that are long over, and never catch up. So a node owes the
-reply to a message that its exchange did not wait for, and is not asked again until the reply comes (it is thrown away),
-until the node is gone (one that was restarted has forgotten what it was at), or, if it never answers, until some
-deadlines are over. Then it is on trial: no exchange waits for it until it has answered something. Only this process'
-clock counts, and a checkpoint holds nothing of it: a server that is resumed asks everybody once.
+reply to a message that its exchange did not wait for, and is not asked again until one of three things happens. Its
+reply comes, and is thrown away; or the node is gone, for one that was restarted has forgotten what it was at; or some
+deadlines are over. In the last case it is on trial: no exchange waits for it until it has answered something. Only this
+process' clock counts, and a checkpoint holds nothing of it: a server that is resumed asks everybody once.
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ from dqnfed_flwr.errors import DataError
 class GaussNewton:
     """G at one point [D, D], as a product.
 
-    What does not depend on the vector, a forward pass and a backward pass that can be differentiated, is computed once,
-    where the samples fit into one chunk, and again for each product where they do not, so that no more than one chunk's
+    A forward pass and a backward pass that can be differentiated do not depend on the vector. They are computed once
+    where the samples fit into one chunk, and again for each product where they do not: no more than one chunk's
     activations are held at a time. The ridge of f_k is included. The model of `loss` stays at `theta` until the last
     product.
     """

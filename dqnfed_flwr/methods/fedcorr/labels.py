@@ -97,8 +97,8 @@ def correct_suspects(
 ) -> Labels:
     """Put the model's prediction in the place of the `count` most suspect labels where it is sure enough.
 
-    `suspicion` [n] are the losses by which the noise was estimated, `probabilities` [n, classes] are those of the model
-    that corrects, `count` is relabel ratio * noise level * n, and `confidence` the least probability of a new label.
+    `suspicion` [n] are the losses by which the noise was estimated, `probabilities` [n, classes] those of the model
+    that corrects. `count` is relabel ratio * noise level * n, and `confidence` the least probability of a new label.
     """
     suspects = np.argsort(-suspicion, kind="stable")[:count]
     return _predicted(labels, suspects, probabilities, confidence)
