@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from enum import StrEnum
 from pathlib import Path
@@ -117,7 +117,7 @@ def compare(
     """  # noqa: D301  # \b keeps the lines of a help text apart
     from rich.console import Console
 
-    from dqnfed_flwr.cli.overrides import flat_config, set_keys, tell_unread, tell_unread_of_rows
+    from dqnfed_flwr.cli.overrides import flat_config, set_keys
     from dqnfed_flwr.compare.plan import make_plan
     from dqnfed_flwr.compare.results import reference_of
     from dqnfed_flwr.compare.row_specs import check_overrides
@@ -141,11 +141,8 @@ def compare(
         flat = flat_config(config, overrides)
         plan = make_plan(flat, methods, seeds, directory, grids, grid_rounds, grid_seed)
         against = reference_of(plan, reference)
-        for method, reason in plan.skipped.items():
-            console.print(f"{method} is left out: {reason}", soft_wrap=True, markup=False, highlight=False)
         possible = plan.possible()
-        tell_unread(set_keys(overrides), possible)
-        tell_unread_of_rows(possible)
+        _tell_of_plan(console, plan, possible, overrides)
         if dry:
             show_comparison(console, plan, min(jobs or usable_cores(), plan.most_runs))
             return
@@ -165,13 +162,7 @@ def compare(
         _show(console, comparison, files)
         if json_path:
             write_json(figures, json_path)
-    if not any(row.good for row in comparison.rows):
-        raise RunError("every run failed; the reasons are in the table")
-    words = _left_out(comparison)
-    for line in words:
-        console.print(line, soft_wrap=True, markup=False, highlight=False)
-    if strict and words:
-        raise LeftOut(f"{len(words)} run{'s' if len(words) > 1 else ''} had clients without a part in most rounds")
+    _conclude(console, comparison, strict=strict)
 
 
 @contextmanager
@@ -227,6 +218,16 @@ def carry_out(
     return comparison, figures, write_files(plan.directory, comparison, figures, tables(comparison))
 
 
+def _tell_of_plan(console: Console, plan: Plan, jobs: Sequence[Job], overrides: Sequence[str]) -> None:
+    """Say which methods are left out, and which settings none of the possible runs `jobs` reads."""
+    from dqnfed_flwr.cli.overrides import set_keys, tell_unread, tell_unread_of_rows
+
+    for method, reason in plan.skipped.items():
+        console.print(f"{method} is left out: {reason}", soft_wrap=True, markup=False, highlight=False)
+    tell_unread(set_keys(overrides), jobs)
+    tell_unread_of_rows(jobs)
+
+
 def _tell_of_models(console: Console, jobs: Iterable[Job]) -> None:
     """Say what is worth knowing of the user's own models; what is wrong with one, its runs say themselves."""
     from dqnfed_flwr.engine.start import form_here, notes_on_model
@@ -238,6 +239,20 @@ def _tell_of_models(console: Console, jobs: Iterable[Job]) -> None:
             told |= dict.fromkeys(notes_on_model(settings, form_here(settings)))
     for note in told:
         console.print(note, soft_wrap=True, markup=False, highlight=False)
+
+
+def _conclude(console: Console, comparison: Comparison, *, strict: bool) -> None:
+    """Say which clients had no part in most rounds.
+
+    `RunError` if every run failed; `LeftOut` if it is to be `strict` and clients were left out.
+    """
+    if not any(row.good for row in comparison.rows):
+        raise RunError("every run failed; the reasons are in the table")
+    words = _left_out(comparison)
+    for line in words:
+        console.print(line, soft_wrap=True, markup=False, highlight=False)
+    if strict and words:
+        raise LeftOut(f"{len(words)} run{'s' if len(words) > 1 else ''} had clients without a part in most rounds")
 
 
 def _left_out(comparison: Comparison) -> list[str]:
