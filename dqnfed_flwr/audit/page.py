@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dqnfed_flwr.audit.tables import left_out, loss_text, own_name, own_texts, reading, shown
-from dqnfed_flwr.audit.verdict import Audit, Comparison, JudgedClient, Standing
+from dqnfed_flwr.audit.verdict import Audit, ClientVerdict, Comparison, JudgedClient
 from dqnfed_flwr.audit.weights import FEDERATED
 from dqnfed_flwr.report.rendering import render_page
 
 TONES = {
-    Standing.WORSE: ("no", "✗"),
-    Standing.BETTER: ("yes", "✓"),
-    Standing.OPEN: ("open", "?"),
-    Standing.UNJUDGED: ("open", "–"),
+    ClientVerdict.WORSE: ("no", "✗"),
+    ClientVerdict.BETTER: ("yes", "✓"),
+    ClientVerdict.OPEN: ("open", "?"),
+    ClientVerdict.UNJUDGED: ("open", "–"),
 }
-"""What a standing looks like: its class, and its sign."""
+"""What a verdict on a client looks like: its class, and its sign."""
 PIXELS, REACH = 60, 56
 """Middle of an interval's drawing, and how far it goes to either side."""
 
@@ -47,11 +47,11 @@ def tiles(comparison: Comparison) -> list[tuple[str, str, str]]:
     """A comparison in figures: number, what stands small behind it, and what it is."""
     everybody = len(comparison.clients) + len(comparison.missing)
     judged = everybody - len(comparison.unjudged)
-    counts = {standing: str(len(comparison.those(standing))) for standing in Standing}
+    counts = {verdict: str(len(comparison.those(verdict))) for verdict in ClientVerdict}
     return [
-        (counts[Standing.WORSE], f" of {judged} judged", "clients shown to be worse off"),
-        (counts[Standing.BETTER], f" of {judged} judged", "clients shown to be better off"),
-        (counts[Standing.OPEN], f" of {judged} judged", "clients without a shown difference"),
+        (counts[ClientVerdict.WORSE], f" of {judged} judged", "clients shown to be worse off"),
+        (counts[ClientVerdict.BETTER], f" of {judged} judged", "clients shown to be better off"),
+        (counts[ClientVerdict.OPEN], f" of {judged} judged", "clients without a shown difference"),
         (str(len(comparison.unjudged)), f" of {everybody}", "clients that could not be judged"),
     ]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dqnfed_flwr.audit.client_audit import LEVEL
-from dqnfed_flwr.audit.verdict import Audit, Comparison, JudgedClient, JudgedTest, Standing
+from dqnfed_flwr.audit.verdict import Audit, ClientVerdict, Comparison, JudgedClient, JudgedTest
 from dqnfed_flwr.audit.weights import FEDERATED
 from dqnfed_flwr.compare.tables import Cell, Table
 from dqnfed_flwr.types import Figure, decimals
@@ -68,8 +68,8 @@ def p_text(p: float) -> str:
 def _table(comparison: Comparison) -> Table:
     clients = comparison.clients
     if len(clients) > MOST_ROWS:
-        worst_first = sorted(clients, key=lambda client: client.standing is not Standing.WORSE)
-        worse = len(comparison.those(Standing.WORSE))
+        worst_first = sorted(clients, key=lambda client: client.verdict is not ClientVerdict.WORSE)
+        worse = len(comparison.those(ClientVerdict.WORSE))
         clients = worst_first[: max(MOST_ROWS, worse)]
     cut = len(comparison.clients) - len(clients)
     more = (
@@ -117,9 +117,9 @@ def _cells(client: JudgedClient, other: str) -> tuple[Cell, ...]:
         *own_texts(client, other),
         *(loss_text(client, audit.models[name].loss) for name in (FEDERATED, other)),
         *shown(client.loss),
-        client.standing.value,
+        client.verdict.value,
     ]
-    strong = client.standing is Standing.WORSE
+    strong = client.verdict is ClientVerdict.WORSE
     return tuple(Cell(text, STRONG * (strong and place in (0, len(texts) - 1))) for place, text in enumerate(texts))
 
 

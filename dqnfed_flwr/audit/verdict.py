@@ -16,7 +16,7 @@ from dqnfed_flwr.audit.weights import FEDERATED, LABELS
 from dqnfed_flwr.types import Figure
 
 
-class Standing(Enum):
+class ClientVerdict(Enum):
     """What is shown of a client in a comparison."""
 
     WORSE = "worse"
@@ -50,14 +50,14 @@ class JudgedClient:
     reason: str
 
     @property
-    def standing(self) -> Standing:
+    def verdict(self) -> ClientVerdict:
         """Worse where a corrected p-value for worse is at most the level, in accuracy or in loss."""
         tests = [test for test in (self.accuracy, self.loss) if test is not None and test.judged]
         if not tests:
-            return Standing.UNJUDGED
+            return ClientVerdict.UNJUDGED
         if min(test.worse for test in tests) <= LEVEL:
-            return Standing.WORSE
-        return Standing.BETTER if min(test.better for test in tests) <= LEVEL else Standing.OPEN
+            return ClientVerdict.WORSE
+        return ClientVerdict.BETTER if min(test.better for test in tests) <= LEVEL else ClientVerdict.OPEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +78,14 @@ class Comparison:
         """The task's own figure; None where answers are right or wrong."""
         return self.clients[0].audit.figure if self.clients else None
 
-    def those(self, standing: Standing) -> list[JudgedClient]:
+    def those(self, verdict: ClientVerdict) -> list[JudgedClient]:
         """The clients of which that is shown."""
-        return [client for client in self.clients if client.standing is standing]
+        return [client for client in self.clients if client.verdict is verdict]
 
     @property
     def unjudged(self) -> dict[int, str]:
         """Who was left out, with the reasons, rising."""
-        found = {client.audit.partition: client.reason for client in self.those(Standing.UNJUDGED)}
+        found = {client.audit.partition: client.reason for client in self.those(ClientVerdict.UNJUDGED)}
         return dict(sorted({**found, **self.missing}.items()))
 
     @property
@@ -93,7 +93,7 @@ class Comparison:
         """The verdict in words, with how many could be judged at all."""
         everybody = len(self.clients) + len(self.missing)
         judged = everybody - len(self.unjudged)
-        worse = self.those(Standing.WORSE)
+        worse = self.those(ClientVerdict.WORSE)
         names = ", ".join(str(client.audit.partition) for client in worse)
         verdict = f"clients shown to be worse off: {names}" if worse else "nobody is shown to be worse off"
         if not judged:
@@ -129,7 +129,7 @@ class Audit:
     def worse(self) -> dict[str, list[int]]:
         """The clients shown to be worse off, by comparison; empty where nobody is."""
         found = {
-            comparison.other: [client.audit.partition for client in comparison.those(Standing.WORSE)]
+            comparison.other: [client.audit.partition for client in comparison.those(ClientVerdict.WORSE)]
             for comparison in self.comparisons
         }
         return {other: clients for other, clients in found.items() if clients}
@@ -194,8 +194,8 @@ def _comparison_record(comparison: Comparison) -> dict[str, Any]:
     return {
         "against": comparison.other,
         "verdict": comparison.summary,
-        "worse": [client.audit.partition for client in comparison.those(Standing.WORSE)],
-        "better": [client.audit.partition for client in comparison.those(Standing.BETTER)],
+        "worse": [client.audit.partition for client in comparison.those(ClientVerdict.WORSE)],
+        "better": [client.audit.partition for client in comparison.those(ClientVerdict.BETTER)],
         "not_judged": {str(client): reason for client, reason in comparison.unjudged.items()},
         "clients": [_client_record(client, comparison.other) for client in comparison.clients],
     }
@@ -205,7 +205,7 @@ def _client_record(client: JudgedClient, other: str) -> dict[str, Any]:
     audit, fields = client.audit, client.audit.fields
     return {
         "client": audit.partition,
-        "standing": client.standing.value,
+        "standing": client.verdict.value,
         "examples": audit.examples,
         "federated": picked(audit.models[FEDERATED], fields.model),
         "other": picked(audit.models[other], fields.model),

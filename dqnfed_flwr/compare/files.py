@@ -24,7 +24,7 @@ CSV, EVALUATIONS_CSV, GRID_CSV = "comparison.csv", "evaluations.csv", "grid.csv"
 SCHEMA = 1
 DIGITS = 6
 """Significant ones of the figures of an evaluation; those of a run have all."""
-Line = dict[str, Any]
+CsvLine = dict[str, Any]
 
 
 def as_json(comparison: Comparison, command: str, seconds: float) -> dict[str, Any]:
@@ -79,12 +79,12 @@ def write_files(
     return [directory / name for name in (JSON, MARKDOWN, *(name for name, lines in sheets.items() if lines))]
 
 
-def run_lines(comparison: Comparison) -> list[Line]:
+def run_lines(comparison: Comparison) -> list[CsvLine]:
     """A line a final run, with all its figures; one without a seed for a row that has none."""
     return [_run_line(row, record) for row in comparison.rows for record in row.records or (None,)]
 
 
-def evaluation_lines(comparison: Comparison) -> list[Line]:
+def evaluation_lines(comparison: Comparison) -> list[CsvLine]:
     """A line for each evaluation on the way of each final run, in the order of its rounds.
 
     `exchanges`, `bytes_up`, `bytes_down`, `seconds` and `moved`, the rounds that moved the model, count from the
@@ -94,7 +94,7 @@ def evaluation_lines(comparison: Comparison) -> list[Line]:
     return [line for row in comparison.rows for record in row.good for line in _evaluations(row, record)]
 
 
-def grid_lines(comparison: Comparison) -> list[Line]:
+def grid_lines(comparison: Comparison) -> list[CsvLine]:
     """A line a point of the grids, with what the validation part says of it."""
     return [
         {
@@ -153,18 +153,18 @@ def _run_json(record: Record, figure: Figure) -> dict[str, Any]:
     }
 
 
-def _name(row: Row, point: Point) -> Line:
+def _name(row: Row, point: Point) -> CsvLine:
     return {"method": row.spec.method, "title": row.spec.title, "setting": ";".join(pairs({**row.spec.own, **point}))}
 
 
-def _run_line(row: Row, record: Record | None) -> Line:
+def _run_line(row: Row, record: Record | None) -> CsvLine:
     if record is None:
         return {**_name(row, row.point), "seed": "", "status": "failed", "reason": row.failure}
     outcome = {"seed": record.job.seed, "status": record.status, "reason": record.reason}
     return {**_name(row, row.point), **outcome, **finite(record.figures)}
 
 
-def _evaluations(row: Row, record: Record) -> Iterator[Line]:
+def _evaluations(row: Row, record: Record) -> Iterator[CsvLine]:
     total = {"exchanges": 0, "bytes_up": 0, "bytes_down": 0, "moved": 0, "seconds": 0.0}
     ratios: list[float] = []
     unharmed: list[float] = []
@@ -183,7 +183,7 @@ def _evaluations(row: Row, record: Record) -> Iterator[Line]:
             ratios, unharmed = [], []
 
 
-def _write_csv(path: Path, lines: Sequence[Line]) -> None:
+def _write_csv(path: Path, lines: Sequence[CsvLine]) -> None:
     names = dict.fromkeys(name for line in lines for name in line)
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(names), restval="")

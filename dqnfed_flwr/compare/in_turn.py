@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dqnfed_flwr.compare.plan import LOG, Job
-from dqnfed_flwr.compare.workers import Watcher, brief, run_into
+from dqnfed_flwr.compare.workers import Watcher, reason_of, run_into
 from dqnfed_flwr.engine.run import Engine
-from dqnfed_flwr.errors import DQNFedError
 from dqnfed_flwr.run_files import private_folder
 from dqnfed_flwr.telemetry.events import RoundEvent
 
@@ -39,21 +38,21 @@ def carry_out_in_turn(jobs: Sequence[Job], workers: int, engine: Engine, watcher
 def _failure_of(job: Job, engine: Engine, watcher: Watcher) -> str:
     try:
         private_folder(job.folder)
-        run_into(job.folder, job.settings.flat(), engine, _Told(job, watcher), jobs=0)
+        run_into(job.folder, job.settings.flat(), engine, _ToWatcher(job, watcher), jobs=0)
     except OSError as error:
         return f"{job.folder}: cannot be written ({error.strerror})"
     except Exception as error:  # whatever a user's model or data raise costs only their own run
         (job.folder / LOG).write_text(traceback.format_exc(), "utf-8")
-        return brief(str(error) if isinstance(error, DQNFedError) else f"{type(error).__name__}: {error}")
+        return reason_of(error)
     return ""
 
 
-class _Told:
-    """Tells the watcher of each round of a run."""
+class _ToWatcher:
+    """Hands the events of a run to the watcher."""
 
     def __init__(self, job: Job, watcher: Watcher) -> None:
         self._job, self._watcher = job, watcher
 
     def send(self, event: RoundEvent, /) -> None:
-        """Tell it."""
+        """Hand one over."""
         self._watcher.on_round(self._job, event)

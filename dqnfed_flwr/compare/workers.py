@@ -147,7 +147,7 @@ def _inherited(environment: Mapping[str, str]) -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def _work(line: Connection, package: Package | None = None) -> None:
+def _work(connection: Connection, package: Package | None = None) -> None:
     """What a worker process does: runs, until the other end is gone.
 
     It sends the event of each round, and at the end of each run the reason for its failure, empty if there is none.
@@ -160,30 +160,35 @@ def _work(line: Connection, package: Package | None = None) -> None:
         except Exception as error:  # whatever the user's objects do when they are read
             unfit = f"the objects given cannot be read by a worker process ({error}); give jobs=1"
         while True:
-            folder, settings, engine = line.recv()
-            line.send(unfit or failure_of(folder, settings, engine, line))
+            folder, settings, engine = connection.recv()
+            connection.send(unfit or failure_of(folder, settings, engine, connection))
 
 
-def failure_of(folder: Path, settings: Mapping[str, Scalar], engine: Engine, line: Line, jobs: int = 1) -> str:
+def failure_of(folder: Path, settings: Mapping[str, Scalar], engine: Engine, sink: EventSink, jobs: int = 1) -> str:
     """Carry out one run, with everything that this process prints in its folder; the reason if it fails.
 
-    `jobs` clients compute at the same time. Where `line` breaks, so does the run.
+    `jobs` clients compute at the same time. Where `sink` breaks, so does the run.
     """
     try:
         private_folder(folder)
         with _output_to(folder / LOG):
             try:
-                _run(folder, settings, engine, line, jobs)
+                _run(folder, settings, engine, sink, jobs)
             except (BrokenPipeError, ConnectionResetError):
                 raise
             except Exception as error:  # whatever a user's model or data raise costs only their own run
                 traceback.print_exc()
-                return brief(str(error) if isinstance(error, DQNFedError) else f"{type(error).__name__}: {error}")
+                return reason_of(error)
     except (BrokenPipeError, ConnectionResetError):
         raise
     except OSError as error:
         return f"{folder}: cannot be written ({error.strerror})"
     return ""
+
+
+def reason_of(error: Exception) -> str:
+    """Why a run failed: the text of an error of this package, and of any other its type, too."""
+    return brief(str(error) if isinstance(error, DQNFedError) else f"{type(error).__name__}: {error}")
 
 
 def brief(reason: str) -> str:
@@ -192,22 +197,22 @@ def brief(reason: str) -> str:
     return lines[0] if len(lines) == 1 else f"{lines[0]} ... {lines[-1]}"
 
 
-def _run(folder: Path, flat: Mapping[str, Scalar], engine: Engine, line: Line, jobs: int) -> None:
+def _run(folder: Path, flat: Mapping[str, Scalar], engine: Engine, sink: EventSink, jobs: int) -> None:
     from flwr.common.logger import update_console_handler
 
     logging.getLogger("flwr").setLevel(logging.WARNING)
     update_console_handler(colored=False)  # its messages go to a file
-    run_into(folder, flat, engine, line, jobs=jobs)
+    run_into(folder, flat, engine, sink, jobs=jobs)
 
 
-class Line(Protocol):
+class EventSink(Protocol):
     """Where events of rounds are sent."""
 
     def send(self, event: RoundEvent, /) -> None:
         """Send one."""
 
 
-def run_into(folder: Path, flat: Mapping[str, Scalar], engine: Engine, line: Line, *, jobs: int) -> None:
+def run_into(folder: Path, flat: Mapping[str, Scalar], engine: Engine, sink: EventSink, *, jobs: int) -> None:
     """Carry out one run, or go on with it from the checkpoint in its folder, and send the events of its rounds."""
     from dqnfed_flwr.client.app import forget_clients
     from dqnfed_flwr.engine.run import run
@@ -216,7 +221,7 @@ def run_into(folder: Path, flat: Mapping[str, Scalar], engine: Engine, line: Lin
     with directory_lock(folder, TAKEOVER_SECONDS):  # the worker of a comparison that was killed ends with its round
         settings = Settings.from_mapping({**flat, "resume": (folder / CHECKPOINT).exists()})
     try:
-        run(settings, engine=engine, overwrite=not settings.resume, jobs=jobs, listeners=[_Reporter(line)])
+        run(settings, engine=engine, overwrite=not settings.resume, jobs=jobs, listeners=[_Reporter(sink)])
     finally:
         forget_clients()
 
@@ -224,19 +229,19 @@ def run_into(folder: Path, flat: Mapping[str, Scalar], engine: Engine, line: Lin
 class _Reporter:
     """Sends the event of every round to the other end."""
 
-    def __init__(self, line: Line) -> None:
-        self._line = line
+    def __init__(self, sink: EventSink) -> None:
+        self._sink = sink
 
     def on_start(self, rounds: int, done: list[RoundEvent]) -> None:
         """Send where a resumed run goes on, after the last accuracies that are known."""
         del rounds
         known = [event for event in done if event.accuracy][-1:]
         for event in [*known, *(event for event in done[-1:] if not event.accuracy)]:
-            self._line.send(event)
+            self._sink.send(event)
 
     def on_round(self, event: RoundEvent) -> None:
         """Send the event."""
-        self._line.send(event)
+        self._sink.send(event)
 
     def on_end(self) -> None:
         """Do nothing: the worker sends the end."""

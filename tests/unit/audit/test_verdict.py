@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dqnfed_flwr.audit.page import html, marks_of, tiles
 from dqnfed_flwr.audit.statistics import holm, mcnemar
 from dqnfed_flwr.audit.tables import MOST_ROWS, left_out, reading, tables
-from dqnfed_flwr.audit.verdict import Audit, JudgedClient, JudgedTest, Standing, judge
+from dqnfed_flwr.audit.verdict import Audit, ClientVerdict, JudgedClient, JudgedTest, judge
 from dqnfed_flwr.types import Figure
 from tests.helpers.audits import make_audit, make_measured, make_pair
 
@@ -23,7 +23,11 @@ def test_a_harmed_client_is_named_and_corrected_over_both_tests_of_all() -> None
         make_audit(2, start=make_pair(5, 5)),
     ]
     (comparison,) = judge(audits, {})
-    assert [client.standing for client in comparison.clients] == [Standing.WORSE, Standing.BETTER, Standing.OPEN]
+    assert [client.verdict for client in comparison.clients] == [
+        ClientVerdict.WORSE,
+        ClientVerdict.BETTER,
+        ClientVerdict.OPEN,
+    ]
     p = [mcnemar(0, 20).worse, mcnemar(20, 0).worse, mcnemar(5, 5).worse, 1.0, 1.0, 1.0]
     assert [accuracy_of(client).worse for client in comparison.clients] == holm_of(p)[:3]
     assert comparison.summary == (
@@ -47,7 +51,7 @@ def holm_of(p: list[float]) -> list[float]:
 def test_the_loss_alone_can_show_harm() -> None:
     audits = [make_audit(k, start=make_pair(1, 1, worse=0.0001 if k == 1 else 0.6)) for k in range(4)]
     (comparison,) = judge(audits, {})
-    assert [client.audit.partition for client in comparison.those(Standing.WORSE)] == [1]
+    assert [client.audit.partition for client in comparison.those(ClientVerdict.WORSE)] == [1]
     assert not any(accuracy_of(client).judged for client in comparison.clients)
 
 
