@@ -237,7 +237,7 @@ def _titled(plan: Plan) -> tuple[RowSpec, ...]:
 
     def title(spec: RowSpec) -> str:
         settings = plan.settings(spec, spec.points[0], plan.grid_seed)
-        untold = {key: value for key, value in spec.own.items() if key not in settings.profile.told}
-        return f"{settings.title} [{spec.summary(untold)}]" if untold else settings.title
+        more = {key: value for key, value in spec.own.items() if key not in settings.profile.keys_in_title}
+        return f"{settings.title} [{spec.summary(more)}]" if more else settings.title
 
     return tuple(replace(spec, title=spec.title or title(spec)) for spec in plan.specs)

@@ -77,7 +77,7 @@ def kept(target: Path, make: Callable[[Path], Arrays], mode: int = 0o644) -> Pat
                         np.savez(file, allow_pickle=False, **arrays)
     except OSError as error:
         raise DataError(
-            f"data: {target} cannot be made ({error}); free or mend the place, or set DQNFED_DATA to another folder"
+            f"data: {target} cannot be made ({error}); free or repair the place, or set DQNFED_DATA to another folder"
         ) from error
     return target
 

@@ -176,7 +176,7 @@ def _values(table: Table, name: str) -> tuple[str, ...] | None:
         row = int(np.flatnonzero(np.isin(rows, slips))[0])
         raise DataError(
             f"{table.place(row, name)}: found {values[rows[row]]!r} in a column of numbers; allowed are numbers with a "
-            f"decimal point: mend it, or leave the column out, drop={name}"
+            f"decimal point: correct it, or leave the column out, drop={name}"
         )
     if len(values) > MOST_VALUES:
         raise DataError(
@@ -249,7 +249,7 @@ def _codes(table: Table, name: str, known: Sequence[str], train: Table, key: Cal
     if len(bad := np.flatnonzero(codes < 0)):
         raise DataError(
             f"{table.place(int(bad[0]), name)}: found {values[rows[bad[0]]]!r}; allowed are "
-            f"{'the classes given' if table is train else f'the values in {train.path}'}, {listed(known)}: mend it, "
+            f"{'the classes given' if table is train else f'the values in {train.path}'}, {listed(known)}: correct it, "
             "or leave the row out"
         )
     return codes

@@ -72,8 +72,8 @@ class Profile:
         Empty where they are not.
     variant : Callable[[RunSettings], str] | None
         The title with the form that a run has it in.
-    told : tuple[str, ...]
-        Keys, with their group, whose value that title says.
+    keys_in_title : tuple[str, ...]
+        Keys, with their group, whose value `variant` says.
     classes_only : Callable[[RunSettings], str]
         Why, with these settings, only task classification suits it, and what to do; empty where any task does.
     faults : Callable[[RunSettings], Iterator[str]]
@@ -105,7 +105,7 @@ class Profile:
     rules: tuple[Rule, ...] = FREE
     one_gradient: str = ""
     variant: Callable[[RunSettings], str] | None = None
-    told: tuple[str, ...] = ()
+    keys_in_title: tuple[str, ...] = ()
     classes_only: Callable[[RunSettings], str] = lambda run: ""
     faults: Callable[[RunSettings], Iterator[str]] = lambda run: iter(())
     reads_curvature: Callable[[RunSettings], bool] = lambda run: False

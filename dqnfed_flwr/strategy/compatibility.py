@@ -128,8 +128,8 @@ def incompatibility(member: Member, form: Form | None) -> tuple[str, str] | None
         )
     if member.num_classes > form.num_classes:
         return OTHER_FORM, (
-            f"its data have {member.num_classes} classes, the federation's model {form.num_classes}; mend its labels, "
-            f"or set num-classes to {member.num_classes}"
+            f"its data have {member.num_classes} classes, the federation's model {form.num_classes}; correct its "
+            f"labels, or set num-classes to {member.num_classes}"
         )
     if member.num_classes == form.num_classes and form.dim and member.dim not in (0, form.dim):
         return OTHER_FORM, (

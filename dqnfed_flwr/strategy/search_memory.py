@@ -14,7 +14,7 @@ from torch import Tensor
 class SearchMemory:
     """The search that is under way, and the last one that found no length, with how its round ended.
 
-    A search is told by its first step, the factor it begins with, and all that its judges are asked: with the same
+    A search is known by its first step, the factor it begins with, and all that its judges are asked: with the same
     participants, losses and rules, clients give the same answers again.
     """
 

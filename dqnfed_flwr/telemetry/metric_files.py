@@ -143,7 +143,7 @@ class RunMetrics:
         with self._lock:
             pending, self._pending, self._timer = self._pending, [], None
             for event, at in pending:
-                self._rounds.append(short(event, at))
+                self._rounds.append(round_summary(event, at))
                 if not math.isnan(at):  # those of before are counted
                     self._samples.count(event)
                     self._samples.set("dqnfed_last_round_timestamp_seconds", at)
@@ -185,7 +185,7 @@ def make_directory(directory: Path) -> None:
     tempfile.TemporaryFile(dir=directory).close()
 
 
-def short(event: RoundEvent, at: float) -> dict[str, Any]:
+def round_summary(event: RoundEvent, at: float) -> dict[str, Any]:
     """What the page shows of a round; its size does not depend on the number of clients.
 
     The round was settled at `at`, in seconds since 1970; NaN if that is not known.
@@ -228,7 +228,7 @@ def short(event: RoundEvent, at: float) -> dict[str, Any]:
 
 
 class RoundFile:
-    """Lines of `short`, appended round by round; older ones fall out.
+    """Lines of `round_summary`, appended round by round; older ones fall out.
 
     The directory exists. A reader finds `kept` rounds at least, once there were so many. Where `begin` and `flush`
     cannot write (OSError), the rounds are kept for the next `flush`.

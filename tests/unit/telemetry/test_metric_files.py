@@ -33,7 +33,7 @@ from dqnfed_flwr.strategy.exchange import LATE, OWING
 from dqnfed_flwr.strategy.state import ENDED_EARLY
 from dqnfed_flwr.telemetry import metric_files
 from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
-from dqnfed_flwr.telemetry.metric_files import RoundFile, RunMetrics, put_state, read_rounds, run_name, short
+from dqnfed_flwr.telemetry.metric_files import RoundFile, RunMetrics, put_state, read_rounds, round_summary, run_name
 from dqnfed_flwr.telemetry.metrics import CLIENT_METRICS, REASONS, RUN_METRICS, STATES
 from dqnfed_flwr.telemetry.run_samples import RunCard
 from dqnfed_flwr.types import Figure
@@ -198,7 +198,7 @@ def test_the_worst_clients_of_an_error_are_those_with_the_most(tmp_path: Path) -
         "dqnfed_validation_figure_mean": 3,
         "dqnfed_client_test_figure": 3,
     }
-    record = short(replace(event, without_figure={"test": [4, 5]}), 1.0)
+    record = round_summary(replace(event, without_figure={"test": [4, 5]}), 1.0)
     assert record["worst"] == [[3, 8.0], [0, 3.0], [2, 2.0], [1, 1.0]]
     assert (record["figure"]["worst"], record["figure"]["best"]) == (8, 1)
     assert record["figure"]["name"] == "mae"
@@ -281,7 +281,7 @@ def test_a_round_in_short_says_what_it_did_to_the_clients() -> None:
     event = replace(
         make_event(1, None, rho=0.5), entitlement=1.2, heard=[0, 1], overruled=[3], refused=list(range(20)), asked=20
     )
-    record = short(event, 1.0)
+    record = round_summary(event, 1.0)
     figures = ("ratio", "unharmed", "asked", "participants", "heard", "overruled", "harmed", "moved")
     assert [record[key] for key in figures] == [2 / 20, 0.5, 20, 4, 2, 1, 2, True]
     assert record["refused"] == list(range(10))  # bounded, whatever the number of clients
@@ -508,13 +508,13 @@ def test_rounds_are_bounded_in_number_and_size(tmp_path: Path) -> None:
     file = RoundFile(tmp_path / "r.jsonl", kept=5)
     file.begin()
     for number in range(1, 40):
-        file.append(short(replace(federation(1000), round=number), 1.0))
+        file.append(round_summary(replace(federation(1000), round=number), 1.0))
         file.flush()
         assert len((tmp_path / "r.jsonl").read_text().splitlines()) <= 10
     assert [record["round"] for record in read_rounds(tmp_path / "r.jsonl", 5)] == [35, 36, 37, 38, 39]
     assert max(map(len, (tmp_path / "r.jsonl").read_text().splitlines())) < 1500
     (tmp_path / "r.jsonl").unlink()  # pruned
-    file.append(short(replace(federation(3), round=40), math.nan))
+    file.append(round_summary(replace(federation(3), round=40), math.nan))
     file.flush()
     assert [record["round"] for record in read_rounds(tmp_path / "r.jsonl")] == [36, 37, 38, 39, 40]
 
