@@ -26,7 +26,7 @@ from dqnfed_flwr.guarded.records import ARMIJO, has_reply, plain, read_names, re
 from dqnfed_flwr.linalg.gram import Basis
 from dqnfed_flwr.methods._base import RoundRows
 from dqnfed_flwr.strategy.collect import Collected, put_row
-from dqnfed_flwr.strategy.exchange import FIRST_PAUSE, LONGEST_PAUSE, Answer, Withdraws, pull
+from dqnfed_flwr.strategy.exchange import Answer, Withdraws, arrivals
 from dqnfed_flwr.strategy.state import RoundCost
 from dqnfed_flwr.telemetry.events import DroppedClient
 from dqnfed_flwr.types import ClientReply, ClientTask
@@ -53,17 +53,7 @@ def gather(grid: Grid, messages: Sequence[Message], timeout: float) -> list[Answ
     """
     numbers = list(grid.push_messages(messages)) if messages else []
     waiting = {number: place for place, number in enumerate(numbers) if number}
-    found: dict[int, Answer] = {}
-    end, pause = time.monotonic() + timeout, FIRST_PAUSE
-    while waiting and time.monotonic() < end:
-        before = len(found)
-        for answer in pull(grid, waiting):
-            found[answer.node] = answer
-            if time.monotonic() >= end:
-                break
-        pause = FIRST_PAUSE if len(found) > before else min(2 * pause, LONGEST_PAUSE)
-        if waiting and len(found) == before:
-            time.sleep(min(pause, max(0.0, end - time.monotonic())))
+    found = {answer.node: answer for answer in arrivals(grid, waiting, time.monotonic() + timeout)}
     if isinstance(grid, Withdraws):
         grid.withdraw()
     nodes = [message.metadata.dst_node_id for message in messages]

@@ -118,6 +118,33 @@ def pull(grid: Grid, waiting: dict[str, int]) -> Iterator[Answer]:
                 yield Answer(node, message)
 
 
+def arrivals(
+    grid: Grid,
+    waiting: dict[str, int],
+    end: float,
+    *,
+    go_on: Callable[[], bool] = lambda: True,
+    meanwhile: Callable[[float], None] = lambda end: None,
+) -> Iterator[Answer]:
+    """Yield answers as they come, and strike them off `waiting` (nodes by message number).
+
+    It ends when none is waited for, at the time `end` (monotonic), or, asked before each look, where `go_on` says no.
+    Where nothing has come, `meanwhile` is called with `end`, and a pause follows, which grows from one to the next.
+    """
+    pause = FIRST_PAUSE
+    while waiting and go_on() and time.monotonic() < end:
+        quiet = True
+        for answer in pull(grid, waiting):
+            quiet = False
+            yield answer
+            if time.monotonic() >= end:
+                return
+        if quiet:
+            meanwhile(end)
+            time.sleep(min(pause, max(0.0, end - time.monotonic())))
+        pause = min(2 * pause, LONGEST_PAUSE) if quiet else FIRST_PAUSE
+
+
 def send_and_receive(
     grid: Grid,
     contents: Mapping[int, RecordDict],
@@ -137,23 +164,19 @@ def send_and_receive(
     """
     waiting = push(grid, contents, message_type, group)
     absent = dict.fromkeys(contents)
-    end, pause = time.monotonic() + deadline, FIRST_PAUSE
+    end = time.monotonic() + deadline
     missing = math.ceil(quorum * len(contents.keys() - {*unawaited}) - 1e-9)
-    while missing > 0 and not {*waiting.values()} <= {*unawaited} and time.monotonic() < end:
-        before = len(absent)
-        for answer in pull(grid, waiting):
-            del absent[answer.node]
-            if answer.usable and answer.node not in unawaited:
-                missing -= 1
-            yield answer
-            if missing <= 0 or time.monotonic() >= end:
-                break
-        if len(absent) < before:
-            pause = FIRST_PAUSE
-        else:
-            meanwhile(end)
-            time.sleep(min(pause, max(0.0, end - time.monotonic())))
-            pause = min(2 * pause, LONGEST_PAUSE)
+
+    def is_awaited() -> bool:
+        return missing > 0 and not {*waiting.values()} <= {*unawaited}
+
+    for answer in arrivals(grid, waiting, end, go_on=is_awaited, meanwhile=meanwhile):
+        del absent[answer.node]
+        if answer.usable and answer.node not in unawaited:
+            missing -= 1
+        yield answer
+        if missing <= 0:
+            break
     if isinstance(grid, Withdraws):
         grid.withdraw()
         waiting.clear()
