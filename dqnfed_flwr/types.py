@@ -75,7 +75,7 @@ class ClientTask:
     probe : bool
         Return the training loss at `theta_hat`, and more rungs of the ladder as set by `grow` and `halvings`.
     evaluate : bool
-        Return counts of right answers on the test (and validation) part at `theta_hat`.
+        Return counts of right answers, or the task's figure, on the test (and validation) part at `theta_hat`.
     factor : float
         Factor alpha that was applied to `step` in `theta_hat`; 0 when there is no step.
     grow : bool
@@ -344,7 +344,8 @@ class RoundBatch:
     losses, rates : Float64Array
         [K].
     shares : Float64Array
-        Share of samples p_k of each client among those present [K]; sums to 1.
+        Share of samples p_k of each client among those present [K]; sums to 1. It is 0 for a client whose row was set
+        aside before and has no part in the mean yet.
     clients : tuple[int, ...]
         Partition numbers, rising.
     round : int
@@ -352,7 +353,7 @@ class RoundBatch:
     figures : Mapping[str, Float64Array]
         Further figures of the clients that the method asked for, each [K].
     examples : Float64Array
-        Samples of each client, as checked [K]; empty where the method does not ask for them.
+        Samples of each client, as checked [K]; empty where they are not known.
     slack : Float64Array
         By how much each loss may rise, e - f_k where that is positive, else 0 [K]; empty for none.
     theta_norm : float

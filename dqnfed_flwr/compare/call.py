@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dqnfed_flwr.compare.execute import CarryOut, execute
+from dqnfed_flwr.compare.execute import CarryOut, Progress, execute
 from dqnfed_flwr.compare.files import as_json, write_files
 from dqnfed_flwr.compare.handing_over import packed
 from dqnfed_flwr.compare.in_turn import carry_out_in_turn
@@ -26,7 +26,6 @@ from dqnfed_flwr.data.objects import holding
 from dqnfed_flwr.engine.given import objects_of
 from dqnfed_flwr.engine.run_folder import directory_lock
 from dqnfed_flwr.errors import RunError
-from dqnfed_flwr.telemetry.events import RoundEvent
 
 if TYPE_CHECKING:
     from dqnfed_flwr.engine.given import GivenData, GivenModel, GivenTask
@@ -159,20 +158,8 @@ def _written(comparison: Comparison, plan: Plan, since: float) -> Compared:
     return Compared(comparison, figures, write_files(plan.directory, comparison, figures, tables(comparison)))
 
 
-class _Quiet:
+class _Quiet(Progress):
     """Follows a comparison and says only what failed."""
-
-    def found(self, count: int) -> None:
-        """Nothing."""
-
-    def not_needed(self, count: int) -> None:
-        """Nothing."""
-
-    def on_begin(self, job: Job) -> None:
-        """Nothing."""
-
-    def on_round(self, job: Job, event: RoundEvent) -> None:
-        """Nothing."""
 
     def on_end(self, job: Job, failure: str) -> None:
         """Say why it failed."""

@@ -20,9 +20,11 @@ class Progress(Watcher, Protocol):
 
     def found(self, count: int) -> None:
         """So many runs were finished before."""
+        return
 
     def not_needed(self, count: int) -> None:
         """So many runs will not take place."""
+        return
 
 
 def execute(

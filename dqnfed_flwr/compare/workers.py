@@ -35,12 +35,15 @@ class Watcher(Protocol):
 
     def on_begin(self, job: Job) -> None:
         """A worker took up a run."""
+        return
 
     def on_round(self, job: Job, event: RoundEvent) -> None:
         """It finished a round, or, right after it began, had finished one before it was interrupted."""
+        return
 
     def on_end(self, job: Job, failure: str) -> None:
         """It is over; `failure` is empty or says why it failed."""
+        return
 
 
 def carry_out(

@@ -8,20 +8,20 @@ from logging import INFO
 from flwr.common.logger import log
 
 from dqnfed_flwr.engine.ending import one_line
-from dqnfed_flwr.telemetry.events import RoundEvent
+from dqnfed_flwr.telemetry.events import Listener, RoundEvent
 
 MOST, LONGEST = 20, 60
 """Clients named in a line; letters of a detail."""
 
 
-class AuditLines:
-    """A listener that says who is dropped or overruled, in the round from which on it is so."""
+class AuditLines(Listener):
+    """Says who is dropped or overruled, in the round from which on it is so.
+
+    Rounds that were done before a resumption are in the log of that time.
+    """
 
     def __init__(self) -> None:
         self._before: tuple[object, object] = ((), ())
-
-    def on_start(self, rounds: int, done: list[RoundEvent]) -> None:
-        """Nothing: rounds that are done were told by the run before."""
 
     def on_round(self, event: RoundEvent) -> None:
         """Say it where it is otherwise than in the round before."""
@@ -29,9 +29,6 @@ class AuditLines:
         if now != self._before:
             self._before = now
             log(INFO, "Audit: %s", json.dumps(words_of(event)))
-
-    def on_end(self) -> None:
-        """Nothing."""
 
 
 def words_of(event: RoundEvent) -> dict[str, object]:

@@ -22,7 +22,7 @@ from dqnfed_flwr.engine.start import initial_model
 from dqnfed_flwr.errors import RunError
 from dqnfed_flwr.strategy.strategy import GradientStrategy
 from dqnfed_flwr.tasks import has_own_data
-from dqnfed_flwr.telemetry.events import RoundEvent
+from dqnfed_flwr.telemetry.events import Listener, RoundEvent
 
 ASKED, ROUNDS = 2, 2
 
@@ -139,7 +139,7 @@ class _Enough(Exception):
     """Ends the rounds."""
 
 
-class _Watch:
+class _Watch(Listener):
     """Keeps the rounds and what each took."""
 
     def __init__(self) -> None:
@@ -159,9 +159,6 @@ class _Watch:
         self.events.append(event)
         if event.round == ROUNDS:
             raise _Enough
-
-    def on_end(self) -> None:
-        """Nothing."""
 
     def usual(self) -> RoundEvent:
         """A round as most are; not the first, which builds everything, where there is another."""

@@ -9,17 +9,17 @@ from flwr.common.logger import log
 
 from dqnfed_flwr.engine.ending import one_line
 from dqnfed_flwr.strategy.compatibility import REASONS
-from dqnfed_flwr.telemetry.events import RoundEvent
+from dqnfed_flwr.telemetry.events import Listener, RoundEvent
 
 
-class LeftOutWatch:
-    """A listener that says once in a run that a round went without most of its clients, and why."""
+class LeftOutWatch(Listener):
+    """Says once in a run that a round went without most of its clients, and why.
+
+    What was said before a resumption stands in the log of that time.
+    """
 
     def __init__(self) -> None:
         self._told = False
-
-    def on_start(self, rounds: int, done: list[RoundEvent]) -> None:
-        """Nothing: what was said before a resumption stands in the log of that time."""
 
     def on_round(self, event: RoundEvent) -> None:
         """Say it, where it is so for the first time."""
@@ -27,9 +27,6 @@ class LeftOutWatch:
         if words:
             log(WARNING, "%s", words)
             self._told = True
-
-    def on_end(self) -> None:
-        """Nothing."""
 
 
 def most_left_out(event: RoundEvent) -> str:

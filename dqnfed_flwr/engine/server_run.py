@@ -162,8 +162,8 @@ def tell_of_model(settings: Settings, form: Form) -> None:
         log(WARNING, "%s", note)
 
 
-class _Beginning:
-    """A listener for the beginning of the run, or of its resumption, in its folder.
+class _Beginning(Listener):
+    """Takes note of the beginning of the run, or of its resumption, in its folder.
 
     It removes the `record` of the run before, which could be read as this one's; None where nothing is written.
     """
@@ -178,9 +178,3 @@ class _Beginning:
         if self._record:
             self._record.unlink(missing_ok=True)
         self.earlier_seconds = sum(event.seconds.get("total", 0.0) for event in done)
-
-    def on_round(self, event: RoundEvent) -> None:
-        """Nothing: this session's clock runs."""
-
-    def on_end(self) -> None:
-        """Nothing."""

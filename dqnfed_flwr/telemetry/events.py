@@ -233,16 +233,22 @@ class RoundEvent:
 
 
 class Listener(Protocol):
-    """Anything that wants to know of rounds: progress bar, log, metrics. It only listens."""
+    """Anything that wants to know of rounds: progress bar, log, metrics. It only listens.
+
+    A class that derives from this one writes those methods that it needs; the others do nothing.
+    """
 
     def on_start(self, rounds: int, done: list[RoundEvent]) -> None:
         """A run of `rounds` rounds begins; `done` are those a resumed run had finished."""
+        return
 
     def on_round(self, event: RoundEvent) -> None:
         """A round is settled."""
+        return
 
     def on_end(self) -> None:
         """The run ended, in whatever way."""
+        return
 
 
 @dataclass(frozen=True, slots=True)

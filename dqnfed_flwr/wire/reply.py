@@ -326,5 +326,5 @@ def _read_evaluation(figures: _Figures, part: str, form: ReplyForm) -> Evaluatio
 
 def _not_negative(key: str, loss: float) -> float:
     if loss < 0:
-        raise WireError("bad-loss", f"{key} is {loss}; cross-entropy and ridge are not negative")
+        raise WireError("bad-loss", f"{key} is {loss}; the loss of a task is never negative")
     return loss
