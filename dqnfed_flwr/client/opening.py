@@ -34,7 +34,7 @@ def read_samples(dataset: MapStyle, reading: Reading) -> Samples:
     DataError
         If it has no length, draws random numbers, or its samples are not the same each time.
     """
-    count = _length(dataset, reading.client)
+    count = length_of(dataset, f"client {reading.client}: a data set")
     if not count:
         return HeldSamples(torch.empty(0))
     first, quiet = _try_out(dataset, reading, count)
@@ -47,13 +47,14 @@ def read_samples(dataset: MapStyle, reading: Reading) -> Samples:
     return HeldSamples(whole) if all(len(tensor) == count for tensor in tensors(whole)) else streamed
 
 
-def _length(dataset: MapStyle, client: int) -> int:
+def length_of(dataset: MapStyle, what: str) -> int:
+    """Samples of a data set; `DataError`, which calls it `what`, if it has no length."""
     try:
         return len(dataset)
     except TypeError:
         raise DataError(
-            f"task: client {client}: a data set of type {type(dataset).__name__} has no length; give a map-style one, "
-            "with __len__ and __getitem__"
+            f"task: {what}, of type {type(dataset).__name__}, has no length; give a map-style one, with __len__ and "
+            "__getitem__"
         ) from None
 
 

@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import default_collate
 
 from dqnfed_flwr.client.device import DTYPES
-from dqnfed_flwr.client.opening import read_samples
+from dqnfed_flwr.client.opening import length_of, read_samples
 from dqnfed_flwr.client.reading import Reading, as_it_is
 from dqnfed_flwr.client.samples import HeldSamples, Samples
 from dqnfed_flwr.client.stored import StoredData, StoredPart, target_dtype
@@ -95,19 +95,9 @@ def _own_data(task: Task, settings: Settings, partition: int) -> OwnData:
     if not isinstance(found, Datasets):
         raise DataError(f"task: datasets() returned {type(found).__name__}; it must return dqnfed_flwr.tasks.Datasets")
     for part in ("train", "test"):
-        if not _length(getattr(found, part), part):
+        if not length_of(getattr(found, part), f"the {part} data set"):
             raise DataError(f"task: the {part} data set has no sample; give it at least one")
     return OwnData(found)
-
-
-def _length(dataset: MapStyle, part: str) -> int:
-    try:
-        return len(dataset)
-    except TypeError:
-        raise DataError(
-            f"task: the {part} data set, of type {type(dataset).__name__}, has no length; give a map-style one, with "
-            "__len__ and __getitem__"
-        ) from None
 
 
 @contextmanager
