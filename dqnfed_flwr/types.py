@@ -313,8 +313,14 @@ class ClientReply:
         d~_k; NaN unless trained.
     num_examples : int
         Training samples of the client.
+    probe : Probe | None
+        The losses along the step; None unless asked for.
+    test, validation : Evaluation | None
+        Figures of these parts at the received model; None unless asked for, or where the client keeps no such part.
     pairs_kept, pairs_rejected : int
         Curvature pairs behind `rate`, and those the curvature filter turned away in this exchange.
+    seconds : float
+        What the work took the client.
     """
 
     num_examples: int

@@ -32,9 +32,11 @@ class Row:
     spec, point : RowSpec, Point
         What was asked for, and what its grid chose; the latter is empty where nothing was searched.
     records : tuple[Record, ...]
-        Its final runs, one a seed; empty if every trial failed, with the reason in `failure`.
+        Its final runs, one a seed; empty if every trial failed.
     trials : tuple[Trial, ...]
         Its grid.
+    failure : str
+        Why every trial failed; empty if one did not.
     """
 
     spec: RowSpec

@@ -107,9 +107,15 @@ def _data(data: Any) -> tuple[str, Any]:
 
         return _called(data), of_client
     raise ConfigError(
-        f"data: found {type(data).__name__}; give a name, a mapping of arrays (x_train, y_train, ...), a pair (x, y), "
-        "or a function (partition, clients, seed) that returns the mapping of a client"
+        f"data: found {_kind_of(data)}; give a name, a mapping of arrays (x_train, y_train, ...), a pair (x, y), four "
+        "arrays (x_train, y_train, x_test, y_test), or a function (partition, clients, seed) that returns the mapping "
+        "of a client"
     )
+
+
+def _kind_of(value: Any) -> str:
+    """Its type, with its length where it is a sequence."""
+    return f"{type(value).__name__} of {len(value)}" if isinstance(value, tuple | list) else type(value).__name__
 
 
 def _array(value: Any, key: str) -> Any:

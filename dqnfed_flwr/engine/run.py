@@ -58,8 +58,9 @@ def run(
         What to train, in place of the setting; an object of a class derived from `dqnfed_flwr.tasks.Task`, or the
         class.
     data : Mapping | tuple | Callable | str | None
-        Arrays by name (`x_train`, `y_train`, ...), a pair (x, y) of arrays or tables, or a function
-        (partition, clients, seed) that returns the arrays of one client by name.
+        Arrays by name (`x_train`, `y_train`, ...); a pair (x, y) of arrays or tables, or four of them
+        (x_train, y_train, x_test, y_test); or a function (partition, clients, seed) that returns the arrays of one
+        client by name.
     model : nn.Module | Callable | str | None
         A module, which is copied and whose weights are the start, or a function (input_shape, num_classes) that makes
         one.

@@ -51,6 +51,8 @@ class RunFile:
 
     Attributes
     ----------
+    name : str
+        Of the run.
     stamp : tuple[int, int, int]
         Inode, size and time of change, which tell a new file from the one that was read.
     families, figures : dict[str, Family], dict[str, float]
