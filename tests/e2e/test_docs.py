@@ -30,6 +30,7 @@ from dqnfed_flwr.strategy import compatibility
 from dqnfed_flwr.strategy.exchange import LATE, OWING
 from dqnfed_flwr.telemetry.events import DERIVED, INFINITE, RoundEvent
 from tests.helpers.markdown import Block, anchors, blocks, links, names, section
+from tests.helpers.runs import Stop, StopAfter
 from tests.helpers.tables import MADE, made_anew
 
 ROOT = Path(__file__).parents[2]
@@ -266,17 +267,6 @@ def test_a_method_is_added_as_contributing_says(checkout: Path) -> None:
 def stop_in_round_two(output: Path) -> None:
     """Leave the checkpoint of a run that was stopped on its way."""
 
-    class Stop:
-        def on_start(self, rounds: int, done: list[RoundEvent]) -> None:
-            pass
-
-        def on_round(self, event: RoundEvent) -> None:
-            if event.round == 2:
-                raise KeyboardInterrupt
-
-        def on_end(self) -> None:
-            pass
-
     settings = {
         "clients": 3,
         "rounds": 4,
@@ -287,8 +277,8 @@ def stop_in_round_two(output: Path) -> None:
         "step.on-stationary": "relax",
         "local.threads": 1,
     }
-    with pytest.raises(KeyboardInterrupt):
-        run(settings, listeners=[Stop()])
+    with pytest.raises(Stop):
+        run(settings, listeners=[StopAfter(2)])
 
 
 def test_files_hold_what_their_page_says(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.result import RunResult
-from dqnfed_flwr.telemetry.events import RoundEvent
+from dqnfed_flwr.telemetry.events import Listener, RoundEvent
 
 
 def make_event(round_number: int, accuracy: Sequence[float] | None, *, rho: float = 1.0) -> RoundEvent:
@@ -67,19 +67,13 @@ class Stop(Exception):
     """Whatever ends a run from outside."""
 
 
-class StopAfter:
-    """A listener that ends the run with `Stop` when a round is settled, before it is saved."""
+class StopAfter(Listener):
+    """Ends the run with `Stop` when a round is settled, before it is saved."""
 
     def __init__(self, number: int) -> None:
         self._number = number
-
-    def on_start(self, rounds: int, done: list[RoundEvent]) -> None:
-        """Nothing."""
 
     def on_round(self, event: RoundEvent) -> None:
         """Stop."""
         if event.round == self._number:
             raise Stop
-
-    def on_end(self) -> None:
-        """Nothing."""

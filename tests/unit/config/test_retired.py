@@ -21,8 +21,7 @@ from dqnfed_flwr.engine.run_folder import LOCK
 from dqnfed_flwr.errors import CheckpointError, ConfigError
 from dqnfed_flwr.run_files import CHECKPOINT, EVENTS, RUN
 from dqnfed_flwr.strategy.checkpoint import CheckpointStore
-from dqnfed_flwr.telemetry.events import RoundEvent
-from tests.helpers.runs import TINY
+from tests.helpers.runs import TINY, Stop, StopAfter
 
 ADMISSION = "admission: no longer a setting; "
 ACCEPTANCE = "step.acceptance: no longer a setting; "
@@ -119,18 +118,6 @@ def age(folder: Path) -> None:
     store.write(record, {name: values for name, values in arrays.items() if name not in new})
 
 
-class StopInRoundTwo:
-    def on_start(self, rounds: int, done: list[RoundEvent]) -> None:
-        pass
-
-    def on_round(self, event: RoundEvent) -> None:
-        if event.round == 2:
-            raise KeyboardInterrupt
-
-    def on_end(self) -> None:
-        pass
-
-
 @pytest.mark.parametrize(
     "method", [{}, {"dqn-fed.form": "one-sided"}, {"participation": 0.7}, {"method": "fedmdfg"}, {"method": "fedavg"}]
 )
@@ -138,8 +125,8 @@ def test_a_run_of_an_earlier_version_goes_on(tmp_path: Path, method: dict[str, A
     strict = {"guarantee.entitlement": 0} if "method" not in method else {}
     settings = {**TINY, **strict, **method, "rounds": 6}
     whole = run(settings)
-    with pytest.raises(KeyboardInterrupt):
-        run({**settings, "output": str(tmp_path)}, listeners=[StopInRoundTwo()])
+    with pytest.raises(Stop):
+        run({**settings, "output": str(tmp_path)}, listeners=[StopAfter(2)])
     age(tmp_path)
     if strict:  # it goes on as it was, or not at all
         given = {key: value for key, value in settings.items() if key not in strict}
