@@ -10,7 +10,6 @@ import torch
 from flwr.app import ArrayRecord, RecordDict
 
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.guarantee.overrule import Standing
 from dqnfed_flwr.guarded.arrays import Arrays, between, check_alike, flatten, moved, read, write
 from dqnfed_flwr.guarded.nearest import Nearest
 from dqnfed_flwr.linalg.gram import Basis
@@ -71,11 +70,6 @@ class Offers:
         nothing = torch.empty(0)
         self.state = RunState(nothing, nothing, {})
 
-    @property
-    def standing(self) -> Standing:
-        """What is remembered of clients."""
-        return self.state.standing
-
     def hear(self, collected: Collected, schedule: Schedule) -> Hearing:
         """Decide whose rows and updates count, and what the clients are entitled to; once for each round."""
         return decide_hearing(collected, schedule, self.state, self._settings, guaranteed=True)
@@ -127,8 +121,8 @@ class Offers:
         pending = offer.pending
 
         def withdraw(votes: Mapping[int, Probe], caught: Mapping[int, str], last_chance: bool) -> bool:
-            guarantee = self._settings.guarantee
-            return withdraw_votes(pending, votes, caught, self.standing, guarantee, last_chance=last_chance)
+            standing, guarantee = self.state.standing, self._settings.guarantee
+            return withdraw_votes(pending, votes, caught, standing, guarantee, last_chance=last_chance)
 
         def verdict(votes: Mapping[int, Probe]) -> Verdict:
             return self._rule.judge(pending.ladder, votes, pending.known_scale(self._settings.guarantee))
