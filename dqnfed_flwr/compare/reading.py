@@ -52,7 +52,7 @@ def read_comparison(directory: Path) -> Written:
             skipped=found.get("skipped", {}),
             note=found.get("note", ""),
         )
-        return Written(Comparison(plan, rows, _reference(found, rows), found["select"], found["last"]), found)
+        return Written(Comparison(plan, rows, _reference(found, rows), found["select"], last), found)
     except UNREADABLE as error:
         raise ConfigError(f"{directory / JSON}: cannot be read as a comparison ({error})") from None
 

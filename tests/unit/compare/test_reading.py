@@ -5,9 +5,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dqnfed_flwr.compare.reading import read_runs
+from dqnfed_flwr.compare.files import as_json
+from dqnfed_flwr.compare.reading import read_comparison, read_runs
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.run_files import EVENTS, RUN
+from tests.helpers.comparisons import make_comparison
 from tests.helpers.runs import make_event, make_result
 
 
@@ -48,3 +50,10 @@ def test_a_run_from_before_the_entitlement_is_read_with_none(tmp_path: Path) -> 
 def test_keys_that_are_not_known_here_are_left_out(tmp_path: Path) -> None:
     found = settings_read(write_run(tmp_path / "later", old={"of-a-later-version": 1}))
     assert found == Settings()
+
+
+def test_a_comparison_that_says_no_number_of_evaluations_counts_one(tmp_path: Path) -> None:
+    record = as_json(make_comparison({"fedavg": [(0.5, 0.7)]}), "none", 1.0)
+    del record["last"]
+    (tmp_path / "comparison.json").write_text(json.dumps(record))
+    assert read_comparison(tmp_path).comparison.last == 1
