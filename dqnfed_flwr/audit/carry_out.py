@@ -70,8 +70,8 @@ class Auditor:
         found = []
         if has_own_data(self.run.settings) or is_function(self.run.settings.data):
             found.append(
-                "The data come from code of your own, and nothing is on record of them: whether they are those that "
-                "the run was trained on is not checked."
+                "The data come from code of your own and have no fingerprint: whether they are those that the run was "
+                "trained on is not checked."
             )
         if profile_of(self.run.settings.method).personal:
             found.append(f"{self.run.settings.title} has personal models; audited is the model that all share.")
