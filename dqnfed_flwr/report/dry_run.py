@@ -49,7 +49,7 @@ def plan_lines(plan: Plan, rounds: int) -> dict[str, str]:
     """Methods, seeds, rounds, number of runs and folder of a comparison."""
     searches, finals = sum(len(plan.search(spec)) for spec in plan.specs), len(plan.specs) * len(plan.seeds)
     return {
-        "methods": ", ".join(spec.title for spec in plan.specs),
+        "methods": "; ".join(spec.title for spec in plan.specs),
         "seeds": ", ".join(map(str, plan.seeds)),
         "rounds": f"{rounds}" + (f", {plan.grid_rounds or rounds} in the search" if searches else ""),
         "runs": f"{finals} final" + (f" and {searches} of the search" if searches else ""),

@@ -28,7 +28,7 @@ def test_a_comparison_is_shown_and_not_run(folder: Path) -> None:
     words = ("compare", "digits", *SMALL, "--methods", "dqn-fed,fedavg", "--seeds", "0,1", "--grid", "local.lr=0.1,0.2")
     result = call(*words, "--dry-run", "--output", "out", "--json", "out.json")
     assert result.exit_code == 0
-    for text in ("DQN-Fed, FedAvg", "4 final and 4 of the search", "D = 650", "5.42 kB", "processes"):
+    for text in ("DQN-Fed; FedAvg", "4 final and 4 of the search", "D = 650", "5.42 kB", "processes"):
         assert text in result.stdout
     assert list(folder.iterdir()) == []
 
