@@ -24,11 +24,11 @@ Parameters = ParamSpec("Parameters")
 Config = Annotated[str, typer.Argument(hidden=True)]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Replace one setting; may be given again and again."),
+    typer.Option("--set", metavar="KEY=VALUE", help="Replace one setting; repeatable."),
 ]
 OverridesForAll = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Replace one setting for all; may be given again and again."),
+    typer.Option("--set", metavar="KEY=VALUE", help="Replace one setting for all; repeatable."),
 ]
 Strict = Annotated[
     bool,

@@ -59,9 +59,7 @@ def compare(
     jobs: Jobs = None,
     grids: Annotated[
         list[str] | None,
-        typer.Option(
-            "--grid", metavar="KEY=V1,V2", help="Choose a setting by validation accuracy; may be given again and again."
-        ),
+        typer.Option("--grid", metavar="KEY=V1,V2", help="Choose a setting by validation accuracy; repeatable."),
     ] = None,
     grid_rounds: Annotated[
         int | None,

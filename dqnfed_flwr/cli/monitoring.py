@@ -32,7 +32,7 @@ WebConfigFile = Annotated[
 ]
 Hosts = Annotated[
     list[str] | None,
-    typer.Option("--host", metavar="NAME", help="Name by which this server is asked; repeatable."),
+    typer.Option("--host", metavar="NAME", help="Further name of this server; repeatable."),
 ]
 
 
@@ -49,7 +49,10 @@ def exporter(
     keep_days: Annotated[
         float,
         typer.Option(
-            metavar="DAYS", min=0.01, show_default=False, help="Remove files of runs unchanged for so long; 14."
+            metavar="DAYS",
+            min=0.01,
+            show_default=False,
+            help="Remove files of runs unchanged for longer; 14 by default.",
         ),
     ] = 14.0,
     max_runs: Annotated[
@@ -63,18 +66,20 @@ def exporter(
     ] = 30.0,
     node_series: Annotated[
         int,
-        typer.Option(metavar="N", min=0, max=10_000, show_default=False, help="A series for each of N nodes; none."),
+        typer.Option(
+            metavar="N", min=0, max=10_000, show_default=False, help="Nodes with a series of their own; 0 by default."
+        ),
     ] = 0,
     certificate: Annotated[
-        list[Path] | None, typer.Option(metavar="FILE", help="Certificate whose end is reported; again and again.")
+        list[Path] | None, typer.Option(metavar="FILE", help="Report when this certificate ends; repeatable.")
     ] = None,
     disk: Annotated[
-        list[Path] | None, typer.Option(metavar="PATH", help="Place whose free space is reported, next to DIR's.")
+        list[Path] | None, typer.Option(metavar="PATH", help="Report the free space here, too; repeatable.")
     ] = None,
 ) -> None:
     """Serve the metrics of all runs to Prometheus, and a page of them to browsers.
 
-    DIR is the directory that the runs' setting `metrics` names. With CONNECTION, the folder of `dqnfed deploy init` or
+    DIRECTORY is what the runs' setting `metrics` names. With CONNECTION, the folder of `dqnfed deploy init` or
     a SuperLink connection as `flwr list` takes it, the state of nodes and runs is added.
 
     \b
@@ -112,7 +117,7 @@ def dashboard(
     """Serve one live page about the runs of a directory; it needs no network beyond this server.
 
     The page shows who improved round by round, how accuracies spread, the worst clients, what was dropped and why, and
-    with CONNECTION the nodes. DIR is the directory that the runs' setting `metrics` names.
+    with CONNECTION the nodes. DIRECTORY is what the runs' setting `metrics` names.
 
     \b
     Examples:

@@ -25,7 +25,7 @@ RayAddress = Annotated[
         "--ray",
         metavar="ADDRESS",
         show_default=False,
-        help="Carry out the runs on a Ray cluster that is there: auto, HOST:PORT or ray://HOST:PORT.",
+        help="Carry out the runs on a running Ray cluster: auto, HOST:PORT or ray://HOST:PORT.",
     ),
 ]
 CpusPerRun = Annotated[
@@ -41,7 +41,7 @@ RayOfClients = Annotated[
         "--ray",
         metavar="ADDRESS",
         show_default=False,
-        help="With --engine flower: spread the clients over a Ray cluster that is there, auto or HOST:PORT.",
+        help="With --engine flower: spread the clients over a running Ray cluster, auto or HOST:PORT.",
     ),
 ]
 

@@ -58,7 +58,7 @@ def reproduce(
     """Run the experiments of a published table, and print our figures and the paper's.
 
     NAME is a table or figure from --list, or a manifest of your own. The same command again goes on where it was
-    interrupted. Whatever is smaller than in the paper is said wherever a figure stands. docs/reproduce.md says more.
+    interrupted. A label at each table says what is smaller than in the paper. docs/reproduce.md says more.
 
     \b
     Examples:

@@ -8,15 +8,18 @@ from pathlib import Path
 import pytest
 
 from dqnfed_flwr.telemetry.metrics import CLIENT_METRICS, EXPORTER_METRICS, REASONS, RUN_METRICS, STATES, Metric
+from tests.helpers.markdown import names, section
 from tests.helpers.monitoring import series
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
+EVENTS = DOCUMENT.with_name("events.md")
 ALL = (*RUN_METRICS, *CLIENT_METRICS, *EXPORTER_METRICS)
 
 
 def test_every_reason_and_state_is_named() -> None:
+    assert set(REASONS) == set(names(section(EVENTS, "Reasons")))
     text = DOCUMENT.read_text("utf-8")
-    assert [name for name in (*REASONS, *STATES) if f"`{name}`" not in text] == []
+    assert [name for name in STATES if f"`{name}`" not in text] == []
 
 
 def test_no_name_stands_twice() -> None:
