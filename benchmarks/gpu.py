@@ -37,8 +37,8 @@ from dqnfed_flwr.engine.flower import GPU_SHARE, run_flower
 from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.engine.run import run_in_process
 from dqnfed_flwr.tasks import task_of
-from dqnfed_flwr.tasks._base import Batch, Counter, Datasets, Losses, Task
-from dqnfed_flwr.tasks.places import NextToken
+from dqnfed_flwr.tasks._base import Datasets
+from dqnfed_flwr.tasks.places import NextTokenLosses
 
 SIZE = "DQNFED_GPU_BENCHMARK"
 """The environment variable that tells the task, in every process, which of `SIZES` it has."""
@@ -50,11 +50,8 @@ VOCABULARY, RANK, RATE = 80, 8, 0.01
 BARS = (Bar("resnet_over_loop", "<=", 1.1), Bar("lora_over_loop", "<=", 1.1), Bar("same_bits", ">=", 1))
 
 
-class Characters(Task):
+class Characters(NextTokenLosses):
     """Adapters in a transformer, on random characters."""
-
-    percent = True
-    _places = NextToken()
 
     def model(self) -> nn.Module:
         """A transformer with adapters; nothing is pretrained."""
@@ -67,18 +64,6 @@ class Characters(Task):
         rows = torch.randint(VOCABULARY, (size["samples"], size["length"] + 1), generator=draw)
         pairs = [(row[:-1], row[1:]) for row in rows]
         return Datasets(train=pairs, test=pairs[:2])
-
-    def losses(self, model: nn.Module, batch: Batch) -> Losses:
-        """Cross-entropies of the characters."""
-        return self._places.losses(model, batch)
-
-    def metrics(self) -> Mapping[str, Counter]:
-        """The share of right characters."""
-        return self._places.metrics()
-
-    def predictions(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Characters, predicted and right."""
-        return self._places.predictions(model, batch)
 
 
 def sizes() -> Mapping[str, int]:

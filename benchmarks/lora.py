@@ -31,8 +31,8 @@ from dqnfed_flwr import run
 from dqnfed_flwr.data.leaf import ALPHABET, tokens
 from dqnfed_flwr.data.store import data_root
 from dqnfed_flwr.randomness import seeded
-from dqnfed_flwr.tasks._base import Batch, Counter, Datasets, Losses, Task
-from dqnfed_flwr.tasks.places import NextToken
+from dqnfed_flwr.tasks._base import Datasets
+from dqnfed_flwr.tasks.places import NextTokenLosses
 
 FOLDER = "DQNFED_LORA"
 """The environment variable that names the folder of the first stage's model, for the task's sake."""
@@ -67,11 +67,8 @@ def roles(count: int) -> list[str]:
     return sorted(own, key=lambda role: (-len(texts()[role]), role))[:count]
 
 
-class Roles(Task):
+class Roles(NextTokenLosses):
     """The next character in the lines of a role, by adapters of a pretrained model."""
-
-    percent = True
-    _places = NextToken()
 
     def model(self) -> nn.Module:
         """The model of the first stage with adapters."""
@@ -82,18 +79,6 @@ class Roles(Task):
         pairs = [(row[:-1], row[1:]) for row in windows(texts()[roles(clients)[partition]])]
         cut = min(TRAIN, len(pairs) * 3 // 5)
         return Datasets(train=pairs[:cut], test=pairs[cut:][-TEST:])
-
-    def losses(self, model: nn.Module, batch: Batch) -> Losses:
-        """Cross-entropies of the characters of each window."""
-        return self._places.losses(model, batch)
-
-    def metrics(self) -> Mapping[str, Counter]:
-        """The share of right characters."""
-        return self._places.metrics()
-
-    def predictions(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Characters, predicted and right."""
-        return self._places.predictions(model, batch)
 
     def merged(self, model: nn.Module) -> nn.Module:
         """The transformer, with the adapters in its weights."""

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dqnfed_flwr.cli.command import EndedEarly, Interrupted, ended_whole, reported
+from dqnfed_flwr.cli.command import EndedEarly, Interrupted, LeftOut, Strict, ended_whole, reported
 from dqnfed_flwr.cli.dry_run import DryRunOption, show_elsewhere
-from dqnfed_flwr.errors import RunError
+from dqnfed_flwr.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
     from dqnfed_flwr.config import Settings
@@ -48,6 +48,7 @@ def submit(
         ),
     ] = 3,
     dry: DryRunOption = False,
+    strict: Strict = False,
 ) -> None:
     """Start a run on a SuperLink and follow it to its end.
 
@@ -57,8 +58,8 @@ def submit(
       dqnfed submit mine.yaml hospital --output /srv/runs/mine --detach
       dqnfed submit mine.yaml hospital --output /srv/runs/mine --resume
 
-    Exit status: 0 completed, 1 failed or stopped, 2 misuse, 4 completed before its rounds were done, 130
-    interrupted, 143 ended by SIGTERM (the run itself goes on).
+    Exit status: 0 completed, 1 failed or stopped, 2 misuse, 3 --strict found clients left out, 4 completed before its
+    rounds were done, 130 interrupted, 143 ended by SIGTERM (the run itself goes on).
     """  # noqa: D301  # \b keeps the lines of a help text apart
     from rich.console import Console
 
@@ -66,6 +67,8 @@ def submit(
     from dqnfed_flwr.deploy import runs as remote
     from dqnfed_flwr.deploy.superlink import connect
 
+    if strict and not follow:
+        raise ConfigError("--strict judges a run by its end, which --detach does not wait for; give one of the two")
     settings = remote.server_settings(flat_config_elsewhere(config, overrides or []), output, resume=resume)
     link = connect(connection)
     if dry:
@@ -80,7 +83,8 @@ def submit(
         typer.echo(run_id)
         return
     left = restarts if settings.output else 0
-    while (failure := _to_the_end(link, run_id, connection)) and left and (again := failure.next_settings(settings)):
+    to_the_end = partial(_to_the_end, link, connection=connection, strict=strict)
+    while (failure := to_the_end(run_id)) and left and (again := failure.next_settings(settings)):
         left -= 1
         run_id = remote.patiently(partial(remote.submit, link, again))
         typer.echo(f"{failure.words}\ngoes on as run {run_id}")
@@ -156,17 +160,23 @@ def _say_who_is_missing(link: SuperLink, connection: str, settings: Settings) ->
         typer.echo(words, err=True)
 
 
-def _to_the_end(link: SuperLink, run_id: str, connection: str) -> Failure | None:
-    """Follow a run; None if it completed, `EndedEarly` if it did so before its rounds were done."""
+def _to_the_end(link: SuperLink, run_id: str, connection: str, *, strict: bool = False) -> Failure | None:
+    """Follow a run; None if it completed, `EndedEarly` if it did so before its rounds were done.
+
+    `LeftOut` if a `strict` run names clients that had no part in most rounds.
+    """
     from dqnfed_flwr.deploy import runs as remote
-    from dqnfed_flwr.engine.ending import early_end_in
+    from dqnfed_flwr.engine.ending import early_end_in, left_out_in
 
     said: list[str] = []
+    named: list[str] = []
 
     def show(line: str) -> None:
         typer.echo(line)
         if words := early_end_in(line):
             said.append(words)
+        if words := left_out_in(line):
+            named.append(words)
 
     try:
         record = remote.follow(link, run_id, show)
@@ -180,4 +190,6 @@ def _to_the_end(link: SuperLink, run_id: str, connection: str) -> Failure | None
     typer.echo(f"run {run_id} is completed")
     if said:
         raise EndedEarly(said[-1])
+    if strict and named:
+        raise LeftOut(named[-1])
     return None

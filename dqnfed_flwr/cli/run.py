@@ -92,7 +92,7 @@ def run(
     from rich.console import Console
 
     from dqnfed_flwr.cli.overrides import given_keys, read_settings, tell_without_effect
-    from dqnfed_flwr.engine.ending import early_end, left_out
+    from dqnfed_flwr.engine.ending import LEFT_OUT, early_end, left_out
     from dqnfed_flwr.report.table import summary_table
 
     if resume and overwrite:
@@ -131,7 +131,7 @@ def run(
     if words := early_end(result):
         raise EndedEarly(words)
     if strict and (words := left_out(result)):
-        raise LeftOut(f"asked, and without a part in most of the rounds: {words}")
+        raise LeftOut(f"{LEFT_OUT}{words}")
 
 
 @reported

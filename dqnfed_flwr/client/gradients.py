@@ -19,7 +19,7 @@ from dqnfed_flwr.errors import ConfigError, DataError
 from dqnfed_flwr.tasks._base import Batch, Task
 from dqnfed_flwr.tasks.arrays import ArrayTask
 from dqnfed_flwr.tasks.batches import mapped, tensors
-from dqnfed_flwr.tasks.classification import Classification, cross_entropies
+from dqnfed_flwr.tasks.classification import CrossEntropy, cross_entropies
 from dqnfed_flwr.types import Evaluation, Float64Array
 
 CHUNK_BYTES = {"cpu": 32 * 2**20}
@@ -95,12 +95,12 @@ class LocalLoss:
         if not len(self.samples):
             raise DataError("the client has no training sample; give it at least one")
         self.model = model
-        self.task = task or Classification()
+        self.task = task or CrossEntropy()
         self.ridge = ridge
         if isinstance(self.task, ArrayTask):
             check_fit(model, self.samples, self.task, outputs)
         with model.full_precision():  # what is checked is the task, not the rounding
-            weighted = False if isinstance(self.task, Classification) else check_losses(model, self.samples, self.task)
+            weighted = False if isinstance(self.task, CrossEntropy) else check_losses(model, self.samples, self.task)
         self.chunk = chunk or choose_chunk(model, self.samples, self.task)
         self._weight = self._weight_of(self.samples) if weighted else None
         self._precomputed: tuple[Tensor, float, Callable[[], Tensor]] | None = None

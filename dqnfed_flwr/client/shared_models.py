@@ -19,7 +19,7 @@ from dqnfed_flwr.data import ClientData
 from dqnfed_flwr.data.objects import number_of
 from dqnfed_flwr.tasks import task_of
 from dqnfed_flwr.tasks._base import Task
-from dqnfed_flwr.tasks.classification import Classification
+from dqnfed_flwr.tasks.classification import CrossEntropy
 
 _Key = tuple[Settings, int, int, tuple[int, ...], str, int, torch.device]
 _Range = tuple[int, int]
@@ -86,7 +86,7 @@ class SharedModels:
 
     def suited(self, data: ClientSource, task: Task) -> None:
         """A client's samples were passed through the model, and fit it."""
-        if isinstance(data, ClientData) and isinstance(task, Classification):
+        if isinstance(data, ClientData) and isinstance(task, CrossEntropy):
             lowest, highest = _tokens(data)
             known = self._fitting or (lowest, highest)
             self._fitting = min(known[0], lowest), max(known[1], highest)

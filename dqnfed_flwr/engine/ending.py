@@ -11,6 +11,8 @@ from dqnfed_flwr.telemetry.events import RoundEvent, Totals
 
 MARK = "The run ended early"
 """Begins the line of a log that says so."""
+LEFT_OUT = "Asked, and without a part in most of the rounds: "
+"""Begins the line of a log that names such clients."""
 NAMED = 10
 """Clients named at most."""
 REMEDY = (
@@ -36,6 +38,12 @@ def early_end_in(line: str) -> str:
     """The words of `early_end` in a line of a log; empty where it has none."""
     _, mark, rest = line.partition(MARK)
     return f"{mark}{rest}".strip() if rest.startswith(", as ") else ""
+
+
+def left_out_in(line: str) -> str:
+    """Such clients by a line of a log, from `LEFT_OUT` on; empty where it names none."""
+    _, mark, rest = line.partition(LEFT_OUT)
+    return f"{mark}{rest}".strip()
 
 
 def held_up(totals: Totals) -> str:

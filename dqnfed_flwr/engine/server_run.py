@@ -13,7 +13,7 @@ from flwr.serverapp import Grid
 
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.data.own_folder import module_folders
-from dqnfed_flwr.engine.ending import early_end, held_up, left_out
+from dqnfed_flwr.engine.ending import LEFT_OUT, early_end, held_up, left_out
 from dqnfed_flwr.engine.left_out import LeftOutWatch
 from dqnfed_flwr.engine.result import RunResult, start_loss
 from dqnfed_flwr.engine.run_folder import prepare_output
@@ -103,7 +103,7 @@ def _warn(result: RunResult, *, on_superlink: bool) -> None:
     if words := held_up(result.totals):
         log(WARNING, "A client that refuses steps in most rounds holds up the others: %s", words)
     if words := left_out(result):
-        log(WARNING, "Asked, and without a part in most of the rounds: %s", words)
+        log(WARNING, "%s%s", LEFT_OUT, words)
     if on_superlink and (words := early_end(result)):
         log(WARNING, "%s", words)
 

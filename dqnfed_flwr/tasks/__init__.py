@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dqnfed_flwr.tasks._base import Task as Task
 
 _SHIPPED = {
-    "classification": "classification:Classification",
+    "classification": "classification:CrossEntropy",
     "regression": "regression:Regression",
     "huber-regression": "regression:HuberRegression",
     "multi-label": "multi_label:MultiLabel",

@@ -17,8 +17,21 @@ if TYPE_CHECKING:
     from dqnfed_flwr.config import Settings
 
 
-class ArrayTask(Task):
-    """A task on inputs and targets; a subclass says the loss by the model's outputs.
+class OutputTask(Task):
+    """A task on inputs and targets; a subclass says the loss by the model's outputs."""
+
+    @abstractmethod
+    def losses_of(self, outputs: Tensor, targets: Tensor) -> Losses:
+        """The loss of each sample, from what the model gives for the inputs."""
+
+    def losses(self, model: nn.Module, batch: Batch) -> Losses:
+        """`losses_of` the model's outputs."""
+        inputs, targets = batch
+        return self.losses_of(model(inputs), targets)
+
+
+class ArrayTask(OutputTask):
+    """Such a task whose data and model are those of the settings.
 
     Derive a task of your own from one of these to change its loss or figures alone.
     """
@@ -46,17 +59,8 @@ class ArrayTask(Task):
         return self._settings or Settings()
 
     @abstractmethod
-    def losses_of(self, outputs: Tensor, targets: Tensor) -> Losses:
-        """The loss of each sample, from what the model gives for the inputs."""
-
-    @abstractmethod
     def output_shape(self, target: Tensor, outputs: int) -> tuple[int, ...]:
         """The shape of what a model must give for one sample with this target."""
-
-    def losses(self, model: nn.Module, batch: Batch) -> Losses:
-        """`losses_of` the model's outputs."""
-        inputs, targets = batch
-        return self.losses_of(model(inputs), targets)
 
     def model(self) -> nn.Module:
         """Not asked: `build` makes the model of the settings, which depends on the data."""

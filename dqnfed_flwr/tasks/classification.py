@@ -2,28 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import final
 
 from torch import Tensor, nn
 
-from dqnfed_flwr.tasks._base import Batch, Summed, in_float64
+from dqnfed_flwr.tasks._base import Batch, Counter, Losses, Summed, in_float64
 from dqnfed_flwr.tasks.arrays import ArrayTask
+from dqnfed_flwr.tasks.counters import RightShare
 from dqnfed_flwr.types import ACCURACY, Evaluation, Figure
 
 
 class Classification(ArrayTask):
-    """Logits [n, C] against labels int64 [n]; the figure is the share of right answers."""
+    """Logits [n, C] against labels int64 [n]; the figure is the share of right answers. Derive from this one."""
 
+    percent = True
     least_outputs = 2
     meant = "one logit a class"
 
-    def losses_of(self, outputs: Tensor, targets: Tensor) -> Tensor:
+    def losses_of(self, outputs: Tensor, targets: Tensor) -> Losses:
         """Cross-entropies [n] in float64."""
         return cross_entropies(outputs, targets, "none")
 
     def output_shape(self, target: Tensor, outputs: int) -> tuple[int, ...]:
         """One logit a class."""
         return (outputs,)
+
+    def metrics(self) -> Mapping[str, Counter]:
+        """Accuracy."""
+        return {"accuracy": RightShare()}
+
+    def predictions(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """Classes, predicted and right."""
+        inputs, labels = batch
+        return model(inputs).argmax(dim=1), labels
+
+
+@final
+class CrossEntropy(Classification):
+    """The task `classification`: torch's own sum of a batch's cross-entropies, and right answers counted.
+
+    No class derives from it: another loss or figure would have no part in what it sums and counts.
+    """
 
     @property
     def figure(self) -> Figure:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from sklearn.metrics import confusion_matrix, roc_auc_score
+from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 
@@ -77,15 +77,14 @@ class MeanIou:
 
     def update(self, predictions: Tensor, targets: Tensor) -> None:
         """Take in classes, predicted and right."""
-        right, found = targets.flatten().numpy(), predictions.flatten().numpy()
-        if not len(right):
-            return
-        classes = np.union1d(right, found)
-        counts = confusion_matrix(right, found, labels=classes)
-        for place, first in enumerate(classes):
-            for other, second in enumerate(classes):
-                key = int(first), int(second)
-                self._pairs[key] = self._pairs.get(key, 0) + int(counts[place, other])
+        both = np.stack([targets.flatten().numpy(), predictions.flatten().numpy()])
+        classes, codes = np.unique(both, return_inverse=True)
+        right, found = codes.reshape(both.shape)
+        pairs, counts = np.unique(right * len(classes) + found, return_counts=True)
+        for pair, count in zip(pairs, counts, strict=True):
+            first, second = divmod(int(pair), len(classes))
+            key = int(classes[first]), int(classes[second])
+            self._pairs[key] = self._pairs.get(key, 0) + int(count)
 
     def compute(self) -> float:
         """NaN without a target."""

@@ -8,17 +8,14 @@ from torch import Tensor, nn
 
 from dqnfed_flwr.data.targets import IGNORED
 from dqnfed_flwr.tasks._base import Counter, in_float64
-from dqnfed_flwr.tasks.arrays import ArrayTask
+from dqnfed_flwr.tasks.arrays import ArrayTask, OutputTask
 from dqnfed_flwr.tasks.counters import MeanIou, RightShare
 
 
-class Places(ArrayTask):
+class PlaceLosses(OutputTask):
     """Cross-entropy at every place, each place with the same weight; places of class -1 count nothing."""
 
-    targets = "places"
     percent = True
-    least_outputs = 2
-    meant = "one logit a class at every place"
     classes_last = False
 
     def losses_of(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -37,7 +34,25 @@ class Places(ArrayTask):
         return found[asked], targets[asked]
 
 
-class Segmentation(Places):
+class NextTokenLosses(PlaceLosses):
+    """Losses and figure of `NextToken`; a subclass says `model` and `datasets`, as for fine-tuning."""
+
+    classes_last = True
+
+    def metrics(self) -> Mapping[str, Counter]:
+        """Share of right tokens."""
+        return {"accuracy": RightShare()}
+
+
+class Places(ArrayTask):
+    """The data and the model of a task on places."""
+
+    targets = "places"
+    least_outputs = 2
+    meant = "one logit a class at every place"
+
+
+class Segmentation(PlaceLosses, Places):
     """Logits [n, C, H, W] against classes [n, H, W]; the figure is the mean intersection over union."""
 
     def output_shape(self, target: Tensor, outputs: int) -> tuple[int, ...]:
@@ -49,15 +64,9 @@ class Segmentation(Places):
         return {"iou": MeanIou()}
 
 
-class NextToken(Places):
+class NextToken(NextTokenLosses, Places):
     """Logits [n, L, V] against the tokens that follow [n, L]; the figure is the share of right ones."""
-
-    classes_last = True
 
     def output_shape(self, target: Tensor, outputs: int) -> tuple[int, ...]:
         """One logit a token of the vocabulary at every place."""
         return (*target.shape, outputs)
-
-    def metrics(self) -> Mapping[str, Counter]:
-        """Share of right tokens."""
-        return {"accuracy": RightShare()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -11,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dqnfed_flwr.tasks._base import Batch, Counter, Datasets, Losses, Task
-from dqnfed_flwr.tasks.places import NextToken
+from dqnfed_flwr.tasks._base import Datasets
+from dqnfed_flwr.tasks.places import NextTokenLosses
 
 VOCABULARY, LENGTH = 12, 8
 
@@ -57,26 +56,14 @@ class Logits(nn.Module):
         return logits
 
 
-class Tuned(Task):
+class Tuned(NextTokenLosses):
     """The token that follows; each client counts in steps of its own."""
-
-    percent = True
-    _places = NextToken()
 
     def model(self) -> nn.Module:
         return Logits(tuned())
 
     def datasets(self, partition: int, clients: int, seed: int) -> Datasets:
         return Datasets(train=counted(partition, 24), test=counted(partition, 6))
-
-    def losses(self, model: nn.Module, batch: Batch) -> Losses:
-        return self._places.losses(model, batch)
-
-    def metrics(self) -> Mapping[str, Counter]:
-        return self._places.metrics()
-
-    def predictions(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-        return self._places.predictions(model, batch)
 
 
 class Untrainable(Tuned):

@@ -240,7 +240,7 @@ def test_clients_left_out_of_most_rounds_end_a_strict_run_with_3(fake: FakeRun) 
     assert call("run", "digits").exit_code == 0
     result = call("run", "digits", "--strict")
     assert result.exit_code == 3
-    assert "dqnfed: asked, and without a part in most of the rounds: client 3 in 2 of 2" in result.stderr
+    assert "dqnfed: Asked, and without a part in most of the rounds: client 3 in 2 of 2" in result.stderr
     assert "no part in most rounds, though asked" in result.stdout
     fake.events = [replace(event, no_part=[]) for event in fake.events]
     assert call("run", "digits", "--strict").exit_code == 0

@@ -14,7 +14,7 @@ from dqnfed_flwr.client.gradients import LocalLoss, choose_chunk
 from dqnfed_flwr.client.samples import HeldSamples
 from dqnfed_flwr.errors import DataError, ModelError, ShapeError
 from dqnfed_flwr.models import build_model
-from dqnfed_flwr.tasks.classification import Classification
+from dqnfed_flwr.tasks.classification import CrossEntropy
 
 CPU = torch.device("cpu")
 SHAPES = {"logistic": (6,), "mlp": (5,), "cnn": (1, 8, 8), "resnet18-gn": (3, 8, 8), "char-lstm": (9,)}
@@ -276,7 +276,7 @@ def test_no_pass_sees_more_samples_than_the_chunk(size: int) -> None:
 
 def test_the_chosen_chunk_bounds_the_activations(monkeypatch: pytest.MonkeyPatch) -> None:
     model, samples = named("cnn", torch.float32)
-    held = HeldSamples(samples), Classification()
+    held = HeldSamples(samples), CrossEntropy()
     activations = 64 + 3 * 32 * 64 + 3 * 64 * 16 + 2048  # floats that a sample must leave behind, at the least
     monkeypatch.setitem(gradients.CHUNK_BYTES, "cpu", 64 * 4 * activations)
     assert 8 <= choose_chunk(model, *held) <= 64

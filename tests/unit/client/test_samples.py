@@ -25,7 +25,7 @@ from dqnfed_flwr.client.work.passes import RngKey, sgd
 from dqnfed_flwr.config import LocalSettings
 from dqnfed_flwr.errors import DataError
 from dqnfed_flwr.models import build_model
-from dqnfed_flwr.tasks.classification import Classification
+from dqnfed_flwr.tasks.classification import CrossEntropy
 from tests.helpers.processes import children
 from tests.helpers.streamed import CPU, DRAWS, Augmented, Pairs, dies_at, seeded_by_number, streamed
 
@@ -91,12 +91,10 @@ def test_any_cut_and_any_processes_give_the_same_loss(samples: int, chunk: int, 
 def test_the_chunk_is_the_same_and_bounds_the_samples_themselves() -> None:
     model = FlatModel(nn.Sequential(nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(2, 2)), CPU)
     pairs = torch.randn(20, 2, 2**20), torch.zeros(20, dtype=torch.int64)  # 8 MiB a sample, and no more is saved
-    chunks = [
-        choose_chunk(model, samples, Classification()) for samples in (HeldSamples(pairs), streamed(Pairs(*pairs)))
-    ]
+    chunks = [choose_chunk(model, samples, CrossEntropy()) for samples in (HeldSamples(pairs), streamed(Pairs(*pairs)))]
     assert chunks == [16, 16]  # 128 MiB: FEWEST samples may fill up to 256
     frozen = FlatModel(nn.Sequential(nn.Flatten(), Sums(), nn.Linear(2, 2)), CPU)
-    assert choose_chunk(frozen, streamed(Pairs(pairs[0][:, :, : 2**18], pairs[1])), Classification()) == 16
+    assert choose_chunk(frozen, streamed(Pairs(pairs[0][:, :, : 2**18], pairs[1])), CrossEntropy()) == 16
 
 
 class Sums(nn.Module):

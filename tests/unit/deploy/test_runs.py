@@ -105,6 +105,25 @@ def test_a_run_that_completes_before_its_rounds_are_done(flower: Flower, argumen
     assert result.stdout.endswith(f"run {RUN} is completed\n")
 
 
+def test_clients_left_out_of_most_rounds_end_a_strict_submit_with_3(flower: Flower) -> None:
+    words = "Asked, and without a part in most of the rounds: client 3 in 2 of 2"
+    flower.answers["log"] = f"{LOG}\n\033[93mWARNING \033[0m:   {words}"
+    flower.write()
+    assert call("submit", "digits", "hospital").exit_code == 0
+    result = call("submit", "digits", "hospital", "--strict")
+    assert (result.exit_code, result.stderr) == (3, f"dqnfed: {words}\n")
+    assert result.stdout.endswith(f"run {RUN} is completed\n")
+    flower.answers["log"] = LOG
+    flower.write()
+    assert call("submit", "digits", "hospital", "--strict").exit_code == 0
+
+
+def test_a_strict_submit_has_to_see_the_end(flower: Flower) -> None:
+    result = call("submit", "digits", "hospital", "--strict", "--detach")
+    assert (result.exit_code, (flower.place / "calls").exists()) == (2, False)
+    assert "--strict judges a run by its end, which --detach does not wait for" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("online", "given", "words"),
     [

@@ -9,7 +9,7 @@ import pytest
 
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine import server_run
-from dqnfed_flwr.engine.ending import MARK, NAMED, early_end, early_end_in, held_up, left_out
+from dqnfed_flwr.engine.ending import LEFT_OUT, MARK, NAMED, early_end, early_end_in, held_up, left_out, left_out_in
 from dqnfed_flwr.engine.export import card_of
 from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.engine.run import run
@@ -73,6 +73,8 @@ def test_the_words_are_found_in_a_log_and_no_others() -> None:
     assert early_end_in(f"\033[93mWARNING \033[0m:   {words}") == words
     assert early_end_in("INFO :   round 3 is settled") == ""
     assert early_end_in(f"{MARK} of the week") == ""
+    assert left_out_in(f"\033[93mWARNING \033[0m:   {LEFT_OUT}client 3 in 2 of 2\n") == f"{LEFT_OUT}client 3 in 2 of 2"
+    assert left_out_in("INFO :   round 3 is settled") == ""
 
 
 def test_totals_count_what_moved_the_model() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -21,7 +21,9 @@ from dqnfed_flwr.client.gradients import LocalLoss
 from dqnfed_flwr.client.samples import HeldSamples
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.tasks import TASKS, task_of
-from dqnfed_flwr.tasks._base import Task
+from dqnfed_flwr.tasks._base import Counter, Task
+from dqnfed_flwr.tasks.classification import Classification
+from dqnfed_flwr.tasks.counters import MeanIou
 
 Oracle = Callable[[Tensor, Tensor], Tensor]
 
@@ -172,6 +174,57 @@ def test_accuracy_counts_right_answers() -> None:
     outputs = found.module(found.inputs).detach()
     assert evaluation.correct == accuracy_score(found.targets, outputs.argmax(1), normalize=False)
     assert evaluation.loss == pytest.approx(log_loss(found.targets, outputs.softmax(1)), rel=1e-9)
+
+
+class Weighted(Classification):
+    """Torch's class weights, and another figure; the mean that torch says is over the weights."""
+
+    weights = torch.tensor([0.2, 3.0, 1.0], dtype=torch.float64)
+
+    def losses_of(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        return functional.cross_entropy(outputs, targets, reduction="none"), self.weights[targets]
+
+    def metrics(self) -> Mapping[str, Counter]:
+        return {"iou": MeanIou()}
+
+
+class Smoothed(Classification):
+    """Torch's label smoothing."""
+
+    def losses_of(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return functional.cross_entropy(outputs, targets, reduction="none", label_smoothing=0.3)
+
+
+@pytest.mark.parametrize("chunk", [4, 13])
+@pytest.mark.parametrize(
+    ("task", "oracle", "name", "score"),
+    [
+        (Smoothed(), partial(functional.cross_entropy, label_smoothing=0.3), "accuracy", accuracy_score),
+        (
+            Weighted(),
+            partial(functional.cross_entropy, weight=Weighted.weights),
+            "iou",
+            partial(jaccard_score, average="macro"),
+        ),
+    ],
+    ids=["label smoothing", "class weights"],
+)
+def test_a_classification_takes_another_loss_and_figure(
+    task: Classification, oracle: Oracle, name: str, score: Callable[..., float], chunk: int
+) -> None:
+    found = case("classification")
+    model, samples = FlatModel(found.module, torch.device("cpu")), (found.inputs, found.targets)
+    loss = LocalLoss(model, samples, task=task, chunk=chunk)
+    value, gradient = loss.loss_and_gradient(model.theta.clone())
+    outputs = found.module(found.inputs)
+    mean = oracle(outputs, found.targets)
+    parts = torch.autograd.grad(mean, model.parameters, retain_graph=True)
+    assert value == pytest.approx(mean.item(), rel=1e-12)
+    torch.testing.assert_close(gradient, model.flat(parts), rtol=1e-10, atol=1e-12)
+    evaluation = loss.evaluate(model.theta, HeldSamples(samples))
+    assert evaluation.loss == pytest.approx(mean.item(), rel=1e-12)
+    assert evaluation.figures == {name: pytest.approx(score(found.targets, outputs.detach().argmax(1)))}
+    assert task.figure.name == name
 
 
 def test_auroc_of_flags_that_are_all_alike_is_not_a_number() -> None:
