@@ -61,8 +61,8 @@ def test_every_requirement_is_pinned_within_its_bounds(pyproject: dict[str, Any]
 def test_the_two_constraint_sets_differ_in_flower_and_what_it_needs() -> None:
     grpc, http = (pins(name) for name in CONSTRAINTS)
     assert grpc.keys() == http.keys()
-    assert (str(grpc["flwr"]), str(http["flwr"])) == ("1.39.0", "1.41.0")
-    assert {name for name in grpc if grpc[name] != http[name]} == {"flwr", "cryptography", "uv"}
+    assert (str(grpc["flwr"]), str(http["flwr"])) == ("1.39.0", "1.42.0")
+    assert {name for name in grpc if grpc[name] != http[name]} == {"flwr", "certifi", "cryptography", "uv"}
 
 
 @pytest.mark.parametrize("lane", ["", "-http"])

@@ -8,7 +8,7 @@ from dqnfed_flwr.deploy.commands import superlink_arguments
 from dqnfed_flwr.deploy.plan import Federation
 
 
-@pytest.mark.parametrize(("flwr", "over_http"), [("1.39.0", False), ("1.40.0", True), ("1.41.0", True), ("2.0", True)])
+@pytest.mark.parametrize(("flwr", "over_http"), [("1.39.0", False), ("1.40.0", True), ("1.42.0", True), ("2.0", True)])
 def test_a_superlink_has_a_fleet_port_as_long_as_flower_speaks_grpc(flwr: str, over_http: bool) -> None:
     federation = Federation("fl.example.org", flwr=flwr)
     assert federation.over_http is over_http

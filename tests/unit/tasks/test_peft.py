@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -106,14 +107,21 @@ def test_bfloat16_goes_with_adapters(trained: tuple[RunResult, Path]) -> None:
     assert np.mean(half.events[-1].losses_after) < np.mean(half.events[0].losses_before)
 
 
-def test_the_document_says_it_in_code_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_document_says_it_in_code_that_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fine_tuning.need_peft()
     import transformers
 
     monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", lambda name: fine_tuning.base())
-    block = next(b for b in blocks(ROOT / "docs" / "fine-tuning.md") if b.file_name == "adapters.py")
-    names: dict[str, Any] = {}
-    exec(compile(block.text, "adapters.py", "exec"), names)
-    module = names["Logits"]("name")
+    for block in blocks(ROOT / "docs" / "fine-tuning.md"):
+        if block.file_name in ("adapters.py", "stories.py"):
+            (tmp_path / block.file_name).write_text(block.text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    for client in range(2):
+        rows = [torch.cat([tokens, after[-1:]]) for tokens, after in fine_tuning.counted(client, 12)]
+        torch.save(torch.stack(rows), f"tokens-{client}.pt")
+    result = run({"clients": 2, "rounds": 2, "task": "stories:Stories"})
+    assert (result.theta.size, result.figure.name) == (4 * DIM, "accuracy")
+    module = import_module("adapters").Logits("name")
     assert ParamSpec.of(module).dim == 4 * DIM
     assert logits(module).shape == (2, 8, fine_tuning.VOCABULARY)
