@@ -25,6 +25,17 @@ def test_a_new_federation_is_well(place: Path) -> None:
     assert sum("is free" in finding.what for finding in findings) == 2
 
 
+@pytest.mark.parametrize("flwr", ["1.40.0", "1.42.0"])
+def test_a_flower_whose_nodes_reach_the_control_port_needs_a_gate(
+    flwr: str, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check_local, "version", lambda name: flwr)
+    write_plan(place, replace(read_plan(place), flwr=flwr))
+    found = {what: fix for what, fix in troubles(check.check(place)).items() if "speaks HTTP" in what}
+    assert list(found) == [f"flwr {flwr} speaks HTTP on one port for nodes and operators, the Control port"]
+    assert "put a gate on the Fleet port" in next(iter(found.values()))
+
+
 @pytest.mark.parametrize("name", ["server/server.key", "ca/ca.key", "server/superexec.secret", "nodes/node-1/node.key"])
 def test_a_secret_that_others_can_read(place: Path, name: str) -> None:
     (place / name).chmod(0o640)

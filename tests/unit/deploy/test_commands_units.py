@@ -23,7 +23,7 @@ from dqnfed_flwr.deploy.plan import Federation, Node
 
 UNITS = Path(__file__).parents[3] / "deploy" / "systemd"
 NODE = Node("node-0", 0, 9094)
-PLAN = Federation("fl.example.org", nodes=(NODE,))
+PLAN = Federation("fl.example.org", nodes=(NODE,), flwr="1.39.0")  # which the units are for
 EXPOSURE = 2.0
 """systemd's own figure, from 0 (closed) to 10."""
 ROLES = {
