@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks._federation import ONLINE_SECONDS, RUN_SECONDS, START_SECONDS
+from benchmarks._gate import gate
 from benchmarks._programs import Program, free_ports, listening, wait_for
 from dqnfed_flwr.deploy.plan import read_plan
 from dqnfed_flwr.deploy.registry import listed
@@ -38,11 +39,11 @@ class Laptop:
     def __init__(self, place: Path, stack: ExitStack) -> None:
         self.place, self._stack = place, stack
         self.shells: dict[str, Program] = {}
-        self.control, fleet = free_ports(2)
+        self.control, self.fleet = free_ports(2)
         first = 20_000 + 10 * (os.getpid() % 1_000)  # of ports in a row, below those that the system hands out
         while any(listening(first + k) for k in range(NODES)):
             first += NODES
-        self.ports = f"--control-port {self.control} --fleet-port {fleet} --node-port {first}"
+        self.ports = f"--control-port {self.control} --fleet-port {self.fleet} --node-port {first}"
 
     @property
     def federation(self) -> Path:
@@ -65,7 +66,12 @@ class Laptop:
         return done
 
     def open_shells(self, name: str) -> None:
-        """Start each command of `commands/NAME.txt` in a shell of its own, as it stands there."""
+        """Start each command of `commands/NAME.txt` in a shell of its own, as it stands there.
+
+        Over HTTP the SuperLink gets the gate that the page on transport asks for.
+        """
+        if name == "superlink" and read_plan(self.federation).over_http:
+            self._stack.enter_context(gate(self.fleet, self.control, self.federation / "server"))
         text = (self.federation / "commands" / f"{name}.txt").read_text()
         commands = [part for part in re.split(r"(?m)^(?:#.*)?\n", text) if part.strip()]
         for number, command in enumerate(commands):
