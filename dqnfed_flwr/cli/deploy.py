@@ -188,19 +188,41 @@ def superlink(
     operators: Annotated[
         Path, typer.Option(metavar="DIR", help="Certificates of those who may use the Control API.", show_default=False)
     ],
+    nodes: Annotated[
+        Path, typer.Option(metavar="DIR", help="Certificates of nodes that may use the Fleet API.", show_default=False)
+    ],
     audit: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the audit log.", show_default=False)],
 ) -> None:
-    """Run a SuperLink whose Control API takes calls from operators of the federation alone.
+    """Run a SuperLink that takes calls from operators and nodes of the federation alone.
 
-    The commands of `deploy init` use it. The list is read at every call.
+    The commands of `deploy init` use it. The lists are read at every call.
 
     \b
     Example:
-      dqnfed deploy superlink --operators operators --audit state flower-superlink --ssl-ca-certfile ca.crt ...
+      dqnfed deploy superlink --operators operators --nodes nodes --audit state flower-superlink ...
     """  # noqa: D301  # \b keeps the lines of a help text apart
     from dqnfed_flwr.deploy.door import run_superlink
 
-    run_superlink(command, operators, audit)
+    run_superlink(command, operators, nodes, audit)
+
+
+@app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})
+@reported
+def supernode(
+    command: Annotated[list[str], typer.Argument(metavar="COMMAND...", show_default=False)],
+    certificate: Annotated[Path, typer.Option(metavar="FILE", help="The node's certificate.", show_default=False)],
+) -> None:
+    """Run a SuperNode that shows its certificate to the SuperLink.
+
+    The commands of `deploy init` use it. The certificate is for the node's own key.
+
+    \b
+    Example:
+      dqnfed deploy supernode --certificate node.crt flower-supernode --auth-supernode-private-key node.key ...
+    """  # noqa: D301  # \b keeps the lines of a help text apart
+    from dqnfed_flwr.deploy.supernode import run_supernode
+
+    run_supernode(command, certificate)
 
 
 @audit_app.callback()
@@ -276,7 +298,9 @@ def rotate(
     end = first_certificate((place / "server" / "server.crt").read_bytes()).not_valid_after_utc
     typer.echo(f"a new server certificate for {names} is valid until {end:%Y-%m-%d}, those of operators as well")
     if ca:
-        typer.echo("and a new authority: 1. copy ca.crt from each nodes/NAME to its device and restart the node;")
+        typer.echo(
+            "and a new authority: 1. copy ca.crt and node.crt from each nodes/NAME to its device and restart it;"
+        )
         typer.echo(
             f"2. only then restart {federation.endpoints} and the SuperExec. ca.crt holds the old authority as well."
         )
@@ -301,7 +325,7 @@ def refresh(directory: Directory) -> None:
     federation = read_plan(place)
     typer.echo(f"the federation is of flwr {federation.flwr} and dqnfed-flwr {federation.dqnfed}")
     if any("nodes" in path.relative_to(place).parts for path in written):
-        typer.echo("copy environment, commands.txt and node.toml from each nodes/NAME to its device")
+        typer.echo("copy environment, commands.txt, node.toml and node.crt from each nodes/NAME to its device")
 
 
 @app.command()

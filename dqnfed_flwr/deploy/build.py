@@ -15,7 +15,7 @@ from importlib.metadata import version
 from itertools import count
 from pathlib import Path
 
-from dqnfed_flwr.deploy import apps, operators, pki
+from dqnfed_flwr.deploy import apps, node_certificates, operators, pki
 from dqnfed_flwr.deploy import authority as signers
 from dqnfed_flwr.deploy.audit_log import AuditLog
 from dqnfed_flwr.deploy.commands import command_files, node_files, server_environment
@@ -64,7 +64,7 @@ def create(directory: Path, federation: Federation) -> None:
 
 
 def add_node(directory: Path, name: str = "", data: str = "") -> Node:
-    """Give a further node its key and folder; the number of its client is the smallest that is free."""
+    """Give a further node its key, certificate and folder; the number of its client is the smallest that is free."""
     federation = read_plan(directory)
     taken = {node.partition for node in federation.nodes}
     partition = next(number for number in count() if number not in taken)
@@ -78,7 +78,9 @@ def add_node(directory: Path, name: str = "", data: str = "") -> Node:
     federation.check()
     with changing(directory):
         demand([directory, directory / "nodes", directory / "commands"])
-        _make_node(directory, federation, node, signers.trusted(directory))
+        trusted, signer = signers.trusted(directory), signers.authority(directory)
+        _make_node(directory, federation, node, trusted)
+        node_certificates.certify(directory, signer, [node])
         write_plan(directory, federation)
         _write_commands(directory, directory, federation)
     return node
@@ -91,6 +93,7 @@ def remove_node(directory: Path, name: str) -> Node:
     federation = replace(federation, nodes=tuple(one for one in federation.nodes if one.name != name))
     with changing(directory):
         write_plan(directory, federation)
+        node_certificates.strike(directory, name)
         shutil.rmtree(directory / "nodes" / name, ignore_errors=True)
         (directory / "commands" / f"{name}.txt").unlink(missing_ok=True)
         if (directory / "commands").is_dir():
@@ -101,12 +104,13 @@ def remove_node(directory: Path, name: str) -> Node:
 def refresh(directory: Path) -> list[Path]:
     """After an upgrade, set a federation's versions to those installed, and rewrite plan, environments and commands.
 
-    Keys and certificates stay. Returned are the files that were written, which are those that have changed.
+    Keys and certificates stay; those that an earlier release did not make are made, for which the authority's key is
+    needed. Returned are the files that were written, which are those that have changed.
     """
     if is_there(directory / BUNDLE):
         raise ConfigError(
             f"{directory} is the folder of one node; refresh the federation at the server, and copy environment, "
-            f"commands.txt and {BUNDLE} from its nodes/NAME"
+            f"commands.txt, {BUNDLE} and {node_certificates.CERTIFICATE} from its nodes/NAME"
         )
     directory = directory.absolute()
     federation = replace(read_plan(directory), flwr=version("flwr"), dqnfed=package_version())
@@ -122,17 +126,21 @@ def refresh(directory: Path) -> list[Path]:
         demand(list(dict.fromkeys(path.parent for path in texts)))
         for node in federation.nodes:  # the nodes decide: this is for those that are copied from here
             apps.write_own(directory / "nodes" / node.name)
+        certified: list[Path] = []
+        if new := node_certificates.without(directory, federation):
+            certified = node_certificates.certify(directory, signers.authority(directory), new)
         stale = [path for path, text in texts.items() if not path.exists() or path.read_bytes() != text.encode()]
         for path in stale:
             write_public(path, texts[path])
-    return stale
+    return [*stale, *certified]
 
 
 def rotate(directory: Path, *, authority: bool = False, days: int = 0, others: Sequence[str] = ()) -> Federation:
     """Make a new server certificate and key, signed by the same authority, or by a new one; renew the operators' too.
 
     With a new authority, the `ca.crt` of every folder holds the new and the old one, so that nodes which have the new
-    file trust the server before and after it changes over.
+    file trust the server before and after it changes over. Nodes' certificates, which last as long as the authority,
+    are renewed then too; the old ones serve until the authority after next.
 
     Parameters
     ----------
@@ -159,6 +167,7 @@ def rotate(directory: Path, *, authority: bool = False, days: int = 0, others: S
             write_private(make_directory(directory / "ca") / "ca.key", signer.key)
             for place in (directory / "ca", *trusting):
                 write_public(place / "ca.crt", signer.certificate)
+            node_certificates.certify(directory, signer, federation.nodes)
         write_private(server / "server.key", identity.key)
         write_public(server / "server.crt", identity.certificate)
         operators.renew(directory, signer, federation.days)
@@ -182,6 +191,7 @@ def _fill(place: Path, final: Path, federation: Federation) -> None:
     operators.write(place, final, federation, authority, operators.FIRST)
     for node in federation.nodes:
         _make_node(place, federation, node, authority.certificate)
+    node_certificates.certify(place, authority, federation.nodes)
     _write_commands(place, final, federation)
     write_plan(place, federation)
     _begin_audit_log(place, federation)

@@ -12,8 +12,10 @@ from dqnfed_flwr.deploy.audit_log import LOG, parts
 from dqnfed_flwr.deploy.check_local import Finding, Findings
 from dqnfed_flwr.deploy.clock_skew import ahead_by_date, ahead_by_stamps, skew
 from dqnfed_flwr.deploy.files import as_owner, is_there
+from dqnfed_flwr.deploy.node_certificates import CERTIFICATE
 from dqnfed_flwr.deploy.plan import BUNDLE, PLAN, Federation, read_bundle, read_plan
 from dqnfed_flwr.deploy.registry import known
+from dqnfed_flwr.deploy.supernode import identity_of
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.version import package_version
 
@@ -81,6 +83,7 @@ def _check_federation(directory: Path, federation: Federation, now: dt.datetime)
         yield from local.guarded(local.node_files(folder, fix, at_home=True), fix)
     yield from local.guarded(local.server_certificate(directory, federation, now), f"`dqnfed deploy rotate {place}`")
     yield from local.guarded(local.operator_certificates(directory, now), BACKUP)
+    yield from local.guarded(local.node_certificates_at_server(directory, federation, now), BACKUP)
     yield from local.programs("server")
     yield from local.flower(federation.flwr)
     yield from local.disk(server / "state", f"delete old runs in {server / 'state' / 'runs'}; {DISK_PAGE}")
@@ -106,6 +109,9 @@ def _check_node(directory: Path, now: dt.datetime) -> Findings:
     again = "copy the node's folder again from the federation's `nodes/`"
     yield from local.owned(directory)
     yield from local.guarded(local.node_files(directory, again), again)
+    certificate = directory / CERTIFICATE
+    known = "copy node.crt from the federation's nodes/NAME; `dqnfed deploy refresh` at the server makes it"
+    yield from local.guarded(local.node_certificate(certificate, directory, directory / "ca.crt", now, known), again)
     renew = "make a new authority with `dqnfed deploy rotate DIR --ca` at the server and copy ca.crt here"
     yield from local.guarded(local.authorities(directory / "ca.crt", now, renew), again)
     yield from local.programs("node")
@@ -124,5 +130,16 @@ def _check_node(directory: Path, now: dt.datetime) -> Findings:
     yield network.node_port(node.port)
     superlink = (server.host, server.fleet_port, directory / "ca.crt")
     yield (reached := network.reach(*superlink, server.endpoints))
-    if reached.level is local.Level.OK:
-        yield from skew((ahead_by_date if server.over_http else ahead_by_stamps)(*superlink))
+    if reached.level is not local.Level.OK:
+        return
+    if server.over_http:
+        yield from skew(ahead_by_date(*superlink))
+        return
+    try:
+        shown = identity_of(certificate, directory / "node.key")
+    except ConfigError:  # found above
+        return
+    with network.fleet(*superlink, shown) as channel:
+        yield (admitted := network.admitted(channel, f"{server.host}:{server.fleet_port}"))
+        if admitted.level is local.Level.OK:
+            yield from skew(ahead_by_stamps(channel))

@@ -15,7 +15,7 @@ from pathlib import Path
 from cryptography import x509
 
 from dqnfed_flwr.data.sources import paths_in
-from dqnfed_flwr.deploy import apps, operators, pki
+from dqnfed_flwr.deploy import apps, node_certificates, operators, pki
 from dqnfed_flwr.deploy.files import FOR_OTHERS
 from dqnfed_flwr.deploy.plan import HTTP_SINCE, Federation, minor
 from dqnfed_flwr.engine.flwr_command import program
@@ -171,6 +171,36 @@ def operator_certificates(directory: Path, now: dt.datetime) -> Findings:
         yield _dates(f"certificate of operator {name}", certificate, now, f"`dqnfed deploy rotate {place}`")
     if not listed:
         yield failure("nobody is let in to the Control port", f"`dqnfed deploy add-operator {place} --name operator`")
+
+
+def node_certificates_at_server(directory: Path, federation: Federation, now: dt.datetime) -> Findings:
+    """Whether the SuperLink will know every node by its certificate, and nobody else."""
+    place, listed = shlex.quote(str(directory)), directory / "server" / node_certificates.FOLDER
+    fix = f"`dqnfed deploy refresh {place}`, restart the SuperLink, and copy node.crt from nodes/NAME to the device"
+    for node in federation.nodes:
+        path = listed / f"{node.name}.crt"
+        if not path.is_file():
+            yield failure(f"{node.name} is not on the list {listed}, so that it is turned away", fix)
+            continue
+        remove = f"delete {shlex.quote(str(path))}, then {fix}"
+        yield from node_certificate(path, directory / "nodes" / node.name, directory / "server" / "ca.crt", now, remove)
+    names = {node.name for node in federation.nodes}
+    if strange := sorted(path.stem for path in listed.glob("*.crt") if path.stem not in names):
+        yield warning(f"on the list {listed}, but no nodes of this folder: {', '.join(strange)}", "delete their files")
+
+
+def node_certificate(path: Path, place: Path, ca: Path, now: dt.datetime, fix: str) -> Findings:
+    """Dates, authority and key of a node's certificate; `place` is the node's folder."""
+    if not path.is_file():
+        yield failure(f"{path} is missing, so that the SuperLink turns this node away", fix)
+        return
+    certificate = pki.first_certificate(path.read_bytes())
+    yield _dates(f"certificate of {place.name}", certificate, now, fix)
+    if not pki.signed_by(certificate, pki.certificates(ca.read_bytes())):
+        yield failure(f"{path} is not signed by the authority in ca.crt", fix)
+    public = place / "node.pub"
+    if public.is_file() and certificate.public_key() != pki.load_node_public_key(public.read_bytes()):
+        yield failure(f"{path} is of another key than node.pub", fix)
 
 
 def authorities(path: Path, now: dt.datetime, fix: str) -> Findings:

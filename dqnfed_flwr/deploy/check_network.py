@@ -6,15 +6,18 @@ import http.client
 import json
 import socket
 import ssl
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from dqnfed_flwr.deploy.check_local import Finding, Findings, failure, ok, warning
+from dqnfed_flwr.deploy.clock_skew import CALL
+from dqnfed_flwr.deploy.pki import Identity
 from dqnfed_flwr.deploy.plan import Federation
 from dqnfed_flwr.deploy.registry import known_now, listed
 from dqnfed_flwr.deploy.superlink import operator_command
@@ -86,6 +89,8 @@ def server_ports(federation: Federation, ca: Path, place: str) -> Findings:
             yield _trouble(found, f"{what} port {port}", why, fix, federation.endpoints)
             continue
         yield _served(served, ca.with_name("server.crt"), f"{what} port {port}", federation.endpoints)
+        if what == "Fleet" and not federation.over_http:
+            yield closed(federation, ca, place)
         if host == "127.0.0.1":
             continue
         if _resolves(host):
@@ -188,6 +193,55 @@ def door(federation: Federation, ca: Path, place: str) -> Finding:
         f"Control port {port} takes calls from anybody (status {status})",
         f"`dqnfed deploy refresh {place}`, then start the SuperLink with commands/superlink.txt or the unit",
     )
+
+
+def closed(federation: Federation, ca: Path, place: str) -> Finding:
+    """Whether the Fleet port turns away who shows no certificate, which it does in the handshake."""
+    context = ssl.create_default_context(cafile=str(ca))
+    context.set_alpn_protocols(["h2"])
+    port, spoke = federation.fleet_port, b""
+    try:
+        with (
+            socket.create_connection(("127.0.0.1", port), SECONDS) as plain,
+            context.wrap_socket(plain, server_hostname="127.0.0.1") as secure,
+        ):
+            spoke = secure.recv(1)  # in TLS 1.3 a client learns here that it was refused; HTTP/2 greets at once
+    except TimeoutError:
+        return failure(f"Fleet port {port} does not answer", "look at the SuperLink's log")
+    except OSError:  # an alert, or the end
+        pass
+    if not spoke:
+        return ok(f"Fleet port {port} takes connections from nodes with a certificate alone")
+    return failure(
+        f"Fleet port {port} takes connections from anybody, and reads up to 2 GB from each",
+        f"`dqnfed deploy refresh {place}`, then start the SuperLink with commands/superlink.txt or the unit",
+    )
+
+
+@contextmanager
+def fleet(host: str, port: int, ca: Path, identity: Identity) -> Iterator[Any]:
+    """A channel to the Fleet port, as a node has it."""
+    import grpc  # slow to load, and no other command of `dqnfed deploy` needs it
+
+    target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    credentials = grpc.ssl_channel_credentials(ca.read_bytes(), identity.key, identity.certificate)
+    with grpc.secure_channel(target, credentials) as channel:
+        yield channel
+
+
+def admitted(channel: Any, where: str) -> Finding:
+    """Whether the SuperLink takes calls with this node's certificate; its key is another matter."""
+    import grpc
+
+    fix = "at the server `dqnfed deploy check DIR`; copy node.crt and ca.crt from its nodes/NAME, and restart the node"
+    try:
+        channel.unary_unary(CALL)(b"", timeout=SECONDS)
+    except grpc.RpcError as error:
+        if error.code() is grpc.StatusCode.UNAVAILABLE:
+            return failure(f"{where} does not take this node's certificate: its authority does not know it", fix)
+        if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
+            return failure(f"{where} turns this node away: {error.details()}", fix)
+    return ok(f"{where} takes this node's certificate")
 
 
 def registered(directory: Path, federation: Federation, place: str) -> Findings:

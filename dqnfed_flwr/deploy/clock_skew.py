@@ -74,26 +74,24 @@ def ahead_by_date(host: str, port: int, ca: Path) -> float | None:
     return ((asked - server) + (answered - server)).total_seconds() / 2 - HALF_A_SECOND
 
 
-def ahead_by_stamps(host: str, port: int, ca: Path) -> float | None:
-    """Seconds by which this clock is ahead of that behind a Fleet port of gRPC.
+def ahead_by_stamps(channel: Any) -> float | None:
+    """Seconds by which this clock is ahead of that behind a Fleet port of gRPC, asked over `channel`.
 
     Infinite where it is more than a day off; None where that cannot be learnt.
     """
     import grpc  # slow to load, and no other command of `dqnfed deploy` needs it
 
-    target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    with grpc.secure_channel(target, grpc.ssl_channel_credentials(ca.read_bytes())) as channel:
-        call, key = channel.unary_unary(CALL), ec.generate_private_key(ec.SECP384R1())
+    call, key = channel.unary_unary(CALL), ec.generate_private_key(ec.SECP384R1())
 
-        def accepts(ahead: float) -> bool | None:
-            try:
-                call(b"", timeout=SECONDS, metadata=_signed(key, ahead))
-            except grpc.RpcError as error:
-                known = error.code() is grpc.StatusCode.UNAUTHENTICATED
-                return REFUSED not in str(error.details()) if known else None
-            return None
+    def accepts(ahead: float) -> bool | None:
+        try:
+            call(b"", timeout=SECONDS, metadata=_signed(key, ahead))
+        except grpc.RpcError as error:
+            known = error.code() is grpc.StatusCode.UNAUTHENTICATED
+            return REFUSED not in str(error.details()) if known else None
+        return None
 
-        return measured(accepts)
+    return measured(accepts)
 
 
 def measured(accepts: Callable[[float], bool | None]) -> float | None:

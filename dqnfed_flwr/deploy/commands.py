@@ -22,7 +22,8 @@ def superlink_arguments(federation: Federation) -> list[str]:
     """Start the SuperLink, in `server/`."""
     fleet = () if federation.over_http else ("--fleet-api-address", f"0.0.0.0:{federation.fleet_port}")
     return [
-        *("dqnfed", "deploy", "superlink", "--operators", "operators", "--audit", "state", "flower-superlink"),
+        *("dqnfed", "deploy", "superlink", "--operators", "operators", "--nodes", "nodes", "--audit", "state"),
+        "flower-superlink",
         *("--ssl-ca-certfile", "ca.crt", "--ssl-certfile", "server.crt", "--ssl-keyfile", "server.key"),
         "--enable-supernode-auth",
         *("--isolation", "process", "--superexec-auth-secret-file", "superexec.secret"),
@@ -44,7 +45,8 @@ def superexec_arguments(federation: Federation) -> list[str]:
 def supernode_arguments(federation: Federation, node: Node) -> list[str]:
     """Start a SuperNode, in its folder."""
     return [
-        *("flower-supernode", "--root-certificates", "ca.crt", "--superlink", federation.superlink),
+        *("dqnfed", "deploy", "supernode", "--certificate", "node.crt", "flower-supernode"),
+        *("--root-certificates", "ca.crt", "--superlink", federation.superlink),
         *("--auth-supernode-private-key", "node.key", "--node-config", node.config),
         *("--isolation", "process", "--superexec-auth-secret-file", "superexec.secret"),
         *("--host", "127.0.0.1", "--port", str(node.port)),

@@ -8,21 +8,19 @@ over loopback, and not in a Flower whose nodes share the port.
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
 import os
 import ssl
-import sys
 from asyncio import Transport
 from collections.abc import Callable, MutableMapping, Sequence
 from importlib import import_module
-from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
-from dqnfed_flwr.deploy import operators
+from dqnfed_flwr.deploy import flower_program, operators
 from dqnfed_flwr.deploy.audit_log import AuditLog
+from dqnfed_flwr.deploy.fleet_door import Fleet, FleetDoor, before_fleet
 from dqnfed_flwr.deploy.orders import OPERATOR, App, Receive, Scope, Send
 from dqnfed_flwr.deploy.witness import Witness
 from dqnfed_flwr.errors import ConfigError, RunError
@@ -34,6 +32,7 @@ CERTIFICATE = "dqnfed.certificate"
 """Where a call's scope holds the certificate that its connection showed."""
 UNGUARDED = "FLWR_INTERNAL_GRPC_CONTROL_API"
 """A variable with which Flower 1.39 opens a second Control API over gRPC, which has no door."""
+ELSEWHERE = "this release of Flower has another server, before which there is no door"
 REFUSAL = (
     "this SuperLink takes orders from operators of the federation alone: use the folder that `dqnfed deploy init` or "
     "`dqnfed deploy add-operator` made, and `dqnfed` or `dqnfed deploy flwr` for Flower's own command"
@@ -98,15 +97,15 @@ def is_open(path: str) -> bool:
     return any(path.startswith(one) if one.endswith("/") else path == one for one in OPEN)
 
 
-def run_superlink(command: Sequence[str], folder: Path, audit: Path) -> None:
-    """Run Flower's SuperLink in this process, with a door before its HTTP port.
+def run_superlink(command: Sequence[str], folder: Path, nodes: Path, audit: Path) -> None:
+    """Run Flower's SuperLink in this process, with a door before each of its ports.
 
     Parameters
     ----------
     command : Sequence[str]
-        `flower-superlink` with its options; `--ssl-ca-certfile` names the authorities of operators.
-    folder : Path
-        With the certificates of those who are let in, `NAME.crt`.
+        `flower-superlink` with its options; `--ssl-ca-certfile` names the authorities of operators and nodes.
+    folder, nodes : Path
+        With the certificates of operators and of nodes who are let in, `NAME.crt`.
     audit : Path
         Folder of the audit log.
 
@@ -115,49 +114,45 @@ def run_superlink(command: Sequence[str], folder: Path, audit: Path) -> None:
     ConfigError
         If it is another program, without TLS, or there is no such folder.
     RunError
-        If the audit log cannot be written, or Flower ended without asking for the server that has the door.
+        If the audit log cannot be written, or Flower does not ask for the servers that have the doors.
     """
-    authorities = _authorities(command)
-    if not folder.is_dir():
-        raise ConfigError(f"--operators {folder}: no such folder; `dqnfed deploy refresh` makes the first operator")
+    (authorities,) = flower_program.given(command, PROGRAM, "--ssl-ca-certfile")
+    for option, listed in (("--operators", folder), ("--nodes", nodes)):
+        if not listed.is_dir():
+            raise ConfigError(f"{option} {listed}: no such folder; `dqnfed deploy refresh` makes it")
     log = AuditLog(audit)
     os.environ.pop(UNGUARDED, None)
     server: Any = import_module("uvicorn")  # Flower's own server; it is no dependency of this package
     served = False
-    serve = server.run
+    serve, at_fleet = server.run, FleetDoor(nodes)
+    fleet = before_fleet(at_fleet, Path(authorities).expanduser())
 
     def serve_with_door(*, app: App, **options: Any) -> None:
         nonlocal served
         served = True
         guarded = {"ssl_cert_reqs": ssl.CERT_OPTIONAL, "ssl_ca_certs": authorities, "http": _protocol()}
         witness = Witness(app, log, folder)
-        serve(app=Door(witness, folder, witness.refused), **options, **guarded)
+        at_fleet.refused = witness.refused
+        serve(app=behind_both(Door(witness, folder, witness.refused), fleet), **options, **guarded)
 
     server.run = serve_with_door
-    said = logging.StreamHandler()
-    said.setFormatter(logging.Formatter("dqnfed: %(message)s"))
-    logger.addHandler(said)
-    logger.propagate = False
-    sys.argv = list(command)
-    (found,) = distribution("flwr").entry_points.select(group="console_scripts", name=PROGRAM)
-    found.load()()
+    flower_program.start(command, logger)
     if not served:
-        raise RunError(
-            "this release of Flower has another server, before which there is no door; see docs/transport.md"
-        )
+        raise RunError(f"{ELSEWHERE}; see docs/transport.md")
 
 
-def _authorities(command: Sequence[str]) -> str:
-    """The file of `--ssl-ca-certfile`."""
-    if not command or command[0] != PROGRAM:
-        raise ConfigError(f"found {' '.join(command[:1]) or 'no command'!r}; give {PROGRAM} and its options")
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--ssl-ca-certfile", default="")
-    parser.add_argument("--insecure", action="store_true")
-    given, _ = parser.parse_known_args(command[1:])
-    if given.insecure or not given.ssl_ca_certfile:
-        raise ConfigError("operators are known by their certificates: give --ssl-ca-certfile, and no --insecure")
-    return str(given.ssl_ca_certfile)
+def behind_both(app: App, fleet: Fleet | None) -> App:
+    """`app`, which does not begin to serve when Flower serves nodes without having asked for the server with a door."""
+
+    async def begin(scope: Scope, receive: Receive, send: Send) -> None:
+        async def watched(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "lifespan.startup.complete" and fleet is not None and not fleet.asked:
+                message = {"type": "lifespan.startup.failed", "message": f"{ELSEWHERE}; see docs/transport.md"}
+            await send(message)
+
+        await app(scope, receive, watched if scope["type"] == "lifespan" else send)
+
+    return begin
 
 
 def _protocol() -> type:

@@ -1,7 +1,8 @@
-"""Certificates and keys: one authority for the federation, its server and operator certificates, one EC key a node.
+"""Certificates and keys: one authority for the federation, its server and client certificates, one EC key a node.
 
-Nodes trust the authority and nothing else; the server knows nodes by their registered keys. Node keys are P-384 in
-OpenSSH's format, which `flower-supernode` and `flwr supernode register` read.
+Nodes trust the authority and nothing else; the server knows nodes by their registered keys, for which they also have
+client certificates. Node keys are P-384 in OpenSSH's format, which `flower-supernode` and `flwr supernode register`
+read.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def make_authority(days: int = CA_DAYS, *, now: dt.datetime | None = None) -> Id
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage("key_cert_sign", "crl_sign"), critical=True)
     )
-    return Identity(builder.sign(key, DIGEST()).public_bytes(Encoding.PEM), _private_pem(key))
+    return Identity(builder.sign(key, DIGEST()).public_bytes(Encoding.PEM), private_pem(key))
 
 
 def make_server(
@@ -75,14 +76,13 @@ def make_server(
     certificate = _signed(
         authority, host, key.public_key(), days, now, ExtendedKeyUsageOID.SERVER_AUTH, alternatives=alternatives
     )
-    return Identity(certificate, _private_pem(key))
+    return Identity(certificate, private_pem(key))
 
 
 def make_operator(authority: Identity, name: str, days: int, *, now: dt.datetime | None = None) -> Identity:
     """A key and a client certificate, signed by `authority`, for an operator; as long as that of `make_server`."""
     key = ec.generate_private_key(CURVE())
-    certificate = _signed(authority, name, key.public_key(), days, now, ExtendedKeyUsageOID.CLIENT_AUTH)
-    return Identity(certificate, _private_pem(key))
+    return Identity(client_certificate(authority, name, key.public_key(), days, now=now), private_pem(key))
 
 
 def renew_operator(authority: Identity, name: str, certificate: bytes, days: int) -> bytes:
@@ -90,7 +90,14 @@ def renew_operator(authority: Identity, name: str, certificate: bytes, days: int
     key = first_certificate(certificate).public_key()
     if not isinstance(key, ec.EllipticCurvePublicKey):
         raise ConfigError(f"operator {name}: a {type(key).__name__}; remove that operator and add it again")
-    return _signed(authority, name, key, days, None, ExtendedKeyUsageOID.CLIENT_AUTH)
+    return client_certificate(authority, name, key, days)
+
+
+def client_certificate(
+    authority: Identity, name: str, key: ec.EllipticCurvePublicKey, days: int, *, now: dt.datetime | None = None
+) -> bytes:
+    """A client certificate (PEM), signed by `authority`, for the holder of `key`: an operator, or a node."""
+    return _signed(authority, name, key, days, now, ExtendedKeyUsageOID.CLIENT_AUTH)
 
 
 def make_node_key(comment: str) -> tuple[bytes, bytes]:
@@ -200,6 +207,12 @@ def belongs_to(certificate: x509.Certificate, key: bytes) -> bool:
         return False
 
 
+def common_name(certificate: x509.Certificate) -> str:
+    """Name of whom a client certificate is for; empty if it has none."""
+    found = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return str(found[0].value) if found else ""
+
+
 def names_of(certificate: x509.Certificate) -> list[str]:
     """Names and addresses that a server certificate is for."""
     found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -266,7 +279,8 @@ def _signed(
     return builder.sign(signer, DIGEST()).public_bytes(Encoding.PEM)
 
 
-def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """A private key as PEM, which TLS libraries read."""
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 

@@ -7,22 +7,28 @@ import shutil
 import signal
 import socket
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 from benchmarks._federation import Loopback, loopback, node
 from benchmarks._programs import Program, free_ports, wait_for
-from dqnfed_flwr.deploy import check, clock_skew, pki
+from dqnfed_flwr.deploy import check, clock_skew, node_certificates, pki
+from dqnfed_flwr.deploy.authority import authority
 from dqnfed_flwr.deploy.check_local import Level
 from dqnfed_flwr.deploy.check_network import Port, look
 from dqnfed_flwr.deploy.commands import superexec_arguments, supernode_arguments
 from dqnfed_flwr.deploy.files import write_private, write_public
+from dqnfed_flwr.deploy.plan import HTTP_SINCE, Node, minor
 from dqnfed_flwr.deploy.registry import listed, register
 from dqnfed_flwr.engine.flwr_command import CONNECTION
 from dqnfed_flwr.errors import RunError
 
 pytestmark = pytest.mark.deploy
+over_grpc = pytest.mark.skipif(
+    minor(version("flwr")) >= HTTP_SINCE, reason="over HTTP, nodes show no certificate: docs/transport.md"
+)
 
 BOUND = ["--max-retries", "1", "--max-wait-time", "15"]
 STAMPS = {
@@ -32,12 +38,23 @@ STAMPS = {
 """Flower's module that signs a node's calls over gRPC and over HTTP."""
 RECORDED = """
 import datetime, importlib, sys
-signer = importlib.import_module(sys.argv.pop(1))
+from pathlib import Path
+from dqnfed_flwr.deploy.supernode import run_supernode
+signer = importlib.import_module(sys.argv[1])
 now = signer.now
 signer.now = lambda: now() - datetime.timedelta(minutes=10)
+run_supernode(sys.argv[2:], Path("node.crt"))
+"""
+KEYLESS = """
+import sys
+from pathlib import Path
+from dqnfed_flwr.deploy.supernode import identity_of, show
+if sys.argv.pop(1) == "gRPC":
+    show(identity_of(Path("node.crt"), Path("node.key")))
 from flwr.supernode.cli import flower_supernode
 flower_supernode()
 """
+"""A SuperNode with a certificate, and without Flower's own key."""
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +67,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loopback]:
             "node-1": "registered",
         }
         yield federation
+
+
+def flowers(program: Program) -> list[str]:
+    """The arguments of a SuperNode as Flower's own program has them, without the node's certificate."""
+    return program.arguments[program.arguments.index("flower-supernode") :]
 
 
 def stranger(server: Loopback, name: str) -> Program:
@@ -75,6 +97,7 @@ def test_a_key_that_is_not_registered(server: Loopback) -> None:
     private, public = pki.make_node_key("unknown")
     write_private(program.place / "node.key", private)
     write_public(program.place / "node.pub", public)
+    node_certificates.certify(server.directory, authority(server.directory), [Node("unknown", 9, 1)])
     program.start()
     refused(server, program, "Failed to activate SuperNode")
     assert "[ApiError:2004] Attempted to register SuperNode" in server.programs["superlink"].text()
@@ -83,7 +106,7 @@ def test_a_key_that_is_not_registered(server: Loopback) -> None:
 def test_a_call_recorded_ten_minutes_ago(server: Loopback) -> None:
     """The signature covers a time stamp alone, so an old stamp and its signature are what somebody could replay."""
     program = stranger(server, "recorded")
-    program.arguments = ["python", "-c", RECORDED, STAMPS[server.federation.over_http], *program.arguments[1:]]
+    program.arguments = ["python", "-c", RECORDED, STAMPS[server.federation.over_http], *flowers(program)]
     program.start()
     wait_for(lambda: program.status is not None, 90, program.text)
     log = server.programs["superlink"].text()
@@ -118,9 +141,43 @@ def test_a_node_without_a_key(server: Loopback) -> None:
     program = stranger(server, "keyless")
     where = program.arguments.index("--auth-supernode-private-key")
     del program.arguments[where : where + 2]
+    lane = "HTTP" if server.federation.over_http else "gRPC"
+    program.arguments = ["python", "-c", KEYLESS, lane, *flowers(program)[1:]]
     program.start()
     refused(server, program, "Exit Code: 305")
     assert "[ApiError:2001] Attempted to register SuperNode" in server.programs["superlink"].text()
+
+
+@over_grpc
+@pytest.mark.parametrize("shown", ["nothing", "a stranger's"])
+def test_a_node_without_a_certificate_of_the_authority(server: Loopback, shown: str) -> None:
+    program = stranger(server, f"shows-{len(shown)}")
+    if shown == "nothing":
+        program.arguments = flowers(program)
+    else:
+        public = pki.load_node_public_key((program.place / "node.pub").read_bytes())
+        write_public(program.place / "node.crt", pki.client_certificate(pki.make_authority(), "node-0", public, 9))
+        (trouble,) = [one.what for one in check.check(program.place) if "does not take this node's" in one.what]
+        assert trouble.startswith(server.federation.superlink)
+    program.start()
+    refused(server, program, "Connection attempt failed, retrying")
+    assert "SuperNode ID" not in program.text()
+    assert any(one.what.endswith("with a certificate alone") for one in check.check(server.directory))
+
+
+@over_grpc
+def test_a_node_that_was_removed_and_is_still_registered(server: Loopback) -> None:
+    node_certificates.strike(server.directory, "node-0")
+    try:
+        program = stranger(server, "removed")
+        program.start()
+        refused(server, program, "does not have this node on its list")
+        assert any("turns this node away" in one.what for one in check.check(program.place))
+    finally:
+        node_certificates.certify(server.directory, authority(server.directory), [server.federation.nodes[0]])
+    assert "refused /flwr.proto.Fleet/" in server.programs["superlink"].text()
+    log = (server.directory / "server" / "state" / "audit.log").read_text()
+    assert "a certificate that is not on the list" in log
 
 
 def test_a_node_that_trusts_another_authority(server: Loopback) -> None:
@@ -205,10 +262,8 @@ def test_a_key_that_is_online_already(server: Loopback) -> None:
 
 def test_a_server_whose_certificate_is_out_of_date(server: Loopback) -> None:
     place = server.directory / "server"
-    ca = server.directory / "ca"
-    authority = pki.Identity((ca / "ca.crt").read_bytes(), (ca / "ca.key").read_bytes())
     past = dt.datetime.now(dt.UTC) - dt.timedelta(days=30)
-    expired = pki.make_server(authority, "127.0.0.1", [], 7, now=past)
+    expired = pki.make_server(authority(server.directory), "127.0.0.1", [], 7, now=past)
     write_private(place / "server.key", expired.key)
     write_public(place / "server.crt", expired.certificate)
     server.programs["superlink"].signal()

@@ -35,7 +35,7 @@ def test_every_option_and_command_has_help() -> None:
     assert isinstance(group, click.Group)
     assert set(group.commands) == {
         *("init", "add-node", "remove-node", "register", "rotate", "refresh", "check", "warm"),
-        *("add-operator", "remove-operator", "flwr", "superlink", "allow", "audit"),
+        *("add-operator", "remove-operator", "flwr", "superlink", "supernode", "allow", "audit"),
     }
     for command in group.commands.values():
         assert command.help

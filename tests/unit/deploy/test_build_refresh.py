@@ -92,5 +92,5 @@ def test_the_command_says_what_it_wrote(place: Path) -> None:
     first, second = call(), call()
     assert "wrote commands/superlink.txt\n" in first
     assert "wrote federation.toml\n" in first
-    assert "copy environment, commands.txt and node.toml" in first
+    assert "copy environment, commands.txt, node.toml and node.crt" in first
     assert second == f"the federation is of flwr {version('flwr')} and dqnfed-flwr {package_version()}\n"

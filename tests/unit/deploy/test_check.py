@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 from collections import namedtuple
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -121,7 +122,51 @@ def test_a_host_that_the_certificate_lacks(place: Path) -> None:
 def test_keys_that_were_mixed_up(place: Path) -> None:
     first, second = place / "nodes" / "node-0", place / "nodes" / "node-1"
     (first / "node.pub").write_bytes((second / "node.pub").read_bytes())
-    assert only(check.check(place))[0].endswith("node.key and node.pub do not belong together")
+    mixed, other = troubles(check.check(place))
+    assert mixed.endswith("node.key and node.pub do not belong together")
+    assert other == f"{place / 'server/nodes/node-0.crt'} is of another key than node.pub"
+
+
+def test_a_node_that_is_not_on_the_list(place: Path) -> None:
+    (place / "server" / "nodes" / "node-1.crt").unlink()
+    what, fix = only(check.check(place))
+    assert what.startswith("node-1 is not on the list")
+    assert fix.startswith(f"`dqnfed deploy refresh {place}`, restart the SuperLink, and copy node.crt")
+
+
+def test_somebody_else_on_the_list(place: Path) -> None:
+    shutil.copy(place / "server" / "nodes" / "node-1.crt", place / "server" / "nodes" / "ward-b.crt")
+    findings = check.check(place)
+    assert "no nodes of this folder: ward-b" in only(findings)[0]
+    assert not failed(findings)
+
+
+def test_certificates_of_nodes_end_with_the_authority(place: Path) -> None:
+    now = dt.datetime.now(dt.UTC) + dt.timedelta(days=3651)
+    for folder in (place, place / "nodes" / "node-0"):
+        found = {one.what: one for one in check.check(folder, now=now)}
+        expired = next(one for what, one in found.items() if what.startswith("the certificate of node-0 expired"))
+        assert expired.level is Level.FAILURE
+        assert "copy node.crt" in expired.fix
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda own, other: own.unlink(), "is missing, so that the SuperLink turns this node away"),
+        (lambda own, other: shutil.copy(other, own), "is of another key than node.pub"),
+        (
+            lambda own, other: own.write_bytes(pki.make_operator(pki.make_authority(), "node-0", 9).certificate),
+            "is not signed by the authority in ca.crt",
+        ),
+        (lambda own, other: own.write_text("none"), "no certificate in PEM format"),
+    ],
+)
+def test_a_device_whose_certificate_is_unfit(place: Path, spoil: Callable[[Path, Path], object], words: str) -> None:
+    own, other = (place / "nodes" / f"node-{k}" / "node.crt" for k in range(2))
+    spoil(own, other)
+    found = troubles(check.check(own.parent))
+    assert [fix for what, fix in found.items() if words in what and "copy" in fix], found
 
 
 def test_little_space(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

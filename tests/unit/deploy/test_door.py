@@ -12,7 +12,8 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from dqnfed_flwr.deploy import operators
 from dqnfed_flwr.deploy.build import create
-from dqnfed_flwr.deploy.door import CERTIFICATE, Door, is_open, run_superlink
+from dqnfed_flwr.deploy.door import CERTIFICATE, Door, behind_both, is_open, run_superlink
+from dqnfed_flwr.deploy.fleet_door import Fleet, FleetDoor
 from dqnfed_flwr.deploy.orders import OPERATOR
 from dqnfed_flwr.deploy.plan import Federation
 from dqnfed_flwr.errors import ConfigError
@@ -34,7 +35,7 @@ def shown(path: Path) -> bytes:
     return x509.load_pem_x509_certificate(path.read_bytes()).public_bytes(Encoding.DER)
 
 
-def call(door: Door, **scope: Any) -> list[dict[str, Any]]:
+def call(door: Any, **scope: Any) -> list[dict[str, Any]]:
     """All messages that one call is answered with."""
     sent: list[dict[str, Any]] = []
 
@@ -127,9 +128,30 @@ def test_a_socket_is_refused(place: Path) -> None:
 )
 def test_a_superlink_without_certificates_is_not_started(place: Path, command: list[str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        run_superlink(command, listed(place), place)
+        run_superlink(command, listed(place), place / "server" / "nodes", place)
 
 
-def test_a_superlink_without_a_list_is_not_started(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no such folder"):
-        run_superlink(["flower-superlink", "--ssl-ca-certfile=ca.crt"], tmp_path / "absent", tmp_path)
+@pytest.mark.parametrize("which", ["operators", "nodes"])
+def test_a_superlink_without_a_list_is_not_started(tmp_path: Path, which: str) -> None:
+    lists = dict.fromkeys(("operators", "nodes"), tmp_path) | {which: tmp_path / "absent"}
+    with pytest.raises(ConfigError, match=f"--{which} .*absent: no such folder"):
+        run_superlink(["flower-superlink", "--ssl-ca-certfile=ca.crt"], *lists.values(), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [(True, "lifespan.startup.complete"), (False, "lifespan.startup.failed"), (None, "lifespan.startup.complete")],
+)
+def test_a_superlink_that_serves_nodes_without_the_door_does_not_begin(
+    place: Path, asked: bool | None, said: str
+) -> None:
+    async def flower(_scope: Any, _receive: Any, send: Any) -> None:
+        await send({"type": "lifespan.startup.complete"})
+
+    fleet = None
+    if asked is not None:
+        fleet = Fleet(FleetDoor(place), place)
+        fleet.asked = asked
+    (sent,) = call(behind_both(flower, fleet), type="lifespan")
+    assert sent["type"] == said
+    assert asked is not False or "docs/transport.md" in sent["message"]

@@ -1,0 +1,70 @@
+"""Client certificates of nodes: without one, and a place on the list, nothing that a node sends is read.
+
+A node's certificate is for the key that it has, so it is no secret, and is made from `node.pub` alone. It says who the
+node is, as long as the authority lives. Whether that node may call says `server/nodes/NAME.crt`: the SuperLink looks
+there at every call, so a file that is gone is a node that is out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from cryptography import x509
+
+from dqnfed_flwr.deploy import pki
+from dqnfed_flwr.deploy.files import make_directory, write_public
+from dqnfed_flwr.deploy.plan import MOST_DAYS, Federation, Node, check_name
+from dqnfed_flwr.errors import ConfigError
+
+FOLDER = "nodes"
+"""Below `server/`, the list."""
+CERTIFICATE = "node.crt"
+
+
+def certify(directory: Path, signer: pki.Identity, nodes: Iterable[Node]) -> list[Path]:
+    """Sign the keys of nodes, and put them on the list; the files that were written.
+
+    `ConfigError` if a key cannot be read.
+    """
+    listed = make_directory(directory / "server" / FOLDER)
+    written = []
+    for node in nodes:
+        place = directory / "nodes" / node.name
+        try:
+            key = pki.load_node_public_key((place / "node.pub").read_bytes())
+        except FileNotFoundError as error:
+            raise ConfigError(
+                f"{error.filename} is missing; restore it from your backup, or remove that node"
+            ) from None
+        certificate = pki.client_certificate(signer, node.name, key, MOST_DAYS)
+        for path in (place / CERTIFICATE, listed / f"{node.name}.crt"):
+            write_public(path, certificate)
+            written.append(path)
+    return written
+
+
+def without(directory: Path, federation: Federation) -> list[Node]:
+    """Nodes that have no certificate, or are not on the list: a release before this one made none."""
+    listed = directory / "server" / FOLDER
+    return [
+        node
+        for node in federation.nodes
+        if not ((directory / "nodes" / node.name / CERTIFICATE).is_file() and (listed / f"{node.name}.crt").is_file())
+    ]
+
+
+def strike(directory: Path, name: str) -> None:
+    """Take a node off the list; from its next call on it is turned away."""
+    (directory / "server" / FOLDER / f"{name}.crt").unlink(missing_ok=True)
+
+
+def name_of(folder: Path, certificate: x509.Certificate) -> str | None:
+    """Which node on the list a certificate that the authority signed is for; None for nobody."""
+    name = pki.common_name(certificate)
+    try:
+        check_name("node", name)
+        known = pki.first_certificate((folder / f"{name}.crt").read_bytes())
+    except (OSError, ConfigError):
+        return None
+    return name if pki.same_key(known, certificate) else None
