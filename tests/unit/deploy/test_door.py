@@ -135,7 +135,7 @@ def test_a_superlink_without_certificates_is_not_started(place: Path, command: l
 def test_a_superlink_without_a_list_is_not_started(tmp_path: Path, which: str) -> None:
     lists = dict.fromkeys(("operators", "nodes"), tmp_path) | {which: tmp_path / "absent"}
     with pytest.raises(ConfigError, match=f"--{which} .*absent: no such folder"):
-        run_superlink(["flower-superlink", "--ssl-ca-certfile=ca.crt"], *lists.values(), tmp_path)
+        run_superlink(["flower-superlink", "--ssl-ca-certfile=ca.crt"], lists["operators"], lists["nodes"], tmp_path)
 
 
 @pytest.mark.parametrize(

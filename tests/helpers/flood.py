@@ -1,0 +1,126 @@
+"""An attack on a Fleet port of loopback, bounded in connections, bytes and time: `python -m tests.helpers.flood ...`.
+
+Half of the connections never finish the TLS handshake. The others finish it, open a call and send a byte of its message
+every few seconds. Who is cut comes back. Beside them, one call has a message of hundreds of megabytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import socket
+import ssl
+import struct
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import grpc
+
+CONNECTIONS, BYTES, PAUSE_SECONDS = 200, 400_000_000, 4.0
+CALL = "/flwr.proto.Fleet/PullMessages"
+HELLO = b"\x16\x03\x01\x3f\xff\x01\x00\x3f\xfb\x03\x03"
+"""The beginning of a handshake that announces 16 KB."""
+
+
+def slow_call() -> bytes:
+    """The beginning of a call in HTTP/2, whose message announces 8 MB."""
+    fields = {":method": "POST", ":scheme": "https", ":path": CALL, ":authority": "localhost"}
+    fields |= {"te": "trailers", "content-type": "application/grpc"}
+    words = [word.encode() for pair in fields.items() for word in pair]
+    packed = b"".join(
+        b"\x00" + b"".join(bytes([len(word)]) + word for word in words[k : k + 2]) for k in range(0, len(words), 2)
+    )
+    start = frame(0, 0, 1, struct.pack(">BI", 0, 8_000_000))
+    return b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, b"") + frame(1, 4, 1, packed) + start
+
+
+def frame(kind: int, flags: int, stream: int, content: bytes) -> bytes:
+    """A frame of HTTP/2."""
+    return struct.pack(">I", len(content))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + content
+
+
+class Slow:
+    """One slow connection."""
+
+    def __init__(self, port: int, context: ssl.SSLContext | None) -> None:
+        self.port, self.context = port, context
+        self.end: socket.socket | None = None
+
+    def beat(self) -> None:
+        """Send one byte more; begin anew where the connection was cut."""
+        try:
+            if self.end is None:
+                self._begin()
+            else:
+                self.end.sendall(b"\x00" if self.context is None else frame(0, 0, 1, b"\x00"))
+                self._look()
+        except OSError:
+            self.close()
+
+    def _begin(self) -> None:
+        plain = socket.create_connection(("127.0.0.1", self.port), 5)
+        self.end = plain if self.context is None else self.context.wrap_socket(plain, server_hostname="localhost")
+        self.end.sendall(HELLO if self.context is None else slow_call())
+        self.end.settimeout(0.01)
+
+    def _look(self) -> None:
+        """Read what came, if anything did."""
+        assert self.end is not None
+        with suppress(TimeoutError, ssl.SSLWantReadError):
+            if not self.end.recv(65536):
+                raise OSError
+
+    def close(self) -> None:
+        """Leave."""
+        if self.end is not None:
+            self.end.close()
+        self.end = None
+
+
+def huge(port: int, ca: bytes, key: bytes | None, chain: bytes | None, seconds: float) -> str:
+    """One call with a huge message, sent again until the time is over; what became of the last."""
+    over, said, message = time.monotonic() + seconds, "", bytes(BYTES)
+    while time.monotonic() < over:
+        credentials = grpc.ssl_channel_credentials(ca, key, chain)
+        with grpc.secure_channel(f"localhost:{port}", credentials, [("grpc.max_send_message_length", -1)]) as channel:
+            try:
+                channel.unary_unary(CALL)(message, timeout=max(over - time.monotonic(), 1.0))
+            except grpc.RpcError as error:
+                said = str(error.code())
+        time.sleep(PAUSE_SECONDS)
+    return said
+
+
+def main() -> None:
+    """Attack."""
+    parser = argparse.ArgumentParser()
+    for name, kind in (("port", int), ("ca", Path), ("seconds", float)):
+        parser.add_argument(name, type=kind)
+    parser.add_argument("--pair", type=Path, nargs=2, metavar=("CERTIFICATE", "KEY"))
+    given = parser.parse_args()
+    context = ssl.create_default_context(cafile=str(given.ca))
+    context.set_alpn_protocols(["h2"])
+    key = chain = None
+    if given.pair:
+        context.load_cert_chain(*given.pair)
+        chain, key = (path.read_bytes() for path in given.pair)
+    said: list[str] = []
+    beside = threading.Thread(
+        target=lambda: said.append(huge(given.port, given.ca.read_bytes(), key, chain, given.seconds))
+    )
+    beside.start()
+    slow = [Slow(given.port, context if number % 2 else None) for number in range(CONNECTIONS)]
+    over = time.monotonic() + given.seconds
+    while (now := time.monotonic()) < over:
+        for one in slow:
+            one.beat()
+        time.sleep(max(0.0, now + PAUSE_SECONDS - time.monotonic()))
+    for one in slow:
+        one.close()
+    beside.join()
+    print("the huge call:", *said)
+
+
+if __name__ == "__main__":
+    main()
