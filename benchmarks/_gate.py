@@ -17,6 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 OPEN = re.compile(r"/health|/v1/fleet/[A-Za-z0-9/_-]+")
+LARGEST = 16 * 2**20
 SECONDS = 300.0
 NOT_HANDED_ON = {"connection", "transfer-encoding", "content-length", "host", "date", "server"}
 
@@ -54,7 +55,12 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             self._answer(411, {}, b"")
             return
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        length = int(self.headers.get("Content-Length", 0))
+        if length > LARGEST:
+            self.close_connection = True
+            self._answer(413, {}, b"")
+            return
+        body = self.rfile.read(length)
         if not OPEN.fullmatch(self.path):
             self._answer(404, {}, b"")
             return

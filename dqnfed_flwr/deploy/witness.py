@@ -44,7 +44,7 @@ class Witness:
         self.runs: set[str] = set()
         self._refused: dict[tuple[str, str, str], tuple[float, int]] = {}
         self._operators, self._nodes = remembered(log.lines, self.runs)
-        self._over = threading.Event()
+        self._over, self._lock = threading.Event(), threading.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one call."""
@@ -59,13 +59,14 @@ class Witness:
 
     def refused(self, path: str, client: str, shown: str) -> None:
         """Write down that somebody was turned away at the door."""
-        since, count = self._refused.get((path, client, shown), (-REFUSAL_SECONDS, 0))
-        now = time.monotonic()
-        if now - since < REFUSAL_SECONDS or len(self._refused) > 1000:
-            self._refused[path, client, shown] = since, count + 1
-            return
-        self._refused = {key: one for key, one in self._refused.items() if now - one[0] < REFUSAL_SECONDS or one[1]}
-        self._refused[path, client, shown] = now, 0
+        with self._lock:  # the doors of both ports call
+            since, count = self._refused.get((path, client, shown), (-REFUSAL_SECONDS, 0))
+            now = time.monotonic()
+            if now - since < REFUSAL_SECONDS or len(self._refused) > 1000:
+                self._refused[path, client, shown] = since, count + 1
+                return
+            self._refused = {key: one for key, one in self._refused.items() if now - one[0] < REFUSAL_SECONDS or one[1]}
+            self._refused[path, client, shown] = now, 0
         self._say("caller refused", call=shortened(path), client=client, shown=shown, unsaid=count)
 
     async def _hear(self, scope: Scope, receive: Receive, send: Send) -> None:

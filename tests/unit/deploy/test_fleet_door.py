@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -176,6 +177,27 @@ def test_an_open_port_is_found(served: Served, tmp_path: Path) -> None:
         assert found(port) is Level.FAILURE
     finally:
         server.stop(None).wait(10)
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "raised", "found"),
+    [
+        (1024, 4096, 4096, 4096 - 256),
+        (1024, 10**6, 12_256, 12_000),
+        (20_000, 20_000, None, 12_000),
+        (1024, -1, 12_256, 12_000),
+        (-1, -1, None, 12_000),
+        (300, 300, 300, 256),
+    ],
+)
+def test_files_are_left_for_the_superlink(
+    monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, raised: int | None, found: int
+) -> None:
+    said: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, both: said.append(both))
+    assert fleet_door.connections() == found
+    assert said == ([] if raised is None else [(raised, hard)])
 
 
 def test_a_release_that_is_unlike_those_that_are_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
