@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import tomllib
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -16,11 +17,25 @@ PATIENCE = 10.0
 
 @cache
 def package_version() -> str:
-    """As the installed distribution says; `UNKNOWN` where there is none."""
+    """Of the code that is run: as the pyproject.toml beside it says, or the distribution; `UNKNOWN` without either.
+
+    The app of a run brings code and pyproject.toml along, and another version may be installed where it runs.
+    """
+    if found := _beside(ROOT / "pyproject.toml"):
+        return found
     try:
         return version(DISTRIBUTION)
     except PackageNotFoundError:
         return UNKNOWN
+
+
+def _beside(project: Path) -> str:
+    """The version that a project file gives this package; empty if it is none of its own."""
+    try:
+        found = tomllib.loads(project.read_text("utf-8"))["project"]
+        return str(found["version"]) if found["name"] == DISTRIBUTION else ""
+    except (OSError, ValueError, LookupError, TypeError):
+        return ""
 
 
 @cache

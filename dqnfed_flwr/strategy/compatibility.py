@@ -117,7 +117,7 @@ def incompatibility(member: Member, form: Form | None) -> tuple[str, str] | None
     What the node does not say is not held against it. `form` is None as long as that of the federation is not known.
     """
     mine = package_version()
-    if member.version not in ("", UNKNOWN, mine) and mine != UNKNOWN:
+    if member.version not in ("", UNKNOWN) and mine != UNKNOWN and _series(member.version) != _series(mine):
         return OTHER_VERSION, f"the node runs dqnfed-flwr {member.version}, the server {mine}; install {mine} there"
     if form is None:
         return None
@@ -177,6 +177,11 @@ def _common_frozen(named: Collection[str]) -> str:
             "clients; install the same pretrained weights on all nodes"
         )
     return found[0][0] if found else ""
+
+
+def _series(version: str) -> list[str]:
+    """What versions that work together have in common: the first two of three numbers."""
+    return version.split(".")[:2]
 
 
 def _sample(of: Member | Form) -> str:

@@ -19,7 +19,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from sklearn.datasets import load_diabetes
 
 from dqnfed_flwr.deploy.plan import HTTP_SINCE, minor
 from tests.helpers.monitoring import PROMETHEUS, filled, panel_queries, recorded
@@ -150,6 +152,11 @@ def monitored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Monitored]:
         found.start("supernode", BIN / "flower-supernode", *supernode)
         run = ("run", "digits", "--set", "rounds=100000", "--set", "step.on-stationary=stay")
         found.start("run", BIN / "dqnfed", *run, "--set", f"metrics={place / 'metrics'}", "--set", "local.threads=1")
+        x, y = load_diabetes(return_X_y=True)  # a task that is not measured by accuracy
+        np.savez(place / "diabetes.npz", x_train=x.astype(np.float32), y_train=y.astype(np.float32) / 100)
+        task = ("--set", "task=regression", "--set", f"data={place / 'diabetes.npz'}", "--set", "partition=iid")
+        short = ("--set", "clients=3", "--set", "rounds=3", "--set", "local.threads=1", "--set", "model=logistic")
+        found.start("errors", BIN / "dqnfed", "run", "digits", *task, *short, "--set", f"metrics={place / 'metrics'}")
         yield found
 
 

@@ -12,13 +12,33 @@ import pytest
 from dqnfed_flwr import version
 
 
-def test_installed_it_is_that_of_the_distribution() -> None:
+def test_installed_it_is_that_of_the_distribution(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert version.package_version() == metadata.version("dqnfed-flwr")
+    monkeypatch.setattr(version, "ROOT", tmp_path)
+    assert version.package_version.__wrapped__() == metadata.version("dqnfed-flwr")
 
 
 def test_from_a_folder_on_the_path_it_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(version, "DISTRIBUTION", "no-such-distribution")
     assert version.package_version.__wrapped__() == version.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("text", "here"),
+    [
+        ('project = {name = "dqnfed-flwr", version = "0.9.7"}', "0.9.7"),
+        ('project = {name = "other", version = "0.9.7"}', ""),
+        ('project = {name = "dqnfed-flwr"}', ""),
+        ("project = 1", ""),
+        ("not TOML", ""),
+    ],
+)
+def test_the_app_of_a_run_brings_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, here: str
+) -> None:
+    (tmp_path / "pyproject.toml").write_text(text)
+    monkeypatch.setattr(version, "ROOT", tmp_path)
+    assert version.package_version.__wrapped__() == (here or metadata.version("dqnfed-flwr"))
 
 
 def git(root: Path, *words: str) -> None:

@@ -35,6 +35,7 @@ from tests.helpers.quadratics import Federation, spread_out, start_at, strategy
 IMAGES = Member(7, 0, 100, 10, (1, 8, 8), "images", 650, version("dqnfed-flwr"))
 FORM = Form((1, 8, 8), "images", 10, 650)
 TUNED = replace(IMAGES, frozen="ab" * 32)
+MAJOR, MINOR = map(int, version("dqnfed-flwr").split(".")[:2])
 
 
 def told(properties: Mapping[int, Mapping[str, Any]], clients: int = 4) -> ClientApp:
@@ -97,6 +98,7 @@ def test_without_a_majority_nobody_is_guessed_to_be_right() -> None:
         ({"num_classes": 11}, OTHER_FORM, "set num-classes to 11"),
         ({"dim": 651}, OTHER_FORM, "651 values"),
         ({"version": "0.0.9"}, OTHER_VERSION, "0.0.9"),
+        ({"version": f"{MAJOR + 1}.{MINOR}.0"}, OTHER_VERSION, "install"),
         ({"frozen": "none"}, OTHER_FROZEN, "fingerprint none, that of the federation abababababab; install the same"),
     ],
 )
@@ -110,9 +112,17 @@ def test_what_stands_against_a_node(change: dict[str, Any], reason: str, words: 
 
 
 @pytest.mark.parametrize(
-    "change", [{}, {"num_classes": 9, "dim": 585, "frozen": "cd"}, {"dim": 0}, {"version": ""}, {"frozen": ""}]
+    "change",
+    [
+        {},
+        {"num_classes": 9, "dim": 585, "frozen": "cd"},
+        {"dim": 0},
+        {"version": ""},
+        {"version": f"{MAJOR}.{MINOR}.99"},
+        {"frozen": ""},
+    ],
 )
-def test_fewer_classes_or_silence_stand_against_nobody(change: dict[str, Any]) -> None:
+def test_fewer_classes_a_patch_or_silence_stand_against_nobody(change: dict[str, Any]) -> None:
     assert incompatibility(replace(TUNED, **change), replace(FORM, frozen=TUNED.frozen)) is None
 
 
