@@ -37,7 +37,8 @@ def make_way(path: Path) -> None:
 
 def give_away(path: Path, like: Path | None = None) -> None:
     """As root, give something new to the owner of the folder it lies in, or to that of `like`."""
-    os.lchown(path, *_owner_in(like or path.parent))
+    if (owner := _owner_in(like or path.parent)) is not None:
+        os.lchown(path, *owner)
 
 
 def write_private(path: Path, content: bytes) -> None:
@@ -108,10 +109,10 @@ def _forbidden(directory: Path, error: PermissionError) -> ConfigError:
     )
 
 
-def _owner_in(folder: Path) -> tuple[int, int]:
-    """User and group that something new in `folder` is given; -1 leaves them as they are."""
+def _owner_in(folder: Path) -> tuple[int, int] | None:
+    """User and group that something new in `folder` is given; None for who is not root: units may not even ask."""
     if os.geteuid() != 0:
-        return -1, -1
+        return None
     found = folder.stat()
     return found.st_uid, found.st_gid
 
@@ -123,7 +124,8 @@ def _write(path: Path, content: bytes, mode: int) -> None:
     try:
         with os.fdopen(handle, "wb") as file:
             os.fchmod(handle, mode)
-            os.fchown(handle, *_owner_in(path.parent))
+            if (owner := _owner_in(path.parent)) is not None:
+                os.fchown(handle, *owner)
             file.write(content)
             file.flush()
             os.fsync(handle)

@@ -6,39 +6,32 @@ import os
 import re
 import signal
 import subprocess
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from benchmarks._federation import ONLINE_SECONDS, RUN_SECONDS, START_SECONDS
+from benchmarks._federation import ONLINE_SECONDS, START_SECONDS
 from benchmarks._gate import gate
-from benchmarks._programs import Program, free_ports, listening, wait_for
+from benchmarks._programs import free_ports, listening, wait_for
 from dqnfed_flwr.deploy.plan import read_plan
 from dqnfed_flwr.deploy.registry import listed
 from dqnfed_flwr.deploy.superlink import operator_command
-from dqnfed_flwr.engine.flwr_command import flwr_environment
 from tests.helpers.markdown import blocks
 from tests.helpers.processes import child
+from tests.helpers.shells import Shells
 
 pytestmark = pytest.mark.deploy
 PAGE = Path(__file__).parents[2] / "docs" / "deploy.md"
 NODES = 3
-ENVIRONMENT = {
-    **flwr_environment(),
-    "OMP_NUM_THREADS": "1",
-    "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-}
 
 
-class Laptop:
-    """A folder in which somebody types what the page says; shells that stay open are killed at the end."""
+class Laptop(Shells):
+    """The machine of somebody who types what the page says, with ports that are free."""
 
     def __init__(self, place: Path, stack: ExitStack) -> None:
-        self.place, self._stack = place, stack
-        self.shells: dict[str, Program] = {}
+        super().__init__(place, stack)
         self.control, self.fleet = free_ports(2)
         first = 20_000 + 10 * (os.getpid() % 1_000)  # of ports in a row, below those that the system hands out
         while any(listening(first + k) for k in range(NODES)):
@@ -49,36 +42,16 @@ class Laptop:
     def federation(self) -> Path:
         return self.place / "federation"
 
-    def type(self, line: str) -> subprocess.CompletedProcess[str]:
-        """Carry out a line, which must succeed: `init` with ports that are free, `submit` for few rounds."""
+    def type(self, line: str, *, on: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+        """Carry out a line: `init` with those ports, `submit` for few rounds."""
         line = line.replace(" init federation", f" init federation {self.ports}")
-        line = line.replace(" --set clients=3", " --set clients=3 --set rounds=2")
-        done = subprocess.run(
-            ["sh", "-c", line],
-            cwd=self.place,
-            env=ENVIRONMENT,
-            capture_output=True,
-            text=True,
-            timeout=RUN_SECONDS,
-            check=False,
-        )
-        assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}{self.texts()}"
-        return done
+        return super().type(line.replace(" --set clients=3", " --set clients=3 --set rounds=2"), on=on)
 
     def open_shells(self, name: str) -> None:
-        """Start each command of `commands/NAME.txt` in a shell of its own, as it stands there.
-
-        Over HTTP the SuperLink gets the gate that the page on transport asks for.
-        """
+        """Start each command of `commands/NAME.txt`, and over HTTP, before the SuperLink, the gate of the transport page."""
         if name == "superlink" and read_plan(self.federation).over_http:
             self._stack.enter_context(gate(self.fleet, self.control, self.federation / "server"))
-        text = (self.federation / "commands" / f"{name}.txt").read_text()
-        commands = [part for part in re.split(r"(?m)^(?:#.*)?\n", text) if part.strip()]
-        for number, command in enumerate(commands):
-            log = self.place / f"{name}-{number}.log"
-            shell = self.shells[f"{name}-{number}"] = Program(["sh", "-c", command], self.place, log, ENVIRONMENT)
-            self._stack.callback(shell.end)
-            shell.start()
+        self.open(name, (self.federation / "commands" / f"{name}.txt").read_text())
 
     def await_server(self) -> None:
         wait_for(lambda: listening(self.control), START_SECONDS, self.texts)
@@ -86,9 +59,6 @@ class Laptop:
     def await_online(self) -> None:
         flwr = operator_command(self.federation)
         wait_for(lambda: [*listed(flwr).values()].count("online") == NODES, ONLINE_SECONDS, self.texts, pause=2)
-
-    def texts(self) -> str:
-        return "\n".join(f"{name}: {shell.text()[-1000:]}" for name, shell in self.shells.items())
 
 
 @pytest.fixture

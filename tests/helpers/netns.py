@@ -12,11 +12,14 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from benchmarks._programs import Program
 
 SUBNET = "10.203.77"
 SERVER = f"{SUBNET}.1"
+ETC = Path("/etc/netns")
+"""Where `ip netns exec` finds a namespace's own files of /etc."""
 
 
 class Missing(Exception):
@@ -44,11 +47,22 @@ class Host:
 
     def call(self, *command: str) -> None:
         """Run a command in the namespace."""
-        call("ip", "netns", "exec", self.name, *command)
+        call(*self.words, *command)
 
     def move(self, program: Program) -> None:
         """Have a program, not started yet, run here."""
-        program.arguments = ["ip", "netns", "exec", self.name, *program.command]
+        program.arguments = [*self.words, *program.command]
+
+    @property
+    def words(self) -> list[str]:
+        """What leads a command here."""
+        return ["ip", "netns", "exec", self.name]
+
+    def know(self, name: str, address: str) -> None:
+        """Know an address by a name, in an /etc/hosts of its own that is gone when the block of `hosts` ends."""
+        place = ETC / self.name
+        place.mkdir(parents=True, exist_ok=True)
+        (place / "hosts").write_text(f"127.0.0.1 localhost\n{address} {name}\n")
 
     def lose(self, share: float) -> None:
         """Drop so many of the packets each way, by chance."""
@@ -99,6 +113,8 @@ def hosts(count: int) -> Iterator[list[Host]]:
         gone = [*(("link", "del", name) for name in (*links, tag)), *(("netns", "del", host.name) for host in found)]
         for words in gone:
             subprocess.run(["ip", *words], capture_output=True, timeout=30, check=False)
+        for host in found:
+            shutil.rmtree(ETC / host.name, ignore_errors=True)
 
 
 def _connect(host: Host, bridge: str, link: str, address: str) -> None:

@@ -33,9 +33,7 @@ def test_from_a_folder_on_the_path_it_is_unknown(monkeypatch: pytest.MonkeyPatch
         ("not TOML", ""),
     ],
 )
-def test_the_app_of_a_run_brings_its_own(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, here: str
-) -> None:
+def test_the_app_of_a_run_brings_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, here: str) -> None:
     (tmp_path / "pyproject.toml").write_text(text)
     monkeypatch.setattr(version, "ROOT", tmp_path)
     assert version.package_version.__wrapped__() == (here or metadata.version("dqnfed-flwr"))

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dqnfed_flwr.cli.app import app
-from dqnfed_flwr.deploy import build, check, registry
+from dqnfed_flwr.deploy import build, check, files, registry
 from dqnfed_flwr.deploy.check_local import Finding, Level
 from dqnfed_flwr.deploy.plan import Federation, Node, bundle_text, read_plan
 from dqnfed_flwr.deploy.superlink import connect
@@ -62,6 +62,18 @@ def test_what_root_makes_is_the_services(place: Path) -> None:
     build.remove_node(place, "node-0")
     assert len(list(place.rglob("*.key"))) == 4
     assert owners(place) == {(SERVICE, SERVICE)}
+
+
+def test_who_is_not_root_gives_nothing_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(*given: object) -> None:
+        raise PermissionError(given)  # what the units' filter of system calls says, whatever is asked for
+
+    for name in ("chown", "fchown", "lchown"):
+        monkeypatch.setattr(os, name, forbidden)
+    monkeypatch.setattr(os, "geteuid", lambda: SERVICE)
+    files.write_private(tmp_path / "head", b"1")
+    files.make_way(tmp_path / "new" / "folder")
+    assert (tmp_path / "head").read_bytes() == b"1"
 
 
 @as_root

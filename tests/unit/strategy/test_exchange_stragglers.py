@@ -13,6 +13,7 @@ import pytest
 from flwr.app import Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.errors import QuorumError
 from dqnfed_flwr.strategy import client_registry, exchange
@@ -112,6 +113,19 @@ def test_a_slow_node_has_one_message_at_a_time_and_its_late_replies_are_counted(
     assert counts[SLOW, "absent"] == len(moments)
     assert counts[SLOW, OWING] == 20 - len(moments)
     assert {client for client, _ in counts} == {SLOW}
+
+
+@pytest.mark.parametrize("slow", [3.0, 10.0])
+def test_by_default_a_slow_node_is_heard_in_every_round(clock: Clock, slow: float) -> None:
+    defaults = Settings()
+    server = trained(federation(clock, slow), {"deadline": defaults.deadline, "quorum": defaults.quorum})
+    assert all(SLOW in event.participants for event in events(server))
+
+
+def test_a_quorum_below_one_never_hears_a_slow_node(clock: Clock) -> None:
+    server = trained(federation(clock, slow=3.0), {"quorum": 0.75})
+    assert not any(SLOW in event.participants for event in events(server))
+    assert dropped(events(server))[SLOW, LATE] > 3  # and that is counted
 
 
 def test_late_work_is_never_used(clock: Clock) -> None:
