@@ -24,7 +24,7 @@ from tests.helpers.podman import podman_service
 
 pytestmark = pytest.mark.deploy
 
-UP_SECONDS, RETURN_SECONDS, RUN_SECONDS = 180.0, 180.0, 420.0
+UP_SECONDS, RETURN_SECONDS, RUN_SECONDS = 400.0, 240.0, 600.0
 
 
 def free_port() -> int:
@@ -97,7 +97,7 @@ def stack(engine: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> I
     stack = Stack(directory, {**engine, **compose_variables(directory, image or STAND_IN, control)}, command)
     try:
         stack.compose("up", "-d", "--no-build", seconds=300)
-        wait_for(stack.registered, 120, stack.texts)
+        wait_for(stack.registered, UP_SECONDS, stack.texts)
         wait_for(lambda: stack.online() == 3, UP_SECONDS, stack.texts)
         yield stack
     finally:

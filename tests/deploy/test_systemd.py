@@ -68,7 +68,7 @@ def test_a_run_of_clients_that_see_no_key(installed: Machine) -> None:
     said = installed.must(
         f"dqnfed submit digits {FEDERATION} --set clients=1 --set rounds=2 --set local.threads=1", RUN_SECONDS
     )
-    assert "round      2/2" in said
+    assert "moved 2 of 2" in said
     assert installed.must("ls /var/lib/dqnfed/server/runs/*/model.npz").count("\n") == 1
     owners = installed.must("stat -c %U /var/lib/dqnfed/node-0/client/apps/*").split()
     assert set(owners) == {"dqnfed-client"}

@@ -17,7 +17,6 @@ from benchmarks._programs import free_ports, listening, wait_for
 from dqnfed_flwr.deploy.registry import listed
 from dqnfed_flwr.deploy.superlink import operator_command
 from tests.helpers import devices
-from tests.helpers.markdown import blocks
 from tests.helpers.netns import SERVER, Host, Missing, hosts
 from tests.helpers.shells import Shells
 
@@ -27,12 +26,10 @@ NODES, NAME, PLACE = 2, "fl.example.org", "/etc/dqnfed"
 
 
 def line_of_the_page(word: str) -> str:
-    """The command of the section that has a word."""
-    begin = PAGE.read_text("utf-8").split("\n## Three machines\n")[0].count("\n")
-    end = PAGE.read_text("utf-8").split("\n### Data on devices\n")[0].count("\n")
-    text = "\n".join(block.text for block in blocks(PAGE) if begin < block.line < end)
-    text += "\n".join(re.findall(r"`(dqnfed [^`]*)`", "\n".join(PAGE.read_text("utf-8").splitlines()[begin:end])))
-    return next(line.strip() for line in text.splitlines() if word in line)
+    """The command of the section that has a word, from a block or from the text."""
+    text = PAGE.read_text("utf-8").split("\n## Three machines\n")[1].split("\n### ")[0]
+    found = re.findall(r"(?m)^ *(dqnfed .*)$|`(dqnfed [^`]*)`", text)
+    return next(line for line in map("".join, found) if word in line)
 
 
 class ThreeMachines(Shells):

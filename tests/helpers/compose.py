@@ -93,7 +93,7 @@ class Stack:
     def compose(self, *arguments: str, seconds: float = 180, check: bool = True) -> str:
         return call(*self.command, *arguments, environment=self.environment, seconds=seconds, check=check)
 
-    def dqnfed(self, *arguments: str, seconds: float = 180, check: bool = True) -> str:
+    def dqnfed(self, *arguments: str, seconds: float = 400, check: bool = True) -> str:
         environment = {**self.environment, **QUIET, "OMP_NUM_THREADS": "1"}
         return call(str(BIN / "dqnfed"), *arguments, environment=environment, seconds=seconds, check=check)
 
