@@ -20,11 +20,19 @@ import pytest
 import yaml
 
 from tests.helpers.compose import BIN, DOCKER, QUIET, ROLES, STAND_IN, UID, Stack, call, make_stand_in, mounts, wait_for
+from tests.helpers.markdown import blocks
 from tests.helpers.podman import podman_service
 
 pytestmark = pytest.mark.deploy
 
+PAGE = Path(__file__).parents[2] / "docs" / "containers.md"
 UP_SECONDS, RETURN_SECONDS, RUN_SECONDS = 400.0, 240.0, 600.0
+
+
+def line_of_the_page(word: str) -> str:
+    """The command that has a word, among those of docs/containers.md for one host."""
+    block = next(block for block in blocks(PAGE) if " init " in block.text)
+    return next(line for line in block.text.splitlines() if word in line)
 
 
 def free_port() -> int:
@@ -80,11 +88,8 @@ def stack(engine: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> I
         make_stand_in(place, engine)
     control = free_port()
     directory = place / "federation"
-    call(
-        *(str(BIN / "dqnfed"), "deploy", "init", str(directory), "--nodes", "3", "--host", "superlink"),
-        *("--control-port", str(control)),
-        environment={**engine, **QUIET},
-    )
+    words = line_of_the_page(" init ").replace(" federation ", f" {directory} --control-port {control} ").split()
+    call(str(BIN / words[0]), *words[1:], environment={**engine, **QUIET})
     for path in (directory, *directory.rglob("*")):
         if os.geteuid() == 0:
             os.chown(path, UID, UID)
@@ -96,6 +101,7 @@ def stack(engine: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> I
     command = [*compose_program(), *(word for file in files for word in ("-f", str(file)))]
     stack = Stack(directory, {**engine, **compose_variables(directory, image or STAND_IN, control)}, command)
     try:
+        assert line_of_the_page(" up ") == "docker compose up -d --build"
         stack.compose("up", "-d", "--no-build", seconds=300)
         wait_for(stack.registered, UP_SECONDS, stack.texts)
         wait_for(lambda: stack.online() == 3, UP_SECONDS, stack.texts)
@@ -140,9 +146,10 @@ def test_root_is_read_only_and_state_is_not(stack: Stack) -> None:
 
 
 def test_a_run_completes_though_a_node_is_killed_and_comes_back(stack: Stack) -> None:
-    settings = {"clients": 3, "rounds": 12, "min-clients": 2, "quorum": 0.6, "deadline": 120, "local.threads": 1}
+    settings = {"rounds": 12, "min-clients": 2, "quorum": 0.6, "deadline": 120, "local.threads": 1}
     given = [f"--set={key}={value}" for key, value in settings.items()]
-    number = stack.dqnfed("submit", "digits", str(stack.directory), "--detach", *given).split()[-1]
+    submit = line_of_the_page(" submit ").replace(" federation ", f" {stack.directory} ").split()
+    number = stack.dqnfed(*submit[1:], "--detach", *given).split()[-1]
 
     def log() -> str:
         return stack.dqnfed("logs", number, str(stack.directory), check=False)

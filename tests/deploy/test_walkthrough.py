@@ -48,7 +48,7 @@ class Laptop(Shells):
         return super().type(line.replace(" --set clients=3", " --set clients=3 --set rounds=2"), on=on)
 
     def open_shells(self, name: str) -> None:
-        """Start each command of `commands/NAME.txt`, and over HTTP, before the SuperLink, the gate of the transport page."""
+        """Start each command of `commands/NAME.txt`; before a SuperLink that speaks HTTP, its gate."""
         if name == "superlink" and read_plan(self.federation).over_http:
             self._stack.enter_context(gate(self.fleet, self.control, self.federation / "server"))
         self.open(name, (self.federation / "commands" / f"{name}.txt").read_text())
