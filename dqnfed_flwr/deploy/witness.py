@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import re
 import threading
 import time
@@ -25,12 +26,17 @@ from dqnfed_flwr.deploy.audit_log import AuditLog, shortened
 from dqnfed_flwr.deploy.orders import Receive, Scope, Send
 
 LOGS = "/v1/runtime/push-logs"
+Kind = tuple[str, str, str]
+"""Of a refusal: the call, who called, and what was shown."""
 LARGEST_LOGS = 1_000_000
 """Bytes of a run's lines at once that are read for words about clients."""
 WORDS = re.compile(r"Audit: (\{.*\})")
 PAUSE_SECONDS = 2.0
 REFUSAL_SECONDS = 60.0
 """Refusals of one kind within that time share a line."""
+KINDS = 100
+"""Kinds of refusals that are told apart at a time: who is refused chooses paths, and must not cost memory by them."""
+OTHERS = ("of other kinds", "several", f"more than {KINDS} kinds at a time")
 ACTIVE = ["pending", "starting", "running"]
 
 logger = logging.getLogger("dqnfed")
@@ -42,7 +48,7 @@ class Witness:
     def __init__(self, app: Any, log: AuditLog, folder: Path) -> None:
         self.app, self.log, self.folder = app, log, folder
         self.runs: set[str] = set()
-        self._refused: dict[tuple[str, str, str], tuple[float, int]] = {}
+        self._refused: dict[Kind, tuple[float, int]] = {}
         self._operators, self._nodes = remembered(log.lines, self.runs)
         self._over, self._lock = threading.Event(), threading.Lock()
 
@@ -60,14 +66,24 @@ class Witness:
     def refused(self, path: str, client: str, shown: str) -> None:
         """Write down that somebody was turned away at the door."""
         with self._lock:  # the doors of both ports call
-            since, count = self._refused.get((path, client, shown), (-REFUSAL_SECONDS, 0))
             now = time.monotonic()
-            if now - since < REFUSAL_SECONDS or len(self._refused) > 1000:
-                self._refused[path, client, shown] = since, count + 1
+            kind = self._kind((shortened(path), client, shown), now)
+            since, count = self._refused.get(kind, (-math.inf, 0))
+            if now - since < REFUSAL_SECONDS:
+                self._refused[kind] = since, count + 1
                 return
-            self._refused = {key: one for key, one in self._refused.items() if now - one[0] < REFUSAL_SECONDS or one[1]}
-            self._refused[path, client, shown] = now, 0
-        self._say("caller refused", call=shortened(path), client=client, shown=shown, unsaid=count)
+            self._refused[kind] = now, 0
+        call, client, shown = kind
+        self._say("caller refused", call=call, client=client, shown=shown, unsaid=count)
+
+    def _kind(self, kind: Kind, now: float) -> Kind:
+        """A refusal's kind, or `OTHERS` where no more can be told apart, which also take what old kinds had not said."""
+        if kind not in self._refused and len(self._refused) >= KINDS:
+            since, unsaid = self._refused.pop(OTHERS, (-math.inf, 0))
+            old = {one for one, (at, _) in self._refused.items() if now - at >= REFUSAL_SECONDS}
+            unsaid += sum(self._refused.pop(one)[1] for one in old)
+            self._refused[OTHERS] = since, unsaid
+        return kind if kind in self._refused or len(self._refused) < KINDS else OTHERS
 
     async def _hear(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Take what a run says of its clients, if Flower takes it."""

@@ -189,7 +189,7 @@ def test_many_clients_hold_one_model(tmp_path: Path) -> None:
     subprocess.run([*command, "--json", str(target)], check=True)  # the peak is that of a whole process
     record = json.loads(target.read_text())
     assert record["parameters"] == 998_566
-    assert record["start_seconds"] > 0 < record["seconds"]
+    assert min(record["start_seconds"], record["seconds"]) > 0
     assert record["peak_memory_bytes"] < 150 * record["parameters"] * 4
 
 

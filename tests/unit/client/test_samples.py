@@ -30,6 +30,8 @@ from tests.helpers.processes import children
 from tests.helpers.streamed import CPU, DRAWS, Augmented, Pairs, dies_at, seeded_by_number, streamed
 
 SHAPES = {"logistic": (6,), "cnn": (1, 8, 8), "char-lstm-small": (9,)}
+EARLIER: set[int] = set()
+"""Processes that tests of other files have left."""
 
 
 def drawn(name: str, samples: int, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -118,8 +120,14 @@ def test_processes_stay_for_the_next_pass_and_end_with_the_samples() -> None:
     assert living() == set()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _earlier() -> None:
+    EARLIER.update(number for number, _ in children(os.getpid()))
+
+
 def living() -> set[int]:
-    return {number for number, _ in children(os.getpid())}
+    """Processes that tests of this file have started, and that live."""
+    return {number for number, _ in children(os.getpid())} - EARLIER
 
 
 def test_only_the_sets_that_were_read_last_keep_processes(monkeypatch: pytest.MonkeyPatch) -> None:

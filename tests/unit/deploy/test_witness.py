@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import zipfile
 from io import BytesIO
 from pathlib import Path
@@ -21,7 +22,7 @@ from dqnfed_flwr.deploy.build import create
 from dqnfed_flwr.deploy.orders import OPERATOR, is_order
 from dqnfed_flwr.deploy.plan import Federation
 from dqnfed_flwr.deploy.prefork.allowed import app_hash
-from dqnfed_flwr.deploy.witness import Witness, remembered
+from dqnfed_flwr.deploy.witness import KINDS, OTHERS, REFUSAL_SECONDS, Witness, remembered
 
 FILES = {
     "pyproject.toml": b'[project]\nname = "x"\n[tool.flwr.app]\npublisher = "y"\n[tool.flwr.app.config]\nrounds = 3\n',
@@ -137,6 +138,29 @@ def test_refusals_at_the_door_share_lines(place: Path) -> None:
     again = AuditLog(place / "server" / "state")
     again.close()
     assert [line["call"] for line in again.lines[1:]] == ["/v1/control/list-runs", "/v1/control/start-run"]
+
+
+def test_whoever_is_refused_with_ever_other_paths_costs_no_memory_and_is_counted(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: clock)
+    log = AuditLog(place / "server" / "state")
+    witness = Witness(Flower(), log, place / "server" / "operators")
+    minutes, calls = 3, 5 * KINDS
+    for minute in range(minutes):
+        for call in range(calls):
+            witness.refused(f"/{minute}/{call}/" + "x" * 60_000, "127.0.0.1", "no certificate")
+            assert len(witness._refused) <= KINDS + 1  # and the others
+        clock += REFUSAL_SECONDS
+    witness.refused(*OTHERS)
+    assert sum(len(call) for call, _, _ in witness._refused) < (KINDS + 1) * 3_000
+    log.close()
+    again = AuditLog(place / "server" / "state")
+    again.close()
+    lines = again.lines[1:]
+    assert len(lines) <= minutes * (KINDS + 1) + 1
+    assert sum(1 + int(line["unsaid"]) for line in lines) == minutes * calls + 1
 
 
 class State:
