@@ -77,7 +77,7 @@ class Witness:
         self._say("caller refused", call=call, client=client, shown=shown, unsaid=count)
 
     def _kind(self, kind: Kind, now: float) -> Kind:
-        """A refusal's kind, or `OTHERS` where no more can be told apart, which also take what old kinds had not said."""
+        """A refusal's kind, or `OTHERS` where no more can be told apart; they also take what old kinds have unsaid."""
         if kind not in self._refused and len(self._refused) >= KINDS:
             since, unsaid = self._refused.pop(OTHERS, (-math.inf, 0))
             old = {one for one, (at, _) in self._refused.items() if now - at >= REFUSAL_SECONDS}
