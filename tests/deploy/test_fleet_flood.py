@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from benchmarks import _flood
 from benchmarks._federation import ROOT, Loopback, loopback, node
 from dqnfed_flwr.deploy import node_certificates, pki
-from dqnfed_flwr.deploy.authority import authority
-from dqnfed_flwr.deploy.plan import Node
 from dqnfed_flwr.deploy.registry import listed, register
 from tests.deploy.test_doors import over_grpc
 
@@ -50,37 +48,27 @@ def attacked(server: Loopback, pair: tuple[Path, Path] | None) -> tuple[float, s
     assert process is not None
     before = memory(server, "VmRSS")
     Path(f"/proc/{process.pid}/clear_refs").write_text("5")  # forgets the largest figure
-    ca = server.directory / "server" / "ca.crt"
-    command = [sys.executable, "-m", "tests.helpers.flood", str(server.federation.fleet_port), str(ca), str(SECONDS)]
-    command += ["--pair", *map(str, pair)] if pair else []
+    command = _flood.command(server, SECONDS, pair)
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=4 * SECONDS, check=True)
     return memory(server, "VmHWM") / before, done.stdout
 
 
-def pair_of(place: Path, identity: pki.Identity) -> tuple[Path, Path]:
+def strange_pair(place: Path) -> tuple[Path, Path]:
+    """Certificate and key of another authority."""
+    identity = pki.make_operator(pki.make_authority(), "node-0", 9)
     (place / "shown.crt").write_bytes(identity.certificate)
     (place / "shown.key").write_bytes(identity.key)
     return place / "shown.crt", place / "shown.key"
-
-
-def node_identity(server: Loopback, name: str) -> pki.Identity:
-    """A node of the federation, on the list and with a key of its own."""
-    place = server.directory / "nodes" / name
-    place.mkdir()
-    private, public = pki.make_node_key(name)
-    (place / "node.pub").write_bytes(public)
-    node_certificates.certify(server.directory, authority(server.directory), [Node(name, 9, 1)])
-    return pki.Identity((place / "node.crt").read_bytes(), pki.private_pem(pki.load_node_key(private)))
 
 
 @pytest.mark.parametrize("who", ["nobody", "a stranger", "a removed node", "a node"])
 def test_an_attack_costs_little_memory_and_no_node(server: Loopback, tmp_path: Path, who: str) -> None:
     pair = None
     if who == "a stranger":
-        pair = pair_of(tmp_path, pki.make_operator(pki.make_authority(), "node-0", 9))
+        pair = strange_pair(tmp_path)
     elif who != "nobody":
         name = who.replace(" ", "-")
-        pair = pair_of(tmp_path, node_identity(server, name))
+        pair = _flood.listed_pair(server, name)
         if who == "a removed node":
             node_certificates.strike(server.directory, name)
     factor, said = attacked(server, pair)

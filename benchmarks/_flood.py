@@ -1,4 +1,4 @@
-"""An attack on a Fleet port of loopback, bounded in connections, bytes and time: `python -m tests.helpers.flood ...`.
+"""An attack on a Fleet port of loopback, bounded in connections, bytes and time: `python -m benchmarks._flood ...`.
 
 Half of the connections never finish the TLS handshake. The others finish it, open a call and send a byte of its message
 every few seconds. Who is cut comes back. Beside them, one call has a message of hundreds of megabytes.
@@ -10,12 +10,18 @@ import argparse
 import socket
 import ssl
 import struct
+import sys
 import threading
 import time
 from contextlib import suppress
 from pathlib import Path
 
 import grpc
+
+from benchmarks._federation import Loopback
+from dqnfed_flwr.deploy import node_certificates, pki
+from dqnfed_flwr.deploy.authority import authority
+from dqnfed_flwr.deploy.plan import Node
 
 CONNECTIONS, BYTES, PAUSE_SECONDS = 200, 400_000_000, 4.0
 CALL = "/flwr.proto.Fleet/PullMessages"
@@ -90,6 +96,24 @@ def huge(port: int, ca: bytes, key: bytes | None, chain: bytes | None, seconds: 
                 said = str(error.code())
         time.sleep(PAUSE_SECONDS)
     return said
+
+
+def command(server: Loopback, seconds: float, pair: tuple[Path, Path] | None = None) -> list[str]:
+    """The command that attacks the Fleet port of `server`, with a certificate and its key if a pair is given."""
+    ca = server.directory / "server" / "ca.crt"
+    shown = ["--pair", *map(str, pair)] if pair else []
+    return [sys.executable, "-m", "benchmarks._flood", str(server.federation.fleet_port), str(ca), str(seconds), *shown]
+
+
+def listed_pair(server: Loopback, name: str) -> tuple[Path, Path]:
+    """Certificate and key of one node more of the federation, which is on the list and not started."""
+    place = server.directory / "nodes" / name
+    place.mkdir()
+    private, public = pki.make_node_key(name)
+    (place / "node.pub").write_bytes(public)
+    (place / "shown.key").write_bytes(pki.private_pem(pki.load_node_key(private)))
+    node_certificates.certify(server.directory, authority(server.directory), [Node(name, 9, 1)])
+    return place / "node.crt", place / "shown.key"
 
 
 def main() -> None:
