@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dqnfed_flwr.audit.tables import left_out, loss_text, own_name, own_texts, reading, shown
-from dqnfed_flwr.audit.verdict import Audit, ClientVerdict, Comparison, JudgedClient
+from dqnfed_flwr.audit.verdict import Audit, AuditComparison, ClientVerdict, JudgedClient
 from dqnfed_flwr.audit.weights import FEDERATED
 from dqnfed_flwr.report.rendering import render_page
 
@@ -36,14 +36,14 @@ def html(audit: Audit) -> str:
     return render_page("audit.html", names, package="dqnfed_flwr.audit")
 
 
-def own_headings(comparison: Comparison) -> list[str]:
+def own_headings(comparison: AuditComparison) -> list[str]:
     """Of the columns of `own_texts`."""
     if comparison.figure is None:
         return ["right %", "other %", "alone", "p", "worse"]
     return [own_name(comparison.figure), "other"]
 
 
-def tiles(comparison: Comparison) -> list[tuple[str, str, str]]:
+def tiles(comparison: AuditComparison) -> list[tuple[str, str, str]]:
     """A comparison in figures: number, what stands small behind it, and what it is."""
     everybody = len(comparison.clients) + len(comparison.missing)
     judged = everybody - len(comparison.unjudged)
@@ -56,7 +56,7 @@ def tiles(comparison: Comparison) -> list[tuple[str, str, str]]:
     ]
 
 
-def marks_of(client: JudgedClient, comparison: Comparison) -> list[float]:
+def marks_of(client: JudgedClient, comparison: AuditComparison) -> list[float]:
     """Places along the drawing of low, difference and high; to the right is a lower loss of the federated model."""
     reach = max((max(abs(each.pair.low), abs(each.pair.high)) for each in comparison.clients), default=0.0) or 1.0
     pair = client.pair

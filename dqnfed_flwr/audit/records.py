@@ -41,7 +41,7 @@ _HEX = frozenset("0123456789abcdef")
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class AuditLine:
     """A line, where it stands, and what it says; `record` is empty where it is none."""
 
     place: str
@@ -65,7 +65,7 @@ def canonical(record: Mapping[str, Any]) -> str:
     return json.dumps(record, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 
 
-def read_lines(paths: Iterable[Path]) -> list[Line]:
+def read_lines(paths: Iterable[Path]) -> list[AuditLine]:
     """All lines of files, and of the .jsonl files of folders, in their order; a faulty line says what is wrong with it.
 
     Raises
@@ -75,7 +75,7 @@ def read_lines(paths: Iterable[Path]) -> list[Line]:
     """
     given = list(paths)
     files = [file for path in given for file in (sorted(path.glob(LINES)) if path.is_dir() else [path])]
-    lines: list[Line] = []
+    lines: list[AuditLine] = []
     for file in files:
         try:
             texts = file.read_bytes().split(b"\n")
@@ -87,14 +87,14 @@ def read_lines(paths: Iterable[Path]) -> list[Line]:
     return lines
 
 
-def usable(lines: Sequence[Line], run: AuditedRun) -> tuple[list[ClientAudit], list[str]]:
+def usable(lines: Sequence[AuditLine], run: AuditedRun) -> tuple[list[ClientAudit], list[str]]:
     """The audits that can be believed to be of this run and of one client each, and what is wrong with other lines."""
     faults = faults_of(lines, run)
     found = [line.audit for line in lines if line.audit and line.place not in faults]
     return found, [f"{place}: {why}" for place, why in faults.items()]
 
 
-def faults_of(lines: Sequence[Line], run: AuditedRun | None) -> dict[str, str]:
+def faults_of(lines: Sequence[AuditLine], run: AuditedRun | None) -> dict[str, str]:
     """What is wrong with lines, by place: unreadable, of another run or model, or of a client that has several.
 
     Where `run` is not given, what most lines say is taken for its name, its form and its models.
@@ -147,7 +147,7 @@ def _most_common(values: Sequence[str]) -> str:
     return Counter(values).most_common(1)[0][0] if values else ""
 
 
-def _read(place: str, text: bytes) -> Line:
+def _read(place: str, text: bytes) -> AuditLine:
     """One line; a fault where it is none."""
     try:
         if len(text) > MOST_BYTES:
@@ -157,9 +157,9 @@ def _read(place: str, text: bytes) -> Line:
             raise ValueError(f"its format is not {' or '.join(FORMATS)}")
         if canonical(record).encode() != text:
             raise ValueError("its text is not the one that its contents give")
-        return Line(place, record, _audit_of(record))
+        return AuditLine(place, record, _audit_of(record))
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError, DataError) as error:
-        return Line(place, {}, None, f"changed, or no line of a client: {error}")
+        return AuditLine(place, {}, None, f"changed, or no line of a client: {error}")
 
 
 def _no_float(text: str) -> float:

@@ -13,7 +13,7 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 
-from dqnfed_flwr.audit.records import KEY, SIGNATURE, Line, canonical, faults_of
+from dqnfed_flwr.audit.records import KEY, SIGNATURE, AuditLine, canonical, faults_of
 from dqnfed_flwr.audit.weights import AuditedRun
 from dqnfed_flwr.deploy import pki
 from dqnfed_flwr.errors import ConfigError
@@ -59,7 +59,7 @@ def read_keys(paths: Iterable[Path]) -> dict[str, KnownKey]:
     return found
 
 
-def verify(lines: Sequence[Line], keys: Mapping[str, KnownKey], run: AuditedRun | None) -> list[str]:
+def verify(lines: Sequence[AuditLine], keys: Mapping[str, KnownKey], run: AuditedRun | None) -> list[str]:
     """What is wrong with lines, each by its place, and which keys or clients have none; empty where all is well.
 
     With `run`, lines must be of its model, and every client of its settings must have one.
@@ -76,7 +76,7 @@ def verify(lines: Sequence[Line], keys: Mapping[str, KnownKey], run: AuditedRun 
     return found
 
 
-def _signature_fault(line: Line, keys: Mapping[str, KnownKey]) -> str:
+def _signature_fault(line: AuditLine, keys: Mapping[str, KnownKey]) -> str:
     """Why a line is not believed by itself; empty where it is."""
     if line.audit is None:
         return line.fault
@@ -101,7 +101,7 @@ def _from_hex(text: Any) -> bytes | None:
     return raw if raw.hex() == text else None
 
 
-def _keys_used_twice(lines: Sequence[Line]) -> dict[str, str]:
+def _keys_used_twice(lines: Sequence[AuditLine]) -> dict[str, str]:
     """Lines of a key that signs for several clients: a node is one client."""
     clients = {(line.record[KEY], line.audit.partition) for line in lines if line.audit}
     count = Counter(key for key, _ in clients)

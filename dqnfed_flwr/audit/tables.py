@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dqnfed_flwr.audit.client_audit import LEVEL
-from dqnfed_flwr.audit.verdict import Audit, ClientVerdict, Comparison, JudgedClient, JudgedTest
+from dqnfed_flwr.audit.verdict import Audit, AuditComparison, ClientVerdict, JudgedClient, JudgedTest
 from dqnfed_flwr.audit.weights import FEDERATED
 from dqnfed_flwr.compare.tables import Cell, Table
 from dqnfed_flwr.types import Figure, decimals
@@ -22,7 +22,7 @@ def tables(audit: Audit) -> list[Table]:
     return [_table(comparison) for comparison in audit.comparisons]
 
 
-def left_out(comparison: Comparison) -> list[str]:
+def left_out(comparison: AuditComparison) -> list[str]:
     """Who was not judged in a comparison, and why."""
     found = [f"client {client}, not judged: {reason}" for client, reason in comparison.unjudged.items()]
     more = [f"{len(found) - MOST_ROWS} more that were not judged: see audit.json"] * (len(found) > MOST_ROWS)
@@ -65,7 +65,7 @@ def p_text(p: float) -> str:
     return f"{p:.2g}" if p >= 0.0001 else "<.0001"
 
 
-def _table(comparison: Comparison) -> Table:
+def _table(comparison: AuditComparison) -> Table:
     clients = comparison.clients
     if len(clients) > MOST_ROWS:
         worst_first = sorted(clients, key=lambda client: client.verdict is not ClientVerdict.WORSE)
@@ -83,7 +83,7 @@ def _table(comparison: Comparison) -> Table:
     )
 
 
-def headings(comparison: Comparison) -> tuple[str, ...]:
+def headings(comparison: AuditComparison) -> tuple[str, ...]:
     """Of the columns."""
     own = RIGHT if comparison.figure is None else (own_name(comparison.figure), "other")
     return (*SAMPLES, *own, *LOSS)

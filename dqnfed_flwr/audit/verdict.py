@@ -61,7 +61,7 @@ class JudgedClient:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class AuditComparison:
     """The federated model against `other`, client by client; `missing` are clients that said nothing, with reasons."""
 
     other: str
@@ -111,7 +111,7 @@ class Audit:
     """The verdict on a run; `faults` are lines of clients that were not used, and further notes."""
 
     run: str
-    comparisons: Sequence[Comparison]
+    comparisons: Sequence[AuditComparison]
     faults: Sequence[str] = field(default_factory=tuple)
     notes: Sequence[str] = field(default_factory=tuple)
 
@@ -147,7 +147,7 @@ class Audit:
         }
 
 
-def judge(audits: Sequence[ClientAudit], missing: Mapping[int, str]) -> list[Comparison]:
+def judge(audits: Sequence[ClientAudit], missing: Mapping[int, str]) -> list[AuditComparison]:
     """Compare the clients' own audits, one a client, with the level of each comparison; those `missing` with reasons.
 
     The tests of a comparison, of the loss of every client and of its accuracy where there are right answers, are one
@@ -158,7 +158,7 @@ def judge(audits: Sequence[ClientAudit], missing: Mapping[int, str]) -> list[Com
     return [_judged(other, sorted(audits, key=lambda audit: audit.partition), missing) for other in others]
 
 
-def _judged(other: str, audits: Sequence[ClientAudit], missing: Mapping[int, str]) -> Comparison:
+def _judged(other: str, audits: Sequence[ClientAudit], missing: Mapping[int, str]) -> AuditComparison:
     those = [audit for audit in audits if other in audit.pairs]
     silent = {audit.partition: "it did not compare with this model" for audit in audits if other not in audit.pairs}
     counted = {audit.partition: test for audit in those if (test := audit.pairs[other].accuracy) is not None}
@@ -174,7 +174,7 @@ def _judged(other: str, audits: Sequence[ClientAudit], missing: Mapping[int, str
         for audit, loss in zip(those, judged[len(counted) :], strict=True)
         for a in [accuracy.get(audit.partition)]
     ]
-    return Comparison(other, clients, {**missing, **silent})
+    return AuditComparison(other, clients, {**missing, **silent})
 
 
 def _why_not(audit: ClientAudit, accuracy: JudgedTest | None, loss: JudgedTest, threshold: float) -> str:
@@ -190,7 +190,7 @@ def _why_not(audit: ClientAudit, accuracy: JudgedTest | None, loss: JudgedTest, 
     )
 
 
-def _comparison_record(comparison: Comparison) -> dict[str, Any]:
+def _comparison_record(comparison: AuditComparison) -> dict[str, Any]:
     return {
         "against": comparison.other,
         "verdict": comparison.summary,

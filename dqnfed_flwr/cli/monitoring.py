@@ -100,7 +100,7 @@ def exporter(
     options = ExporterOptions(
         directory, keep_days, max_runs, node_series, interval, tuple(certificate or ()), tuple(disk or ())
     )
-    serve_metrics(options, connection, Door(bind, port, web_config, tuple(host or ())))
+    serve_metrics(options, connection, ListenOptions(bind, port, web_config, tuple(host or ())))
 
 
 @reported
@@ -128,11 +128,13 @@ def dashboard(
 
     if not directory.is_dir():  # an empty page would not say that its name is wrong
         raise ConfigError(f"{directory}: no such directory; name the one that the runs' setting `metrics` names")
-    serve_metrics(ExporterOptions(directory), connection, Door(bind, port, web_config, tuple(host or ())), page=True)
+    serve_metrics(
+        ExporterOptions(directory), connection, ListenOptions(bind, port, web_config, tuple(host or ())), page=True
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class ListenOptions:
     """Where the server listens, the file that says to whom, and the names by which it is asked besides its own."""
 
     address: str
@@ -141,7 +143,7 @@ class Door:
     names: tuple[str, ...] = ()
 
 
-def serve_metrics(options: ExporterOptions, connection: str | None, door: Door, *, page: bool = False) -> None:
+def serve_metrics(options: ExporterOptions, connection: str | None, door: ListenOptions, *, page: bool = False) -> None:
     """Serve until SIGTERM or Ctrl-C; `ConfigError` if an option cannot be met."""
     from dqnfed_flwr.deploy.registry import names_of
     from dqnfed_flwr.deploy.superlink import connect

@@ -24,7 +24,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from dqnfed_flwr.client.memory import CurvatureState, Record, Visit
+from dqnfed_flwr.client.memory import CurvatureState, ExchangeRecord, Visit
 from dqnfed_flwr.config import CurvatureSettings
 from dqnfed_flwr.linalg.lbfgs import LBFGSHistory, tells_curvature
 
@@ -170,7 +170,7 @@ class Curvature:
         earlier = (self._pair(record, point) for record in self.state.before(point.exchange, places))
         return [pair for pair in (*earlier, newest) if pair is not None]
 
-    def _pair(self, record: Record, point: Point) -> Pair | None:
+    def _pair(self, record: ExchangeRecord, point: Point) -> Pair | None:
         if record.s is None:
             return None
         if record.y is not None:
@@ -181,7 +181,7 @@ class Curvature:
         if self._remembers:
             s, y = pair or (None, None)
             y = None if self._settings.kind == "hvp" else y
-            self.state.add(Record(point.exchange, point.loss, rejected, s, y), self._settings.memory)
+            self.state.add(ExchangeRecord(point.exchange, point.loss, rejected, s, y), self._settings.memory)
 
 
 class _Fit:

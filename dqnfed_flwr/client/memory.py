@@ -39,7 +39,7 @@ class Visit:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class ExchangeRecord:
     """What one exchange brought: a pair s, y [D], or for Hessian products a direction s alone, or nothing.
 
     An exchange that is done again repeats its loss f_k to the last bit; any other value shows that the server went
@@ -60,11 +60,11 @@ class CurvatureState:
     """
 
     def __init__(self, dim: int, dtype: torch.dtype, device: torch.device) -> None:
-        self.records: list[Record] = []
+        self.records: list[ExchangeRecord] = []
         self.visit: Visit | None = None
         self._dim, self._dtype, self._device = dim, dtype, device
 
-    def return_to(self, exchange: int, loss: float) -> Record | None:
+    def return_to(self, exchange: int, loss: float) -> ExchangeRecord | None:
         """Drop what lies ahead of `exchange`; its own record if it is done again, else None.
 
         A record under this number with another loss is dropped too, and so is the visit behind it.
@@ -76,7 +76,7 @@ class CurvatureState:
             self.visit = None
         return repeated
 
-    def add(self, record: Record, memory: int) -> None:
+    def add(self, record: ExchangeRecord, memory: int) -> None:
         """Append a record; keep the newest `memory` + `REDO_DEPTH` that hold vectors, and the empty ones among them."""
         self.records.append(record)
         full = [position for position, r in enumerate(self.records) if r.s is not None]
@@ -86,7 +86,7 @@ class CurvatureState:
             r for position, r in enumerate(self.records) if position >= (oldest if r.s is not None else empty_since)
         ]
 
-    def before(self, exchange: int, count: int) -> list[Record]:
+    def before(self, exchange: int, count: int) -> list[ExchangeRecord]:
         """The newest `count` records below `exchange` that hold vectors, oldest first."""
         full = [record for record in self.records if record.s is not None and record.exchange < exchange]
         return full[len(full) - min(count, len(full)) :]
@@ -124,7 +124,7 @@ class CurvatureState:
                 f"curvature state: theta of {visits[0]} beside gradients of {visits[1]}; both belong together"
             )
         self.records = [
-            Record(exchange, loss, rejected, vectors.get(("s", exchange)), vectors.get(("y", exchange)))
+            ExchangeRecord(exchange, loss, rejected, vectors.get(("s", exchange)), vectors.get(("y", exchange)))
             for exchange, (loss, rejected) in sorted(figures.items())
         ]
         last = max(visits[0], default=None)

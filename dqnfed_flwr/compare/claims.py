@@ -24,7 +24,7 @@ ByRound = Sequence[tuple[int, float]]
 """Rounds, each with the mean figure of its evaluation."""
 
 
-class Verdict(StrEnum):
+class ClaimVerdict(StrEnum):
     """What runs say of a claim."""
 
     BORNE_OUT = "borne out"
@@ -49,13 +49,13 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ClaimFinding:
     """A claim against one rival."""
 
     claim: Claim
     rival: Row
     interval: Interval | None
-    verdict: Verdict
+    verdict: ClaimVerdict
 
     @property
     def bounded(self) -> bool:
@@ -72,7 +72,7 @@ class Finding:
         return self.interval.text(self.claim.scale, digits)  # what is decided shall not read as 0
 
 
-def findings(comparison: Comparison) -> dict[str, list[Finding]]:
+def findings(comparison: Comparison) -> dict[str, list[ClaimFinding]]:
     """Of each claim, by its key: every rival with finished runs. Empty without a reference.
 
     Other forms of the reference's method are no rivals, nor is a method with a model for every client.
@@ -81,35 +81,36 @@ def findings(comparison: Comparison) -> dict[str, list[Finding]]:
     if ours is None or not ours.good:
         return {}
     rivals = [row for row in comparison.rows if row.good and row.spec.method != ours.spec.method and not row.personal]
-    found: dict[str, list[Finding]] = {}
+    found: dict[str, list[ClaimFinding]] = {}
     for claim in claims_of(comparison.figure):
         intervals = [over_seeds(ours.records, rival.records, claim.difference) for rival in rivals]
         found[claim.key] = [
-            Finding(claim, rival, each, judge(each, claim.sign)) for rival, each in zip(rivals, intervals, strict=True)
+            ClaimFinding(claim, rival, each, judge(each, claim.sign))
+            for rival, each in zip(rivals, intervals, strict=True)
         ]
     return found
 
 
-def near_one(row: Row) -> tuple[float, Verdict]:
+def near_one(row: Row) -> tuple[float, ClaimVerdict]:
     """Lowest mean of rho_t over the seeds of a row, and whether it is near 1; undecided where it is unknown."""
     means = [record.figures["rho_mean"] for record in row.good]
     known = [value for value in means if not math.isnan(value)]
     if not known:
-        return math.nan, Verdict.UNDECIDED
-    return min(known), Verdict.BORNE_OUT if min(known) >= NEAR_ONE else Verdict.NOT_BORNE_OUT
+        return math.nan, ClaimVerdict.UNDECIDED
+    return min(known), ClaimVerdict.BORNE_OUT if min(known) >= NEAR_ONE else ClaimVerdict.NOT_BORNE_OUT
 
 
-def judge(interval: Interval | None, sign: int) -> Verdict:
+def judge(interval: Interval | None, sign: int) -> ClaimVerdict:
     """Borne out if all of the interval is on the claim's side of 0, not borne out if all is on the other.
 
     Anything else is undecided, an interval that is not known included.
     """
     if interval is None or math.isnan(interval.low):
-        return Verdict.UNDECIDED
+        return ClaimVerdict.UNDECIDED
     low, _, high = (value * sign for value in interval)
     if min(low, high) > 0:
-        return Verdict.BORNE_OUT
-    return Verdict.NOT_BORNE_OUT if max(low, high) < 0 else Verdict.UNDECIDED
+        return ClaimVerdict.BORNE_OUT
+    return ClaimVerdict.NOT_BORNE_OUT if max(low, high) < 0 else ClaimVerdict.UNDECIDED
 
 
 def speed(ours: Record, rival: Record) -> float:

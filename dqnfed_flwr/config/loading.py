@@ -58,7 +58,7 @@ def parse_scalar(text: str) -> str | int | float | bool:
         If `text` is a list, a mapping, or nothing.
     """
     try:
-        value = yaml.load(text, _Loader)
+        value = yaml.load(text, _SettingsLoader)
     except yaml.YAMLError:
         return text
     if isinstance(value, str | int | float | bool):
@@ -69,7 +69,7 @@ def parse_scalar(text: str) -> str | int | float | bool:
 _BOOL = "tag:yaml.org,2002:bool"
 
 
-class _Loader(BoundedLoader):
+class _SettingsLoader(BoundedLoader):
     """YAML without three surprises of PyYAML: 1e-4 is a number, off is a word, a key that stands twice is an error."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
@@ -81,12 +81,12 @@ class _Loader(BoundedLoader):
         return super().construct_mapping(node, deep=deep)
 
 
-_Loader.yaml_implicit_resolvers = {
+_SettingsLoader.yaml_implicit_resolvers = {
     first: [found for found in resolvers if found[0] != _BOOL]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
-_Loader.add_implicit_resolver(_BOOL, re.compile(r"(true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
-_Loader.add_implicit_resolver(
+_SettingsLoader.add_implicit_resolver(_BOOL, re.compile(r"(true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
+_SettingsLoader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
 )
 
@@ -100,7 +100,7 @@ def read_yaml(text: str, name: str) -> dict[str, Any]:
         Naming the file, if the text is none, a key stands twice in it, or it is too large (`yaml_nodes`).
     """
     try:
-        value = yaml.load(text, _Loader)
+        value = yaml.load(text, _SettingsLoader)
     except yaml.YAMLError as error:
         raise ConfigError(f"{name}: {' '.join(str(error).split())}") from None
     if value is None:

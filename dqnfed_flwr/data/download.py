@@ -24,7 +24,7 @@ _TOO_FAR = 416  # the server has nothing behind what is here
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedFile:
     """A file as its publisher describes it: its name, where it lies, in the order to try, and its MD5 sum in hex."""
 
     name: str
@@ -41,7 +41,7 @@ class Published:
             )
 
 
-def fetch(published: Published, folder: Path) -> Path:
+def fetch(published: PublishedFile, folder: Path) -> Path:
     """Path of the whole, checked file in `folder`, fetched if it does not lie there.
 
     What has arrived of a transfer that fails stays as NAME.part, and the next call goes on from there. The caller sees

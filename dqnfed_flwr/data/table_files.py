@@ -28,7 +28,7 @@ MISSING = "a missing value (nothing, NaN, or a word such as NA)"
 
 
 @dataclass(frozen=True)
-class Table:
+class FileTable:
     """Columns by name, in the order of the file.
 
     Attributes
@@ -98,7 +98,7 @@ def listed(names: Sequence[str]) -> str:
     return ", ".join(names[:MOST_LISTED]) + more
 
 
-def read_csv_table(path: Path, texts: Collection[str]) -> Table:
+def read_csv_table(path: Path, texts: Collection[str]) -> FileTable:
     """Read a CSV file; the columns `texts` stay as they are written, of all others pyarrow finds the type.
 
     DataError, with line and column, for what is no table: another encoding, ragged lines, no header or no row, and
@@ -126,10 +126,10 @@ def read_csv_table(path: Path, texts: Collection[str]) -> Table:
             f"data: {path}: found {found.shape[0]} rows of {found.shape[1]} columns on {len(lines)} lines of "
             f"{len(names)}; write it anew, as UTF-8 with commas"
         )
-    return Table(path, dict(zip(names, map(_plain, found.columns), strict=True)), lines)
+    return FileTable(path, dict(zip(names, map(_plain, found.columns), strict=True)), lines)
 
 
-def read_parquet_table(path: Path, texts: Collection[str]) -> Table:
+def read_parquet_table(path: Path, texts: Collection[str]) -> FileTable:
     """Read a Parquet file, whose columns have the types that it says, also `texts`.
 
     DataError for a file that is none or has no row, and for names that stand twice.
@@ -144,7 +144,7 @@ def read_parquet_table(path: Path, texts: Collection[str]) -> Table:
         ) from error
     names = [name.strip() for name in found.column_names]
     _check_names(path, names, found.num_rows)
-    return Table(path, dict(zip(names, map(_plain, found.columns), strict=True)), None)
+    return FileTable(path, dict(zip(names, map(_plain, found.columns), strict=True)), None)
 
 
 def _plain(column: Any) -> Any:

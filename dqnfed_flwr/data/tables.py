@@ -29,14 +29,14 @@ from numpy.typing import NDArray
 from dqnfed_flwr.data.dataset import IntArray
 from dqnfed_flwr.data.forms import FormOptions, check_dense, need
 from dqnfed_flwr.data.store import Arrays
-from dqnfed_flwr.data.table_files import Table, listed, read_csv_table, read_parquet_table
+from dqnfed_flwr.data.table_files import FileTable, listed, read_csv_table, read_parquet_table
 from dqnfed_flwr.errors import DataError
 
 MOST_VALUES = 256
 """Different texts of a feature; more are names or identifiers."""
 FEW, NUMBERS = 20, 0.9
 """Of more texts than the first, a share of numbers from the second on is a column of numbers with a slip."""
-Reader = Callable[[Path, Collection[str]], Table]
+Reader = Callable[[Path, Collection[str]], FileTable]
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
 
 
@@ -63,7 +63,7 @@ class Roles:
         """Columns that are read as they are written."""
         return {self.group if self.regressed else self.learnt, self.group} - {""}
 
-    def features(self, table: Table) -> list[str]:
+    def features(self, table: FileTable) -> list[str]:
         """The other columns of a table."""
         return [name for name in table.columns if name not in (self.learnt, self.group, *self.drop)]
 
@@ -118,7 +118,7 @@ def _read(paths: Sequence[Path], options: FormOptions, read: Reader) -> Arrays:
     }
 
 
-def _roles(table: Table, options: FormOptions) -> Roles:
+def _roles(table: FileTable, options: FormOptions) -> Roles:
     """Columns of the options, all of which must be there."""
     given = [key for key in ("label", "target") if key in options]
     if len(given) != 1:
@@ -147,7 +147,7 @@ def _roles(table: Table, options: FormOptions) -> Roles:
     return Roles(options[given[0]], given == ["target"], classes, options.get("group", ""), drop)
 
 
-def _check_kind(table: Table, name: str) -> None:
+def _check_kind(table: FileTable, name: str) -> None:
     if table.kind(name) not in ("number", "text"):
         raise DataError(
             f"data: {table.path}, column {name!r}: found the type {table.kind(name)}; allowed are numbers, truth "
@@ -155,7 +155,7 @@ def _check_kind(table: Table, name: str) -> None:
         )
 
 
-def _features(table: Table, roles: Roles) -> Iterator[Feature]:
+def _features(table: FileTable, roles: Roles) -> Iterator[Feature]:
     """How each feature of the training table is encoded."""
     names = roles.features(table)
     if not names:
@@ -166,7 +166,7 @@ def _features(table: Table, roles: Roles) -> Iterator[Feature]:
         yield Feature(name, _values(table, name) if table.kind(name) == "text" else None)
 
 
-def _values(table: Table, name: str) -> tuple[str, ...] | None:
+def _values(table: FileTable, name: str) -> tuple[str, ...] | None:
     """Sorted texts of a feature, not too many, and no numbers with a slip among them; None for numbers."""
     values, rows = table.distinct(name)
     slips = _slips(values)
@@ -186,7 +186,7 @@ def _values(table: Table, name: str) -> tuple[str, ...] | None:
     return tuple(sorted(values))
 
 
-def _check_columns(train: Table, test: Table, roles: Roles) -> None:
+def _check_columns(train: FileTable, test: FileTable, roles: Roles) -> None:
     """The test table has the columns of the training table, in any order, save those that are left out."""
     wanted, found = (set(table.columns) - set(roles.drop) for table in (train, test))
     if wanted != found:
@@ -196,7 +196,7 @@ def _check_columns(train: Table, test: Table, roles: Roles) -> None:
         )
 
 
-def _encoded(table: Table, features: Sequence[Feature], train: Table) -> NDArray[np.float32]:
+def _encoded(table: FileTable, features: Sequence[Feature], train: FileTable) -> NDArray[np.float32]:
     """Features [N, F] of a table."""
     width = sum(len(feature.values) if feature.values else 1 for feature in features)
     check_dense(len(table), width)
@@ -214,7 +214,7 @@ def _encoded(table: Table, features: Sequence[Feature], train: Table) -> NDArray
     return x
 
 
-def _as_float32(table: Table, name: str) -> NDArray[np.float32]:
+def _as_float32(table: FileTable, name: str) -> NDArray[np.float32]:
     """Numbers of a column [N]; DataError where one is none, or too large for float32."""
     _check_kind(table, name)
     exact = table.numbers(name) if table.kind(name) == "number" else _parsed(table, name)
@@ -227,7 +227,7 @@ def _as_float32(table: Table, name: str) -> NDArray[np.float32]:
     return numbers
 
 
-def _parsed(table: Table, name: str) -> NDArray[np.float64]:
+def _parsed(table: FileTable, name: str) -> NDArray[np.float64]:
     """Numbers of a column of texts [N]."""
     values, rows = table.distinct(name)
     if slips := _slips(values):
@@ -241,7 +241,9 @@ def _slips(values: Sequence[str]) -> list[int]:
     return [place for place, value in enumerate(values) if not _NUMBER.fullmatch(value)]
 
 
-def _codes(table: Table, name: str, known: Sequence[str], train: Table, key: Callable[[str], str] = str) -> IntArray:
+def _codes(
+    table: FileTable, name: str, known: Sequence[str], train: FileTable, key: Callable[[str], str] = str
+) -> IntArray:
     """Which of the known values each row holds [N]; DataError for any other."""
     values, rows = table.distinct(name)
     places = {value: place for place, value in enumerate(known)}
@@ -255,7 +257,7 @@ def _codes(table: Table, name: str, known: Sequence[str], train: Table, key: Cal
     return codes
 
 
-def _labels(tables: dict[str, Table], roles: Roles) -> Arrays:
+def _labels(tables: dict[str, FileTable], roles: Roles) -> Arrays:
     """Class numbers of the tables, with the names of classes that were numbered; a target where it has fractions."""
     train, name = tables["train"], roles.learnt
     found = train.distinct(name)[0]
@@ -286,7 +288,7 @@ def _as_whole(value: str) -> int | None:
     return int(float(value)) if float(value).is_integer() else None
 
 
-def _groups(tables: dict[str, Table], name: str) -> Arrays:
+def _groups(tables: dict[str, FileTable], name: str) -> Arrays:
     """Natural groups, in the order of their names."""
     held = {part: table.distinct(name) for part, table in tables.items()}
     names = sorted({value for values, _ in held.values() for value in values})

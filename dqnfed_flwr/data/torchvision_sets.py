@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dqnfed_flwr.data.download import Published, fetch, md5_of
+from dqnfed_flwr.data.download import PublishedFile, fetch, md5_of
 from dqnfed_flwr.data.store import console, data_root, kept, map_kept
 from dqnfed_flwr.errors import DataError
 
@@ -168,15 +168,15 @@ def _check_kept(name: str, target: Path) -> None:
         )
 
 
-def archives(make: Any) -> Iterator[tuple[str, Published]]:
+def archives(make: Any) -> Iterator[tuple[str, PublishedFile]]:
     """Archives of a torchvision class, as it names them itself, each with its folder below the root."""
     place = f"{make.__name__}/raw" if hasattr(make, "resources") else ""
     if hasattr(make, "url"):
         name = getattr(make, "filename", make.url.rpartition("/")[2])
-        yield place, Published(name, (make.url,), getattr(make, "tgz_md5", "") or make.md5)
+        yield place, PublishedFile(name, (make.url,), getattr(make, "tgz_md5", "") or make.md5)
         return
     for name, md5 in getattr(make, "resources", ()):
-        yield place, Published(name, tuple(mirror + name for mirror in make.mirrors), md5)
+        yield place, PublishedFile(name, tuple(mirror + name for mirror in make.mirrors), md5)
 
 
 def _unpacked(name: str, source: _Source, scratch: Path) -> dict[str, NDArray[Any]]:

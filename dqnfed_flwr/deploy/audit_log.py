@@ -98,7 +98,7 @@ class AuditLog:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class LogVerdict:
     """What a look at a log found: how many lines, the last hash, all hashes, and what is wrong, in words."""
 
     count: int
@@ -107,7 +107,7 @@ class Verdict:
     faults: list[str] = field(default_factory=list)
 
 
-def verify(folder: Path) -> Verdict:
+def verify(folder: Path) -> LogVerdict:
     """Look at every line of the log in a folder, and at the end that it should have."""
     before, number, faults, hashes = FIRST, 0, [], set()
     for place, line in enumerate(lines_in(folder), start=1):
@@ -124,10 +124,10 @@ def verify(folder: Path) -> Verdict:
         head = json.loads((folder / HEAD).read_bytes())
         kept_number, kept_hash = int(head["number"]), str(head["hash"])
     except (OSError, ValueError, LookupError, TypeError):
-        return Verdict(number, before, frozenset(hashes), [*faults, f"{HEAD} is missing or damaged"])
+        return LogVerdict(number, before, frozenset(hashes), [*faults, f"{HEAD} is missing or damaged"])
     if kept_hash != before and (kept_hash not in hashes or number > kept_number + 1):  # one more: power was lost
         faults.append(f"the end is missing: {HEAD} names line {kept_number}, which is not the last")
-    return Verdict(number, before, frozenset(hashes), faults)
+    return LogVerdict(number, before, frozenset(hashes), faults)
 
 
 def parts(folder: Path) -> list[Path]:

@@ -24,7 +24,7 @@ IN_USE = "already in use"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class RegisteredNode:
     """What is remembered of a registered node: Flower's id for it, and the fingerprint of the key."""
 
     node_id: str
@@ -50,9 +50,9 @@ def register(directory: Path, federation: Federation) -> dict[str, str]:
             file = directory / "nodes" / node.name / "node.pub"
             answer = flwr.json("supernode", "register", str(file), CONNECTION, "--name", node.name)
             if "node-id" in answer:
-                entries[node.name], outcome[node.name] = Entry(str(answer["node-id"]), key), "registered"
+                entries[node.name], outcome[node.name] = RegisteredNode(str(answer["node-id"]), key), "registered"
             elif entry and there and not entry.key and IN_USE in str(answer):
-                entries[node.name], outcome[node.name] = Entry(entry.node_id, key), "known"
+                entries[node.name], outcome[node.name] = RegisteredNode(entry.node_id, key), "known"
             else:
                 outcome[node.name] = _refusal(answer)
                 continue
@@ -136,18 +136,20 @@ def _key(directory: Path, name: str) -> str:
         return ""
 
 
-def _entries(directory: Path) -> dict[str, Entry]:
+def _entries(directory: Path) -> dict[str, RegisteredNode]:
     """What is remembered; nothing where the file is missing or damaged, so that those nodes count as unknown."""
     try:
         found = json.loads((directory / REGISTERED).read_text("utf-8"))
         return {
-            name: Entry(str(entry["id"]), str(entry["key"])) if isinstance(entry, dict) else Entry(str(entry))
+            name: RegisteredNode(str(entry["id"]), str(entry["key"]))
+            if isinstance(entry, dict)
+            else RegisteredNode(str(entry))
             for name, entry in found.items()
         }
     except (FileNotFoundError, ValueError, LookupError, AttributeError):
         return {}
 
 
-def _keep(directory: Path, entries: Mapping[str, Entry]) -> None:
+def _keep(directory: Path, entries: Mapping[str, RegisteredNode]) -> None:
     plain = {name: {"id": entry.node_id, "key": entry.key} for name, entry in entries.items()}
     write_public(directory / REGISTERED, json.dumps(plain, indent=2) + "\n")

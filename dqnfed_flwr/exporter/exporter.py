@@ -19,7 +19,7 @@ from dqnfed_flwr.exporter.runs import RunFile, RunFiles, join
 from dqnfed_flwr.telemetry.events import finite
 from dqnfed_flwr.telemetry.metric_files import KEPT, ROUNDS_SUFFIX, read_rounds
 from dqnfed_flwr.telemetry.metrics import EXPORTER_METRICS
-from dqnfed_flwr.telemetry.samples import Samples
+from dqnfed_flwr.telemetry.samples import SeriesValues
 from dqnfed_flwr.version import package_version
 
 SUMMARY = (
@@ -75,7 +75,7 @@ class Exporter:
         self.options = options
         self.files = RunFiles(options.directory, options.max_runs)
         self._poll = poll
-        self._samples = Samples(EXPORTER_METRICS)
+        self._samples = SeriesValues(EXPORTER_METRICS)
         self._samples.set("dqnfed_exporter_info", 1, package_version())
         self._samples.add("dqnfed_exporter_pruned_files_total", 0)
         self._lock = threading.Lock()
@@ -188,7 +188,7 @@ class FaultLog:
                 logger.warning("%s: %s", what, why)
 
 
-def _measure_disks(samples: Samples, paths: Sequence[Path]) -> None:
+def _measure_disks(samples: SeriesValues, paths: Sequence[Path]) -> None:
     """Free space and size of the file systems of `paths`; one that is gone has no series."""
     samples.forget("dqnfed_disk_free_bytes")
     samples.forget("dqnfed_disk_size_bytes")

@@ -26,7 +26,7 @@ RUNS = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class NodeState:
     """A SuperNode: its id, state and when it came or went, as the SuperLink has it; its name where that is known."""
 
     id: str
@@ -52,7 +52,7 @@ class SuperlinkState:
     at: float = float("nan")
     seconds: float = float("nan")
     error: str = ""
-    nodes: list[Node] = field(default_factory=list)
+    nodes: list[NodeState] = field(default_factory=list)
     runs: list[FlowerRun] = field(default_factory=list)
 
     def node_counts(self) -> Counter[str]:
@@ -157,12 +157,12 @@ def _output(command: list[str], timeout: float, given: Mapping[str, str]) -> str
     return output.decode("utf-8", "replace")
 
 
-def _node(item: dict[str, Any], names: Mapping[str, str]) -> Node:
+def _node(item: dict[str, Any], names: Mapping[str, str]) -> NodeState:
     state = str(item["status"])
     since = {"online": item.get("online-at"), "offline": item.get("offline-at")}.get(state, item.get("created-at"))
     known = (*NODE_STATES, "unregistered", "deleted")
     number = str(item["node-id"])
-    return Node(number, state if state in known else "other", str(since or ""), names.get(number, ""))
+    return NodeState(number, state if state in known else "other", str(since or ""), names.get(number, ""))
 
 
 def _run(item: dict[str, Any]) -> FlowerRun:

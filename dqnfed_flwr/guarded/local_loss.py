@@ -53,7 +53,7 @@ class LocalTask:
     pair: Callable[[Any], tuple[Any, Any]] = _as_pair
 
 
-class LocalLoss:
+class GuardedLoss:
     """f_k at any model that is placed: a function of the parameters and buffers alone.
 
     Dropout is off and BatchNorm uses its running statistics. Batches are drawn from the same streams of random numbers

@@ -12,8 +12,8 @@ from flwr.clientapp.typing import ClientAppCallable, Mod
 from dqnfed_flwr.client.worker import probe
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.guarded.arrays import between
-from dqnfed_flwr.guarded.local_loss import LocalLoss, LocalTask, frozen, undisturbed
-from dqnfed_flwr.guarded.records import ARMIJO, Request, plain, read_request, with_reply
+from dqnfed_flwr.guarded.local_loss import GuardedLoss, LocalTask, frozen, undisturbed
+from dqnfed_flwr.guarded.records import ARMIJO, GuardRequest, plain, read_request, with_reply
 from dqnfed_flwr.types import ClientReply
 
 
@@ -59,14 +59,14 @@ def guard(local_loss: Callable[[Message, Context], LocalTask]) -> Mod:
     return mod
 
 
-def answer(request: Request, local: LocalTask) -> tuple[ClientReply, tuple[str, ...]]:
+def answer(request: GuardRequest, local: LocalTask) -> tuple[ClientReply, tuple[str, ...]]:
     """Row and loss at the model received, and the test of the step that led there; and the names that the row is about.
 
     `ModelError` or `DataError` where the local task is of no use.
     """
     since, task = time.perf_counter(), request.task
     with frozen(local):
-        objective = LocalLoss(local)
+        objective = GuardedLoss(local)
         objective.place(request.arrays)
         known, row = objective.loss_and_row() if task.train else (objective.loss(), None)
         names = objective.names

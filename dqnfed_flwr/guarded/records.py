@@ -32,7 +32,7 @@ ARMIJO = 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class GuardRequest:
     """What the mod finds in a message."""
 
     task: ClientTask
@@ -63,7 +63,7 @@ def with_task(content: RecordDict, task: ClientTask, key: str, before: ArrayReco
     return RecordDict({**content, **added})
 
 
-def read_request(content: RecordDict) -> Request | None:
+def read_request(content: RecordDict) -> GuardRequest | None:
     """What the wrapper asks for, `WireError` if it is not whole; None where the strategy is not wrapped."""
     task, where = content.get(_TASK), content.get(_MODEL)
     if task is None:
@@ -73,7 +73,7 @@ def read_request(content: RecordDict) -> Request | None:
     model, before = content.get(str(where.get("key"))), content.get(_BEFORE)
     if not isinstance(model, ArrayRecord):
         raise WireError("missing-key", f"records {sorted(content)}; need the model {where.get('key')!r}")
-    return Request(wire.read_task(task), read(model), read(before) if isinstance(before, ArrayRecord) else None)
+    return GuardRequest(wire.read_task(task), read(model), read(before) if isinstance(before, ArrayRecord) else None)
 
 
 def with_reply(content: RecordDict, reply: ClientReply, names: tuple[str, ...]) -> RecordDict:

@@ -1,10 +1,11 @@
 """Sweeps over rows [B, D]: all are read once, in strips of columns, by as many threads as there are cores.
 
 What is found for a row, or for two, has the same bits whatever else is asked for in the same sweep. A block of columns
-of a whole number of tiles, `TILE` rows each, is multiplied with that of one row by BLAS (gemv). It treats all rows of
-a tile alike, and does not care which of two factors comes first; tests hold it to that. So a row may be multiplied in
-any tile. Blocks are added in their order, then strips in theirs. Products of two matrices would be made twice as fast
-while many rows are owed. But their bits depend on shape and place, so the last row would owe those of its whole matrix.
+of a whole number of tiles, `TILE` rows each, is multiplied with that of one row by BLAS (gemv). As a rule it treats all
+rows of a tile alike, and does not care which of two factors comes first. So a row may be multiplied in any tile. The
+kernels of some processors do otherwise for blocks of few columns: `alike` looks, and such blocks are summed without
+BLAS. Blocks are added in their order, then strips in theirs. Products of two matrices would be made twice as fast while
+many rows are owed. But their bits depend on shape and place, so the last row would owe those of its whole matrix.
 
 Inner products of float32 rows are float32 inside blocks of columns and float64 between them.
 """
@@ -46,6 +47,8 @@ TILE = 4
 """Rows that are multiplied with another row as one matrix, or a multiple of them."""
 MANY = 8 * TILE
 """Rows of a block that stay in the cache while others pass."""
+FEW_COLUMNS = 64
+"""Blocks of fewer columns are never left to BLAS."""
 TOGETHER = 16
 """Rows that are multiplied with all others while these are in the cache."""
 BLOCKS = 32
@@ -170,6 +173,14 @@ def _parts(width: int) -> Iterator[tuple[slice, slice]]:
 
 def _multiply(left: FloatArray, right: FloatArray, into: FloatArray) -> None:
     """Put products of blocks of rows `left` [n, r, width] and `right` [n, m, width] into sums [n, m, r]."""
+    width = left.shape[2]
+    if width < FEW_COLUMNS or not alike(width):
+        _multiply_plainly(left, right, into)
+    else:
+        _multiply_tiles(left, right, into)
+
+
+def _multiply_tiles(left: FloatArray, right: FloatArray, into: FloatArray) -> None:
     (n, r, width), m = left.shape, right.shape[1]
     size = TILE if m == 1 else MANY
     whole = r // size * size
@@ -177,6 +188,28 @@ def _multiply(left: FloatArray, right: FloatArray, into: FloatArray) -> None:
         if rows.start < rows.stop:
             tiles = left[:, rows].reshape(n, -1, of, width).swapaxes(0, 1)
             np.matvec(tiles[:, :, None], right, out=into[:, :, rows].reshape(n, m, -1, of).transpose(2, 0, 1, 3))
+
+
+def _multiply_plainly(left: FloatArray, right: FloatArray, into: FloatArray) -> None:
+    """`_multiply` by sums of NumPy, each of two rows by itself."""
+    for r in range(left.shape[1]):
+        for m in range(right.shape[1]):
+            into[:, m, r] = (left[:, r] * right[:, m]).sum(axis=1)
+
+
+@cache
+def alike(width: int) -> bool:
+    """Whether BLAS of this machine gives two rows of `width` columns one product, in every tile and in either order."""
+    rows = np.random.default_rng(width).standard_normal((2 * MANY, width), np.float32)
+    apart = np.zeros((len(rows), width + 1), np.float32)[:, :width]  # rows that do not follow each other in memory
+    apart[:] = rows
+    products = np.stack([np.matvec(np.stack([row] * TILE), rows)[:, 0] for row in rows])
+    return np.array_equal(products, products.T) and all(
+        np.array_equal(np.matvec(held[start : start + of], rows), products[:, start : start + of])
+        for held in (rows, apart)
+        for of in range(TILE, MANY + 1, TILE)
+        for start in (0, len(rows) - of)
+    )
 
 
 def wide_products(rows: Strips, pairs: Sequence[tuple[slice, slice]]) -> Float64Array:
@@ -231,17 +264,18 @@ def wide_weighted_sum(rows: Strips, weights: Float64Array) -> Tensor:
 
 def squared_norm(row: FloatArray) -> float:
     """|row|^2 of one row [D], to the precision of its blocks; infinite or NaN where the row is not fit."""
-    return float(sum(_squares(row[part]) for part in slices(len(row), SEGMENT)))
+    return float(sum(in_threads(lambda part: _squares(row[part]), slices(len(row), SEGMENT))))
 
 
 def copy_and_measure(row: NDArray[np.floating], into: FloatArray) -> float:
     """Copy `row` [D] to `into` [D], cast to its dtype; `squared_norm` of the copy, taken while it is in the cache."""
-    total = 0.0
-    for part in slices(len(into), SEGMENT):
+
+    def copy(part: slice) -> float:
         with _quiet():
             into[part] = row[part]
-        total += _squares(into[part])
-    return total
+        return _squares(into[part])
+
+    return float(sum(in_threads(copy, slices(len(into), SEGMENT))))
 
 
 def _squares(part: FloatArray) -> float:

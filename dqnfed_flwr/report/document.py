@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from dqnfed_flwr.compare.claims import SMOOTH, Finding, Verdict, claims_of, findings, near_one
+from dqnfed_flwr.compare.claims import SMOOTH, ClaimFinding, ClaimVerdict, claims_of, findings, near_one
 from dqnfed_flwr.compare.existing_results import JSON
 from dqnfed_flwr.compare.provenance import commits_text, seconds_of
 from dqnfed_flwr.compare.reading import Written, read_comparison, read_runs, run_folders
@@ -26,9 +26,9 @@ from dqnfed_flwr.run_files import RUN
 HOW = "How it was run"
 """A heading that every report has."""
 TONES = {
-    Verdict.BORNE_OUT: ("yes", "✓"),
-    Verdict.UNDECIDED: ("open", "?"),
-    Verdict.NOT_BORNE_OUT: ("no", "✗"),
+    ClaimVerdict.BORNE_OUT: ("yes", "✓"),
+    ClaimVerdict.UNDECIDED: ("open", "?"),
+    ClaimVerdict.NOT_BORNE_OUT: ("no", "✗"),
 }
 """What a verdict looks like: its class on a page, and its sign."""
 
@@ -57,7 +57,7 @@ class Section:
     about: Mapping[str, Any]
 
     @cached_property
-    def claims(self) -> dict[str, list[Finding]]:
+    def claims(self) -> dict[str, list[ClaimFinding]]:
         """By claim, against each rival."""
         return findings(self.comparison)
 

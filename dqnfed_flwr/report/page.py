@@ -11,7 +11,7 @@ import numpy as np
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from dqnfed_flwr.compare.claims import NEAR_ONE, Finding, Verdict, claims_of, near_one
+from dqnfed_flwr.compare.claims import NEAR_ONE, ClaimFinding, ClaimVerdict, claims_of, near_one
 from dqnfed_flwr.compare.figures import Summary, summarise
 from dqnfed_flwr.compare.tables import figure_digits
 from dqnfed_flwr.errors import ConfigError, RunError
@@ -160,8 +160,8 @@ def tiles(section: Section) -> list[tuple[str, str, str]]:
     shown.append((moved, f" of {rounds}", "rounds moved the model, mean over seeds"))
     found = [finding for each in section.claims.values() for finding in each if finding.bounded]
     if found:
-        held = sum(finding.verdict is Verdict.BORNE_OUT for finding in found)
-        against = sum(finding.verdict is Verdict.NOT_BORNE_OUT for finding in found)
+        held = sum(finding.verdict is ClaimVerdict.BORNE_OUT for finding in found)
+        against = sum(finding.verdict is ClaimVerdict.NOT_BORNE_OUT for finding in found)
         text = f"claims against rivals borne out; {against} not, {len(found) - held - against} undecided"
         shown.append((str(held), f" of {len(found)}", text))
     return shown
@@ -178,7 +178,7 @@ def clock(section: Section, look: Look) -> list[tuple[Style, str, str, str]]:
     ]
 
 
-def claim_rows(section: Section) -> list[tuple[str, list[tuple[Finding, list[float]]]]]:
+def claim_rows(section: Section) -> list[tuple[str, list[tuple[ClaimFinding, list[float]]]]]:
     """Each rival, with what was found of every claim and where its interval is drawn; empty without rivals."""
     reach = {key: _reach(found) for key, found in section.claims.items()}
     return [
@@ -187,7 +187,7 @@ def claim_rows(section: Section) -> list[tuple[str, list[tuple[Finding, list[flo
     ]
 
 
-def _marks(finding: Finding, reach: float) -> list[float]:
+def _marks(finding: ClaimFinding, reach: float) -> list[float]:
     """Places along 120 pixels, 0 in their middle, of the estimate and, where they are known, of the bounds."""
     if finding.interval is None:
         return []
@@ -196,7 +196,7 @@ def _marks(finding: Finding, reach: float) -> list[float]:
     return sorted(round(place, 1) for place in places)
 
 
-def _reach(found: Sequence[Finding]) -> float:
+def _reach(found: Sequence[ClaimFinding]) -> float:
     """The largest bound of a claim's intervals, but at most three times their median."""
     bounds = [
         max(abs(finding.claim.scale * value) for value in finding.interval if not math.isnan(value))

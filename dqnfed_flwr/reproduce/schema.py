@@ -60,7 +60,7 @@ Folder = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 Nested = dict[str, Any]
 
 
-class Published(Group):
+class PublishedFigures(Group):
     """Where the published figures of a part stand in `published.csv`."""
 
     paper: str
@@ -73,7 +73,7 @@ class Published(Group):
         return self.paper, self.table, self.experiment
 
     @model_validator(mode="after")
-    def _check(self) -> Published:
+    def _check(self) -> PublishedFigures:
         if self.place not in printed_figures():
             allowed = [place for place in printed_figures() if place[0] == self.paper] or [*printed_figures()]
             places = "; ".join(", ".join(place) for place in allowed)
@@ -111,7 +111,7 @@ class ManifestRow(Group):
         return self
 
 
-class Search(Group):
+class GridSearch(Group):
     """How grids are searched."""
 
     rounds: int | None = Field(None, ge=1)
@@ -142,10 +142,10 @@ class Part(Group):
     settings: Nested
     rows: list[ManifestRow] = Field(min_length=1)
     columns: Columns = Field(default_factory=lambda: ["mean", "std", "worst10", "best10"])
-    published: Published | None = None
+    published: PublishedFigures | None = None
     scale: Literal[1, 100] = Field(1, description="100 where the paper has shares and we have per cent")
     last: int = Field(1, ge=1, description="evaluations whose figures are averaged")
-    search: Search = Field(default_factory=Search)
+    search: GridSearch = Field(default_factory=GridSearch)
     reduced: Reduced
     needs: list[Line] = Field(default_factory=list, description="what must be there that the package does not bring")
     runs: bool = Field(True, description="false where the package cannot carry it out at all")
@@ -232,8 +232,8 @@ def _allowed(place: tuple[int | str, ...]) -> list[str]:
     """Keys of the group at a place."""
     groups: dict[str, type[Group]] = {
         "rows": ManifestRow,
-        "published": Published,
-        "search": Search,
+        "published": PublishedFigures,
+        "search": GridSearch,
         "reduced": Reduced,
         "parts": Part,
     }

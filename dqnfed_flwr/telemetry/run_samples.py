@@ -24,7 +24,7 @@ from dqnfed_flwr.telemetry.metrics import (
     TESTS,
     WHEN,
 )
-from dqnfed_flwr.telemetry.samples import Samples
+from dqnfed_flwr.telemetry.samples import SeriesValues
 from dqnfed_flwr.types import ACCURACY, Figure
 
 FAIRNESS = {
@@ -102,7 +102,7 @@ class RunCard:
     figure: Figure = ACCURACY
 
 
-class RunSamples(Samples):
+class RunSamples(SeriesValues):
     """The samples of a run of so many rounds, which this process began at `at`, in seconds since 1970.
 
     Clients 0 to `clients` - 1 have series of their own.
@@ -203,7 +203,7 @@ class RunSamples(Samples):
                 self.set(self._client_figure, value, str(client), *self._named)
 
 
-def _make_series(samples: Samples) -> None:
+def _make_series(samples: SeriesValues) -> None:
     """Let every series appear at once: a counter must have been 0 before its first rise can be seen."""
     for name in UNKNOWN_AT_FIRST:
         samples.set(name, math.nan)
@@ -222,7 +222,7 @@ def _make_series(samples: Samples) -> None:
         samples.observe("dqnfed_phase_seconds", None, phase)
 
 
-def _set_spread(samples: Samples, when: str, values: NDArray[np.float64]) -> None:
+def _set_spread(samples: SeriesValues, when: str, values: NDArray[np.float64]) -> None:
     values = values if values.size else np.full(1, math.nan)
     samples.set("dqnfed_train_loss_mean", values.mean(), when)
     samples.set("dqnfed_train_loss_min", values.min(), when)

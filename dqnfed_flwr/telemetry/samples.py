@@ -17,7 +17,7 @@ from dqnfed_flwr.telemetry.metrics import SECONDS, Metric
 Labels = tuple[str, ...]
 
 
-class Samples:
+class SeriesValues:
     """The current value of every series of some metrics; a name that is not among theirs is a KeyError."""
 
     def __init__(self, metrics: Iterable[Metric]) -> None:

@@ -36,7 +36,7 @@ LARGEST_REQUEST = 1 << 20
 PR_SET_PDEATHSIG = 1
 
 
-class Request(NamedTuple):
+class StartRequest(NamedTuple):
     """A client to be started: arguments, folder, environment, and its standard streams."""
 
     argv: list[str]
@@ -58,7 +58,7 @@ class ForkServer:
         signal.signal(signal.SIGCHLD, lambda *_: None)  # it is the wake-up that counts
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C goes to the executor, and that is enough
 
-    def next_client(self) -> Request:
+    def next_client(self) -> StartRequest:
         """Serve until there is a client to be, and return in its process alone."""
         while True:
             sources: list[socket.socket | int] = [self.listener, self.alive, self.wake, *self.clients.values()]
@@ -88,7 +88,7 @@ class ForkServer:
             os.set_inheritable(descriptor, True)
         os.execv(sys.executable, [sys.executable, "-P", __file__, *sys.argv[1:]])
 
-    def _take(self) -> Request | None:
+    def _take(self) -> StartRequest | None:
         """Fork for one request; the request in the child, None in the parent."""
         connection, _ = self.listener.accept()
         try:
@@ -116,7 +116,7 @@ class ForkServer:
             os.close(stream)
         return None
 
-    def _become(self, request: Request, connection: socket.socket) -> None:
+    def _become(self, request: StartRequest, connection: socket.socket) -> None:
         """Make this fork the process that the request asks for."""
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         signal.set_wakeup_fd(-1)
@@ -151,7 +151,7 @@ class ForkServer:
         os._exit(0)
 
 
-def read_request(connection: socket.socket) -> Request:
+def read_request(connection: socket.socket) -> StartRequest:
     """What `attach` sends: a length with the three streams, then the rest as JSON.
 
     `EOFError` if nothing comes; `OSError` or `ValueError`, with the streams closed, if it is something else or a part.
@@ -168,7 +168,7 @@ def read_request(connection: socket.socket) -> Request:
         while len(text) < length and (part := connection.recv(length - len(text))):
             text += part
         given = json.loads(text)
-        return Request(given["argv"], given["cwd"], given["environment"], list(streams))
+        return StartRequest(given["argv"], given["cwd"], given["environment"], list(streams))
     except (OSError, ValueError, LookupError, TypeError) as error:
         for stream in streams:
             os.close(stream)

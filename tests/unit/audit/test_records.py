@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dqnfed_flwr.audit.client_audit import ClientAudit, rounded
-from dqnfed_flwr.audit.records import Line, canonical, faults_of, read_lines, record_of, usable
+from dqnfed_flwr.audit.records import AuditLine, canonical, faults_of, read_lines, record_of, usable
 from dqnfed_flwr.audit.weights import FEDERATED
 from dqnfed_flwr.errors import ConfigError
 from tests.helpers.audit_lines import MADE
@@ -26,7 +26,7 @@ def text_of(audit: ClientAudit) -> str:
     return canonical(record_of(audit))
 
 
-def read(folder: Path, *texts: str) -> list[Line]:
+def read(folder: Path, *texts: str) -> list[AuditLine]:
     (folder / "lines.jsonl").write_text("".join(f"{text}\n" for text in texts))
     return read_lines([folder])
 

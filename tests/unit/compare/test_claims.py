@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from dqnfed_flwr.compare.claims import Verdict, findings, judge, near_one, rounds_to, speed
+from dqnfed_flwr.compare.claims import ClaimVerdict, findings, judge, near_one, rounds_to, speed
 from dqnfed_flwr.compare.figures import Interval
 from dqnfed_flwr.compare.plan import Plan
 from dqnfed_flwr.compare.record import Record
@@ -14,7 +14,7 @@ from dqnfed_flwr.compare.row_specs import RowSpec
 from tests.helpers.comparisons import NOWHERE, make_comparison, make_record
 from tests.helpers.runs import make_event
 
-BORNE_OUT, UNDECIDED, NOT_BORNE_OUT = Verdict.BORNE_OUT, Verdict.UNDECIDED, Verdict.NOT_BORNE_OUT
+BORNE_OUT, UNDECIDED, NOT_BORNE_OUT = ClaimVerdict.BORNE_OUT, ClaimVerdict.UNDECIDED, ClaimVerdict.NOT_BORNE_OUT
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ BORNE_OUT, UNDECIDED, NOT_BORNE_OUT = Verdict.BORNE_OUT, Verdict.UNDECIDED, Verd
     ],
 )
 def test_a_claim_holds_where_the_whole_interval_is_on_its_side(
-    interval: Interval | None, sign: int, verdict: Verdict
+    interval: Interval | None, sign: int, verdict: ClaimVerdict
 ) -> None:
     assert judge(interval, sign) is verdict
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dqnfed_flwr.compare.claims import Verdict, claims_of, findings, speed
+from dqnfed_flwr.compare.claims import ClaimVerdict, claims_of, findings, speed
 from dqnfed_flwr.compare.files import as_json, write_files
 from dqnfed_flwr.compare.record import Record, Trial, choose, trial_of
 from dqnfed_flwr.compare.results import Comparison
@@ -68,9 +68,9 @@ def test_differences_are_in_the_unit_of_the_figure(comparison: Comparison) -> No
 def test_claims_look_the_other_way(comparison: Comparison) -> None:
     found = findings(comparison)
     verdicts = {key: [each.verdict for each in against] for key, against in found.items()}
-    assert verdicts["mean"] == [Verdict.BORNE_OUT, Verdict.BORNE_OUT]
-    assert verdicts["worst10"] == [Verdict.BORNE_OUT, Verdict.BORNE_OUT]
-    assert verdicts["std"] == [Verdict.BORNE_OUT, Verdict.NOT_BORNE_OUT]
+    assert verdicts["mean"] == [ClaimVerdict.BORNE_OUT, ClaimVerdict.BORNE_OUT]
+    assert verdicts["worst10"] == [ClaimVerdict.BORNE_OUT, ClaimVerdict.BORNE_OUT]
+    assert verdicts["std"] == [ClaimVerdict.BORNE_OUT, ClaimVerdict.NOT_BORNE_OUT]
     assert not [claim for claim in claims_of(MAE) if "accuracy" in claim.unit or "higher" in claim.text]
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dqnfed_flwr.data.download import Published, fetch
+from dqnfed_flwr.data.download import PublishedFile, fetch
 from dqnfed_flwr.errors import DataError
 from tests.helpers.file_server import FileServer, file_server
 
@@ -21,8 +21,8 @@ def server() -> Iterator[FileServer]:
         yield served
 
 
-def published(server: FileServer, *paths: str, md5: str = MD5) -> Published:
-    return Published("set.bin", tuple(server.url + path for path in paths or ("/set.bin",)), md5)
+def published(server: FileServer, *paths: str, md5: str = MD5) -> PublishedFile:
+    return PublishedFile("set.bin", tuple(server.url + path for path in paths or ("/set.bin",)), md5)
 
 
 def test_a_whole_file_is_fetched_once_and_its_place_is_said(

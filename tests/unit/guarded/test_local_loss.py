@@ -17,9 +17,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from dqnfed_flwr.errors import ConfigError, DataError, ModelError, WireError
 from dqnfed_flwr.guarded.arrays import Arrays, between, flatten, moved
-from dqnfed_flwr.guarded.local_loss import LocalLoss, LocalTask, frozen, undisturbed
+from dqnfed_flwr.guarded.local_loss import GuardedLoss, LocalTask, frozen, undisturbed
 from dqnfed_flwr.guarded.mod import answer
-from dqnfed_flwr.guarded.records import Request, read_request, with_task
+from dqnfed_flwr.guarded.records import GuardRequest, read_request, with_task
 from dqnfed_flwr.types import ClientTask
 from tests.helpers.guarded_app import normed, skewed_digits
 
@@ -30,8 +30,8 @@ def arrays_of(model: nn.Module) -> dict[str, NDArray[np.generic]]:
     return {name: value.detach().numpy().copy() for name, value in model.state_dict().items()}
 
 
-def objective(task: LocalTask, at: Arrays) -> LocalLoss:
-    found = LocalLoss(task)
+def objective(task: LocalTask, at: Arrays) -> GuardedLoss:
+    found = GuardedLoss(task)
     found.place(at)
     return found
 
@@ -130,11 +130,11 @@ def test_what_is_of_no_use_is_refused(task: LocalTask, error: type[Exception], w
 def test_models_that_do_not_fit_are_refused() -> None:
     still = nn.Linear(2, 2).requires_grad_(False)
     with pytest.raises(ModelError, match="requires a gradient"):
-        LocalLoss(LocalTask(still, [], nn.CrossEntropyLoss()))
+        GuardedLoss(LocalTask(still, [], nn.CrossEntropyLoss()))
     tied = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     tied[1].weight = tied[0].weight
     with pytest.raises(ModelError, match=r"1\.weight"):
-        LocalLoss(LocalTask(tied, [], nn.CrossEntropyLoss()))
+        GuardedLoss(LocalTask(tied, [], nn.CrossEntropyLoss()))
     task = LocalTask(nn.Linear(64, 10), [(X, Y)], nn.CrossEntropyLoss())
     with pytest.raises(ModelError, match="has 1 arrays"):
         objective(task, {"weight": np.zeros((10, 64), np.float32)})
@@ -153,7 +153,7 @@ def test_the_probe_walks_down_the_line_until_its_test_holds() -> None:
         return objective(task, between(before, ahead, share, found.names)).loss()
 
     asked = ClientTask(1, 2, train=False, probe=True, factor=1.0, halvings=8, reference_loss=start)
-    reply, _ = answer(Request(asked, ahead, before), task)
+    reply, _ = answer(GuardRequest(asked, ahead, before), task)
     rungs = [0.5**k for k in range(1, 9)]
     assert reply.probe is not None
     assert loss_at(1.0) > start

@@ -14,7 +14,7 @@ from dqnfed_flwr.errors import ShapeError
 from dqnfed_flwr.linalg import sweeps
 from dqnfed_flwr.linalg.gram import SMALL, Basis
 from dqnfed_flwr.linalg.row_store import Rows
-from dqnfed_flwr.linalg.sweeps import BLOCK, PAIR_BLOCK, SEGMENT, STRIP
+from dqnfed_flwr.linalg.sweeps import BLOCK, FEW_COLUMNS, PAIR_BLOCK, SEGMENT, STRIP, TILE
 from dqnfed_flwr.types import Float64Array, FloatArray
 from tests.helpers.gradient_sets import conflicting_set, random_set
 
@@ -91,6 +91,19 @@ def turns_of_rows(draw: st.DrawFn) -> list[list[int]]:
 @given(turns=turns_of_rows(), spare=st.integers(0, 5), dim=st.sampled_from([1, 7, PAIR_BLOCK + 1, STRIP + 5]))
 def test_a_product_depends_on_its_two_rows_alone(turns: list[list[int]], spare: int, dim: int) -> None:
     """Not on which rows are multiplied together, on the place of a row, nor on what lies in slots beside them."""
+    products_depend_on_two_rows_alone(turns, spare, dim)
+
+
+@settings(max_examples=10, deadline=None)
+@given(turns=turns_of_rows(), spare=st.integers(0, 5), dim=st.sampled_from([FEW_COLUMNS, PAIR_BLOCK + 1]))
+def test_so_it_does_where_blas_treats_rows_of_a_tile_differently(turns: list[list[int]], spare: int, dim: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sweeps, "alike", lambda width: False)
+        patch.setattr(sweeps, "_multiply_tiles", lambda *_: pytest.fail("left to BLAS"))
+        products_depend_on_two_rows_alone(turns, spare, dim)
+
+
+def products_depend_on_two_rows_alone(turns: list[list[int]], spare: int, dim: int) -> None:
     there = sorted(slot for turn in turns for slot in turn)
     held = Rows(there[-1] + 1 + spare, dim, np.dtype(np.float32))
     values = np.random.default_rng(dim).standard_normal(held.shape).astype(np.float32)
@@ -110,6 +123,19 @@ def test_a_product_depends_on_its_two_rows_alone(turns: list[list[int]], spare: 
     assert not found[[slot for slot in range(held.shape[0]) if slot not in there]].any()
     exact = values[there].astype(np.float64) @ values[there].astype(np.float64).T
     assert relative(found[np.ix_(there, there)], exact) < 1e-6
+
+
+def test_whether_blas_treats_rows_alike_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def by_itself(left: FloatArray, right: FloatArray) -> FloatArray:
+        return np.asarray((left * right[..., None, :]).sum(axis=-1))
+
+    def by_place(left: FloatArray, right: FloatArray) -> FloatArray:
+        found = by_itself(left, right)
+        return np.asarray(found + found * 1e-6 * (np.arange(found.shape[-1]) > TILE))
+
+    for product, answer in ((by_itself, True), (by_place, False)):
+        monkeypatch.setattr(np, "matvec", product)
+        assert sweeps.alike.__wrapped__(FEW_COLUMNS) is answer
 
 
 @pytest.mark.parametrize("count", [3, 10, 40])
