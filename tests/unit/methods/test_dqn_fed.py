@@ -91,7 +91,7 @@ def test_a_reference_that_raises_the_mean_loss_is_replaced_and_forgotten() -> No
     solved = decide(method, grads)
     assert solved.combination.notes["anchor_reset"] == 1
     expected = decide(dqn_fed(anchor="fedsgd", lr=0.1), grads)
-    np.testing.assert_array_equal(solved.step, expected.step)
+    np.testing.assert_allclose(solved.step, expected.step, atol=1e-15)  # another number of rows rounds otherwise
     assert decide(method, grads).combination.notes["anchor_reset"] == 0  # the memory is gone
 
 
