@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +32,8 @@ from dqnfed_flwr.engine.flwr_command import CONNECTION, FlwrCommand, flwr_enviro
 from dqnfed_flwr.run_files import EVENTS, RUN
 
 ROOT = Path(__file__).parents[1]
+Gate = Callable[[int, int, Path], AbstractContextManager[None]]
+"""Given the port of the Fleet, that of the SuperLink, and the folder `server/`."""
 RESTART_SECONDS = 5.0
 START_SECONDS, ONLINE_SECONDS, RUN_SECONDS, ASK_SECONDS = 90.0, 150.0, 480.0, 30.0
 
@@ -202,8 +204,8 @@ class Loopback:
 
 
 @contextmanager
-def loopback(place: Path, nodes: Sequence[Node], **changes: Any) -> Iterator[Loopback]:
-    """A federation with `nodes` under `place`, not started; it ends with the block."""
+def loopback(place: Path, nodes: Sequence[Node], before: Gate = gate, **changes: Any) -> Iterator[Loopback]:
+    """A federation with `nodes` under `place`, not started; it ends with the block, as does the gate `before` HTTP."""
     ports = free_ports(2 + len(nodes))
     numbered = tuple(replace(node, port=port) for node, port in zip(nodes, ports[2:], strict=True))
     plan = Federation("127.0.0.1", fleet_port=ports[0], control_port=ports[1], nodes=numbered)
@@ -211,7 +213,9 @@ def loopback(place: Path, nodes: Sequence[Node], **changes: Any) -> Iterator[Loo
     (place / "logs").mkdir()
     federation = Loopback(place / "federation", place / "logs")
     entrance: AbstractContextManager[object] = (
-        gate(ports[0], ports[1], federation.directory / "server") if federation.federation.over_http else nullcontext()
+        before(ports[0], ports[1], federation.directory / "server")
+        if federation.federation.over_http
+        else nullcontext()
     )
     with entrance:
         try:

@@ -1,8 +1,9 @@
 """The gate of HTTP federations for tests: what `docker/gate/nginx.conf` does, in this process.
 
-It ends TLS with the server's certificate, hands the Fleet API and `/health` on, and answers 502 while the SuperLink is
-away. Flower repeats a call that met a 502; a connection cut in its TLS handshake, as a plain TCP proxy cuts it, it does
-not try again.
+It ends TLS with the server's certificate, answers 412 to who shows none of the federation's authority, hands the Fleet
+API and `/health` on, and answers 502 while the SuperLink is away. Who shows another authority's certificate is cut in
+the handshake, where nginx answers 400. Flower repeats a call that met a 502; a connection cut in its TLS handshake, as
+a plain TCP proxy cuts it, it does not try again.
 """
 
 from __future__ import annotations
@@ -15,11 +16,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import quote
 
 OPEN = re.compile(r"/health|/v1/fleet/[A-Za-z0-9/_-]+")
 LARGEST = 16 * 2**20
 SECONDS = 300.0
-NOT_HANDED_ON = {"connection", "transfer-encoding", "content-length", "host", "date", "server"}
+SHOWN = "x-dqnfed-certificate"
+REFUSAL = b'{"code": 412, "detail": "the gate takes calls from nodes with a certificate alone"}'
+NOT_HANDED_ON = {SHOWN, "connection", "transfer-encoding", "content-length", "host", "date", "server"}
 
 
 class _Gate(ThreadingHTTPServer):
@@ -42,6 +46,8 @@ class _Handler(BaseHTTPRequestHandler):
     def setup(self) -> None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)  # of the certificate as it is now: nginx would be reloaded
         context.load_cert_chain(self.server.place / "server.crt", self.server.place / "server.key")
+        context.load_verify_locations(self.server.place / "ca.crt")
+        context.verify_mode = ssl.CERT_OPTIONAL
         self.request = context.wrap_socket(self.request, server_side=True)
         super().setup()
 
@@ -51,6 +57,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.request.unwrap()  # a caller takes an end without it for an attack
 
     def _hand_on(self) -> None:
+        certificate = self.request.getpeercert(binary_form=True)
+        if certificate is None:
+            self.close_connection = True
+            self._answer(412, {}, REFUSAL)
+            return
         if "Transfer-Encoding" in self.headers:
             self.close_connection = True
             self._answer(411, {}, b"")
@@ -65,6 +76,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(404, {}, b"")
             return
         headers = {name: value for name, value in self.headers.items() if name.lower() not in NOT_HANDED_ON}
+        headers[SHOWN] = quote(ssl.DER_cert_to_PEM_cert(certificate))
         far = http.client.HTTPSConnection(
             "127.0.0.1", self.server.target, timeout=SECONDS, context=self.server.upstream
         )

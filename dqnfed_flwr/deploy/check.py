@@ -6,6 +6,7 @@ import datetime as dt
 import shlex
 from pathlib import Path
 
+from dqnfed_flwr.deploy import check_gate
 from dqnfed_flwr.deploy import check_local as local
 from dqnfed_flwr.deploy import check_network as network
 from dqnfed_flwr.deploy.audit_log import LOG, parts
@@ -132,12 +133,13 @@ def _check_node(directory: Path, now: dt.datetime) -> Findings:
     yield (reached := network.reach(*superlink, server.endpoints))
     if reached.level is not local.Level.OK:
         return
-    if server.over_http:
-        yield from skew(ahead_by_date(*superlink))
-        return
     try:
         shown = identity_of(certificate, directory / "node.key")
     except ConfigError:  # found above
+        return
+    if server.over_http:
+        yield (admitted := check_gate.admitted(*superlink, shown))
+        yield from skew(ahead_by_date(*superlink))
         return
     with network.fleet(*superlink, shown) as channel:
         yield (admitted := network.admitted(channel, f"{server.host}:{server.fleet_port}"))

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from dqnfed_flwr.deploy import check_gate
 from dqnfed_flwr.deploy.check_local import Finding, Findings, failure, ok, warning
 from dqnfed_flwr.deploy.clock_skew import CALL
 from dqnfed_flwr.deploy.pki import Identity
@@ -89,8 +90,9 @@ def server_ports(federation: Federation, ca: Path, place: str) -> Findings:
             yield _trouble(found, f"{what} port {port}", why, fix, federation.endpoints)
             continue
         yield _served(served, ca.with_name("server.crt"), f"{what} port {port}", federation.endpoints)
-        if what == "Fleet" and not federation.over_http:
-            yield closed(federation, ca, place)
+        if what == "Fleet":
+            asked = check_gate.closed(port, ca) if federation.over_http else closed(federation, ca, place)
+            yield asked
         if host == "127.0.0.1":
             continue
         if _resolves(host):

@@ -21,15 +21,14 @@ from typing import Any
 from dqnfed_flwr.deploy import flower_program, operators
 from dqnfed_flwr.deploy.audit_log import AuditLog
 from dqnfed_flwr.deploy.fleet_door import Fleet, FleetDoor, before_fleet
-from dqnfed_flwr.deploy.orders import OPERATOR, App, Receive, Scope, Send
+from dqnfed_flwr.deploy.fleet_http_door import FleetHttpDoor
+from dqnfed_flwr.deploy.orders import CERTIFICATE, OPERATOR, App, Receive, Scope, Send
 from dqnfed_flwr.deploy.witness import Witness
 from dqnfed_flwr.errors import ConfigError, RunError
 
 PROGRAM = "flower-superlink"
 OPEN = ("/health", "/v1/runtime/", "/v1/fleet/")
 """Paths that need no operator, and with a slash at the end all below them."""
-CERTIFICATE = "dqnfed.certificate"
-"""Where a call's scope holds the certificate that its connection showed."""
 UNGUARDED = "FLWR_INTERNAL_GRPC_CONTROL_API"
 """A variable with which Flower 1.39 opens a second Control API over gRPC, which has no door."""
 ELSEWHERE = "this release of Flower has another server, before which there is no door"
@@ -133,7 +132,10 @@ def run_superlink(command: Sequence[str], folder: Path, nodes: Path, audit: Path
         guarded = {"ssl_cert_reqs": ssl.CERT_OPTIONAL, "ssl_ca_certs": authorities, "http": _protocol()}
         witness = Witness(app, log, folder)
         at_fleet.refused = witness.refused
-        serve(app=behind_both(Door(witness, folder, witness.refused), fleet), **options, **guarded)
+        door: App = Door(witness, folder, witness.refused)
+        if fleet is None:
+            door = FleetHttpDoor(door, nodes, witness.refused)
+        serve(app=behind_both(door, fleet), **options, **guarded)
 
     server.run = serve_with_door
     flower_program.start(command, logger)

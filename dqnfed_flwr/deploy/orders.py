@@ -18,6 +18,8 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 CONTROL, OPERATOR = "/v1/control/", "dqnfed.operator"
+CERTIFICATE = "dqnfed.certificate"
+"""Where a call's scope holds the certificate that its connection showed."""
 READING = ("list-", "stream-", "show-", "get-", "pull-")
 """Calls that begin so change nothing."""
 REQUESTS = {

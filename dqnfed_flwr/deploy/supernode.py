@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import ssl
+import tempfile
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -16,8 +18,11 @@ from dqnfed_flwr.deploy.plan import HTTP_SINCE, minor
 from dqnfed_flwr.errors import ConfigError, RunError
 
 PROGRAM = "flower-supernode"
-MODULE, MAKER = "flwr.client.grpc_rere_client.connection", "create_channel"
+GRPC = ("flwr.client.grpc_rere_client.connection", "create_channel")
 """Where Flower 1.39 opens the connection to the Fleet, and that one alone."""
+HTTP = ("flwr.supernode.fleet_http_connection", "FleetHttpClient")
+"""The client of the Fleet from 1.40 on, of which a SuperNode makes one, by `from_server_address`."""
+NO_TLS = "a node's connection needs TLS; give --root-certificates, and no --insecure"
 
 logger = logging.getLogger("dqnfed")
 
@@ -40,9 +45,7 @@ def run_supernode(command: Sequence[str], certificate: Path) -> None:
         If this release of Flower opens its connections elsewhere.
     """
     _, key = flower_program.given(command, PROGRAM, "--root-certificates", "--auth-supernode-private-key")
-    identity = identity_of(certificate, Path(key).expanduser())
-    if minor(version("flwr")) < HTTP_SINCE:
-        show(identity)
+    show(identity_of(certificate, Path(key).expanduser()))
     flower_program.start(command, logger)
 
 
@@ -61,10 +64,33 @@ def identity_of(certificate: Path, key: Path) -> pki.Identity:
 
 def show(identity: pki.Identity) -> None:
     """Have Flower's SuperNode show `identity` when it opens its connection; `RunError` if it opens it elsewhere."""
-    module = import_module(MODULE)
-    if not hasattr(module, MAKER):
+    over_http = minor(version("flwr")) >= HTTP_SINCE
+    place, name = HTTP if over_http else GRPC
+    try:
+        module: Any = import_module(place)
+    except ImportError:
+        module = None
+    maker = getattr(module, name, None)
+    if maker is None or (over_http and not hasattr(maker, "from_server_address")):
         raise RunError(f"flwr {version('flwr')} opens its connections elsewhere; see docs/transport.md")
+    if over_http:
+        maker.from_server_address = classmethod(_client_maker(identity))
+    else:
+        setattr(module, name, _channel_maker(identity))
 
+
+def tls(authorities: bytes, identity: pki.Identity) -> ssl.SSLContext:
+    """Of a client that trusts `authorities` (PEM) alone, and shows `identity`."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(cadata=authorities.decode("ascii"))
+    with tempfile.NamedTemporaryFile() as pair:  # for its owner alone; `ssl` reads keys from files only
+        pair.write(identity.certificate + identity.key)
+        pair.flush()
+        context.load_cert_chain(pair.name)
+    return context
+
+
+def _channel_maker(identity: pki.Identity) -> Callable[..., Any]:
     def channel(
         server_address: str,
         insecure: bool,
@@ -73,9 +99,26 @@ def show(identity: pki.Identity) -> None:
         interceptors: Sequence[Any],
     ) -> Any:
         if insecure:
-            raise RunError("a node's connection needs TLS; give --root-certificates, and no --insecure")
+            raise RunError(NO_TLS)
         credentials = grpc.ssl_channel_credentials(root_certificates, identity.key, identity.certificate)
         limits = [(f"grpc.max_{way}_message_length", max_message_length) for way in ("send", "receive")]
         return grpc.intercept_channel(grpc.secure_channel(server_address, credentials, limits), *interceptors)
 
-    setattr(module, MAKER, channel)
+    return channel
+
+
+def _client_maker(identity: pki.Identity) -> Callable[..., Any]:
+    def client(
+        kind: Callable[..., Any],
+        server_address: str,
+        insecure: bool,
+        root_certificates: bytes | str | None,
+        interceptors: Sequence[Any],
+        **options: Any,
+    ) -> Any:
+        if insecure or root_certificates is None:
+            raise RunError(NO_TLS)
+        trusted = root_certificates if isinstance(root_certificates, bytes) else Path(root_certificates).read_bytes()
+        return kind(f"https://{server_address}", interceptors=interceptors, verify=tls(trusted, identity), **options)
+
+    return client

@@ -26,9 +26,8 @@ from dqnfed_flwr.engine.flwr_command import CONNECTION
 from dqnfed_flwr.errors import RunError
 
 pytestmark = pytest.mark.deploy
-over_grpc = pytest.mark.skipif(
-    minor(version("flwr")) >= HTTP_SINCE, reason="over HTTP, nodes show no certificate: docs/transport.md"
-)
+OVER_HTTP = minor(version("flwr")) >= HTTP_SINCE
+over_grpc = pytest.mark.skipif(OVER_HTTP, reason="the attack speaks gRPC; that of HTTP is in test_gate.py")
 
 BOUND = ["--max-retries", "1", "--max-wait-time", "15"]
 STAMPS = {
@@ -49,8 +48,7 @@ KEYLESS = """
 import sys
 from pathlib import Path
 from dqnfed_flwr.deploy.supernode import identity_of, show
-if sys.argv.pop(1) == "gRPC":
-    show(identity_of(Path("node.crt"), Path("node.key")))
+show(identity_of(Path("node.crt"), Path("node.key")))
 from flwr.supernode.cli import flower_supernode
 flower_supernode()
 """
@@ -141,14 +139,12 @@ def test_a_node_without_a_key(server: Loopback) -> None:
     program = stranger(server, "keyless")
     where = program.arguments.index("--auth-supernode-private-key")
     del program.arguments[where : where + 2]
-    lane = "HTTP" if server.federation.over_http else "gRPC"
-    program.arguments = ["python", "-c", KEYLESS, lane, *flowers(program)[1:]]
+    program.arguments = ["python", "-c", KEYLESS, *flowers(program)[1:]]
     program.start()
     refused(server, program, "Exit Code: 305")
     assert "[ApiError:2001] Attempted to register SuperNode" in server.programs["superlink"].text()
 
 
-@over_grpc
 @pytest.mark.parametrize("shown", ["nothing", "a stranger's"])
 def test_a_node_without_a_certificate_of_the_authority(server: Loopback, shown: str) -> None:
     program = stranger(server, f"shows-{len(shown)}")
@@ -160,12 +156,12 @@ def test_a_node_without_a_certificate_of_the_authority(server: Loopback, shown: 
         (trouble,) = [one.what for one in check.check(program.place) if "does not take this node's" in one.what]
         assert trouble.startswith(server.federation.superlink)
     program.start()
-    refused(server, program, "Connection attempt failed, retrying")
+    no = "takes calls from nodes with a certificate alone" if shown == "nothing" else "SSL/TLS handshake error"
+    refused(server, program, no if OVER_HTTP else "Connection attempt failed, retrying")
     assert "SuperNode ID" not in program.text()
     assert any(one.what.endswith("with a certificate alone") for one in check.check(server.directory))
 
 
-@over_grpc
 def test_a_node_that_was_removed_and_is_still_registered(server: Loopback) -> None:
     node_certificates.strike(server.directory, "node-0")
     try:
@@ -175,7 +171,7 @@ def test_a_node_that_was_removed_and_is_still_registered(server: Loopback) -> No
         assert any("turns this node away" in one.what for one in check.check(program.place))
     finally:
         node_certificates.certify(server.directory, authority(server.directory), [server.federation.nodes[0]])
-    assert "refused /flwr.proto.Fleet/" in server.programs["superlink"].text()
+    assert f"refused {'/v1/fleet/' if OVER_HTTP else '/flwr.proto.Fleet/'}" in server.programs["superlink"].text()
     log = (server.directory / "server" / "state" / "audit.log").read_text()
     assert "a certificate that is not on the list" in log
 

@@ -12,9 +12,9 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from dqnfed_flwr.deploy import operators
 from dqnfed_flwr.deploy.build import create
-from dqnfed_flwr.deploy.door import CERTIFICATE, Door, behind_both, is_open, run_superlink
+from dqnfed_flwr.deploy.door import Door, behind_both, is_open, run_superlink
 from dqnfed_flwr.deploy.fleet_door import Fleet, FleetDoor
-from dqnfed_flwr.deploy.orders import OPERATOR
+from dqnfed_flwr.deploy.orders import CERTIFICATE, OPERATOR
 from dqnfed_flwr.deploy.plan import Federation
 from dqnfed_flwr.errors import ConfigError
 

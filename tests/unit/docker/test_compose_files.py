@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -10,6 +11,9 @@ from typing import Any
 
 import pytest
 import yaml
+
+from dqnfed_flwr.deploy.fleet_door import CALLS, LARGEST_MESSAGE
+from dqnfed_flwr.deploy.fleet_http_door import HEADER, REFUSED
 
 DOCKER = Path(__file__).parents[3] / "docker"
 BASE = "compose.yaml"
@@ -236,6 +240,22 @@ def test_gate_lets_fleet_and_health_through_and_nothing_else() -> None:
     ):
         assert not re.search(allowed[1], path), path
     assert "proxy_ssl_verify on;" in text
+
+
+def test_gate_reads_nothing_from_who_shows_no_certificate() -> None:
+    text = (DOCKER / "gate" / "nginx.conf").read_text("utf-8")
+    before = text[text.index("  server {") : text.index("    location")]
+    assert "ssl_verify_client optional;" in before
+    refused = re.search(r"    if \(\$ssl_client_verify != SUCCESS\) \{\n      return (\d+) '(.+)';\n    \}", before)
+    assert refused
+    assert refused[1] == str(json.loads(refused[2])["code"]) == str(REFUSED)
+    assert f"proxy_set_header {HEADER.decode()} $ssl_client_escaped_cert;" in text.replace(
+        "X-Dqnfed-Certificate", "x-dqnfed-certificate"
+    )
+    assert f"limit_conn nodes {CALLS};" in text
+    assert f"client_max_body_size {LARGEST_MESSAGE // 2**20}m;" in text
+    given = {f"/run/secrets/{name}" for name in services("compose.http.yaml")["gate"]["secrets"]}
+    assert set(re.findall(r"/run/secrets/[\w-]+", text)) == given
 
 
 def test_exporter_finds_superlink_and_prometheus_finds_exporter() -> None:

@@ -1,0 +1,107 @@
+"""How Flower's SuperNode is made to show a certificate, whichever release is installed."""
+
+from __future__ import annotations
+
+import ssl
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from benchmarks._gate import gate
+from benchmarks._programs import free_ports
+from dqnfed_flwr.deploy import pki, supernode
+from dqnfed_flwr.deploy.build import create
+from dqnfed_flwr.deploy.check_gate import asked
+from dqnfed_flwr.deploy.plan import Federation, Node
+from dqnfed_flwr.deploy.supernode import identity_of, show, tls
+from dqnfed_flwr.errors import RunError
+
+
+class Client:
+    """As Flower's over HTTP."""
+
+    def __init__(self, base_url: str, **given: Any) -> None:
+        self.base_url, self.given = base_url, given
+
+    @classmethod
+    def from_server_address(cls) -> None:
+        """To be replaced in a class derived from this one, and in no other."""
+
+
+class FleetHttpClient(Client):
+    """The one of the Fleet."""
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    create(tmp_path / "fl", Federation("localhost", nodes=(Node("node-0", 0, 9094),)))
+    return tmp_path / "fl"
+
+
+@pytest.fixture
+def identity(place: Path) -> pki.Identity:
+    return identity_of(place / "nodes" / "node-0" / "node.crt", place / "nodes" / "node-0" / "node.key")
+
+
+def of_release(monkeypatch: pytest.MonkeyPatch, number: str, where: tuple[str, str], what: Any) -> ModuleType:
+    """Let Flower be this release, with `what` in the place where it opens its connections."""
+    module = ModuleType("elsewhere")
+    setattr(module, where[1], what)
+    monkeypatch.setattr(supernode, "version", lambda _: number)
+    monkeypatch.setitem(sys.modules, where[0], module)
+    return module
+
+
+def test_the_client_of_http_shows_the_certificate(
+    monkeypatch: pytest.MonkeyPatch, place: Path, identity: pki.Identity
+) -> None:
+    ca = place / "server" / "ca.crt"
+    ours: Any = type("Ours", (FleetHttpClient,), {})
+    of_release(monkeypatch, "1.40.0", supernode.HTTP, ours)
+    show(identity)
+    for trusted in (ca.read_bytes(), str(ca)):
+        client = ours.from_server_address("fl:1", False, trusted, ["an interceptor"], retry_invoker=None)
+        assert client.base_url == "https://fl:1"
+        assert client.given.keys() == {"interceptors", "verify", "retry_invoker"}
+        assert isinstance(client.given["verify"], ssl.SSLContext)
+    assert FleetHttpClient.from_server_address.__func__ is Client.from_server_address.__func__  # type: ignore[attr-defined]
+    for insecure, none in ((True, b"PEM"), (False, None)):
+        with pytest.raises(RunError, match="needs TLS"):
+            ours.from_server_address("fl:1", insecure, none, [])
+
+
+def test_a_gate_takes_what_is_shown(place: Path, identity: pki.Identity) -> None:
+    port, nobody = free_ports(2)
+    ca = (place / "server" / "ca.crt").read_bytes()
+    with gate(port, nobody, place / "server"):
+        assert asked("localhost", port, tls(ca, identity))[0] == 502
+
+
+@pytest.mark.parametrize(
+    ("number", "where", "what"),
+    [
+        ("1.39.5", supernode.GRPC, None),
+        ("1.43.0", supernode.HTTP, None),
+        ("1.43.0", supernode.HTTP, object()),
+        ("1.43.0", ("a.place.without", "name"), None),
+    ],
+)
+def test_a_release_that_opens_its_connections_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, identity: pki.Identity, number: str, where: tuple[str, str], what: Any
+) -> None:
+    of_release(monkeypatch, number, where, what)
+    if where[0] not in (supernode.GRPC[0], supernode.HTTP[0]):
+        monkeypatch.setattr(supernode, "HTTP", ("a.place.that.is.gone", "name"))
+    with pytest.raises(RunError, match=rf"flwr {number} opens its connections elsewhere; see docs/transport.md"):
+        show(identity)
+
+
+def test_the_channel_of_grpc_shows_the_certificate(monkeypatch: pytest.MonkeyPatch, identity: pki.Identity) -> None:
+    module: Any = of_release(monkeypatch, "1.39.0", supernode.GRPC, print)
+    show(identity)
+    with pytest.raises(RunError, match="needs TLS"):
+        module.create_channel("fl:1", True, None, 9, [])
+    module.create_channel("fl:1", False, identity.certificate, 9, []).close()
