@@ -11,15 +11,15 @@ import pytest
 
 from benchmarks import _flood
 from benchmarks._federation import ROOT, Loopback, loopback, node
-from dqnfed_flwr.deploy import node_certificates, pki
+from dqnfed_flwr.deploy import node_certificates
 from dqnfed_flwr.deploy.registry import listed, register
 from tests.deploy.test_doors import over_grpc
+from tests.helpers.superlink_memory import BOUND, growth, strange_pair
 
 pytestmark = [pytest.mark.deploy, over_grpc]
 
 SECONDS = 25.0
 """Longer than the SuperLink waits for the end of a handshake."""
-BOUND = 1.2
 
 
 @pytest.fixture(scope="module")
@@ -34,31 +34,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loopback]:
         yield federation
 
 
-def memory(server: Loopback, what: str) -> int:
-    """Bytes of the SuperLink: `VmRSS` now, `VmHWM` at most."""
-    process = server.programs["superlink"].process
-    assert process is not None
-    lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
-    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(what))
-
-
 def attacked(server: Loopback, pair: tuple[Path, Path] | None) -> tuple[float, str]:
     """By how much memory grew at most under an attack, as a factor, and what became of the huge call."""
-    process = server.programs["superlink"].process
-    assert process is not None
-    before = memory(server, "VmRSS")
-    Path(f"/proc/{process.pid}/clear_refs").write_text("5")  # forgets the largest figure
+    grown = growth(server)
     command = _flood.command(server, SECONDS, pair)
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=4 * SECONDS, check=True)
-    return memory(server, "VmHWM") / before, done.stdout
-
-
-def strange_pair(place: Path) -> tuple[Path, Path]:
-    """Certificate and key of another authority."""
-    identity = pki.make_operator(pki.make_authority(), "node-0", 9)
-    (place / "shown.crt").write_bytes(identity.certificate)
-    (place / "shown.key").write_bytes(identity.key)
-    return place / "shown.crt", place / "shown.key"
+    return grown(), done.stdout
 
 
 @pytest.mark.parametrize("who", ["nobody", "a stranger", "a removed node", "a node"])

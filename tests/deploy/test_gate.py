@@ -11,23 +11,22 @@ from urllib.parse import quote
 
 import pytest
 
+from benchmarks import _flood
 from benchmarks._federation import RUN_SECONDS, Loopback, loopback, node
 from benchmarks._gate import gate
 from benchmarks._programs import wait_for
-from dqnfed_flwr.deploy import check, node_certificates, pki
-from dqnfed_flwr.deploy.authority import authority
+from dqnfed_flwr.deploy import check, node_certificates
 from dqnfed_flwr.deploy.check_local import failed
-from dqnfed_flwr.deploy.plan import Node
 from dqnfed_flwr.deploy.registry import listed
 from tests.deploy.test_doors import OVER_HTTP
 from tests.helpers.http_flood import CALL, CUT, attack, client, status_of
 from tests.helpers.nginx import NGINX, nginx
+from tests.helpers.superlink_memory import BOUND, growth, strange_pair
 
 pytestmark = [pytest.mark.deploy, pytest.mark.skipif(not OVER_HTTP, reason="gRPC needs no gate")]
 
 SECONDS = 25.0
 """Longer than the gate waits for the end of a handshake."""
-BOUND = 1.2
 CALLS = 16
 WHO = ["nobody", "a stranger", "a removed node", "an operator"]
 needs_nginx = pytest.mark.skipif(NGINX is None, reason="nginx is not installed")
@@ -48,30 +47,18 @@ def is_nginx(server: Loopback) -> bool:
 
 def shown_by(server: Loopback, place: Path, who: str) -> ssl.SSLContext:
     """The TLS of one of `WHO`, or of a node that is on the list and has a key of its own."""
-    pair = (place / "shown.crt", place / "shown.key")
     if who == "nobody":
         return client(server.directory / "server" / "ca.crt", None)
     if who == "a stranger":
-        write(pair, pki.make_operator(pki.make_authority(), "node-0", 9))
+        pair = strange_pair(place)
     elif who == "an operator":
         pair = (server.directory / "operator" / "operator.crt", server.directory / "operator" / "operator.key")
     else:
-        name = f"n-{abs(hash(place)):x}"
-        home = server.directory / "nodes" / name
-        home.mkdir()
-        private, public = pki.make_node_key(name)
-        (home / "node.pub").write_bytes(public)
-        node_certificates.certify(server.directory, authority(server.directory), [Node(name, 9, 1)])
-        key = pki.private_pem(pki.load_node_key(private))
-        write(pair, pki.Identity((home / "node.crt").read_bytes(), key))
+        name = f"node-{len(list((server.directory / 'nodes').iterdir()))}"
+        pair = _flood.listed_pair(server, name)
         if who == "a removed node":
             node_certificates.strike(server.directory, name)
     return client(server.directory / "server" / "ca.crt", pair)
-
-
-def write(pair: tuple[Path, Path], identity: pki.Identity) -> None:
-    pair[0].write_bytes(identity.certificate)
-    pair[1].write_bytes(identity.key)
 
 
 def refusals(server: Loopback, who: str) -> set[int | str]:
@@ -79,14 +66,6 @@ def refusals(server: Loopback, who: str) -> set[int | str]:
     if who == "a stranger":
         return {400, *CUT} if is_nginx(server) else {*CUT}
     return {412}
-
-
-def memory(server: Loopback, what: str) -> int:
-    """Bytes of the SuperLink: `VmRSS` now, `VmHWM` at most."""
-    process = server.programs["superlink"].process
-    assert process is not None
-    lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
-    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(what))
 
 
 @pytest.mark.parametrize("who", WHO)
@@ -117,13 +96,11 @@ def test_a_node_gets_through_and_check_finds_nothing(server: Loopback, tmp_path:
 
 @pytest.mark.parametrize("who", WHO[:3])
 def test_an_attack_costs_little_memory_and_no_node(server: Loopback, tmp_path: Path, who: str) -> None:
-    process, context = server.programs["superlink"].process, shown_by(server, tmp_path, who)
-    assert process is not None
-    before = memory(server, "VmRSS")
-    Path(f"/proc/{process.pid}/clear_refs").write_text("5")  # forgets the largest figure
+    context = shown_by(server, tmp_path, who)
+    grown = growth(server)
     with attack(server.federation.fleet_port, context) as said:
         time.sleep(SECONDS)
-    factor = memory(server, "VmHWM") / before
+    factor = grown()
     assert factor <= BOUND, (factor, said)
     assert set(said) <= {503, *refusals(server, who), *CUT}, said  # a removed node is also one with many calls
     assert list(listed(server.flwr).values()) == ["online"]
