@@ -264,18 +264,18 @@ def wide_weighted_sum(rows: Strips, weights: Float64Array) -> Tensor:
 
 def squared_norm(row: FloatArray) -> float:
     """|row|^2 of one row [D], to the precision of its blocks; infinite or NaN where the row is not fit."""
-    return float(sum(in_threads(lambda part: _squares(row[part]), slices(len(row), SEGMENT))))
+    return float(sum(_squares(row[part]) for part in slices(len(row), SEGMENT)))
 
 
 def copy_and_measure(row: NDArray[np.floating], into: FloatArray) -> float:
     """Copy `row` [D] to `into` [D], cast to its dtype; `squared_norm` of the copy, taken while it is in the cache."""
 
-    def copy(part: slice) -> float:
+    def copied(part: slice) -> float:
         with _quiet():
             into[part] = row[part]
         return _squares(into[part])
 
-    return float(sum(in_threads(copy, slices(len(into), SEGMENT))))
+    return float(sum(copied(part) for part in slices(len(into), SEGMENT)))  # added as in `squared_norm`
 
 
 def _squares(part: FloatArray) -> float:
