@@ -30,6 +30,8 @@ from dqnfed_flwr.deploy.superlink import operator_command
 from dqnfed_flwr.engine.flower import write_app
 from dqnfed_flwr.engine.flwr_command import CONNECTION, FlwrCommand, flwr_environment, run_record, run_status
 from dqnfed_flwr.run_files import EVENTS, RUN
+from dqnfed_flwr.telemetry.event_log import read_events
+from dqnfed_flwr.telemetry.events import RoundEvent
 
 ROOT = Path(__file__).parents[1]
 Gate = Callable[[int, int, Path], AbstractContextManager[None]]
@@ -183,10 +185,30 @@ class Loopback:
 
         wait_for(there, seconds, self.texts, 0.05)
 
+    def await_together(self, rounds: int = 2, seconds: float = RUN_SECONDS) -> None:
+        """Wait until all nodes took part in so many rounds from now on."""
+        since, submit = self.rounds_done(), self.programs.get("submit")
+
+        def there() -> bool:
+            assert submit is None or submit.status is None, submit.text()[-3000:] + self.texts()
+            full = [event for event in self.events()[since:] if len(event.participants) == len(self.federation.nodes)]
+            return len(full) >= rounds
+
+        wait_for(there, seconds, self.texts)
+
     def rounds_done(self) -> int:
         """Rounds in the event log by now."""
-        events = None if self.output is None else self.output / EVENTS
-        return len(events.read_text().splitlines()) if events and events.exists() else 0
+        log = self._log()
+        return len(log.read_text().splitlines()) if log else 0
+
+    def events(self) -> list[RoundEvent]:
+        """The event log of the run by now."""
+        log = self._log()
+        return read_events(log) if log else []
+
+    def _log(self) -> Path | None:
+        log = None if self.output is None else self.output / EVENTS
+        return log if log and log.exists() else None
 
     def story(self, run_id: str) -> str:
         """What there is to say about a run, for a test that fails."""

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from dqnfed_flwr.config import Settings as Settings
     from dqnfed_flwr.engine.result import RunResult as RunResult
     from dqnfed_flwr.engine.run import run as run
+    from dqnfed_flwr.errors import DQNFedError as DQNFedError
     from dqnfed_flwr.fairness import fairness_report as fairness_report
     from dqnfed_flwr.functional import StepResult as StepResult
     from dqnfed_flwr.functional import minimum_norm_point as minimum_norm_point
@@ -25,17 +26,26 @@ if TYPE_CHECKING:
     from dqnfed_flwr.linalg.lbfgs import LBFGSHistory as LBFGSHistory
     from dqnfed_flwr.strategy.strategy import DQNFed as DQNFed
     from dqnfed_flwr.strategy.strategy import GradientStrategy as GradientStrategy
+    from dqnfed_flwr.tasks import Datasets as Datasets
+    from dqnfed_flwr.tasks import Task as Task
+    from dqnfed_flwr.telemetry.events import Listener as Listener
+    from dqnfed_flwr.telemetry.events import RoundEvent as RoundEvent
 
 _HOMES = {
     "DQNFed": "strategy.strategy",
     "DQNFedClient": "client.numpy_client",
+    "DQNFedError": "errors",
+    "Datasets": "tasks",
     "GradientStrategy": "strategy.strategy",
     "Guaranteed": "guarded.strategy",
     "LBFGSHistory": "linalg.lbfgs",
+    "Listener": "telemetry.events",
     "LocalTask": "guarded.local_loss",
+    "RoundEvent": "telemetry.events",
     "RunResult": "engine.result",
     "Settings": "config",
     "StepResult": "functional",
+    "Task": "tasks",
     "fairness_report": "fairness",
     "guard": "guarded.mod",
     "minimum_norm_point": "functional",

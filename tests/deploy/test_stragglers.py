@@ -18,9 +18,8 @@ from benchmarks._federation import Loopback, loopback, node
 from benchmarks._programs import wait_for
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.result import read_result
-from dqnfed_flwr.run_files import EVENTS, MODEL
+from dqnfed_flwr.run_files import MODEL
 from dqnfed_flwr.strategy.exchange import LATE, OWING
-from dqnfed_flwr.telemetry.event_log import read_events
 from dqnfed_flwr.telemetry.events import RoundEvent
 from tests.helpers import devices
 from tests.helpers.replay import replayed
@@ -76,8 +75,7 @@ class Watched:
 
     @property
     def events(self) -> list[RoundEvent]:
-        log = self.output / EVENTS
-        return read_events(log) if log.exists() else []
+        return self.federation.events()
 
     def await_rounds(self, count: int, what: Callable[[RoundEvent], bool] = lambda event: True) -> None:
         """Wait for so many more rounds of which `what` holds."""

@@ -13,18 +13,14 @@ from typing import Any
 import pytest
 
 from benchmarks._federation import RUN_SECONDS, Loopback, loopback, node
-from benchmarks._programs import Program, wait_for
+from benchmarks._programs import Program
 from dqnfed_flwr.deploy import apps
 from dqnfed_flwr.engine.flwr_command import program
-from dqnfed_flwr.run_files import EVENTS
-from dqnfed_flwr.telemetry.event_log import read_events
-from dqnfed_flwr.telemetry.events import RoundEvent
 from tests.helpers.releases import next_patch, release
 
 pytestmark = pytest.mark.deploy
 OLD, NEW = version("dqnfed-flwr"), next_patch()
 NODES = 2
-BACK_SECONDS = 240.0
 SETTINGS: dict[str, Any] = {
     **{"data": "digits", "model": "logistic", "split.samples": 150, "clients": NODES, "evaluate-every": 0},
     **{"local.threads": 1, "rounds": 100_000, "deadline": 60, "min-clients": 1, "step.on-stationary": "stay"},
@@ -74,17 +70,6 @@ class Upgraded:
         self.dqnfed("stop", (output / "run-id").read_text().strip(), str(self.federation.directory))
         self.federation.await_exit(self.federation.programs["submit"], RUN_SECONDS)
 
-    def await_together(self, output: Path) -> None:
-        """Wait for two rounds from now on with all nodes in them."""
-        since = len(events(output))
-
-        def there() -> bool:
-            assert self.federation.programs["submit"].status is None, self.federation.texts()
-            full = [event for event in events(output)[since:] if len(event.participants) == NODES]
-            return len(full) >= 2
-
-        wait_for(there, BACK_SECONDS, self.federation.texts)
-
     def installed(self, name: str) -> set[str]:
         """Versions of the apps that a node has run."""
         return {path.name.rsplit(".", 1)[0].split("-flwr.")[1] for path in (self.place / name / "flwr/apps").iterdir()}
@@ -92,10 +77,6 @@ class Upgraded:
     def _takes_new(self, one: Program) -> Program:
         one.environment["PYTHONPATH"] = str(self.new)
         return one
-
-
-def events(output: Path) -> list[RoundEvent]:
-    return read_events(output / EVENTS) if (output / EVENTS).exists() else []
 
 
 @pytest.fixture
@@ -109,12 +90,13 @@ def upgraded(tmp_path: Path) -> Iterator[Upgraded]:
 def test_one_device_after_the_other_then_the_server_then_the_operator(upgraded: Upgraded, tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     upgraded.run(first, new=False)
-    upgraded.await_together(first)
+    upgraded.federation.await_together()
     upgraded.allow("node-1")
     upgraded.install("node-1", "node-1-superexec")
-    upgraded.await_together(first)  # an old run, on an old and on a new node
+    upgraded.federation.await_together()  # an old run, on an old and on a new node
     assert upgraded.dqnfed("--version").startswith(f"dqnfed {NEW},")
-    assert {drop.reason for event in events(first) for drop in event.dropped}.isdisjoint({"other-version"})
+    drops = [drop for event in upgraded.federation.events() for drop in event.dropped]
+    assert "other-version" not in {drop.reason for drop in drops}
     upgraded.stop(first)
 
     upgraded.install("superlink")
@@ -122,9 +104,9 @@ def test_one_device_after_the_other_then_the_server_then_the_operator(upgraded: 
     upgraded.install("superexec")
     upgraded.allow("node-0")
     upgraded.run(second, new=True)
-    upgraded.await_together(second)  # a new run, on an old and on a new node
+    upgraded.federation.await_together()  # a new run, on an old and on a new node
     upgraded.install("node-0", "node-0-superexec")
-    upgraded.await_together(second)
+    upgraded.federation.await_together()
     upgraded.stop(second)
 
     for k in range(NODES):
