@@ -47,41 +47,43 @@ def frame(kind: int, flags: int, stream: int, content: bytes) -> bytes:
 
 
 class Slow:
-    """One slow connection."""
+    """One slow connection, with TLS if there is a `context`: it begins with `opening` and goes on with `more`."""
 
-    def __init__(self, port: int, context: ssl.SSLContext | None) -> None:
-        self.port, self.context = port, context
+    def __init__(self, port: int, context: ssl.SSLContext | None, opening: bytes, more: bytes = b"\x00") -> None:
+        self.port, self.context, self.opening, self.more = port, context, opening, more
         self.end: socket.socket | None = None
 
     def beat(self) -> None:
-        """Send one byte more; begin anew where the connection was cut."""
+        """Send a little more; begin anew where the connection was cut."""
         try:
             if self.end is None:
                 self._begin()
             else:
-                self.end.sendall(b"\x00" if self.context is None else frame(0, 0, 1, b"\x00"))
-                self._look()
+                self.end.sendall(self.more)
+                with suppress(TimeoutError, ssl.SSLWantReadError):
+                    if not self.end.recv(65536):
+                        raise OSError
         except OSError:
             self.close()
 
     def _begin(self) -> None:
-        plain = socket.create_connection(("127.0.0.1", self.port), 5)
-        self.end = plain if self.context is None else self.context.wrap_socket(plain, server_hostname="localhost")
-        self.end.sendall(HELLO if self.context is None else slow_call())
+        self.end = socket.create_connection(("127.0.0.1", self.port), 5)  # kept at once, so that a failure closes it
+        if self.context is not None:
+            self.end = self.context.wrap_socket(self.end, server_hostname="localhost")
+        self.end.sendall(self.opening)
         self.end.settimeout(0.01)
-
-    def _look(self) -> None:
-        """Read what came, if anything did."""
-        assert self.end is not None
-        with suppress(TimeoutError, ssl.SSLWantReadError):
-            if not self.end.recv(65536):
-                raise OSError
 
     def close(self) -> None:
         """Leave."""
         if self.end is not None:
             self.end.close()
         self.end = None
+
+
+def crowd(port: int, context: ssl.SSLContext, call: bytes, more: bytes = b"\x00") -> list[Slow]:
+    """All slow connections: every other one begins `call` and goes on with `more`, the rest a handshake."""
+    halves = ((None, HELLO, b"\x00"), (context, call, more))
+    return [Slow(port, *halves[number % 2]) for number in range(CONNECTIONS)]
 
 
 def huge(port: int, ca: bytes, key: bytes | None, chain: bytes | None, seconds: float) -> str:
@@ -134,7 +136,7 @@ def main() -> None:
         target=lambda: said.append(huge(given.port, given.ca.read_bytes(), key, chain, given.seconds))
     )
     beside.start()
-    slow = [Slow(given.port, context if number % 2 else None) for number in range(CONNECTIONS)]
+    slow = crowd(given.port, context, slow_call(), frame(0, 0, 1, b"\x00"))
     over = time.monotonic() + given.seconds
     while (now := time.monotonic()) < over:
         for one in slow:
