@@ -10,7 +10,7 @@ from http import HTTPStatus
 from pathlib import Path
 
 from dqnfed_flwr.deploy.check_local import Finding, failure, ok, warning
-from dqnfed_flwr.deploy.fleet_http_door import FLEET, REFUSED
+from dqnfed_flwr.deploy.fleet_http_door import FLEET, NOTHING_SHOWN, REFUSED
 from dqnfed_flwr.deploy.pki import Identity
 from dqnfed_flwr.deploy.supernode import tls
 
@@ -23,11 +23,16 @@ AWAY = (HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEW
 def closed(port: int, ca: Path) -> Finding:
     """Whether the gate on this machine turns away who shows no certificate."""
     try:
-        status, _ = asked("127.0.0.1", port, ssl.create_default_context(cafile=str(ca)))
+        status, words = asked("127.0.0.1", port, ssl.create_default_context(cafile=str(ca)))
     except TimeoutError:
         return failure(f"Fleet port {port} does not answer", "look at the gate's log")
     except (OSError, http.client.HTTPException):  # a gate may also cut it in the handshake
-        status = REFUSED
+        status, words = REFUSED, ""
+    if words == NOTHING_SHOWN:
+        return failure(
+            f"Fleet port {port} lets callers without a certificate through to the SuperLink",
+            "have the gate ask for one and end TLS, as docker/gate/nginx.conf does, and start it anew",
+        )
     if status in (HTTPStatus.BAD_REQUEST, HTTPStatus.FORBIDDEN, REFUSED):
         return ok(f"Fleet port {port} takes calls from nodes with a certificate alone")
     return failure(

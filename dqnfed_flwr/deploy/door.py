@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import ssl
 from asyncio import Transport
 from collections.abc import Callable, MutableMapping, Sequence
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from dqnfed_flwr.deploy import flower_program, operators
-from dqnfed_flwr.deploy.audit_log import AuditLog
+from dqnfed_flwr.deploy.audit_log import AuditLog, shortened
 from dqnfed_flwr.deploy.fleet_door import Fleet, FleetDoor, before_fleet
 from dqnfed_flwr.deploy.fleet_http_door import FleetHttpDoor
 from dqnfed_flwr.deploy.orders import CERTIFICATE, OPERATOR, App, Receive, Scope, Send
@@ -27,8 +28,9 @@ from dqnfed_flwr.deploy.witness import Witness
 from dqnfed_flwr.errors import ConfigError, RunError
 
 PROGRAM = "flower-superlink"
-OPEN = ("/health", "/v1/runtime/", "/v1/fleet/")
-"""Paths that need no operator, and with a slash at the end all below them."""
+OPEN = re.compile(r"/health|/v1/(runtime|fleet)/[A-Za-z0-9/_-]+")
+"""Paths that need no operator. No other characters: where a `?` was sent with percent signs, Flower looks for the name
+of the call before it, and would read the body of a call that its router then does not find."""
 UNGUARDED = "FLWR_INTERNAL_GRPC_CONTROL_API"
 """A variable with which Flower 1.39 opens a second Control API over gRPC, which has no door."""
 ELSEWHERE = "this release of Flower has another server, before which there is no door"
@@ -80,7 +82,7 @@ class Door:
     async def _refuse(self, scope: Scope, send: Send) -> None:
         client = (scope.get("client") or ("unknown",))[0]
         shown = "a certificate that is not on the list" if scope.get(CERTIFICATE) else "no certificate"
-        logger.warning("refused %s from %s, which showed %s", scope["path"], client, shown)
+        logger.warning("refused %r from %s, which showed %s", shortened(scope["path"]), client, shown)
         self.refused(scope["path"], client, shown)
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008})
@@ -93,7 +95,7 @@ class Door:
 
 def is_open(path: str) -> bool:
     """Whether what nodes, executors and ServerApps use is asked for."""
-    return any(path.startswith(one) if one.endswith("/") else path == one for one in OPEN)
+    return OPEN.fullmatch(path) is not None
 
 
 def run_superlink(command: Sequence[str], folder: Path, nodes: Path, audit: Path) -> None:

@@ -23,6 +23,7 @@ import grpc
 from cryptography import x509
 
 from dqnfed_flwr.deploy import pki
+from dqnfed_flwr.deploy.audit_log import shortened
 from dqnfed_flwr.deploy.node_certificates import name_of
 from dqnfed_flwr.deploy.plan import HTTP_SINCE, minor
 from dqnfed_flwr.errors import ConfigError, RunError
@@ -97,7 +98,7 @@ class FleetDoor:
     def _refuse(self, method: str, context: Any) -> None:
         peer = str(context.peer()).rpartition(":")[0]
         shown = "a certificate that is not on the list"
-        logger.warning("refused %s from %s, which showed %s", method, peer, shown)
+        logger.warning("refused %r from %s, which showed %s", shortened(method), peer, shown)
         self.refused(method, peer, shown)
         # After PERMISSION_DENIED or UNAUTHENTICATED, Flower's node would not show the words.
         context.abort(grpc.StatusCode.FAILED_PRECONDITION, REFUSAL)

@@ -15,7 +15,9 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 
+from dqnfed_flwr.deploy.audit_log import shortened
 from dqnfed_flwr.deploy.fleet_door import REFUSAL
 from dqnfed_flwr.deploy.node_certificates import name_of
 from dqnfed_flwr.deploy.orders import CERTIFICATE, App, Receive, Scope, Send
@@ -58,7 +60,7 @@ class FleetHttpDoor:
     async def _refuse(self, scope: Scope, send: Send, has_shown: bool) -> None:
         client = (scope.get("client") or ("unknown",))[0]
         what = "a certificate that is not on the list" if has_shown else "no certificate"
-        logger.warning("refused %s from %s, which showed %s", scope["path"], client, what)
+        logger.warning("refused %r from %s, which showed %s", shortened(scope["path"]), client, what)
         self.refused(scope["path"], client, what)
         body = json.dumps({"code": REFUSED, "detail": REFUSAL if has_shown else NOTHING_SHOWN}).encode()
         status = REFUSED if scope["path"] in FIRST else AT_WORK
@@ -74,5 +76,5 @@ def shown(scope: Scope) -> x509.Certificate | None:
         if own:
             return x509.load_der_x509_certificate(own)
         return x509.load_pem_x509_certificate(unquote(handed_on.decode("latin-1")).encode("latin-1"))
-    except ValueError:
+    except (ValueError, UnsupportedAlgorithm, x509.InvalidVersion):
         return None

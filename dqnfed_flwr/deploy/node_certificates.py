@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 
 from dqnfed_flwr.deploy import pki
 from dqnfed_flwr.deploy.files import make_directory, write_public
@@ -60,11 +61,11 @@ def strike(directory: Path, name: str) -> None:
 
 
 def name_of(folder: Path, certificate: x509.Certificate) -> str | None:
-    """Which node on the list a certificate that the authority signed is for; None for nobody."""
-    name = pki.common_name(certificate)
+    """Which node on the list a certificate that the authority signed is for; None for nobody, and what nobody reads."""
     try:
+        name = pki.common_name(certificate)
         check_name("node", name)
         known = pki.first_certificate((folder / f"{name}.crt").read_bytes())
-    except (OSError, ConfigError):
+        return name if pki.same_key(known, certificate) else None
+    except (OSError, ConfigError, ValueError, UnsupportedAlgorithm):
         return None
-    return name if pki.same_key(known, certificate) else None

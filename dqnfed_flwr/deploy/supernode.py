@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import ssl
 import tempfile
 from collections.abc import Callable, Sequence
@@ -22,6 +23,10 @@ GRPC = ("flwr.client.grpc_rere_client.connection", "create_channel")
 """Where Flower 1.39 opens the connection to the Fleet, and that one alone."""
 HTTP = ("flwr.supernode.fleet_http_connection", "FleetHttpClient")
 """The client of the Fleet from 1.40 on, of which a SuperNode makes one, by `from_server_address`."""
+RETRIES = "make_simple_http_retry_invoker"
+"""There, what tells when a SuperNode gives a call up."""
+CUT = re.compile("UNEXPECTED_EOF|handshake operation timed out")
+"""How the ssl module says that a handshake ended before it came to certificates."""
 NO_TLS = "a node's connection needs TLS; give --root-certificates, and no --insecure"
 
 logger = logging.getLogger("dqnfed")
@@ -71,12 +76,29 @@ def show(identity: pki.Identity) -> None:
     except ImportError:
         module = None
     maker = getattr(module, name, None)
-    if maker is None or (over_http and not hasattr(maker, "from_server_address")):
+    retries: Any = getattr(module, RETRIES, None)
+    if maker is None or (over_http and (retries is None or not hasattr(maker, "from_server_address"))):
         raise RunError(f"flwr {version('flwr')} opens its connections elsewhere; see docs/transport.md")
     if over_http:
         maker.from_server_address = classmethod(_client_maker(identity))
+        setattr(module, RETRIES, _patient(retries))
     else:
         setattr(module, name, _channel_maker(identity))
+
+
+def _patient(retries: Callable[[], Any]) -> Callable[[], Any]:
+    """`retries`, which makes Flower's `RetryInvoker`, but for a cut handshake, after which Flower would hang for good.
+
+    A gate that has no connection left cuts a node like this.
+    """
+
+    def made() -> Any:
+        invoker = retries()
+        given_up = invoker.should_giveup
+        invoker.should_giveup = lambda error: CUT.search(str(error)) is None and given_up(error)
+        return invoker
+
+    return made
 
 
 def tls(authorities: bytes, identity: pki.Identity) -> ssl.SSLContext:

@@ -171,7 +171,7 @@ def test_a_node_that_was_removed_and_is_still_registered(server: Loopback) -> No
         assert any("turns this node away" in one.what for one in check.check(program.place))
     finally:
         node_certificates.certify(server.directory, authority(server.directory), [server.federation.nodes[0]])
-    assert f"refused {'/v1/fleet/' if OVER_HTTP else '/flwr.proto.Fleet/'}" in server.programs["superlink"].text()
+    assert f"refused '{'/v1/fleet/' if OVER_HTTP else '/flwr.proto.Fleet/'}" in server.programs["superlink"].text()
     log = (server.directory / "server" / "state" / "audit.log").read_text()
     assert "a certificate that is not on the list" in log
 

@@ -83,6 +83,16 @@ def test_others_than_nodes_get_nothing(server: Loopback, tmp_path: Path, who: st
     assert list(listed(server.flwr).values()) == ["online"]
 
 
+@pytest.mark.parametrize("path", ["/v1/fleet/push-messages%3F/../../../health", "/v1/runtime/x%3F/../../../health"])
+def test_a_path_that_is_not_read_alike_by_all(server: Loopback, tmp_path: Path, path: str) -> None:
+    context, superlink = shown_by(server, tmp_path, "a removed node"), server.programs["superlink"]
+    mine = quote((server.directory / "server" / "nodes" / "node-0.crt").read_text())
+    heard = superlink.text().count("POST /health")
+    said = status_of(server.federation.fleet_port, context, bytes(2**20), path, **{"X-Dqnfed-Certificate": mine})
+    assert said == (405 if is_nginx(server) else 404)  # as for `/health`; the stand-in goes by what was sent
+    assert superlink.text().count("POST /health") == heard + is_nginx(server)
+
+
 def test_a_node_gets_through_and_check_finds_nothing(server: Loopback, tmp_path: Path) -> None:
     context, port = shown_by(server, tmp_path, "a node"), server.federation.fleet_port
     assert status_of(port, context) == 401  # its key has signed nothing

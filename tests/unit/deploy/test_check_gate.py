@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,7 +18,7 @@ from dqnfed_flwr.deploy import pki
 from dqnfed_flwr.deploy.check_gate import CALL, admitted, closed
 from dqnfed_flwr.deploy.check_local import Level
 from dqnfed_flwr.deploy.check_network import server_ports
-from dqnfed_flwr.deploy.fleet_http_door import HEADER
+from dqnfed_flwr.deploy.fleet_http_door import HEADER, NOTHING_SHOWN
 from dqnfed_flwr.deploy.plan import read_plan
 from dqnfed_flwr.deploy.supernode import identity_of
 from tests.helpers.checks import server
@@ -99,6 +100,10 @@ def test_an_open_gate_is_found(place: Path, tmp_path: Path, superlink: SuperLink
     assert f"Fleet port {port} takes calls from nodes with a certificate alone" in words
     found = closed(superlink.server_port, ca)
     assert (found.level, "from anybody (status 401)" in found.what) == (Level.FAILURE, True)
+    superlink.status = 412
+    superlink.body = json.dumps({"code": 412, "detail": NOTHING_SHOWN}).encode()
+    found = closed(superlink.server_port, ca)
+    assert (found.level, "through to the SuperLink" in found.what) == (Level.FAILURE, True)
     with server(None, tmp_path) as plain:  # cut in the handshake, as a gate may do
         assert closed(plain, ca).level is Level.OK
     assert CALL.startswith("/v1/fleet/")

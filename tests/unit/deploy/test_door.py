@@ -71,6 +71,10 @@ def test_what_nodes_and_executors_use_needs_no_operator(place: Path, path: str) 
         "/v1/runtime",
         "/V1/RUNTIME/x",
         "//v1/runtime/x",
+        "/v1/runtime/push-object?/../../../health",
+        "/v1/fleet/push-messages?/x",
+        "/v1/fleet/../control/x",
+        "/v1/fleet/a\nb",
         "",
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,20 @@ def test_who_has_shown_nothing(called: Called, handed_on: bytes | None) -> None:
     start, body = called(handed_on, ACTIVATE)
     assert (start["status"], "the gate before it" in str(body["body"])) == (412, True)
     assert (called.read, called.refused[0][2]) == (0, "no certificate")
+
+
+def test_what_nobody_can_read_is_no_certificate(called: Called, caplog: pytest.LogCaptureFixture) -> None:
+    der = x509.load_pem_x509_certificate(called.certificate("node-0")).public_bytes(Encoding.DER)
+    of_no_version = der.replace(b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x07", 1)
+    curve = b"\x06\x05\x2b\x81\x04\x00\x22", b"\x06\x05\x2b\x81\x04\x00\x7f"
+    of_no_curve, of_no_text = der.replace(*curve), der.replace(b"node-0", b"node\xff\xff")
+    assert len({der, of_no_version, of_no_curve, of_no_text}) == 4
+    for wrong in (of_no_version, of_no_curve, of_no_text):
+        pem = b"-----BEGIN CERTIFICATE-----\n" + base64.encodebytes(wrong) + b"-----END CERTIFICATE-----\n"
+        assert called(pem, f"{PULL}\nforged")[0]["status"] == 401
+    assert called.read == 0
+    assert "\n" not in caplog.text.strip().splitlines()[0]
+    assert len(caplog.records) == len(caplog.text.strip().splitlines())
 
 
 def test_an_operator_is_no_node(called: Called) -> None:

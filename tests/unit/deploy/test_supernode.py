@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -49,6 +49,7 @@ def identity(place: Path) -> pki.Identity:
 def of_release(monkeypatch: pytest.MonkeyPatch, number: str, where: tuple[str, str], what: Any) -> ModuleType:
     """Let Flower be this release, with `what` in the place where it opens its connections."""
     module = ModuleType("elsewhere")
+    setattr(module, supernode.RETRIES, lambda: SimpleNamespace(should_giveup=lambda error: "ssl" in str(error).lower()))
     setattr(module, where[1], what)
     monkeypatch.setattr(supernode, "version", lambda _: number)
     monkeypatch.setitem(sys.modules, where[0], module)
@@ -71,6 +72,24 @@ def test_the_client_of_http_shows_the_certificate(
     for insecure, none in ((True, b"PEM"), (False, None)):
         with pytest.raises(RunError, match="needs TLS"):
             ours.from_server_address("fl:1", insecure, none, [])
+
+
+@pytest.mark.parametrize(
+    ("words", "given_up"),
+    [
+        ("[SSL: UNEXPECTED_EOF_WHILE_READING] EOF occurred in violation of protocol (_ssl.c:1016)", False),
+        ("_ssl.c:993: The handshake operation timed out", False),
+        ("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed (_ssl.c:1016)", True),
+        ("[SSL: TLSV1_ALERT_UNKNOWN_CA] tlsv1 alert unknown ca (_ssl.c:2580)", True),
+        ("[Errno 111] Connection refused", False),
+    ],
+)
+def test_a_cut_handshake_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, identity: pki.Identity, words: str, given_up: bool
+) -> None:
+    module: Any = of_release(monkeypatch, "1.40.0", supernode.HTTP, type("Ours", (FleetHttpClient,), {}))
+    show(identity)
+    assert getattr(module, supernode.RETRIES)().should_giveup(OSError(words)) is given_up
 
 
 def test_a_gate_takes_what_is_shown(place: Path, identity: pki.Identity) -> None:
