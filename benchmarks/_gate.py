@@ -23,7 +23,8 @@ LARGEST = 16 * 2**20
 SECONDS = 300.0
 SHOWN = "x-dqnfed-certificate"
 REFUSAL = b'{"code": 412, "detail": "the gate takes calls from nodes with a certificate alone"}'
-NOT_HANDED_ON = {SHOWN, "connection", "transfer-encoding", "content-length", "host", "date", "server"}
+NOT_HANDED_ON = {SHOWN, "x-forwarded-for", "host", "connection", "transfer-encoding", "content-length"}
+NOT_HANDED_BACK = {"connection", "transfer-encoding", "content-length", "date", "server"}
 
 
 class _Gate(ThreadingHTTPServer):
@@ -96,7 +97,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, status: int, headers: dict[str, str], content: bytes) -> None:
         self.send_response(status)
         for name, value in headers.items():
-            if name.lower() not in NOT_HANDED_ON:
+            if name.lower() not in NOT_HANDED_BACK:
                 self.send_header(name, value)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()

@@ -74,8 +74,9 @@ def test_others_than_nodes_get_nothing(server: Loopback, tmp_path: Path, who: st
     mine = quote((server.directory / "server" / "nodes" / "node-0.crt").read_text())
     heard = superlink.text().count("POST /health")
     assert status_of(server.federation.fleet_port, context, b"x") in refusals(server, who)
-    made_up = status_of(server.federation.fleet_port, context, b"x", **{"X-Dqnfed-Certificate": mine})
-    assert made_up in refusals(server, who)
+    made_up = {"X-Dqnfed-Certificate": mine, "X-Forwarded-For": "198.51.100.7"}
+    assert status_of(server.federation.fleet_port, context, b"x", **made_up) in refusals(server, who)
+    assert "198.51.100.7" not in superlink.text()
     health = status_of(server.federation.fleet_port, context, path="/health")
     if who in ("nobody", "a stranger"):
         assert health in refusals(server, who)
