@@ -1,7 +1,7 @@
 """What a pass over a client's samples costs in chunks of several sizes, beside the size that is chosen.
 
 ResNet-18 on noise of CIFAR-10's shape. A pass is `LocalLoss.loss_and_gradient`, or `loss`; the sizes take turns on one
-CPU thread, and medians of processor time over the turns count.
+CPU thread, and medians over the turns count, of processor time, or by the clock where a card computes.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from functools import partial
 import torch
 
 from benchmarks._common import Bar, Json, arguments, median, report, timed
+from dqnfed_flwr.client.device import prepare_torch
 from dqnfed_flwr.client.flat_model import FlatModel
 from dqnfed_flwr.client.gradients import LocalLoss
 from dqnfed_flwr.models import build_model
@@ -28,20 +29,27 @@ def losses(model: FlatModel, samples: int, sizes: Sequence[int]) -> list[LocalLo
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(samples, *FEATURES, generator=generator)
     labels = torch.randint(0, CLASSES, (samples,), generator=generator)
-    return [LocalLoss(model, (inputs, labels), chunk=size) for size in sizes]
+    held = inputs.to(model.theta.device), labels.to(model.theta.device)
+    return [LocalLoss(model, held, chunk=size) for size in sizes]
 
 
-def measure(name: str, samples: int, sizes: Sequence[int], repeats: int) -> dict[str, Json]:
+def measure(
+    name: str, samples: int, sizes: Sequence[int], repeats: int, device: torch.device, *, bf16: bool = False
+) -> dict[str, Json]:
     """Seconds a sample of both passes, by the size of a chunk; the chosen one last."""
-    model = FlatModel(build_model(name, FEATURES, CLASSES, seed=0), torch.device("cpu"))
+    prepare_torch(1, device)
+    model = FlatModel(build_model(name, FEATURES, CLASSES, seed=0), device, bf16=bf16)
     theta = model.theta.clone()
     passes = losses(model, samples, [SMALL, *sizes, 0])
     gradients: list[list[float]] = [[] for _ in passes]
     forwards: list[list[float]] = [[] for _ in passes]
-    for _ in range(repeats):
+    kind = 1 if device.type == "cpu" else 0  # a pass ends when its loss is known, on a card too
+    for turn in range(repeats + (device.type != "cpu")):
         for loss, gradient, forward in zip(passes, gradients, forwards, strict=True):
-            gradient.append(timed(partial(loss.loss_and_gradient, theta))[1] / samples)
-            forward.append(timed(partial(loss.loss, theta))[1] / samples)
+            seconds = [timed(partial(work, theta))[kind] / samples for work in (loss.loss_and_gradient, loss.loss)]
+            if device.type == "cpu" or turn:  # the first turn on a card loads its kernels
+                gradient.append(seconds[0])
+                forward.append(seconds[1])
     rows: list[Json] = [
         {"chunk": loss.chunk, "gradient_seconds": median(gradient), "loss_seconds": median(forward)}
         for loss, gradient, forward in zip(passes, gradients, forwards, strict=True)
@@ -63,11 +71,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--samples", type=int, default=128, metavar="N")
     parser.add_argument("--sizes", type=int, nargs="*", default=[8, 32, 64], metavar="N", help="further chunks")
     parser.add_argument("--repeats", type=int, default=3, metavar="N", help="turns of which the median counts")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--bf16", action="store_true", help="forward passes under autocast")
     options = parser.parse_args(argv)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        figures = measure(options.model, options.samples, options.sizes, options.repeats)
+        device = torch.device(options.device)
+        figures = measure(options.model, options.samples, options.sizes, options.repeats, device, bf16=options.bf16)
     finally:
         torch.set_num_threads(threads)
     report("chunks", figures, BARS, options.json)

@@ -3,8 +3,8 @@
 A round takes a full gradient of every client and a step with a fixed rate: of ResNet-18 with GroupNorm on images of
 noise of CIFAR's size, and of adapters in a transformer on random characters, each in float32 and with bf16 autocast.
 The loop holds everything on the card, and keeps its rows and its step there. `shared` has four clients of this engine
-at work at the same time, as Flower's engine has. Medians leave out the first round. `same_bits` says whether two runs
-end at the same model.
+at work at the same time, as Flower's engine has. Medians leave out the first round, which opens the clients, and the
+last, which asks for losses alone. `same_bits` says whether two runs end at the same model.
 
     python -m benchmarks.gpu                        # ten minutes on one card, no network
     python -m benchmarks.gpu --device cpu --small   # the whole of it in seconds
@@ -44,6 +44,7 @@ SIZE = "DQNFED_GPU_BENCHMARK"
 """The environment variable that tells the task, in every process, which of `SIZES` it has."""
 SIZES: Mapping[str, Mapping[str, int]] = {
     "large": {"width": 512, "layers": 8, "heads": 8, "length": 256, "samples": 256, "images": 500},
+    "medium": {"width": 256, "layers": 2, "heads": 4, "length": 256, "samples": 32, "images": 50},  # of the tests
     "small": {"width": 16, "layers": 1, "heads": 2, "length": 16, "samples": 8, "images": 10},
 }
 VOCABULARY, RANK, RATE = 80, 8, 0.01
@@ -72,8 +73,8 @@ def sizes() -> Mapping[str, int]:
 
 
 def round_seconds(result: RunResult) -> float:
-    """Median seconds of a round, without the first."""
-    rounds = result.events[1:]
+    """Median seconds of a round, without the first and the last."""
+    rounds = result.events[1:-1]
     return median([sum(event.seconds[phase] for phase in ("exchange", "solve", "step")) for event in rounds])
 
 
@@ -139,7 +140,7 @@ def measured(name: str, settings: Settings, device: torch.device, *, flower: boo
     }
     results = {key: work() for key, work in runs.items()}
     seconds = {key: round_seconds(result) for key, result in results.items()}
-    loop = loop_seconds(settings, device, settings.rounds)
+    loop = loop_seconds(settings, device, settings.rounds - 2)
     return {
         f"{name}_parameters": int(results[""].theta.size),
         f"{name}_loop_seconds": loop,
@@ -174,7 +175,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     device = torch.device(given.device)
     clients, rounds = given.clients or (2 if given.small else 10), given.rounds or (1 if given.small else 5)
     shared: dict[str, Any] = {
-        **{"device": given.device, "clients": clients, "rounds": rounds + 1, "evaluate-every": 0},
+        **{"device": given.device, "clients": clients, "rounds": rounds + 2, "evaluate-every": 0},
         **{"checkpoint-every": 0, "local.threads": 1, "dqn-fed.form": "one-sided", "step-rule": "fixed"},
         "step.lr": RATE,
     }
@@ -182,6 +183,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     figures: dict[str, Json] = {"card": torch.cuda.get_device_name(device) if device.type == "cuda" else "none"}
     with quiet(), tempfile.TemporaryDirectory() as place:
         for name, settings in workloads(Path(place), clients, shared):
+            print(f"{name} ...", file=sys.stderr, flush=True)
             figures |= measured(name, settings, device, flower=with_flower)
     figures["same_bits"] = int(all(value for key, value in figures.items() if key.endswith("_same_bits")))
     report("one card", figures, BARS, given.json)

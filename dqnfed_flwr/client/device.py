@@ -41,15 +41,15 @@ def choose_device(name: str, dtype: Literal["float32", "float64"]) -> torch.devi
     return device
 
 
-def prepare_torch(threads: int, device: torch.device, *, twice: bool = False) -> None:
+def prepare_torch(threads: int, device: torch.device, *, fused: bool = True) -> None:
     """Fix what the bits of a result depend on: the number of threads, and on CUDA the choice of kernels.
 
     0 `threads` take every core, explicitly, so that all engines agree. Float32 products on CUDA are made in float32 (no
-    TF32): curvature pairs are differences of gradients. `twice` says that the run differentiates twice. Fused attention
-    cannot, and its switch belongs to the whole process: were it turned for single passes, those of other threads would
-    change their bits. So all passes of such a run go without fused attention.
+    TF32): curvature pairs are differences of gradients. Without `fused`, attention goes without fused kernels: they
+    cannot be differentiated twice, and on CUDA their gradients add up in any order. The switch belongs to the whole
+    process: were it turned for single passes, those of other threads would change their bits.
     """
-    if twice:
+    if not fused:
         torch.backends.cuda.enable_flash_sdp(False)
         torch.backends.cuda.enable_mem_efficient_sdp(False)
         torch.backends.cuda.enable_cudnn_sdp(False)

@@ -28,6 +28,12 @@ MOST_CHUNK_BYTES = 256 * 2**20
 
 Larger ones are no faster on a processor, and a device at the edge has little memory.
 """
+CUDA_PART = 32
+"""On CUDA that part of the card's memory counts, where it is more.
+
+A large card waits for its kernels to be started: on an H200 a gradient of 512 samples of ResNet-18 took 162 ms in
+chunks of 32 and 80 in one; with bf16 790 ms in chunks of 8 and 20 in one (`benchmarks/chunks.py --device cuda`).
+"""
 MAX_CHUNK = 4096
 FEWEST = 16
 """Samples of a chunk that may fill `MOST_CHUNK_BYTES` on any device.
@@ -140,11 +146,9 @@ class LocalLoss:
     def loss(self, theta: Tensor) -> float:
         """f_k at `theta` [D]: forward passes only."""
         self.model.place(theta)
-        total = 0.0
         with self._forward_only():
-            for part in self._parts(self.samples):
-                total += part.item()
-        return _not_negative(total) + self._penalty(theta)
+            shares = [part.detach() for part in self._parts(self.samples)]
+        return _not_negative(_total(shares)) + self._penalty(theta)
 
     def loss_and_gradient(self, theta: Tensor, rows: Tensor | None = None) -> tuple[float, Tensor]:
         """f_k and its gradient at `theta` [D], a vector of its own [D] in the dtype of `theta`.
@@ -156,13 +160,13 @@ class LocalLoss:
             return loss + self._penalty(theta), self._with_ridge(gradient_of(), theta)
         self.model.place(theta)
         samples = self._select(rows)
-        total = 0.0
+        shares: list[Tensor] = []
         gradient: Tensor | None = None
         for part in self._parts(samples):
             parts = torch.autograd.grad(part, self.model.parameters, allow_unused=True, materialize_grads=True)
             gradient = self._added(gradient, parts)
-            total += part.item()
-        return _not_negative(total) + self._penalty(theta), self._with_ridge(gradient, theta)
+            shares.append(part.detach())
+        return _not_negative(_total(shares)) + self._penalty(theta), self._with_ridge(gradient, theta)
 
     def precompute(self, theta: Tensor, loss: float, gradient: Callable[[], Tensor]) -> None:
         """Have `loss_and_gradient` answer with these, once, when it is asked at this very tensor `theta` [D].
@@ -279,6 +283,14 @@ class LocalLoss:
         return stack
 
 
+def _total(shares: Sequence[Tensor]) -> float:
+    """The sum of what the chunks had of a loss, read at once: a card is not waited for between chunks."""
+    total = 0.0
+    for share in torch.stack(tuple(shares)).tolist() if shares else ():
+        total += share  # not `sum`, which from Python 3.12 on gives other bits
+    return total
+
+
 def _not_negative(loss: float) -> float:
     """A training loss; what a client is entitled to, and whether it is harmed, is about losses from 0."""
     if loss < 0:
@@ -307,28 +319,41 @@ def choose_chunk(model: FlatModel, samples: Samples, task: Task) -> int:
 
     `FEWEST` samples, or as many of them as fit, may fill `MOST_CHUNK_BYTES` instead. Counted are `bytes_of_one`.
     """
-    size = bytes_of_one(model, samples, task)
-    most = CHUNK_BYTES.get(model.theta.device.type, MOST_CHUNK_BYTES)
+    size, device = bytes_of_one(model, samples, task), model.theta.device
+    most = CHUNK_BYTES.get(device.type, MOST_CHUNK_BYTES)
+    if device.type == "cuda":
+        most = max(most, torch.cuda.get_device_properties(device).total_memory // CUDA_PART)
     chunk = MAX_CHUNK
-    while chunk > 1 and chunk * size > (most if chunk > FEWEST else MOST_CHUNK_BYTES):
+    while chunk > 1 and chunk * size > (most if chunk > FEWEST else max(most, MOST_CHUNK_BYTES)):
         chunk //= 2
     return chunk
 
 
 def bytes_of_one(model: FlatModel, samples: Samples, task: Task) -> int:
-    """What one sample leaves behind for its backward pass, or its own bytes where they are more.
+    """What one sample more leaves behind for the backward pass, or its own bytes where they are more.
 
-    The parameters, which all samples share, do not count.
+    What all samples share does not count: the parameters, and their copies in bfloat16. So two samples are compared
+    with one, where there are two.
     """
+    one = mapped(samples.first(1)[0], lambda tensor: tensor.clone())
+    own = sum(tensor.nbytes for tensor in tensors(one))
+    left = _left_behind(model, task, one, 1)
+    two, count = samples.first(2)
+    if count == 2:
+        left = _left_behind(model, task, mapped(two, lambda tensor: tensor.clone()), 2) - left
+    return max(left, own)
+
+
+def _left_behind(model: FlatModel, task: Task, batch: Batch, count: int) -> int:
+    """Bytes saved for the backward pass of a batch of `count` samples, without the model's own."""
     shared = {tensor.untyped_storage().data_ptr() for tensor in model.module.state_dict().values()}
     saved: dict[int, torch.UntypedStorage] = {}  # held, so that no other takes its place, and the count is the same
 
-    def count(tensor: Tensor) -> None:  # a hook that gave the tensor back would tie a knot that is never freed
+    def keep(tensor: Tensor) -> None:  # a hook that gave the tensor back would tie a knot that is never freed
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in shared:
             saved[storage.data_ptr()] = storage
 
-    one = mapped(samples.first(1)[0], lambda tensor: tensor.clone())
-    with torch.autograd.graph.saved_tensors_hooks(count, lambda nothing: nothing):
-        task.summed(model.module, one, 1)
-    return max(sum(storage.nbytes() for storage in saved.values()), sum(tensor.nbytes for tensor in tensors(one)))
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda nothing: nothing):
+        task.summed(model.module, batch, count)
+    return sum(storage.nbytes() for storage in saved.values())

@@ -194,6 +194,12 @@ class LocalSettings(Group):
         "none", "forward passes in the model's dtype, or in bfloat16 where torch finds that safe (float32 models)"
     )
     chunk: int = _machine(0, "samples a forward pass, bounding memory; 0 chooses", changes="details", ge=0)
+    fused_attention: bool = _machine(
+        False,
+        "torch's fused attention on CUDA: faster, and without the matrix of all pairs, but gradients whose last bits "
+        "differ from run to run",
+        changes="details",
+    )
     workers: int = _machine(
         0, "processes that read data ahead where they are not held, a batch each; 0 for none", changes="details", ge=0
     )
@@ -365,8 +371,14 @@ class GuaranteeSettings(Group):
 
     def liars(self, asked: int) -> int:
         """f among so many clients asked, always fewer than half of them."""
-        number = int(self.tolerate) if self.tolerate >= 1 else int(self.tolerate * asked + 1e-9)
-        return min(number, max((asked - 1) // 2, 0))
+        return min(self._tolerated(asked), max((asked - 1) // 2, 0))
+
+    def is_cut(self, asked: int) -> bool:
+        """Whether fewer of so many clients asked can be overruled than `tolerate` says, or none by its share."""
+        return self.tolerate > 0 and self.liars(asked) < max(self._tolerated(asked), 1)
+
+    def _tolerated(self, asked: int) -> int:
+        return int(self.tolerate) if self.tolerate >= 1 else int(self.tolerate * asked + 1e-9)
 
     def needed(self, participants: int) -> int:
         """How many of a round's participants must judge its step, one at least."""

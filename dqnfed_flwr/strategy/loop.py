@@ -82,6 +82,7 @@ class RoundLoop:
         QuorumError
             If too few clients answered, `retries` times over.
         """
+        self._say_who_may_lie()
         while self._state.status == "running":
             self._registry.wait_until(grid, self._can_go_on)
             if not self._can_go_on():
@@ -98,6 +99,12 @@ class RoundLoop:
             self._process(schedule, self._exchange(grid, schedule), not_asked)
             if self._state.round > done:
                 self._save()
+
+    def _say_who_may_lie(self) -> None:
+        guarantee, asked = self._settings.guarantee, self._settings.sampled
+        if self._settings.rule == "probed" and guarantee.is_cut(asked):
+            text = "guarantee.tolerate: found %g; of %d clients asked in a round %d can be overruled: fewer than half"
+            log(WARNING, text, guarantee.tolerate, asked, guarantee.liars(asked))
 
     def evaluate(self, grid: Grid) -> Mapping[int, ClientReply]:
         """Evaluate the model as it stands on all members; after the last exchange no client need catch up."""

@@ -125,7 +125,7 @@ RUN_METRICS = (
     _counter("clients_dropped", "", "Replies that did not count, by reason", "reason"),
     _gauge("model_moved", "", "1 where the last round moved the model, 0 where the model stayed"),
     _gauge("improved_clients_ratio", "ratio", "rho: clients asked whose training loss did not rise in the last round"),
-    _gauge("unharmed_clients_ratio", "ratio", "The same, and those whose loss is below the entitlement"),
+    _gauge("unharmed_clients_ratio", "ratio", "Participants that answered again and were not harmed in the last round"),
     _gauge("entitlement", "", "Training loss up to which a participant may rise without harm"),
     _gauge("low_ratio_rounds", "", "Moved rounds in a row, up to the last, whose ratio of unharmed was below 0.9"),
     _counter("clients_harmed", "", "Participants that were harmed, over all rounds"),

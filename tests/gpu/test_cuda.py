@@ -10,6 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from benchmarks import gpu
+from dqnfed_flwr.client.device import prepare_torch
 from dqnfed_flwr.client.flat_model import FlatModel
 from dqnfed_flwr.client.gradients import LocalLoss
 from dqnfed_flwr.client.opening import read_samples
@@ -44,6 +46,15 @@ def test_the_same_bits_twice(more: dict[str, Any]) -> None:
     assert [event.losses_after for event in one.events] == [event.losses_after for event in again.events]
 
 
+def test_adapters_in_a_transformer_have_the_same_bits_in_turns_and_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fused attention would add up gradients in any order."""
+    monkeypatch.setenv(gpu.SIZE, "medium")
+    settings = {"device": "cuda", "clients": 4, "rounds": 3, "task": "benchmarks.gpu:Characters", "local.threads": 1}
+    one, again, together = (run_in_process(Settings.from_mapping(settings), jobs=jobs) for jobs in (1, 1, 4))
+    assert np.array_equal(one.theta, again.theta)
+    assert np.array_equal(one.theta, together.theta)
+
+
 def test_clients_that_share_a_card_have_the_bits_of_those_that_take_turns() -> None:
     assert np.array_equal(trained(jobs=4).theta, trained(jobs=1).theta)
 
@@ -62,16 +73,34 @@ def test_probe_and_pass_agree_to_the_bit(model: str, bf16: bool) -> None:
     assert torch.equal(gradient, loss.loss_and_gradient(theta)[1])
 
 
-def test_the_loss_is_that_of_the_processor() -> None:
-    values = []
-    for name in ("cpu", "cuda"):
+@pytest.mark.parametrize("model", ["cnn", "resnet18-gn"])
+@pytest.mark.parametrize("chunk", [16, 50])
+def test_products_are_made_in_float32(model: str, chunk: int) -> None:
+    """TF32 would leave a gradient off by a hundredth, and curvature pairs are differences of gradients."""
+
+    def found(name: str, dtype: torch.dtype) -> tuple[float, Tensor]:
         device = torch.device(name)
-        samples = tuple(part.to(device) for part in images(50))
-        flat = FlatModel(build_model("cnn", SHAPE, 4, seed=0), device)
-        loss = LocalLoss(flat, (samples[0], samples[1]))
-        values.append((loss.loss(flat.theta), loss.loss_and_gradient(flat.theta)[1].cpu()))
-    assert values[0][0] == pytest.approx(values[1][0], rel=1e-5)
-    torch.testing.assert_close(values[0][1], values[1][1], rtol=1e-3, atol=1e-5)
+        prepare_torch(1, device)
+        inputs, labels = images(50)
+        flat = FlatModel(build_model(model, SHAPE, 4, seed=0).to(dtype), device)
+        loss, gradient = LocalLoss(flat, (inputs.to(device, dtype), labels.to(device)), chunk=chunk).loss_and_gradient(
+            flat.theta
+        )
+        return loss, gradient.cpu().double()
+
+    exact, rounded = found("cpu", torch.float64), found("cuda", torch.float32)
+    assert rounded[0] == pytest.approx(exact[0], rel=1e-6)
+    assert float((rounded[1] - exact[1]).norm() / exact[1].norm()) < 1e-3
+
+
+def test_chunks_fill_a_part_of_the_card_with_and_without_autocast() -> None:
+    device = torch.device("cuda")
+    samples = tuple(part.to(device) for part in images(2))
+    chunks = []
+    for bf16 in (False, True):
+        flat = FlatModel(build_model("resnet18-gn", SHAPE, 4, seed=0), device, bf16=bf16)
+        chunks.append(LocalLoss(flat, (samples[0], samples[1])).chunk)
+    assert 32 <= chunks[0] <= chunks[1]
 
 
 def test_rows_of_the_card_go_into_the_servers_gramian() -> None:

@@ -6,6 +6,10 @@ import subprocess
 import sys
 
 import pytest
+import torch
+
+from dqnfed_flwr.client.worker import may_fuse
+from dqnfed_flwr.config import Settings
 
 SCRIPT = """
 import numpy as np, torch
@@ -36,3 +40,19 @@ def test_runs_that_differentiate_twice_use_one_kernel_in_all_threads(overrides: 
     script = SCRIPT.format(overrides=overrides)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.split() == [str(fused)] * 2
+
+
+@pytest.mark.parametrize(
+    ("device", "overrides", "fused"),
+    [
+        ("cpu", {}, True),
+        ("cuda", {}, False),
+        ("cuda", {"local.fused-attention": True}, True),
+        ("cuda", {"local.fused-attention": True, "method": "fednew"}, False),
+    ],
+)
+def test_on_cuda_attention_is_fused_where_the_settings_say_so(
+    device: str, overrides: dict[str, str | bool], fused: bool
+) -> None:
+    """There torch adds up the gradients of its fused kernels in any order."""
+    assert may_fuse(Settings.from_mapping(overrides), torch.device(device)) is fused

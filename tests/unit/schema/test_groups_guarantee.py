@@ -48,6 +48,14 @@ def test_those_who_may_lie_are_always_fewer_than_half(tolerate: float, asked: in
 
 
 @pytest.mark.parametrize(
+    ("tolerate", "asked", "cut"),
+    [(0, 1, False), (1, 3, False), (1, 2, True), (5, 10, True), (0.3, 10, False), (0.5, 10, True), (0.2, 4, True)],
+)
+def test_too_few_clients_for_so_many_liars_are_noticed(tolerate: float, asked: int, cut: bool) -> None:
+    assert GuaranteeSettings(tolerate=tolerate).is_cut(asked) is cut
+
+
+@pytest.mark.parametrize(
     ("voters", "participants", "needed"), [(0.5, 4, 2), (0.5, 5, 3), (0.1, 30, 3), (1, 7, 7), (0.5, 0, 1)]
 )
 def test_a_share_of_the_participants_must_judge_one_at_least(voters: float, participants: int, needed: int) -> None:

@@ -161,3 +161,12 @@ def test_a_client_without_test_samples_has_no_part_in_the_test_loss() -> None:
     assert event.accuracy is not None
     assert BAD not in event.accuracy
     assert event.test_loss < 100
+
+
+def test_a_run_with_too_few_clients_for_its_liars_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr("dqnfed_flwr.strategy.loop.log", lambda level, text, *words: told.append(text % words))
+    run(Federation(spread_out(CLIENTS)).app(), {"guarantee.tolerate": 2})
+    assert not told
+    run(Federation(spread_out(CLIENTS)).app(), {"guarantee.tolerate": 3})
+    assert told == ["guarantee.tolerate: found 3; of 6 clients asked in a round 2 can be overruled: fewer than half"]
