@@ -1,7 +1,7 @@
 """What a pass over a client's samples costs in chunks of several sizes, beside the size that is chosen.
 
 ResNet-18 on noise of CIFAR-10's shape. A pass is `LocalLoss.loss_and_gradient`, or `loss`; the sizes take turns on one
-CPU thread, and medians over the turns count, of processor time, or by the clock where a card computes.
+CPU thread. Medians over the turns but the first count: of processor time, or by the clock where a card computes.
 """
 
 from __future__ import annotations
@@ -44,14 +44,12 @@ def measure(
     gradients: list[list[float]] = [[] for _ in passes]
     forwards: list[list[float]] = [[] for _ in passes]
     kind = 1 if device.type == "cpu" else 0  # a pass ends when its loss is known, on a card too
-    for turn in range(repeats + (device.type != "cpu")):
+    for _ in range(repeats + 1):
         for loss, gradient, forward in zip(passes, gradients, forwards, strict=True):
-            seconds = [timed(partial(work, theta))[kind] / samples for work in (loss.loss_and_gradient, loss.loss)]
-            if device.type == "cpu" or turn:  # the first turn on a card loads its kernels
-                gradient.append(seconds[0])
-                forward.append(seconds[1])
+            gradient.append(timed(partial(loss.loss_and_gradient, theta))[kind] / samples)
+            forward.append(timed(partial(loss.loss, theta))[kind] / samples)
     rows: list[Json] = [
-        {"chunk": loss.chunk, "gradient_seconds": median(gradient), "loss_seconds": median(forward)}
+        {"chunk": loss.chunk, "gradient_seconds": median(gradient[1:]), "loss_seconds": median(forward[1:])}
         for loss, gradient, forward in zip(passes, gradients, forwards, strict=True)
     ]
     return {
@@ -59,7 +57,7 @@ def measure(
         "parameters": theta.numel(),
         "samples": samples,
         "chosen": passes[-1].chunk,
-        "small_over_chosen": median(gradients[0]) / median(gradients[-1]),
+        "small_over_chosen": median(gradients[0][1:]) / median(gradients[-1][1:]),
         "chunks": rows,
     }
 

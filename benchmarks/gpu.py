@@ -6,7 +6,7 @@ The loop holds everything on the card, and keeps its rows and its step there. `s
 at work at the same time, as Flower's engine has. Medians leave out the first round, which opens the clients, and the
 last, which asks for losses alone. `same_bits` says whether two runs end at the same model.
 
-    python -m benchmarks.gpu                        # ten minutes on one card, no network
+    python -m benchmarks.gpu                        # minutes on one card, no network
     python -m benchmarks.gpu --device cpu --small   # the whole of it in seconds
 """
 

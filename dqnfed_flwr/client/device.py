@@ -46,8 +46,8 @@ def prepare_torch(threads: int, device: torch.device, *, fused: bool = True) -> 
 
     0 `threads` take every core, explicitly, so that all engines agree. Float32 products on CUDA are made in float32 (no
     TF32): curvature pairs are differences of gradients. Without `fused`, attention goes without fused kernels: they
-    cannot be differentiated twice, and on CUDA their gradients add up in any order. The switch belongs to the whole
-    process: were it turned for single passes, those of other threads would change their bits.
+    cannot be differentiated twice, and on CUDA their gradients are not deterministic, as torch warns. The switch is
+    for the whole process: were it turned for single passes, those of other threads would change their bits.
     """
     if not fused:
         torch.backends.cuda.enable_flash_sdp(False)

@@ -284,10 +284,10 @@ class LocalLoss:
 
 
 def _total(shares: Sequence[Tensor]) -> float:
-    """The sum of what the chunks had of a loss, read at once: a card is not waited for between chunks."""
+    """The sum of what the chunks had of a loss, read when all are begun: a card is not waited for in between."""
     total = 0.0
-    for share in torch.stack(tuple(shares)).tolist() if shares else ():
-        total += share  # not `sum`, which from Python 3.12 on gives other bits
+    for share in shares:  # not `sum`, which from Python 3.12 on gives other bits
+        total += share.item()
     return total
 
 
@@ -335,17 +335,17 @@ def bytes_of_one(model: FlatModel, samples: Samples, task: Task) -> int:
     What all samples share does not count: the parameters, and their copies in bfloat16. So two samples are compared
     with one, where there are two.
     """
-    one = mapped(samples.first(1)[0], lambda tensor: tensor.clone())
-    own = sum(tensor.nbytes for tensor in tensors(one))
-    left = _left_behind(model, task, one, 1)
-    two, count = samples.first(2)
-    if count == 2:
-        left = _left_behind(model, task, mapped(two, lambda tensor: tensor.clone()), 2) - left
-    return max(left, own)
+    one = samples.first(1)
+    left = _left_behind(model, task, *one)
+    two = samples.first(2)
+    if two[1] == 2:
+        left = _left_behind(model, task, *two) - left
+    return max(left, sum(tensor.nbytes for tensor in tensors(one[0])))
 
 
 def _left_behind(model: FlatModel, task: Task, batch: Batch, count: int) -> int:
     """Bytes saved for the backward pass of a batch of `count` samples, without the model's own."""
+    batch = mapped(batch, lambda tensor: tensor.clone())  # a view's storage would be that of all samples
     shared = {tensor.untyped_storage().data_ptr() for tensor in model.module.state_dict().values()}
     saved: dict[int, torch.UntypedStorage] = {}  # held, so that no other takes its place, and the count is the same
 

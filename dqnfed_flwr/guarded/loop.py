@@ -27,6 +27,7 @@ from dqnfed_flwr.errors import ConfigError, RunError
 from dqnfed_flwr.guarded.exchange import Brought, Receiver, gather
 from dqnfed_flwr.guarded.offers import Asked, Model, Offer, Offers
 from dqnfed_flwr.guarded.records import model_key, with_task
+from dqnfed_flwr.strategy.hearing import say_if_tolerate_is_cut
 from dqnfed_flwr.strategy.judging import Judgement, remember_round
 from dqnfed_flwr.strategy.loop import UNJUDGED_ATTEMPTS, most_frequent_reason
 from dqnfed_flwr.strategy.round_event import round_event
@@ -127,6 +128,8 @@ class GuardedRounds:
             _begin_at(self._strategy, candidate.record)
             train = list(self._strategy.configure_train(number, candidate.record, given.train_config, given.grid))
         nodes = [message.metadata.dst_node_id for message in train]
+        if number == 1:
+            say_if_tolerate_is_cut(self._settings, len(nodes))
         if len(set(nodes)) < len(nodes):
             raise ConfigError("the strategy sends a node several messages to train; a guarded one may send one")
         probing = set(offer.pending.clients) if offer else set()

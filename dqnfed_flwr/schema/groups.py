@@ -196,8 +196,8 @@ class LocalSettings(Group):
     chunk: int = _machine(0, "samples a forward pass, bounding memory; 0 chooses", changes="details", ge=0)
     fused_attention: bool = _machine(
         False,
-        "torch's fused attention on CUDA: faster, and without the matrix of all pairs, but gradients whose last bits "
-        "differ from run to run",
+        "take torch's fused attention on CUDA: it keeps no matrix of all pairs of tokens, but its gradients differ in "
+        "their last bits from run to run",
         changes="details",
     )
     workers: int = _machine(

@@ -32,6 +32,14 @@ HOPELESS = 0.1
 """The row of a claimant is set aside where it takes away all but this share of the others' best common cosine."""
 
 
+def say_if_tolerate_is_cut(settings: Settings, asked: int) -> None:
+    """Log where fewer of so many clients asked can be overruled than `guarantee.tolerate` says."""
+    guarantee = settings.guarantee
+    if settings.rule == "probed" and guarantee.is_cut(asked):
+        text = "guarantee.tolerate: found %g; at most %d of the %d clients asked in a round can be overruled"
+        log(WARNING, text, guarantee.tolerate, guarantee.liars(asked), asked)
+
+
 @dataclass(slots=True)
 class Hearing:
     """Who has a say in a round's direction."""

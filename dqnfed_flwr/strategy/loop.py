@@ -32,7 +32,7 @@ from dqnfed_flwr.steps import StepRule
 from dqnfed_flwr.strategy.client_registry import ClientRegistry
 from dqnfed_flwr.strategy.collect import PATIENCE, Collected, ReplyCollector
 from dqnfed_flwr.strategy.exchange import Repeats
-from dqnfed_flwr.strategy.hearing import decide_hearing
+from dqnfed_flwr.strategy.hearing import decide_hearing, say_if_tolerate_is_cut
 from dqnfed_flwr.strategy.schedule import Schedule, schedule_evaluation, schedule_exchange
 from dqnfed_flwr.strategy.solve import NOT_FINITE, solve_replies
 from dqnfed_flwr.strategy.state import PendingStep, RunState
@@ -82,7 +82,7 @@ class RoundLoop:
         QuorumError
             If too few clients answered, `retries` times over.
         """
-        self._say_who_may_lie()
+        say_if_tolerate_is_cut(self._settings, self._settings.sampled)
         while self._state.status == "running":
             self._registry.wait_until(grid, self._can_go_on)
             if not self._can_go_on():
@@ -99,12 +99,6 @@ class RoundLoop:
             self._process(schedule, self._exchange(grid, schedule), not_asked)
             if self._state.round > done:
                 self._save()
-
-    def _say_who_may_lie(self) -> None:
-        guarantee, asked = self._settings.guarantee, self._settings.sampled
-        if self._settings.rule == "probed" and guarantee.is_cut(asked):
-            text = "guarantee.tolerate: found %g; of %d clients asked in a round %d can be overruled: fewer than half"
-            log(WARNING, text, guarantee.tolerate, asked, guarantee.liars(asked))
 
     def evaluate(self, grid: Grid) -> Mapping[int, ClientReply]:
         """Evaluate the model as it stands on all members; after the last exchange no client need catch up."""

@@ -83,10 +83,9 @@ def test_products_are_made_in_float32(model: str, chunk: int) -> None:
         prepare_torch(1, device)
         inputs, labels = images(50)
         flat = FlatModel(build_model(model, SHAPE, 4, seed=0).to(dtype), device)
-        loss, gradient = LocalLoss(flat, (inputs.to(device, dtype), labels.to(device)), chunk=chunk).loss_and_gradient(
-            flat.theta
-        )
-        return loss, gradient.cpu().double()
+        loss = LocalLoss(flat, (inputs.to(device, dtype), labels.to(device)), chunk=chunk)
+        value, gradient = loss.loss_and_gradient(flat.theta)
+        return value, gradient.cpu().double()
 
     exact, rounded = found("cpu", torch.float64), found("cuda", torch.float32)
     assert rounded[0] == pytest.approx(exact[0], rel=1e-6)

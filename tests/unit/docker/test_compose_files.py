@@ -218,7 +218,7 @@ def test_without_the_overlay_insecure_only_a_nodes_own_link_is_plain() -> None:
 def test_variables_are_those_of_the_example() -> None:
     told = set(re.findall(r"^#?(\w+)=", (DOCKER / "env.example").read_text("utf-8"), re.MULTILINE))
     used = {match["name"] for name in STACKS for match in VARIABLE.finditer((DOCKER / name).read_text("utf-8"))}
-    optional = {name for name in used if name.endswith(("_IMAGE", "_PORT", "_CONFIG", "_DATA", "_RETENTION"))}
+    optional = {name for name in used if name.endswith(("_CONFIG", "_DATA"))}
     assert used - optional - {"PWD"} <= told
     assert told - {"COMPOSE_PROJECT_NAME"} <= used
 

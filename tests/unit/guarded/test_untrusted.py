@@ -284,6 +284,16 @@ def test_a_consistent_liar_stops_everybody_unless_one_is_tolerated() -> None:
     assert guarded.events[0].overruled == [NODE]
 
 
+def test_too_few_clients_for_those_tolerated_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr("dqnfed_flwr.strategy.hearing.log", lambda level, text, *words: told.append(text % words))
+    guarded = Guaranteed(FedAvg(fraction_evaluate=0.0), tolerate=CLIENTS)
+    trained(guarded, app_on(alike(CLIENTS), small), CLIENTS, 2, model=small)
+    most = f"{(CLIENTS - 1) // 2} of the {CLIENTS} clients asked in a round"
+    cut = [line for line in told if line.startswith("guarantee.tolerate")]
+    assert cut == [f"guarantee.tolerate: found {CLIENTS}; at most {most} can be overruled"]
+
+
 def test_clients_without_the_mod_are_an_error_that_says_what_to_do() -> None:
     with pytest.raises(RunError, match=r"3 clients answered.*mods=\[guard\(local_loss\)\]"):
         trained(guarded_of_three(), app_on(alike(3), small, guarded=False), 3, 2, model=small)
