@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -265,12 +266,12 @@ def verify(
 @app.command()
 @reported
 def register(directory: Directory) -> None:
-    """Tell the SuperLink, which must be running, which keys may take part."""
+    """Tell the SuperLink, which must be running or about to, which keys may take part."""
     from dqnfed_flwr.deploy import registry
     from dqnfed_flwr.deploy.plan import read_plan
 
     place = _place(directory)
-    outcome = registry.register(place, read_plan(place))
+    outcome = registry.register(place, read_plan(place), partial(typer.echo, err=True))
     for name, what in outcome.items():
         typer.echo(f"{name}: {what}")
     if not set(outcome.values()) <= {"registered", "known"}:

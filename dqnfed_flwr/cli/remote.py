@@ -65,7 +65,7 @@ def submit(
 
     from dqnfed_flwr.cli.overrides import flat_config_elsewhere
     from dqnfed_flwr.deploy import runs as remote
-    from dqnfed_flwr.deploy.superlink import connect
+    from dqnfed_flwr.deploy.superlink import connect, patiently
 
     if strict and not follow:
         raise ConfigError("--strict judges a run by its end, which --detach does not wait for; give one of the two")
@@ -86,7 +86,7 @@ def submit(
     to_the_end = partial(_to_the_end, link, connection=connection, strict=strict)
     while (failure := to_the_end(run_id)) and left and (again := failure.next_settings(settings)):
         left -= 1
-        run_id = remote.patiently(partial(remote.submit, link, again))
+        run_id = patiently(partial(remote.submit, link, again), remote.GIVE_UP_SECONDS)
         typer.echo(f"{failure.words}\ngoes on as run {run_id}")
     if failure:
         raise RunError(failure.words)
@@ -166,6 +166,7 @@ def _to_the_end(link: SuperLink, run_id: str, connection: str, *, strict: bool =
     `LeftOut` if a `strict` run names clients that had no part in most rounds.
     """
     from dqnfed_flwr.deploy import runs as remote
+    from dqnfed_flwr.deploy.superlink import patiently
     from dqnfed_flwr.engine.ending import early_end_in, left_out_in
 
     said: list[str] = []
@@ -186,7 +187,7 @@ def _to_the_end(link: SuperLink, run_id: str, connection: str, *, strict: bool =
             f"end it with: dqnfed stop {run_id} {connection}"
         ) from None
     if record["status"] != remote.COMPLETED:
-        return remote.Failure(run_id, record, remote.patiently(lambda: remote.log_of(link, run_id)))
+        return remote.Failure(run_id, record, patiently(lambda: remote.log_of(link, run_id), remote.GIVE_UP_SECONDS))
     typer.echo(f"run {run_id} is completed")
     if said:
         raise EndedEarly(said[-1])

@@ -7,7 +7,7 @@ user's.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,14 @@ from typing import Any
 from dqnfed_flwr.deploy.files import changing, write_public
 from dqnfed_flwr.deploy.pki import fingerprint
 from dqnfed_flwr.deploy.plan import Federation
-from dqnfed_flwr.deploy.superlink import SuperLink, operator_command
+from dqnfed_flwr.deploy.superlink import SuperLink, operator_command, patiently
 from dqnfed_flwr.engine.flwr_command import CONNECTION, FlwrCommand
 from dqnfed_flwr.errors import RunError
 
 REGISTERED = "registered.json"
 IN_USE = "already in use"
+START_SECONDS = 60.0
+"""How long a SuperLink that was just started may take to answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +33,10 @@ class RegisteredNode:
     key: str = ""  # in a file of the first form, which had ids alone
 
 
-def register(directory: Path, federation: Federation) -> dict[str, str]:
+def register(directory: Path, federation: Federation, say: Callable[[str], None] = lambda _: None) -> dict[str, str]:
     """Register the keys of all nodes that the SuperLink does not know yet.
+
+    A SuperLink that does not answer is asked again for `START_SECONDS`, of which `say` is told.
 
     A node is known if its present key was registered. Where only an id is remembered, the SuperLink is asked: if it has
     the key already, the node is known, and from then on with its key. Returned is, by name, what became of each node:
@@ -40,7 +44,7 @@ def register(directory: Path, federation: Federation) -> dict[str, str]:
     """
     flwr, outcome = operator_command(directory), {}
     with changing(directory):
-        present, entries = listed(flwr), _entries(directory)
+        present, entries = patiently(lambda: listed(flwr), START_SECONDS, say), _entries(directory)
         for node in federation.nodes:
             key, entry = _key(directory, node.name), entries.get(node.name)
             there = entry is not None and entry.node_id in present

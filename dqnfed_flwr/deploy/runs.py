@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from dqnfed_flwr.config import KNOWN, Scalar, Settings, check_for_nodes
 from dqnfed_flwr.data.sources import paths_in
@@ -29,9 +29,9 @@ NO_LOG_YET = ("pending", "starting")
 """States in which Flower would keep a call for the log until there is one."""
 PENDING_SECONDS = 30.0
 """After which a follower of a run that does not begin reads what may be missing."""
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 15.0
-NEWS_PAUSE, QUIET_PAUSE = 4.0, 10.0
-"""Longest pauses while a run is followed, after new lines and without: each call of `flwr` costs a second of a core."""
+FIRST_PAUSE, NEWS_PAUSE, QUIET_PAUSE = 1.0, 4.0, 10.0
+"""Between two questions while a run is followed, at first and at most, after new lines and without: each call of `flwr`
+costs a second of a core."""
 GIVE_UP_SECONDS = 600.0
 """How long a SuperLink may be away while a run is followed; a restart takes seconds."""
 MOST_COMPLAINTS = 12
@@ -42,7 +42,6 @@ _STYLE = re.compile(r"\x1b\[[0-9;]*m")
 _COMPLAINT = re.compile(
     r"is left out: |does not take part: |usable replies|clients came within|clients can take part|Error\b: "
 )
-T = TypeVar("T")
 
 
 def server_settings(flat: Mapping[str, Scalar], output: str, *, resume: bool) -> Settings:
@@ -123,19 +122,6 @@ def log_of(link: SuperLink, run_id: str) -> str:
 def waiting(record: Mapping[str, Any]) -> str:
     """What is to be said of a run that has no log yet."""
     return f"run {record['run-id']} is {record['status']}; if it stays so, see that the server's SuperExec is running"
-
-
-def patiently(ask: Callable[[], T]) -> T:
-    """What `ask` answers, asked again for up to `GIVE_UP_SECONDS` while the SuperLink is away or overloaded."""
-    pause, since = FIRST_PAUSE, time.monotonic()
-    while True:
-        try:
-            return ask()
-        except AwayError:
-            if time.monotonic() - since > GIVE_UP_SECONDS:
-                raise
-        time.sleep(pause)
-        pause = min(2 * pause, LONGEST_PAUSE)
 
 
 def follow(link: SuperLink, run_id: str, show: Callable[[str], None]) -> dict[str, Any]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from dqnfed_flwr.deploy.files import is_there
 from dqnfed_flwr.deploy.plan import PLAN
@@ -20,6 +21,8 @@ CONFIG = "config.toml"
 UNAVAILABLE = "is unavailable"
 SERVER_ERRORS = ("Server error '5", "Internal server error")
 """Flower's words for an answer with a status of 500 or more: that of a gate before the SuperLink, and its own."""
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 15.0
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,25 @@ class AwayError(RunError):
 
 class UnsureError(AwayError):
     """It was reached and gave no answer, or an error of its own: it may have done what it was asked."""
+
+
+def patiently(ask: Callable[[], T], seconds: float, say: Callable[[str], None] = lambda _: None) -> T:
+    """What `ask` answers, asked again for up to `seconds` while the SuperLink is away or overloaded.
+
+    Where it has to be asked again, `say` is told so once. After that time its `AwayError` is raised.
+    """
+    pause, since, told = FIRST_PAUSE, time.monotonic(), False
+    while True:
+        try:
+            return ask()
+        except AwayError:
+            if time.monotonic() - since > seconds:
+                raise
+        if not told:
+            say(f"the SuperLink does not answer yet; asked again for up to {seconds:.0f} s")
+            told = True
+        time.sleep(pause)
+        pause = min(2 * pause, LONGEST_PAUSE)
 
 
 @contextmanager

@@ -66,6 +66,32 @@ def test_register_tells_only_what_is_new(place: Path, tmp_path: Path, monkeypatc
     assert "node-0/node.pub" not in calls
 
 
+AWAY = {"success": False, "error-message": "Connection to the SuperLink is unavailable."}
+
+
+def test_register_waits_for_a_superlink_that_is_starting(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripted(tmp_path, monkeypatch, list=AWAY)
+    said: list[str] = []
+
+    def started(_: float) -> None:
+        scripted(tmp_path, monkeypatch, list=listing(), register={"success": True, "node-id": 11})
+
+    monkeypatch.setattr("dqnfed_flwr.deploy.superlink.time.sleep", started)
+    assert set(registry.register(place, read_plan(place), said.append).values()) == {"registered"}
+    assert said == ["the SuperLink does not answer yet; asked again for up to 60 s"]
+
+
+def test_register_gives_up_on_a_superlink_that_stays_away(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripted(tmp_path, monkeypatch, list=AWAY)
+    monkeypatch.setattr(registry, "START_SECONDS", -1.0)
+    with pytest.raises(RunError, match="is unavailable"):
+        registry.register(place, read_plan(place))
+
+
 def test_a_key_that_the_superlink_has_and_the_folder_forgot(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -79,6 +79,7 @@ def flower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Flower:
     monkeypatch.setattr(superlink, "operator_flwr", lambda: [str(tmp_path / "flwr")])
     for pause in ("FIRST_PAUSE", "NEWS_PAUSE", "QUIET_PAUSE"):
         monkeypatch.setattr(runs, pause, 0.01)
+    monkeypatch.setattr(superlink, "FIRST_PAUSE", 0.01)
     return flower
 
 
@@ -430,7 +431,7 @@ def test_a_superlink_that_answers_with_an_error_of_its_own_is_asked_again(flower
     )
     flower.write()
     link = connect("hospital")
-    assert runs.patiently(lambda: runs.log_of(link, RUN)) == "x\n"
+    assert superlink.patiently(lambda: runs.log_of(link, RUN), 60) == "x\n"
 
 
 def test_a_server_error_that_stays_is_told_by_its_status(flower: Flower, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -449,7 +450,7 @@ def test_a_superlink_that_is_slow_is_asked_again(flower: Flower, monkeypatch: py
     (flower.place / "text").write_text("x\n")
     flower.write()
     link = connect("hospital")
-    assert runs.patiently(lambda: runs.log_of(link, RUN)) == "x\n"
+    assert superlink.patiently(lambda: runs.log_of(link, RUN), 60) == "x\n"
     assert runs.follow(link, RUN, print)["status"] == "finished:completed"
 
 
@@ -462,7 +463,7 @@ def test_a_run_that_may_have_been_started_is_not_started_again(
     flower.write()
     link = connect("hospital")
     with pytest.raises(RunError, match=r"may have been started: look with `dqnfed runs`"):
-        runs.patiently(lambda: runs.submit(link, Settings()))
+        superlink.patiently(lambda: runs.submit(link, Settings()), 60)
     assert sum(" run " in line for line in flower.calls) == 1
 
 
