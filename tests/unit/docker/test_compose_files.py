@@ -258,6 +258,32 @@ def test_gate_reads_nothing_from_who_shows_no_certificate() -> None:
     assert set(re.findall(r"/run/secrets/[\w-]+", text)) == given
 
 
+def test_gate_logs_calls_that_end_with_an_error_and_no_others() -> None:
+    text = (DOCKER / "gate" / "nginx.conf").read_text("utf-8")
+    mapping = re.search(r'map \$status \$turned_away \{.*\n    default 0;\n    "~(.+)" 1;\n  \}', text)
+    assert mapping
+    assert [status for status in ("200", "302", "412", "413", "503") if re.search(mapping[1], status)] == [
+        "412",
+        "413",
+        "503",
+    ]
+    assert re.findall("access_log .*", text) == ["access_log /dev/stderr turned_away if=$turned_away;"]
+
+
+def test_gate_asks_the_name_server_of_its_engine() -> None:
+    script = services("compose.http.yaml")["gate"]["command"][-1].replace("$$", "$")
+    conf = (DOCKER / "gate" / "nginx.conf").read_text("utf-8")
+    assert conf.count("127.0.0.11") == 1  # Docker's, which `sed` replaces
+    for servers, found in {
+        "search x\nnameserver 10.89.0.1\nnameserver 10.89.1.1\n": "10.89.0.1",
+        "nameserver fd00::1\n": "[fd00::1]",
+    }.items():
+        line = next(line for line in script.splitlines() if line.startswith("server="))
+        awk = line.removeprefix("server=$(").removesuffix(" /etc/resolv.conf)")
+        said = subprocess.run(["sh", "-euc", awk], input=servers, capture_output=True, text=True, check=True)
+        assert said.stdout.strip() == found
+
+
 def test_exporter_finds_superlink_and_prometheus_finds_exporter() -> None:
     scrape = yaml.safe_load((DOCKER / "monitoring" / "prometheus.yml").read_text("utf-8"))
     assert scrape["scrape_configs"][0]["static_configs"][0]["targets"] == ["exporter:9464"]
