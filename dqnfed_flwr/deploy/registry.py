@@ -36,7 +36,7 @@ class RegisteredNode:
 def register(directory: Path, federation: Federation, say: Callable[[str], None] = lambda _: None) -> dict[str, str]:
     """Register the keys of all nodes that the SuperLink does not know yet.
 
-    A SuperLink that does not answer is asked again for `START_SECONDS`, of which `say` is told.
+    If the SuperLink does not answer, it is asked again for up to `START_SECONDS`, and `say` is told so once.
 
     A node is known if its present key was registered. Where only an id is remembered, the SuperLink is asked: if it has
     the key already, the node is known, and from then on with its key. Returned is, by name, what became of each node:

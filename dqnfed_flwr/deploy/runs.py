@@ -29,9 +29,9 @@ NO_LOG_YET = ("pending", "starting")
 """States in which Flower would keep a call for the log until there is one."""
 PENDING_SECONDS = 30.0
 """After which a follower of a run that does not begin reads what may be missing."""
-FIRST_PAUSE, NEWS_PAUSE, QUIET_PAUSE = 1.0, 4.0, 10.0
-"""Between two questions while a run is followed, at first and at most, after new lines and without: each call of `flwr`
-costs a second of a core."""
+FIRST_PAUSE = 1.0
+NEWS_PAUSE, QUIET_PAUSE = 4.0, 10.0
+"""Longest pauses while a run is followed, after new lines and without: each call of `flwr` costs a second of a core."""
 GIVE_UP_SECONDS = 600.0
 """How long a SuperLink may be away while a run is followed; a restart takes seconds."""
 MOST_COMPLAINTS = 12

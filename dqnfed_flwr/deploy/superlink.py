@@ -22,6 +22,7 @@ UNAVAILABLE = "is unavailable"
 SERVER_ERRORS = ("Server error '5", "Internal server error")
 """Flower's words for an answer with a status of 500 or more: that of a gate before the SuperLink, and its own."""
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 15.0
+"""Seconds before a SuperLink that is away is asked again, at first and at most."""
 T = TypeVar("T")
 
 

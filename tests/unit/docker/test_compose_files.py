@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 import subprocess
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
@@ -83,6 +83,17 @@ def test_every_service_is_hardened_and_bounded(name: str) -> None:
         assert filled(found["user"]).split(":")[0] not in ("", "0", "root"), service
         assert found["restart"] == ("no" if service == "operator" else "unless-stopped"), service
         assert "test" in found.get("healthcheck", {}) or service == "operator", service
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_flower_can_write_in_its_home(name: str) -> None:
+    for service, found in services(name).items():
+        if service in {"gate", "prometheus", "grafana"}:
+            continue
+        home = found.get("environment", {}).get("FLWR_HOME", "/var/lib/dqnfed/flwr")
+        folders = [place.split(":")[0] for place in listed(found, "tmpfs")]
+        folders += [place.split(":")[1] for place in listed(found, "volumes") if not place.endswith(":ro")]
+        assert any(PurePosixPath(home).is_relative_to(folder) for folder in folders), service
 
 
 @pytest.mark.parametrize("name", STACKS)
