@@ -51,7 +51,7 @@ FEW_COLUMNS = 64
 """Blocks of fewer columns are never left to BLAS."""
 TOGETHER = 16
 """Rows that are multiplied with all others while these are in the cache."""
-BLOCKS = 32
+BLOCKS = 96
 """Blocks that NumPy is given at once: between two calls a thread may wait for the interpreter."""
 
 
