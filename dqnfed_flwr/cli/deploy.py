@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dqnfed_flwr.cli.command import FAILED, PlainTyper, reported
-from dqnfed_flwr.errors import ConfigError, RunError
+from dqnfed_flwr.cli.deploy_programs import TAKES_OTHERS, flwr, superlink, supernode, warm
+from dqnfed_flwr.errors import RunError
 
 if TYPE_CHECKING:
     from dqnfed_flwr.deploy.check_local import Finding
@@ -158,72 +159,6 @@ def remove_operator(
     operators.remove(place, name)
     left = ", ".join(operators.allowed(place / "server" / operators.FOLDER)) or "nobody"
     typer.echo(f"{name} is let in no longer; still let in: {left}")
-
-
-@app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})
-@reported
-def flwr(
-    place: Annotated[
-        str, typer.Argument(metavar="DIR", help="Folder of the federation, or of an operator.", show_default=False)
-    ],
-    words: Annotated[list[str], typer.Argument(metavar="ARGUMENTS...", show_default=False)],
-) -> None:
-    """Run Flower's own command as an operator of the federation.
-
-    \b
-    Example:
-      dqnfed deploy flwr federation supernode list dqnfed
-    """  # noqa: D301  # \b keeps the lines of a help text apart
-    from dqnfed_flwr.deploy.superlink import as_operator, operator_folder
-
-    if (home := operator_folder(place)) is None:
-        raise ConfigError(f"{place}: neither a federation's folder nor an operator's")
-    command = as_operator(home)
-    os.execve(command.command[0], [*command.command, *words], command.environment)
-
-
-@app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})
-@reported
-def superlink(
-    command: Annotated[list[str], typer.Argument(metavar="COMMAND...", show_default=False)],
-    operators: Annotated[
-        Path, typer.Option(metavar="DIR", help="Certificates of those who may use the Control API.", show_default=False)
-    ],
-    nodes: Annotated[
-        Path, typer.Option(metavar="DIR", help="Certificates of nodes that may use the Fleet API.", show_default=False)
-    ],
-    audit: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the audit log.", show_default=False)],
-) -> None:
-    """Run a SuperLink that takes calls from operators and nodes of the federation alone.
-
-    The commands of `deploy init` use it. The lists are read at every call.
-
-    \b
-    Example:
-      dqnfed deploy superlink --operators operators --nodes nodes --audit state flower-superlink ...
-    """  # noqa: D301  # \b keeps the lines of a help text apart
-    from dqnfed_flwr.deploy.door import run_superlink
-
-    run_superlink(command, operators, nodes, audit)
-
-
-@app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})
-@reported
-def supernode(
-    command: Annotated[list[str], typer.Argument(metavar="COMMAND...", show_default=False)],
-    certificate: Annotated[Path, typer.Option(metavar="FILE", help="The node's certificate.", show_default=False)],
-) -> None:
-    """Run a SuperNode that shows its certificate to the SuperLink.
-
-    The commands of `deploy init` use it. The certificate is for the node's own key.
-
-    \b
-    Example:
-      dqnfed deploy supernode --certificate node.crt flower-supernode --auth-supernode-private-key node.key ...
-    """  # noqa: D301  # \b keeps the lines of a help text apart
-    from dqnfed_flwr.deploy.supernode import run_supernode
-
-    run_supernode(command, certificate)
 
 
 @audit_app.callback()
@@ -386,34 +321,8 @@ def allow(
     typer.echo(f"{', '.join(node.name for node in nodes)}: app {found} is allowed")
 
 
-@app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})
-@reported
-def warm(
-    command: Annotated[list[str], typer.Argument(metavar="COMMAND...", show_default=False)],
-    keep: Annotated[
-        float,
-        typer.Option(metavar="SECONDS", min=0.0, help="Keep the libraries loaded for so long after the last client."),
-    ] = 600.0,
-    apps: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR", help="Run only apps that are listed there; any app without it.", show_default=False
-        ),
-    ] = None,
-) -> None:
-    """Run a SuperExec whose ClientApps find torch and Flower loaded.
-
-    Flower starts a process for every message to a client, and loading torch takes it longer than the work of a small
-    model. Here every client is forked from a process that has them loaded, with the app of its own run. The commands of
-    `deploy init` use it. Linux only; elsewhere COMMAND runs as it is.
-
-    \b
-    Example:
-      dqnfed deploy warm --apps apps flower-superexec --insecure --runtime-api-address 127.0.0.1:9094 ...
-    """  # noqa: D301  # \b keeps the lines of a help text apart
-    from dqnfed_flwr.deploy.prefork import run_preforked
-
-    run_preforked(command, keep, apps)
+for program in (flwr, superlink, supernode, warm):
+    app.command(context_settings=TAKES_OTHERS)(program)
 
 
 def _place(directory: Path) -> Path:
