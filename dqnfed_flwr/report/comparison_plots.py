@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +17,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
 from dqnfed_flwr.compare.figures import Summary, mean_figure
-from dqnfed_flwr.compare.record import Record
 from dqnfed_flwr.compare.results import Comparison
+from dqnfed_flwr.report.curves import Curve, curves_of, thinned
 from dqnfed_flwr.report.drawing import (
     INK,
     POINT,
@@ -35,13 +34,10 @@ from dqnfed_flwr.report.drawing import (
     ticks,
 )
 from dqnfed_flwr.report.labels import LABEL_GAP, LETTERS, End, Look, back_to_front, bright_names, look_of, name_ends
-from dqnfed_flwr.telemetry.events import RoundEvent
 from dqnfed_flwr.types import ACCURACY, Float64Array, decimals
 from dqnfed_flwr.types import Figure as Measured
 
 CHART = {**STYLE, "font.size": 12}
-POINTS = 240
-"""Points of a line at most; more are averaged."""
 FAR = 2.0
 """A run that takes so many times longer than half of the others makes the axis logarithmic."""
 OUTLYING, MANY = 3.0, 8
@@ -53,20 +49,6 @@ TITLE = 24.0
 """Room above for the title of a picture; a page has headings."""
 SMALL_WIDTH, SMALL_HEIGHT, MOST_COLUMNS = 220.0, 136.0, 6
 """A histogram, and how many stand side by side in a picture."""
-
-
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """A figure of all seeds of a row over the rounds that know it: arrays [T], means over seeds.
-
-    Megabytes and seconds count from the beginning; `std`, the deviation over seeds, is 0 with one seed.
-    """
-
-    rounds: Float64Array
-    megabytes: Float64Array
-    seconds: Float64Array
-    mean: Float64Array
-    std: Float64Array
 
 
 AGAINST: dict[str, tuple[str, Callable[[Curve], Float64Array]]] = {
@@ -167,40 +149,6 @@ def client_chart(comparison: Comparison, look: Look, place: int) -> Figure:
     return figure
 
 
-def curve_of(records: Sequence[Record], figure: Callable[[RoundEvent], float]) -> Curve | None:
-    """A figure over the rounds, from the first round in which all seeds know it.
-
-    Where seeds know it in different rounds, the latest known value stands; a run that ended early keeps its last one.
-    None if no run knows it.
-    """
-    known = [found for record in records if record.good and (found := _known(record.events, figure)).size]
-    if not known:
-        return None
-    rounds = np.unique(np.concatenate([found[0] for found in known]))
-    rounds = rounds[rounds >= max(found[0, 0] for found in known)]
-    latest = np.stack([found[:, np.searchsorted(found[0], rounds, side="right") - 1] for found in known])
-    mean = latest.mean(axis=0)
-    std = latest[:, 3].std(axis=0, ddof=1) if len(known) > 1 else np.zeros_like(rounds)
-    return Curve(rounds, mean[1], mean[2], mean[3], std)
-
-
-def curves_of(comparison: Comparison, look: Look, figure: Callable[[RoundEvent], float]) -> dict[int, Curve]:
-    """A figure over the rounds for the rows of `look`, by place; without those whose runs do not know it."""
-    found = {place: curve_of(comparison.rows[place].records, figure) for place in look}
-    return {place: curve for place, curve in found.items() if curve is not None}
-
-
-def _known(events: Sequence[RoundEvent], figure: Callable[[RoundEvent], float]) -> Float64Array:
-    """Round, megabytes so far, seconds so far and figure [4, T] of the rounds that know it."""
-    traffic = np.cumsum([event.bytes_up + event.bytes_down for event in events]) / 1e6
-    seconds = np.cumsum([event.seconds.get("total", 0.0) for event in events])
-    rows = np.array(
-        [(event.round, *place, figure(event)) for event, *place in zip(events, traffic, seconds, strict=True)],
-        dtype=np.float64,
-    ).reshape(-1, 4)
-    return rows[~np.isnan(rows[:, 3])].T
-
-
 def _three_means(comparison: Comparison, look: Look) -> Figure:
     gap, width = 22.0, WIDTH - LEFT - RIGHT
     height = _height(len(look)) + TITLE
@@ -263,7 +211,7 @@ def _draw_curves(
     axes.set(xlabel=label)
     ends = []
     for style, curve in back_to_front(curves, look):
-        x, mean, std = (_thinned(part) for part in (x_of(curve), curve.mean, curve.std))
+        x, mean, std = (thinned(part) for part in (x_of(curve), curve.mean, curve.std))
         marker, width = "o" if x.size == 1 else "", (2.6 if style.number == 0 else 1.9) if style.bright else 1.0
         shapes: list[Artist] = [
             *axes.plot(x, mean, marker=marker, color=style.colour, lw=width, ls=style.dashes, clip_on=False)
@@ -352,14 +300,6 @@ def _reach(figure: Summary) -> tuple[float, float]:
     """Both ends of the bar of a mean and its deviation."""
     spread = 0.0 if math.isnan(figure.std) else figure.std
     return figure.mean - spread, figure.mean + spread
-
-
-def _thinned(values: Float64Array) -> Float64Array:
-    """At most so many values, each the mean of its neighbours; the first and last as they are."""
-    if values.size <= POINTS:
-        return values
-    inner = [float(part.mean()) for part in np.array_split(values[1:-1], POINTS - 2)]
-    return np.array([values[0], *inner, values[-1]])
 
 
 def _height(rows: int) -> float:

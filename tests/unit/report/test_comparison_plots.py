@@ -16,14 +16,8 @@ from dqnfed_flwr.compare.results import Comparison, Row
 from dqnfed_flwr.compare.row_specs import RowSpec
 from dqnfed_flwr.errors import RunError
 from dqnfed_flwr.methods.table import METHODS
-from dqnfed_flwr.report.comparison_plots import (
-    POINTS,
-    curve_of,
-    fairness_chart,
-    mean_chart,
-    plot_comparison,
-    rho_chart,
-)
+from dqnfed_flwr.report.comparison_plots import fairness_chart, mean_chart, plot_comparison, rho_chart
+from dqnfed_flwr.report.curves import POINTS, curve_of
 from dqnfed_flwr.report.labels import Look, bright_names, look_of
 from tests.helpers.comparisons import make_comparison, make_record
 
