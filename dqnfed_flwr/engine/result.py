@@ -30,6 +30,8 @@ from dqnfed_flwr.wire import Buffers
 LIBRARIES = ("flwr", "torch", "numpy")
 BUFFER = "buffer."
 """Begins the names of buffers in `model.npz`."""
+BELOW = ("*", "*/*/*")
+"""Where runs lie in a folder of theirs, and in that of a comparison."""
 
 
 def versions_here() -> dict[str, str]:
@@ -214,8 +216,17 @@ def read_final(directory: Path) -> RunResult:
 
 
 def _unreadable(directory: Path, error: Exception) -> RunError:
-    what = f"{type(error).__name__}: {error}"
-    return RunError(f"{directory}: no result of a finished run, or a damaged one ({what})")
+    if isinstance(error, FileNotFoundError):
+        return RunError(
+            f"{directory}: no result of a finished run, {Path(error.filename).name} is missing{_below(directory)}"
+        )
+    return RunError(f"{directory}: no result of a finished run, or a damaged one ({type(error).__name__}: {error})")
+
+
+def _below(directory: Path) -> str:
+    """Words for somebody who gave a folder of runs in place of one of them."""
+    found = next((file.parent for depth in BELOW for file in sorted(directory.glob(f"{depth}/{RUN}"))), None)
+    return f"; it holds runs, such as {found}" if found else ""
 
 
 def _result(record: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> RunResult:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -94,6 +95,16 @@ def test_a_missing_or_broken_file_is_told(tmp_path: Path, name: str) -> None:
             read_result(tmp_path)
     (tmp_path / name).unlink()
     with pytest.raises(RunError, match="no result of a finished run"):
+        read_result(tmp_path)
+
+
+@pytest.mark.parametrize("below", ["mine", "runs/fedavg/seed-0"])
+def test_a_folder_of_runs_in_place_of_a_run_is_told(tmp_path: Path, below: str) -> None:
+    (tmp_path / below).mkdir(parents=True)
+    written(tmp_path / below)
+    with pytest.raises(
+        RunError, match=rf"run.json is missing; it holds runs, such as {re.escape(str(tmp_path / below))}$"
+    ):
         read_result(tmp_path)
 
 
