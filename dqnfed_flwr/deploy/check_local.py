@@ -101,7 +101,7 @@ def kept(path: Path, what: str) -> Findings:
 
 def private(paths: Sequence[Path], kind: str) -> Findings:
     """Files or directories that must be closed to other users."""
-    mode, kinds = ("700", "directories") if kind == "directory" else ("600", "files")
+    mode = "700" if kind == "directory" else "600"
     there = [path for path in paths if path.exists()]
     exposed = [path for path in there if path.stat().st_mode & FOR_OTHERS]
     for path in exposed:
@@ -110,7 +110,7 @@ def private(paths: Sequence[Path], kind: str) -> Findings:
             f"chmod {mode} {shlex.quote(str(path))}; if others use this machine, make a new one",
         )
     if there and not exposed:
-        yield ok(f"{len(there)} private {kinds} are private")
+        yield ok(f"closed to other users: {', '.join('/'.join(path.parts[-2:]) for path in there)}")
 
 
 def owned(folder: Path, *, with_folders: bool = False) -> Findings:
