@@ -46,14 +46,14 @@ def broken_promise(probe: Probe, promised: tuple[float, float] | None, factor: f
 
 
 def refuses_against_its_gradient(probe: Probe, loss: float, slope: float, last_rung: float) -> bool:
-    """Whether no factor of a ladder suits a client, or only the last, though its gradient has its loss fall.
+    """Whether no factor of a ladder suits a client, or only the last, though its gradient has its loss fall, or stay.
 
     Where g_k . step > 0 a true gradient has rungs that hold, low enough. How low depends on the curvature of the loss,
     so this alone is no contradiction yet. `loss` is f_k at the model that the step starts from, as the client reported
     it, `slope` g_k . step, `last_rung` the smallest factor that was asked for.
     """
     rose = not math.isfinite(probe.loss) or (probe.loss > loss and differ(probe.loss, loss))
-    return slope > 0 and not probe.holds and rose and (probe.back_factor is None or probe.back_factor <= last_rung)
+    return slope >= 0 and not probe.holds and rose and (probe.back_factor is None or probe.back_factor <= last_rung)
 
 
 def falls_behind(probe: Probe, loss: float) -> bool:
@@ -63,6 +63,14 @@ def falls_behind(probe: Probe, loss: float) -> bool:
     smaller there and larger ahead, its gradient points the other way than the one that was sent.
     """
     return probe.behind_loss is None or loss - probe.behind_loss > MATERIAL / 100 * abs(loss)
+
+
+def falls_behind_a_flat_start(probe: Probe, loss: float) -> bool:
+    """The same for a client with g_k . step = 0, as of a row of zeros: its loss is not as flat as it says.
+
+    A true one, curved upwards, rises on both sides, by so little that the difference must be more than rounding here.
+    """
+    return probe.behind_loss is not None and loss - probe.behind_loss > MATERIAL * abs(loss)
 
 
 def infinite_everywhere(probes: Mapping[int, Probe]) -> list[int]:

@@ -12,25 +12,32 @@ from dqnfed_flwr.types import Probe
 
 LARGE = 2_000_000
 """Parameters of a model whose step costs more to send along each time than an exchange more now and then."""
+EXCEPTION = 2.0**-6
+"""A factor below this share of the first candidate is that of one round, and says nothing of the next."""
 _NAMES = {False: "", True: "contested_"}
 
 
 @dataclass(slots=True)
 class Pace:
-    """Factors that a rule remembers: of the next candidate, the first of this round, and of the last with a miss."""
+    """Factors that a rule remembers: the next, the first of this round, that of the last with a miss, and of late."""
 
     factor: float
     first: float
     missed: float
+    late: float
 
 
 class Probed(StepRule):
     """Accept a candidate where the loss of every participant with a vote fell, by the Armijo test of each.
 
     The first candidate of a round is the factor last accepted. It is doubled when the test would have held there as
-    well (asked every `grow_every` rounds), and drawn back to what was accepted after a miss. A single round can ask for
-    a very short step; so after a miss that cost more than a halving, doubling is asked for in every round until the
-    candidate is half of the one that missed.
+    well (asked every `grow_every` rounds), and drawn back to what was accepted after a miss. After a miss that cost
+    more than a halving, doubling is asked for in every round until the candidate is half of the one that missed.
+
+    A single round can ask for a very short step, as where a participant is seldom asked. After a factor below the share
+    `EXCEPTION` of the round's first candidate, the next round begins with the largest factor of late, which is halved
+    for each round since; the next doublings make that good. Where all rounds are like that, each of the first few has a
+    miss more.
 
     With a finite `max_fall` c no candidate is larger than c sum_k f_k / sum_k (g_k . step): to first order, the
     participants' mean loss falls by no more than the share c. Where few take part the test says nothing about the
@@ -50,7 +57,7 @@ class Probed(StepRule):
 
     def __init__(self, settings: StepSettings, *, max_fall: Callable[[int], float] = lambda _: math.inf) -> None:
         self._settings, self._max_fall = settings, max_fall
-        self._paces = {contested: Pace(settings.start, settings.start, settings.start) for contested in (False, True)}
+        self._paces = {contested: Pace(*[settings.start] * 4) for contested in (False, True)}
 
     def propose(self, scale: StepScale) -> Ladder:
         """The factor accepted last, or the largest allowed, with the rungs around it."""
@@ -67,12 +74,15 @@ class Probed(StepRule):
             grown = ladder.grow and sum(not probe.grown_holds for probe in probes.values()) <= scale.doubters
             reached = 2 * ladder.factor if grown else ladder.factor
             pace.factor = max(pace.factor, reached)  # a miss lowers it, so only the bound keeps them apart
+            pace.late = max(pace.factor, pace.late / 2)
+            if pace.factor < EXCEPTION * pace.first:
+                pace.factor, pace.missed = pace.late, 4 * pace.late
             return Verdict(accepted=True, factor=ladder.factor)
         lowest = ladder.factor * 0.5 ** (ladder.halvings + 1)
         factor = min(_reach(probe, ladder.factor, lowest) for probe in probes.values())
         pace.factor, pace.missed = factor, pace.first
         if hardly_moves(factor, scale, self._settings.min_move):
-            pace.factor = pace.missed = self._settings.start
+            pace.factor = pace.missed = pace.late = self._settings.start
             return Verdict(accepted=False, factor=0.0, stationary=True)
         return Verdict(accepted=False, factor=factor)
 
@@ -102,8 +112,8 @@ class Probed(StepRule):
         """Take them up; earlier versions had fewer."""
         for kind, name in _NAMES.items():
             factor = state.get(f"{name}factor", state["factor"])
-            first, missed = (state.get(f"{name}{key}", factor) for key in ("first", "missed"))
-            self._paces[kind] = Pace(factor, first, missed)
+            first, missed, late = (state.get(f"{name}{key}", factor) for key in ("first", "missed", "late"))
+            self._paces[kind] = Pace(factor, first, missed, late)
 
 
 def _reach(probe: Probe, factor: float, lowest: float) -> float:

@@ -15,6 +15,7 @@ from dqnfed_flwr.guarantee.claims import (
     LADDERS,
     broken_promise,
     falls_behind,
+    falls_behind_a_flat_start,
     infinite_everywhere,
     refuses_against_its_gradient,
     two_losses,
@@ -184,21 +185,26 @@ def catch_liars(
 
 
 def _refuses_the_ladder(pending: PendingStep, client: int, probe: Probe, *, last_chance: bool) -> bool:
-    """Whether a client refuses all rungs that were asked for, though its own gradient has its loss fall there.
+    """Whether a client refuses all rungs that were asked for, though its own gradient has its loss fall or stay there.
 
     What its held-out part refuses, no training loss contradicts.
     """
     loss, slope = pending.losses[client], pending.slopes[client]
     if not pending.ladder.halvings or loss <= pending.entitlement or probe.held_out is False:
         return False
-    refuses = refuses_against_its_gradient(probe, loss, slope, pending.ladder.lowest)
-    return refuses and (last_chance or falls_behind(probe, loss))
+    if not refuses_against_its_gradient(probe, loss, slope, pending.ladder.lowest):
+        return False
+    if slope == 0:
+        return falls_behind_a_flat_start(probe, loss)
+    return last_chance or falls_behind(probe, loss)
 
 
 def _against_its_gradient(pending: PendingStep, client: int, probe: Probe) -> str:
     """The words for a client that refuses the ladder against its own gradient."""
     loss, slope, lowest = pending.losses[client], pending.slopes[client], pending.ladder.lowest
     behind = "" if probe.behind_loss is None else f", and {probe.behind_loss:.6g} as far behind"
+    if slope == 0:
+        return f"its gradient has its loss of {loss:.6g} stay, yet it is {probe.loss:.6g} along the step{behind}"
     return (
         f"its gradient has its loss of {loss:.6g} fall by {lowest * slope:.3g} at factor {lowest:.3g}, yet no factor "
         f"down to it suits it{behind}"

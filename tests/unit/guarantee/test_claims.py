@@ -14,6 +14,7 @@ from dqnfed_flwr.guarantee.claims import (
     broken_promise,
     differ,
     falls_behind,
+    falls_behind_a_flat_start,
     infinite_everywhere,
     refuses_against_its_gradient,
     two_losses,
@@ -78,13 +79,25 @@ def test_a_row_turned_round_shows_in_the_losses_on_both_sides() -> None:
     assert falls_behind(said, 2.0)
 
 
+def test_a_row_of_zeros_shows_where_the_loss_falls_on_one_side() -> None:
+    task = ClientTask(1, 1, probe=True, factor=1.0, halvings=HALVINGS, reference_loss=2.0, slope=0.0)
+    said = probe(lambda a: 2.0 + a + 0.1 * a**2, task, 1e-4)
+    assert refuses_against_its_gradient(said, 2.0, 0.0, 0.5**HALVINGS)
+    assert falls_behind_a_flat_start(said, 2.0)
+
+
+@pytest.mark.parametrize("behind", [None, 2.5, 2.0, 2.0 - 1e-6])
+def test_a_loss_that_is_flat_may_refuse_every_length(behind: float | None) -> None:
+    """It rises on both sides; what rounding does to it is no fall, and silence is none either."""
+    assert not falls_behind_a_flat_start(refusal(3.0, behind=behind), 2.0)
+
+
 def test_who_does_not_say_what_is_behind_counts_as_falling_there() -> None:
     assert falls_behind(refusal(), 1.0)
     assert not falls_behind(refusal(behind=1.5), 1.0)
 
 
 def test_refusing_a_step_that_its_gradient_does_not_ask_for_is_none() -> None:
-    assert not refuses_against_its_gradient(refusal(2.0), 1.0, slope=0.0, last_rung=0.1)
     assert not refuses_against_its_gradient(refusal(2.0), 1.0, slope=-1.0, last_rung=0.1)
 
 

@@ -163,6 +163,38 @@ def test_a_deep_cut_is_made_good_at_once_as_far_as_the_test_allows() -> None:
     assert factors(after_a_miss(2.0**-5, grow_every=0), range(2, 9), GROWS) == [2.0**-5] * 7
 
 
+@pytest.mark.parametrize(("accepted", "following"), [(2.0**-5, 2.0**-5), (2.0**-20, 0.5)])
+def test_one_round_of_a_very_short_step_does_not_slow_down_those_after_it(accepted: float, following: float) -> None:
+    rule = probed()
+    cut(rule, 1, accepted)
+    assert rule.propose(scale(number=2)).factor == following
+
+
+def cut(rule: Probed, number: int, accepted: float) -> bool:
+    """A round in which no factor above the one `accepted` suits; whether that took a miss."""
+    ladder, step = rule.propose(scale(number=number)), scale(number=number)
+    if missed := ladder.factor > accepted:
+        assert not rule.judge(ladder, {0: back(accepted)}, step).accepted
+        ladder = rule.retry(accepted)
+    assert rule.judge(ladder, {0: Probe(0.5, True, grown_holds=False)}, step).accepted
+    return missed
+
+
+def test_short_steps_now_and_then_leave_the_others_as_they_are() -> None:
+    rule, found = probed(grow_every=100), []
+    for number in range(1, 20, 2):
+        cut(rule, number, 2.0**-20)
+        ladder = rule.propose(scale(number=number + 1))
+        assert rule.judge(ladder, {0: GROWS}, scale(number=number + 1)).accepted
+        found.append(ladder.factor)
+    assert found == [0.5] * 10
+
+
+def test_where_all_rounds_ask_for_a_very_short_step_the_misses_end() -> None:
+    rule = probed(grow_every=100)
+    assert [cut(rule, number, 2.0**-20) for number in range(1, 30)] == [True] * 15 + [False] * 14
+
+
 def test_a_halving_waits_for_its_turn() -> None:
     assert factors(after_a_miss(0.5, grow_every=3), range(2, 5), GROWS) == [0.5, 0.5, 1.0]
 
@@ -277,7 +309,9 @@ def test_both_paces_are_remembered_across_a_stop() -> None:
     rule = after_a_miss(2.0**-3, grow_every=100)
     rule.judge(rule.propose(CONTESTED), {0: back(2.0**-5)}, CONTESTED)
     state = rule.export_state()
-    assert set(state) == {f"{kind}{key}" for kind in ("", "contested_") for key in ("factor", "first", "missed")}
+    assert set(state) == {
+        f"{kind}{key}" for kind in ("", "contested_") for key in ("factor", "first", "missed", "late")
+    }
     copy = probed(grow_every=100)
     copy.restore_state(state)
     assert copy.export_state() == state

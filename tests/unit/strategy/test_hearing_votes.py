@@ -54,6 +54,22 @@ def test_one_that_refuses_whole_ladders_against_its_gradient_is_caught_the_secon
     assert standing.is_muted(1, step.round)
 
 
+def test_one_with_a_row_of_zeros_is_caught_where_its_loss_is_not_flat() -> None:
+    step = pending(slopes={0: 1.0, 1: 0.0, 2: 1.0, 3: 1.0})
+    assert [caught(step, {0: HOLDS, 1: NOTHING}) for _ in range(LADDERS)] == [False] * (LADDERS - 1) + [True]
+    assert (
+        step.dropped[0].detail
+        == "its gradient has its loss of 1 stay, yet it is 2 along the step, and 0.5 as far behind"
+    )
+
+
+@pytest.mark.parametrize("behind", [1.5, 1.0, None])
+def test_one_whose_loss_is_flat_may_refuse_to_the_end(behind: float | None) -> None:
+    step = pending(slopes=dict.fromkeys(range(4), 0.0))
+    votes = {0: HOLDS, 1: replace(NOTHING, behind_loss=behind)}
+    assert not any(caught(step, votes, last_chance=last) for last in (False, False, True))
+
+
 def test_once_caught_it_is_not_caught_again_though_nobody_else_has_a_vote() -> None:
     step = pending(clients=1)
     votes = {0: NOTHING}
