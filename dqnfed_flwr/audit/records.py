@@ -75,13 +75,15 @@ def read_lines(paths: Iterable[Path]) -> list[AuditLine]:
     """
     given = list(paths)
     files = [file for path in given for file in (sorted(path.glob(LINES)) if path.is_dir() else [path])]
+    named = Counter(file.name for file in files)
     lines: list[AuditLine] = []
     for file in files:
+        place = file.name if named[file.name] == 1 else str(file)
         try:
             texts = file.read_bytes().split(b"\n")
         except OSError as error:
             raise ConfigError(f"{file}: cannot be read ({error.strerror}); give files that clients wrote") from None
-        lines += [_read(f"{file.name}:{number}", text) for number, text in enumerate(texts, 1) if text]
+        lines += [_read(f"{place}:{number}", text) for number, text in enumerate(texts, 1) if text]
     if not lines:
         raise ConfigError(f"no line in {', '.join(map(str, given))}; give files that dqnfed audit --client wrote")
     return lines
@@ -176,6 +178,8 @@ def _audit_of(record: Mapping[str, Any]) -> ClientAudit:
         raise DataError(f"unknown: {unknown[0]!r}")
     if (KEY in record) != (SIGNATURE in record):
         raise DataError("key and signature belong together")
+    if not all(isinstance(record.get(name, ""), str) for name in (KEY, SIGNATURE)):
+        raise DataError("key and signature are texts")
     if not isinstance(record["run"], str) or not record["run"].isprintable():
         raise DataError("its run has no name")
     examples = _count(record["examples"])

@@ -100,6 +100,16 @@ def test_what_is_no_line_is_not_used(tmp_path: Path, text: str) -> None:
     assert [fault[:14] for fault in faults] == ["lines.jsonl:1:"]
 
 
+def test_a_fault_in_one_file_costs_no_line_of_another_with_the_same_name(tmp_path: Path) -> None:
+    files = [tmp_path / folder / "line.jsonl" for folder in "ab"]
+    for file, text in zip(files, (text_of(LINES[0]), f"junk\n{text_of(LINES[1])}"), strict=True):
+        file.parent.mkdir()
+        file.write_text(f"{text}\n")
+    found, (fault,) = usable(read_lines(files), pretended_run())
+    assert found == [LINES[0], LINES[1]]
+    assert fault.startswith(f"{files[1]}:1: ")
+
+
 def test_a_float_in_a_line_is_refused(tmp_path: Path) -> None:
     (line,) = read(tmp_path, text_of(LINES[0]).replace('"examples":40', '"examples":40.0'))
     assert "40.0 is a float" in line.fault

@@ -120,6 +120,17 @@ def test_a_line_of_an_unknown_key_is_named(tmp_path: Path, nodes: Path, texts: l
     assert found[1:] == ["client 2: no line"]
 
 
+@pytest.mark.parametrize("name", [KEY, SIGNATURE])
+def test_a_key_that_is_no_text_costs_its_line_alone(
+    tmp_path: Path, keys: dict[str, KnownKey], texts: list[str], name: str
+) -> None:
+    changed = canonical({**json.loads(texts[0]), name: []})
+    found = faults(tmp_path, keys, changed, *texts[1:])
+    assert [line for line in found if line.startswith("lines:")] == [
+        "lines:1: changed, or no line of a client: key and signature are texts"
+    ]
+
+
 def test_a_line_signed_with_the_wrong_key_is_named(
     tmp_path: Path, keys: dict[str, KnownKey], nodes: Path, texts: list[str]
 ) -> None:
