@@ -100,6 +100,11 @@ class Checkpointer:
         check_settings(record["settings"], self._settings.flat(), ignored)
         provenance = provenance.continuing(record)
         state = self._restored(store, record, arrays)
+        if state.round > self._settings.rounds:
+            raise ConfigError(
+                f"rounds: found {self._settings.rounds}, and {store.path.parent} has {state.round} rounds already; "
+                "give more to go on, or name another folder"
+            )
         if dropped := reopen(state, self._settings):
             self._method.step_taken(dropped.step, 0.0)
         log(INFO, "Resumed after round %d", state.round)

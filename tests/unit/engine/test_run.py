@@ -93,6 +93,14 @@ def test_a_folder_that_holds_a_run_is_refused_and_kept(tmp_path: Path) -> None:
     assert run(settings).status == "finished"
 
 
+def test_fewer_rounds_than_are_done_are_refused_and_leave_the_run_as_it_is(tmp_path: Path) -> None:
+    run({**TINY, "rounds": 2, "output": str(tmp_path)})
+    before = (tmp_path / RUN).read_bytes()
+    with pytest.raises(ConfigError, match=r"rounds: found 1, and .* has 2 rounds already"):
+        run({**TINY, "rounds": 1, "output": str(tmp_path)}, resume=True)
+    assert (tmp_path / RUN).read_bytes() == before
+
+
 def test_a_folder_at_work_is_waited_for_only_to_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     monkeypatch.setattr(run_folder, "time", clock)
