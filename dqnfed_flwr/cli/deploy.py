@@ -159,6 +159,9 @@ def remove_operator(
     operators.remove(place, name)
     left = ", ".join(operators.allowed(place / "server" / operators.FOLDER)) or "nobody"
     typer.echo(f"{name} is let in no longer; still let in: {left}")
+    if left == "nobody":
+        again = f"dqnfed deploy add-operator {shlex.quote(str(directory))} --name NAME"
+        typer.echo(f"to let somebody in: {again}", err=True)
 
 
 @audit_app.callback()

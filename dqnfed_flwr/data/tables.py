@@ -178,12 +178,27 @@ def _values(table: FileTable, name: str) -> tuple[str, ...] | None:
             f"{table.place(row, name)}: found {values[rows[row]]!r} in a column of numbers; allowed are numbers with a "
             f"decimal point: correct it, or leave the column out, drop={name}"
         )
+    _check_commas(table, name)
     if len(values) > MOST_VALUES:
         raise DataError(
             f"data: {table.path}, column {name!r}: found {len(values):,} different texts, as names have; at most "
             f"{MOST_VALUES} become features: join some, or leave the column out, drop={name}"
         )
     return tuple(sorted(values))
+
+
+def _check_commas(table: FileTable, name: str) -> None:
+    """Numbers with a decimal comma, or with commas between thousands, are no texts."""
+    values, rows = table.distinct(name)
+    with_commas = [place for place, value in enumerate(values) if "," in value]
+    slips = _slips([value.replace(",", "") for value in values])
+    if with_commas and len(values) > FEW and len(slips) <= (1 - NUMBERS) * len(values):
+        row = int(np.flatnonzero(np.isin(rows, with_commas))[0])
+        raise DataError(
+            f"{table.place(row, name)}: found {values[rows[row]]!r} in a column of numbers with commas; allowed are "
+            f"numbers with a decimal point, and nothing between thousands: write them so, or leave the column out, "
+            f"drop={name}"
+        )
 
 
 def _check_columns(train: FileTable, test: FileTable, roles: Roles) -> None:

@@ -105,6 +105,14 @@ def test_names_and_slips_are_no_features(write: Tables, monkeypatch: pytest.Monk
         labelled(write("age,y\n" + ages))
 
 
+@pytest.mark.parametrize("number", ["{0},5", "{0},345.67"])
+def test_numbers_with_commas_are_no_texts(write: Tables, number: str) -> None:
+    rows = "".join(f'"{number.format(row)}",{row % 2}\n' for row in range(50))
+    assert refusal(write(f"age,y\n{rows}")).startswith(
+        f", line 2, column 'age': found '{number.format(0)}' in a column of numbers with commas"
+    )
+
+
 def test_what_is_no_parquet_is_refused(write: Tables, tmp_path: Path) -> None:
     path = write(FLOWERS, "t.parquet")
     with pytest.raises(DataError, match=r"t\.parquet cannot be read as Parquet .*name a CSV file as csv:PATH"):
