@@ -63,14 +63,14 @@ def test_stay_goes_on_without_moving() -> None:
     assert outcome.theta.tolist() == [0.0, 0.0]
 
 
-def test_a_run_that_is_given_fewer_rounds_than_it_has_done_is_over(tmp_path: Path) -> None:
+def test_a_run_that_is_given_no_more_rounds_than_it_has_done_is_over(tmp_path: Path) -> None:
     settings = {"step.on-stationary": "stay", "rounds": 6, "output": str(tmp_path)}
     server = DQNFed(strategy(2, settings).settings, listeners=[StopAfter(4)])
     with pytest.raises(Stop):
         server.start(InProcessGrid(Federation(opposed()).app(), 2, {}), start_at([0.0, 0.0]))
-    outcome = run(opposed(), [0.0, 0.0], **{**settings, "rounds": 2, "resume": True})
+    outcome = run(opposed(), [0.0, 0.0], **{**settings, "rounds": 3, "resume": True})
     assert outcome.status == "finished"
-    assert len(outcome.accuracy) == 2
+    assert set(outcome.accuracy) == {0, 1}
 
 
 @pytest.mark.parametrize("choice", ["stay", "relax"])
