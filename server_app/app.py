@@ -1,4 +1,4 @@
-"""ServerApp: read the run config, build, start. No algorithm here."""
+"""ServerApp: read the run config, build, start, say what came of it. No algorithm here."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from dqnfed_flwr.engine.retrying_grid import retrying
 from dqnfed_flwr.engine.run_folder import TAKEOVER_SECONDS, directory_lock, settings_of_run, with_folders
 from dqnfed_flwr.engine.server_run import serve
 from dqnfed_flwr.report.progress import LineProgress
+from dqnfed_flwr.report.table import summary_table
 from dqnfed_flwr.strategy.checkpoint import output_directory
 
 app = ServerApp()
@@ -21,7 +22,11 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Run the federation that the run config describes; results go to its `output` directory."""
     settings = with_folders(Settings.from_mapping(context.run_config), context.run_id)
-    with directory_lock(output_directory(settings), TAKEOVER_SECONDS):
+    folder, console = output_directory(settings), Console(force_terminal=False, width=120)
+    with directory_lock(folder, TAKEOVER_SECONDS):
         settings = settings_of_run(settings, context.run_id)
-        progress = LineProgress(Console(force_terminal=False, width=120))
-        serve(retrying(grid), settings, listeners=[progress, AuditLines()], run_id=str(context.run_id))
+        listeners = [LineProgress(console), AuditLines()]
+        result = serve(retrying(grid), settings, listeners=listeners, run_id=str(context.run_id))
+    console.print(summary_table({settings.title: result}))
+    if folder:
+        console.print(f"Results, on the server: {folder}", soft_wrap=True, markup=False, highlight=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from io import TextIOWrapper
 
@@ -13,4 +15,13 @@ def main() -> None:
             stream.reconfigure(errors="replace")  # for terminals without Greek letters
     from dqnfed_flwr.cli.app import app
 
-    app(prog_name="dqnfed")
+    try:
+        try:
+            app(prog_name="dqnfed")
+        finally:
+            sys.stdout.flush()
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT) or error.filename is not None:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else Python tries once more as it ends
+        sys.exit(f"dqnfed: the output cannot be written: {error.strerror}")

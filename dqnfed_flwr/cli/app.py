@@ -9,7 +9,7 @@ import typer
 
 from dqnfed_flwr.cli import data, deploy
 from dqnfed_flwr.cli.audit import audit
-from dqnfed_flwr.cli.command import PlainTyper, reported
+from dqnfed_flwr.cli.command import PlainTyper
 from dqnfed_flwr.cli.compare import compare
 from dqnfed_flwr.cli.demo import demo
 from dqnfed_flwr.cli.monitoring import dashboard, exporter
@@ -17,6 +17,7 @@ from dqnfed_flwr.cli.new import new
 from dqnfed_flwr.cli.remote import logs, runs, stop, submit
 from dqnfed_flwr.cli.reproduce import report, reproduce
 from dqnfed_flwr.cli.run import export, run
+from dqnfed_flwr.cli.settings import settings
 
 app = PlainTyper("dqnfed")
 
@@ -52,29 +53,6 @@ def dqnfed(
       dqnfed reproduce --list     the tables of the papers, ours and theirs
       dqnfed settings             every setting, its default and what it means
     """  # noqa: D301  # \b keeps the lines of a help text apart
-
-
-@reported
-def settings(
-    toml: Annotated[
-        bool, typer.Option("--toml", help="Print keys and defaults as the section of an app's pyproject.toml.")
-    ] = False,
-) -> None:
-    """List every setting with its default and meaning."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from dqnfed_flwr.config import describe, toml_defaults
-
-    if toml:
-        typer.echo(toml_defaults(), nl=False)
-        return
-    table = Table(title="Settings, for YAML files, --set and flwr run --run-config", title_justify="left")
-    for heading in ("key", "default", "meaning"):
-        table.add_column(heading, no_wrap=heading == "key")
-    for key, default, meaning in describe():
-        table.add_row(key, str(default).lower() if isinstance(default, bool) else repr(default), meaning)
-    Console().print(table, markup=False)
 
 
 COMMANDS: tuple[Callable[..., None], ...] = (

@@ -68,7 +68,7 @@ def init(
     federation = Federation(host, tuple(address or ()), fleet_port, control_port, days, members)
     create(place, federation)
     for line in (
-        f"{place} holds a federation of {nodes} nodes.",
+        f"{place} holds a federation of {nodes} node{'s' if nodes > 1 else ''}.",
         f"  commands/          what to start where; begin with {place / 'commands' / 'superlink.txt'}",
         "  nodes/NAME/        copy each to its device, over a private channel, and to nobody else",
         "  ca/                the authority's key: keep it away from server and nodes if you can",

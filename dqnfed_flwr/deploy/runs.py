@@ -38,6 +38,8 @@ MOST_COMPLAINTS = 12
 LOST = ("No heartbeat received", "Task failed with unknown error")
 """What Flower says of a run whose ServerApp was killed, or was ended because its SuperExec was."""
 NO_CHECKPOINT = "no checkpoint there"
+NO_DETAILS = "N/A"
+"""What Flower says of a run's end where it has nothing to say."""
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")
 _COMPLAINT = re.compile(
     r"is left out: |does not take part: |usable replies|clients came within|clients can take part|Error\b: "
@@ -179,7 +181,9 @@ class Failure:
     @property
     def words(self) -> str:
         """Why, in Flower's words and in those of the clients."""
-        details = str(self.record.get("status-details") or "").strip() or "the SuperLink gives no reason"
+        details = str(self.record.get("status-details") or NO_DETAILS).strip()
+        if details == NO_DETAILS:
+            details = "the SuperLink gives no reason"
         complaints = (f"  {line}" for line in _complaints_in(self.log))
         return "\n".join([f"run {self.run_id} ended as {self.record['status']}: {details}", *complaints])
 

@@ -116,8 +116,9 @@ def read_weights(path: Path, module: nn.Module, model: str) -> None:
 
     The file is the `model.npz` of a run's output folder, or one of safetensors with the names of the module's
     `state_dict`. A `ConfigError` names what was found and what is needed if it is absent, damaged or of neither form,
-    holds NaN or Inf, or is of another model, or of one with another frozen part.
+    holds NaN, or Inf where `module` does not, or is of another model, or of one with another frozen part.
     """
+    usual = {name: value.clone() for name, value in module.named_buffers()}
     if path.is_dir():
         raise ConfigError(f"{KEY}: {path} is a folder; name the file, such as {path / MODEL}")
     if not path.is_file():
@@ -128,8 +129,12 @@ def read_weights(path: Path, module: nn.Module, model: str) -> None:
         _from_safetensors(path, module, model)
     else:
         raise ConfigError(f"{KEY}: found {path.name}; give a run's {MODEL}, or a file that ends in .safetensors")
-    state = module.state_dict()
-    if bad := [name for name, value in state.items() if value.is_floating_point() and not value.isfinite().all()]:
+    bad = []
+    for name, value in module.state_dict().items():
+        fit = value.isfinite() if name not in usual else value.isfinite() | (value == usual[name])
+        if not fit.all():
+            bad.append(name)
+    if bad:
         raise ConfigError(f"{KEY}: {path} holds NaN or Inf, in {_some(bad)}; choose another model")
 
 

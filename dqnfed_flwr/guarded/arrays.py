@@ -53,9 +53,10 @@ def between(before: Arrays, ahead: Arrays, share: float, parameters: Collection[
         start = before[name]
         if start.dtype.kind != "f" or end.dtype.kind != "f":
             return end
-        first = start.astype(np.float64)
+        first, last = start.astype(np.float64), end.astype(np.float64)
+        way = np.subtract(last, first, out=np.zeros_like(last), where=first != last)  # two infinities are no way apart
         part = share if name in parameters else inside
-        return np.asarray((first + part * (end.astype(np.float64) - first)).astype(end.dtype))
+        return np.asarray((first + part * way).astype(end.dtype))
 
     return {name: at(name, end) for name, end in ahead.items()}
 

@@ -31,6 +31,9 @@ from dqnfed_flwr.strategy.state import RoundCost
 from dqnfed_flwr.telemetry.events import DroppedClient
 from dqnfed_flwr.types import ClientReply, ClientTask
 
+NOTHING = np.zeros(())
+"""In place of an array that the model does not have."""
+
 
 @dataclass(slots=True)
 class Brought:
@@ -186,8 +189,9 @@ def contradiction(reply: ClientReply, task: ClientTask, samples: int) -> str:
 def check_update(content: RecordDict, model: Arrays) -> None:
     """Check the user's own part of a reply to train: a strategy would spread what is wrong in it to everybody.
 
-    Every array must be readable and every number finite. Where there is one record of arrays, as Flower's strategies
-    need it, it must have the model's names and shapes. `WireError` if not.
+    Every array must be readable and every number finite, but for infinities that the model itself holds there. Where
+    there is one record of arrays, as Flower's strategies need it, it must have the model's names and shapes.
+    `WireError` if not.
     """
     records = [record for record in content.values() if isinstance(record, ArrayRecord)]
     for record in records:
@@ -199,8 +203,9 @@ def check_update(content: RecordDict, model: Arrays) -> None:
                 raise WireError("bad-array", f"{name[:60]!r} in its update: {shortened(str(error))}") from None
             if found[name].dtype.kind not in "biuf":
                 raise WireError("bad-dtype", f"{name[:60]!r} in its update has dtype {found[name].dtype}")
-            if not np.isfinite(found[name]).all():
-                raise WireError("not-finite", f"{name[:60]!r} in its update holds NaN or Inf")
+            current = model.get(name, NOTHING)
+            if wire.strays(found[name], current if current.shape == found[name].shape else NOTHING):
+                raise WireError("not-finite", f"{name[:60]!r} in its update holds NaN, or Inf where the model does not")
         if len(records) == 1:
             try:
                 check_alike("its update", found, model)

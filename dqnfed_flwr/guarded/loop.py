@@ -257,7 +257,7 @@ class GuardedRounds:
         """
         number, collected = outgoing.schedule.round, brought.collected
         if number == 1 and outgoing.guarded and not collected.trained:
-            raise RunError(f"no client can take part{most_frequent_reason(collected.dropped)}")
+            raise RunError(f"no client can take part{most_frequent_reason(collected.dropped, moved=False)}")
         hearing = self._offers.hear(collected, outgoing.schedule)
         inner, figures = self._strategy.aggregate_train(number, brought.usable(hearing.muted))
         if figures is not None:

@@ -43,6 +43,14 @@ from dqnfed_flwr.types import ClientReply, Figure
 
 UNJUDGED_ATTEMPTS = 3
 """Exchanges that a step waits for any of its participants to come back, before it is dropped for the others' sake."""
+ASTRAY = (
+    ": the training has diverged; lower local.lr or step.lr, or take a step rule that holds the step back (step-rule "
+    "clipped, probed)"
+)
+BEGAN = (
+    ", at the model that the run began with: lower the clients' learning rate, or look for very large features or "
+    "targets in their data, and scale them"
+)
 
 
 class RoundLoop:
@@ -185,14 +193,15 @@ class RoundLoop:
             raise QuorumError(
                 f"{what}, {self._state.failures} times in a row; min-clients is {self._settings.min_clients}, deadline "
                 f"{self._settings.deadline:.0f} s. The model is unchanged since round {self._state.round}"
-                + most_frequent_reason(dropped or {})
+                + most_frequent_reason(dropped or {}, moved=self._state.moves > 0)
             )
 
 
-def most_frequent_reason(dropped: Mapping[int, DroppedClient]) -> str:
+def most_frequent_reason(dropped: Mapping[int, DroppedClient], *, moved: bool) -> str:
     """Why most of the clients in `dropped` were left out, with what the first of them said; empty if none was.
 
-    Where the figures of several were all too large at once, it is the model that went astray, and what helps is said.
+    Where the figures of several were all too large at once, what helps is said: the model went astray, if it `moved`
+    since the run began.
     """
     if not dropped:
         return ""
@@ -202,8 +211,5 @@ def most_frequent_reason(dropped: Mapping[int, DroppedClient]) -> str:
     detail = lines[0] if len(lines) == 1 else f"{lines[0]} ... {lines[-1]}"
     why = f". {count} of {len(dropped)} left out: {reason}, client {said.client}: {detail}"
     if len(dropped) > 1 and all(drop.reason == NOT_FINITE for drop in dropped.values()):
-        why += (
-            ". All at once: the training has diverged; lower local.lr or step.lr, or take a step rule that holds the "
-            "step back (step-rule clipped, probed)"
-        )
+        why += f". All at once{ASTRAY if moved else BEGAN}"
     return why

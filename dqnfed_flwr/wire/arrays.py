@@ -146,6 +146,14 @@ def floats(values: NDArray[np.generic]) -> FloatArray:
     return cast(FloatArray, values)
 
 
+def strays(values: NDArray[np.generic], current: NDArray[np.generic]) -> bool:
+    """Whether a value is NaN or infinite where the model does not hold the same.
+
+    A model may hold infinities in a buffer that no training changes, such as the mask of an attention.
+    """
+    return not (np.isfinite(values) | (values == current)).all()
+
+
 def payload(content: RecordDict) -> int:
     """Bytes of arrays and figures in a message, without framing."""
     arrays = sum(size(array) for record in of_kind(content, ArrayRecord).values() for array in record.values())

@@ -14,7 +14,19 @@ from numpy.typing import NDArray
 from dqnfed_flwr.errors import ShapeError, WireError
 from dqnfed_flwr.linalg.quantise import packed_sizes, unpack
 from dqnfed_flwr.types import ACCURACY, ClientReply, ClientTask, Evaluation, Extras, Figure, FloatArray, Packed, Probe
-from dqnfed_flwr.wire.arrays import BUFFER, EXTRA, FIGURES, VECTORS, Array, Buffers, check_keys, floats, of_kind, view
+from dqnfed_flwr.wire.arrays import (
+    BUFFER,
+    EXTRA,
+    FIGURES,
+    VECTORS,
+    Array,
+    Buffers,
+    check_keys,
+    floats,
+    of_kind,
+    strays,
+    view,
+)
 
 FLOATS = ("float32", "float64")
 CODES, SCALES = ".codes", ".scales"
@@ -175,8 +187,8 @@ def _read_vector(name: str, vectors: ArrayRecord, wanted: Extras) -> FloatArray:
 
 def _read_buffer(name: str, array: FlowerArray, current: NDArray[np.generic]) -> NDArray[np.generic]:
     values = view(array, current.shape, (str(current.dtype),))
-    if not np.isfinite(values).all():
-        raise WireError("not-finite", "a buffer of the model holds NaN or Inf")
+    if strays(values, current):
+        raise WireError("not-finite", "a buffer of the model holds NaN, or Inf where it did not")
     if name.endswith(VARIANCE) and (np.minimum(values, 0) != 0).any():
         raise WireError("bad-buffer", f"{name} holds {np.min(values):.3g}; a variance is not negative")
     return values

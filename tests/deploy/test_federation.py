@@ -54,6 +54,8 @@ def test_a_deployed_run_ends_with_the_bits_of_a_run_in_one_process(federation: L
     assert done.returncode == 0, done.stderr + done.stdout + federation.texts()
     assert "round 3/3" in done.stdout
     assert done.stdout.rstrip().endswith("is completed")
+    assert "Test accuracy of the clients, and what it took" in done.stdout
+    assert "Results, on the server: " in done.stdout
     run({**SETTINGS, "local.batch-size": 32, "output": str(tmp_path / "here")})  # as the experiment has it
     assert (tmp_path / "deployed" / MODEL).read_bytes() == (tmp_path / "here" / MODEL).read_bytes()
     number = (tmp_path / "deployed" / RUN_ID).read_text().strip()

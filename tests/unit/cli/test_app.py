@@ -5,9 +5,11 @@ import sys
 import time
 import tomllib
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
+import yaml
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -97,6 +99,28 @@ def test_settings_lists_every_key() -> None:
     assert result.exit_code == 0
     assert [key for key in Settings().flat() if key not in result.output] == []
     assert "Dirichlet concentration" in result.output
+
+
+def test_settings_are_found_by_a_word_and_have_a_line_each_in_a_pipe() -> None:
+    lines = call("settings", "guarantee", "fednew.b").stdout.splitlines()
+    found = {line.partition(":")[0] for line in lines}
+    assert found == {key for key in Settings().flat() if "guarantee" in key or "fednew.b" in key}
+    read = yaml.safe_load("\n".join(lines))
+    assert read == {key: value for key, value in Settings().flat().items() if key in read}
+    refused = call("settings", "no-such")
+    assert (refused.exit_code, refused.stderr.splitlines()[-1]) == (
+        2,
+        "dqnfed: no setting has no-such in its name; dqnfed settings lists all",
+    )
+
+
+def test_a_full_disk_behind_the_output_is_told_without_a_traceback() -> None:
+    with Path("/dev/full").open("w") as full:
+        program = "from dqnfed_flwr.cli import main; main()"
+        done = subprocess.run(
+            [sys.executable, "-c", program, "settings"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (done.returncode, done.stderr) == (1, "dqnfed: the output cannot be written: No space left on device\n")
 
 
 def test_settings_as_toml_are_those_of_the_app() -> None:

@@ -242,6 +242,12 @@ def test_what_goes_on_after_a_failure(details: str, resumed: bool, again: bool |
     assert (None if following is None else following.resume) is again
 
 
+@pytest.mark.parametrize("details", ["N/A", " N/A\n", "", None])
+def test_an_end_of_which_flower_says_nothing_is_told_in_words(details: str | None) -> None:
+    failure = Failure(RUN, {"status": "finished:stopped", "status-details": details}, "")
+    assert failure.words == f"run {RUN} ended as finished:stopped: the SuperLink gives no reason"
+
+
 def test_lines_are_shown_once_although_the_log_is_read_again(flower: Flower) -> None:
     flower.status("running", "running", "finished:completed")
     result = call("logs", RUN, "hospital", "--follow")

@@ -172,6 +172,16 @@ def test_a_second_server_app_leaves_the_first_ones_checkpoint_alone(tmp_path: Pa
     assert (tmp_path / CHECKPOINT).exists()
 
 
+def test_a_server_app_says_at_its_end_what_was_reached_and_where_the_results_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    serve_run(given(tmp_path), 6)
+    said, result = capsys.readouterr().out, read_result(tmp_path)
+    assert "Test accuracy of the clients, and what it took" in said
+    assert f"{100 * result.final['mean']:.1f} %" in said
+    assert said.endswith(f"Results, on the server: {tmp_path}\n")
+
+
 def test_a_replacement_goes_on_from_what_the_lost_server_app_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

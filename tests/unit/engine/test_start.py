@@ -72,6 +72,20 @@ def test_buffers_begin_as_they_were_too(tmp_path: Path) -> None:
         read_weights(tmp_path / MODEL, module, "counting")
 
 
+def test_infinities_that_a_buffer_of_the_model_holds_are_no_fault_of_the_file(tmp_path: Path) -> None:
+    def masked() -> torch.nn.Module:
+        module = torch.nn.Linear(2, 1, bias=False)
+        module.register_buffer("mask", torch.full((2, 2), -torch.inf).triu(1))
+        return module
+
+    mask = np.array([[0, -np.inf], [0, 0]], np.float32)
+    np.savez(tmp_path / MODEL, allow_pickle=False, theta=np.ones(2, np.float32), **{"buffer.mask": mask})
+    read_weights(tmp_path / MODEL, masked(), "masked")
+    np.savez(tmp_path / MODEL, allow_pickle=False, theta=np.ones(2, np.float32), **{"buffer.mask": mask.T})
+    with pytest.raises(ConfigError, match="holds NaN or Inf, in mask"):
+        read_weights(tmp_path / MODEL, masked(), "masked")
+
+
 def test_weights_take_the_dtype_of_the_run(trained: tuple[RunResult, Path]) -> None:
     result, folder = trained
     for name in (MODEL, WEIGHTS):

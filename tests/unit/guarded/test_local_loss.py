@@ -176,6 +176,12 @@ def test_only_parameters_go_beyond_the_ends_of_the_line(share: float) -> None:
     assert {name: values.dtype for name, values in at.items()} == {name: v.dtype for name, v in ahead.items()}
 
 
+@pytest.mark.parametrize("share", [-1.0, 0.0, 0.3, 1.0, 2.0])
+def test_infinities_at_both_ends_of_the_line_stay_what_they_are(share: float) -> None:
+    ends: Arrays = {"mask": np.array([0.0, -np.inf], np.float32)}
+    assert np.array_equal(between(ends, dict(ends), share, ())["mask"], ends["mask"])
+
+
 @given(st.lists(st.floats(-1e3, 1e3, width=32), min_size=6, max_size=6))
 def test_moving_by_a_difference_leads_from_one_model_to_the_other(values: list[float]) -> None:
     one: Arrays = {"a": np.zeros((2, 2), np.float64), "b": np.ones(2, np.float64), "n": np.array(1)}

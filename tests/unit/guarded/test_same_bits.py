@@ -116,6 +116,22 @@ def test_a_round_is_one_message_to_train_and_one_to_evaluate_for_each_client() -
     assert grid.pushes == [train, evaluate, train, evaluate, train]  # the last one trains nobody: it is the test alone
 
 
+def masked() -> nn.Module:
+    """With a buffer of infinities, as attention has in its mask."""
+    module = small()
+    module.register_buffer("mask", torch.full((3, 3), -torch.inf).triu(1))
+    return module
+
+
+def test_infinities_that_the_model_holds_are_no_fault_of_an_update() -> None:
+    guarded = Guaranteed(FedAvg(fraction_evaluate=0.0))
+    found = trained(guarded, app_on(alike(3), masked, lr=0.1), 3, 2, model=masked)
+    plain = trained(FedAvg(fraction_evaluate=0.0), app_on(alike(3), masked, guarded=False, lr=0.1), 3, 2, model=masked)
+    assert [event.factor for event in guarded.events] == [1.0, 1.0]
+    assert [event.dropped for event in guarded.events] == [[], []]
+    assert bits(found.arrays) == bits(plain.arrays)
+
+
 class Remembering(ClientApp):
     """Counts in `context.state` what it did, by type; notes how often a node had trained before each evaluation."""
 

@@ -140,11 +140,11 @@ def test_the_most_frequent_reason_is_told_with_its_first_and_last_line() -> None
         4: DroppedClient(4, "client-error", "code 2: Traceback\n  File x\n\nValueError: no data\n"),
         7: DroppedClient(7, "client-error", "another"),
     }
-    assert most_frequent_reason(dropped) == (
+    assert most_frequent_reason(dropped, moved=True) == (
         ". 2 of 3 left out: client-error, client 4: code 2: Traceback ... ValueError: no data"
     )
-    assert most_frequent_reason({1: dropped[1]}) == ". 1 of 1 left out: absent, client 1: no reply"
-    assert most_frequent_reason({}) == ""
+    assert most_frequent_reason({1: dropped[1]}, moved=True) == ". 1 of 1 left out: absent, client 1: no reply"
+    assert most_frequent_reason({}, moved=True) == ""
 
 
 def test_replies_that_are_all_too_large_tell_of_a_training_that_diverged() -> None:
@@ -152,10 +152,11 @@ def test_replies_that_are_all_too_large_tell_of_a_training_that_diverged() -> No
         k: DroppedClient(k, "not-finite", "the gradient holds NaN or Inf, or is longer than 1.8e19") for k in range(3)
     }
     wild |= {3: DroppedClient(3, "not-finite", "loss is nan")}
-    assert "All at once: the training has diverged; lower local.lr" in most_frequent_reason(wild)
-    assert "diverged" not in most_frequent_reason({**wild, 4: DroppedClient(4, "absent", "no reply")})
-    assert "diverged" not in most_frequent_reason({0: wild[0]})
+    assert "All at once: the training has diverged; lower local.lr" in most_frequent_reason(wild, moved=True)
+    assert "All at once, at the model that the run began with: lower" in most_frequent_reason(wild, moved=False)
+    assert "diverged" not in most_frequent_reason({**wild, 4: DroppedClient(4, "absent", "no reply")}, moved=True)
+    assert "diverged" not in most_frequent_reason({0: wild[0]}, moved=True)
 
 
 def test_a_reason_without_details_is_told() -> None:
-    assert most_frequent_reason({1: DroppedClient(1, "odd", "")}).endswith("odd, client 1: ")
+    assert most_frequent_reason({1: DroppedClient(1, "odd", "")}, moved=True).endswith("odd, client 1: ")

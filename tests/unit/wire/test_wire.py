@@ -268,6 +268,20 @@ BAD_BUFFERS: dict[str, tuple[dict[str, NDArray[Any]], str]] = {
 
 
 @every_transport
+def test_a_buffer_may_hold_the_infinities_that_the_model_holds(transport: str) -> None:
+    mask = np.array([0.0, -math.inf])
+    task, form = ClientTask(1, 1), ReplyForm(3, {"mask": mask})
+    for sent, fit in ((mask, True), (mask[::-1], False), (-mask, False), (np.array([0.0, math.nan]), False)):
+        reply = ClientReply(10, row=np.ones(3), buffers={"mask": sent}, loss=1.0, rate=1.0)
+        content = TRANSPORTS[transport](wire.encode_reply(reply))
+        if fit:
+            assert np.array_equal(wire.decode_reply(content, task, form).buffers["mask"], mask)
+            continue
+        with pytest.raises(WireError, match="not-finite"):
+            wire.decode_reply(content, task, form)
+
+
+@every_transport
 @pytest.mark.parametrize("kind", BAD_BUFFERS)
 def test_buffers_are_checked_as_gradients_are(transport: str, kind: str) -> None:
     changes, reason = BAD_BUFFERS[kind]
