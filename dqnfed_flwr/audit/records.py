@@ -102,8 +102,9 @@ def faults_of(lines: Sequence[AuditLine], run: AuditedRun | None) -> dict[str, s
     Where `run` is not given, what most lines say is taken for its name, its form and its models.
     """
     readable = [line.audit for line in lines if line.audit]
-    expected = _models(readable, run)
     name = run.name if run else _most_common([audit.run for audit in readable])
+    readable = [audit for audit in readable if audit.run == name]
+    expected = _models(readable, run)
     forms = Counter((audit.bound, audit.resamples, audit.figure) for audit in readable)
     bound = rounded(bound_of(run)) if run else math.nan
     count = Counter(audit.partition for audit in readable)

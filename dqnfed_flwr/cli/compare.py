@@ -160,7 +160,7 @@ def compare(
         _show(console, comparison, files)
         if json_path:
             write_json(figures, json_path)
-    _conclude(console, comparison, strict=strict)
+    _conclude(comparison, strict=strict)
 
 
 @contextmanager
@@ -239,32 +239,14 @@ def _tell_of_models(console: Console, jobs: Iterable[Job]) -> None:
         console.print(note, soft_wrap=True, markup=False, highlight=False)
 
 
-def _conclude(console: Console, comparison: Comparison, *, strict: bool) -> None:
-    """Say which clients had no part in most rounds.
+def _conclude(comparison: Comparison, *, strict: bool) -> None:
+    """`RunError` if every run failed; `LeftOut` if it is to be `strict` and clients had no part in most rounds."""
+    from dqnfed_flwr.compare.tables import mostly_left_out
 
-    `RunError` if every run failed; `LeftOut` if it is to be `strict` and clients were left out.
-    """
     if not any(row.good for row in comparison.rows):
         raise RunError("every run failed; the reasons are in the table")
-    words = _left_out(comparison)
-    for line in words:
-        console.print(line, soft_wrap=True, markup=False, highlight=False)
-    if strict and words:
+    if strict and (words := mostly_left_out(comparison)):
         raise LeftOut(f"{len(words)} run{'s' if len(words) > 1 else ''} had clients without a part in most rounds")
-
-
-def _left_out(comparison: Comparison) -> list[str]:
-    """Of each run with clients that had no part in most rounds in which they were asked, a line that names them."""
-    from dqnfed_flwr.engine.ending import left_out_words, listed
-    from dqnfed_flwr.telemetry.events import Totals
-
-    records = [record for row in comparison.rows for record in row.records]
-    found = [(record, left_out_words(Totals.of(record.events))) for record in records]
-    return [
-        f"{record.job.name}: asked, and without a part in most of the rounds: clients {listed(words)}"
-        for record, words in found
-        if words
-    ]
 
 
 def _show(console: Console, comparison: Comparison, files: list[Path]) -> None:

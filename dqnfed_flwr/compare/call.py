@@ -20,9 +20,9 @@ from dqnfed_flwr.compare.record import Select
 from dqnfed_flwr.compare.results import Comparison, reference_of
 from dqnfed_flwr.compare.tables import markdown, tables
 from dqnfed_flwr.compare.workers import carry_out
-from dqnfed_flwr.config import Scalar, Settings, flatten, nest
-from dqnfed_flwr.config.loading import load_config
+from dqnfed_flwr.config import Scalar, Settings
 from dqnfed_flwr.data.objects import holding
+from dqnfed_flwr.data.own_folder import own_settings
 from dqnfed_flwr.engine.given import objects_of
 from dqnfed_flwr.engine.run_folder import directory_lock
 from dqnfed_flwr.errors import RunError
@@ -124,10 +124,11 @@ def compare(
 
 
 def _flat(config: Settings | Mapping[str, Any] | str | Path) -> dict[str, Scalar]:
-    """Dotted keys, unchecked."""
+    """Dotted keys, unchecked; of `Settings` those that are not at their default, as nobody can tell who set them."""
     if isinstance(config, Settings):
-        return config.flat()
-    return flatten(nest(config if isinstance(config, Mapping) else load_config(config)))
+        defaults = Settings().flat()
+        return {key: value for key, value in config.flat().items() if value != defaults[key]}
+    return own_settings(config)
 
 
 def _joined(values: str | Sequence[object]) -> str:

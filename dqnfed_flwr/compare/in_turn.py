@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from dqnfed_flwr.compare.plan import LOG, Job
@@ -42,7 +43,8 @@ def _failure_of(job: Job, engine: Engine, watcher: Watcher) -> str:
     except OSError as error:
         return f"{job.folder}: cannot be written ({error.strerror})"
     except Exception as error:  # whatever a user's model or data raise costs only their own run
-        (job.folder / LOG).write_text(traceback.format_exc(), "utf-8")
+        with suppress(OSError):  # a full disk, say, which is told where it matters
+            (job.folder / LOG).write_text(traceback.format_exc(), "utf-8")
         return reason_of(error)
     return ""
 

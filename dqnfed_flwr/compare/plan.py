@@ -95,6 +95,15 @@ class Plan:
             jobs.append(self._job(spec, point, settings, kind))
         return jobs
 
+    def check_search(self, spec: RowSpec, point: Point) -> None:
+        """Refuse (`ConfigError`) a point that cannot be tried in the rounds of a grid."""
+        if not (spec.axes and self.grid_rounds):
+            return
+        try:
+            self.settings(spec, point, self.grid_seed, self.grid_rounds)
+        except ConfigError as error:
+            raise ConfigError("\n".join(f"--grid-rounds: {line}" for line in str(error).splitlines())) from None
+
     def possible(self) -> list[Job]:
         """Every run that may come to be, whatever the grids choose; each once."""
         jobs = [job for spec in self.specs for job in self.search(spec)]
@@ -215,6 +224,7 @@ def _faults(plan: Plan, spec: RowSpec) -> list[str]:
     for point in spec.points:
         try:
             settings = plan.settings(spec, point, plan.grid_seed)
+            plan.check_search(spec, point)
             sets.check_name(settings.data)
             models.check_name(settings.model)
             make_method(settings)

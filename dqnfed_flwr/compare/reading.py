@@ -15,7 +15,7 @@ from dqnfed_flwr.compare.results import REFERENCE, Comparison, Row
 from dqnfed_flwr.compare.row_specs import RowSpec, yaml_text
 from dqnfed_flwr.config import KNOWN, Settings, is_retired
 from dqnfed_flwr.errors import ConfigError, DQNFedError
-from dqnfed_flwr.run_files import RUN, UNREADABLE
+from dqnfed_flwr.run_files import CHECKPOINT, EVENTS, RUN, UNREADABLE
 from dqnfed_flwr.types import Figure
 
 DEPTH = 3
@@ -72,13 +72,21 @@ def run_folders(directory: Path) -> list[Path]:
     return sorted(path.parent for path in directory.glob(f"*/{RUN}"))
 
 
+def unfinished(directory: Path) -> list[str]:
+    """Names of the folders beside those of `run_folders` that hold a run which is not at its end."""
+    if (directory / RUN).exists():
+        return []
+    begun = {path.parent for name in (CHECKPOINT, EVENTS) for path in directory.glob(f"*/{name}")}
+    return sorted(folder.name for folder in begun if not (folder / RUN).exists())
+
+
 def read_runs(directory: Path, folders: Sequence[Path]) -> Written:
     """Read runs of the same clients as a comparison, a row each; the reference is the first of DQN-Fed, else the first.
 
     Raises
     ------
     ConfigError
-        If a run is not finished, or clients or seeds differ.
+        If a file cannot be read, or clients or seeds differ.
     """
     versions, found = zip(*(_run(folder) for folder in folders), strict=True)
     settings = [record.job.settings for record in found]

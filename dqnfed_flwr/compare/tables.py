@@ -15,10 +15,10 @@ from dqnfed_flwr.compare.record import Record, Trial
 from dqnfed_flwr.compare.results import COMPARED, Comparison, Row
 from dqnfed_flwr.compare.row_specs import pairs
 from dqnfed_flwr.compare.terms import Entry, terms_notes
-from dqnfed_flwr.engine.ending import listed
+from dqnfed_flwr.engine.ending import left_out_words, listed
 from dqnfed_flwr.guarantee.claims import CONTRADICTION
 from dqnfed_flwr.guarantee.overrule import OVERRULED
-from dqnfed_flwr.telemetry.events import TEST
+from dqnfed_flwr.telemetry.events import TEST, Totals
 from dqnfed_flwr.types import ACCURACY, Figure, decimals
 
 REASON = 40
@@ -270,7 +270,8 @@ def footnotes(comparison: Comparison) -> list[str]:
         *terms_notes(entries),
         *_which_models(rows, comparison),
         *_without_figure(rows, comparison.figure),
-        *(text for row in rows for record in row.good if (text := _missing(row, record, rows))),
+        *(text for row in rows for record in row.good if (text := _missing(row, record))),
+        *mostly_left_out(comparison),
         *(text for row in rows if (text := _not_heard(row))),
         *(
             f"{row.label}: {_plural(comparison.figure)} of a personal model on every client, where the others have one "
@@ -318,18 +319,27 @@ def _fewer(row: Row, last: int) -> str:
     return f"{row.label} {least}" if least < last else ""
 
 
-def _missing(row: Row, record: Record, rows: Sequence[Row]) -> str:
-    """Which clients other runs of the same seed have and this one has not; empty if none."""
-    seed = record.job.seed
-    others = [each.accuracies for found in rows for each in found.good if each.job.seed == seed]
-    known = {client for accuracies in others for client in accuracies}
-    least = min(len(evaluation) for evaluation in record.evaluations)
-    if least == len(known):
+def _missing(row: Row, record: Record) -> str:
+    """Which clients of a run are not in its figures, though nothing says that they can have none; empty if all are."""
+    asked = set(range(record.job.settings.clients)).difference(record.noted.get("without_figure", {}).get(TEST, ()))
+    lacking = sorted(client for client in asked if any(client not in each for each in record.evaluations))
+    if not lacking:
         return ""
     return (
-        f"{row.label}, seed {seed}: figures are those of {least} of the {len(known)} clients that other runs have; "
-        "they cannot be compared client by client."
+        f"{row.label}, seed {record.job.seed}: figures are those of {len(asked) - len(lacking)} of the {len(asked)} "
+        f"clients; not in all of them: {listed(lacking)}."
     )
+
+
+def mostly_left_out(comparison: Comparison) -> list[str]:
+    """Of each run with clients that had no part in most rounds in which they were asked, a line that names them."""
+    records = [record for row in comparison.rows for record in row.records]
+    found = [(record, left_out_words(Totals.of(record.events))) for record in records]
+    return [
+        f"{record.job.name}: asked, and without a part in most of the rounds: clients {listed(words)}"
+        for record, words in found
+        if words
+    ]
 
 
 def _not_heard(row: Row) -> str:

@@ -45,6 +45,13 @@ def load_own(name_or_path: str | Path) -> dict[str, Any]:
     return absolute(flat, [folder, Path.cwd()])
 
 
+def own_settings(config: Mapping[str, Any] | str | Path) -> dict[str, Any]:
+    """Dotted keys, unchecked, of a mapping, whose relative paths begin in the working directory, or as `load_own`."""
+    if isinstance(config, Mapping):
+        return absolute(flatten(nest(config)), [Path.cwd()])
+    return load_own(config)
+
+
 def folder_of(name_or_path: str | Path, names: Sequence[str]) -> Path | None:
     """Where a file of the user's lies; None for one of the shipped `names`."""
     return None if str(name_or_path) in names else Path(name_or_path).expanduser().parent.resolve()

@@ -87,8 +87,15 @@ def with_paths(name: str, placed: Callable[[str], str]) -> str:
     if not colon or form not in FORMS or not rest:
         return name
     first, *items = rest.split(",")
-    paths = _further(items)
-    return ",".join([f"{form}:{placed(first)}", *(placed(item) if item in paths else item for item in items)])
+    paths, tests = _further(items), FORMS[form].test_path
+
+    def replaced(item: str) -> str:
+        key, value = _pair(item)
+        if tests and key == TEST and value:
+            return f"{TEST}={placed(value)}"
+        return placed(item) if item in paths else item
+
+    return ",".join([f"{form}:{placed(first)}", *map(replaced, items)])
 
 
 def source_npz(name: str) -> Path:

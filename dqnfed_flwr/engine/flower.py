@@ -40,6 +40,8 @@ GPU_SHARE = 0.25
 """Of a card, for each client that Flower's engine has at work on it."""
 PR_SET_PDEATHSIG = 1
 PACKAGES = ("dqnfed_flwr", "server_app", "client_app")
+BEFORE = ".before"
+"""Ends the name of the record of a run that is being resumed."""
 START_SECONDS, END_SECONDS = 60.0, 10.0
 POLL_SECONDS, STATUS_SECONDS = 0.3, 10.0
 """A look at the log costs nothing; asking `flwr` costs two seconds of a core that the run could use."""
@@ -70,7 +72,7 @@ def run_flower(settings: Settings, *, overwrite: bool = False, listeners: Sequen
         with directory_lock(output, TAKEOVER_SECONDS if settings.resume else 0.0):
             _clear(output, settings, overwrite=overwrite)
         write_app(home / "app", settings)
-        with superlink(home) as flwr:
+        with record_set_aside(output), superlink(home) as flwr:
             run_id = _submit(flwr, home / "app", settings)
             try:
                 _follow(flwr, run_id, FlowerRounds(output, given, listeners), output)
@@ -86,8 +88,32 @@ def _clear(output: Path, settings: Settings, *, overwrite: bool) -> None:
         if not overwrite:
             guard_output(output)
         CheckpointStore(output / CHECKPOINT).discard()
-        (output / EVENTS).unlink(missing_ok=True)
-    (output / RUN).unlink(missing_ok=True)  # its coming shows that the run is over
+        for name in (EVENTS, RUN):
+            (output / name).unlink(missing_ok=True)
+
+
+@contextmanager
+def record_set_aside(output: Path) -> Iterator[None]:
+    """Keep the record of a run that is resumed out of the way: the coming of one shows that the run is over.
+
+    It comes back where resuming failed before anything was changed.
+    """
+    record, aside, checkpoint = output / RUN, output / f"{RUN}{BEFORE}", output / CHECKPOINT
+    aside.unlink(missing_ok=True)
+    if record.exists():
+        record.replace(aside)
+    written = _written(checkpoint)
+    try:
+        yield
+    finally:
+        if aside.exists() and not record.exists() and _written(checkpoint) == written:
+            aside.replace(record)
+        aside.unlink(missing_ok=True)
+
+
+def _written(path: Path) -> int:
+    """When a file was written, in nanoseconds; 0 if there is none."""
+    return path.stat().st_mtime_ns if path.exists() else 0
 
 
 def write_app(directory: Path, settings: Settings) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from dqnfed_flwr.config import Settings, flatten, nest
-from dqnfed_flwr.data.own_folder import absolute, load_own
+from dqnfed_flwr.config import Settings
+from dqnfed_flwr.data.own_folder import own_settings
 from dqnfed_flwr.engine.flower import run_flower
 from dqnfed_flwr.engine.given import objects_of, settings_with
 from dqnfed_flwr.engine.result import RunResult
@@ -102,9 +102,7 @@ def as_settings(config: Settings | Mapping[str, Any] | str | Path) -> Settings:
     """Settings from any form that `run` takes."""
     if isinstance(config, Settings):
         return config
-    if not isinstance(config, Mapping):
-        return Settings.from_mapping(load_own(config))
-    return Settings.from_mapping(absolute(flatten(nest(config)), [Path.cwd()]))
+    return Settings.from_mapping(own_settings(config))
 
 
 def _warn_of_copies(settings: Settings) -> None:

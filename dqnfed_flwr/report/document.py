@@ -13,7 +13,7 @@ from typing import Any
 from dqnfed_flwr.compare.claims import SMOOTH, ClaimFinding, ClaimVerdict, claims_of, findings, near_one
 from dqnfed_flwr.compare.existing_results import JSON
 from dqnfed_flwr.compare.provenance import commits_text, seconds_of
-from dqnfed_flwr.compare.reading import Written, read_comparison, read_runs, run_folders
+from dqnfed_flwr.compare.reading import Written, read_comparison, read_runs, run_folders, unfinished
 from dqnfed_flwr.compare.results import Comparison, Row
 from dqnfed_flwr.compare.tables import Cell, Table, grid_table, markdown, shift_table, tables
 from dqnfed_flwr.errors import ConfigError
@@ -105,10 +105,12 @@ def read_document(directory: Path) -> Document:
     """
     if (directory / REPRODUCTION).exists():
         return _reproduction(directory)
+    absent: list[str] = []
     if (directory / JSON).exists():
         key, written = "comparison", read_comparison(directory)
     elif folders := run_folders(directory):
         key, written = "run", read_runs(directory, folders)
+        absent = [f"{name}: a run that is not at its end, and in no figure." for name in unfinished(directory)]
     else:
         raise ConfigError(
             f"{directory}: no {REPRODUCTION}, {JSON} or {RUN}; "
@@ -117,7 +119,7 @@ def read_document(directory: Path) -> Document:
     figure = written.comparison.figure
     less = "" if figure.higher else ", less is better"
     title = f"{directory.name}: test {figure.name} of the clients{less}"
-    return Document(title, [Chapter(title, "", [_section(key, title, None, written)])])
+    return Document(title, [Chapter(title, "", [_section(key, title, None, written)], absent=absent)])
 
 
 def about(section: Section) -> list[tuple[str, str]]:

@@ -190,6 +190,7 @@ class RunSamples(SeriesValues):
                 self.set(name, report.get(key, math.nan), *self._named)
         if event.validation:
             self.set(self._validation, mean(event.validation.values()), *self._named)
+        self.forget("dqnfed_clients_without_figure")
         for part, clients in event.without_figure.items():
             self.set("dqnfed_clients_without_figure", len(clients), part)
 

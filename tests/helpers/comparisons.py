@@ -28,7 +28,8 @@ def make_record(
     settings: Settings | None = None,
 ) -> Record:
     """A run whose clients come to their accuracies in equal steps, or that failed for a reason."""
-    job = Job(spec, {}, seed, settings or Settings(), NOWHERE / spec.method / str(seed))
+    settings = settings or Settings.from_mapping({"clients": len(accuracies) or Settings().clients})
+    job = Job(spec, {}, seed, settings, NOWHERE / spec.method / str(seed))
     if reason:
         return Record(job, "failed", reason)
     events = [

@@ -150,6 +150,17 @@ def test_no_line_at_all_and_no_file_are_told(tmp_path: Path) -> None:
         read_lines([tmp_path / "absent"])
 
 
+def test_lines_of_another_run_cost_no_line_of_this_one(tmp_path: Path) -> None:
+    others = [
+        replace(audit, run="another", models={**audit.models, "start": replace(audit.models["start"], digest="9" * 64)})
+        for audit in (*LINES.values(), make_audit(3, start=make_pair(3, 1, 0.01, 0.99), FedAvg=make_pair(0, 0)))
+    ]
+    found, faults = usable(read(tmp_path, *map(text_of, (*others, *LINES.values()))), pretended_run())
+    assert found == list(LINES.values())
+    assert len(faults) == 4
+    assert all(": of run another, not " in fault for fault in faults)
+
+
 MEASURED = {k: make_measured(k, start=(0.01, 0.99), FedAvg=(1.0, 1.0)) for k in range(3)}
 
 

@@ -16,6 +16,7 @@ from torch import nn
 
 from dqnfed_flwr.compare import compare, handing_over
 from dqnfed_flwr.compare.handing_over import packed
+from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.errors import ConfigError, RunError
 from tests.helpers.own_task import Line
@@ -51,6 +52,26 @@ def test_runs_here_and_in_other_processes_are_the_same(given: dict[str, Any], tm
     assert here._repr_markdown_() == str(here)
     assert {path.name for path in here.files} >= {"comparison.json", "comparison.md", "comparison.csv"}
     assert multiprocessing.active_children() == []
+
+
+def test_a_file_is_read_as_run_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    np.savez(mine / "set.npz", allow_pickle=False, x_train=X, y_train=Y)
+    (mine / "beside_it.py").write_text(
+        "from torch import nn\n\ndef net(shape, n):\n    return nn.Linear(shape[0], n)\n"
+    )
+    (mine / "mine.yaml").write_text("data: set.npz\nmodel: beside_it:net\nclients: 2\nrounds: 1\n")
+    monkeypatch.chdir(tmp_path)
+    found = compare("mine/mine.yaml", "fedavg", seeds=[0], output=tmp_path / "out")
+    assert [row.reason for row in found.comparison.rows] == [""]
+
+
+def test_settings_choose_what_they_change_and_nothing_else(tmp_path: Path) -> None:
+    settings = Settings.from_mapping({"clients": 2, "rounds": 1, "partition": "iid"})
+    plan = compare(settings, "fedavg", seeds=[0], output=tmp_path, grids=["local.lr=0.1,0.2"]).comparison.plan
+    chosen = {"clients": 2, "rounds": 1, "partition": "iid"}
+    assert plan.config == {**chosen, "local.threads": 1, "split.validation-fraction": 0.1}
 
 
 def test_the_same_call_again_runs_nothing_twice(tmp_path: Path) -> None:

@@ -34,6 +34,14 @@ def test_a_run_for_every_row_and_seed_each_in_its_folder(tmp_path: Path) -> None
     assert made.possible() == jobs
 
 
+def test_a_grid_whose_rounds_do_not_fit_a_method_leaves_it_out_or_names_it(tmp_path: Path) -> None:
+    grids = ("local.lr=0.1,0.5",)
+    made = plan_in(tmp_path, "all", "0", grids, 2, rounds=80)
+    assert "--grid-rounds: rounds: found 2" in made.skipped["fedcorr"]
+    with pytest.raises(ConfigError, match=r"^fedcorr: --grid-rounds: rounds: found 2"):
+        plan_in(tmp_path, "fedavg,fedcorr", "0", grids, 2, rounds=80)
+
+
 def test_one_thread_unless_told_otherwise(tmp_path: Path) -> None:
     assert plan_in(tmp_path).possible()[0].settings.local.threads == 1
     assert plan_in(tmp_path, local__threads=0).possible()[0].settings.local.threads == 0

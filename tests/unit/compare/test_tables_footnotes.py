@@ -9,7 +9,7 @@ from dqnfed_flwr.config import Settings
 from dqnfed_flwr.telemetry.events import DroppedClient
 from tests.helpers.comparisons import make_comparison
 
-STOPPED = Settings.from_mapping({"early-stopping": 2, "split.validation-fraction": 0.1})
+STOPPED = Settings.from_mapping({"clients": 2, "early-stopping": 2, "split.validation-fraction": 0.1})
 
 
 def changed(comparison: Comparison, place: int, **changes: object) -> Comparison:
@@ -31,10 +31,19 @@ def test_a_run_that_lacks_clients_is_named() -> None:
     )
     assert footnotes(made) == []
     short = changed(made, 1, evaluations=({0: 0.5, 2: 0.9},))
-    assert footnotes(short) == [
-        "FedAvg, seed 0: figures are those of 2 of the 3 clients that other runs have; they cannot be compared client "
-        "by client."
+    assert footnotes(short) == ["FedAvg, seed 0: figures are those of 2 of the 3 clients; not in all of them: 1."]
+    nobody = changed(short, 0, evaluations=({0: 0.5, 2: 0.9},))
+    assert len(footnotes(nobody)) == 2  # although no run of that seed has the client
+    assert footnotes(changed(made, 1, evaluations=({0: 0.5, 2: 0.9},), noted={"without_figure": {"test": [1]}})) == [
+        "No accuracy, so not in the figures: seed 0, clients 1 (FedAvg)."
     ]
+
+
+def test_clients_without_a_part_in_most_rounds_are_named_in_the_notes() -> None:
+    made = make_comparison({"dqn-fed": [[0.5, 0.7]], "fedavg": [[0.5, 0.7]]})
+    absent = [replace(event, no_part=[4]) for event in made.rows[1].records[0].events]
+    (note,) = footnotes(changed(made, 1, events=tuple(absent)))
+    assert note == "FedAvg, seed 0: asked, and without a part in most of the rounds: clients 4 in 3 of 3"
 
 
 def test_figures_after_early_stopping_are_said_to_be_those_of_the_model_that_was_kept() -> None:

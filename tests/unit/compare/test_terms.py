@@ -81,7 +81,9 @@ def test_a_step_whose_length_nobody_looked_for_is_named(row: Entry, noted: bool)
 def test_the_notes_stand_below_the_table() -> None:
     made = make_comparison({"dqn-fed": [[0.5, 0.7]], "fedavg": [[0.5, 0.7]]})
     rows = [
-        replace(row, records=(make_record(row.spec, 0, (0.5, 0.7), settings=entry(row.spec.method).settings),))
+        replace(
+            row, records=(make_record(row.spec, 0, (0.5, 0.7), settings=entry(row.spec.method, clients=2).settings),)
+        )
         for row in made.rows
     ]
     (note,) = footnotes(replace(made, rows=rows))

@@ -64,6 +64,8 @@ def test_a_path_that_exists_in_the_working_directory_alone_is_taken_from_there(t
         ("leaf:femnist", "leaf:/base/femnist"),
         ("libsvm:a.txt,sub/b.txt", "libsvm:/base/a.txt,/base/sub/b.txt"),
         ("folder:pictures,size=32,train=train+valid", "folder:/base/pictures,size=32,train=train+valid"),
+        ("csv:a.csv,label=y, test = b.csv", "csv:/base/a.csv,label=y,test=/base/b.csv"),
+        ("csv:a.csv,test=/data/b.csv", "csv:/base/a.csv,test=/data/b.csv"),
         ("libsvm:a,/data/k=v/b", "libsvm:/base/a,/data/k=v/b"),
         ("digits", "digits"),
         ("torchvision:mnist", "torchvision:mnist"),

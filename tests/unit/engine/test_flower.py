@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -10,9 +12,10 @@ from flwr.cli.config_utils import load_and_validate
 
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine import flower, flwr_command
-from dqnfed_flwr.engine.flower import run_flower, superlink, write_app
+from dqnfed_flwr.engine.flower import record_set_aside, run_flower, superlink, write_app
 from dqnfed_flwr.engine.flwr_command import FlwrCommand, program, run_status
 from dqnfed_flwr.errors import RunError
+from dqnfed_flwr.run_files import CHECKPOINT, RUN
 
 
 def test_the_app_that_is_laid_out_is_one_of_flowers(tmp_path: Path) -> None:
@@ -84,3 +87,33 @@ def test_a_superlink_that_does_not_start_shows_its_log(tmp_path: Path, monkeypat
 def test_programs_of_this_environment_come_first() -> None:
     assert Path(program("flwr")).is_absolute()
     assert program("no-such-program") == "no-such-program"
+
+
+@pytest.mark.parametrize(
+    ("does", "left"),
+    [
+        ("is refused", "of the run before"),
+        ("goes on and fails", None),
+        ("comes to its end", "of this run"),
+    ],
+)
+def test_the_record_of_a_run_that_is_resumed_is_not_lost(does: str, left: str | None, tmp_path: Path) -> None:
+    record, checkpoint = tmp_path / RUN, tmp_path / CHECKPOINT
+    record.write_text("of the run before")
+    checkpoint.touch()
+    os.utime(checkpoint, (1, 1))
+
+    def resume() -> None:
+        with record_set_aside(tmp_path):
+            assert not record.exists()
+            if does != "is refused":
+                checkpoint.touch()
+            if does == "comes to its end":
+                record.write_text("of this run")
+            else:
+                raise RunError(does)
+
+    with nullcontext() if does == "comes to its end" else pytest.raises(RunError):
+        resume()
+    assert (record.read_text() if record.exists() else None) == left
+    assert {path.name for path in tmp_path.iterdir()} <= {RUN, CHECKPOINT}

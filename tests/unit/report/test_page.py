@@ -50,6 +50,14 @@ def test_markdown_of_somebody_else_is_not_replaced(tmp_path: Path) -> None:
         write_report(tmp_path, tmp_path / "notes.html")
 
 
+def test_a_run_that_is_not_at_its_end_is_named(tmp_path: Path) -> None:
+    leave_run(tmp_path / "one")
+    leave_run(tmp_path / "two")
+    (tmp_path / "two" / "run.json").unlink()
+    for path in write_report(tmp_path, None):
+        assert "two: a run that is not at its end, and in no figure." in path.read_text()
+
+
 def test_a_report_of_before_is_replaced(tmp_path: Path) -> None:
     run, page = leave_run(tmp_path / "run"), tmp_path / "talk.html"
     write_report(run, page)

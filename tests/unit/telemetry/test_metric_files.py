@@ -184,6 +184,14 @@ def test_every_declared_metric_is_written_and_no_other(tmp_path: Path) -> None:
     assert found == declared - {name for name in declared if "accuracy" in name}
 
 
+def test_clients_without_a_figure_are_shown_as_long_as_there_are_any(tmp_path: Path) -> None:
+    first = replace(make_event(1, [3.0, 1.0]), figure=MAE, without_figure={"test": [3]})
+    second = replace(make_event(2, [3.0, 1.0, 2.0]), figure=MAE)
+    card, name = replace(CARD, figure=MAE), "dqnfed_clients_without_figure"
+    assert metrics_after(tmp_path, [first], card=card)[name, "test"] == 1
+    assert name not in {key[0] for key in metrics_after(tmp_path, [first, second], card=card)}
+
+
 def test_the_worst_clients_of_an_error_are_those_with_the_most(tmp_path: Path) -> None:
     event = replace(make_event(1, [3.0, 1.0, 2.0, 8.0]), figure=MAE, validation={0: 2.0, 1: 4.0})
     found = metrics_after(tmp_path, [event], card=replace(CARD, figure=MAE), clients=1)
