@@ -13,16 +13,17 @@ from logging import WARNING
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import Message
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from dqnfed_flwr import wire
-from dqnfed_flwr.errors import RunError, ShapeError, WireError, shortened
+from dqnfed_flwr.errors import RunError, WireError
 from dqnfed_flwr.guarantee.claims import two_losses
 from dqnfed_flwr.guarantee.harm import holds
-from dqnfed_flwr.guarded.arrays import Arrays, check_alike
+from dqnfed_flwr.guarded.arrays import Arrays
 from dqnfed_flwr.guarded.records import ARMIJO, has_reply, plain, read_names, reply_part
+from dqnfed_flwr.guarded.updates import Alike, check_update
 from dqnfed_flwr.linalg.gram import Basis
 from dqnfed_flwr.methods._base import RoundRows
 from dqnfed_flwr.strategy.collect import Collected, put_row
@@ -30,9 +31,6 @@ from dqnfed_flwr.strategy.exchange import Answer, Withdraws, arrivals
 from dqnfed_flwr.strategy.state import RoundCost
 from dqnfed_flwr.telemetry.events import DroppedClient
 from dqnfed_flwr.types import ClientReply, ClientTask
-
-NOTHING = np.zeros(())
-"""In place of an array that the model does not have."""
 
 
 @dataclass(slots=True)
@@ -69,6 +67,11 @@ class Receiver:
     A reply counts whole or not at all: where the row is unfit, the client's own update does not reach the strategy
     either. Its loss and its test count where they can be read.
 
+    Parameters
+    ----------
+    weight : str
+        Key of the metric by which the strategy weighs replies; empty if it has none.
+
     Attributes
     ----------
     names : tuple[str, ...]
@@ -77,7 +80,8 @@ class Receiver:
         How many samples each node has, as it said first.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, weight: str = "") -> None:
+        self._weight = weight
         self.names: tuple[str, ...] = ()
         self.samples: dict[int, int] = {}
         self._basis: Basis | None = None
@@ -90,6 +94,8 @@ class Receiver:
         `RunError` if clients answered, none of them runs the mod, and none did before.
         """
         self._agree(answers, tasks, model)
+        trained = [a.message.content for a in answers if tasks[a.node].train and a.message and a.usable]
+        alike = Alike((plain(content) for content in trained if has_reply(content)), self._weight)
         train = sorted(node for node, task in tasks.items() if task.train)
         basis = self._cleared(max(len(train), 1) + 1, model)
         brought = Brought(Collected({}, {}, RoundRows(basis, ())), {})
@@ -97,7 +103,7 @@ class Receiver:
             task = tasks[answer.node]
             try:
                 slot = train.index(answer.node) if task.train else None
-                self._take(answer, task, model, brought.collected, slot, cost)
+                self._take(answer, task, model, brought.collected, slot, alike, cost)
             except WireError as error:
                 brought.collected.dropped[answer.node] = DroppedClient(answer.node, error.reason, error.detail)
                 log(WARNING, "Node %d is left out: %s", answer.node, error)
@@ -150,6 +156,7 @@ class Receiver:
         model: Arrays,
         found: Collected,
         slot: int | None,
+        alike: Alike,
         cost: RoundCost,
     ) -> None:
         """Put what one client says into `found`, its row into `slot`; `WireError` where something is unfit."""
@@ -169,8 +176,28 @@ class Receiver:
             if read_names(content, model) != self.names:
                 raise WireError("extra-key", f"a gradient of other arrays than the others': {len(reply.row)} values")
             check_update(plain(content), model)
+            alike.check(plain(content))
             put_row(found.rows.basis, slot, reply.row)
         found.answered[node] = replace(reply, row=None)
+
+
+def evaluations(answers: Sequence[Answer], weight: str, cost: RoundCost) -> list[Message]:
+    """The replies to evaluate that a strategy can be given, errors too; others are counted in `cost`."""
+    alike = Alike((answer.content() for answer in answers if answer.usable), weight)
+    found = []
+    for answer in answers:
+        if answer.message is None:
+            continue
+        try:
+            if answer.usable:
+                cost.bytes_up += wire.payload(answer.content())
+                alike.check(answer.content())
+        except WireError as error:
+            cost.add_dropped([DroppedClient(answer.node, error.reason, f"evaluation: {error.detail}")])
+            log(WARNING, "Node %d's evaluation is left out: %s", answer.node, error)
+        else:
+            found.append(answer.message)
+    return found
 
 
 def contradiction(reply: ClientReply, task: ClientTask, samples: int) -> str:
@@ -184,33 +211,3 @@ def contradiction(reply: ClientReply, task: ClientTask, samples: int) -> str:
         said = "holds" if reply.probe.holds else "fails"
         return f"it says that its test {said} where its loss goes from {task.reference_loss:.6g} to {loss:.6g}"
     return two_losses("its probe has loss", loss, "its gradient's pass", reply.loss) if task.train else ""
-
-
-def check_update(content: RecordDict, model: Arrays) -> None:
-    """Check the user's own part of a reply to train: a strategy would spread what is wrong in it to everybody.
-
-    Every array must be readable and every number finite, but for infinities that the model itself holds there. Where
-    there is one record of arrays, as Flower's strategies need it, it must have the model's names and shapes.
-    `WireError` if not.
-    """
-    records = [record for record in content.values() if isinstance(record, ArrayRecord)]
-    for record in records:
-        found = {}
-        for name, array in record.items():
-            try:
-                found[name] = array.numpy()
-            except Exception as error:  # whatever bytes that a client made up can have NumPy raise
-                raise WireError("bad-array", f"{name[:60]!r} in its update: {shortened(str(error))}") from None
-            if found[name].dtype.kind not in "biuf":
-                raise WireError("bad-dtype", f"{name[:60]!r} in its update has dtype {found[name].dtype}")
-            current = model.get(name, NOTHING)
-            if wire.strays(found[name], current if current.shape == found[name].shape else NOTHING):
-                raise WireError("not-finite", f"{name[:60]!r} in its update holds NaN, or Inf where the model does not")
-        if len(records) == 1:
-            try:
-                check_alike("its update", found, model)
-            except ShapeError as error:
-                raise WireError("bad-shape", str(error)) from None
-    for metrics in content.values():
-        if isinstance(metrics, MetricRecord) and not all(np.isfinite(value).all() for value in metrics.values()):
-            raise WireError("not-finite", f"one of its metrics {sorted(metrics)[:8]} is NaN or Inf")

@@ -24,16 +24,17 @@ from flwr.serverapp.strategy import FedAvgM, Result, Strategy
 from dqnfed_flwr import wire
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import ConfigError, RunError
-from dqnfed_flwr.guarded.exchange import Brought, Receiver, gather
+from dqnfed_flwr.guarded.exchange import Brought, Receiver, evaluations, gather
 from dqnfed_flwr.guarded.offers import Asked, Model, Offer, Offers
 from dqnfed_flwr.guarded.records import model_key, with_task
+from dqnfed_flwr.guarded.updates import weight_of
 from dqnfed_flwr.strategy.hearing import say_if_tolerate_is_cut
 from dqnfed_flwr.strategy.judging import Judgement, remember_round
 from dqnfed_flwr.strategy.loop import UNJUDGED_ATTEMPTS, most_frequent_reason
 from dqnfed_flwr.strategy.round_event import round_event
 from dqnfed_flwr.strategy.schedule import Schedule, with_probe
 from dqnfed_flwr.strategy.state import RoundCost
-from dqnfed_flwr.strategy.step_search import CONTESTED, LINE_SEARCH_FAILED, UNJUDGED
+from dqnfed_flwr.strategy.step_search import CONTESTED, LINE_SEARCH_FAILED, NO_STEP, UNJUDGED
 from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
 from dqnfed_flwr.types import ClientTask
 
@@ -78,7 +79,8 @@ class GuardedRounds:
     ) -> None:
         self._strategy, self._settings, self._given, self._result = strategy, settings, given, result
         self._on_round = on_round
-        self._offers, self._receiver = Offers(settings, demand), Receiver()
+        self._weight = weight_of(strategy)
+        self._offers, self._receiver = Offers(settings, demand), Receiver(self._weight)
         self._offer: Offer | None = None
         self._settled = 0  # rounds that are over
         self._due = 0  # the round whose evaluation waits, where no step is offered
@@ -183,9 +185,8 @@ class GuardedRounds:
         evaluated = gather(self._given.grid, outgoing.evaluate, self._given.timeout)
         answers = gather(self._given.grid, outgoing.guarded, self._given.timeout)
         brought = self._receiver.receive(answers, outgoing.schedule.tasks, candidate.arrays, self._cost)
-        self._cost.bytes_up += sum(wire.payload(answer.content()) for answer in evaluated if answer.usable)
+        brought.evaluations = evaluations(evaluated, self._weight, self._cost)
         self._cost.add_time("exchange", since)
-        brought.evaluations = [answer.message for answer in evaluated if answer.message is not None]
         if messages:
             self._exchanges += 1
             self._cost.exchanges += 1
@@ -268,7 +269,8 @@ class GuardedRounds:
         offer = self._offers.make(model, inner, collected, hearing, outgoing.schedule, self._receiver.names, dropped)
         self._cost.add_time("solve", since)
         if not offer.pending.scale.norm > 0:
-            self._give_up(offer, str(offer.pending.combination.status))
+            status = str(offer.pending.combination.status)
+            self._give_up(offer, NO_STEP if status == "converged" else status)
             return
         offer.asked = {node: outgoing.asked[node] for node in offer.pending.clients}
         self._offers.propose(offer)

@@ -148,6 +148,8 @@ def pack_state(state: RunState) -> tuple[dict[str, Any], Arrays]:
     record["search"] = asdict(state.search)
     arrays: Arrays = {"theta": state.theta.numpy(), "candidate": state.candidate.numpy()}
     arrays |= group("buffer", state.buffers)
+    if state.settled is not None and state.settled is not state.buffers:
+        arrays |= group("settled-buffer", state.settled)
     if state.pending is not None:
         record["pending"], pending = _pack_pending(state.pending)
         arrays |= group("pending", pending)
@@ -166,10 +168,12 @@ def unpack_state(record: dict[str, Any], arrays: Arrays) -> RunState:
     best, last = record.get("best"), record.get("last")
     if best:  # the record calls it accuracy, as earlier versions did, whatever it is
         best = {"round": best["round"], "figure": best["accuracy"], "since": best["since"]}
+    buffers, settled = under("buffer/", arrays), under("settled-buffer/", arrays)
     return RunState(
         theta=_tensor(arrays["theta"]),
         candidate=_tensor(arrays["candidate"]),
-        buffers=under("buffer/", arrays),
+        buffers=buffers,
+        settled=(settled or buffers) if "pending" in record else None,
         round=record["round"],
         exchange=record["exchange"],
         status=record["status"],

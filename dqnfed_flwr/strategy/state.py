@@ -153,18 +153,19 @@ class Move:
 class RunState:
     """Where a run stands.
 
-    A step goes through `begin`, then `accept` or `reject`, then `end_round`, or else `solve_anew`.
+    A step goes through `begin`, then `accept` or `stay`, then `end_round`, or else through `reject` and `solve_anew`.
     """
 
     theta: Tensor  # theta^round [D], the last model that was accepted
     candidate: Tensor  # [D], what the next exchange carries; `theta` itself when nothing is pending
-    buffers: Buffers  # of the model
+    buffers: Buffers  # of the candidate
     round: int = 0  # rounds done
     exchange: int = 0  # exchanges sent
     failures: int = 0  # exchanges in a row with too few usable replies
     unusable: tuple[tuple[int, ...], ...] = ()  # by such exchange: asked to train, without a usable reply; rising
     status: RunStatus = "running"  # the loop goes on as long as it is `running`
     pending: PendingStep | None = None  # the step behind `candidate`
+    settled: Buffers | None = None  # those of `theta`, where a step is pending
     best: BestModel | None = None  # with early stopping
     last: Move | None = None  # that led to `theta`, from its round's end to the next solve, where clients need it
     standing: Standing = field(default_factory=Standing)  # what is remembered of clients
@@ -196,18 +197,25 @@ class RunState:
         self.failures, self.unusable = 0, ()
 
     def begin(self, pending: PendingStep, buffers: Buffers) -> None:
-        """A step waits to be judged; `buffers` are those of the model it leads from."""
-        self.pending, self.last, self.buffers = pending, None, buffers
+        """A step waits to be judged; `buffers` are those of the model that it leads to."""
+        self.pending, self.last = pending, None
+        self.settled, self.buffers = self.buffers, buffers
 
     def accept(self, *, keep_move: bool) -> None:
         """The candidate is the model; `keep_move` where clients need to hear of the step that led there."""
         self.last = self.move if keep_move else None
-        self.theta = self.candidate
+        self.theta, self.settled = self.candidate, None
         self.moves += 1
 
     def reject(self) -> None:
-        """The candidate is no more; the model stays."""
+        """The candidate is no more; another one may follow it."""
         self.candidate = self.theta
+
+    def stay(self) -> None:
+        """No candidate follows; the model stays, with its buffers."""
+        self.candidate = self.theta
+        if self.settled is not None:
+            self.buffers, self.settled = self.settled, None
 
     def end_round(self, pending: PendingStep, rounds: int) -> None:
         """The round of the `pending` step is over, and with the last of `rounds` the run."""
@@ -219,6 +227,7 @@ class RunState:
         """The round of the `pending` step begins anew; what the step cost stays on its account."""
         self.cost.misses += pending.misses
         self.cost.add_dropped(pending.dropped)
+        self.stay()
         self.pending = None
 
     def watch(self, round_number: int, figure: float, patience: int, *, sign: int = 1) -> None:
@@ -248,7 +257,7 @@ def reopen(state: RunState, settings: Settings) -> PendingStep | None:
     if state.status != "running" or state.round < settings.rounds:
         return None
     dropped, state.pending, state.status = state.pending, None, "finished"
-    state.reject()
+    state.stay()
     return dropped
 
 

@@ -72,7 +72,7 @@ class StepSearch:
     ) -> None:
         """Make the step of a solve the pending one and offer it, or end the round where there is none to try.
 
-        Arguments are those of `pending_step`. The mean buffers of the clients that are heard become the model's.
+        Arguments are those of `pending_step`. The mean buffers of the clients that are heard become the candidate's.
         """
         pending = pending_step(batch, solved, collected, hearing, dropped, asked=asked)
         if self._settings.step.on_stationary == "relax":
@@ -111,7 +111,6 @@ class StepSearch:
             return True
         self._state.cost.add_dropped(collected.dropped.values())
         if judgement is Judgement.CONTESTED:
-            self._state.reject()
             self._give_up(pending, CONTESTED)
         elif judgement is Judgement.NO_LENGTH:
             self._state.reject()
@@ -141,7 +140,6 @@ class StepSearch:
 
     def abandon(self, pending: PendingStep) -> None:
         """End the round without the step, which no client is left to judge; the model stays."""
-        self._state.reject()
         self._give_up(pending, UNJUDGED)
 
     def _offer(self, pending: PendingStep, ladder: Ladder) -> None:
@@ -225,6 +223,7 @@ class StepSearch:
     def _give_up(self, pending: PendingStep, status: str) -> None:
         """The round ends with the model that it began with."""
         self._method.step_taken(pending.step, 0.0)
+        self._state.stay()
         self._finish(pending, 0.0, pending.losses, status, {}, [])
 
     def _finish(

@@ -183,17 +183,21 @@ def test_a_checkpoint_of_another_version_is_refused_and_kept(
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_a_run_that_was_cut_short_ends_at_the_round_that_it_had_done(tmp_path: Path) -> None:
-    settings = {**TINY, "method": "fedavgm", "output": str(tmp_path / "cut")}
+@pytest.mark.parametrize("model", ["logistic", "tests.helpers.models:norm_mlp"])
+def test_a_run_that_was_cut_short_ends_at_the_round_that_it_had_done(model: str, tmp_path: Path) -> None:
+    settings = {**TINY, "method": "fedavgm", "model": model, "output": str(tmp_path / "cut")}
     with pytest.raises(Stop):
         run({**settings, "rounds": 6}, listeners=[StopAfter(4)])  # the checkpoint: round 3, and a step to try
-    whole = run({**TINY, "method": "fedavgm", "rounds": 3})
+    whole = run({**TINY, "method": "fedavgm", "model": model, "rounds": 3})
     with pytest.raises(ConfigError, match=r"rounds: found 2, and .* has 3 rounds already"):
         run({**settings, "rounds": 2}, resume=True)
     result = run({**settings, "rounds": 3}, resume=True)
     assert [event.round for event in result.events] == [1, 2, 3]
     assert (result.status, result.accuracies) == ("finished", whole.accuracies)
     assert np.array_equal(result.theta, whole.theta)
+    assert {name: values.tolist() for name, values in result.buffers.items()} == {
+        name: values.tolist() for name, values in whole.buffers.items()
+    }
 
 
 def test_resuming_a_finished_run_changes_nothing(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -70,6 +71,17 @@ def metric(content: RecordDict) -> None:
     content["metrics"] = MetricRecord({"num-examples": float("nan")})
 
 
+def metrics(**figures: Any) -> Change:
+    def change(content: RecordDict) -> None:
+        content.metric_records["metrics"].update(figures)
+
+    return change
+
+
+def two_models(content: RecordDict) -> None:
+    content["again"] = content["arrays"]
+
+
 def nothing_of_the_guard(content: RecordDict) -> None:
     for key in [key for key in content if key.startswith("dqnfed.")]:
         del content[key]
@@ -90,6 +102,12 @@ UNFIT: dict[str, tuple[Change, str]] = {
     "an update of another shape": (update("bias", [0.0] * 3), "bad-shape"),
     "an update of more arrays": (update("more", [0.0]), "bad-shape"),
     "a metric that is NaN": (metric, "not-finite"),
+    "no metrics": (without("metrics"), "missing-key"),
+    "one metric more": (metrics(more=1.0), "extra-key"),
+    "a weight below 0": (metrics(**{"num-examples": -30}), "bad-count"),
+    "a weight of 0": (metrics(**{"num-examples": 0}), "bad-count"),
+    "a list for a weight": (metrics(**{"num-examples": [30]}), "missing-key"),
+    "two models": (two_models, "extra-key"),
     "no guard": (nothing_of_the_guard, "missing-key"),
 }
 
@@ -127,6 +145,24 @@ def _three() -> ClientApp:
         raise ValueError("out of order")
 
     return Meddling(app_on(alike(CLIENTS), small, lr=0.1), BAD, fail)
+
+
+@pytest.mark.parametrize(
+    ("figures", "reason"),
+    [({"more": 1.0}, "extra-key"), ({"num-examples": -40}, "bad-count"), ({"loss": [1.0]}, "missing-key")],
+)
+def test_an_evaluation_unlike_the_others_costs_only_its_client(figures: dict[str, Any], reason: str) -> None:
+    def unlike(reply: Message) -> Message:
+        if set(reply.content) == {"metrics"} and "loss" in reply.content.metric_records["metrics"]:
+            metrics(**figures)(reply.content)
+        return reply
+
+    guarded = Guaranteed(FedAvg(fraction_evaluate=1.0))
+    found = trained(guarded, Meddling(app_on(alike(CLIENTS), small, lr=0.1), BAD, unlike), CLIENTS, 2, model=small)
+    assert [len(found.evaluate_metrics_clientapp), len(guarded.events)] == [2, 2]
+    assert all(np.isfinite(list(record.values())).all() for record in found.evaluate_metrics_clientapp.values())
+    assert {(drop.client, drop.reason) for event in guarded.events for drop in event.dropped} == {(NODE, reason)}
+    assert [event.heard for event in guarded.events] == [[2, 3, 4, NODE]] * 2
 
 
 def test_a_client_that_fails_is_counted_and_the_strategy_is_told() -> None:

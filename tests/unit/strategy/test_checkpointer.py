@@ -79,6 +79,7 @@ def state(dtype: torch.dtype, *, waiting: PendingStep | None, best: bool) -> Run
         theta=theta,
         candidate=theta + 1,
         buffers=buffers,
+        settled={"norm.mean": np.array([1 / 7], np.float32), "norm.count": np.array(11)} if waiting else None,
         round=7,
         exchange=19,
         status="running",

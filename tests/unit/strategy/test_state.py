@@ -34,6 +34,18 @@ def test_a_step_on_trial_is_the_move_that_clients_hear_of(state: RunState) -> No
     assert state.buffers == {"norm.count": np.array(12)}
 
 
+def test_a_model_that_stays_keeps_its_buffers(state: RunState) -> None:
+    state.reject()
+    assert state.buffers == {"norm.count": np.array(12)}  # another length of the step may follow
+    state.stay()
+    assert state.candidate is state.theta
+    assert state.buffers == {}
+    state.begin(replace(PENDING), {"norm.count": np.array(13)})
+    state.accept(keep_move=False)
+    state.stay()  # in the round after it, before its step begins
+    assert state.buffers == {"norm.count": np.array(13)}
+
+
 @pytest.mark.parametrize("keep_move", [True, False])
 def test_an_accepted_candidate_is_the_model(state: RunState, keep_move: bool) -> None:
     state.accept(keep_move=keep_move)
