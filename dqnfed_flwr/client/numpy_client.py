@@ -214,7 +214,8 @@ class DQNFedClient(NumPyClient):
         """
         wanted = config.get("num-classes", 0)
         at_work = self._num_classes if self._worker is not None else 0
-        classes = self._classes((wanted if isinstance(wanted, int) else 0) or at_work)
+        positive = isinstance(wanted, int) and not isinstance(wanted, bool) and wanted > 0
+        classes = self._classes(wanted if positive else at_work)
         models = self._models_for(classes)
         return {
             "partition": self._partition,

@@ -135,6 +135,11 @@ class GuardedLoss:
         with torch.enable_grad():  # kernels for inference alone may round otherwise
             for batch in self._task.batches:
                 inputs, targets = (_on(part, device) for part in self._task.pair(batch))
+                if not isinstance(targets, Tensor | np.ndarray | list):
+                    raise DataError(
+                        f"the targets of a batch are {type(targets).__name__}; need a tensor, an array or a list with "
+                        "an entry for each sample"
+                    )
                 loss = self._task.criterion(self._model(inputs), targets)
                 if not isinstance(loss, Tensor) or loss.numel() != 1:
                     raise ModelError("the criterion gives no scalar; it must be the mean loss of the batch")

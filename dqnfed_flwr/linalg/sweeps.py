@@ -255,8 +255,9 @@ def wide_weighted_sum(rows: Strips, weights: Float64Array) -> Tensor:
 
     def segment(part: slice) -> None:
         strip, into = rows.strip(part), out[part]
-        for narrow in slices(len(into), NARROW):
-            into[narrow] = weights @ strip[:, narrow].astype(np.float64)
+        with np.errstate(over="ignore"):  # an infinite entry is seen by the norm of the sum
+            for narrow in slices(len(into), NARROW):
+                into[narrow] = weights @ strip[:, narrow].astype(np.float64)
 
     drain(in_threads(segment, slices(len(out), SEGMENT)))
     return torch.from_numpy(out)

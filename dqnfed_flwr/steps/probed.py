@@ -67,6 +67,11 @@ class Probed(StepRule):
         due = bool(every) and (scale.round % every == 0 or 2 * factor < pace.missed)
         return Ladder(factor, due and 2 * factor <= most, self._settings.halvings if self._at_once(scale) else 0)
 
+    def asks(self, round_number: int) -> bool:
+        """Always."""
+        del round_number
+        return True
+
     def judge(self, ladder: Ladder, probes: Mapping[int, Probe], scale: StepScale) -> Verdict:
         """Accept if the tests of all participants with a vote hold; else the largest rung at which they would."""
         pace = self._paces[scale.contested]

@@ -113,6 +113,11 @@ class StepRule(ABC):
         """
         return Verdict(accepted=True, factor=ladder.factor)
 
+    def asks(self, round_number: int) -> bool:
+        """Whether what the participants say of the steps of a round decides on them."""
+        del round_number
+        return False
+
     def retry(self, factor: float) -> Ladder:
         """The candidate of a further exchange for the same step."""
         return Ladder(factor)
@@ -166,12 +171,16 @@ class Staged(StepRule):
 
     def propose(self, scale: StepScale) -> Ladder:
         """As the rule of the round does."""
-        return self._of(scale).propose(scale)
+        return self._of(scale.round).propose(scale)
 
     def judge(self, ladder: Ladder, probes: Mapping[int, Probe], scale: StepScale) -> Verdict:
         """As the rule of the round does."""
-        self._judging = self._of(scale)
+        self._judging = self._of(scale.round)
         return self._judging.judge(ladder, probes, scale)
+
+    def asks(self, round_number: int) -> bool:
+        """As the rule of the round does."""
+        return self._of(round_number).asks(round_number)
 
     def retry(self, factor: float) -> Ladder:
         """As the rule that judged last does."""
@@ -188,5 +197,5 @@ class Staged(StepRule):
         for part, rule in self._parts.items():
             rule.restore_state(under(f"{part}.", state))
 
-    def _of(self, scale: StepScale) -> StepRule:
-        return self._parts["first" if scale.round <= self._switch else "last"]
+    def _of(self, round_number: int) -> StepRule:
+        return self._parts["first" if round_number <= self._switch else "last"]

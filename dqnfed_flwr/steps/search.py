@@ -42,6 +42,11 @@ class Search(StepRule):
         power = min(max(round(math.log2(self._factor)), bottom), top)
         return Ladder(2.0**power, rungs_above=top - power, rungs_below=power - bottom)
 
+    def asks(self, round_number: int) -> bool:
+        """Always."""
+        del round_number
+        return True
+
     def judge(self, ladder: Ladder, probes: Mapping[int, Probe], scale: StepScale) -> Verdict:
         """Pick a rung; one alone was picked before, or is the only one there is: accepted if its losses are finite."""
         rungs = np.array(ladder_rungs(ladder.factor, ladder.rungs_above, ladder.rungs_below))

@@ -185,9 +185,13 @@ def unpack_state(record: dict[str, Any], arrays: Arrays) -> RunState:
         standing=Standing.of(record.get("standing", {})),
         moves=record.get("moves", record["round"]),
         unmoved=record.get("unmoved", 0),
-        search=SearchMemory(**record.get("search", {})),
+        search=_search(record.get("search", {})),
         cost=RoundCost(dropped=[DroppedClient(**item) for item in record.get("dropped", [])]),
     )
+
+
+def _search(record: dict[str, Any]) -> SearchMemory:
+    return SearchMemory(**{**record, "judges": tuple(record.get("judges", ()))})
 
 
 def _pack_pending(pending: PendingStep) -> tuple[dict[str, Any], Arrays]:

@@ -82,7 +82,7 @@ class StepSearch:
         if solved.norm > 0:
             ladder = self._rule.propose(pending.known_scale(self._settings.guarantee))
             pending.first = ladder.factor
-            if status := self._state.search.begin(pending.round, pending.step, judged_by(pending)):
+            if status := self._state.search.begin(pending.round, pending.step, pending.clients, judged_by(pending)):
                 pending.combination = replace(pending.combination, notes={**pending.combination.notes, SEARCHED: 1.0})
                 self._give_up(pending, status)
                 return
@@ -134,7 +134,7 @@ class StepSearch:
         standing = self._state.standing
         if not pending.relaxed and self._settings.rule == "search":
             return catch_liars(pending, votes, caught, standing, last_chance=last_chance)
-        if pending.relaxed or self._settings.rule != "probed":
+        if pending.relaxed or self._settings.rule != "probed" or not self._rule.asks(pending.round):
             return False
         return withdraw_votes(pending, votes, caught, standing, self._settings.guarantee, last_chance=last_chance)
 
@@ -185,7 +185,7 @@ class StepSearch:
         found = pending.certificate
         status = HELD_OUT if held_out else STATIONARY if found.stationary else LINE_SEARCH_FAILED
         if self._answers_repeat(pending):
-            self._state.search.in_vain(status)
+            self._state.search.in_vain(pending.round, status)
         self._give_up(pending, status)
         if choice != "stop" or not self._all_had_a_say(pending) or not self._at_an_end(pending):
             return
@@ -256,8 +256,8 @@ class StepSearch:
 
 
 def judged_by(pending: PendingStep) -> list[object]:
-    """What decides on the length of a step, besides the step."""
-    groups = [pending.clients, pending.heard, pending.voteless, pending.aside, pending.caught]
+    """What decides on the length of a step, besides the step and the participants."""
+    groups = [pending.heard, pending.voteless, pending.aside, pending.caught]
     return [*groups, pending.first, pending.entitlement, pending.scale.contested, pending.losses, pending.slopes]
 
 

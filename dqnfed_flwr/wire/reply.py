@@ -34,6 +34,8 @@ CODES, SCALES = ".codes", ".scales"
 VARIANCE = "running_var"
 """Ends the name of torch's buffer of variances."""
 MAX_EXAMPLES = 10**9
+LARGEST = 1e60
+"""Loss and rate at most: none of a client that learns is near it, and squares and quotients stay finite."""
 FigureValues = dict[str, int | float | list[int] | list[float]]
 """Figures as they are written."""
 
@@ -127,8 +129,8 @@ def decode_reply(content: RecordDict, task: ClientTask, form: ReplyForm) -> Clie
     packed = {EXTRA + name + part for name in wanted.bits for part in (CODES, SCALES)}
     check_keys("vectors", set(vectors), {"gradient", *whole, *packed, *(BUFFER + name for name in form.buffers)})
     rate = figures.number("rate")
-    if rate < 0:
-        raise WireError("bad-rate", f"rate {rate}; a rate is not negative")
+    if not 0 <= rate <= LARGEST:
+        raise WireError("bad-rate", f"rate {rate}; need 0 to {LARGEST:g}")
     return ClientReply(
         num_examples=num_examples,
         row=floats(view(vectors["gradient"], (form.dim,), FLOATS)),
@@ -226,8 +228,11 @@ class _Figures:
         return value
 
     def loss(self, key: str) -> float:
-        """A finite loss."""
-        return _not_negative(key, self.number(key))
+        """A loss up to `LARGEST`."""
+        value = _not_negative(key, self.number(key))
+        if value > LARGEST:
+            raise WireError("bad-loss", f"{key} is {value:g}; need {LARGEST:g} at most")
+        return value
 
     def any_loss(self, key: str) -> float:
         """A loss; infinite where the model diverges."""

@@ -115,9 +115,10 @@ class Anchor:
         self, batch: RoundBatch, rows: RoundRows, vectors: Mapping[str, tuple[FloatArray, ...]]
     ) -> tuple[RoundBatch, RoundRows]:
         """The round of those that sent a row for the anchor."""
-        there = np.array([row.size > 0 for row in rows.vectors[ANCHOR]])
+        given = rows.vectors.get(ANCHOR, (np.empty(0),) * len(rows.slots))  # nobody who was asked for one may be left
+        there = np.array([row.size > 0 for row in given])
         slots = tuple(slot for slot, sent in zip(rows.slots, there, strict=True) if sent)
-        basis = self._fill(rows.basis, dict(zip(rows.slots, rows.vectors[ANCHOR], strict=True)), slots)
+        basis = self._fill(rows.basis, dict(zip(rows.slots, given, strict=True)), slots)
         if self.method.reads_products:
             gram = basis.gram(slots)
         else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -18,6 +17,9 @@ from dqnfed_flwr.methods.fednl import FedNlSettings
 from dqnfed_flwr.methods.fednl.ledger import Contribution, HessianLedger
 from dqnfed_flwr.schema.run import RunSettings
 from dqnfed_flwr.types import Extras, RoundBatch
+
+LARGEST = 1e30
+"""Of what a client says of its Hessian, at most: sums and their eigenvalues stay finite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ class FedNl(VectorMethod):
         shapes["errors"] = (1 if self._diagonal else blocks,)
         if self._continues:
             shapes["expected"] = (dim,)
-        return Extras(shapes, ("anew", "start"), {"anew": (0.0, 1.0), "start": (0.0, math.inf)})
+        return Extras(shapes, ("anew", "start"), {"anew": (0.0, 1.0), "start": (0.0, LARGEST)})
 
     def directives(self, round_number: int, client: int) -> Mapping[str, float]:
         """Which reply of the client counted last."""
@@ -149,14 +151,18 @@ class FedNl(VectorMethod):
         for k, client in enumerate(batch.clients):
             anew, start = (float(batch.figures[name][k]) for name in ("anew", "start"))
             message = {name: rows.vectors[name][k] for name in names}
-            if not self._compressor.valid(message, columns.shape[1]):
-                continue
             error = rows.vectors["errors"][k]
+            if not self._compressor.valid(message, columns.shape[1]) or _too_large(*message.values(), error):
+                continue
             news = None
             if gradients is not None:
                 news = torch.from_numpy(gradients[k] - rows.vectors["expected"][k])[None]
             given.append(Contribution(client, float(batch.examples[k]), start if anew else None, message, error, news))
         return given
+
+
+def _too_large(*arrays: NDArray[np.generic]) -> bool:
+    return any(np.abs(values.astype(np.float64)).max(initial=0.0) > LARGEST for values in arrays)
 
 
 class LastLayerFedNl(FedNl, LayerMethod):

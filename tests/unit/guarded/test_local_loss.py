@@ -118,6 +118,11 @@ def test_recurrent_layers_are_differentiated_without_dropout() -> None:
         (LocalTask(nn.Linear(64, 10), [], nn.CrossEntropyLoss()), DataError, "no training sample"),
         (LocalTask(nn.Linear(64, 10), [X], nn.CrossEntropyLoss()), DataError, "a pair of inputs and targets"),
         (LocalTask(nn.Linear(64, 10), [{"x": X}], nn.CrossEntropyLoss()), DataError, "itemgetter"),
+        (
+            LocalTask(nn.Linear(64, 10), [(X, {"y": Y})], nn.CrossEntropyLoss()),
+            DataError,
+            "targets of a batch are dict",
+        ),
         (LocalTask(nn.Linear(64, 10), [(X, Y)], nn.CrossEntropyLoss(reduction="none")), ModelError, "no scalar"),
         (LocalTask(nn.Linear(64, 10), [(X, Y)], lambda out, y: -out.square().mean()), ModelError, "not negative"),
     ],

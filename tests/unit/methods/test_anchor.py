@@ -140,6 +140,8 @@ class TestShare:
         np.testing.assert_allclose(solved.step, [0.1, 0], rtol=1e-12)
         notes = solved.combination.notes
         assert (notes["anchor_reset"], notes["anchor_missing"]) == (0, 1)
+        left = decide(self.make(clients=3), grads, vectors={})  # who was asked for it did not answer
+        np.testing.assert_array_equal(left.step, solved.step)
 
 
 @pytest.mark.parametrize(

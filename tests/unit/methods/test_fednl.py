@@ -241,6 +241,16 @@ def test_a_correction_that_makes_no_sense_costs_only_its_client() -> None:
     assert (notes["bad_corrections"], notes["hessian_clients"]) == (1, 1)
 
 
+@pytest.mark.parametrize("name", ["vectors", "values", "errors"])
+def test_a_correction_out_of_all_proportion_costs_only_its_client(name: str) -> None:
+    federation = rounds_of(2)
+    replies = federation.replies()
+    spoilt = {**replies[1].vectors, name: np.full_like(replies[1].vectors[name], 1e200, dtype=np.float64)}
+    object.__setattr__(replies[1], "vectors", spoilt)
+    notes = federation.decide(replies).combination.notes
+    assert (notes["bad_corrections"], notes["hessian_clients"]) == (1, 1)
+
+
 def test_the_last_layer_of_logistic_regression_is_all_of_it() -> None:
     exact, last = rounds_of(2), rounds_of(2, **{"fednl.form": "last-layer", "fednl.damping": 0.0})
     last.method.head = np.array([[0, 1, 2, 3, 12], [4, 5, 6, 7, 13], [8, 9, 10, 11, 14]])  # type: ignore[attr-defined]

@@ -26,6 +26,10 @@ def test_the_round_says_which_rule_proposes_and_judges() -> None:
     assert rule.retry(0.5) == Probed(StepSettings()).retry(0.5)
 
 
+def test_nobody_is_asked_before_the_last_stage() -> None:
+    assert [staged().asks(number) for number in (1, 5, 6)] == [False, False, True]
+
+
 def test_a_rule_restored_goes_on_where_it_was() -> None:
     rule, other = staged(), staged()
     rule.judge(rule.propose(scale(6)), {0: Probe(1.0, holds=False, back_factor=0.25, back_loss=0.1)}, scale(6))

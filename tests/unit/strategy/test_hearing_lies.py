@@ -26,7 +26,7 @@ CLIENTS, BAD = 6, 3
 
 def run(app: Any, settings: Mapping[str, Any] | None = None) -> Outcome:
     server = strategy(CLIENTS, {"rounds": 4, **(settings or {})})
-    server.start(InProcessGrid(app, CLIENTS, {}), start_at(np.zeros(6)))
+    server.start(InProcessGrid(app, CLIENTS, {}), start_at(np.zeros(6), server.settings.dtype))
     assert server.outcome is not None
     return server.outcome
 
@@ -116,8 +116,8 @@ def test_a_few_do_not_end_a_run() -> None:
 
 @pytest.mark.parametrize("method", ["vred", "semi-vred"])
 def test_a_step_that_is_no_number_is_not_taken(method: str) -> None:
-    app = Meddling(Federation(spread_out(CLIENTS)).app(), BAD, figure("loss", 1e300))
-    outcome = run(app, {"method": method})
+    app = Meddling(Federation(spread_out(CLIENTS)).app(), BAD, figure("loss", 1e59))
+    outcome = run(app, {"method": method, "dtype": "float32"})
     assert [event.status for event in outcome.events] == ["not-finite"] * 4
     assert outcome.theta.tolist() == [0.0] * 6
     assert outcome.status == "finished"

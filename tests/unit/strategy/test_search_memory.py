@@ -54,14 +54,14 @@ def test_a_run_that_is_resumed_remembers_its_search(tmp_path: Path) -> None:
 
 
 def begin(memory: SearchMemory, pending: PendingStep) -> str:
-    return memory.begin(pending.round, pending.step, judged_by(pending))
+    return memory.begin(pending.round, pending.step, pending.clients, judged_by(pending))
 
 
 def vain(**changes: Any) -> SearchMemory:
     """The memory after round 8 ended without a length."""
     memory = SearchMemory()
     assert begin(memory, pending_step_of(0, 1, **changes)) == ""
-    memory.in_vain("stationary")
+    memory.in_vain(8, "stationary")
     return memory
 
 
@@ -85,10 +85,20 @@ def test_another_search_is_done(changes: dict[str, Any]) -> None:
 def test_further_steps_of_a_round_are_tried_and_a_model_that_moved_is_another() -> None:
     memory = vain()
     assert begin(memory, pending_step_of(0, 1, step=torch.tensor([0.0, 1.0]))) == ""
-    memory.in_vain("line-search-failed")  # all steps of round 8 were in vain: the first one tells it
+    memory.in_vain(8, "line-search-failed")  # all steps of round 8 were in vain: the first one tells it
     assert begin(memory, pending_step_of(0, 1, round=9)) == "line-search-failed"
     memory.forget()
     assert begin(memory, pending_step_of(0, 1, round=10)) == ""
+
+
+def test_a_search_that_others_finished_or_nobody_began_is_done_again() -> None:
+    memory = SearchMemory()
+    assert begin(memory, pending_step_of(0, 1)) == ""
+    assert begin(memory, pending_step_of(0, 1, 2)) == ""  # a further step of round 8, judged by more
+    memory.in_vain(8, "stationary")
+    assert begin(memory, pending_step_of(0, 1, round=9)) == ""  # which is dropped without a judgement
+    memory.in_vain(10, "stationary")  # there was no step in round 10
+    assert begin(memory, pending_step_of(0, 1, round=11)) == ""
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ TRANSPORTS: dict[str, Callable[[RecordDict], RecordDict]] = {
 every_transport = pytest.mark.parametrize("transport", TRANSPORTS)
 
 numbers = st.floats(allow_nan=False, allow_infinity=False)
-positive = st.floats(min_value=0, allow_infinity=False)
+positive = st.floats(0, 1e60)
 counts = st.integers(0, 10**9)
 tasks = st.builds(
     ClientTask,
@@ -114,7 +114,7 @@ def exchanges(draw: st.DrawFn) -> tuple[ClientTask, ReplyForm, ClientReply]:
             figures={name: draw(numbers) for name in extras.figures},
             buffers=form.buffers,
             loss=draw(positive),
-            rate=draw(st.floats(0, 1e300)),
+            rate=draw(positive),
             pairs_kept=draw(counts),
             pairs_rejected=draw(counts),
         ),
@@ -255,6 +255,19 @@ def test_a_rung_where_the_model_diverges_has_an_infinite_loss() -> None:
     probe = wire.decode_probe(wire.encode_reply(reply), LADDER)
     assert probe is not None
     assert probe.losses == (math.inf, math.inf, math.inf, 0.5)
+
+
+@pytest.mark.parametrize(("key", "reason"), [("rate", "bad-rate"), ("loss", "bad-loss")])
+def test_figures_whose_squares_would_overflow_are_refused(key: str, reason: str) -> None:
+    task, form = ClientTask(1, 1), ReplyForm(3, {})
+    for value, fit in ((1e60, True), (1.1e60, False), (1e308, False)):
+        reply = ClientReply(10, row=np.ones(3), loss=1.0, rate=1.0)
+        content = wire.encode_reply(replace(reply, **{key: value}))  # type: ignore[arg-type]
+        if fit:
+            assert getattr(wire.decode_reply(content, task, form), key) == value
+            continue
+        with pytest.raises(WireError, match=reason):
+            wire.decode_reply(content, task, form)
 
 
 BAD_BUFFERS: dict[str, tuple[dict[str, NDArray[Any]], str]] = {
