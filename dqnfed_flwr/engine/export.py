@@ -20,7 +20,7 @@ from dqnfed_flwr.data.own_folder import import_again
 from dqnfed_flwr.data.sets import fingerprint, read_arrays
 from dqnfed_flwr.data.sources import is_source
 from dqnfed_flwr.engine.adapter import check_frozen, write_adapter
-from dqnfed_flwr.engine.ending import early_end, held_up, listed
+from dqnfed_flwr.engine.ending import early_end, held_up, listed, one_line
 from dqnfed_flwr.engine.result import RunResult, read_result
 from dqnfed_flwr.engine.start import model_for
 from dqnfed_flwr.errors import DataError, RunError
@@ -271,7 +271,7 @@ def _clients(result: RunResult) -> str:
     if missing := result.settings.clients - len(result.joined):
         nothing = "an accuracy" if result.figure == ACCURACY else "a figure"
         lines.append(f"- gave neither a gradient nor {nothing}: {missing} of {result.settings.clients}")
-    lines += [f"- left out at the end, {who}: {why}" for who, why in list(result.left_out.items())[:NAMED]]
+    lines += [f"- left out at the end, {who}: {one_line(why)}" for who, why in list(result.left_out.items())[:NAMED]]
     if not drops and not missing and not result.left_out:
         lines.append("- nobody was left out of a round")
     return "\n".join(lines)

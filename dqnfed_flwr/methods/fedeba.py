@@ -13,14 +13,13 @@ step; with gradients it is the paper's. Without a loss above 0 the weights are a
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from dqnfed_flwr.methods._base import GramMethod
+from dqnfed_flwr.methods.guidance import angle
 from dqnfed_flwr.schema.group import Group, own
 from dqnfed_flwr.schema.run import Profile
-from dqnfed_flwr.types import Combination, Float64Array, RoundBatch
+from dqnfed_flwr.types import Combination, RoundBatch
 
 
 class FedEbaSettings(Group):
@@ -45,21 +44,11 @@ class FedEba(GramMethod):
         settings, count = self._run.group_of(FedEbaSettings), len(batch.clients)
         fair = np.exp((batch.losses - batch.losses.max()) / settings.tau)
         fair /= fair.sum()
-        angle = angle_to_equal(batch.losses)
-        aligned = angle <= settings.angle
+        degrees = angle(batch.losses)
+        aligned = degrees <= settings.angle
         weights = (1 - settings.alpha) * fair + settings.alpha / count if aligned else fair
-        notes = {"angle": angle, "model_alignment": float(aligned), "largest_weight": float(weights.max())}
+        notes = {"angle": degrees, "model_alignment": float(aligned), "largest_weight": float(weights.max())}
         return Combination(self._row_lr * weights, notes=notes)
-
-
-def angle_to_equal(losses: Float64Array) -> float:
-    """Degrees between `losses` [K] and (1, ..., 1); 0 where all are 0."""
-    size = float(np.abs(losses).max())
-    if size == 0:
-        return 0.0
-    scaled = losses / size
-    cosine = float(scaled.sum()) / math.sqrt(len(losses) * float(scaled @ scaled))
-    return math.degrees(math.acos(min(max(cosine, -1.0), 1.0)))
 
 
 METHODS = (Profile(name="fedeba+", title="FedEBA+", settings=FedEbaSettings, build=FedEba, group="fedeba"),)

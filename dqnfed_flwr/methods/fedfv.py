@@ -15,12 +15,10 @@ from dqnfed_flwr.linalg.min_norm import CUTOFF, Status
 from dqnfed_flwr.linalg.scaling import ScaledGram
 from dqnfed_flwr.methods._base import Method, RoundRows
 from dqnfed_flwr.methods.absent import AbsentClients
+from dqnfed_flwr.methods.guidance import VANISHING
 from dqnfed_flwr.schema.group import Group, own
 from dqnfed_flwr.schema.run import Profile, RunSettings
 from dqnfed_flwr.types import Combination, Float64Array, RoundBatch
-
-VANISHING = 1e-14
-"""A squared length below this share of that of its parts is rounding."""
 
 
 class FedFvSettings(Group):

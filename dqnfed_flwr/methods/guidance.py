@@ -24,9 +24,10 @@ EQUAL = 1e-7
 
 def angle(losses: Float64Array) -> float:
     """Degrees between the losses [K] and the all-ones vector; 0 where all losses are 0."""
-    norm = float(np.linalg.norm(losses))
-    if norm == 0:
+    largest = float(np.abs(losses).max())
+    if largest == 0:
         return 0.0
+    losses = np.ldexp(losses, -math.frexp(largest)[1])  # so that no square overflows; a power of two rounds nothing
     along = losses.mean()
     return math.degrees(math.atan2(float(np.linalg.norm(losses - along)), float(along) * math.sqrt(losses.size)))
 

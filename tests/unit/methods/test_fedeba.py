@@ -10,7 +10,7 @@ from scipy.special import softmax
 
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.methods._base import Method
-from dqnfed_flwr.methods.fedeba import angle_to_equal
+from dqnfed_flwr.methods.guidance import angle
 from dqnfed_flwr.methods.table import make_method
 from tests.helpers.rounds import decide
 
@@ -38,7 +38,7 @@ def test_by_hand() -> None:
     [([3, 3, 3], 0), ([0, 0], 0), ([1, 0], 45), ([1, 0, 0, 0], 60), ([1e200, 0], 45), ([math.sqrt(3), 0, 0], 54.7356)],
 )
 def test_angles_by_hand(losses: list[float], degrees: float) -> None:
-    assert angle_to_equal(np.array(losses, np.float64)) == pytest.approx(degrees, abs=1e-4)
+    assert angle(np.array(losses, np.float64)) == pytest.approx(degrees, abs=1e-4)
 
 
 @given(losses=LOSSES, tau=st.floats(0.05, 10), alpha=st.floats(0, 1))
