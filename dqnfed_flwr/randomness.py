@@ -14,6 +14,16 @@ _LENT = threading.RLock()
 
 
 @contextmanager
+def at_rest() -> Iterator[None]:
+    """Nobody who asks for torch's generators has them within, so that a process may be forked.
+
+    A generator that another thread draws from at that moment stays locked in the process for ever.
+    """
+    with _LENT:
+        yield
+
+
+@contextmanager
 def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
     """Have torch draw from a stream of `seed`, at least 0, within; other threads that ask for the generators wait.
 

@@ -69,15 +69,19 @@ class LocalModels:
     ----------
     differs : dict[str, str]
         Settings of theirs that differ from those that the audited run asks for, by key, in words.
+    fingerprint : str | None
+        Of the data that they were trained on; None where that is not known of all at once.
     """
 
     def __init__(self, folder: Path, run: AuditedRun) -> None:
         self._folder, self._run = folder, run
         self._states: dict[str, NDArray[Any]] | None = None
         self.differs: dict[str, str] = {}
+        self.fingerprint: str | None = None
         wanted = experiment_of(local_settings(run.settings))
         if (folder / RUN).exists():
             self._states, settings = _read_checkpoint(folder)
+            self.fingerprint = _fingerprint(folder)
             self.differs = differences(wanted, experiment_of(settings))
         elif (folder / EXPERIMENT).exists():
             self.differs = differences(wanted, _read_experiment(folder))
@@ -141,6 +145,8 @@ def read_given(folder: Path, run: AuditedRun) -> LocalModels:
     of_data = [why for key, why in found.differs.items() if KNOWN[key].about in ("data", "model")]
     if of_data:
         raise ConfigError(f"--local: {folder}: models of other data (wanted, found): {'; '.join(of_data)}")
+    if None not in (found.fingerprint, run.fingerprint) and found.fingerprint != run.fingerprint:
+        raise ConfigError(f"--local: {folder}: models of other data: the data themselves changed since")
     return found
 
 
@@ -158,6 +164,14 @@ def _read_checkpoint(folder: Path) -> tuple[dict[str, NDArray[Any]], Settings]:
     if record["status"] == "running":
         raise ConfigError(f"--local: {folder} is a run that has not ended; go on with it first, by --resume")
     return arrays, settings
+
+
+def _fingerprint(folder: Path) -> str | None:
+    try:
+        found = json.loads((folder / RUN).read_text("utf-8")).get("fingerprint")
+    except UNREADABLE as error:
+        raise ConfigError(f"--local: {folder / RUN}: damaged ({error})") from None
+    return found if isinstance(found, str) else None
 
 
 def _read_experiment(folder: Path) -> dict[str, Scalar]:

@@ -128,8 +128,8 @@ class LocalLoss:
         held = self.samples.held if isinstance(self.samples, HeldSamples) else None
         if not isinstance(held, tuple) or len(held) != 2:
             raise ConfigError(
-                "task: this method needs inputs and class labels in memory; use task classification, and a "
-                "local.held-bytes above the bytes of a client's samples"
+                "local.held-bytes: this method needs inputs and class labels in memory; give more than the bytes of a "
+                "client's samples, and use task classification"
             )
         return held
 

@@ -19,7 +19,7 @@ from dqnfed_flwr.tasks._base import Sequence as MapStyle
 from dqnfed_flwr.tasks.batches import all_tensors, same, tensors
 
 _TRIED = 8
-"""Samples that are read twice."""
+"""Samples that are read twice, from the first to the last."""
 _States = tuple[Any, ...]
 
 
@@ -61,7 +61,7 @@ def length_of(dataset: MapStyle, what: str) -> int:
 def _try_out(dataset: MapStyle, reading: Reading, count: int) -> tuple[Batch, bool]:
     """Sample 0, and whether reading a few samples leaves the global generators alone; they are as before afterwards."""
     reader, quiet = Reader(dataset, reading), True
-    for row in range(min(count, _TRIED)):
+    for row in dict.fromkeys(np.linspace(0, count - 1, _TRIED).round().astype(int).tolist()):
         (one, *states), (again, *others) = (_read_under(seed, reader, row) for seed in (0, 1))
         moved = [before != after for before, after in zip(*states, strict=True)]
         drawn = any(m and one != other for m, one, other in zip(moved, states[1], others[1], strict=True))

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, default_collate
 
 from dqnfed_flwr.errors import DataError, DQNFedError
-from dqnfed_flwr.randomness import seeded
+from dqnfed_flwr.randomness import at_rest, seeded
 from dqnfed_flwr.tasks._base import Batch
 from dqnfed_flwr.tasks._base import Sequence as MapStyle
 from dqnfed_flwr.tasks.batches import in_dtype, on_device, tensors
@@ -33,7 +33,7 @@ MOST_KEPT = 12
 """Data sets whose processes stay between passes."""
 _KEPT: dict[int, _Loader] = {}
 """Loaders between passes by the number of their reader, the one read last at the end."""
-_KEEPING, _STARTING = threading.RLock(), threading.Lock()
+_KEEPING = threading.RLock()
 _NUMBERS = count()
 _NO_MORE: Any = object()
 
@@ -185,10 +185,10 @@ class _Loader:
 def _started(loader: _Loader) -> Iterator[Any]:
     """The batches of a loader's first pass.
 
-    One thread at a time starts processes: a process that another thread forks meanwhile would hold open the pipe by
-    whose end this one's is told.
+    One thread at a time starts processes, and none draws random numbers meanwhile: a process that another thread forks
+    would hold open the pipe by whose end this one's is told, and one would wait for a generator that was in use.
     """
-    with _STARTING, _deaths_found_here():
+    with at_rest(), _deaths_found_here():
         return iter(loader.torchs)
 
 

@@ -129,7 +129,7 @@ def _hidden(name: str) -> bool:
 def _parts(root: Path, options: FormOptions) -> tuple[list[Path], Path | None]:
     """Folders that are trained on, and the one that is tested on; None where annotations name the test part."""
     names, wanted = options.get("train", "train").split("+"), options.get("test", "")
-    annotated = not wanted and (root / ANNOTATIONS).exists()
+    annotated = wanted in ("", ANNOTATIONS.parent.name) and (root / ANNOTATIONS).exists()
     places = [ANNOTATIONS.parent] if annotated else [Path(part) for part in ([wanted] if wanted else TEST_FOLDERS)]
     tested = next((root / part for part in places if (root / part).is_dir()), None)
     if tested is None:

@@ -168,17 +168,10 @@ def _features(table: FileTable, roles: Roles) -> Iterator[Feature]:
 
 def _values(table: FileTable, name: str) -> tuple[str, ...] | None:
     """Sorted texts of a feature, not too many, and no numbers with a slip among them; None for numbers."""
-    values, rows = table.distinct(name)
-    slips = _slips(values)
-    if table.lines is not None and not slips:  # such as +1, which pyarrow takes for a text
+    values, _ = table.distinct(name)
+    if table.lines is not None and not _slips(values):  # such as +1, which pyarrow takes for a text
         return None
-    if slips and len(values) > FEW and len(slips) <= (1 - NUMBERS) * len(values):
-        row = int(np.flatnonzero(np.isin(rows, slips))[0])
-        raise DataError(
-            f"{table.place(row, name)}: found {values[rows[row]]!r} in a column of numbers; allowed are numbers with a "
-            f"decimal point: correct it, or leave the column out, drop={name}"
-        )
-    _check_commas(table, name)
+    _check_slips(table, name, f"leave the column out, drop={name}")
     if len(values) > MOST_VALUES:
         raise DataError(
             f"data: {table.path}, column {name!r}: found {len(values):,} different texts, as names have; at most "
@@ -187,17 +180,23 @@ def _values(table: FileTable, name: str) -> tuple[str, ...] | None:
     return tuple(sorted(values))
 
 
-def _check_commas(table: FileTable, name: str) -> None:
-    """Numbers with a decimal comma, or with commas between thousands, are no texts."""
+def _check_slips(table: FileTable, name: str, remedy: str) -> None:
+    """A column of numbers with a few values that are none, or with commas in them, is no column of texts."""
     values, rows = table.distinct(name)
+    slips = _slips(values)
+    if slips and len(values) > FEW and len(slips) <= (1 - NUMBERS) * len(values):
+        row = int(np.flatnonzero(np.isin(rows, slips))[0])
+        raise DataError(
+            f"{table.place(row, name)}: found {values[rows[row]]!r} in a column of numbers; allowed are numbers with a "
+            f"decimal point: correct it, or {remedy}"
+        )
     with_commas = [place for place, value in enumerate(values) if "," in value]
     slips = _slips([value.replace(",", "") for value in values])
     if with_commas and len(values) > FEW and len(slips) <= (1 - NUMBERS) * len(values):
         row = int(np.flatnonzero(np.isin(rows, with_commas))[0])
         raise DataError(
             f"{table.place(row, name)}: found {values[rows[row]]!r} in a column of numbers with commas; allowed are "
-            f"numbers with a decimal point, and nothing between thousands: write them so, or leave the column out, "
-            f"drop={name}"
+            f"numbers with a decimal point, and nothing between thousands: write them so, or {remedy}"
         )
 
 
@@ -275,6 +274,8 @@ def _codes(
 def _labels(tables: dict[str, FileTable], roles: Roles) -> Arrays:
     """Class numbers of the tables, with the names of classes that were numbered; a target where it has fractions."""
     train, name = tables["train"], roles.learnt
+    if not roles.classes and not roles.regressed:
+        _check_slips(train, name, "name the classes, classes=A+B")
     found = train.distinct(name)[0]
     whole = all(_as_whole(value) is not None for value in found)
     if roles.regressed or not (whole or roles.classes or _slips(found)):

@@ -24,10 +24,9 @@ EQUAL = 1e-7
 
 def angle(losses: Float64Array) -> float:
     """Degrees between the losses [K] and the all-ones vector; 0 where all losses are 0."""
-    largest = float(np.abs(losses).max())
-    if largest == 0:
+    if not losses.any():
         return 0.0
-    losses = np.ldexp(losses, -math.frexp(largest)[1])  # so that no square overflows; a power of two rounds nothing
+    losses = _near_one(losses)
     along = losses.mean()
     return math.degrees(math.atan2(float(np.linalg.norm(losses - along)), float(along) * math.sqrt(losses.size)))
 
@@ -42,11 +41,17 @@ def fairness_row(losses: Float64Array, live: NDArray[np.bool_]) -> Float64Array 
 
 def fairness_weights(losses: Float64Array) -> Float64Array:
     """h [K] of length 1; zero where the losses are equal."""
+    losses = _near_one(losses)
     square = float(losses @ losses)
     if math.sin(math.radians(angle(losses))) <= EQUAL:
         return np.zeros_like(losses)
     h = losses.sum() / square * losses - 1
     return np.asarray(h / np.linalg.norm(h))
+
+
+def _near_one(losses: Float64Array) -> Float64Array:
+    """`losses` times a power of two, which rounds nothing: no square of theirs overflows, nor do all underflow."""
+    return np.asarray(np.ldexp(losses, -math.frexp(float(np.abs(losses).max(initial=0.0)))[1]))
 
 
 @dataclass(frozen=True, slots=True)

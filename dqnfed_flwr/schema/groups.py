@@ -296,7 +296,10 @@ SHARE = "%"
 
 
 def _as_text(value: Any) -> Any:
-    return f"{value:g}" if isinstance(value, int | float) and not isinstance(value, bool) else value
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return value
+    short = f"{value:g}"
+    return short if float(short) == value else repr(value)
 
 
 class RowsSettings(Group):

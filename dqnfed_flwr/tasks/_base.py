@@ -6,6 +6,7 @@ it did not train on. Everything else, from chunks to L-BFGS, is written against 
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
@@ -197,18 +198,23 @@ class Task(ABC):
         return (parts * shares).sum(dim=1) / torch.where(total > 0, total, 1.0)
 
     def evaluate(self, model: nn.Module, batches: Iterable[tuple[Batch, int]], examples: int) -> Evaluation:
-        """Figures and mean loss over the batches of so many examples, each with its number of samples."""
+        """Figures and mean loss over the batches of so many examples, each with its number of samples.
+
+        Where the loss is not finite, neither is a figure: counters are made for numbers, and some raise on others.
+        """
         counters = self._counters()
         loss = weight = 0.0
         for batch, count in batches:
             summed = self.summed(model, batch, count)
             loss += summed.loss.item()
             weight += count if summed.weight is None else summed.weight.item()
-            if counters:
+            if counters and math.isfinite(loss):
                 self._count(counters, model, batch)
             del batch  # before the next one is read
         mean = loss / weight if weight else 0.0
-        figures = {name: _computed(name, counter) for name, counter in counters.items()} if examples else {}
+        fit, figures = math.isfinite(loss), dict[str, float]()
+        if examples:
+            figures = {name: _computed(name, counter) if fit else math.nan for name, counter in counters.items()}
         return Evaluation(correct=0, examples=examples, loss=mean, figures=figures or {"loss": mean})
 
     def _counters(self) -> Mapping[str, Counter]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from dqnfed_flwr.data import ClientData, load_client
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.methods.table import METHODS
+from dqnfed_flwr.run_files import RUN
 from tests.helpers.audits import SMALL, leave_run
 
 NORM = "tests.helpers.models:norm_mlp"
@@ -122,6 +124,16 @@ def test_models_of_other_data_are_refused(tmp_path: Path) -> None:
     leave_run(tmp_path / "local", method="local", seed=4)
     with pytest.raises(ConfigError, match=r"models of other data \(wanted, found\): seed: 0, 4"):
         read_given(tmp_path / "local", audited)
+
+
+def test_models_of_data_that_changed_since_are_refused(tmp_path: Path) -> None:
+    audited = read_run(leave_run(tmp_path / "run"))
+    folder = leave_run(tmp_path / "local", method="local")
+    assert read_given(folder, audited).fingerprint == audited.fingerprint
+    record = json.loads((folder / RUN).read_text())
+    (folder / RUN).write_text(json.dumps({**record, "fingerprint": "0" * 16}))
+    with pytest.raises(ConfigError, match="models of other data: the data themselves changed since"):
+        read_given(folder, audited)
 
 
 def test_folders_without_models_are_refused(tmp_path: Path) -> None:

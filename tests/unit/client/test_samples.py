@@ -3,6 +3,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from dqnfed_flwr.client.work.passes import RngKey, sgd
 from dqnfed_flwr.config import LocalSettings
 from dqnfed_flwr.errors import DataError
 from dqnfed_flwr.models import build_model
+from dqnfed_flwr.randomness import seeded
 from dqnfed_flwr.tasks.classification import CrossEntropy
 from tests.helpers.processes import children
 from tests.helpers.streamed import CPU, DRAWS, Augmented, Pairs, dies_at, seeded_by_number, streamed
@@ -202,15 +204,39 @@ def test_a_process_that_dies_between_passes_is_found_by_the_next_and_replaced() 
     assert sum(count for _, count in samples.chunks(2)) == 9
 
 
+def test_a_process_starts_while_another_thread_draws_random_numbers() -> None:
+    over, read = threading.Event(), list[int]()
+
+    def draw() -> None:
+        while not over.is_set():
+            with seeded(0):
+                torch.empty(2_000_000).normal_()  # keeps the generator locked all the while
+
+    def start() -> None:
+        for _ in range(5):
+            samples = streamed(Pairs(*drawn("logistic", 9)), 1)
+            read.append(sum(count for _, count in samples.chunks(2)))
+
+    drawing, reading_ahead = (threading.Thread(target=work, daemon=True) for work in (draw, start))
+    drawing.start()
+    reading_ahead.start()
+    reading_ahead.join(60)
+    over.set()
+    drawing.join()
+    for worker in living() if reading_ahead.is_alive() else ():
+        os.kill(worker, signal.SIGKILL)
+    assert read == [9] * 5
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_what_a_data_set_raises_is_named_with_sample_and_line(workers: int) -> None:
     def touch(row: int) -> None:
-        if row == 8:
+        if row == 4:
             raise ValueError("no such scan")
 
-    samples = streamed(Pairs(*drawn("logistic", 9), touch), workers)
+    samples = streamed(Pairs(*drawn("logistic", 9), touch), workers)  # 4 is not tried as the set is opened
     with pytest.raises(
-        DataError, match=r"client 3: sample 8 raised ValueError: no such scan \(.*streamed.py, line \d+"
+        DataError, match=r"client 3: sample 4 raised ValueError: no such scan \(.*streamed.py, line \d+"
     ):
         list(samples.chunks(2))
 

@@ -75,6 +75,14 @@ def test_describe_lists_every_key_with_its_default() -> None:
     assert all(meaning and meaning != "None" for _, _, meaning in rows)
 
 
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [(0.5, "0.5"), (0, "0"), (2.0, "2"), (1_234_567, "1234567"), (0.12345678, "0.12345678"), ("1e3", "1e3")],
+)
+def test_an_entitlement_is_the_number_that_was_given(given: float | str, read: str) -> None:
+    assert Settings.from_mapping({"guarantee.entitlement": given}).guarantee.entitlement == read
+
+
 def test_whole_numbers_pass_for_real_ones() -> None:
     assert Settings.from_mapping({"participation": 1, "local.lr": 1}).participation == 1.0
 

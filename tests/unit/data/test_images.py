@@ -99,6 +99,9 @@ def test_tiny_imagenet_reads_its_annotations(root: Path) -> None:
     assert data.y_test is not None
     assert data.y_test.tolist() == [1, 0, 0]
     assert np.ptp(data.x_train[0], axis=-1).max() == 0
+    named = load_dataset(f"folder:{place},test=val")
+    assert named.y_test is not None
+    assert named.y_test.tolist() == [1, 0, 0]
 
 
 def test_what_does_not_fit_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

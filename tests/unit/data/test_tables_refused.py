@@ -113,6 +113,14 @@ def test_numbers_with_commas_are_no_texts(write: Tables, number: str) -> None:
     )
 
 
+@pytest.mark.parametrize("slip", ["n.a.", "inf", "12;5"])
+def test_numbers_with_a_slip_are_no_labels(write: Tables, slip: str) -> None:
+    rows = "".join(f"{row % 2},{row}.25\n" for row in range(50))
+    said = refusal(write(f"x,y\n{rows}1,{slip}\n"))
+    assert said.startswith(f", line 52, column 'y': found '{slip}' in a column of numbers")
+    assert said.endswith("or name the classes, classes=A+B")
+
+
 def test_what_is_no_parquet_is_refused(write: Tables, tmp_path: Path) -> None:
     path = write(FLOWERS, "t.parquet")
     with pytest.raises(DataError, match=r"t\.parquet cannot be read as Parquet .*name a CSV file as csv:PATH"):

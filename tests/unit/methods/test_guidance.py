@@ -30,6 +30,8 @@ def test_fairness_weights_by_hand() -> None:
     # (1.F / |F|^2) F - 1 = 4/10 (1, 3) - (1, 1) = (-0.6, 0.2)
     np.testing.assert_allclose(fairness_weights(np.array([1.0, 3.0])), np.array([-3, 1]) / sqrt(10), rtol=1e-12)
     assert not fairness_weights(np.full(4, 0.7)).any()
+    for size in (1e160, 1e-170):
+        np.testing.assert_allclose(fairness_weights(np.array([1.0, 3.0]) * size), np.array([-3, 1]) / sqrt(10))
     assert not fairness_weights(np.zeros(2)).any()
 
 

@@ -233,6 +233,16 @@ def test_auroc_of_flags_that_are_all_alike_is_not_a_number() -> None:
     assert math.isnan(evaluation.figures["auroc"])
 
 
+def test_a_model_that_diverged_has_no_figure_and_the_loss_tells() -> None:
+    task = shipped("multi-label")
+    module = nn.Linear(3, 2)
+    nn.init.constant_(module.weight, torch.nan)
+    batch = (torch.ones(4, 3), torch.tensor([[0.0, 1.0]] * 2 + [[1.0, 0.0]] * 2))
+    evaluation = task.evaluate(module, [(batch, 4)], 4)
+    assert math.isnan(evaluation.loss)
+    assert math.isnan(evaluation.figures["auroc"])
+
+
 def test_auroc_ranks_logits_whose_sigmoids_are_all_one() -> None:
     logits, flags = torch.tensor([[60.0], [30.0]]), torch.tensor([[1], [0]])
     scores, targets = shipped("multi-label").predictions(nn.Identity(), (logits, flags))
