@@ -12,6 +12,7 @@ import typer
 
 from dqnfed_flwr.cli.command import FAILED, PlainTyper, reported
 from dqnfed_flwr.cli.deploy_programs import TAKES_OTHERS, flwr, superlink, supernode, warm
+from dqnfed_flwr.deploy.files import alone, at_home
 from dqnfed_flwr.errors import RunError
 
 if TYPE_CHECKING:
@@ -93,7 +94,8 @@ def add_node(
     from dqnfed_flwr.deploy import build
 
     place = _place(directory)
-    node = build.add_node(place, name, data)
+    with alone(place):
+        node = build.add_node(place, name, data)
     typer.echo(f"{node.name} is client {node.partition}; copy {place / 'nodes' / node.name} to its device")
     typer.echo(f"then: dqnfed deploy register {shlex.quote(str(directory))}")
 
@@ -124,7 +126,8 @@ def remove_node(
             f"dqnfed deploy flwr {place} supernode unregister ID dqnfed, then do this once more; if none is: "
             "--offline"
         )
-    build.remove_node(place, name)
+    with alone(place):
+        build.remove_node(place, name)
     typer.echo(f"{name} is removed" + (" and unregistered" if was else ""))
     if offline and name in registry.known(place):
         typer.echo(
@@ -142,7 +145,9 @@ def add_operator(
     """Make key and certificate of one more operator, who may submit, follow and stop runs."""
     from dqnfed_flwr.deploy import operators
 
-    folder = operators.add(_place(directory), name)
+    place = _place(directory)
+    with alone(place):
+        folder = operators.add(place, name)
     typer.echo(f"{name} is let in from now on; hand {folder} over by a private channel, and delete it here")
     typer.echo(f"there: correct the path in {folder.name}/config.toml, then: dqnfed runs {folder.name}")
 
@@ -156,7 +161,8 @@ def remove_operator(
     from dqnfed_flwr.deploy import operators
 
     place = _place(directory)
-    operators.remove(place, name)
+    with alone(place):
+        operators.remove(place, name)
     left = ", ".join(operators.allowed(place / "server" / operators.FOLDER)) or "nobody"
     typer.echo(f"{name} is let in no longer; still let in: {left}")
     if left == "nobody":
@@ -232,7 +238,8 @@ def rotate(
     from dqnfed_flwr.deploy.pki import first_certificate
 
     place = _place(directory)
-    federation = rotate(place, authority=ca, days=days, others=address or ())
+    with alone(place):
+        federation = rotate(place, authority=ca, days=days, others=address or ())
     names = ", ".join((federation.host, *federation.others))
     end = first_certificate((place / "server" / "server.crt").read_bytes()).not_valid_after_utc
     typer.echo(f"a new server certificate for {names} is valid until {end:%Y-%m-%d}, those of operators as well")
@@ -242,6 +249,9 @@ def rotate(
         )
         typer.echo(
             f"2. only then restart {federation.endpoints} and the SuperExec. ca.crt holds the old authority as well."
+        )
+        typer.echo(
+            "until 2., the SuperLink turns away the operators of this folder, dqnfed deploy check and the exporter"
         )
     else:
         typer.echo(f"restart {federation.endpoints} to use it; nodes need nothing new")
@@ -259,7 +269,8 @@ def refresh(directory: Directory) -> None:
     from dqnfed_flwr.deploy.plan import read_plan
 
     place = _place(directory)
-    written = refresh(place)
+    with alone(place):
+        written = refresh(place)
     for path in written:
         typer.echo(f"wrote {path.relative_to(place)}")
     federation = read_plan(place)
@@ -330,7 +341,7 @@ for program in (flwr, superlink, supernode, warm):
 
 def _place(directory: Path) -> Path:
     """The folder without `~`, `.` and `..`, as it is written into files; links in it stay links."""
-    return Path(os.path.abspath(directory.expanduser()))  # resolve() would follow links
+    return Path(os.path.abspath(at_home(directory)))  # resolve() would follow links
 
 
 def _show(finding: Finding) -> None:

@@ -8,12 +8,14 @@ end are found too. Who can write both files can write another history; only a ha
 from __future__ import annotations
 
 import datetime as dt
+import errno
 import fcntl
 import hashlib
 import json
 import os
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ FIRST = "0" * 64
 """`before` of the first line."""
 LARGEST_PART = 16_000_000
 """Bytes after which the log goes on in a new file; the full one becomes `audit-NUMBER.log`."""
+PART = "audit-[0-9][0-9][0-9][0-9][0-9][0-9].log"
 LONGEST_TEXT = 2_000
 
 Line = dict[str, Any]
@@ -48,22 +51,35 @@ class AuditLog:
         self._number, self._hash = int(last.get("number", 0)), str(last.get("hash", FIRST))
         self.lines = [line for line in found if line is not None]
         """What was there when it was opened, as far as it can be read."""
-        if torn:
-            self.append("torn line removed", bytes=torn)
+        try:
+            if torn:
+                self.append("torn line removed", bytes=torn)
+        except OSError as error:
+            raise RunError(f"{folder / LOG}: cannot be written ({error.strerror})") from None
 
     def append(self, what: str, **about: Any) -> None:
-        """Write one line to the disk; `OSError` if that fails."""
+        """Write one line to the disk; `OSError` if that fails, and then the log is as it was."""
         with self._lock:
             if os.fstat(self._file).st_size > LARGEST_PART:
                 self._next_part()
             line: Line = {"number": self._number + 1, "at": _now(), "what": what, **about, "before": self._hash}
             line["hash"] = hash_of(line)
-            data = json.dumps(line).encode() + b"\n"
-            if os.write(self._file, data) != len(data):
-                raise OSError(28, os.strerror(28), str(self.folder / LOG))
-            os.fsync(self._file)
+            size = os.fstat(self._file).st_size
+            try:
+                self._write(line)
+            except OSError:
+                with suppress(OSError):
+                    os.ftruncate(self._file, size)  # else the next line would be glued to what is there of this one
+                raise
             self._number, self._hash = line["number"], line["hash"]
-            write_private(self.folder / HEAD, json.dumps({"number": self._number, "hash": self._hash}).encode())
+
+    def _write(self, line: Line) -> None:
+        data = json.dumps(line).encode() + b"\n"
+        if os.write(self._file, data) != len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.folder / LOG))
+        os.fsync(self._file)
+        head = {"number": line["number"], "hash": line["hash"]}
+        write_private(self.folder / HEAD, json.dumps(head).encode())
 
     def close(self) -> None:
         """Let another process write."""
@@ -91,10 +107,17 @@ class AuditLog:
         return len(data) - whole
 
     def _next_part(self) -> None:
-        number = 1 + len(list(self.folder.glob("audit-*.log")))
-        (self.folder / LOG).rename(self.folder / f"audit-{number:06}.log")
+        """Go on in a new file; one that was taken away for an archive leaves its number free."""
+        numbers = [int(part.stem.removeprefix("audit-")) for part in parts(self.folder)[:-1]]
+        full = self.folder / f"audit-{1 + max(numbers, default=0):06}.log"
+        (self.folder / LOG).rename(full)
+        try:
+            fresh = self._open()
+        except OSError:
+            full.rename(self.folder / LOG)
+            raise
         os.close(self._file)
-        self._file = self._open()
+        self._file = fresh
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +155,7 @@ def verify(folder: Path) -> LogVerdict:
 
 def parts(folder: Path) -> list[Path]:
     """The files of a log, the oldest first."""
-    return [*sorted(folder.glob("audit-*.log")), *([folder / LOG] if (folder / LOG).exists() else [])]
+    return [*sorted(folder.glob(PART)), *([folder / LOG] if (folder / LOG).exists() else [])]
 
 
 def lines_in(folder: Path) -> Iterator[Line | None]:

@@ -9,14 +9,29 @@ from dqnfed_flwr.errors import ConfigError
 
 
 def authority(directory: Path) -> pki.Identity:
-    """The federation's authority, with its key; `ConfigError` if that is kept elsewhere."""
+    """The federation's authority, with its key.
+
+    `ConfigError` if the key is kept elsewhere, or is that of another authority than the one that is trusted.
+    """
+    place = directory / "ca"
     try:
-        return pki.Identity((directory / "ca" / "ca.crt").read_bytes(), (directory / "ca" / "ca.key").read_bytes())
+        found = pki.Identity((place / "ca.crt").read_bytes(), (place / "ca.key").read_bytes())
     except FileNotFoundError as error:
         raise ConfigError(
-            f"{directory / 'ca'}: {error.strerror}; put the authority's key back for this, or make a new authority "
-            "with --ca"
+            f"{place}: {error.strerror}; put the authority's key back for this, or make a new authority with --ca"
         ) from None
+    certificate = pki.first_certificate(found.certificate)
+    if not pki.belongs_to(certificate, found.key):
+        raise ConfigError(
+            f"{place / 'ca.key'} is not the key of {place / 'ca.crt'}, or has a password; nothing was changed. Put the "
+            "key of the present authority back, or make a new authority: dqnfed deploy rotate DIR --ca"
+        )
+    if not any(pki.same_key(certificate, one) for one in pki.certificates(trusted(directory))):
+        raise ConfigError(
+            f"{place / 'ca.crt'} is not among the authorities in {directory / 'server' / 'ca.crt'}; nothing was "
+            "changed. Put the present authority back, or make a new one: dqnfed deploy rotate DIR --ca"
+        )
+    return found
 
 
 def new_authority(directory: Path, days: int) -> pki.Identity:

@@ -167,10 +167,22 @@ def operator_certificates(directory: Path, now: dt.datetime) -> Findings:
     place, listed = shlex.quote(str(directory)), operators.allowed(directory / "server" / operators.FOLDER)
     keys = [operators.home(directory, name) / operators.KEY for name in listed]
     yield from private([key for key in keys if key.is_file()], "file")
+    fix, signers = f"`dqnfed deploy rotate {place}`", _authorities(directory / "server" / "ca.crt")
     for name, certificate in listed.items():
-        yield _dates(f"certificate of operator {name}", certificate, now, f"`dqnfed deploy rotate {place}`")
+        if signers and not pki.signed_by(certificate, signers):
+            yield failure(f"the certificate of operator {name} is not signed by server/ca.crt", fix)
+        else:
+            yield _dates(f"certificate of operator {name}", certificate, now, fix)
     if not listed:
         yield failure("nobody is let in to the Control port", f"`dqnfed deploy add-operator {place} --name operator`")
+
+
+def _authorities(path: Path) -> list[x509.Certificate]:
+    """Those of a file; none where it cannot be read, which is told elsewhere."""
+    try:
+        return pki.certificates(path.read_bytes())
+    except (OSError, ConfigError):
+        return []
 
 
 def node_certificates_at_server(directory: Path, federation: Federation, now: dt.datetime) -> Findings:

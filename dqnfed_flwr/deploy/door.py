@@ -82,8 +82,8 @@ class Door:
     async def _refuse(self, scope: Scope, send: Send) -> None:
         client = (scope.get("client") or ("unknown",))[0]
         shown = "a certificate that is not on the list" if scope.get(CERTIFICATE) else "no certificate"
-        logger.warning("refused %r from %s, which showed %s", shortened(scope["path"]), client, shown)
-        self.refused(scope["path"], client, shown)
+        logger.warning("refused %r from %r, which showed %s", shortened(scope["path"]), shortened(client), shown)
+        self.refused(scope["path"], shortened(client), shown)
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008})
             return
@@ -131,12 +131,14 @@ def run_superlink(command: Sequence[str], folder: Path, nodes: Path, audit: Path
     def serve_with_door(*, app: App, **options: Any) -> None:
         nonlocal served
         served = True
-        guarded = {"ssl_cert_reqs": ssl.CERT_OPTIONAL, "ssl_ca_certs": authorities, "http": _protocol()}
+        guarded: dict[str, Any] = {"ssl_cert_reqs": ssl.CERT_OPTIONAL, "ssl_ca_certs": authorities, "http": _protocol()}
         witness = Witness(app, log, folder)
         at_fleet.refused = witness.refused
         door: App = Door(witness, folder, witness.refused)
         if fleet is None:
             door = FleetHttpDoor(door, nodes, witness.refused)
+        else:
+            guarded["proxy_headers"] = False  # there is no gate that would name the caller
         serve(app=behind_both(door, fleet), **options, **guarded)
 
     server.run = serve_with_door

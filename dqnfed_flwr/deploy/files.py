@@ -6,10 +6,11 @@ What root makes gets the owner of the folder it lies in, so that a service which
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import stat
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from dqnfed_flwr.errors import ConfigError, RunError
@@ -17,6 +18,14 @@ from dqnfed_flwr.errors import ConfigError, RunError
 PRIVATE_FILE, PRIVATE_DIRECTORY, PUBLIC_FILE = 0o600, 0o700, 0o644
 FOR_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 """Mode bits of group and others."""
+
+
+def at_home(path: str | Path) -> Path:
+    """`path` with `~` replaced by the home folder; `ConfigError` if there is no such user."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise ConfigError(f"{path}: {error}") from None
 
 
 def make_directory(path: Path) -> Path:
@@ -84,6 +93,25 @@ def changing(directory: Path) -> Iterator[None]:
             f"{error.filename or directory}: {error.strerror}; some files of {directory} may be changed and others "
             "not: mend that, and do this once more"
         ) from None
+
+
+@contextmanager
+def alone(directory: Path) -> Iterator[None]:
+    """Let one command at a time change a federation's folder; another one waits.
+
+    What the command knows of the folder is to be read within. It must not be held twice in one process.
+    """
+    try:
+        handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:  # missing or closed, which the command itself tells
+        yield
+        return
+    try:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def demand(folders: Sequence[Path]) -> None:

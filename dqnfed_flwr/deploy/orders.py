@@ -46,8 +46,10 @@ async def pass_on(app: App, log: AuditLog, scope: Scope, receive: Receive, send:
     more = True
     while more:
         message = await receive()
+        if message["type"] != "http.request":
+            return  # cut off: half an order may read as a whole one
         body.extend(message.get("body", b""))
-        more = bool(message.get("more_body")) and message["type"] == "http.request"
+        more = bool(message.get("more_body"))
         if len(body) > LARGEST_ORDER:
             await _answer(send, 413, TOO_LARGE)
             return

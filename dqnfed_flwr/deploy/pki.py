@@ -112,7 +112,7 @@ def same_node_key(private: bytes, public: bytes) -> bool:
     """Whether the two files of a node belong together."""
     try:
         return _raw(load_ssh_private_key(private, None).public_key()) == _raw(load_ssh_public_key(public))
-    except ValueError:
+    except (ValueError, TypeError, UnsupportedAlgorithm):  # one with a password, say
         return False
 
 
@@ -214,8 +214,11 @@ def common_name(certificate: x509.Certificate) -> str:
 
 
 def names_of(certificate: x509.Certificate) -> list[str]:
-    """Names and addresses that a server certificate is for."""
-    found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    """Names and addresses that a server certificate is for; none if it does not say."""
+    try:
+        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return []
     return [*found.get_values_for_type(x509.DNSName), *map(str, found.get_values_for_type(x509.IPAddress))]
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dqnfed_flwr.deploy.files import changing, write_public
+from dqnfed_flwr.deploy.files import alone, changing, write_public
 from dqnfed_flwr.deploy.pki import fingerprint
 from dqnfed_flwr.deploy.plan import Federation
 from dqnfed_flwr.deploy.superlink import SuperLink, operator_command, patiently
@@ -54,13 +54,13 @@ def register(directory: Path, federation: Federation, say: Callable[[str], None]
             file = directory / "nodes" / node.name / "node.pub"
             answer = flwr.json("supernode", "register", str(file), CONNECTION, "--name", node.name)
             if "node-id" in answer:
-                entries[node.name], outcome[node.name] = RegisteredNode(str(answer["node-id"]), key), "registered"
+                entry, outcome[node.name] = RegisteredNode(str(answer["node-id"]), key), "registered"
             elif entry and there and not entry.key and IN_USE in str(answer):
-                entries[node.name], outcome[node.name] = RegisteredNode(entry.node_id, key), "known"
+                entry, outcome[node.name] = RegisteredNode(entry.node_id, key), "known"
             else:
                 outcome[node.name] = _refusal(answer)
                 continue
-            _keep(directory, entries)
+            _keep(directory, node.name, entry)
     return outcome
 
 
@@ -75,8 +75,7 @@ def unregister(directory: Path, name: str) -> bool:
             answer = flwr.json("supernode", "unregister", node_id, CONNECTION)
             if not answer.get("success"):
                 raise RunError(f"{name} could not be unregistered: {answer.get('error-message', answer)}")
-        del entries[name]
-        _keep(directory, entries)
+        _keep(directory, name, None)
     return True
 
 
@@ -154,6 +153,9 @@ def _entries(directory: Path) -> dict[str, RegisteredNode]:
         return {}
 
 
-def _keep(directory: Path, entries: Mapping[str, RegisteredNode]) -> None:
-    plain = {name: {"id": entry.node_id, "key": entry.key} for name, entry in entries.items()}
-    write_public(directory / REGISTERED, json.dumps(plain, indent=2) + "\n")
+def _keep(directory: Path, name: str, entry: RegisteredNode | None) -> None:
+    """Remember one node, or with None forget it; others that another command remembered meanwhile stay."""
+    with alone(directory):
+        entries = {**_entries(directory), name: entry}
+        plain = {name: {"id": one.node_id, "key": one.key} for name, one in entries.items() if one is not None}
+        write_public(directory / REGISTERED, json.dumps(plain, indent=2) + "\n")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dqnfed_flwr.deploy.files import is_there
+from dqnfed_flwr.deploy.files import at_home, is_there
 from dqnfed_flwr.deploy.plan import PLAN
 from dqnfed_flwr.engine.flwr_command import CONNECTION, FlwrCommand, TimedOutError, flwr_environment
 from dqnfed_flwr.errors import ConfigError, RunError
@@ -75,7 +75,7 @@ def operator_flwr() -> list[str]:
 
 def operator_folder(place: str) -> Path | None:
     """The operator's folder that `place` means: its own, or that in a federation; None if it is neither."""
-    folder = Path(place).expanduser().absolute()
+    folder = at_home(place).absolute()
     if is_there(folder / PLAN):
         return folder / "operator"
     return folder if is_there(folder / CONFIG) else None
@@ -88,7 +88,7 @@ def connect(place: str) -> SuperLink:
     """
     if (home := operator_folder(place)) is not None:
         return SuperLink(as_operator(home), CONNECTION)
-    if os.sep in place or Path(place).expanduser().is_dir():
+    if os.sep in place or at_home(place).is_dir():
         raise ConfigError(f"{place}: no {PLAN} there; name the folder of `dqnfed deploy init`, or a Flower connection")
     return SuperLink(as_operator(), place)
 

@@ -130,7 +130,8 @@ class Secure:
             return self._context
 
     def _stamps(self) -> tuple[int, ...]:
-        return tuple(path.stat().st_mtime_ns for path in (self._tls.certificate, self._tls.key))
+        files = (self._tls.certificate, self._tls.key, self._tls.authority)
+        return tuple(path.stat().st_mtime_ns for path in files if path is not None)
 
 
 class Head(io.BufferedReader):

@@ -76,8 +76,10 @@ def read_web_config(path: Path) -> WebConfig:
         raise ConfigError(f"--web-config: cannot read {path}: {error}") from None
     found = {} if found is None else found
     _only(found, ("tls_server_config", "basic_auth_users"), path)
-    tls = _tls(found["tls_server_config"], path) if found.get("tls_server_config") else None
-    users = found.get("basic_auth_users") or {}
+    if empty := [key for key, value in found.items() if not value]:
+        raise ConfigError(f"{path}: {empty[0]} is empty, which protects nothing; fill it, or leave it out")
+    tls = _tls(found["tls_server_config"], path) if "tls_server_config" in found else None
+    users = found.get("basic_auth_users", {})
     if not isinstance(users, dict):
         raise ConfigError(f"{path}: basic_auth_users: write name: bcrypt hash, one a line")
     for name, hashed in users.items():
@@ -96,6 +98,11 @@ def _tls(found: Any, path: Path) -> Tls:
     auth = _choice(found, "client_auth_type", CLIENT_AUTH, "NoClientCert", path)
     if auth != ssl.CERT_NONE and "client_ca_file" not in files:
         raise ConfigError(f"{path}: tls_server_config: client_auth_type needs client_ca_file")
+    if auth == ssl.CERT_NONE and "client_ca_file" in files:
+        raise ConfigError(
+            f"{path}: tls_server_config: client_ca_file without a client_auth_type that asks for a certificate; set it "
+            "to RequireAndVerifyClientCert, or leave client_ca_file out"
+        )
     minimum = _choice(found, "min_version", VERSIONS, "TLS12", path)
     tls = Tls(files["cert_file"], files["key_file"], files.get("client_ca_file"), auth, minimum)
     try:

@@ -107,6 +107,57 @@ def test_a_full_part_is_followed_by_another(tmp_path: Path, monkeypatch: pytest.
     assert verify(folder).faults
 
 
+def test_a_part_that_was_archived_is_not_written_over_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit_log, "LARGEST_PART", 700)
+    folder = written(tmp_path, 9)
+    (folder / "audit-000001.log").unlink()
+    last = parts(folder)[-2]
+    kept, number = last.read_bytes(), int(last.stem[-6:])
+    written(folder, 6)
+    assert last.read_bytes() == kept
+    assert (folder / f"audit-{number + 1:06}.log").exists()
+
+
+@pytest.mark.parametrize("fails", ["short write", "fsync", "head"])
+def test_a_line_that_cannot_be_written_leaves_the_log_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    log, write = AuditLog(tmp_path), os.write
+    log.append("order", operator="alice")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        if fails == "short write":
+            patch.setattr("dqnfed_flwr.deploy.audit_log.os.write", lambda file, data: write(file, data[:9]))
+        elif fails == "fsync":
+            patch.setattr("dqnfed_flwr.deploy.audit_log.os.fsync", full)
+        else:
+            patch.setattr(audit_log, "write_private", full)
+        for _ in range(2):
+            with pytest.raises(OSError, match="No space left"):
+                log.append("order", operator="bob")
+    assert (verify(tmp_path).count, verify(tmp_path).faults) == (1, [])
+    log.append("order", operator="carol")
+    log.close()
+    assert (verify(tmp_path).count, verify(tmp_path).faults) == (2, [])
+
+
+def test_where_no_new_part_can_be_opened_the_old_one_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = AuditLog(tmp_path)
+    log.append("order", operator="alice")
+    with monkeypatch.context() as patch:
+        patch.setattr(audit_log, "LARGEST_PART", 10)
+        patch.setattr(AuditLog, "_open", lambda _: os.open(tmp_path / "no" / "such", os.O_RDWR))
+        with pytest.raises(FileNotFoundError):
+            log.append("order", operator="bob")
+    log.append("order", operator="carol")
+    log.close()
+    assert (verify(tmp_path).count, verify(tmp_path).faults) == (2, [])
+    assert [path.name for path in parts(tmp_path)] == ["audit.log"]
+
+
 def test_one_process_writes(tmp_path: Path) -> None:
     log = AuditLog(tmp_path)
     with pytest.raises(RunError, match="another SuperLink"):

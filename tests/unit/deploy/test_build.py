@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dqnfed_flwr.deploy import build, files, pki
+from dqnfed_flwr.deploy import build, files, operators, pki
 from dqnfed_flwr.deploy.plan import Federation, Node, read_plan
 from dqnfed_flwr.errors import ConfigError, RunError
 
@@ -275,6 +275,21 @@ def test_rotate_without_the_authoritys_key_says_what_to_do(place: Path) -> None:
     with pytest.raises(ConfigError, match=r"put the authority's key back.*--ca"):
         build.rotate(place)
     assert (place / "server" / "server.crt").read_bytes() == before
+
+
+@pytest.mark.parametrize("what", ["ca.key", "both"])
+def test_the_key_of_an_earlier_authority_signs_nothing(place: Path, what: str) -> None:
+    earlier = {name: (place / "ca" / name).read_bytes() for name in ("ca.key", "ca.crt")}
+    build.rotate(place, authority=True)
+    build.rotate(place, authority=True)
+    for name in ("ca.key", "ca.crt") if what == "both" else ("ca.key",):
+        (place / "ca" / name).write_bytes(earlier[name])
+    before = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
+    said = "is not among the authorities in" if what == "both" else r"ca\.key is not the key of .*ca\.crt"
+    for change in (lambda: build.rotate(place), lambda: build.add_node(place), lambda: operators.add(place, "bob")):
+        with pytest.raises(ConfigError, match=rf"{said}.*nothing was changed.*rotate DIR --ca"):
+            change()
+    assert {path: path.read_bytes() for path in place.rglob("*") if path.is_file()} == before
 
 
 def test_a_new_authority_where_the_old_one_is_kept_elsewhere(place: Path) -> None:

@@ -14,7 +14,14 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    PublicFormat,
+    load_ssh_private_key,
+    load_ssh_public_key,
+)
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from dqnfed_flwr.deploy import pki
@@ -64,6 +71,14 @@ def test_who_signed_what() -> None:
     assert pki.belongs_to(certificate, SERVER.key)
     assert not pki.belongs_to(certificate, AUTHORITY.key)
     assert not pki.belongs_to(certificate, b"nonsense")
+
+
+def test_what_cannot_be_read_is_no_key_and_has_no_names() -> None:
+    key = ec.generate_private_key(ec.SECP384R1())
+    locked = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, BestAvailableEncryption(b"word"))
+    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    assert not pki.same_node_key(locked, public)
+    assert pki.names_of(pki.first_certificate(pki.make_authority().certificate)) == []
 
 
 def test_authorities_have_names_of_their_own() -> None:

@@ -73,6 +73,28 @@ def told(place: Path, flower: Flower, path: str, body: bytes, cut: int = 7) -> t
     return again.lines[before:], sent
 
 
+def test_an_order_that_is_cut_off_is_handed_on_to_nobody(place: Path) -> None:
+    flower, log = Flower(), AuditLog(place / "server" / "state")
+    messages: list[dict[str, Any]] = [
+        {"type": "http.request", "body": b"half", "more_body": True},
+        {"type": "http.disconnect"},
+    ]
+
+    async def receive() -> dict[str, Any]:
+        return messages.pop(0)
+
+    async def send(message: Any) -> None:
+        pytest.fail(f"an answer to nobody: {message}")
+
+    scope = {"type": "http", "method": "POST", "path": "/v1/control/start-run", OPERATOR: "alice"}
+    before = len(log.lines)
+    asyncio.run(Witness(flower, log, place / "server" / "operators")(scope, receive, send))
+    log.close()
+    again = AuditLog(place / "server" / "state")
+    again.close()
+    assert (flower.bodies, len(again.lines)) == ([], before)
+
+
 def test_a_submission_is_told_with_app_settings_and_run(place: Path) -> None:
     packed = BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:

@@ -216,6 +216,12 @@ def test_tls_and_a_certificate_that_is_rotated(tmp_path: Path) -> None:
             "tls_server_config: {cert_file: a, key_file: b, client_auth_type: RequireAndVerifyClientCert}",
             "needs client_ca_file",
         ),
+        (
+            "tls_server_config: {cert_file: a, key_file: b, client_ca_file: c}",
+            "client_ca_file without a client_auth_type that asks for a certificate",
+        ),
+        ("tls_server_config:", "tls_server_config is empty, which protects nothing"),
+        ("basic_auth_users: {}", "basic_auth_users is empty, which protects nothing"),
         ("basic_auth_users: {me: secret}", "me: not a bcrypt hash"),
         ("basic_auth_users: [me]", "write name: bcrypt hash"),
         (":\n:", "cannot read"),
