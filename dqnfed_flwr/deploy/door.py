@@ -23,7 +23,7 @@ from dqnfed_flwr.deploy import flower_program, operators
 from dqnfed_flwr.deploy.audit_log import AuditLog, shortened
 from dqnfed_flwr.deploy.fleet_door import Fleet, FleetDoor, before_fleet
 from dqnfed_flwr.deploy.fleet_http_door import FleetHttpDoor
-from dqnfed_flwr.deploy.orders import CERTIFICATE, OPERATOR, App, Receive, Scope, Send
+from dqnfed_flwr.deploy.orders import CERTIFICATE, OPERATOR, App, Receive, Scope, Send, caller
 from dqnfed_flwr.deploy.witness import Witness
 from dqnfed_flwr.errors import ConfigError, RunError
 
@@ -80,10 +80,10 @@ class Door:
         return watched
 
     async def _refuse(self, scope: Scope, send: Send) -> None:
-        client = (scope.get("client") or ("unknown",))[0]
+        client = caller(scope)
         shown = "a certificate that is not on the list" if scope.get(CERTIFICATE) else "no certificate"
-        logger.warning("refused %r from %r, which showed %s", shortened(scope["path"]), shortened(client), shown)
-        self.refused(scope["path"], shortened(client), shown)
+        logger.warning("refused %r from %r, which showed %s", shortened(scope["path"]), client, shown)
+        self.refused(scope["path"], client, shown)
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008})
             return

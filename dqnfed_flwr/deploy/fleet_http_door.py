@@ -20,7 +20,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from dqnfed_flwr.deploy.audit_log import shortened
 from dqnfed_flwr.deploy.fleet_door import REFUSAL
 from dqnfed_flwr.deploy.node_certificates import name_of
-from dqnfed_flwr.deploy.orders import CERTIFICATE, App, Receive, Scope, Send
+from dqnfed_flwr.deploy.orders import CERTIFICATE, App, Receive, Scope, Send, caller
 
 FLEET = "/v1/fleet/"
 HEADER = b"x-dqnfed-certificate"
@@ -58,9 +58,9 @@ class FleetHttpDoor:
         await self._refuse(scope, send, certificate is not None)
 
     async def _refuse(self, scope: Scope, send: Send, has_shown: bool) -> None:
-        client = (scope.get("client") or ("unknown",))[0]
+        client = caller(scope)
         what = "a certificate that is not on the list" if has_shown else "no certificate"
-        logger.warning("refused %r from %s, which showed %s", shortened(scope["path"]), client, what)
+        logger.warning("refused %r from %r, which showed %s", shortened(scope["path"]), client, what)
         self.refused(scope["path"], client, what)
         body = json.dumps({"code": REFUSED, "detail": REFUSAL if has_shown else NOTHING_SHOWN}).encode()
         status = REFUSED if scope["path"] in FIRST else AT_WORK

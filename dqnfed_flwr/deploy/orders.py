@@ -40,6 +40,12 @@ def is_order(path: str) -> bool:
     return path.startswith(CONTROL) and not path.removeprefix(CONTROL).startswith(READING)
 
 
+def caller(scope: Scope) -> str:
+    """Where a call comes from, as far as a log takes it: behind a gate a header says so, which others can send too."""
+    address: str = (scope.get("client") or ("unknown",))[0]
+    return shortened(address)
+
+
 async def pass_on(app: App, log: AuditLog, scope: Scope, receive: Receive, send: Send) -> None:
     """Write an order down, hand it on, and write down what became of it."""
     body, call = bytearray(), scope["path"].removeprefix(CONTROL)

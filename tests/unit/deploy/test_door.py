@@ -118,6 +118,14 @@ def test_nobody_is_let_in_where_the_list_is_gone_or_unreadable(place: Path) -> N
     assert call(door, **{CERTIFICATE: mine})[0]["status"] == 403
 
 
+def test_an_address_that_a_caller_made_up_is_shortened(place: Path) -> None:
+    told: list[str] = []
+    door = Door(greet, listed(place), lambda _, client, __: told.append(client))
+    assert call(door, client=("x" * 30_000, 1))[0]["status"] == 403
+    assert call(door)[0]["status"] == 403
+    assert [len(told[0]) < 2_100, told[1]] == [True, "unknown"]
+
+
 def test_a_socket_is_refused(place: Path) -> None:
     assert call(Door(greet, listed(place)), type="websocket") == [{"type": "websocket.close", "code": 1008}]
 
