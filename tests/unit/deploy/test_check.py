@@ -75,6 +75,12 @@ def test_keys_may_be_kept_elsewhere_but_not_on_the_device(place: Path) -> None:
     assert "put any random text there" in on_device[f"{place / 'nodes/node-0/superexec.secret'} is missing"]
 
 
+def test_an_operator_of_an_authority_that_is_not_trusted_is_named(place: Path) -> None:
+    (place / "server" / "ca.crt").write_bytes(pki.make_authority().certificate)
+    fix = troubles(check.check(place))["the certificate of operator operator is not signed by server/ca.crt"]
+    assert fix == f"`dqnfed deploy rotate {place}`"
+
+
 def test_a_missing_certificate(place: Path) -> None:
     (place / "server" / "server.crt").unlink()
     assert any("dqnfed deploy rotate" in fix for fix in troubles(check.check(place)).values())

@@ -53,6 +53,24 @@ def test_a_federation_without_a_node_online_could_begin_no_run(
     assert failed(findings) is fails
 
 
+def test_what_another_command_remembers_meanwhile_is_not_lost(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = read_plan(place)
+    scripted(tmp_path, monkeypatch, list=listing(), register={"success": True, "node-id": 11})
+    read = registry._entries
+
+    def and_another(directory: Path) -> dict[str, registry.RegisteredNode]:
+        found = read(directory)
+        monkeypatch.setattr(registry, "_entries", read)
+        (place / registry.REGISTERED).write_text(json.dumps({"node-1": {"id": "12", "key": "k"}}))
+        return found
+
+    monkeypatch.setattr(registry, "_entries", and_another)
+    assert registry.register(place, replace(plan, nodes=plan.nodes[:1])) == {"node-0": "registered"}
+    assert registry.known(place) == {"node-0": "11", "node-1": "12"}
+
+
 def test_register_tells_only_what_is_new(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = read_plan(place)
     scripted(tmp_path, monkeypatch, list=listing(), register={"success": True, "node-id": 11})
