@@ -327,7 +327,7 @@ def _missing(row: Row, record: Record) -> str:
         return ""
     return (
         f"{row.label}, seed {record.job.seed}: figures are those of {len(asked) - len(lacking)} of the {len(asked)} "
-        f"clients; not in all of them: {listed(lacking)}."
+        f"clients; missing from some or all evaluations: {listed(lacking)}."
     )
 
 

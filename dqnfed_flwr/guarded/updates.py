@@ -6,6 +6,7 @@ client.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 
@@ -38,20 +39,29 @@ class Alike:
     """
 
     def __init__(self, contents: Iterable[RecordDict], weight: str) -> None:
+        contents = list(contents)
         found = Counter(map(form_of, contents)).most_common(1)
         self._form = found[0][0] if found else None
         self._weight = weight
+        self._weighed = any(0 < value < math.inf for content in contents for value in self._weights(content))
 
     def check(self, content: RecordDict) -> None:
-        """Raise `WireError` if `content` has another form, or its weight is not above 0."""
+        """Raise `WireError` if `content` has another form, or a weight that no mean can be made with.
+
+        Such a weight is no finite number of at least 0; it is 0 where no other reply has more.
+        """
         if self._form is not None and (found := form_of(content)) != self._form:
             if lacking := self._form - found:
                 raise WireError("missing-key", f"its reply lacks what most others have: {_named(lacking)}")
             raise WireError("extra-key", f"its reply has what most others have not: {_named(found - self._form)}")
-        for record in content.metric_records.values():
-            value = record.get(self._weight, 1)
-            if isinstance(value, list) or not value > 0:
-                raise WireError("bad-count", f"{self._weight} is {str(value)[:LONGEST]}; replies are weighed by it")
+        for value in self._weights(content):
+            if not 0 <= value < math.inf or not (value or self._weighed):
+                raise WireError("bad-count", f"{self._weight} is {value:g}; replies are weighed by it")
+
+    def _weights(self, content: RecordDict) -> list[float]:
+        """The weights in a reply, one in each of its records of metrics; NaN in place of a list."""
+        found = [record[self._weight] for record in content.metric_records.values() if self._weight in record]
+        return [math.nan if isinstance(value, list) else float(value) for value in found]
 
 
 def form_of(content: RecordDict) -> Form:

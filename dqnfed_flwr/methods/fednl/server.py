@@ -162,7 +162,7 @@ class FedNl(VectorMethod):
 
 
 def _too_large(*arrays: NDArray[np.generic]) -> bool:
-    return any(np.abs(values.astype(np.float64)).max(initial=0.0) > LARGEST for values in arrays)
+    return any(np.abs(values).max(initial=0) > LARGEST for values in arrays)
 
 
 class LastLayerFedNl(FedNl, LayerMethod):

@@ -31,7 +31,9 @@ def test_a_run_that_lacks_clients_is_named() -> None:
     )
     assert footnotes(made) == []
     short = changed(made, 1, evaluations=({0: 0.5, 2: 0.9},))
-    assert footnotes(short) == ["FedAvg, seed 0: figures are those of 2 of the 3 clients; not in all of them: 1."]
+    assert footnotes(short) == [
+        "FedAvg, seed 0: figures are those of 2 of the 3 clients; missing from some or all evaluations: 1."
+    ]
     nobody = changed(short, 0, evaluations=({0: 0.5, 2: 0.9},))
     assert len(footnotes(nobody)) == 2  # although no run of that seed has the client
     assert footnotes(changed(made, 1, evaluations=({0: 0.5, 2: 0.9},), noted={"without_figure": {"test": [1]}})) == [

@@ -105,7 +105,6 @@ UNFIT: dict[str, tuple[Change, str]] = {
     "no metrics": (without("metrics"), "missing-key"),
     "one metric more": (metrics(more=1.0), "extra-key"),
     "a weight below 0": (metrics(**{"num-examples": -30}), "bad-count"),
-    "a weight of 0": (metrics(**{"num-examples": 0}), "bad-count"),
     "a list for a weight": (metrics(**{"num-examples": [30]}), "missing-key"),
     "two models": (two_models, "extra-key"),
     "no guard": (nothing_of_the_guard, "missing-key"),
@@ -145,6 +144,26 @@ def _three() -> ClientApp:
         raise ValueError("out of order")
 
     return Meddling(app_on(alike(CLIENTS), small, lr=0.1), BAD, fail)
+
+
+def test_a_reply_without_weight_is_taken_where_another_has_some() -> None:
+    guarded = guarded_of_three()
+    trained(guarded, Meddling(app_on(alike(2), small, lr=0.1), 1, of_no_weight), 2, 1, model=small)
+    assert (guarded.events[0].heard, guarded.events[0].dropped) == ([FIRST_NODE, FIRST_NODE + 1], [])
+
+
+def test_replies_of_which_none_has_weight_are_refused_before_the_strategy_divides_by_it() -> None:
+    app: ClientApp = app_on(alike(2), small)
+    for client in range(2):
+        app = Meddling(app, client, of_no_weight)
+    with pytest.raises(RunError, match="bad-count"):
+        trained(guarded_of_three(), app, 2, 1, model=small)
+
+
+def of_no_weight(reply: Message) -> Message:
+    if "metrics" in reply.content:
+        metrics(**{"num-examples": 0})(reply.content)
+    return reply
 
 
 @pytest.mark.parametrize(
