@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 HTTP := .venv-http
 SBOM := .venv-sbom
 # Optional parts of the package whose requirements get hashes, and whose installation is listed by `make sbom`.
-EXTRAS ?= monitoring
+EXTRAS ?=
 ENVIRONMENT ?= $(VENV)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
@@ -14,6 +14,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 export OMP_NUM_THREADS ?= 1
 export FLWR_TELEMETRY_ENABLED ?= 0
 export FLWR_DISABLE_UPDATE_CHECK ?= 1
+# Tests start many processes; each would compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo lint format test test-slow test-gpu test-federation test-deploy test-deploy-http test-soak hashes sbom clean
@@ -64,7 +66,7 @@ test-gpu: $(STAMP)  ## what only a CUDA device can show; skipped without one
 	@$(BIN)/pytest -q -m gpu tests/gpu
 
 test-federation: $(STAMP)  ## a federation of real processes on loopback, and who gets into it: minutes; CI runs it too
-	@$(BIN)/pytest -q -m "deploy and not soak" tests/deploy/test_federation.py tests/deploy/test_doors.py tests/deploy/test_fleet_flood.py
+	@$(BIN)/pytest -q -m "deploy and not soak and not slow" tests/deploy/test_federation.py tests/deploy/test_doors.py tests/deploy/test_fleet_flood.py
 
 test-deploy: $(STAMP)  ## real SuperLinks and SuperNodes on loopback: tens of minutes
 	@$(BIN)/pytest -q -m "deploy and not soak"

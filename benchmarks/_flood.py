@@ -20,7 +20,7 @@ import grpc
 
 from benchmarks._federation import Loopback
 from dqnfed_flwr.deploy import node_certificates, pki
-from dqnfed_flwr.deploy.authority import authority
+from dqnfed_flwr.deploy.node_certificates import authority
 from dqnfed_flwr.deploy.plan import Node
 
 CONNECTIONS, BYTES, PAUSE_SECONDS = 200, 400_000_000, 4.0

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.random import Generator
 
-from dqnfed_flwr.linalg.scaling import ScaledGram
+from dqnfed_flwr.linalg.min_norm import ScaledGram
 from dqnfed_flwr.types import Float64Array
 
 MOST_CLIENTS = 50

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.linalg.gram import IN_MEMORY, Basis
 from dqnfed_flwr.linalg.row_store import RowMemory
-from dqnfed_flwr.methods._base import RoundRows
-from dqnfed_flwr.methods.table import make_method
+from dqnfed_flwr.methods._base import RoundRows, make_method
 from dqnfed_flwr.strategy.hearing import Hearing
 from dqnfed_flwr.strategy.solve import Solved, make_batch, solve
 from dqnfed_flwr.types import ClientReply, Float64Array, RoundBatch

@@ -25,11 +25,11 @@ from benchmarks._common import Json, median, timed
 from benchmarks.server_memory import resident
 from dqnfed_flwr.client.device import choose_device
 from dqnfed_flwr.client.flat_model import FlatModel
-from dqnfed_flwr.client.gradients import LocalLoss, bytes_of_one
+from dqnfed_flwr.client.gradients import LocalLoss
 from dqnfed_flwr.client.numpy_client import DQNFedClient
-from dqnfed_flwr.client.parts import ClientSource, DeviceParts, open_client
+from dqnfed_flwr.client.parts import ClientSource, DeviceParts, StoredData, open_client
 from dqnfed_flwr.client.reading import as_it_is
-from dqnfed_flwr.client.stored import StoredData
+from dqnfed_flwr.client.samples import bytes_of_one
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.tasks import task_of
 from dqnfed_flwr.tasks._base import Datasets, Task

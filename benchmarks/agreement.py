@@ -25,8 +25,7 @@ from dqnfed_flwr.config import Settings
 from dqnfed_flwr.linalg.gram import Basis
 from dqnfed_flwr.linalg.gram_schmidt import newton_rate_step
 from dqnfed_flwr.linalg.min_norm import two_sided_weights
-from dqnfed_flwr.methods._base import RoundRows
-from dqnfed_flwr.methods.table import make_method
+from dqnfed_flwr.methods._base import RoundRows, make_method
 from dqnfed_flwr.strategy.solve import solve
 from dqnfed_flwr.types import ClientReply, Float64Array, FloatArray
 

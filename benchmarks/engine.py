@@ -36,6 +36,8 @@ from dqnfed_flwr.types import ClientReply, Evaluation
 
 BARS = (Bar("messages_per_second", ">=", 1000), Bar("overhead", "<=", 1.10))
 DIM, CLASSES = 4, 10
+FAR = 1e3
+"""Keeps the losses, which fall along a line, above 0."""
 
 app = ClientApp()
 
@@ -66,8 +68,8 @@ def _work(message: Message, client: int) -> ClientReply:
 
     def loss_at(factor: float) -> float:
         if step is None or factor == task.factor:
-            return float(gradient @ sent.theta)
-        return float(gradient @ (sent.theta + np.float32(task.factor - factor) * step))
+            return FAR + float(gradient @ sent.theta)
+        return FAR + float(gradient @ (sent.theta + np.float32(task.factor - factor) * step))
 
     return ClientReply(
         num_examples=1,

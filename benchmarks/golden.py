@@ -23,8 +23,8 @@ from typing import Any
 from rich.progress import track
 
 from dqnfed_flwr import run
+from dqnfed_flwr.config.methods import METHODS
 from dqnfed_flwr.errors import DQNFedError
-from dqnfed_flwr.methods.table import METHODS
 
 SMALL: Mapping[str, Any] = {"data": "digits", "clients": 5, "rounds": 4, "local.threads": 1}
 STAGES = {"fedcorr.preprocessing": 1, "fedcorr.finetuning": 1, "rounds": 9}

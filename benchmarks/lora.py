@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from benchmarks._common import Bar, Json, arguments, quiet, report, settings_of
 from benchmarks._transformer import CharTransformer, adapted, merged
 from dqnfed_flwr import run
-from dqnfed_flwr.data.leaf import ALPHABET, tokens
+from dqnfed_flwr.data.leaf_samples import ALPHABET, tokens
 from dqnfed_flwr.data.store import data_root
 from dqnfed_flwr.randomness import seeded
 from dqnfed_flwr.tasks._base import Datasets

@@ -16,10 +16,10 @@ import numpy as np
 from benchmarks._common import Bar, Json, arguments, median, report, seconds_once
 from benchmarks._server import EXAMPLES, batch_of, drawn_rates, drawn_row
 from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config.methods import METHODS
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.linalg.gram import Basis
-from dqnfed_flwr.methods._base import GramMethod, Method, RoundRows
-from dqnfed_flwr.methods.table import METHODS, make_method
+from dqnfed_flwr.methods._base import GramMethod, Method, RoundRows, make_method
 from dqnfed_flwr.strategy.solve import solve
 from dqnfed_flwr.types import ClientReply
 

@@ -17,9 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks._common import Bar, Json, arguments, median, report, timed
-from dqnfed_flwr.exporter.exporter import Exporter, ExporterOptions
-from dqnfed_flwr.exporter.server import Server
-from dqnfed_flwr.exporter.webconfig import WebConfig
+from dqnfed_flwr.exporter.exporter import Exporter, ExporterOptions, Server
 from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
 from dqnfed_flwr.telemetry.metric_files import PAUSE, RunMetrics
 from dqnfed_flwr.telemetry.run_samples import RunCard
@@ -80,7 +78,7 @@ def medians(times: Sequence[tuple[float, float]]) -> tuple[float, float]:
 def scraping(directory: Path, runs: int, repeats: int) -> tuple[float, float]:
     """Median seconds of a scrape over so many runs, after a round of one of them; both sides' processor time."""
     listeners = [begun(directory, f"run-{number}") for number in range(runs)]
-    with Server(Exporter(ExporterOptions(directory)), "127.0.0.1", 0, WebConfig()) as server:
+    with Server(Exporter(ExporterOptions(directory)), "127.0.0.1", 0) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         connection = http.client.HTTPConnection("127.0.0.1", int(server.server_address[1]), timeout=30)

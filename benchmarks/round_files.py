@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -17,7 +17,7 @@ import dqnfed_flwr
 from benchmarks._common import Bar, Json, arguments, quiet, report, settings_of
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.run import run_in_process
-from dqnfed_flwr.telemetry.events import RoundEvent
+from dqnfed_flwr.telemetry.events import Listener, RoundEvent
 
 BARS = (Bar("files", "<=", 45),)
 PACKAGE = Path(dqnfed_flwr.__file__).parent
@@ -48,14 +48,17 @@ class FilesOfRoundTwo:
         """Nothing."""
 
 
-def files_by_room(settings: Settings) -> dict[str, list[str]]:
-    """Names of the files that round 2 of a run passes, by the folder of the package that holds them."""
+def files_by_room(run: Callable[[Listener], object]) -> dict[str, list[str]]:
+    """Names of the files that round 2 of a run passes, by the folder of the package that holds them.
+
+    `run` makes three rounds with the listener that it is given.
+    """
     seen = FilesOfRoundTwo()
     before = sys.getprofile()
     threading.setprofile(seen)
     sys.setprofile(seen)
     try:
-        run_in_process(settings, listeners=[seen])
+        run(seen)
     finally:
         sys.setprofile(before)
         threading.setprofile(before)
@@ -75,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parser.parse_args(argv)
     keys = {"data": "digits", "clients": options.clients, "rounds": 3, "local.threads": 1, **settings_of(options.set)}
     with quiet():
-        rooms = files_by_room(Settings.from_mapping(keys))
+        rooms = files_by_room(lambda listener: run_in_process(Settings.from_mapping(keys), listeners=[listener]))
     table: list[Json] = [{"room": room, "files": len(names), "names": " ".join(names)} for room, names in rooms.items()]
     figures: dict[str, Json] = {"files": sum(map(len, rooms.values())), "rooms": table}
     report("round_files", figures, BARS, options.json)

@@ -15,12 +15,13 @@ if TYPE_CHECKING:
     from dqnfed_flwr.engine.result import RunResult as RunResult
     from dqnfed_flwr.engine.run import run as run
     from dqnfed_flwr.errors import DQNFedError as DQNFedError
+    from dqnfed_flwr.errors import StalledError as StalledError
     from dqnfed_flwr.fairness import fairness_report as fairness_report
     from dqnfed_flwr.functional import StepResult as StepResult
     from dqnfed_flwr.functional import minimum_norm_point as minimum_norm_point
     from dqnfed_flwr.functional import one_sided_step as one_sided_step
     from dqnfed_flwr.functional import two_sided_step as two_sided_step
-    from dqnfed_flwr.guarded.local_loss import LocalTask as LocalTask
+    from dqnfed_flwr.guarded.local_task import LocalTask as LocalTask
     from dqnfed_flwr.guarded.mod import guard as guard
     from dqnfed_flwr.guarded.strategy import Guaranteed as Guaranteed
     from dqnfed_flwr.linalg.lbfgs import LBFGSHistory as LBFGSHistory
@@ -40,10 +41,11 @@ _HOMES = {
     "Guaranteed": "guarded.strategy",
     "LBFGSHistory": "linalg.lbfgs",
     "Listener": "telemetry.events",
-    "LocalTask": "guarded.local_loss",
+    "LocalTask": "guarded.local_task",
     "RoundEvent": "telemetry.events",
     "RunResult": "engine.result",
     "Settings": "config",
+    "StalledError": "errors",
     "StepResult": "functional",
     "Task": "tasks",
     "fairness_report": "fairness",

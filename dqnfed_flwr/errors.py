@@ -6,6 +6,10 @@ A message says what was given, what is allowed and what to do.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
 LONGEST_DETAIL = 2000
 
 
@@ -19,6 +23,10 @@ class ConfigError(DQNFedError):
 
 class DataError(DQNFedError):
     """A data set, a partition or a file of samples cannot be used."""
+
+
+class ClientDataError(DataError):
+    """One client's own samples cannot be used; those of the others may be fine, and then the run goes on without it."""
 
 
 class ModelError(DQNFedError):
@@ -52,6 +60,33 @@ class QuorumError(DQNFedError):
 
 class RunError(DQNFedError):
     """A run could not be started or did not finish."""
+
+
+class StalledError(RunError):
+    """The model of a run did not move any more, or never did, and nothing shows that it is stationary.
+
+    Everything was written before. The text has the likeliest causes, a line each; `result` is what was reached: a
+    Flower `Result` where a guarded strategy was started, else a `RunResult`.
+    """
+
+    def __init__(self, words: str, result: Any) -> None:
+        super().__init__(words)
+        self.result = result
+
+    def __reduce__(self) -> tuple[type[StalledError], tuple[str, Any]]:
+        """For processes that hand it on."""
+        return type(self), (str(self), self.result)
+
+
+@contextmanager
+def of_one_client() -> Iterator[None]:
+    """What is wrong with data here is one client's own fault: a `DataError` becomes a `ClientDataError`."""
+    try:
+        yield
+    except ClientDataError:
+        raise
+    except DataError as error:
+        raise ClientDataError(str(error)) from error.__cause__
 
 
 def shortened(detail: str) -> str:

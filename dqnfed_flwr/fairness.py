@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dqnfed_flwr.errors import DataError, ShapeError
-from dqnfed_flwr.guarantee.harm import not_above
+from dqnfed_flwr.guarantee.harm import STRICT, not_above
 from dqnfed_flwr.types import ACCURACY, Figure, Float64Array
 
 Values = Mapping[int, float] | Mapping[str, float] | Sequence[float] | NDArray[np.floating]
@@ -77,7 +77,7 @@ def fairness_report(values: Values, figure: Figure = ACCURACY) -> dict[str, floa
 
 
 def improved_ratio(
-    before: Sequence[float] | Float64Array, after: Sequence[float] | Float64Array, entitlement: float = 0.0
+    before: Sequence[float] | Float64Array, after: Sequence[float] | Float64Array, entitlement: float = STRICT
 ) -> float:
     """rho_t (29): share of the clients whose training loss did not rise; with an entitlement, that were not harmed.
 
@@ -88,7 +88,7 @@ def improved_ratio(
         client that did not answer again; it is not counted. An unchanged loss counts as improved, and so does one
         that rose by no more than `guarantee.harm.resolution`, the tolerance of every comparison of losses.
     entitlement : float
-        e: a loss may rise as long as it stays below; 0 for (29).
+        e: a loss may rise as long as it stays below; none may, as in (29), by default.
 
     Returns
     -------

@@ -24,11 +24,11 @@ from dqnfed_flwr.linalg.min_norm import (
     CUTOFF,
     GramSolution,
     Status,
+    checked_vector,
     hull_weights,
     one_sided_weights,
     two_sided_weights,
 )
-from dqnfed_flwr.linalg.scaling import checked_vector
 from dqnfed_flwr.types import Float64Array, FloatArray
 
 if TYPE_CHECKING:

@@ -1,13 +1,14 @@
 """Models as flat vectors: their line along a step, and modules flattened and back, parameters apart from buffers.
 
-What is trained and the persistent buffers travel. The rest, frozen, stays where it was built.
+What is trained and the persistent buffers travel. The rest, frozen, stays where it was built. A vector holds reals
+alone: a complex parameter is pairs of them, real and imaginary part.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -73,38 +74,49 @@ class ParamSpec:
     Attributes
     ----------
     names : tuple[str, ...]
-        Trainable parameters in the order of `module.named_parameters()`; frozen and shared ones are left out.
+        Trainable parameters in the order of `module.named_parameters()`, complex ones first, so that each begins at an
+        even place; frozen and shared ones are left out.
     shapes : tuple[tuple[int, ...], ...]
         Their shapes.
     buffers : tuple[str, ...]
-        Persistent buffers: what `state_dict()` holds without parameters.
+        Persistent buffers that NumPy can hold, in the order of `state_dict()`; see `left_behind`.
+    pairs : frozenset[str]
+        The names of complex parameters, each value of which is two reals.
     """
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
     buffers: tuple[str, ...]
+    pairs: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, module: nn.Module) -> ParamSpec:
-        """Read the spec of `module`; `ShapeError` if it has no trainable parameter."""
+        """Read the spec of `module`; `ShapeError` if it has no trainable parameter, or none with a value."""
         named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
-        if not named:
+        if not any(p.numel() for _, p in named):
             raise ShapeError(f"model: {type(module).__name__} has no trainable parameter; {_remedy(module)}")
-        parameters = {name for name, _ in module.named_parameters(remove_duplicate=False)}
+        named.sort(key=lambda one: not one[1].is_complex())
         return cls(
             names=tuple(name for name, _ in named),
             shapes=tuple(tuple(p.shape) for _, p in named),
-            buffers=tuple(name for name in module.state_dict() if name not in parameters),
+            buffers=_travelling(module, module.state_dict(keep_vars=True)),
+            pairs=frozenset(name for name, p in named if p.is_complex()),
         )
 
     @property
+    def real_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Shapes in reals: [..., 2] for a complex parameter [...]."""
+        known = zip(self.names, self.shapes, strict=True)
+        return tuple((*shape, 2) if name in self.pairs else shape for name, shape in known)
+
+    @property
     def sizes(self) -> tuple[int, ...]:
-        """Number of values of each parameter."""
-        return tuple(math.prod(shape) for shape in self.shapes)
+        """Number of reals of each parameter."""
+        return tuple(math.prod(shape) for shape in self.real_shapes)
 
     @property
     def layers(self) -> tuple[slice, ...]:
-        """Columns of each layer: the parameters of one module, weight and bias together, in the model's order."""
+        """Columns of each layer: the parameters of one module, weight and bias together, in the order of `names`."""
         found: list[tuple[str, slice]] = []
         start = 0
         for name, size in zip(self.names, self.sizes, strict=True):
@@ -120,10 +132,12 @@ class ParamSpec:
     def head(self) -> NDArray[np.int64]:
         """Columns of the last layer by output class, int64 [C, m]: the weights of a class, then its bias.
 
-        Empty [0, 0] where the last layer is no matrix with at most a bias.
+        Empty [0, 0] where the last layer is no matrix with at most a bias, or the model has complex parameters.
         """
         import numpy as np
 
+        if self.pairs:
+            return np.empty((0, 0), np.int64)
         module = self.names[-1].rpartition(".")[0]
         shapes = [s for name, s in zip(self.names, self.shapes, strict=True) if name.rpartition(".")[0] == module]
         if len(shapes[0]) != 2 or shapes[1:] not in ([], [shapes[0][:1]]):
@@ -135,7 +149,7 @@ class ParamSpec:
 
     @property
     def dim(self) -> int:
-        """D, the number of trainable values."""
+        """D, the number of trainable reals."""
         return sum(self.sizes)
 
     def flatten(self, module: nn.Module) -> Tensor:
@@ -143,16 +157,23 @@ class ParamSpec:
         import torch
 
         parameters = dict(module.named_parameters())
-        return torch.cat([parameters[name].detach().reshape(-1) for name in self.names])
+        return torch.cat([in_reals(parameters[name].detach()).reshape(-1) for name in self.names])
 
     def split(self, vector: Tensor) -> dict[str, Tensor]:
-        """Views of `vector` in the shapes of the parameters, by name; `ShapeError` if it has not D values."""
+        """Views of `vector` in the shapes of the parameters, by name; `ShapeError` if it has not D values.
+
+        Complex ones are complex; they are views of a copy where the vector begins at an odd place of its memory.
+        """
         import torch
 
         if tuple(vector.shape) != (self.dim,):
             raise ShapeError(f"the vector has shape {tuple(vector.shape)}; this model needs ({self.dim},)")
+        if self.pairs and vector.storage_offset() % 2:
+            vector = vector.clone()
         parts = torch.split(vector, list(self.sizes))
-        return {name: part.view(shape) for name, part, shape in zip(self.names, parts, self.shapes, strict=True)}
+        views = (part.view(shape) for part, shape in zip(parts, self.real_shapes, strict=True))
+        known = zip(self.names, views, strict=True)
+        return {name: torch.view_as_complex(view) if name in self.pairs else view for name, view in known}
 
     def unflatten(self, vector: Tensor, module: nn.Module) -> None:
         """Write `vector` [D] into the trainable parameters of `module`; bit for bit what `flatten` gave."""
@@ -164,47 +185,148 @@ class ParamSpec:
                 parameters[name].copy_(part)
 
     def read_buffers(self, module: nn.Module) -> dict[str, Tensor]:
-        """Copies of the persistent buffers, by name."""
-        state = module.state_dict() if self.buffers else {}
-        return {name: state[name].detach().clone() for name in self.buffers}
+        """Copies of the buffers that travel, by name."""
+        held = dict(module.named_buffers(remove_duplicate=False)) if self.buffers else {}
+        return {name: held[name].detach().clone() for name in self.buffers}
 
     def write_buffers(self, buffers: Mapping[str, torch.Tensor], module: nn.Module) -> None:
-        """Write `buffers` into `module`, cast to the dtype of each; `ShapeError` if names or shapes differ."""
+        """Write `buffers` into `module`, cast to the dtype of each; `ShapeError` if names or shapes differ.
+
+        Complex values are not written into a real buffer, which would lose their imaginary parts: `ShapeError`.
+        """
         if set(buffers) != set(self.buffers):
             raise ShapeError(f"buffers {sorted(buffers)} were sent; this model has {sorted(self.buffers)}")
-        state = module.state_dict() if buffers else {}
+        held = dict(module.named_buffers(remove_duplicate=False)) if buffers else {}
         for name, value in buffers.items():
-            if tuple(value.shape) != tuple(state[name].shape):
-                raise ShapeError(f"buffer {name!r} has shape {tuple(value.shape)}; need {tuple(state[name].shape)}")
-            state[name].copy_(value)
+            if tuple(value.shape) != tuple(held[name].shape):
+                raise ShapeError(f"buffer {name!r} has shape {tuple(value.shape)}; need {tuple(held[name].shape)}")
+            if value.is_complex() and not held[name].is_complex():
+                raise ShapeError(f"buffer {name!r} is {value.dtype}; need real values, {held[name].dtype}")
+            held[name].detach().copy_(value)
+
+
+def in_reals(tensor: Tensor) -> Tensor:
+    """A complex tensor [...] as its reals [..., 2], real and imaginary part; a real one as it is."""
+    import torch
+
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+
+
+def count_reals(module: nn.Module) -> int:
+    """Reals of all parameters of a module: a complex value counts two."""
+    return sum(parameter.numel() * (2 if parameter.is_complex() else 1) for parameter in module.parameters())
+
+
+def left_behind(module: nn.Module) -> tuple[str, ...]:
+    """Entries of `state_dict` that no message and no file of a model can hold: they stay where they were built.
+
+    These are extra states of layers, packed weights of quantised ones, frozen parameters that are sparse or quantised,
+    and buffers that NumPy has no dtype or layout for.
+    """
+    import torch
+
+    state = module.state_dict(keep_vars=True)
+    named = module.named_parameters(remove_duplicate=False)
+    held = {name for name, p in named if p.layout is torch.strided and not p.is_quantized}
+    held |= set(_travelling(module, state))
+    return tuple(name for name in state if name not in held)
+
+
+def _travelling(module: nn.Module, state: Mapping[str, object]) -> tuple[str, ...]:
+    """Names of the buffers that travel, in the order of the module's `state_dict`."""
+    buffers = dict(module.named_buffers(remove_duplicate=False))
+    return tuple(name for name in state if name in buffers and _numpy_holds(buffers[name]))
+
+
+def _numpy_holds(tensor: Tensor) -> bool:
+    """Whether NumPy has the dtype and the layout of a tensor: not bfloat16, float8, quantised or sparse ones."""
+    import torch
+
+    if tensor.layout is not torch.strided or hasattr(tensor, "__tensor_flatten__"):
+        return False
+    try:
+        torch.empty(0, dtype=tensor.dtype).numpy()
+    except (TypeError, RuntimeError):
+        return False
+    return True
 
 
 NOTHING_FROZEN = "none"
 """The fingerprint of a model that travels whole."""
+EXTRA_STATE = "_extra_state"
+"""How torch ends the name of what `get_extra_state` of a layer gives."""
 
 
 def frozen_fingerprint(module: nn.Module) -> str:
-    """The SHA-256 of all that stays: names, shapes, dtypes and bytes of frozen parameters and non-persistent buffers.
+    """The SHA-256 of all that stays: names, shapes, dtypes and bytes of frozen parameters, buffers and packed weights.
 
-    `NOTHING_FROZEN` where there is neither. Two modules of one fingerprint and one flat vector are the same model.
+    Buffers are those that do not travel. What a layer gives as its extra state has no part in it: it may follow from
+    what is trained. `NOTHING_FROZEN` where nothing stays. Two modules of one fingerprint and one flat vector are the
+    same model.
     """
-    kept = module.state_dict(keep_vars=True)
-    staying: list[tuple[str, Tensor]] = [(name, p) for name, p in module.named_parameters() if not p.requires_grad]
-    staying += [(name, buffer) for name, buffer in module.named_buffers() if name not in kept]
+    state = module.state_dict(keep_vars=True)
+    travelling = set(_travelling(module, state))
+    staying: list[tuple[str, object]] = [(name, p) for name, p in module.named_parameters() if not p.requires_grad]
+    staying += [(name, buffer) for name, buffer in module.named_buffers() if name not in travelling]
+    known = {name for name, _ in (*module.named_parameters(remove_duplicate=False), *module.named_buffers())}
+    known |= travelling
+    staying += [(name, it) for name, it in state.items() if name not in known and not name.endswith(EXTRA_STATE)]
     if not staying:
         return NOTHING_FROZEN
     digest = hashlib.sha256()
-    for name, tensor in staying:
-        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
-        digest.update(_bytes(tensor.detach()))
+    for name, value in staying:
+        for piece in _pieces(name, value):
+            digest.update(piece)
     return digest.hexdigest()
 
 
-def _bytes(tensor: Tensor) -> bytes:
-    """The bytes of a tensor of any dtype; NumPy has no bfloat16."""
+def _pieces(name: str, value: object) -> Iterator[bytes]:
+    """What identifies a value of a module: of a tensor its form and bytes; of an object that cannot be read its name.
+
+    A quantised tensor is read as the floats that it stands for.
+    """
     import torch
 
-    raw: bytes = tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    if isinstance(value, torch.Tensor):
+        yield f"{name} {tuple(value.shape)} {value.dtype}\n".encode()
+        for tensor in _plain(value.detach()):
+            yield _bytes(tensor)
+    elif isinstance(value, list | tuple):
+        for place, part in enumerate(value):
+            yield from _pieces(f"{name}/{place}", part)
+    elif isinstance(value, dict):
+        for key, part in value.items():
+            yield from _pieces(f"{name}/{key}", part)
+    else:
+        plain = value is None or isinstance(value, bool | int | float | complex | str | bytes | torch.dtype)
+        yield f"{name} {value!r}\n".encode() if plain else f"{name}\n".encode()
+
+
+def _plain(tensor: Tensor) -> Iterator[Tensor]:
+    """The strided tensors that a tensor of any layout consists of."""
+    import torch
+
+    if hasattr(tensor, "__tensor_flatten__"):
+        for part in tensor.__tensor_flatten__()[0]:
+            yield from _plain(getattr(tensor, part))
+    elif tensor.is_quantized:
+        yield tensor.dequantize()
+    elif tensor.layout is torch.sparse_coo:
+        yield from (tensor.coalesce().indices(), tensor.coalesce().values())
+    elif tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        yield from (tensor.crow_indices(), tensor.col_indices(), tensor.values())
+    elif tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        yield from (tensor.ccol_indices(), tensor.row_indices(), tensor.values())
+    else:
+        yield tensor
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    """The bytes of a strided tensor of any dtype; NumPy has no bfloat16."""
+    import torch
+
+    plain = tensor.cpu().resolve_conj().resolve_neg().contiguous()
+    raw: bytes = plain.reshape(-1).view(torch.uint8).numpy().tobytes()
     return raw
 
 

@@ -85,7 +85,7 @@ class ClientTask:
     reference_loss : float
         The client's loss at theta^{t-1}, as it reported it.
     entitlement : float
-        e: a loss below it may rise up to it, see `guarantee.harm`.
+        e: a loss below it may rise up to it, see `guarantee.harm`; -infinity where none may.
     slope : float
         g_k . step, the slope of its loss along the step at theta^{t-1}; 0 where its row could not be used.
     num_classes : int
@@ -233,6 +233,11 @@ class Figure:
         return 100.0 if self.percent else 1.0
 
     @property
+    def scaled_limits(self) -> tuple[float, float] | None:
+        """The same of `limits`."""
+        return None if self.limits is None else (self.scale * self.limits[0], self.scale * self.limits[1])
+
+    @property
     def unit(self) -> str:
         """What stands behind a value that is shown; with a blank before it, or empty."""
         return " %" if self.percent else ""
@@ -364,6 +369,8 @@ class RoundBatch:
         By how much each loss may rise, e - f_k where that is positive, else 0 [K]; empty for none.
     theta_norm : float
         Euclidean norm of the model that the rows belong to.
+    floor : float
+        Least value of a loss, as the task says; 0 where that is not known.
     """
 
     gram: Float64Array
@@ -376,6 +383,7 @@ class RoundBatch:
     examples: Float64Array = field(default_factory=lambda: np.zeros(0))
     slack: Float64Array = field(default_factory=lambda: np.zeros(0))
     theta_norm: float = 0.0
+    floor: float = 0.0
 
     @property
     def served(self) -> NDArray[np.bool_]:

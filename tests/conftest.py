@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import os
+from collections.abc import Iterator
 
 for variable, value in {
     "OMP_NUM_THREADS": "1",
@@ -15,8 +17,16 @@ for variable, value in {
 }.items():
     os.environ[variable] = value  # read by numpy, torch, Flower and Ray when they are imported
 
+from collections.abc import Sequence  # noqa: E402
+from typing import Any  # noqa: E402
+
 import numpy as np  # noqa: E402  # after the variables it reads
 import pytest  # noqa: E402
+
+from dqnfed_flwr.guarded.strategy import Guaranteed  # noqa: E402
+from dqnfed_flwr.strategy.strategy import GradientStrategy  # noqa: E402
+from dqnfed_flwr.telemetry.events import RoundEvent  # noqa: E402
+from tests.helpers.warm import LOADED, warm_commands  # noqa: E402
 
 # Flower sets its logger's level when it is imported; a filter outlives that.
 logging.getLogger("flwr").addFilter(lambda record: record.levelno >= logging.ERROR)
@@ -26,3 +36,65 @@ logging.getLogger("flwr").addFilter(lambda record: record.levelno >= logging.ERR
 def rng() -> np.random.Generator:
     """Random numbers that are the same in every run."""
     return np.random.default_rng(20250101)
+
+
+@pytest.fixture(scope="session")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A PATH on which `dqnfed` and `python` begin at once."""
+    with warm_commands(tmp_path_factory.mktemp("warm")) as path:
+        yield path
+
+
+@pytest.fixture
+def warm_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let workers of comparisons be forks of a process that has loaded what they need, and computed nothing."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(LOADED))
+    monkeypatch.setattr(multiprocessing, "get_context", lambda method: context)
+
+
+LEARNT = ("finished", "early-stopped")
+"""Ends with exit status 0, but for `held-out-stationary`, which has it only where the model moved."""
+
+
+def check_that_it_moved(status: str, events: Sequence[RoundEvent]) -> None:
+    """Success means that something was learnt: a run that ends well moved its model."""
+    assert status not in LEARNT or not events or any(event.moved for event in events), f"{status}, and never moved"
+
+
+@pytest.fixture(autouse=True)
+def runs_that_end_well_moved(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hold every run of a test, in this process, to that; `@pytest.mark.rests` names a test of one that rests."""
+    train, start = GradientStrategy._train, Guaranteed.start
+    meant = request.node.get_closest_marker("rests") is not None
+
+    def trained(self: GradientStrategy, *given: Any) -> Any:
+        outcome = train(self, *given)
+        if not (meant or self._method.inner.rests):
+            check_that_it_moved(outcome.status, outcome.events)
+        return outcome
+
+    def started(self: Guaranteed, *given: Any, **named: Any) -> Any:
+        result = start(self, *given, **named)
+        if not meant:
+            check_that_it_moved("finished", self.events)
+        return result
+
+    monkeypatch.setattr(GradientStrategy, "_train", trained)
+    monkeypatch.setattr(Guaranteed, "start", started)
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Warnings of a test, in their order: the log hands none on to `caplog`."""
+
+    class Kept(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(record.getMessage())
+
+    lines: list[str] = []
+    kept, logger = Kept(logging.WARNING), logging.getLogger("flwr")
+    monkeypatch.setattr(logger, "filters", [])
+    logger.addHandler(kept)
+    yield lines
+    logger.removeHandler(kept)

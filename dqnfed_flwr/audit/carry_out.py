@@ -6,19 +6,18 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from dqnfed_flwr.audit.answers import bound_of
-from dqnfed_flwr.audit.client_audit import ClientAudit, audit_client
+from dqnfed_flwr.audit.client_audit import ClientAudit, audit_client, range_of
 from dqnfed_flwr.audit.local_models import LocalModels, read_given, train_local
-from dqnfed_flwr.audit.page import html
 from dqnfed_flwr.audit.records import read_lines, usable
+from dqnfed_flwr.audit.tables import html
 from dqnfed_flwr.audit.verdict import Audit, judge
 from dqnfed_flwr.audit.weights import FEDERATED, LOCAL, START, AuditedRun, Weights, others_of, start_of
 from dqnfed_flwr.client.parts import ClientSource, open_client
-from dqnfed_flwr.data.sets import fingerprint, is_function
-from dqnfed_flwr.engine.ending import listed
+from dqnfed_flwr.config.methods import profile_of
+from dqnfed_flwr.data.sources import source_of
+from dqnfed_flwr.engine.notices import listed
 from dqnfed_flwr.engine.run_folder import directory_lock
-from dqnfed_flwr.errors import ConfigError, RunError
-from dqnfed_flwr.methods.table import profile_of
+from dqnfed_flwr.errors import ClientDataError, ConfigError, DataError, RunError
 from dqnfed_flwr.run_files import private_folder, replacing
 from dqnfed_flwr.tasks import has_own_data
 
@@ -48,7 +47,7 @@ class Auditor:
     """
 
     def __init__(self, run: AuditedRun, against: Sequence[Path], local: Path | None, progress: Progress) -> None:
-        bound_of(run)  # what cannot be audited is told before anything is trained
+        range_of(run)  # what cannot be audited is told before anything is trained
         self.run, self._progress = run, progress
         self._start = start_of(run)
         self._others = {name: other.weights for name, other in others_of(run, against).items()}
@@ -68,7 +67,7 @@ class Auditor:
     def notes(self) -> list[str]:
         """What is to be known of the models."""
         found = []
-        if has_own_data(self.run.settings) or is_function(self.run.settings.data):
+        if has_own_data(self.run.settings) or source_of(self.run.settings.data).is_function:
             found.append(
                 "The data come from code of your own and have no fingerprint: whether they are those that the run was "
                 "trained on is not checked."
@@ -106,8 +105,15 @@ def audit_run(run: AuditedRun, against: Sequence[Path], local: Path | None, prog
     _check_data(run)
     with directory_lock(run.folder / FOLDER):
         auditor = Auditor(run, against, local, progress)
-        audits = [auditor.audit(partition, open_client(run.settings, partition)) for partition in run.clients]
-        return Audit(run.name, judge(audits, {}), notes=auditor.notes)
+        audits, missing = [], {}
+        for partition in run.clients:
+            try:
+                audits.append(auditor.audit(partition, open_client(run.settings, partition)))
+            except ClientDataError as error:  # the run went on without it as well
+                missing[partition] = str(error)
+        if not audits:
+            raise DataError(next(iter(missing.values()), "data: the run has no client"))
+        return Audit(run.name, judge(audits, missing), run.end, notes=auditor.notes)
 
 
 def audit_lines(run: AuditedRun, files: Sequence[Path]) -> Audit:
@@ -124,7 +130,7 @@ def audit_lines(run: AuditedRun, files: Sequence[Path]) -> Audit:
     have = {audit.partition for audit in audits}
     missing = {client: "no line that can be used" for client in run.clients if client not in have}
     notes = ["Signatures were not checked here; dqnfed audit --verify does."]
-    return Audit(run.name, judge(audits, missing), faults, notes)
+    return Audit(run.name, judge(audits, missing), run.end, faults, notes)
 
 
 def audit_node(
@@ -165,11 +171,11 @@ def _check_data(run: AuditedRun) -> None:
     """
     if has_own_data(run.settings):
         return
-    if run.fingerprint is None and run.settings.partition == "file" and not is_function(run.settings.data):
+    if run.fingerprint is None and run.settings.partition == "file" and not source_of(run.settings.data).is_function:
         raise ConfigError(
             "partition: file: every node has a file of its own; audit each with --client there, and judge by --records"
         )
-    if run.fingerprint is not None and (now := fingerprint(run.settings.data)) != run.fingerprint:
+    if run.fingerprint is not None and (now := source_of(run.settings.data).fingerprint()) != run.fingerprint:
         raise ConfigError(
             f"data: {run.settings.data} is not what the run was trained on (fingerprint {now}, then {run.fingerprint})"
         )

@@ -14,15 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dqnfed_flwr.audit.answers import bound_of
 from dqnfed_flwr.audit.client_audit import (
     COUNTED,
     DIGITS,
     MEASURED,
     ClientAudit,
+    LossRange,
     ModelFigures,
     PairFigures,
     picked,
+    range_of,
     rounded,
 )
 from dqnfed_flwr.audit.weights import FEDERATED, LOCAL, AuditedRun
@@ -32,7 +33,8 @@ from dqnfed_flwr.types import Figure
 FORMATS = {"dqnfed-audit-1": COUNTED, "dqnfed-audit-2": MEASURED}
 """What a line says of models and pairs, by its format: that of right answers, and that of any other task."""
 FIGURE = "figure"
-"""Key of a line of the second format alone: the name, direction and unit of the task's own figure."""
+"""Key of a line of the second format alone, as is `floor`: name, direction and unit of the task's own figure."""
+FLOOR = "floor"
 KEY, SIGNATURE = "key", "signature"
 LINES = "*.jsonl"
 MOST_BYTES = 2**16
@@ -55,7 +57,7 @@ def record_of(audit: ClientAudit) -> dict[str, Any]:
     (name,) = (name for name, fields in FORMATS.items() if fields == audit.fields)
     models = {model: picked(found, audit.fields.model) for model, found in audit.models.items()}
     pairs = {other: picked(found, audit.fields.pair) for other, found in audit.pairs.items()}
-    own = {} if audit.figure is None else {FIGURE: audit.figure.to_json()}
+    own = {} if audit.figure is None else {FIGURE: audit.figure.to_json(), FLOOR: _text(audit.floor)}
     rest = picked(audit, ("run", "partition", "examples", "resamples", "bound"))
     return {"format": name, **_as_text({**rest, "models": models, "pairs": pairs}), **own}
 
@@ -105,8 +107,8 @@ def faults_of(lines: Sequence[AuditLine], run: AuditedRun | None) -> dict[str, s
     name = run.name if run else _most_common([audit.run for audit in readable])
     readable = [audit for audit in readable if audit.run == name]
     expected = _models(readable, run)
-    forms = Counter((audit.bound, audit.resamples, audit.figure) for audit in readable)
-    bound = rounded(bound_of(run)) if run else math.nan
+    forms = Counter((audit.floor, audit.bound, audit.resamples, audit.figure) for audit in readable)
+    within = LossRange(*map(rounded, range_of(run))) if run else None
     count = Counter(audit.partition for audit in readable)
     faults = {line.place: line.fault for line in lines if line.fault}
     for line in lines:
@@ -125,10 +127,11 @@ def faults_of(lines: Sequence[AuditLine], run: AuditedRun | None) -> dict[str, s
             faults[line.place] = f"client {audit.partition}: the run has clients 0..{run.settings.clients - 1}"
         elif run and audit.figure != run.figure:
             faults[line.place] = f"client {audit.partition}: its figure is {_named(audit)}, not that of the run"
-        elif run and audit.bound != bound:
-            asked = "the run's classes ask" if run.figure is None else f"the run asks, at {bound:.{DIGITS}g}"
-            faults[line.place] = f"client {audit.partition}: losses cut off at {audit.bound}, not as {asked}"
-        elif (audit.bound, audit.resamples, audit.figure) != forms.most_common(1)[0][0]:
+        elif within and (audit.floor, audit.bound) != within:
+            ends = f"{audit.floor:.{DIGITS}g} and {audit.bound:.{DIGITS}g}"
+            asked = f"{within.floor:.{DIGITS}g} and {within.bound:.{DIGITS}g}"
+            faults[line.place] = f"client {audit.partition}: losses cut off at {ends}, the run asks for {asked}"
+        elif (audit.floor, audit.bound, audit.resamples, audit.figure) != forms.most_common(1)[0][0]:
             faults[line.place] = (
                 f"client {audit.partition}: another bound or number of draws than the others, or figure"
             )
@@ -174,7 +177,7 @@ def _audit_of(record: Mapping[str, Any]) -> ClientAudit:
     known = {"format", "run", "partition", "examples", "resamples", "bound", "models", "pairs", KEY, SIGNATURE}
     own = FORMATS[record["format"]] is MEASURED
     if own:
-        known.add(FIGURE)
+        known |= {FIGURE, FLOOR}
     if unknown := sorted(record.keys() - known):
         raise DataError(f"unknown: {unknown[0]!r}")
     if (KEY in record) != (SIGNATURE in record):
@@ -184,17 +187,18 @@ def _audit_of(record: Mapping[str, Any]) -> ClientAudit:
     if not isinstance(record["run"], str) or not record["run"].isprintable():
         raise DataError("its run has no name")
     examples = _count(record["examples"])
-    bound = _figure(record["bound"], 0, math.inf)
+    floor = _figure(record[FLOOR], -math.inf, math.inf) if own else 0.0
+    within = LossRange(floor, _figure(record["bound"], floor, math.inf))
     figure = _figure_named(record[FIGURE]) if own else None
-    models = {str(name): _model(found, examples, bound, figure) for name, found in record["models"].items()}
-    pairs = {str(name): _pair(found, bound, counted=not own) for name, found in record["pairs"].items()}
+    models = {str(name): _model(found, examples, within, figure) for name, found in record["models"].items()}
+    pairs = {str(name): _pair(found, within, counted=not own) for name, found in record["pairs"].items()}
     if models.keys() != {FEDERATED, *pairs} or FEDERATED in pairs or not all(map(str.isprintable, models)):
         raise DataError("models and pairs do not belong together")
     for name, pair in pairs.items():
         _check_counts(pair, models[FEDERATED], models[name], examples)
         _check_losses(pair, models[FEDERATED], models[name])
     partition, resamples = _count(record["partition"]), _count(record["resamples"], 1)
-    return ClientAudit(record["run"], partition, examples, resamples, bound, models, pairs, figure)
+    return ClientAudit(record["run"], partition, examples, resamples, within.bound, models, pairs, figure, floor)
 
 
 def _figure_named(found: Mapping[str, Any]) -> Figure:
@@ -206,25 +210,26 @@ def _figure_named(found: Mapping[str, Any]) -> Figure:
     return Figure(name, higher, percent)
 
 
-def _model(found: Mapping[str, Any], examples: int, bound: float, figure: Figure | None) -> ModelFigures:
+def _model(found: Mapping[str, Any], examples: int, within: LossRange, figure: Figure | None) -> ModelFigures:
     digest, *rest = _fields(found, (COUNTED if figure is None else MEASURED).model)
     if not isinstance(digest, str) or len(digest) != 64 or not _HEX.issuperset(digest):
         raise DataError("a model's hash is no SHA-256")
     if figure is None:
         correct, loss = rest
-        return ModelFigures(digest, _count(correct, 0, examples), _figure(loss, 0, bound))
+        return ModelFigures(digest, _count(correct, 0, examples), _figure(loss, *within))
     loss, value = rest
     if not examples and value is not None:
         raise DataError("a figure of no sample")
     limits = figure.limits or (-math.inf, math.inf)
-    return ModelFigures(digest, None, _figure(loss, 0, bound), None if value is None else _figure(value, *limits))
+    return ModelFigures(digest, None, _figure(loss, *within), None if value is None else _figure(value, *limits))
 
 
-def _pair(found: Mapping[str, Any], bound: float, *, counted: bool) -> PairFigures:
+def _pair(found: Mapping[str, Any], within: LossRange, *, counted: bool) -> PairFigures:
     values = _fields(found, (COUNTED if counted else MEASURED).pair)
     *counts, difference, low, high, worse, better = values
     only, other = map(_count, counts) if counted else (None, None)
-    figures = [_figure(value, -bound, bound) for value in (difference, low, high)]
+    most = within.span + _rounding(*within) * (within.floor != 0)  # both ends are rounded
+    figures = [_figure(value, -most, most) for value in (difference, low, high)]
     if not figures[1] <= figures[0] <= figures[2]:
         raise DataError("a difference lies outside of its interval")
     chances = [_figure(value, 0, 1) for value in (worse, better)]
@@ -244,9 +249,13 @@ def _check_counts(pair: PairFigures, federated: ModelFigures, other: ModelFigure
 
 def _check_losses(pair: PairFigures, federated: ModelFigures, other: ModelFigures) -> None:
     """The losses of the two models and their difference must agree."""
-    most = 10.0 ** (2 - DIGITS) * (federated.loss + other.loss)
-    if abs(federated.loss - other.loss - pair.difference) > most:
+    if abs(federated.loss - other.loss - pair.difference) > _rounding(federated.loss, other.loss):
         raise DataError("losses contradict each other")
+
+
+def _rounding(one: float, other: float) -> float:
+    """What rounding of two figures may do to their difference."""
+    return 10.0 ** (2 - DIGITS) * (abs(one) + abs(other))
 
 
 def _fields(found: Mapping[str, Any], names: Iterable[str]) -> list[Any]:

@@ -1,11 +1,12 @@
-"""The verdict on the screen: a table for each comparison, with what it rests on below."""
+"""The verdict, shown as tables on the screen, and as a page like the report's: one file that needs no network."""
 
 from __future__ import annotations
 
-from dqnfed_flwr.audit.client_audit import LEVEL
+from dqnfed_flwr.audit.client_audit import LEVEL, LossRange
 from dqnfed_flwr.audit.verdict import Audit, AuditComparison, ClientVerdict, JudgedClient, JudgedTest
 from dqnfed_flwr.audit.weights import FEDERATED
 from dqnfed_flwr.compare.tables import Cell, Table
+from dqnfed_flwr.report.drawing import render_page
 from dqnfed_flwr.types import Figure, decimals
 
 MOST_ROWS = 25
@@ -15,6 +16,15 @@ LOSS = ("loss", "other", "p", "worse", "")
 UNKNOWN = "–"
 STRONG = 2
 """Rank of a cell that stands out."""
+TONES = {
+    ClientVerdict.WORSE: ("no", "✗"),
+    ClientVerdict.BETTER: ("yes", "✓"),
+    ClientVerdict.OPEN: ("open", "?"),
+    ClientVerdict.UNJUDGED: ("open", "–"),
+}
+"""What a verdict on a client looks like: its class, and its sign."""
+PIXELS, REACH = 60, 56
+"""Middle of an interval's drawing, and how far it goes to either side."""
 
 
 def tables(audit: Audit) -> list[Table]:
@@ -31,8 +41,8 @@ def left_out(comparison: AuditComparison) -> list[str]:
 
 def reading(audit: Audit) -> list[str]:
     """How to read the tables."""
-    if audit.figure is not None:
-        return _reading_of(audit.figure, audit.bound or 0.0)
+    if audit.figure is not None and audit.loss_range is not None:
+        return _reading_of(audit.figure, audit.loss_range)
     return [
         "right, other: test accuracy, %, of the federated model and the other one. alone: test samples that only the "
         "federated model has right / only the other. loss: mean test loss, each sample's cut off at 2 ln C. p: "
@@ -42,14 +52,14 @@ def reading(audit: Audit) -> list[str]:
     ]
 
 
-def _reading_of(figure: Figure, bound: float) -> list[str]:
+def _reading_of(figure: Figure, within: LossRange) -> list[str]:
     """The same where answers are neither right nor wrong."""
-    direction = "more" if figure.higher else "less"
+    direction, bound = "more" if figure.higher else "less", f"{within.bound:.{decimals(within.bound)}f}"
+    times = "twice" if not within.floor else f"twice as far above the floor, {within.floor:g}, as"
     return [
         f"{own_name(figure)}, other: the task's own figure on the test samples, {direction} is better, of the "
         "federated model and the other one; it is not tested. loss: mean test loss, each sample's cut off at "
-        f"{bound:.{decimals(bound)}f}, twice the mean training loss that the run began at. p: two-sided, a paired "
-        "bootstrap.",
+        f"{bound}, {times} the mean training loss that the run began at. p: two-sided, a paired bootstrap.",
         f"worse: one-sided p that the federated model's mean loss is higher, by Holm over all clients; {LEVEL:g} or "
         "less shows it, wrongly in at most 5 % of comparisons. That nothing is shown is no proof of no harm.",
     ]
@@ -126,3 +136,48 @@ def _cells(client: JudgedClient, other: str) -> tuple[Cell, ...]:
 def percent(correct: int, examples: int) -> str:
     """A share in per cent."""
     return f"{100 * correct / examples:.1f}" if examples else UNKNOWN
+
+
+def html(audit: Audit) -> str:
+    """The whole page."""
+    names = {
+        "audit": audit,
+        "federated": FEDERATED,
+        "left_out": left_out,
+        "loss_text": loss_text,
+        "marks_of": marks_of,
+        "own_headings": own_headings,
+        "own_texts": own_texts,
+        "reading": reading,
+        "shown": shown,
+        "tiles": tiles,
+        "tones": TONES,
+    }
+    return render_page("audit.html", names, package="dqnfed_flwr.audit")
+
+
+def own_headings(comparison: AuditComparison) -> list[str]:
+    """Of the columns of `own_texts`."""
+    if comparison.figure is None:
+        return ["right %", "other %", "alone", "p", "worse"]
+    return [own_name(comparison.figure), "other"]
+
+
+def tiles(comparison: AuditComparison) -> list[tuple[str, str, str]]:
+    """A comparison in figures: number, what stands small behind it, and what it is."""
+    everybody = len(comparison.clients) + len(comparison.missing)
+    judged = everybody - len(comparison.unjudged)
+    counts = {verdict: str(len(comparison.those(verdict))) for verdict in ClientVerdict}
+    return [
+        (counts[ClientVerdict.WORSE], f" of {judged} judged", "clients shown to be worse off"),
+        (counts[ClientVerdict.BETTER], f" of {judged} judged", "clients shown to be better off"),
+        (counts[ClientVerdict.OPEN], f" of {judged} judged", "clients without a shown difference"),
+        (str(len(comparison.unjudged)), f" of {everybody}", "clients that could not be judged"),
+    ]
+
+
+def marks_of(client: JudgedClient, comparison: AuditComparison) -> list[float]:
+    """Places along the drawing of low, difference and high; to the right is a lower loss of the federated model."""
+    reach = max((max(abs(each.pair.low), abs(each.pair.high)) for each in comparison.clients), default=0.0) or 1.0
+    pair = client.pair
+    return sorted(round(PIXELS - REACH * value / reach, 1) for value in (pair.low, pair.difference, pair.high))

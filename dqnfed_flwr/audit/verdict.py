@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from dqnfed_flwr.audit.client_audit import LEVEL, ClientAudit, PairFigures, picked
+from dqnfed_flwr.audit.client_audit import LEVEL, ClientAudit, LossRange, PairFigures, picked
 from dqnfed_flwr.audit.statistics import PairedTest, corrected, needed
-from dqnfed_flwr.audit.weights import FEDERATED, LABELS
+from dqnfed_flwr.audit.weights import FEDERATED, LABELS, RunEnd
 from dqnfed_flwr.types import Figure
 
 
@@ -108,10 +108,11 @@ class AuditComparison:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """The verdict on a run; `faults` are lines of clients that were not used, and further notes."""
+    """The verdict on a run and how it ended; `faults` are lines of clients that were not used, and further notes."""
 
     run: str
     comparisons: Sequence[AuditComparison]
+    end: RunEnd
     faults: Sequence[str] = field(default_factory=tuple)
     notes: Sequence[str] = field(default_factory=tuple)
 
@@ -121,9 +122,10 @@ class Audit:
         return next((comparison.figure for comparison in self.comparisons), None)
 
     @property
-    def bound(self) -> float | None:
+    def loss_range(self) -> LossRange | None:
         """Where losses are cut off; None without a client."""
-        return next((client.audit.bound for comparison in self.comparisons for client in comparison.clients), None)
+        audits = (client.audit for comparison in self.comparisons for client in comparison.clients)
+        return next((LossRange(audit.floor, audit.bound) for audit in audits), None)
 
     @property
     def worse(self) -> dict[str, list[int]]:
@@ -139,7 +141,12 @@ class Audit:
         return {
             "run": self.run,
             "level": LEVEL,
-            **({"bound": self.bound, "figure": self.figure.to_json()} if self.figure else {}),
+            "ended": self.end.to_json(),
+            **(
+                {**self.loss_range._asdict(), "figure": self.figure.to_json()}
+                if self.figure and self.loss_range
+                else {}
+            ),
             "worse": self.worse,
             "comparisons": [_comparison_record(comparison) for comparison in self.comparisons],
             "faults": list(self.faults),

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from dqnfed_flwr.config import KNOWN, Scalar, Settings, without_effect
 from dqnfed_flwr.data.own_folder import import_again
-from dqnfed_flwr.engine.result import read_final, start_loss
+from dqnfed_flwr.engine.result import read_final
 from dqnfed_flwr.engine.start import first_model, model_for
-from dqnfed_flwr.errors import ConfigError, DQNFedError, RunError
+from dqnfed_flwr.errors import ConfigError, RunError
 from dqnfed_flwr.params import frozen_fingerprint
-from dqnfed_flwr.run_files import EVENTS
-from dqnfed_flwr.strategy.checkpoint import DAMAGE
+from dqnfed_flwr.run_files import RUN, UNREADABLE
 from dqnfed_flwr.strategy.compatibility import Form
-from dqnfed_flwr.telemetry.event_log import read_events
+from dqnfed_flwr.strategy.state import STALLED
+from dqnfed_flwr.telemetry.events import finite, moved_words
 from dqnfed_flwr.types import Figure, FloatArray
 from dqnfed_flwr.wire import Buffers
 
@@ -48,6 +50,35 @@ class Weights:
         return found.hexdigest()
 
 
+@dataclass(frozen=True, slots=True)
+class RunEnd:
+    """How a run ended, in how many of its rounds it moved its model, and rho and the share not harmed over these.
+
+    The last two are NaN where they are not known.
+    """
+
+    status: str
+    rounds: int
+    moved: int
+    rho: float
+    unharmed: float
+
+    @property
+    def words(self) -> str:
+        """A sentence; of a run that stalled another one."""
+        stalled = " Its model stood still: it is audited as it is, and little was learnt." * (self.status == STALLED)
+        return f"The run ended as {self.status}: {moved_words(*self._figures)}.{stalled}"
+
+    @property
+    def _figures(self) -> tuple[int, int, float, float]:
+        return self.moved, self.rounds, self.rho, self.unharmed
+
+    def to_json(self) -> dict[str, Any]:
+        """As `audit.json` holds it."""
+        names = ("rounds_moved", "rounds", "improved_of_asked_moved", "unharmed_ratio_moved")
+        return {"status": self.status, **dict(zip(names, map(finite, self._figures), strict=True))}
+
+
 @dataclass(frozen=True)
 class AuditedRun:
     """A finished run in its folder.
@@ -64,10 +95,12 @@ class AuditedRun:
         The final model.
     fingerprint : str | None
         Of its data; None where that is not known.
+    end : RunEnd
+        How it ended.
     figure : Figure | None
         The task's own figure; None for a classification, whose answers are right or wrong.
     start_loss : float | None
-        Mean training loss of the participants of round 1 before it; None where it is not on record.
+        Mean training loss of the participants of round 1 before it; None where it is not known.
     """
 
     folder: Path
@@ -75,6 +108,7 @@ class AuditedRun:
     form: Form
     weights: Weights
     fingerprint: str | None
+    end: RunEnd
     figure: Figure | None = None
     start_loss: float | None = None
 
@@ -102,8 +136,6 @@ def read_run(folder: Path) -> AuditedRun:
         found = read_final(folder)
     except RunError as error:
         raise ConfigError(f"{error}; give the output folder of a finished run") from None
-    if found.form is None:
-        raise ConfigError(f"{folder}: its run.json does not say what form its data had; run it anew")
     if found.settings.method == LOCAL:
         raise ConfigError(f"{folder}: a run of {LOCAL} has no model to audit; give it as --local, beside another run")
     import_again(found.settings, found.modules)
@@ -113,17 +145,21 @@ def read_run(folder: Path) -> AuditedRun:
         found.form,
         Weights(found.theta, found.buffers),
         found.provenance.fingerprint,
+        _end_of(folder),
         None if found.settings.task == CLASSIFICATION else found.figure,
-        _start_loss(folder) if found.start_loss is None else found.start_loss,
+        found.start_loss,
     )
 
 
-def _start_loss(folder: Path) -> float | None:
-    """The loss that a run began at by its event log, for a run whose version did not write it into `run.json`."""
+def _end_of(folder: Path) -> RunEnd:
+    """What `run.json` says of the end."""
     try:
-        return start_loss(read_events(folder / EVENTS))
-    except (DQNFedError, *DAMAGE):
-        return None
+        found = json.loads((folder / RUN).read_text("utf-8"))
+        ratios = (found["improved_of_asked_moved"], found["unharmed_ratio_moved"])
+        rho, unharmed = (math.nan if value is None else float(value) for value in ratios)
+        return RunEnd(str(found["status"]), int(found["rounds"]), int(found["rounds_moved"]), rho, unharmed)
+    except UNREADABLE as error:
+        raise ConfigError(f"{folder / RUN}: damaged ({type(error).__name__}: {error}); make the run anew") from None
 
 
 def start_of(run: AuditedRun) -> Weights:
@@ -168,7 +204,7 @@ def check_same_data(run: AuditedRun, other: AuditedRun) -> None:
     """Refuse a run whose clients have other samples; the `ConfigError` names what differs."""
     mine, theirs = run.settings.flat(), other.settings.flat()
     differing = [key for key, known in KNOWN.items() if known.about == "data" and mine[key] != theirs[key]]
-    unknown = "" in (run.form.frozen, other.form.frozen)  # an older version did not note it
+    unknown = "" in (run.form.frozen, other.form.frozen)  # no node said
     if run.form != (replace(other.form, frozen=run.form.frozen) if unknown else other.form):
         differing.append("the form of the samples, or the size or the frozen part of the model")
     if None not in (run.fingerprint, other.fingerprint) and run.fingerprint != other.fingerprint:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dqnfed_flwr.cli.command import reported
-from dqnfed_flwr.cli.run import show_files
+from dqnfed_flwr.cli.command import reported, show_files
 from dqnfed_flwr.errors import ConfigError, DataError, ModelError, RunError, ShapeError
 
 if TYPE_CHECKING:
@@ -154,7 +153,7 @@ def _tell(found: Audit, run: AuditedRun, console: Console) -> None:
 
     print_tables(console, tables(found))
     faults = [f"not used, {fault}" for fault in found.faults]
-    for text in (*faults, *found.notes, *reading(found)):
+    for text in (found.end.words, *faults, *found.notes, *reading(found)):
         console.print(text, markup=False, highlight=False, soft_wrap=not console.is_terminal)
     show_files(console, write(found, run))
     for other, clients in found.worse.items():

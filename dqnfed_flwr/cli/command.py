@@ -1,24 +1,28 @@
-"""What all commands share: plain help, failures without a traceback, options, how a command is given again."""
+"""What all commands share: help, options, failures without a traceback, files, how a command is given again."""
 
 from __future__ import annotations
 
+import json
 import shlex
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import StrEnum
 from functools import wraps
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, ParamSpec, TypeVar
 
+import click
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from dqnfed_flwr.errors import ConfigError, DQNFedError
+from dqnfed_flwr.errors import ConfigError, DQNFedError, RunError
 
 if TYPE_CHECKING:
-    import click
+    from rich.console import Console
 
-FAILED, MISUSED, LEFT_OUT, ENDED_EARLY, INTERRUPTED = 1, 2, 3, 4, 130
+FAILED, MISUSED, LEFT_OUT, ENDED_EARLY, STALLED, INTERRUPTED = 1, 2, 3, 4, 5, 130
 Function = TypeVar("Function", bound=Callable[..., Any])
 Parameters = ParamSpec("Parameters")
 Config = Annotated[str, typer.Argument(hidden=True)]
@@ -33,6 +37,10 @@ OverridesForAll = Annotated[
 Strict = Annotated[
     bool,
     typer.Option("--strict", help="End with 3 if a client had no part in most of the rounds in which it was asked."),
+]
+DryRunOption = Annotated[
+    bool,
+    typer.Option("--dry-run", help="Build model and data, show sizes, bytes and seconds of a round, and stop."),
 ]
 Jobs = Annotated[
     int | None, typer.Option("--jobs", "-j", min=1, metavar="N", help="Runs at a time; by default one a core.")
@@ -52,6 +60,10 @@ class Interrupted(KeyboardInterrupt):
 
 class EndedEarly(Exception):  # the run did not fail
     """A run came to an end before its rounds were done; the text says why. Its results are written."""
+
+
+class Stalled(Exception):  # the run did not fail
+    """The model of a run stands still; the text has the likeliest causes. Its results are written."""
 
 
 class LeftOut(Exception):  # the run did not fail
@@ -109,9 +121,9 @@ def reported(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
     def wrapper(*args: Parameters.args, **kwargs: Parameters.kwargs) -> None:
         try:
             command(*args, **kwargs)
-        except (DQNFedError, EndedEarly, LeftOut) as error:
+        except (DQNFedError, EndedEarly, LeftOut, Stalled) as error:
             typer.echo(f"dqnfed: {error}", err=True)
-            kinds = {EndedEarly: ENDED_EARLY, LeftOut: LEFT_OUT, ConfigError: MISUSED}
+            kinds = {EndedEarly: ENDED_EARLY, Stalled: STALLED, LeftOut: LEFT_OUT, ConfigError: MISUSED}
             raise typer.Exit(next((s for kind, s in kinds.items() if isinstance(error, kind)), FAILED)) from None
         except KeyboardInterrupt as interrupt:
             typer.echo(f"\ndqnfed: interrupted{f'; {interrupt}' if str(interrupt) else ''}", err=True)
@@ -144,17 +156,45 @@ def _leave(number: int, frame: FrameType | None) -> NoReturn:
     raise SystemExit(128 + number)
 
 
-def command_line(*words: str, options: Mapping[str, object]) -> str:
-    """A command of this program, for a shell.
+def command_given(*more: str, without: Collection[str] = ()) -> str:
+    """The command that goes on in this process, for a shell: as it was given, `without` some words, and with `more`."""
+    given: tuple[str, ...] = click.get_current_context().find_root().obj
+    return shlex.join(["dqnfed", *(word for word in given if word not in without), *more])
 
-    Options have their values by name: True for a flag, a list for one that is repeated; None, False and "" are left
-    out.
-    """
-    line = ["dqnfed", *words]
-    for name, value in options.items():
-        for one in value if isinstance(value, list) else [value]:
-            if one is True:
-                line.append(name)
-            elif one is not None and one is not False and one != "":
-                line += [name, str(one)]
-    return shlex.join(line)
+
+@contextmanager
+def tried(json_path: str | None) -> Iterator[None]:
+    """Open the file of --json for writing before the work costs time, and remove it if nothing was written."""
+    if not json_path or json_path == "-":
+        yield
+        return
+    path = Path(json_path)
+    new = not path.exists()
+    try:
+        path.open("a").close()
+    except OSError as error:
+        raise ConfigError(f"--json: cannot write to {path} ({error.strerror}); name another file") from None
+    try:
+        yield
+    finally:
+        if new and path.is_file() and not path.stat().st_size:
+            path.unlink()
+
+
+def write_json(figures: Mapping[str, object], path: str) -> None:
+    """Write figures as JSON to a file, or to stdout for `-`."""
+    text = json.dumps(figures, indent=2)
+    if path == "-":
+        typer.echo(text)
+        return
+    try:
+        Path(path).write_text(text + "\n", "utf-8")
+    except OSError as error:
+        raise RunError(f"{path}: cannot be written ({error.strerror})") from None
+
+
+def show_files(console: Console, files: Sequence[Path]) -> None:
+    """Say where results lie."""
+    for file in files:
+        if file.exists():
+            console.print(str(file), soft_wrap=True, markup=False, highlight=False)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,18 +15,20 @@ import typer
 
 from dqnfed_flwr.cli.command import (
     Config,
+    DryRunOption,
     Engine,
     Interrupted,
     Jobs,
     LeftOut,
     OverridesForAll,
+    Stalled,
     Strict,
-    command_line,
+    command_given,
     reported,
+    show_files,
+    tried,
+    write_json,
 )
-from dqnfed_flwr.cli.dry_run import DryRunOption, show_comparison
-from dqnfed_flwr.cli.ray import CpusPerRun, GpusPerRun, RayAddress, carry_out_of, ray_words
-from dqnfed_flwr.cli.run import show_files, tried, write_json
 from dqnfed_flwr.errors import ConfigError, DataError, ModelError, RunError
 
 if TYPE_CHECKING:
@@ -43,6 +47,57 @@ class Select(StrEnum):
 
     MEAN = "mean"
     WORST10 = "worst10"
+
+
+RayAddress = Annotated[
+    str,
+    typer.Option(
+        "--ray",
+        metavar="ADDRESS",
+        show_default=False,
+        help="Carry out the runs on a running Ray cluster: auto, HOST:PORT or ray://HOST:PORT.",
+    ),
+]
+CpusPerRun = Annotated[
+    float, typer.Option(metavar="N", show_default=False, help="Cores that a run takes of the cluster; 1 by default.")
+]
+GpusPerRun = Annotated[
+    float,
+    typer.Option(metavar="N", show_default=False, help="GPUs that a run takes, such as 0.25; 0 by default."),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class How:
+    """How the runs of a plan are carried out and judged.
+
+    Attributes
+    ----------
+    command : str
+        The one that goes on after an interrupt.
+    jobs : int | None
+        Runs at a time; None for one a core, or all that a cluster takes.
+    elsewhere : CarryOut | None
+        What carries them out in place of processes of this machine.
+    select, last
+        What a grid chooses by, and how many evaluations stand behind a figure.
+    since : float
+        When the command began.
+    """
+
+    command: str
+    jobs: int | None
+    elsewhere: CarryOut | None
+    engine: EngineName = "in-process"
+    select: SelectName = "mean"
+    last: int = 1
+    since: float = field(default_factory=time.perf_counter)
+
+    def workers(self, most: int) -> int:
+        """Runs at a time of a plan that has at `most` so many."""
+        from dqnfed_flwr.engine.run import usable_cores
+
+        return self.jobs or (most if self.elsewhere else usable_cores())
 
 
 @reported
@@ -110,8 +165,9 @@ def compare(
       dqnfed compare mine.yaml --last 5 --output runs/mine --jobs 4
       dqnfed compare mine.yaml --output /shared/mine --ray auto --gpus-per-run 0.25
 
-    Exit status: 0 some run ended, 1 all failed, 2 the settings are at fault, 3 --strict found clients left out,
-    130 interrupted.
+    Exit status: 0 some run of every row ended, 1 all runs of some row failed, 2 the settings are at fault, 3 --strict
+    found clients left out, 5 a run stalled: its model did not move any more, or never did, 130 interrupted. The tables
+    are written with 0, 1, 3 and 5.
     """  # noqa: D301  # \b keeps the lines of a help text apart
     from rich.console import Console
 
@@ -119,22 +175,15 @@ def compare(
     from dqnfed_flwr.compare.plan import make_plan
     from dqnfed_flwr.compare.results import reference_of
     from dqnfed_flwr.compare.row_specs import check_overrides
-    from dqnfed_flwr.engine.run import usable_cores
 
-    since, overrides, grids = time.perf_counter(), overrides or [], grids or []
     elsewhere = carry_out_of(ray, cpus_per_run, gpus_per_run)
+    how = How(command_given(), jobs, elsewhere, engine.value, select.value, last)
+    overrides, grids = overrides or [], grids or []
     check_overrides(set_keys(overrides))
     if not grids and (grid_rounds is not None or grid_seed is not None):
         raise ConfigError("--grid-rounds and --grid-seed say how --grid is searched; give --grid KEY=V1,V2 too")
     console = Console(stderr=json_path == "-")
     directory = output.expanduser().resolve()
-    again: dict[str, object] = {"--methods": methods, "--seeds": seeds, "--set": overrides, "--grid": grids}
-    again |= {"--grid-rounds": grid_rounds, "--grid-seed": grid_seed}
-    again |= {"--select": select.value if select is not Select.MEAN else None}
-    again |= {"--reference": reference, "--last": last if last > 1 else None, "--jobs": jobs}
-    again |= {"--strict": strict, **ray_words(ray, cpus_per_run, gpus_per_run)}
-    again |= {"--engine": engine.value if engine is not Engine.IN_PROCESS else None, "--json": json_path}
-    command = command_line("compare", config, options={**again, "--output": directory})
     with nullcontext() if dry else _taken(json_path, directory):
         flat = flat_config(config, overrides)
         plan = make_plan(flat, methods, seeds, directory, grids, grid_rounds, grid_seed)
@@ -142,25 +191,32 @@ def compare(
         possible = plan.possible()
         _tell_of_plan(console, plan, possible, overrides)
         if dry:
-            show_comparison(console, plan, min(jobs or usable_cores(), plan.most_runs))
+            _show_dry(console, plan, how)
             return
         _tell_of_models(console, possible)
-        comparison, figures, files = carry_out(
-            plan,
-            console,
-            command,
-            jobs,
-            against,
-            engine=engine.value,
-            select=select.value,
-            last=last,
-            since=since,
-            elsewhere=elsewhere,
-        )
+        comparison, figures, files = carry_out(plan, console, against, how)
         _show(console, comparison, files)
         if json_path:
             write_json(figures, json_path)
     _conclude(comparison, strict=strict)
+
+
+def carry_out_of(address: str, cpus: float, gpus: float) -> CarryOut | None:
+    """What carries out runs on a Ray cluster; None where none is asked for.
+
+    Raises
+    ------
+    ConfigError
+        If a run cannot ask for so much, or asks without a cluster.
+    """
+    from dqnfed_flwr.compare.on_ray import RayCluster, carry_out_on_ray, check_shares
+
+    if not address:
+        if (cpus, gpus) != (1.0, 0.0):
+            raise ConfigError("--cpus-per-run and --gpus-per-run are shares of a cluster; give --ray ADDRESS too")
+        return None
+    check_shares(cpus, gpus)
+    return partial(carry_out_on_ray, cluster=RayCluster(address, cpus, gpus))
 
 
 @contextmanager
@@ -173,29 +229,17 @@ def _taken(json_path: str | None, directory: Path) -> Iterator[None]:
 
 
 def carry_out(
-    plan: Plan,
-    console: Console,
-    command: str,
-    jobs: int | None,
-    reference: RowSpec | None,
-    *,
-    engine: EngineName,
-    select: SelectName,
-    last: int,
-    since: float,
-    elsewhere: CarryOut | None = None,
+    plan: Plan, console: Console, reference: RowSpec | None, how: How
 ) -> tuple[Comparison, dict[str, Any], list[Path]]:
     """Carry out the runs of a plan, show how they go on, and write tables and figures into its folder.
 
-    Returned are the comparison, its figures for JSON and the files. `command` is the one that goes on after an
-    interrupt; `since` is when it began. `elsewhere` carries out the runs in place of processes of this machine.
+    Returned are the comparison, its figures for JSON and the files.
     """
     from dqnfed_flwr.compare.execute import execute
     from dqnfed_flwr.compare.files import as_json, write_files
     from dqnfed_flwr.compare.results import Comparison
     from dqnfed_flwr.compare.tables import tables
     from dqnfed_flwr.compare.workers import carry_out as in_processes
-    from dqnfed_flwr.engine.run import usable_cores
     from dqnfed_flwr.report.progress import CompareProgress
 
     try:
@@ -203,17 +247,27 @@ def carry_out(
             rows = execute(
                 plan,
                 progress,
-                workers=jobs or (plan.most_runs if elsewhere else usable_cores()),
-                engine=engine,
-                select=select,
-                last=last,
-                carry_out=elsewhere or in_processes,
+                workers=how.workers(plan.most_runs),
+                engine=how.engine,
+                select=how.select,
+                last=how.last,
+                carry_out=how.elsewhere or in_processes,
             )
     except KeyboardInterrupt:
-        raise Interrupted(f"finished runs are kept; go on with: {command}") from None
-    comparison = Comparison(plan, rows, reference, select, last)
-    figures = as_json(comparison, command, time.perf_counter() - since)
+        raise Interrupted(f"finished runs are kept; go on with: {how.command}") from None
+    comparison = Comparison(plan, rows, reference, how.select, how.last)
+    figures = as_json(comparison, how.command, time.perf_counter() - how.since)
     return comparison, figures, write_files(plan.directory, comparison, figures, tables(comparison))
+
+
+def _show_dry(console: Console, plan: Plan, how: How) -> None:
+    """What `--dry-run` shows; `ConfigError` if data or model of a row are at fault."""
+    from dqnfed_flwr.cli.run import measured
+    from dqnfed_flwr.report.table import comparison_tables
+
+    found = [measured(plan.final(spec, spec.points[0])[0].settings) for spec in plan.specs]
+    for table in comparison_tables(plan, found, min(how.workers(plan.most_runs), plan.most_runs)):
+        console.print(table)
 
 
 def _tell_of_plan(console: Console, plan: Plan, jobs: Sequence[Job], overrides: Sequence[str]) -> None:
@@ -240,11 +294,16 @@ def _tell_of_models(console: Console, jobs: Iterable[Job]) -> None:
 
 
 def _conclude(comparison: Comparison, *, strict: bool) -> None:
-    """`RunError` if every run failed; `LeftOut` if it is to be `strict` and clients had no part in most rounds."""
+    """`RunError` if every run of a row failed, `Stalled` if one stalled.
+
+    `LeftOut` if it is to be `strict` and clients had no part in most rounds.
+    """
     from dqnfed_flwr.compare.tables import mostly_left_out
 
-    if not any(row.good for row in comparison.rows):
-        raise RunError("every run failed; the reasons are in the table")
+    if failed := [row.label for row in comparison.rows if not row.good]:
+        raise RunError(f"{', '.join(failed)}: every run failed; the reasons are below the table")
+    if stalled := [record.job.name for row in comparison.rows for record in row.good if record.stalled]:
+        raise Stalled(f"{len(stalled)} run{'s' * (len(stalled) > 1)} stalled, see the tables: {', '.join(stalled)}")
     if strict and (words := mostly_left_out(comparison)):
         raise LeftOut(f"{len(words)} run{'s' if len(words) > 1 else ''} had clients without a part in most rounds")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dqnfed_flwr.cli.command import Config, Overrides, PlainTyper, reported
+from dqnfed_flwr.cli.command import Config, Overrides, PlainTyper, reported, show_files
 from dqnfed_flwr.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def list_sets() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from dqnfed_flwr.data.sets import catalogue
+    from dqnfed_flwr.data.sources import catalogue
     from dqnfed_flwr.data.store import data_root
 
     table = Table(title=f"Sets by name; folder {data_root()} (DQNFED_DATA)", title_justify="left")
@@ -62,10 +62,10 @@ def fetch(
 
     Exit status: 0 all are there, 1 one cannot be had.
     """  # noqa: D301  # \b keeps the lines of a help text apart
-    from dqnfed_flwr.data.sets import npz_of
+    from dqnfed_flwr.data.sources import source_of
 
     for name in names:
-        typer.echo(f"{name}: {npz_of(name)}")
+        typer.echo(f"{name}: {source_of(name).fetch()}")
 
 
 @app.command()
@@ -94,11 +94,14 @@ def describe(
     from rich.console import Console
 
     from dqnfed_flwr.cli.overrides import read_settings
+    from dqnfed_flwr.data.sources import source_of
     from dqnfed_flwr.tasks import task_of
     from dqnfed_flwr.tasks.arrays import ArrayTask
 
     settings = read_settings(config, overrides or [], None)
     task, console = task_of(settings), Console()
+    if isinstance(task, ArrayTask):
+        source_of(settings.data).tell(task.targets)
     if isinstance(task, ArrayTask) and task.targets == "classes":
         _describe_classes(settings, output, console)
     else:
@@ -107,7 +110,6 @@ def describe(
 
 def _describe_classes(settings: Settings, output: Path | None, console: Console) -> None:
     """Samples of each client by class."""
-    from dqnfed_flwr.cli.run import show_files
     from dqnfed_flwr.data.clients import dealt_by, summarise
     from dqnfed_flwr.report import class_table
 
@@ -127,25 +129,27 @@ def _describe_classes(settings: Settings, output: Path | None, console: Console)
 
 def _describe_targets(settings: Settings, task: Task, output: Path | None, console: Console) -> None:
     """Samples of each client, and what is known of their targets: nothing of a task with data sets of its own."""
-    from dqnfed_flwr.cli.run import show_files
     from dqnfed_flwr.client.parts import open_client
-    from dqnfed_flwr.data.clients import dealt_by
-    from dqnfed_flwr.data.target_summary import TargetSummary, summarise_targets
-    from dqnfed_flwr.report import target_table
+    from dqnfed_flwr.data.clients import TargetSummary, dealt_by, each_usable, summarise_targets, with_faults
+    from dqnfed_flwr.report import class_table
     from dqnfed_flwr.tasks.arrays import ArrayTask
 
     if isinstance(task, ArrayTask):
         clients, whence = summarise_targets(settings, task.targets), f"{settings.data}, {dealt_by(settings)}"
     else:
-        sources = [open_client(settings, partition) for partition in range(settings.clients)]
-        clients = [TargetSummary(each.count("train"), each.count("validation"), each.count("test")) for each in sources]
+        sources, faults = each_usable(lambda partition: open_client(settings, partition), settings.clients)
+        counts = {
+            partition: TargetSummary(each.count("train"), each.count("validation"), each.count("test"))
+            for partition, each in sources.items()
+        }
+        clients = with_faults(counts, faults)
         whence = "data sets of the task"
     title = f"{whence}, seed {settings.seed}, task {settings.task}: samples by client, and training targets"
-    target_table.print_targets(console, clients, title)
-    _say(console, target_table.notes(clients))
+    class_table.print_targets(console, clients, title)
+    _say(console, class_table.target_notes(clients))
     if output is not None:
         _make(output)
-        show_files(console, [target_table.write_csv(clients, output / TARGETS)])
+        show_files(console, [class_table.write_targets(clients, output / TARGETS)])
 
 
 def _say(console: Console, notes: Sequence[str]) -> None:

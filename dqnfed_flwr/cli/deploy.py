@@ -262,8 +262,8 @@ def rotate(
 def refresh(directory: Directory) -> None:
     """Write commands and environments for the versions installed now; after an upgrade, at the server.
 
-    Keys, certificates and the operator's connection stay as they are; certificates of nodes and an operator that an
-    older release did not make are made. What you added to the files is lost.
+    Keys, certificates and the operator's connection stay as they are; missing certificates of nodes are made. What you
+    added to the files is lost.
     """
     from dqnfed_flwr.deploy.build import refresh
     from dqnfed_flwr.deploy.plan import read_plan

@@ -9,7 +9,6 @@ import os
 import shutil
 import signal
 import threading
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,15 +23,13 @@ if TYPE_CHECKING:
 MetricsDirectory = Annotated[Path, typer.Argument(hidden=True)]
 Connection = Annotated[str | None, typer.Argument(hidden=True)]
 Bind = Annotated[
-    str, typer.Option("--bind", metavar="ADDRESS", show_default=False, help="Listen there; 127.0.0.1 by default.")
-]
-WebConfigFile = Annotated[
-    Path | None,
-    typer.Option("--web-config", metavar="FILE", help="TLS and passwords, as in Prometheus' web configuration."),
-]
-Hosts = Annotated[
-    list[str] | None,
-    typer.Option("--host", metavar="NAME", help="Further name of this server; repeatable."),
+    str,
+    typer.Option(
+        "--bind",
+        metavar="ADDRESS",
+        show_default=False,
+        help="Listen there, in plain HTTP, without a password; 127.0.0.1 by default.",
+    ),
 ]
 
 
@@ -44,8 +41,6 @@ def exporter(
         int, typer.Option(metavar="PORT", min=0, max=65_535, show_default=False, help="9464 by default, 0 for any.")
     ] = 9464,
     bind: Bind = "127.0.0.1",
-    web_config: WebConfigFile = None,
-    host: Hosts = None,
     keep_days: Annotated[
         float,
         typer.Option(
@@ -85,8 +80,10 @@ def exporter(
     \b
     Examples:
       dqnfed exporter /var/lib/dqnfed/metrics
-      dqnfed exporter metrics /srv/federation --bind 0.0.0.0 --web-config web.yml
+      dqnfed exporter metrics /srv/federation --keep-days 90
       dqnfed exporter metrics my-federation --certificate server.pem --disk /var/lib/dqnfed
+
+    For other machines put a gate with TLS and a password before it: docs/metrics.md.
 
     \b
     Paths: /metrics, /health, and / for the page.
@@ -100,7 +97,7 @@ def exporter(
     options = ExporterOptions(
         directory, keep_days, max_runs, node_series, interval, tuple(certificate or ()), tuple(disk or ())
     )
-    serve_metrics(options, connection, ListenOptions(bind, port, web_config, tuple(host or ())))
+    serve_metrics(options, connection, bind, port)
 
 
 @reported
@@ -111,8 +108,6 @@ def dashboard(
         int, typer.Option(metavar="PORT", min=0, max=65_535, show_default=False, help="8080 by default, 0 for any.")
     ] = 8080,
     bind: Bind = "127.0.0.1",
-    web_config: WebConfigFile = None,
-    host: Hosts = None,
 ) -> None:
     """Serve one live page about the runs of a directory; it needs no network beyond this server.
 
@@ -122,56 +117,42 @@ def dashboard(
     \b
     Examples:
       dqnfed dashboard metrics
-      dqnfed dashboard /var/lib/dqnfed/metrics my-federation --bind 0.0.0.0 --web-config web.yml
+      dqnfed dashboard /var/lib/dqnfed/metrics my-federation --port 9000
     """  # noqa: D301  # \b keeps the lines of a help text apart
     from dqnfed_flwr.exporter.exporter import ExporterOptions
 
     if not directory.is_dir():  # an empty page would not say that its name is wrong
         raise ConfigError(f"{directory}: no such directory; name the one that the runs' setting `metrics` names")
-    serve_metrics(
-        ExporterOptions(directory), connection, ListenOptions(bind, port, web_config, tuple(host or ())), page=True
-    )
+    serve_metrics(ExporterOptions(directory), connection, bind, port, page=True)
 
 
-@dataclass(frozen=True, slots=True)
-class ListenOptions:
-    """Where the server listens, the file that says to whom, and the names by which it is asked besides its own."""
-
-    address: str
-    port: int
-    web_config: Path | None = None
-    names: tuple[str, ...] = ()
-
-
-def serve_metrics(options: ExporterOptions, connection: str | None, door: ListenOptions, *, page: bool = False) -> None:
+def serve_metrics(
+    options: ExporterOptions, connection: str | None, address: str, port: int, *, page: bool = False
+) -> None:
     """Serve until SIGTERM or Ctrl-C; `ConfigError` if an option cannot be met."""
     from dqnfed_flwr.deploy.registry import names_of
     from dqnfed_flwr.deploy.superlink import connect
-    from dqnfed_flwr.exporter.exporter import Exporter
+    from dqnfed_flwr.exporter.exporter import Exporter, Server
     from dqnfed_flwr.exporter.poll import Poll
-    from dqnfed_flwr.exporter.server import Server
-    from dqnfed_flwr.exporter.webconfig import WebConfig, read_web_config
 
     logging.basicConfig(format="%(levelname)s %(message)s")
-    web = read_web_config(door.web_config) if door.web_config else WebConfig()
     prepare(options.directory)
     _check_places(options)
     poll = None
     if connection:
         link = connect(connection)
         poll = Poll(
-            link.connection,
-            flwr=link.flwr.command,
-            environment=link.flwr.environment,
-            names=lambda: names_of(connection),
+            link.connection, link.flwr.command, environment=link.flwr.environment, names=lambda: names_of(connection)
         )
         poll.demand_connection()
     served = Exporter(options, poll)
-    with Server(served, door.address, door.port, web, door.names) as server:
+    with Server(served, address, port) as server:
         typer.echo(f"dqnfed: {'the page is at ' if page else 'metrics are at '}{server.url}{'' if page else 'metrics'}")
-        if not (web.users or web.tls or _is_loopback(door.address)):
+        if not _is_loopback(address):
             typer.echo(
-                f"dqnfed: whoever reaches {door.address} can read them; --web-config asks for a password", err=True
+                f"dqnfed: whoever reaches {address} can read them, in plain HTTP and without a password; "
+                "docs/metrics.md has a gate to put before it",
+                err=True,
             )
         signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())
         served.start()

@@ -8,8 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dqnfed_flwr.cli.command import EndedEarly, Interrupted, LeftOut, Strict, ended_whole, reported
-from dqnfed_flwr.cli.dry_run import DryRunOption, show_elsewhere
+from dqnfed_flwr.cli.command import (
+    DryRunOption,
+    EndedEarly,
+    Interrupted,
+    LeftOut,
+    Overrides,
+    Stalled,
+    Strict,
+    ended_whole,
+    reported,
+)
 from dqnfed_flwr.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
@@ -31,9 +40,7 @@ Which = Annotated[str, typer.Argument(metavar="RUN", help="Number of the run; `d
 def submit(
     config: Annotated[str, typer.Argument(help="A shipped experiment or a YAML file, as for dqnfed run.")],
     connection: Where,
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Replace one setting; may be given again.")
-    ] = None,
+    overrides: Overrides = None,
     output: Annotated[
         str, typer.Option(metavar="DIR", help="Folder on the server, absolute; by default one for each run there.")
     ] = "",
@@ -59,10 +66,9 @@ def submit(
       dqnfed submit mine.yaml hospital --output /srv/runs/mine --resume
 
     Exit status: 0 completed, 1 failed or stopped, 2 misuse, 3 --strict found clients left out, 4 completed before its
-    rounds were done, 130 interrupted, 143 ended by SIGTERM (the run itself goes on).
+    rounds were done, 5 stalled: its model did not move any more, or never did, 130 interrupted, 143 ended by SIGTERM
+    (the run itself goes on).
     """  # noqa: D301  # \b keeps the lines of a help text apart
-    from rich.console import Console
-
     from dqnfed_flwr.cli.overrides import flat_config_elsewhere
     from dqnfed_flwr.deploy import runs as remote
     from dqnfed_flwr.deploy.superlink import connect, patiently
@@ -72,7 +78,7 @@ def submit(
     settings = remote.server_settings(flat_config_elsewhere(config, overrides or []), output, resume=resume)
     link = connect(connection)
     if dry:
-        show_elsewhere(Console(), settings)
+        _show_dry(settings)
         return
     if words := remote.not_allowed(connection):
         typer.echo(f"dqnfed: {words}", err=True)
@@ -143,6 +149,23 @@ def stop(run: Which, connection: Where) -> None:
     typer.echo(f"run {run} is stopped")
 
 
+def _show_dry(settings: Settings) -> None:
+    """The run as far as it is known here: where data or model are on the nodes alone, that is said."""
+    from rich.console import Console
+
+    from dqnfed_flwr.cli.run import measured
+    from dqnfed_flwr.report.table import run_table
+
+    console, where = Console(), settings.output or "by default one for each run, on the server"
+    try:
+        found = measured(settings)
+    except ConfigError as error:
+        text = f"The settings are sound. Sizes are not known here, for data or model are not: {error}"
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+        return
+    console.print(run_table("Nothing was submitted; seconds and samples are those of this machine", found, where))
+
+
 def now() -> dt.datetime:
     """The time here."""
     return dt.datetime.now()
@@ -150,7 +173,7 @@ def now() -> dt.datetime:
 
 def _say_who_is_missing(link: SuperLink, connection: str, settings: Settings) -> None:
     """Say at once which nodes the run waits for; where the SuperLink does not tell, the run's log will."""
-    from dqnfed_flwr.deploy.presence import awaited, presence
+    from dqnfed_flwr.deploy.registry import awaited, presence
 
     try:
         words = awaited(presence(link, connection), settings, now())
@@ -163,21 +186,19 @@ def _say_who_is_missing(link: SuperLink, connection: str, settings: Settings) ->
 def _to_the_end(link: SuperLink, run_id: str, connection: str, *, strict: bool = False) -> Failure | None:
     """Follow a run; None if it completed, `EndedEarly` if it did so before its rounds were done.
 
-    `LeftOut` if a `strict` run names clients that had no part in most rounds.
+    `Stalled` if its model stands still, `LeftOut` if a `strict` run names clients that had no part in most rounds.
     """
     from dqnfed_flwr.deploy import runs as remote
     from dqnfed_flwr.deploy.superlink import patiently
-    from dqnfed_flwr.engine.ending import early_end_in, left_out_in
+    from dqnfed_flwr.engine.notices import LEFT_OUT, MARK, notice_in
+    from dqnfed_flwr.telemetry.standstill import STALLED_MARK
 
-    said: list[str] = []
-    named: list[str] = []
+    said: dict[str, str] = {}
 
     def show(line: str) -> None:
         typer.echo(line)
-        if words := early_end_in(line):
-            said.append(words)
-        if words := left_out_in(line):
-            named.append(words)
+        notice, words = notice_in(line)
+        said[notice] = words
 
     try:
         record = remote.follow(link, run_id, show)
@@ -186,11 +207,13 @@ def _to_the_end(link: SuperLink, run_id: str, connection: str, *, strict: bool =
             f"run {run_id} goes on; see it with: dqnfed logs {run_id} {connection} --follow, "
             f"end it with: dqnfed stop {run_id} {connection}"
         ) from None
+    if STALLED_MARK in said:
+        raise Stalled(f"run {run_id}: {said[STALLED_MARK]}; its log has the likeliest causes")
     if record["status"] != remote.COMPLETED:
         return remote.Failure(run_id, record, patiently(lambda: remote.log_of(link, run_id), remote.GIVE_UP_SECONDS))
     typer.echo(f"run {run_id} is completed")
-    if said:
-        raise EndedEarly(said[-1])
-    if strict and named:
-        raise LeftOut(named[-1])
+    if MARK in said:
+        raise EndedEarly(said[MARK])
+    if strict and LEFT_OUT in said:
+        raise LeftOut(said[LEFT_OUT])
     return None

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import os
-import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dqnfed_flwr.cli.command import Jobs, OverridesForAll, command_line, reported
-from dqnfed_flwr.cli.compare import carry_out
-from dqnfed_flwr.cli.ray import CpusPerRun, GpusPerRun, RayAddress, carry_out_of, ray_words
-from dqnfed_flwr.cli.run import show_files
+from dqnfed_flwr.cli.command import Jobs, OverridesForAll, command_given, reported, show_files
+from dqnfed_flwr.cli.compare import CpusPerRun, GpusPerRun, How, RayAddress, carry_out, carry_out_of
 from dqnfed_flwr.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from dqnfed_flwr.compare.execute import CarryOut
     from dqnfed_flwr.compare.plan import Plan
+    from dqnfed_flwr.config import Scalar
+    from dqnfed_flwr.reproduce.manifests import Reproduction
     from dqnfed_flwr.reproduce.parts import ReproduceOptions
     from dqnfed_flwr.reproduce.schema import Manifest, Part
 
@@ -73,10 +72,8 @@ def reproduce(
     """  # noqa: D301  # \b keeps the lines of a help text apart
     from rich.console import Console
 
-    from dqnfed_flwr.cli.overrides import overridden, set_keys, tell_unread
-    from dqnfed_flwr.compare.row_specs import check_overrides
-    from dqnfed_flwr.data.own_folder import absolute
-    from dqnfed_flwr.reproduce.manifests import load_manifest
+    from dqnfed_flwr.cli.overrides import set_keys, tell_unread
+    from dqnfed_flwr.reproduce.manifests import Reproduction, load_manifest
     from dqnfed_flwr.reproduce.parts import ReproduceOptions, plan_part
 
     if listed:
@@ -88,30 +85,37 @@ def reproduce(
     console, manifest = Console(), load_manifest(name)
     possible = _possible_parts(console, name, manifest, part)
     directory = (output or Path("runs/reproduce") / Path(name).stem).expanduser().resolve()
-    given = absolute(overridden({}, overrides or []), [Path.cwd()])
-    check_overrides(given)
-    if rounds is not None:
-        if "rounds" in given:
-            raise ConfigError("--rounds and --set rounds: give one of the two")
-        given["rounds"] = rounds
-    wish = ReproduceOptions(reduced, methods, seeds, given)
+    wish = ReproduceOptions(reduced, methods, seeds, _given(overrides or [], rounds))
     plans = {key: plan_part(one, manifest.seeds, wish, directory / key) for key, one in possible.items()}
     tell_unread(set_keys(overrides or []), (job for plan in plans.values() for job in plan.possible()))
     if dry_run:
         _show_plans(console, manifest, possible, plans, wish)
         return
-    again = {"--reduced": reduced, "--methods": methods, "--seeds": seeds, "--rounds": rounds, "--jobs": jobs}
-    again |= {"--set": overrides, **ray_words(ray, cpus_per_run, gpus_per_run), "--output": directory}
     failed = []
-    for key, one in possible.items():
-        command = command_line("reproduce", name, options={"--part": key, **again})
-        if not _run_part(console, name, manifest, key, one, plans[key], jobs, command, elsewhere):
+    for key, plan in plans.items():
+        how = How(command_given(*([] if part else ["--part", key])), jobs, elsewhere)
+        if not _run_part(console, Reproduction(name, manifest, {key: how.command}), key, plan, how):
             failed.append(key)
     from dqnfed_flwr.report.page import write_report  # slow to load; --list and --dry-run do not need it
 
     show_files(console, write_report(directory, None))
     if failed:
         raise RunError(f"{', '.join(failed)}: every run failed; the reasons are below the table")
+
+
+def _given(overrides: list[str], rounds: int | None) -> dict[str, Scalar]:
+    """Settings for all runs, by `--set` and `--rounds`."""
+    from dqnfed_flwr.cli.overrides import overridden
+    from dqnfed_flwr.compare.row_specs import check_overrides
+    from dqnfed_flwr.data.own_folder import absolute
+
+    given = absolute(overridden({}, overrides), [Path.cwd()])
+    check_overrides(given)
+    if rounds is not None:
+        if "rounds" in given:
+            raise ConfigError("--rounds and --set rounds: give one of the two")
+        given["rounds"] = rounds
+    return given
 
 
 def _possible_parts(console: Console, name: str, manifest: Manifest, part: str) -> dict[str, Part]:
@@ -149,44 +153,22 @@ def _list_manifests() -> None:
     (console if console.is_terminal or "COLUMNS" in os.environ else Console(width=PIPE)).print(table)
 
 
-def _run_part(
-    console: Console,
-    name: str,
-    manifest: Manifest,
-    key: str,
-    part: Part,
-    plan: Plan,
-    jobs: int | None,
-    command: str,
-    elsewhere: CarryOut | None,
-) -> bool:
+def _run_part(console: Console, record: Reproduction, key: str, plan: Plan, how: How) -> bool:
     """Carry a part out and show its tables; whether any run came to its end."""
     from dqnfed_flwr.compare.results import reference_of
     from dqnfed_flwr.compare.tables import difference_table
     from dqnfed_flwr.engine.run_folder import directory_lock
     from dqnfed_flwr.report.table import print_tables
-    from dqnfed_flwr.reproduce.manifests import Reproduction, write_reproduction
+    from dqnfed_flwr.reproduce.manifests import write_reproduction
     from dqnfed_flwr.reproduce.tables import paper_table
 
-    since = time.perf_counter()
+    part, wanted = record.manifest.part(key), record.manifest.reference
+    how = replace(how, select=part.search.select, last=part.last)
     with directory_lock(plan.directory):
         with directory_lock(plan.directory.parent, RECORD_SECONDS):
-            write_reproduction(plan.directory.parent, Reproduction(name, manifest, {key: command}))
-        present = any(spec.method == manifest.reference for spec in plan.specs)
-        reference = reference_of(plan, manifest.reference if present else None)
-        select, last = part.search.select, part.last
-        comparison, *_ = carry_out(
-            plan,
-            console,
-            command,
-            jobs,
-            reference,
-            engine="in-process",
-            select=select,
-            last=last,
-            since=since,
-            elsewhere=elsewhere,
-        )
+            write_reproduction(plan.directory.parent, record)
+        present = any(spec.method == wanted for spec in plan.specs)
+        comparison, *_ = carry_out(plan, console, reference_of(plan, wanted if present else None), how)
     shown = [paper_table(part, comparison), difference_table(comparison)]
     print_tables(console, [table for table in shown if table])
     return any(row.good for row in comparison.rows)
@@ -200,7 +182,7 @@ def _show_plans(
     from rich.text import Text
 
     from dqnfed_flwr.config import Settings
-    from dqnfed_flwr.report.dry_run import plan_lines
+    from dqnfed_flwr.report.table import plan_lines
     from dqnfed_flwr.reproduce.parts import config_of
 
     console.print(f"{manifest.title} ({manifest.source})", soft_wrap=True, markup=False, highlight=False)

@@ -1,11 +1,11 @@
-"""`dqnfed run` and `export`: one configuration, one run, its results, and its model as files for others."""
+"""`dqnfed run`, `demo` and `export`: a configuration, its run and results, and the model as files for others."""
 
 from __future__ import annotations
 
-import json
 import logging
+import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,17 +14,20 @@ import typer
 
 from dqnfed_flwr.cli.command import (
     Config,
+    DryRunOption,
     EndedEarly,
     Engine,
     Interrupted,
     LeftOut,
     Overrides,
+    Stalled,
     Strict,
-    command_line,
+    command_given,
     reported,
+    show_files,
+    tried,
+    write_json,
 )
-from dqnfed_flwr.cli.dry_run import DryRunOption, show_run
-from dqnfed_flwr.cli.ray import RayOfClients, clients_on
 from dqnfed_flwr.errors import CheckpointError, ConfigError, DataError, ModelError, RunError
 from dqnfed_flwr.run_files import CHECKPOINT, EVENTS, MODEL, PLOT, RUN
 
@@ -32,7 +35,12 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from dqnfed_flwr.config import Settings
+    from dqnfed_flwr.engine.dry_run import DryRun
     from dqnfed_flwr.engine.result import RunResult
+
+RAY_ADDRESS = "RAY_ADDRESS"
+"""Where Ray, and so Flower's engine, looks for a cluster."""
+DEMO = {"DQN-Fed": "digits", "FedAvg": "digits-fedavg"}
 
 
 @reported
@@ -66,7 +74,14 @@ def run(
         str | None, typer.Option("--json", metavar="FILE", help="Write settings and figures as JSON; - is stdout.")
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no table.")] = False,
-    ray: RayOfClients = "",
+    ray: Annotated[
+        str,
+        typer.Option(
+            metavar="ADDRESS",
+            show_default=False,
+            help="With --engine flower: spread the clients over a running Ray cluster, auto or HOST:PORT.",
+        ),
+    ] = "",
     dry: DryRunOption = False,
     strict: Strict = False,
 ) -> None:
@@ -87,13 +102,12 @@ def run(
 
     Exit status: 0 the run ended, 1 it failed, 2 settings, data, model or checkpoint are at fault, 3 --strict found
     clients left out, 4 it ended before its rounds were done, as pareto-stationary or line-search-failed (the results
-    are written), 130 interrupted.
+    are written), 5 it stalled: its model did not move any more, or never did (the results are written), 130
+    interrupted.
     """  # noqa: D301  # \b keeps the lines of a help text apart
     from rich.console import Console
 
     from dqnfed_flwr.cli.overrides import given_keys, read_settings, tell_without_effect
-    from dqnfed_flwr.engine.ending import LEFT_OUT, early_end, left_out
-    from dqnfed_flwr.report.table import summary_table
 
     if resume and overwrite:
         raise ConfigError("--resume goes on with the run in the folder, --overwrite replaces it; give one of the two")
@@ -102,36 +116,119 @@ def run(
     tell_without_effect(given_keys(config, overrides), [settings])
     console = Console(stderr=json_path == "-", quiet=quiet)
     if dry:
-        show_run(console, settings, overwrite=overwrite)
+        _show_dry(console, settings, overwrite=overwrite)
         return
-    folder = Path(settings.output) if settings.output else None
-    before = _checkpoint_of(folder)
-    other = engine.value if engine is not Engine.IN_PROCESS else None
-    again: dict[str, object] = {
-        "--preset": preset or None,
-        "--set": overrides,
-        "--engine": other,
-        "--output": settings.output,
-        "--resume": True,
-    }
-    again |= {"--ray": ray or None, "--json": json_path, "--quiet": quiet, "--strict": strict}
-    with tried(json_path), clients_on(ray, engine):
-        try:
-            result = train(settings, console, settings.title, engine, overwrite=overwrite)
-        except (DataError, ModelError, CheckpointError) as error:  # found before the first round
-            raise ConfigError(str(error)) from error
-        except KeyboardInterrupt:
-            raise Interrupted(_advice(settings, before, command_line("run", config, options=again))) from None
-        console.print(summary_table({settings.title: result}))
-        if folder:
-            draw({settings.title: result}, folder / PLOT, console)
-            show_files(console, [folder / RUN, folder / MODEL, folder / EVENTS, folder / PLOT])
+    with tried(json_path), _clients_on(ray, engine):
+        result = _train_or_advise(settings, console, engine, overwrite=overwrite)
+        _show(console, settings, result)
         if json_path:
             write_json(result.to_json(), json_path)
+    _conclude(result, strict=strict)
+
+
+def _train_or_advise(settings: Settings, console: Console, engine: Engine, *, overwrite: bool) -> RunResult:
+    """Train; an interrupt says how to go on, and what is at fault before the first round is a `ConfigError`."""
+    before = _checkpoint_of(settings)
+    try:
+        return train(settings, console, settings.title, engine, overwrite=overwrite)
+    except (DataError, ModelError, CheckpointError) as error:
+        raise ConfigError(str(error)) from error
+    except KeyboardInterrupt:
+        raise Interrupted(_advice(settings, before)) from None
+
+
+def _show(console: Console, settings: Settings, result: RunResult) -> None:
+    """The table, and where files lie."""
+    from dqnfed_flwr.report.table import summary_table
+
+    console.print(summary_table({settings.title: result}))
+    if settings.output:
+        folder = Path(settings.output)
+        draw({settings.title: result}, folder / PLOT, console)
+        show_files(console, [folder / RUN, folder / MODEL, folder / EVENTS, folder / PLOT])
+
+
+def _conclude(result: RunResult, *, strict: bool) -> None:
+    """`Stalled` or `EndedEarly` where the run was; `LeftOut` if it is to be `strict` and clients had no part."""
+    from dqnfed_flwr.engine.notices import LEFT_OUT, early_end, left_out
+    from dqnfed_flwr.strategy.state import STALLED
+
     if words := early_end(result):
-        raise EndedEarly(words)
+        raise Stalled(words) if result.status == STALLED else EndedEarly(words)
     if strict and (words := left_out(result)):
         raise LeftOut(f"{LEFT_OUT}{words}")
+
+
+@reported
+def demo(
+    output: Annotated[
+        Path, typer.Option(metavar="DIR", show_default=False, help="Folder of the results; runs/demo by default.")
+    ] = Path("runs/demo"),
+) -> None:
+    """Train ten clients on handwritten digits with DQN-Fed and with FedAvg, side by side.
+
+    The digits come with scikit-learn; nothing is downloaded. Takes less than a minute.
+    """
+    from rich.console import Console
+
+    from dqnfed_flwr.cli.overrides import read_settings
+    from dqnfed_flwr.engine.notices import early_end
+    from dqnfed_flwr.report.table import summary_table
+
+    folder = output.expanduser().resolve()
+    console = Console()
+    console.print(
+        "Ten clients hold real handwritten digits, each with its own mix of classes. They train one model together "
+        "without showing each other their data: once with DQN-Fed, once with FedAvg.\n"
+    )
+    results = {
+        name: train(read_settings(config, [], folder / config), console, name, Engine.IN_PROCESS, overwrite=True)
+        for name, config in DEMO.items()
+    }
+    console.print(summary_table(results))
+    console.print("\n".join(verdict(*results.values())), highlight=False)
+    for name, result in results.items():
+        if words := early_end(result):
+            console.print(f"{name}: {words}", highlight=False)
+    console.print()
+    draw(results, folder / PLOT, console)
+    show_files(
+        console, [folder / PLOT, *(folder / config / file for config in DEMO.values() for file in (RUN, EVENTS))]
+    )
+
+
+def verdict(ours: RunResult, theirs: RunResult) -> list[str]:
+    """What the figures of DQN-Fed and FedAvg say, in plain sentences; every one follows from the results given."""
+    return [
+        f"DQN-Fed: {_losses(ours)}. FedAvg: {_losses(theirs)}.",
+        f"The worst client is right on {_percent(ours, 'worst')} of its test digits with DQN-Fed and on "
+        f"{_percent(theirs, 'worst')} with FedAvg; on average over clients it is {_percent(ours, 'mean')} and "
+        f"{_percent(theirs, 'mean')}.",
+    ]
+
+
+def _losses(result: RunResult) -> str:
+    totals = result.totals
+    moved = f"{totals.judged} rounds"
+    if totals.moved < totals.rounds:
+        moved += f" that moved the model, of {totals.rounds}"
+    if risen := totals.judged - totals.improved:
+        harmed = sum(bool(event.harmed) for event in result.events if event.moved)
+        above = "never above" if not harmed else f"in {harmed} of them above"
+        entitled = f", {above} what it is entitled to" if harmed < risen else ""
+        return f"the training loss of some client rose in {risen} of {moved}{entitled}"
+    fell = all(
+        after < before
+        for event in result.events
+        if event.moved
+        for before, after in zip(event.losses_before, event.losses_after, strict=True)
+        if after == after
+    )
+    return f"the training loss of every client {'fell' if fell else 'fell or stayed'} in each of {moved}"
+
+
+def _percent(result: RunResult, key: str) -> str:
+    return f"{100 * result.final[key]:.1f}%"
 
 
 @reported
@@ -179,57 +276,61 @@ def draw(results: Mapping[str, RunResult], path: Path, console: Console) -> None
         console.print(f"no plot: {error}", markup=False, soft_wrap=True)
 
 
+def measured(settings: Settings) -> DryRun:
+    """What a run would be; `ConfigError` if settings, data or model are at fault."""
+    from dqnfed_flwr.engine.dry_run import dry_run
+
+    logging.getLogger("flwr").setLevel(logging.WARNING)
+    try:
+        return dry_run(settings)
+    except (DataError, ModelError) as error:
+        raise ConfigError(str(error)) from error
+
+
+def _show_dry(console: Console, settings: Settings, *, overwrite: bool) -> None:
+    """What `--dry-run` shows of a run; `ConfigError` if its folder is at fault, too."""
+    from dqnfed_flwr.engine.run_folder import guard_output
+    from dqnfed_flwr.report.table import run_table
+
+    folder = Path(settings.output) if settings.output else None
+    if not settings.resume and not overwrite:
+        guard_output(folder)
+    where = f"{folder}" if folder else "none: nothing is written without --output"
+    console.print(run_table("Nothing was run", measured(settings), where))
+
+
 @contextmanager
-def tried(json_path: str | None) -> Iterator[None]:
-    """Open the file of --json for writing before the work costs time, and remove it if nothing was written."""
-    if not json_path or json_path == "-":
+def _clients_on(address: str, engine: Engine) -> Iterator[None]:
+    """Have Flower's engine use a Ray cluster meanwhile; nothing where none is asked for."""
+    if not address:
         yield
         return
-    path = Path(json_path)
-    new = not path.exists()
-    try:
-        path.open("a").close()
-    except OSError as error:
-        raise ConfigError(f"--json: cannot write to {path} ({error.strerror}); name another file") from None
+    if engine is not Engine.FLOWER:
+        raise ConfigError("run --ray spreads the clients of Flower's engine; give --engine flower too")
+    before = os.environ.get(RAY_ADDRESS)
+    os.environ[RAY_ADDRESS] = address
     try:
         yield
     finally:
-        if new and path.is_file() and not path.stat().st_size:
-            path.unlink()
+        if before is None:
+            del os.environ[RAY_ADDRESS]
+        else:
+            os.environ[RAY_ADDRESS] = before
 
 
-def write_json(figures: Mapping[str, object], path: str) -> None:
-    """Write figures as JSON to a file, or to stdout for `-`."""
-    text = json.dumps(figures, indent=2)
-    if path == "-":
-        typer.echo(text)
-        return
-    try:
-        Path(path).write_text(text + "\n", "utf-8")
-    except OSError as error:
-        raise RunError(f"{path}: cannot be written ({error.strerror})") from None
-
-
-def show_files(console: Console, files: Sequence[Path]) -> None:
-    """Say where results lie."""
-    for file in files:
-        if file.exists():
-            console.print(str(file), soft_wrap=True, markup=False, highlight=False)
-
-
-def _advice(settings: Settings, before: int | None, command: str) -> str:
+def _advice(settings: Settings, before: int | None) -> str:
     """What to do after an interrupt; `before` is the checkpoint that lay there when the run began."""
     if not settings.output or not settings.checkpoint_every:
         return "nothing was kept; with --output DIR a run can be resumed"
-    left = _checkpoint_of(Path(settings.output))
+    left = _checkpoint_of(settings)
     if left is None or (left == before and not settings.resume):
         return "no checkpoint was written yet; the same command begins anew"
-    return f"go on with: {command}"
+    return f"go on with: {command_given('--resume', without=('--resume', '--overwrite'))}"
 
 
-def _checkpoint_of(folder: Path | None) -> int | None:
-    """When the checkpoint of a folder was written, in nanoseconds; None where there is none."""
+def _checkpoint_of(settings: Settings) -> int | None:
+    """When the checkpoint of a run was written, in nanoseconds; None where there is none."""
     try:
-        return None if folder is None else (folder / CHECKPOINT).stat().st_mtime_ns
+        return (Path(settings.output) / CHECKPOINT).stat().st_mtime_ns if settings.output else None
     except OSError:
         return None

@@ -22,35 +22,41 @@ def settings(
     toml: Annotated[
         bool, typer.Option("--toml", help="Print keys and defaults as the section of an app's pyproject.toml.")
     ] = False,
+    everything: Annotated[bool, typer.Option("--all", help="List the expert settings as well.")] = False,
 ) -> None:
-    """List every setting with its default and meaning, or those that have a WORD in their name.
+    """List the everyday settings with default and meaning, or all those that have a WORD in their name.
 
-    In a pipe each has a line, as a YAML file takes it.
+    Expert settings are marked. In a pipe each setting has a line, as a YAML file takes it.
 
     \b
     Examples:
       dqnfed settings
+      dqnfed settings --all
       dqnfed settings guarantee
       dqnfed settings | grep "step of"
     """  # noqa: D301  # \b keeps the lines of a help text apart
     from rich.console import Console
 
-    from dqnfed_flwr.config import describe, toml_defaults
+    from dqnfed_flwr.config import KNOWN, describe, toml_defaults
 
-    if toml and words:
-        raise ConfigError("--toml prints the section whole; leave the words away")
+    if toml and (words or everything):
+        raise ConfigError("--toml prints the section whole; leave words and --all away")
     if toml:
         typer.echo(toml_defaults(), nl=False)
         return
     found = [row for row in describe() if not words or any(word in row[0] for word in words)]
     if not found:
-        raise ConfigError(f"no setting has {' or '.join(words or [])} in its name; dqnfed settings lists all")
+        raise ConfigError(f"no setting has {' or '.join(words or [])} in its name; dqnfed settings --all lists all")
+    shown = [row for row in found if words or everything or KNOWN[row[0]].level == "everyday"]
+    marked = [(*row[:2], f"expert: {row[2]}" if KNOWN[row[0]].level == "expert" else row[2]) for row in shown]
     console = Console()
     if console.is_terminal:
-        console.print(_table(found), markup=False)
-        return
-    for key, default, meaning in found:
-        typer.echo(f"{key}: {json.dumps(default)}  # {meaning}")
+        console.print(_table(marked), markup=False)
+    else:
+        for key, default, meaning in marked:
+            typer.echo(f"{key}: {json.dumps(default)}  # {meaning}")
+    if hidden := len(found) - len(shown):
+        typer.echo(f"{hidden} expert settings are left out; dqnfed settings --all lists them too", err=True)
 
 
 def _table(found: list[tuple[str, Scalar, str]]) -> Table:

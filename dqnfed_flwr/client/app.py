@@ -16,7 +16,8 @@ from flwr.clientapp import ClientApp
 from dqnfed_flwr import wire
 from dqnfed_flwr.client.numpy_client import DQNFedClient
 from dqnfed_flwr.config import Scalar, Settings
-from dqnfed_flwr.errors import ConfigError
+from dqnfed_flwr.errors import ClientDataError, ConfigError
+from dqnfed_flwr.version import package_version
 from dqnfed_flwr.wire import Assignment
 
 app = ClientApp()
@@ -145,8 +146,12 @@ def evaluate(message: Message, context: Context) -> Message:
 
 @app.query()
 def query(message: Message, context: Context) -> Message:
-    """Partition, sample counts and form of this node's data."""
-    properties = _session_of(context).client.get_properties({})
+    """Partition, sample counts and form of this node's data; or what is wrong with them."""
+    try:
+        properties = _session_of(context).client.get_properties({})
+    except ClientDataError as error:  # an error of Flower's would not say whose it is
+        _, _, partition, _ = _key_of(context)
+        properties = {"partition": partition, "fault": str(error), "version": package_version()}
     if name := context.node_config.get("name"):
         properties["name"] = str(name)
     return Message(wire.encode_properties(properties), reply_to=message)

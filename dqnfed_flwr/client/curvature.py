@@ -228,4 +228,4 @@ def coordinates(products: Tensor) -> Tensor:
 
 
 def _empty_history(settings: CurvatureSettings) -> LBFGSHistory:
-    return LBFGSHistory(settings.memory, curvature_filter=settings.filter, damping=settings.damping)
+    return LBFGSHistory(settings.memory, damping=settings.damping)

@@ -12,35 +12,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from dqnfed_flwr.client.flat_model import FlatModel
-from dqnfed_flwr.client.model_checks import check_fit, check_losses
-from dqnfed_flwr.client.samples import HeldSamples, Samples
+from dqnfed_flwr.client.flat_model import FlatModel, check_depends
+from dqnfed_flwr.client.loss_checks import check_losses, loss_words, not_finite
+from dqnfed_flwr.client.model_checks import check_fit
+from dqnfed_flwr.client.samples import HeldSamples, Samples, choose_chunk
 from dqnfed_flwr.errors import ConfigError, DataError
-from dqnfed_flwr.tasks._base import Batch, Task
+from dqnfed_flwr.tasks._base import Task
 from dqnfed_flwr.tasks.arrays import ArrayTask
-from dqnfed_flwr.tasks.batches import mapped, tensors
+from dqnfed_flwr.tasks.batches import Batch, mapped
 from dqnfed_flwr.tasks.classification import CrossEntropy, cross_entropies
 from dqnfed_flwr.types import Evaluation, Float64Array
-
-CHUNK_BYTES = {"cpu": 32 * 2**20}
-MOST_CHUNK_BYTES = 256 * 2**20
-"""Activations kept for one backward pass when the chunk is left to choose, by kind of device and on any other.
-
-Larger ones are no faster on a processor, and a device at the edge has little memory.
-"""
-CUDA_PART = 32
-"""On CUDA that part of the card's memory counts, where it is more.
-
-A large card waits for its kernels to be started: on an H200 a gradient of 512 samples of ResNet-18 took 162 ms in
-chunks of 32 and 80 in one; with bf16 790 ms in chunks of 8 and 20 in one (`benchmarks/chunks.py --device cuda`).
-"""
-MAX_CHUNK = 4096
-FEWEST = 16
-"""Samples of a chunk that may fill `MOST_CHUNK_BYTES` on any device.
-
-Every chunk reads all parameters and adds a gradient of their size: four samples of ResNet-18 at a time take a quarter
-longer than sixteen (`benchmarks/chunks.py`).
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +52,8 @@ class LocalLoss:
         Samples a pass; 0 leaves it to `choose_chunk`, by the bytes of the saved activations.
     outputs : int
         Outputs that the model must give for a sample, or for a place of it; 0 takes any number of them.
+    check : bool
+        Whether to check that model, samples and task fit together; False where the same have been checked before.
 
     Notes
     -----
@@ -78,13 +61,18 @@ class LocalLoss:
     shows decreases far below one float32 unit. `loss` and `loss_and_gradient` run the same kernels on the same
     chunks, so that their losses at one theta agree to the last bit and can be compared across exchanges.
 
+    Attributes
+    ----------
+    counting : NDArray[np.bool_] | None
+        Which samples have any weight [n]; None where all have.
+
     Raises
     ------
     DataError
-        If the training part is empty, or the task's losses are none.
+        If the training part is empty, every target in it is ignored, the task's losses are none, or the model does
+        not take the samples.
     ModelError
-        If the model does not take the samples, gives another number of logits, or draws random numbers as it is
-        evaluated.
+        If the model gives another number of logits, or draws random numbers as it is evaluated.
     """
 
     def __init__(
@@ -96,25 +84,36 @@ class LocalLoss:
         ridge: float = 0.0,
         chunk: int = 0,
         outputs: int = 0,
+        check: bool = True,
     ) -> None:
         self.samples: Samples = HeldSamples(samples) if isinstance(samples, tuple) else samples
-        if not len(self.samples):
+        if self.samples.counted and not len(self.samples):
             raise DataError("the client has no training sample; give it at least one")
         self.model = model
         self.task = task or CrossEntropy()
         self.ridge = ridge
-        if isinstance(self.task, ArrayTask):
-            check_fit(model, self.samples, self.task, outputs)
-        with model.full_precision():  # what is checked is the task, not the rounding
-            weighted = False if isinstance(self.task, CrossEntropy) else check_losses(model, self.samples, self.task)
+        weighted = self._checked(outputs) if check else False
         self.chunk = chunk or choose_chunk(model, self.samples, self.task)
-        self._weight = self._weight_of(self.samples) if weighted else None
+        self._weight: float | None = None
+        self._read = 0.0  # the weight that the last pass read, where it is not known before
+        self.counting: NDArray[np.bool_] | None = None
+        self._looked_through = isinstance(self.task, CrossEntropy)  # finite where its data are
+        if weighted:
+            self.look_through(weighted=True)
         self._precomputed: tuple[Tensor, float, Callable[[], Tensor]] | None = None
+
+    def _checked(self, outputs: int) -> bool:
+        """Whether the task weights parts of samples; errors as the class says."""
+        if isinstance(self.task, ArrayTask):
+            check_fit(self.model, self.samples, self.task, outputs)
+        with self.model.full_precision():  # what is checked is the task, not the rounding
+            weighted = not isinstance(self.task, CrossEntropy) and check_losses(self.model, self.samples, self.task)
+        return weighted and self.samples.counted  # else the weight is known after a pass
 
     @property
     def num_examples(self) -> int:
-        """Training samples of the client."""
-        return len(self.samples)
+        """Training samples of the client; as the last pass read them, where their number is not known before."""
+        return len(self.samples) if self.samples.counted else int(self._read)
 
     @property
     def tensors(self) -> tuple[Tensor, Tensor]:
@@ -133,22 +132,51 @@ class LocalLoss:
             )
         return held
 
+    def look_through(self, *, weighted: bool = False) -> None:
+        """Ask for the loss of every training sample, at the model placed last; nothing where that is done.
+
+        Where the losses are `weighted`, note the weights. `DataError` if the loss of a sample, or of a loader's batch,
+        is not finite, or nothing weighs.
+        """
+        if self._looked_through:
+            return
+        total, each, faults, read = 0.0, list[NDArray[np.bool_]](), dict[int, float](), 0
+        counted = self.samples.counted
+        with torch.no_grad():
+            for batch, count in self.samples.chunks(self.chunk):
+                summed = self.task.summed(self.model.module, batch, count)
+                if not summed.loss.isfinite():
+                    faults |= not_finite(self.model, batch, self.task, read) if counted else {read: summed.loss.item()}
+                if weighted:
+                    total += count if summed.weight is None else summed.weight.item()
+                    each.append((self.task.weight_of_each(self.model.module, batch) > 0).numpy())
+                read += count if counted else 1
+                del batch, summed
+        if faults:
+            raise DataError(loss_words(faults, read, "sample" if counted else "batch"))
+        if weighted:
+            self._weight, counting = _positive(total), np.concatenate(each)
+            self.counting = None if counting.all() else counting
+        self._looked_through = True
+
     def relabel(self, targets: Tensor) -> None:
         """Train on other targets [n, ...] from now on; they are taken to the device of the inputs."""
         inputs = self.tensors[0]
         self.samples = HeldSamples((inputs, targets.to(inputs.device)))
 
     def mean(self, batch: Batch, count: int) -> Tensor:
-        """The mean loss over a batch of `count` samples, a float64 scalar."""
+        """The mean loss over a batch of `count` samples, a float64 scalar; 0, as its gradient, where none counts."""
         summed = self.task.summed(self.model.module, batch, count)
-        return summed.loss / (count if summed.weight is None else summed.weight)
+        if summed.weight is None:
+            return summed.loss / count
+        return summed.loss / torch.where(summed.weight > 0, summed.weight, 1.0)
 
     def loss(self, theta: Tensor) -> float:
         """f_k at `theta` [D]: forward passes only."""
         self.model.place(theta)
         with self._forward_only():
             shares = [part.detach() for part in self._parts(self.samples)]
-        return _not_negative(_total(shares)) + self._penalty(theta)
+        return _total(shares) / self._divisor + self._penalty(theta)
 
     def loss_and_gradient(self, theta: Tensor, rows: Tensor | None = None) -> tuple[float, Tensor]:
         """f_k and its gradient at `theta` [D], a vector of its own [D] in the dtype of `theta`.
@@ -163,10 +191,10 @@ class LocalLoss:
         shares: list[Tensor] = []
         gradient: Tensor | None = None
         for part in self._parts(samples):
-            parts = torch.autograd.grad(part, self.model.parameters, allow_unused=True, materialize_grads=True)
-            gradient = self._added(gradient, parts)
+            check_depends(self.model, part)
+            gradient = self._added(gradient, self.model.gradients(part))
             shares.append(part.detach())
-        return _not_negative(_total(shares)) + self._penalty(theta), self._with_ridge(gradient, theta)
+        return _total(shares) / self._divisor + self._penalty(theta), self._with_ridge(gradient, theta)
 
     def precompute(self, theta: Tensor, loss: float, gradient: Callable[[], Tensor]) -> None:
         """Have `loss_and_gradient` answer with these, once, when it is asked at this very tensor `theta` [D].
@@ -187,7 +215,7 @@ class LocalLoss:
         product: Tensor | None = None
         with self.twice_differentiable():
             for loss in self._parts(samples):
-                product = self._added(product, _differentiate_twice(loss, self.model.parameters, directions))
+                product = self._added(product, _differentiate_twice(self.model, loss, directions))
         return self._with_ridge(product, vector)
 
     def logits(self, theta: Tensor) -> Float64Array:
@@ -202,7 +230,10 @@ class LocalLoss:
         """The task's figures and mean loss (without the ridge) at `theta` on other samples; 0 for none."""
         self.model.place(theta)
         with self._forward_only():
-            return self.task.evaluate(self.model.module, samples.chunks(self.chunk), len(samples))
+            chunks = samples.chunks(self.chunk)
+            if not isinstance(self.task, CrossEntropy):  # predictions and counters may change what they are given
+                chunks = ((mapped(batch, Tensor.clone), count) for batch, count in chunks)
+            return self.task.evaluate(self.model.module, chunks, len(samples))
 
     def sample_losses(self, theta: Tensor, samples: Samples) -> Float64Array:
         """The loss of each of the samples at `theta` [n], without the ridge."""
@@ -235,21 +266,35 @@ class LocalLoss:
     def _with_ridge(self, total: Tensor | None, vector: Tensor) -> Tensor:
         if total is None:
             raise DataError("a mini-batch without samples has no gradient; draw at least one")
+        if self._divisor != 1:
+            total.div_(self._divisor)
         return total.add_(vector, alpha=self.ridge) if self.ridge else total
 
     def _select(self, rows: Tensor | None) -> Samples:
         return self.samples if rows is None else self.samples.select(rows)
 
     def _parts(self, samples: Samples) -> Iterator[Tensor]:
-        """The share of each chunk in the mean loss over `samples`, float64 scalars."""
-        total: float = len(samples)
+        """The share of each chunk in the mean loss over `samples`, float64 scalars; see `_divisor`."""
+        total = 1.0 if not samples.counted else float(len(samples))
         if self._weight is not None:
             total = self._weight if samples is self.samples else self._weight_of(samples)
+        read = 0.0
         for batch, count in samples.chunks(self.chunk):
-            part = self.task.summed(self.model.module, batch, count).loss / total
-            del batch
+            summed = self.task.summed(self.model.module, batch, count)
+            part, weight = summed.loss / total, summed.weight
+            del batch, summed
             yield part
             del part
+            if not samples.counted:
+                read += count if weight is None else weight.item()
+        if not samples.counted and not read > 0:
+            raise DataError("no batch has a sample that counts: all are empty, or all their targets are ignored")
+        self._read = read
+
+    @property
+    def _divisor(self) -> float:
+        """What the shares of the last pass are still to be divided by; 1 where their number was known before."""
+        return 1.0 if self.samples.counted else self._read
 
     def _weight_of(self, samples: Samples) -> float:
         """The weight of all samples together."""
@@ -259,9 +304,7 @@ class LocalLoss:
                 weight = self.task.summed(self.model.module, batch, count).weight
                 del batch
                 total += count if weight is None else weight.item()
-        if not total > 0:
-            raise DataError("task: the weights of the client's losses add up to nothing; leave such samples out")
-        return total
+        return _positive(total)
 
     def _penalty(self, theta: Tensor) -> float:
         if not self.ridge:
@@ -283,6 +326,16 @@ class LocalLoss:
         return stack
 
 
+def _positive(weight: float) -> float:
+    """The weight of some samples together; `DataError` where none counts."""
+    if not weight > 0:
+        raise DataError(
+            "task: the weights of the client's losses add up to nothing: every target is ignored; give it targets, "
+            "or leave it out"
+        )
+    return weight
+
+
 def _total(shares: Sequence[Tensor]) -> float:
     """The sum of what the chunks had of a loss, read when all are begun: a card is not waited for in between."""
     total = 0.0
@@ -291,19 +344,10 @@ def _total(shares: Sequence[Tensor]) -> float:
     return total
 
 
-def _not_negative(loss: float) -> float:
-    """A training loss; what a client is entitled to, and whether it is harmed, is about losses from 0."""
-    if loss < 0:
-        raise DataError(
-            f"task: the training loss is {loss:g}; a loss is never negative: add a constant, or use another"
-        )
-    return loss
-
-
-def _differentiate_twice(loss: Tensor, parameters: Sequence[Tensor], directions: Sequence[Tensor]) -> Sequence[Tensor]:
-    first = torch.autograd.grad(loss, parameters, create_graph=True, allow_unused=True, materialize_grads=True)
+def _differentiate_twice(model: FlatModel, loss: Tensor, directions: Sequence[Tensor]) -> Sequence[Tensor]:
+    first = model.gradients(loss, create_graph=True)
     along = torch.stack([(g * v).sum() for g, v in zip(first, directions, strict=True)]).sum()
-    return torch.autograd.grad(along, parameters, allow_unused=True, materialize_grads=True)
+    return model.gradients(along)
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, samples: int) -> Tensor:
@@ -312,48 +356,3 @@ def cross_entropy(logits: Tensor, labels: Tensor, samples: int) -> Tensor:
     `logits` are [n, classes], `labels` int64 [n].
     """
     return cross_entropies(logits, labels, "sum") / samples
-
-
-def choose_chunk(model: FlatModel, samples: Samples, task: Task) -> int:
-    """Samples that fill at most the bytes of the device: a power of two, at most `MAX_CHUNK`.
-
-    `FEWEST` samples, or as many of them as fit, may fill `MOST_CHUNK_BYTES` instead. Counted are `bytes_of_one`.
-    """
-    size, device = bytes_of_one(model, samples, task), model.theta.device
-    most = CHUNK_BYTES.get(device.type, MOST_CHUNK_BYTES)
-    if device.type == "cuda":
-        most = max(most, torch.cuda.get_device_properties(device).total_memory // CUDA_PART)
-    chunk = MAX_CHUNK
-    while chunk > 1 and chunk * size > (most if chunk > FEWEST else max(most, MOST_CHUNK_BYTES)):
-        chunk //= 2
-    return chunk
-
-
-def bytes_of_one(model: FlatModel, samples: Samples, task: Task) -> int:
-    """What one sample more leaves behind for the backward pass, or its own bytes where they are more.
-
-    What all samples share does not count: the parameters, and their copies in bfloat16. So two samples are compared
-    with one, where there are two.
-    """
-    one = samples.first(1)
-    left = _left_behind(model, task, *one)
-    two = samples.first(2)
-    if two[1] == 2:
-        left = _left_behind(model, task, *two) - left
-    return max(left, sum(tensor.nbytes for tensor in tensors(one[0])))
-
-
-def _left_behind(model: FlatModel, task: Task, batch: Batch, count: int) -> int:
-    """Bytes saved for the backward pass of a batch of `count` samples, without the model's own."""
-    batch = mapped(batch, lambda tensor: tensor.clone())  # a view's storage would be that of all samples
-    shared = {tensor.untyped_storage().data_ptr() for tensor in model.module.state_dict().values()}
-    saved: dict[int, torch.UntypedStorage] = {}  # held, so that no other takes its place, and the count is the same
-
-    def keep(tensor: Tensor) -> None:  # a hook that gave the tensor back would tie a knot that is never freed
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in shared:
-            saved[storage.data_ptr()] = storage
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda nothing: nothing):
-        task.summed(model.module, batch, count)
-    return sum(storage.nbytes() for storage in saved.values())

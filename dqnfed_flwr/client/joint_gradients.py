@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.grad import conv2d_weight
 
-from dqnfed_flwr.client.flat_model import FlatModel
+from dqnfed_flwr.client.flat_model import FlatModel, dense_reals
 from dqnfed_flwr.client.gradients import LocalLoss
 from dqnfed_flwr.errors import ModelError
 
@@ -173,10 +173,13 @@ def _any(layer: nn.Module, inputs: Tensor, slopes: Tensor, parts: Parts) -> None
     with torch.enable_grad():
         found = torch.autograd.grad(layer(inputs), parameters, slopes, allow_unused=True, materialize_grads=True)
     for part, gradient in zip(parts.values(), found, strict=True):
-        part.copy_(gradient)
+        part.copy_(dense_reals(gradient))
 
 
 def _writer(layer: nn.Module) -> Callable[..., None]:
+    own = dict(layer.named_parameters(recurse=False))
+    if own.keys() - {"weight", "bias"} or any(parameter.is_complex() for parameter in own.values()):
+        return _any
     if type(layer) is nn.Linear:
         return _linear
     if type(layer) is nn.Conv2d and layer.padding_mode == "zeros" and not isinstance(layer.padding, str):

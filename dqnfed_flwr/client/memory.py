@@ -184,11 +184,7 @@ class RoundMemory:
         return {"round": np.array(self._round), **since, **arrays}
 
     def load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Inverse of `export`; the arrays are copied.
-
-        An earlier version did not say since when `before` held; then the last round alone can be done again.
-        `ShapeError` if they are no such state.
-        """
+        """Inverse of `export`; the arrays are copied. `ShapeError` if they are no such state."""
         read: dict[str, dict[str, Tensor]] = {part: {} for part in _PARTS}
         for key, values in arrays.items():
             if key == _SINCE:
@@ -198,8 +194,9 @@ class RoundMemory:
                 read[part][name] = torch.tensor(values, device=self.device)
             elif key != "round":
                 raise ShapeError(f"client memory: unknown entry {key!r}; restore what `export` gave")
-        self._round = int(arrays["round"]) if "round" in arrays else 0
-        self._since = int(arrays[_SINCE]) if _SINCE in arrays else self._round - 1 if read["before"] else 0
+        if bool(arrays) != ("round" in arrays) or bool(read["before"]) != (_SINCE in arrays):
+            raise ShapeError(f"client memory: {sorted(arrays)} lack a round; restore what `export` gave")
+        self._round, self._since = (int(arrays[key]) if key in arrays else 0 for key in ("round", _SINCE))
         self._before, self._after = read["before"], read["after"]
 
     def _held(self, round_number: int) -> tuple[dict[str, Tensor], int]:

@@ -262,7 +262,9 @@ class DQNFedClient(NumPyClient):
 
         device = choose_device(self._settings.device, self._settings.dtype)
         models = shared_models(self._settings, self._data, classes, device)
-        return models if models.suit(self._data, classes) else self._worker_for(classes).models
+        if not models.suit(self._data, classes):
+            self._worker_for(classes).look_through()
+        return models
 
 
 def read_task(config: Mapping[str, Any]) -> tuple[ClientTask, bool]:

@@ -23,9 +23,8 @@ from torch.utils.data import DataLoader, default_collate
 
 from dqnfed_flwr.errors import DataError, DQNFedError
 from dqnfed_flwr.randomness import at_rest, seeded
-from dqnfed_flwr.tasks._base import Batch
 from dqnfed_flwr.tasks._base import Sequence as MapStyle
-from dqnfed_flwr.tasks.batches import in_dtype, on_device, tensors
+from dqnfed_flwr.tasks.batches import Batch, in_dtype, on_device, tensors
 
 Collate = Callable[[list[Any]], Any]
 

@@ -18,16 +18,15 @@ from torch import Tensor
 from dqnfed_flwr.client.curvature import Curvature
 from dqnfed_flwr.client.device import DTYPES, choose_device, prepare_torch
 from dqnfed_flwr.client.flat_model import FlatModel
-from dqnfed_flwr.client.frozen import copied
 from dqnfed_flwr.client.gradients import LocalLoss, Scores
 from dqnfed_flwr.client.held_out import HeldOutJudge, HeldOutTest
 from dqnfed_flwr.client.joint_gradients import JointPass, precompute
 from dqnfed_flwr.client.memory import CurvatureState, RoundMemory, StateArrays
 from dqnfed_flwr.client.model_checks import check_figures, check_held_out_tokens
 from dqnfed_flwr.client.parts import ClientSource, DeviceParts, naming_client
-from dqnfed_flwr.client.shared_models import shared_models
-from dqnfed_flwr.client.work import ClientContext, LocalRequest, make_work
-from dqnfed_flwr.client.work.passes import RngKey
+from dqnfed_flwr.client.path_checks import Kept, check_training
+from dqnfed_flwr.client.shared_models import copied, shared_models
+from dqnfed_flwr.client.work import ClientContext, LocalRequest, RngKey, make_work
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.data.clients import Part
 from dqnfed_flwr.errors import ShapeError
@@ -63,9 +62,9 @@ class Worker:
     ConfigError
         If the device is absent.
     DataError
-        If there is no training sample, or a label does not fit the classes.
+        If there is no training sample, a label does not fit the classes, or the model does not take the samples.
     ModelError
-        If the model does not take the samples.
+        If the model is none that can be trained, see `docs/tasks.md`.
     ShapeError
         If the state is of another model.
     """
@@ -97,13 +96,31 @@ class Worker:
         """The client's loss, after its samples were found to fit model and task."""
         settings, train = self._settings, self._samples.part("train")
         with naming_client(self._partition):
+            kept = None if self.models.checked else Kept(model)
             loss = LocalLoss(model, train, task=task, ridge=settings.ridge, chunk=settings.local.chunk, outputs=outputs)
-            if not isinstance(task, ArrayTask):
+            if kept is not None:
+                kept.check()
+            self._check_path(loss)
+            if not isinstance(task, ArrayTask) and data.count("test"):
                 check_figures(model, self._samples.part("test"), task)
-        for part in HELD_OUT_PARTS if data.input_kind == "tokens" else ():
-            check_held_out_tokens(model, self._samples.part(part))
+            for part in HELD_OUT_PARTS if data.input_kind == "tokens" else ():
+                check_held_out_tokens(model, self._samples.part(part))
         self.models.suited(data, task)
         return loss
+
+    def _check_path(self, loss: LocalLoss) -> None:
+        """Check the loss on the path that training takes: the model once a process, a lone sample for each client."""
+        settings = self._settings
+        passes = any(work.passes for work in settings.works)
+        self.models.check(loss, passes=passes)
+        size = min(settings.local.batch_size or loss.num_examples, loss.num_examples)
+        if passes and size == 1 and self.spec.buffers:
+            check_training(loss, size)
+
+    def look_through(self) -> None:
+        """Ask once for the loss of every training sample; `ClientDataError` where one is not finite."""
+        with naming_client(self._partition), self._borrowed():
+            self._loss.look_through()
 
     @contextmanager
     def _borrowed(self) -> Iterator[FlatModel]:

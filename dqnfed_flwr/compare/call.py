@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
+import traceback
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,22 +14,23 @@ from typing import TYPE_CHECKING, Any
 
 from dqnfed_flwr.compare.execute import CarryOut, Progress, execute
 from dqnfed_flwr.compare.files import as_json, write_files
-from dqnfed_flwr.compare.handing_over import packed
-from dqnfed_flwr.compare.in_turn import carry_out_in_turn
-from dqnfed_flwr.compare.plan import Job, Plan, make_plan
+from dqnfed_flwr.compare.plan import LOG, Job, Plan, make_plan
 from dqnfed_flwr.compare.record import Select
 from dqnfed_flwr.compare.results import Comparison, reference_of
 from dqnfed_flwr.compare.tables import markdown, tables
-from dqnfed_flwr.compare.workers import carry_out
+from dqnfed_flwr.compare.workers import Watcher, carry_out, packed, reason_of, run_into
 from dqnfed_flwr.config import Scalar, Settings
-from dqnfed_flwr.data.objects import holding
 from dqnfed_flwr.data.own_folder import own_settings
-from dqnfed_flwr.engine.given import objects_of
+from dqnfed_flwr.data.user import holding
+from dqnfed_flwr.engine.run import Engine, objects_of
 from dqnfed_flwr.engine.run_folder import directory_lock
 from dqnfed_flwr.errors import RunError
+from dqnfed_flwr.run_files import private_folder
+from dqnfed_flwr.telemetry.events import RoundEvent
 
 if TYPE_CHECKING:
-    from dqnfed_flwr.engine.given import GivenData, GivenModel, GivenTask
+    from dqnfed_flwr.engine.run import GivenData, GivenModel, GivenTask
+
 
 logger = logging.getLogger("flwr")
 
@@ -166,3 +168,48 @@ class _Quiet(Progress):
         """Say why it failed."""
         if failure:
             logger.warning("%s failed: %s", job.name, failure)
+
+
+def carry_out_in_turn(jobs: Sequence[Job], workers: int, engine: Engine, watcher: Watcher) -> dict[Path, str]:
+    """As `workers.carry_out`, in this process; a run that fails stops no other, and `log.txt` in its folder says why.
+
+    The log of Flower is quiet meanwhile.
+    """
+    del workers
+    logger, failures = logging.getLogger("flwr"), dict[Path, str]()
+    before = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        for job in jobs:
+            watcher.on_begin(job)
+            failure = _failure_of(job, engine, watcher)
+            if failure:
+                failures[job.folder] = failure
+            watcher.on_end(job, failure)
+    finally:
+        logger.setLevel(before)
+    return failures
+
+
+def _failure_of(job: Job, engine: Engine, watcher: Watcher) -> str:
+    try:
+        private_folder(job.folder)
+        run_into(job.folder, job.settings.flat(), engine, _ToWatcher(job, watcher), jobs=0)
+    except OSError as error:
+        return f"{job.folder}: cannot be written ({error.strerror})"
+    except Exception as error:  # whatever a user's model or data raise costs only their own run
+        with suppress(OSError):  # a full disk, say, which is told where it matters
+            (job.folder / LOG).write_text(traceback.format_exc(), "utf-8")
+        return reason_of(error)
+    return ""
+
+
+class _ToWatcher:
+    """Hands the events of a run to the watcher."""
+
+    def __init__(self, job: Job, watcher: Watcher) -> None:
+        self._job, self._watcher = job, watcher
+
+    def send(self, event: RoundEvent, /) -> None:
+        """Hand one over."""
+        self._watcher.on_round(self._job, event)

@@ -9,9 +9,17 @@ from enum import StrEnum
 
 import numpy as np
 
-from dqnfed_flwr.compare.figures import UNKNOWN, Difference, Interval, difference_of, mean_figure, over_seeds
 from dqnfed_flwr.compare.record import Record
-from dqnfed_flwr.compare.results import Comparison, Row
+from dqnfed_flwr.compare.results import (
+    UNKNOWN,
+    Comparison,
+    Difference,
+    Interval,
+    Row,
+    difference_of,
+    mean_figure,
+    over_seeds,
+)
 from dqnfed_flwr.types import Figure
 
 NEAR_ONE = 0.99
@@ -92,12 +100,19 @@ def findings(comparison: Comparison) -> dict[str, list[ClaimFinding]]:
 
 
 def near_one(row: Row) -> tuple[float, ClaimVerdict]:
-    """Lowest mean of rho_t over the seeds of a row, and whether it is near 1; undecided where it is unknown."""
-    means = [record.figures["rho_mean"] for record in row.good]
+    """Lowest mean of rho_t over the seeds of a row, and whether it is near 1; undecided where it is unknown.
+
+    Of a run that never moved its model it is not known: nothing was done to anybody.
+    """
+    means = [_rho(record) for record in row.good]
     known = [value for value in means if not math.isnan(value)]
     if not known:
         return math.nan, ClaimVerdict.UNDECIDED
     return min(known), ClaimVerdict.BORNE_OUT if min(known) >= NEAR_ONE else ClaimVerdict.NOT_BORNE_OUT
+
+
+def _rho(record: Record) -> float:
+    return record.figures["rho_mean"] if record.figures["rounds_moved"] else math.nan
 
 
 def judge(interval: Interval | None, sign: int) -> ClaimVerdict:
@@ -183,5 +198,12 @@ def claims_of(figure: Figure) -> tuple[Claim, ...]:
             -1,
             speed,
         ),
-        Claim("rho", "more clients improved (ρ)", "mean of ρ over the rounds", 1, 1, difference_of("rho_mean")),
+        Claim(
+            "rho",
+            "more clients improved (ρ)",
+            "mean of ρ over the rounds",
+            1,
+            1,
+            lambda ours, theirs: _rho(ours) - _rho(theirs),
+        ),
     )

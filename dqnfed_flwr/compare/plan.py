@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
-from dqnfed_flwr.compare.existing_results import conflicting_figures, conflicting_runs
 from dqnfed_flwr.compare.row_specs import ALL, Point, RowSpec, pairs, parse_methods, parse_seeds, with_grids
 from dqnfed_flwr.config import KNOWN, Scalar, Settings
-from dqnfed_flwr.errors import ConfigError, DQNFedError
-from dqnfed_flwr.run_files import RUN
+from dqnfed_flwr.errors import CheckpointError, ConfigError, DataError, DQNFedError
+from dqnfed_flwr.run_files import CHECKPOINT, RUN, UNREADABLE
 
 RUNS, GRID = "runs", "grid"
 LOG = "log.txt"
 LONGEST_NAME = 200
 VALIDATION = "split.validation-fraction"
 VALIDATION_SHARE = 0.1
+JSON = "comparison.json"
+"""Figures of a comparison, in its folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,17 +220,20 @@ def _without(plan: Plan, faults: Mapping[RowSpec, list[str]], *, skip: bool) -> 
 def _faults(plan: Plan, spec: RowSpec) -> list[str]:
     """What is wrong with a row, at any point of its grid."""
     from dqnfed_flwr import models
-    from dqnfed_flwr.data import sets
-    from dqnfed_flwr.methods.table import make_method
+    from dqnfed_flwr.data.sources import source_of
+    from dqnfed_flwr.methods._base import make_method
+    from dqnfed_flwr.tasks import task_of
 
     found: dict[str, None] = {}
     for point in spec.points:
         try:
             settings = plan.settings(spec, point, plan.grid_seed)
             plan.check_search(spec, point)
-            sets.check_name(settings.data)
+            source_of(settings.data).check()
             models.check_name(settings.model)
             make_method(settings)
+            if ":" in settings.task:  # its floor may not suit the method
+                task_of(settings)
         except DQNFedError as error:
             found |= dict.fromkeys(str(error).splitlines())
     return list(found)
@@ -251,3 +257,80 @@ def _titled(plan: Plan) -> tuple[RowSpec, ...]:
         return f"{settings.title} [{spec.summary(more)}]" if more else settings.title
 
     return tuple(replace(spec, title=spec.title or title(spec)) for spec in plan.specs)
+
+
+def conflicting_runs(runs: Mapping[Path, Settings]) -> list[str]:
+    """Which folders hold a finished or unfinished run of other settings or on other data, and how it differs.
+
+    `runs` are the settings to be run, by folder. Data are looked at only if a run is there that noted their
+    fingerprint. A result that cannot be read is a `ConfigError`.
+    """
+    there = {folder: found for folder in runs if (found := _found(folder)) is not None}
+    data = dict.fromkeys(runs[folder].data for folder, found in there.items() if found["fingerprint"])
+    now = {name: _fingerprint(name) for name in data}
+    texts = [_conflict(folder, runs[folder], found, now) for folder, found in there.items()]
+    return [text for text in texts if text]
+
+
+def conflicting_figures(directory: Path, config: Mapping[str, Scalar]) -> list[str]:
+    """Whether a comparison of rows that share `config` would overwrite figures of rows that share other settings."""
+    path = directory / JSON
+    try:
+        found = json.loads(path.read_text("utf-8"))
+        changed = _changed(dict(found["settings"]), config)
+        kept = any(run["status"] != "failed" for row in found["methods"] for run in row["runs"])
+    except UNREADABLE:
+        return []  # there is nothing that can still be read
+    return [f"{path} has figures of runs of other settings; {'; '.join(changed)}"] if changed and kept else []
+
+
+def _changed(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    then, now = ({**Settings().flat(), **given} for given in (then, now))
+    return [
+        f"{key}: {then.get(key)!r} there, {now.get(key)!r} now"
+        for key in sorted(then.keys() | now.keys())
+        if then.get(key) != now.get(key) and not (key in KNOWN and KNOWN[key].changes == "nothing")
+    ]
+
+
+def _conflict(
+    folder: Path, settings: Settings, found: Mapping[str, Any], fingerprints: Mapping[str, str | None]
+) -> str:
+    """How the run in a folder differs from the one that is to be made; empty if it does not."""
+    from dqnfed_flwr.strategy.checkpoint import differ
+
+    if changed := _changed(found["settings"], settings.flat()):
+        return f"{folder} holds a run of other settings; {'; '.join(changed)}"
+    data = settings.data
+    then, now = found["fingerprint"], fingerprints.get(data)
+    if differ(then, now):
+        return f"{folder} holds a run on other data; fingerprint of {data}: {then} there, {now} now"
+    return ""
+
+
+def _fingerprint(data: str) -> str | None:
+    """Of the data as they are now; None where they cannot be read, so that no run on them can come to be."""
+    from dqnfed_flwr.data.sources import source_of
+
+    try:
+        return source_of(data).fingerprint()
+    except DataError:
+        return None
+
+
+def _found(folder: Path) -> Mapping[str, Any] | None:
+    """Settings and fingerprint of the finished or unfinished run in a folder; None if none can be read."""
+    from dqnfed_flwr.strategy.checkpoint import read_record
+
+    path = folder / RUN
+    if path.exists():
+        try:
+            record = json.loads(path.read_text())
+            return {"settings": dict(record["settings"]), "fingerprint": record["fingerprint"]}
+        except UNREADABLE as error:
+            raise ConfigError(f"{path}: cannot be read ({error}); remove it, and the run is made anew") from None
+    try:
+        record = read_record(folder / CHECKPOINT)
+        return {"settings": dict(record["settings"]), "fingerprint": record["fingerprint"]}
+    except (CheckpointError, *UNREADABLE):
+        return None

@@ -20,6 +20,7 @@ from dqnfed_flwr.engine.result import client_figures
 from dqnfed_flwr.errors import DQNFedError
 from dqnfed_flwr.fairness import checked_values, fairness_report
 from dqnfed_flwr.run_files import EVENTS, RUN
+from dqnfed_flwr.strategy.state import STALLED
 from dqnfed_flwr.telemetry.event_log import read_events
 from dqnfed_flwr.telemetry.events import RoundEvent, Totals
 from dqnfed_flwr.types import ACCURACY, Figure
@@ -65,6 +66,11 @@ class Record:
         return bool(self.evaluations)
 
     @property
+    def stalled(self) -> bool:
+        """Whether its model stood still."""
+        return self.status == STALLED
+
+    @property
     def keeps_best(self) -> bool:
         """Whether early stopping chose its final model, so that the last evaluations are not that one's."""
         return self.job.settings.early_stopping > 0
@@ -98,6 +104,9 @@ class Record:
             "rho_mean": mean_of(ratios),
             "rho_min": min((ratio for ratio in ratios if not math.isnan(ratio)), default=math.nan),
             "unharmed_mean": mean_of(event.unharmed_ratio for event in self.events),
+            "rho_moved": totals.improved_of_asked,
+            "unharmed_moved": totals.unharmed_ratio,
+            "stalled": self.stalled,
             "rounds": rounds,
             "rounds_moved": totals.moved,
             "rounds_improved": totals.improved,
@@ -143,7 +152,7 @@ def read_record(job: Job, failure: str = "", last: int = 1) -> Record:
         found = json.loads((job.folder / RUN).read_text("utf-8"))
         events = tuple(read_events(job.folder / EVENTS))
         figure, final = Figure.from_json(found.get("figure")), client_figures(found)
-        validation = {int(client): float(value) for client, value in found.get("validation", {}).items()}
+        validation = {int(client): float(value) for client, value in found["validation"].items()}
         status = str(found["status"])
     except (FileNotFoundError, ValueError, LookupError, TypeError, AttributeError) as error:
         return Record(job, "failed", f"{job.folder}: its files cannot be read ({error}); {ANEW}")
@@ -209,8 +218,10 @@ def _why_none(found: Mapping[str, Any], figure: Figure) -> str:
 
 def _fault(found: Mapping[str, Any], events: Sequence[RoundEvent], final: Accuracies, figure: Figure) -> str:
     """What is wrong with a run whose files can be read; empty if nothing is."""
-    if found.get("rounds") != len(events):
-        return f"{RUN} tells of {found.get('rounds')} rounds, {EVENTS} of {len(events)}"
+    if missing := [key for key in ("rounds", "versions", "commits", "fingerprint") if key not in found]:
+        return f"{RUN} lacks {missing[0]}"
+    if found["rounds"] != len(events):
+        return f"{RUN} tells of {found['rounds']} rounds, {EVENTS} of {len(events)}"
     evaluated = {f"{EVENTS}, round {event.round}": event.accuracy or {} for event in events} | {RUN: final}
     try:
         for where, values in evaluated.items():

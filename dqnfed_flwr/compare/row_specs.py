@@ -12,14 +12,12 @@ from dqnfed_flwr.config import (
     PRESETS,
     Scalar,
     Settings,
-    is_retired,
-    said_of,
     unknown_key,
     without_effect,
 )
 from dqnfed_flwr.config.loading import parse_scalar
+from dqnfed_flwr.config.methods import profile_of
 from dqnfed_flwr.errors import ConfigError
-from dqnfed_flwr.methods.table import profile_of
 
 ALL = "all"
 FIRST = ("dqn-fed", "fedavg")
@@ -75,7 +73,7 @@ def parse_methods(text: str) -> list[RowSpec]:
         Naming every method that is unknown or stands twice, and every setting that cannot be one of a single row.
     """
     if text.strip() == ALL:
-        from dqnfed_flwr.methods.table import METHODS
+        from dqnfed_flwr.config.methods import METHODS
 
         return [RowSpec(method) for method in sorted(METHODS, key=lambda name: [name != first for first in FIRST])]
     specs: list[RowSpec] = []
@@ -134,8 +132,7 @@ def with_grids(specs: Sequence[RowSpec], grids: Sequence[str], base: Point) -> l
     searched = [replace(spec, axes=_axes_of(spec, named, base)) for spec in specs]
     for key in axes:
         if key not in known:
-            words = said_of(key) if is_retired(key) else unknown_key(key)
-            faults.append(f"--grid {words}")
+            faults.append(f"--grid {unknown_key(key)}")
         elif _is_common(key):
             faults.append(f"--grid {_for_all(key)}")
         elif not any(key in spec.axes for spec in searched):

@@ -8,17 +8,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from textwrap import shorten
 
-from dqnfed_flwr.compare.figures import UNKNOWN, Interval, Summary, ranks
 from dqnfed_flwr.compare.plan import LOG
 from dqnfed_flwr.compare.provenance import mixture_notes
 from dqnfed_flwr.compare.record import Record, Trial
-from dqnfed_flwr.compare.results import COMPARED, Comparison, Row
+from dqnfed_flwr.compare.results import COMPARED, UNKNOWN, Comparison, Interval, Row, Summary, ranks
 from dqnfed_flwr.compare.row_specs import pairs
 from dqnfed_flwr.compare.terms import Entry, terms_notes
-from dqnfed_flwr.engine.ending import left_out_words, listed
+from dqnfed_flwr.engine.notices import left_out_words, listed
 from dqnfed_flwr.guarantee.claims import CONTRADICTION
 from dqnfed_flwr.guarantee.overrule import OVERRULED
-from dqnfed_flwr.telemetry.events import TEST, Totals
+from dqnfed_flwr.telemetry.events import TEST, Totals, unmoved_at_end
+from dqnfed_flwr.telemetry.standstill import causes
 from dqnfed_flwr.types import ACCURACY, Figure, decimals
 
 REASON = 40
@@ -73,6 +73,8 @@ COST = (
     Column("not harmed", 3, True, figure_of("unharmed_mean")),
     Column("rounds", 1, None, figure_of("rounds")),
     Column("moved", 1, None, figure_of("rounds_moved")),
+    Column("ρ where moved", 3, True, figure_of("rho_moved")),
+    Column("not harmed there", 3, True, figure_of("unharmed_moved")),
     Column("heard", 1, None, figure_of("heard_mean")),
     Column("overruled", 1, None, figure_of("overruled")),
     Column("exchanges a round", 2, False, figure_of("exchanges_per_round")),
@@ -237,6 +239,7 @@ def _main_notes(comparison: Comparison) -> tuple[str, ...]:
         *footnotes(comparison),
         *_full_steps(comparison),
         *failure_notes(comparison),
+        *stalled_notes(comparison),
         *([f"{LOG} in the folder of a run that failed has more about it."] if any_failed else []),
         *left_out_notes(comparison),
     )
@@ -254,6 +257,22 @@ def failure_notes(comparison: Comparison) -> list[str]:
     return [
         f"{row.label}: {text}" for row in comparison.rows for text in row.failures or row.reason.split("\n") if text
     ]
+
+
+def stalled_notes(comparison: Comparison) -> list[str]:
+    """Which runs stalled, and of each that did the likeliest cause."""
+    found = [(row, record) for row in comparison.rows for record in row.good if record.stalled]
+    if not found:
+        return []
+    every = sum(len(row.good) for row in comparison.rows)
+    named = (f"{row.label}, seed {record.job.seed}: {_stall(record)}" for row, record in found)
+    return [f"{len(found)} of {every} runs stalled: their models stood still, and their figures say little.", *named]
+
+
+def _stall(record: Record) -> str:
+    """How a run that stalled went, with the likeliest cause."""
+    likeliest = causes(unmoved_at_end(record.events), 1)
+    return f"{Totals.of(record.events).moved_words}" + "".join(f". {cause}" for cause in likeliest)
 
 
 def left_out_notes(comparison: Comparison) -> list[str]:
@@ -343,7 +362,7 @@ def mostly_left_out(comparison: Comparison) -> list[str]:
 
 
 def _not_heard(row: Row) -> str:
-    """How often a client was overruled or contradicted itself in the runs of a row; empty if never."""
+    """How often a client was overruled, or made claims that exclude each other, in the runs of a row; else empty."""
     drops = (drop.reason for record in row.good for event in record.events for drop in event.dropped)
     counts = Counter(reason for reason in drops if reason in (OVERRULED, CONTRADICTION))
     words = ", ".join(f"{reason} {count}" for reason, count in sorted(counts.items()))

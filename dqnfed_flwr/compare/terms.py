@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.schema.run import LENGTH_KEYS
+from dqnfed_flwr.steps.blind import FixedSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,5 +95,6 @@ def _length_notes(entries: Sequence[Entry]) -> list[str]:
 
 def _length_untried(entry: Entry) -> bool:
     last = entry.settings.stage_settings
-    as_it_came = last.rule == "newton" or (last.rule == "fixed" and (last.step.lr, last.step.decay) == (1.0, 1.0))
+    step = last.group_of(FixedSettings)
+    as_it_came = last.rule.name == "newton" or (last.rule.name == "fixed" and (step.lr, step.decay) == (1.0, 1.0))
     return last.profile.free_length and as_it_came and not set(LENGTH_KEYS) & set(entry.searched)

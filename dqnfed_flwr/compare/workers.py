@@ -10,24 +10,32 @@ import contextlib
 import logging
 import multiprocessing
 import os
+import pickle
 import signal
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-from dqnfed_flwr.compare.handing_over import Package, held_as
 from dqnfed_flwr.compare.plan import LOG, Job
 from dqnfed_flwr.config import Scalar, Settings
-from dqnfed_flwr.engine.run import Engine
+from dqnfed_flwr.config.combinations import OBJECT
+from dqnfed_flwr.data.user import holding
+from dqnfed_flwr.engine.run import Engine, objects_of
 from dqnfed_flwr.errors import DQNFedError
 from dqnfed_flwr.run_files import CHECKPOINT, private_folder
 from dqnfed_flwr.telemetry.events import RoundEvent
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 END_SECONDS = 5.0
+WRITER = "cloudpickle"
+"""The package that also writes classes and functions of a notebook, where it is installed."""
 
 
 class Watcher(Protocol):
@@ -264,3 +272,38 @@ def _output_to(file: Path) -> Iterator[None]:
             stream.flush()
             os.dup2(copy, stream.fileno())
             os.close(copy)
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """What was given, written down, and how the settings name each of them."""
+
+    content: bytes
+    names: Mapping[str, str]
+
+
+def packed(given: Mapping[str, Any], names: Mapping[str, str]) -> Package | None:
+    """What was given for `task`, `data` and `model`, for other processes of this machine; None where it cannot be.
+
+    Without `WRITER`, nothing of a notebook or of the script that was started can be written.
+    """
+    writer = import_module(WRITER) if find_spec(WRITER) else pickle
+    if writer is pickle and any(_home(value) == "__main__" for value in given.values()):
+        return None
+    try:
+        return Package(writer.dumps(dict(given)), dict(names))
+    except Exception:  # whatever an object says to being written
+        return None
+
+
+@contextmanager
+def held_as(package: Package) -> Iterator[None]:
+    """Hold what was packed in this process, under the names that the settings have."""
+    _, objects = objects_of(**pickle.loads(package.content))
+    wished = {key: (package.names[key].removeprefix(OBJECT), value) for key, (_, value) in objects.items()}
+    with holding(wished):
+        yield
+
+
+def _home(value: Any) -> str:
+    return str(getattr(value, "__module__", None) or type(value).__module__)

@@ -3,7 +3,6 @@
 from dqnfed_flwr.config.combinations import check_for_nodes
 from dqnfed_flwr.config.mapping import flatten, nest
 from dqnfed_flwr.config.presets import PRESETS, preset_of
-from dqnfed_flwr.config.retired import is_retired, retired_in, said_of, without_retired
 from dqnfed_flwr.config.settings import (
     GROUP_OF_METHOD,
     KNOWN,
@@ -22,7 +21,6 @@ from dqnfed_flwr.schema.groups import (
     NoiseSettings,
     PartitionName,
     SplitSettings,
-    StepRuleName,
     StepSettings,
 )
 
@@ -39,18 +37,13 @@ __all__ = [
     "Scalar",
     "Settings",
     "SplitSettings",
-    "StepRuleName",
     "StepSettings",
     "check_for_nodes",
     "describe",
     "flatten",
-    "is_retired",
     "nest",
     "preset_of",
-    "retired_in",
-    "said_of",
     "toml_defaults",
     "unknown_key",
     "without_effect",
-    "without_retired",
 ]

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.schema.run import RunSettings
 from dqnfed_flwr.schema.work import GRADIENT, LBFGS
+from dqnfed_flwr.steps import RULES, rules_for
 
 OBJECT = "object:"
-"""Begins the value of a setting that stands for an object of this process, see `data.objects`."""
+"""Begins the value of a setting that stands for an object of this process, see `data.user`."""
 
 CLASSIFICATION = "classification"
 
@@ -84,21 +85,23 @@ def _autocast_faults(run: RunSettings) -> Iterator[str]:
 
 
 def _rule_faults(run: RunSettings) -> Iterator[str]:
-    rules, rule = run.profile.rules, run.rule
-    if rule not in rules:
-        yield f"step-rule: {run.method} goes with {', '.join(rules)}, found {rule!r}; use auto for {rules[0]}"
-    if rule not in ("probed", "search"):
+    rules, rule = rules_for(run.profile), run.rule
+    if rule.name not in rules:
+        yield f"step-rule: {run.method} goes with {', '.join(rules)}, found {rule.name!r}; use auto for {rules[0]}"
+    if not rule.compares_slopes:
         return
+    *blind, other = (name for name, each in RULES.items() if not each.compares_slopes)
+    without = f"{', '.join(blind)} or {other}"
     if run.work is not GRADIENT and not (run.work is LBFGS and run.local.epochs == 1):
         several = f" with {run.local.epochs} epochs" if run.work is LBFGS else ""
         yield (
-            f"step-rule: {rule} compares losses with slopes of true gradients, which local work {run.work.name!r}"
-            f"{several} does not return; use newton, fixed or clipped, or local.work gradient"
+            f"step-rule: {rule.name} compares losses with slopes of true gradients, which local work {run.work.name!r}"
+            f"{several} does not return; use {without}, or local.work gradient"
         )
     if run.local.gradient_batch:
         yield (
-            f"local.gradient-batch: found {run.local.gradient_batch}, but {rule} compares the loss on all samples "
-            "with its slope; use 0, or step-rule newton, fixed or clipped"
+            f"local.gradient-batch: found {run.local.gradient_batch}, but {rule.name} compares the loss on all "
+            f"samples with its slope; use 0, or step-rule {without}"
         )
     if run.judges_held_out and not run.split.validation_fraction:
         yield (

@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from pydantic import Field, ValidationError, create_model, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
 from dqnfed_flwr.config.combinations import faults
 from dqnfed_flwr.config.mapping import flatten, nest
-from dqnfed_flwr.config.retired import RENAMED, is_retired, said_of, with_new_names, without_retired
+from dqnfed_flwr.config.methods import METHODS, profile_of
 from dqnfed_flwr.errors import ConfigError
-from dqnfed_flwr.methods.table import METHODS, profile_of
 from dqnfed_flwr.schema.group import Group, Scalar, Setting, kebab, known_of
-from dqnfed_flwr.schema.run import Profile, RunSettings
+from dqnfed_flwr.schema.groups import StepSettings
+from dqnfed_flwr.schema.run import AUTO, Profile, RuleProfile, RunSettings
 from dqnfed_flwr.schema.suggestions import did_you_mean, keys_like
+from dqnfed_flwr.steps import RULES
 
 GROUP_OF_METHOD = {profile.key: name for name, profile in METHODS.items() if profile.settings}
 """The method that declares a group of settings, by the group's key."""
@@ -31,9 +32,13 @@ if taken := [key for key in GROUP_OF_METHOD if key.replace("-", "_") in RunSetti
 if TYPE_CHECKING:
     _AllGroups = RunSettings
 else:
+    _of_rules = [rule.settings for rule in RULES.values() if rule.settings]
+    _Step = create_model("_Step", __base__=(StepSettings, *reversed(_of_rules)), __module__=__name__)
     _AllGroups = create_model(
         "_AllGroups",
         __base__=RunSettings,
+        step_rule=(Literal[AUTO, *RULES], RunSettings.model_fields["step_rule"]),
+        step=(_Step, Field(default_factory=_Step)),
         **{
             profile.key.replace("-", "_"): (profile.settings, Field(default_factory=profile.settings))
             for profile in METHODS.values()
@@ -88,22 +93,30 @@ class Settings(_AllGroups):
         """What the method asks of clients and step."""
         return profile_of(self.method)
 
+    @property
+    def rule(self) -> RuleProfile:
+        """The step rule, with `auto` resolved to the method's default; with stages, that of the last one."""
+        name = self.stage_settings.profile.rule if self.step_rule == AUTO else self.step_rule
+        if name not in RULES:
+            raise ConfigError(f"step-rule: found {name!r}; allowed: {AUTO}, {', '.join(RULES)}")
+        return RULES[name]
+
     @classmethod
     def from_record(cls, flat: Mapping[str, Any]) -> Settings:
-        """The settings that a run wrote down, by dotted keys, also one of an earlier version.
+        """The settings that a run wrote down, by dotted keys, which are all there.
 
         Raises
         ------
         ConfigError
-            As `from_mapping`.
+            As `from_mapping`, and naming the first key that is missing.
         """
-        return cls.from_mapping(without_retired(flat))
+        if missing := sorted(KNOWN.keys() - flat.keys()):
+            raise ConfigError(f"{missing[0]}: not among the settings; a run writes down all of them")
+        return cls.from_mapping(flat)
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> Settings:
         """Check nested or dotted keys, as read from YAML, TOML or a Flower run config; absent keys take their default.
-
-        Names of earlier versions are read as new ones.
 
         Raises
         ------
@@ -111,7 +124,7 @@ class Settings(_AllGroups):
             Naming each faulty key, what was found and what is allowed.
         """
         try:
-            return cls.model_validate(_with_new_names(nest(mapping)))
+            return cls.model_validate(nest(mapping))
         except ValidationError as error:
             raise ConfigError("\n".join(_explain(item) for item in error.errors())) from None
 
@@ -126,7 +139,7 @@ class Settings(_AllGroups):
         ConfigError
             If a value of a group is out of its own limits.
         """
-        nested = _with_new_names(nest(flat))
+        nested = nest(flat)
         values: dict[str, Any] = {}
         for name, field in cls.model_fields.items():
             given, group = nested.get(kebab(name)), field.annotation
@@ -143,11 +156,6 @@ class Settings(_AllGroups):
     def flat(self) -> dict[str, Scalar]:
         """The settings as dotted kebab-case keys and scalars, as a Flower run config holds them."""
         return flatten(self.model_dump(by_alias=True))
-
-
-def _with_new_names(nested: dict[str, Any]) -> dict[str, Any]:
-    flat = flatten(nested)
-    return nest(with_new_names(flat)) if any(key in RENAMED for key in flat) else nested
 
 
 def _fields() -> Iterator[tuple[str, FieldInfo]]:
@@ -200,8 +208,6 @@ def _meaning(description: str | None, annotation: object) -> str:
 def _explain(item: Any) -> str:
     key = ".".join(str(part) for part in item["loc"])
     if item["type"] == "extra_forbidden":
-        if is_retired(key):
-            return said_of(key)
         inner = flatten({key: item["input"]}) if isinstance(item["input"], Mapping) else {}
         return "\n".join(map(unknown_key, inner or [key]))
     message = item["msg"].removeprefix("Value error, ")
@@ -214,8 +220,8 @@ def _explain(item: Any) -> str:
 def unknown_key(key: str) -> str:
     """What is said of a key that is none."""
     if near := keys_like(key, list(KNOWN)):
-        return f"{key}: unknown key; {did_you_mean(near)} `dqnfed settings` lists all"
+        return f"{key}: unknown key; {did_you_mean(near)} `dqnfed settings --all` lists all"
     group = key.rpartition(".")[0]
     if known := sorted(name.rpartition(".")[2] for name in KNOWN if group and name.startswith(f"{group}.")):
         return f"{key}: unknown key; allowed in {group}: {', '.join(known)}"
-    return f"{key}: unknown key; `dqnfed settings` lists all"
+    return f"{key}: unknown key; `dqnfed settings --all` lists all"

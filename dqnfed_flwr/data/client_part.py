@@ -9,46 +9,37 @@ mu (C - 1) / C of the labels are wrong. `pair` replaces class c by c + 1, and th
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.random import Generator
 
 from dqnfed_flwr.config import NoiseSettings, Settings
-from dqnfed_flwr.data.dataset import Array, DataSet, IntArray, as_data_set
+from dqnfed_flwr.data.dataset import Array, DataSet, IntArray, TargetForm, as_data_set, used_targets
 from dqnfed_flwr.data.dealing import deal_out
 from dqnfed_flwr.data.forms import FORMS
-from dqnfed_flwr.data.sets import is_function, read_arrays
-from dqnfed_flwr.data.splits import stratified
-from dqnfed_flwr.data.targets import TargetForm, used_targets
+from dqnfed_flwr.data.frames import unmasked
+from dqnfed_flwr.data.partitions import stratified
+from dqnfed_flwr.data.sources import Source, source_of
 from dqnfed_flwr.data.user import call_function
-from dqnfed_flwr.errors import DataError
+from dqnfed_flwr.errors import ClientDataError, DataError, of_one_client
 
+logger = logging.getLogger("flwr")
 _SPLIT_TEST, _SPLIT_VALIDATION, _NOISE = 3, 4, 6  # streams of the seed, besides those of `dealing`
 
 
 @dataclass(frozen=True)
 class ClientPart:
-    """Which samples are one client's; none of them is read yet.
-
-    Attributes
-    ----------
-    data : DataSet
-        The set they come from.
-    train, validation : IntArray
-        Sample numbers in its training part.
-    noisy : IntArray | None
-        Labels of `train` where some were replaced; None where all are the right ones.
-    x_test, y_test, test : Array, Array, IntArray
-        The test part of the set, or its training part where it has none, and the sample numbers in it.
-    """
+    """Which samples are one client's, numbered within the parts of the set `data`; none of them is read yet."""
 
     data: DataSet
     train: IntArray
-    validation: IntArray
-    noisy: IntArray | None
-    x_test: Array
+    validation: IntArray  # of the training part, as `train`
+    noisy: IntArray | None  # labels of `train` where some were replaced; None where all are the right ones
+    x_test: Array  # the test part of the set, or its training part where it has none
     y_test: Array
     test: IntArray
 
@@ -58,22 +49,25 @@ class ClientPart:
         return used_targets(self.data.y_train[self.train], self.data.targets) if self.noisy is None else self.noisy
 
 
+def faults_of(settings: Settings, data_path: str | None = None) -> AbstractContextManager[None]:
+    """Whose fault it is if samples cannot be used: a client's that brings its own, else that of the shared set."""
+    return of_one_client() if _is_own(settings, source_of(data_path or settings.data)) else nullcontext()
+
+
+def _is_own(settings: Settings, source: Source) -> bool:
+    return settings.partition == "file" or source.is_function
+
+
 def find_part(
     settings: Settings, partition: int, data_path: str | None = None, targets: TargetForm = "classes"
 ) -> ClientPart:
     """Which samples are one client's, for the arguments of `clients.load_client` and with its errors; none is read."""
-    source = data_path or settings.data
+    source = source_of(data_path or settings.data)
     if partition < 0:
         raise DataError(f"partition-id: found {partition}; clients are numbered from 0")
-    if settings.partition == "file" or is_function(source):
-        if not is_function(source):
-            _refuse_choice(settings)
-            _refuse_numbering(source)
-        arrays = _own_arrays(settings, source, partition)
-        _refuse_numbered(source, arrays)
-        data = as_data_set(arrays, source, settings.num_classes, targets)
-        test = None if data.y_test is None else np.arange(len(data.y_test))
-        return _split(settings, partition, data, np.arange(len(data.y_train)), test)
+    if _is_own(settings, source):
+        with of_one_client():
+            return _own_part(settings, source, partition, targets)
     if partition >= settings.clients:
         raise DataError(
             f"partition-id: found {partition}; clients = {settings.clients} allows 0..{settings.clients - 1}"
@@ -81,6 +75,27 @@ def find_part(
     dealt = deal_out(settings, source, targets)
     test = None if dealt.test is None else dealt.test[partition]
     return _split(settings, partition, dealt.data, dealt.train[partition], test)
+
+
+def _own_part(settings: Settings, source: Source, partition: int, targets: TargetForm) -> ClientPart:
+    """All of a client's own file, or what a function gives for it."""
+    if not source.is_function:
+        _refuse_choice(settings)
+        _refuse_numbering(source, targets)
+    arrays = _own_arrays(settings, source, partition)
+    _refuse_numbered(source, arrays, targets)
+    data = as_data_set(arrays, source.name, settings.num_classes, targets)
+    test = None if data.y_test is None else np.arange(len(data.y_test))
+    part = _split(settings, partition, data, np.arange(len(data.y_train)), test)
+    if not len(part.test):
+        logger.warning(
+            "data: client %d has %d sample(s) in %s: it trains on them, and has neither test part nor figure; give it "
+            "two or more, or x_test and y_test",
+            partition,
+            len(data.y_train),
+            source.name,
+        )
+    return part
 
 
 def _refuse_choice(settings: Settings) -> None:
@@ -93,37 +108,41 @@ def _refuse_choice(settings: Settings) -> None:
         )
 
 
-def _refuse_numbering(source: str) -> None:
-    """A client's own file has to say itself which class is which, not be of a form that numbers those it finds."""
-    name = source.partition(":")[0]
-    form = FORMS.get(name)
-    if form is not None and form.numbers_classes:
+def _refuse_numbering(source: Source, targets: TargetForm) -> None:
+    """A client's own file has to say itself which class is which, not be of a form that numbers those it finds.
+
+    Targets that are numbers are the same everywhere.
+    """
+    if source.form and FORMS[source.form].numbers_classes and targets != "values":
         raise DataError(
-            f"partition: file: {name} numbers the classes that a file holds, so that they could differ from device to "
-            "device; store each device's samples as .npz, with the same numbers everywhere"
+            f"partition: file: {source.form} numbers the classes that a file holds, so that they could differ from "
+            "device to device; store each device's samples as .npz, with the same numbers everywhere"
         )
 
 
-def _refuse_numbered(source: str, arrays: Mapping[str, Array]) -> None:
+def _refuse_numbered(source: Source, arrays: Mapping[str, Array], targets: TargetForm) -> None:
     """Nor may the texts of its table have numbered classes or features."""
-    if (columns := arrays.get("numbered")) is not None:
+    learnt = dict(source.files().options).get("label") if targets == "values" and source.is_decoded else None
+    if columns := [column for column in arrays.get("numbered", ()) if column != learnt]:
         raise DataError(
-            f"partition: file: {source} numbers the values of the columns {', '.join(map(str, columns))} as it finds "
-            "them, so that they could differ from device to device; give the order of labels, classes=no+yes, and "
-            "store other texts as numbers"
+            f"partition: file: {source.name} numbers the values of the columns {', '.join(map(str, columns))} as it "
+            "finds them, so that they could differ from device to device; give the order of labels, classes=no+yes, "
+            "and store other texts as numbers"
         )
 
 
-def _own_arrays(settings: Settings, source: str, partition: int) -> Mapping[str, Array]:
-    if not is_function(source):
-        return read_arrays(source)
-    arrays = call_function(source, "data", DataError, settings.flat(), partition, settings.clients)
+def _own_arrays(settings: Settings, source: Source, partition: int) -> Mapping[str, Array]:
+    if not source.is_function:
+        return source.arrays()
+    arrays = call_function(source.name, "data", DataError, settings.flat(), partition, settings.clients)
     if not isinstance(arrays, Mapping):
-        raise DataError(f"data: {source} returned {type(arrays).__name__}; it must return a mapping of arrays by name")
+        raise DataError(
+            f"data: {source.name} returned {type(arrays).__name__}; it must return a mapping of arrays by name"
+        )
     try:
-        return {str(key): np.asarray(value) for key, value in arrays.items()}
+        return {str(key): np.asarray(unmasked(value, f"data: {source.name}: {key}")) for key, value in arrays.items()}
     except (TypeError, ValueError, RuntimeError) as error:  # whatever an array of the user's says
-        raise DataError(f"data: {source} returned what is no array ({' '.join(str(error).split())})") from error
+        raise DataError(f"data: {source.name} returned what is no array ({' '.join(str(error).split())})") from error
 
 
 def _split(settings: Settings, partition: int, data: DataSet, train: IntArray, test: IntArray | None) -> ClientPart:
@@ -136,6 +155,14 @@ def _split(settings: Settings, partition: int, data: DataSet, train: IntArray, t
         train, test = train[kept], train[apart]
     kept, apart = stratified(strata[train], split.validation_fraction, _stream(settings, _SPLIT_VALIDATION, partition))
     validation, train = train[apart], train[kept]
+    if not len(train):
+        raise ClientDataError(f"split: client {partition} has no training sample; give it at least one")
+    if split.validation_fraction and not len(validation):
+        logger.warning(
+            "split: client %d has %d training sample(s): none is kept apart for split.validation-fraction",
+            partition,
+            len(train),
+        )
     noisy = None
     if data.targets == "classes":
         noisy = with_noise(y[train], settings.noise, data.num_classes, _apart(settings, _NOISE, partition))

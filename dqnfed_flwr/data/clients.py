@@ -1,22 +1,29 @@
-"""One client's samples, read and checked, and every client of a run in figures."""
+"""One client's samples, read, checked and perhaps standardised, and every client of a run in figures.
+
+Each client standardises by statistics of its own training part, which nobody else learns: equal values of two clients
+may differ afterwards. Moments are computed in float64, and divide by the number of samples.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.data.client_part import ClientPart, find_part
-from dqnfed_flwr.data.dataset import Array, IntArray, sample_kind, sample_shape
-from dqnfed_flwr.data.scaling import check_scale, standardised
-from dqnfed_flwr.data.sets import is_function
-from dqnfed_flwr.data.targets import TargetForm, used_targets
-from dqnfed_flwr.errors import DataError
+from dqnfed_flwr.data.client_part import ClientPart, faults_of, find_part
+from dqnfed_flwr.data.dataset import IGNORED, Array, IntArray, TargetForm, sample_kind, sample_shape, used_targets
+from dqnfed_flwr.data.sources import source_of
+from dqnfed_flwr.errors import ClientDataError, DataError
 
 Part = Literal["train", "validation", "test"]
+Opened = TypeVar("Opened")
+MOST = 12
+"""Targets, flags or classes that have a figure of their own; of more, one over all."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +37,7 @@ class ClientData:
     x_validation, y_validation : Array, Array
         Kept apart from training; empty unless asked for.
     x_test, y_test : Array, Array
-        What its figures are measured on; at least one sample.
+        What its figures are measured on; empty where it has too few samples to split.
     num_classes : int
         Of the whole set, as far as the data or the settings say.
     """
@@ -85,14 +92,14 @@ def load_client(
     on its own groups); where it has none, `split.test-fraction` of its samples are split off, stratified. Then
     `split.validation-fraction` of its training samples are kept apart, and labels of the rest are replaced as
     `noise.*` asks. With `split.samples`, that many training samples are drawn from the whole set before anything is
-    dealt out. With `data-scale`, features are standardised last, see `scaling`.
+    dealt out. With `data-scale`, features are standardised last, see `standardised`.
 
     Parameters
     ----------
     settings : Settings
         Of the run; `data`, `partition`, `clients`, `num-classes`, `seed`, `split.*`, `noise.*` and `data-scale` count
         here. `data` may be `module:function`: it is called as function(settings.flat(), partition, clients) and returns
-        a mapping of this client's own arrays, named as in `dqnfed_flwr.data.sets.read_arrays`.
+        a mapping of this client's own arrays, named as in `dqnfed_flwr.data.sources.Source.arrays`.
     partition : int
         Number of the client, from 0.
     data_path : str | None
@@ -105,7 +112,9 @@ def load_client(
     DataError
         If data or partition cannot be used: the text says what was found, what is allowed and what to do.
     """
-    return take_part(settings, find_part(settings, partition, data_path, targets))
+    part = find_part(settings, partition, data_path, targets)
+    with faults_of(settings, data_path):
+        return take_part(settings, part)
 
 
 def take_part(settings: Settings, part: ClientPart) -> ClientData:
@@ -138,30 +147,48 @@ def take(x: Array, samples: IntArray, name: str) -> Array:
     return taken
 
 
+def check_scale(settings: Settings, x: Array) -> None:
+    """Raise DataError where `data-scale` asks for what samples `x` cannot have."""
+    if settings.data_scale != "none" and (kind := sample_kind(x)) != "features":
+        raise DataError(
+            f"data-scale: found {settings.data_scale!r}, but {settings.data} holds {kind} of dtype {x.dtype}; only "
+            "float features can be standardised: set data-scale none"
+        )
+
+
+def standardised(train: NDArray[Any], *others: NDArray[Any]) -> list[NDArray[Any]]:
+    """Standardise every float feature of several parts [N, ...] by its mean and deviation in the first.
+
+    A feature that is constant in `train` is 0 in all of them. DataError if values are too large, or too small, for
+    their variance and their scaled value to be numbers.
+    """
+    exact = train.astype(np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean, deviation, constant = exact.mean(axis=0), exact.std(axis=0), train.max(axis=0) == train.min(axis=0)
+        inverse = np.where(constant, 0.0, 1.0 / np.where(constant | (deviation == 0), 1.0, deviation))
+        scaled = [((part - np.where(constant, 0, mean)) * inverse).astype(train.dtype) for part in (train, *others)]
+    unfit = ~constant & ~((deviation > 0) & np.isfinite(deviation))
+    if unfit.any() or not all(np.isfinite(part).all() for part in scaled):
+        raise DataError(
+            "data-scale: features are too large or too small to be standardised; give them another unit, or set none"
+        )
+    return scaled
+
+
 @dataclass(frozen=True)
 class ClientSummary:
     """One client in figures.
 
-    Attributes
-    ----------
-    train, test : IntArray
-        Samples of each class [C]; training labels are counted as they are given, with noise.
-    validation : int
-        Samples kept apart.
-    wrong : int
-        Training labels that differ from the right ones.
-    groups : tuple[str, ...]
-        Natural groups it holds, by name where the set has names.
-    class_names : tuple[str, ...]
-        Of the set; empty where it has none.
+    Samples of each class are `train` and `test` [C]; training labels are counted as they are given, with noise.
     """
 
     train: IntArray
     test: IntArray
-    validation: int
-    wrong: int
-    groups: tuple[str, ...]
-    class_names: tuple[str, ...]
+    validation: int  # samples kept apart
+    wrong: int  # training labels that differ from the right ones
+    groups: tuple[str, ...]  # natural groups it holds, by name where the set has names
+    class_names: tuple[str, ...]  # of the set; empty where it has none
+    fault: str = ""  # why its data cannot be used, so that a run goes on without it; it has no sample then
 
     @property
     def samples(self) -> int:
@@ -176,7 +203,7 @@ class ClientSummary:
 
 def dealt_by(settings: Settings) -> str:
     """What deals the samples out: the partition of the settings, or `own function` where `data` is a function."""
-    return "own function" if is_function(settings.data) else settings.partition
+    return "own function" if source_of(settings.data).is_function else settings.partition
 
 
 def summarise(settings: Settings) -> list[ClientSummary]:
@@ -185,17 +212,41 @@ def summarise(settings: Settings) -> list[ClientSummary]:
     Raises
     ------
     DataError
-        As `load_client`.
+        As `load_client`; what is one client's own fault is noted, unless all have one.
     """
-    parts = [find_part(settings, partition) for partition in range(settings.clients)]
-    for part in parts:
-        x = part.data.x_train
+    parts, faults = each_usable(lambda partition: _checked_part(settings, partition), settings.clients)
+    classes = max(part.data.num_classes for part in parts.values())
+    first = _summary(next(iter(parts.values())), classes)
+    none, names = np.zeros(classes, dtype=np.int64), first.class_names
+    unfit = {place: ClientSummary(none, none, 0, 0, (), names, fault) for place, fault in faults.items()}
+    found = {place: _summary(part, classes) for place, part in parts.items()} | unfit
+    return [found[partition] for partition in range(settings.clients)]
+
+
+def each_usable(open_one: Callable[[int], Opened], clients: int) -> tuple[dict[int, Opened], dict[int, str]]:
+    """What `open_one` gives for each client, and why those without it cannot be used; `ClientDataError` if none can."""
+    found: dict[int, Opened] = {}
+    faults: dict[int, str] = {}
+    for partition in range(clients):
+        try:
+            found[partition] = open_one(partition)
+        except ClientDataError as error:
+            faults[partition] = str(error)
+            if len(faults) == clients:
+                raise
+    return found, faults
+
+
+def _checked_part(settings: Settings, partition: int) -> ClientPart:
+    """A client's part, of which features are read."""
+    part = find_part(settings, partition)
+    x = part.data.x_train
+    with faults_of(settings):
         check_scale(settings, x)
         for values, samples in ((x, part.train), (x, part.validation), (part.x_test, part.test)):
             if np.issubdtype(values.dtype, np.floating):
                 take(values, samples, part.data.name)
-    classes = max(part.data.num_classes for part in parts)
-    return [_summary(part, classes) for part in parts]
+    return part
 
 
 def _summary(part: ClientPart, classes: int) -> ClientSummary:
@@ -210,3 +261,61 @@ def _summary(part: ClientPart, classes: int) -> ClientSummary:
         groups=tuple(str(group) if names is None else str(names[group]) for group in held),
         class_names=tuple(map(str, classes_named)),
     )
+
+
+@dataclass(frozen=True)
+class TargetSummary:
+    """Samples of one client by part, and figures of its training targets by what they are; see `figures_of`."""
+
+    train: int
+    validation: int
+    test: int
+    figures: Mapping[str, float] = field(default_factory=dict)
+    fault: str = ""  # as in `ClientSummary`
+
+
+def summarise_targets(settings: Settings, form: TargetForm) -> list[TargetSummary]:
+    """Figures of every client of a run, in their order; errors are those of `summarise`."""
+    loaded, faults = each_usable(lambda partition: load_client(settings, partition, None, form), settings.clients)
+    outputs = max(client.num_classes for client in loaded.values())
+    found = {
+        partition: TargetSummary(
+            client.count("train"),
+            client.count("validation"),
+            client.count("test"),
+            figures_of(client.y_train, form, outputs),
+        )
+        for partition, client in loaded.items()
+    }
+    return with_faults(found, faults)
+
+
+def with_faults(found: Mapping[int, TargetSummary], faults: Mapping[int, str]) -> list[TargetSummary]:
+    """Figures of all clients in their order; NaN for those whose data cannot be used."""
+    names = next(iter(found.values())).figures
+    unfit = {place: TargetSummary(0, 0, 0, dict.fromkeys(names, math.nan), fault) for place, fault in faults.items()}
+    return [summary for _, summary in sorted({**found, **unfit}.items())]
+
+
+def figures_of(y: Array, form: TargetForm, outputs: int) -> dict[str, float]:
+    """What training targets of `outputs` values, flags or classes are like.
+
+    Of one value mean, standard deviation, least and most, of several the mean of each; of flags the share that is set
+    of each, in per cent; of places how many are asked, and the share of each class among them, in per cent. Where there
+    are more than `MOST`, all are taken together.
+    """
+    if form == "values":
+        if outputs == 1 or outputs > MOST:
+            return {"mean": y.mean(), "σ": y.std(), "min": y.min(), "max": y.max()}
+        return {f"mean {place}": value for place, value in enumerate(y.mean(axis=0, dtype=np.float64))}
+    if form == "flags":
+        shares = 100 * y.mean(axis=0)
+        if outputs > MOST:
+            return {"set %": float(shares.mean())}
+        return {f"flag {place} %": share for place, share in enumerate(shares)}
+    asked = y[y != IGNORED]
+    found = {"places": float(asked.size)}
+    if outputs > MOST:
+        return {**found, "classes": float(len(np.unique(asked)))}
+    shares = 100 * np.bincount(asked, minlength=outputs) / max(asked.size, 1)
+    return {**found, **{f"class {place} %": share for place, share in enumerate(shares)}}

@@ -5,18 +5,27 @@
 | uint8 images [N, H, W] or [N, H, W, C] | channels first, 0..255 scaled to [-1, 1] | (1, H, W) or (C, H, W) |
 | float features [N, ...] | as they are | (...) |
 | integer tokens [N, L] | int64 | (L,) |
+
+What a task wants to hear about each sample is the form of its targets `y`:
+
+| form | stored | the model's outputs |
+|---|---|---|
+| `classes` | integers [N] from 0 | one logit a class |
+| `values` | numbers [N] or [N, T] | T values |
+| `flags` | 0 or 1, [N, C] | one logit a flag |
+| `places` | integers [N, ...] from 0, -1 where nothing is asked | one logit a class at every place |
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dqnfed_flwr.data.targets import TargetForm, checked_targets, outputs_of, strata
+from dqnfed_flwr.data.number_text import value_of
 from dqnfed_flwr.errors import DataError
 
 if TYPE_CHECKING:
@@ -24,9 +33,16 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 IntArray = NDArray[np.int64]
+TargetForm = Literal["classes", "values", "flags", "places"]
+IGNORED = -1  # a place without a class
+_MEANT: Mapping[TargetForm, str] = {
+    "values": "finite numbers, one or a row of them a sample, [N] or [N, T]",
+    "flags": "0 or 1 for each flag, [N, C]",
+    "places": "integers, [N, ...], from 0, or -1 where nothing is asked",
+}
 ARRAYS = (
     *("x_train", "y_train", "x_test", "y_test", "groups_train", "groups_test"),
-    *("group_names", "class_names", "num_classes", "numbered"),
+    *("group_names", "class_names", "num_classes", "numbered", "notes", "only_values"),
 )
 MOST_CLASSES = 1_000_000
 """More are taken for something else than classes, such as identities."""
@@ -51,10 +67,8 @@ class DataSet:
         that they ask for.
     name : str
         As asked for.
-    group_names : Array | None
-        Text [G]; group g is named `group_names[g]`.
-    class_names : Array | None
-        Text [C]; class c is named `class_names[c]`.
+    group_names, class_names : Array | None
+        Text [G], [C]; group g is named `group_names[g]`.
     targets : TargetForm
         The form of `y_train` and `y_test`.
     """
@@ -85,7 +99,7 @@ class DataSet:
 def as_data_set(
     arrays: Mapping[str, Array], name: str, num_classes: int = 0, targets: TargetForm = "classes"
 ) -> DataSet:
-    """Check arrays by name (see `read_arrays`) and put them together; `targets` is the form of the y.
+    """Check arrays by name (see `Source.arrays`) and put them together; `targets` is the form of the y.
 
     DataError for a missing or unknown key, lengths or shapes that differ, unfit samples or labels.
     """
@@ -102,6 +116,7 @@ def as_data_set(
     grouped = [part for part in parts if f"groups_{part}" in arrays]
     groups = {part: _numbers(arrays, f"groups_{part}", f"x_{part}", name) for part in grouped}
     _check_samples(arrays, parts, name)
+    named = _class_count(arrays, labels, name, 0) if targets == "classes" else 0
     return DataSet(
         x_train=arrays["x_train"],
         y_train=labels["train"],
@@ -112,7 +127,7 @@ def as_data_set(
         num_classes=_outputs(arrays, labels, name, num_classes, targets),
         name=name,
         group_names=_names(arrays, "group_names", "groups", _most(groups.values()), name),
-        class_names=_class_names(arrays, labels, name, targets),
+        class_names=_names(arrays, "class_names", "classes", named, name),
         targets=targets,
     )
 
@@ -125,9 +140,13 @@ def _most(numbered: Iterable[IntArray]) -> int:
 def _targets(arrays: Mapping[str, Array], part: str, name: str, form: TargetForm) -> Array:
     """The targets of a part, checked against its samples."""
     if form == "classes":
+        if "only_values" in arrays:  # numbers of a table that are no classes, and why
+            raise DataError(str(arrays["only_values"]))
         return _numbers(arrays, f"y_{part}", f"x_{part}", name)
     values, samples = arrays[f"y_{part}"], arrays[f"x_{part}"]
     _check_length(values, samples, f"y_{part}", f"x_{part}", name)
+    if form == "values" and "class_names" in arrays and values.ndim == 1 and values.dtype.kind in "iu":
+        values = named_values(values, arrays["class_names"], name)
     return checked_targets(values, form, f"y_{part}", name)
 
 
@@ -141,12 +160,6 @@ def _outputs(
     if stated and (stated < found or (stated > found and form != "places")):
         raise DataError(f"data: {name}: the targets ask for {found} outputs, num-classes is {stated}; leave it at 0")
     return stated or found
-
-
-def _class_names(arrays: Mapping[str, Array], labels: Mapping[str, Array], name: str, form: TargetForm) -> Array | None:
-    """Names of the classes, which only targets that are classes have."""
-    needed = _class_count(arrays, labels, name, 0) if form == "classes" else 0
-    return _names(arrays, "class_names", "classes", needed, name)
 
 
 def _names(arrays: Mapping[str, Array], key: str, of: str, needed: int, name: str) -> Array | None:
@@ -168,7 +181,7 @@ def _numbers(arrays: Mapping[str, Array], key: str, samples: str, name: str) -> 
     if values.ndim != 1 or not np.issubdtype(values.dtype, np.integer):
         raise DataError(
             f"data: {name}: {key} has dtype {values.dtype} and shape {values.shape}; it must be one integer a sample, "
-            "[N]; store class numbers from 0, not one-hot rows, fractions or text"
+            f"[N]; store class numbers from 0, not one-hot rows, fractions or text{_if_numbers(values)}"
         )
     _check_length(values, arrays[samples], key, samples, name)
     low, high = int(values.min()), int(values.max())
@@ -177,6 +190,15 @@ def _numbers(arrays: Mapping[str, Array], key: str, samples: str, name: str) -> 
     if high > np.iinfo(np.int64).max:
         raise DataError(f"data: {name}: {key} goes up to {high}, more than 64 bits with a sign hold; number from 0")
     return np.array(values, dtype=np.int64)
+
+
+def _if_numbers(values: Array) -> str:
+    """What is to be done where fractions are given for classes."""
+    whole = values.dtype.kind != "f" or np.array_equal(values, np.rint(values))
+    if whole or values.ndim != 1:
+        return ""
+    found = values[values != np.rint(values)][0]
+    return f"; found {found:g}: to learn numbers, set task to regression"
 
 
 def _check_length(values: Array, samples: Array, key: str, of: str, name: str) -> None:
@@ -212,6 +234,61 @@ def _class_count(arrays: Mapping[str, Array], labels: Mapping[str, IntArray], na
             "num-classes - 1; relabel the data or raise num-classes"
         )
     return stated or found
+
+
+def checked_targets(y: Array, form: TargetForm, key: str, name: str) -> Array:
+    """Targets of a form other than `classes` as they are stored, [N, T], [N, C] or [N, ...]; none of them is copied.
+
+    `DataError` names the set `name`, the array `key`, what was found and what is allowed.
+    """
+    fits = {"values": _are_values, "flags": _are_flags, "places": _are_places}[form]
+    if not fits(y):
+        least = f", from {y.min()}" if y.size and y.dtype.kind in "iuf" else ""
+        raise DataError(
+            f"data: {name}: {key} has dtype {y.dtype} and shape {y.shape}{least}; this task needs {_MEANT[form]}"
+        )
+    return y.reshape(len(y), -1) if form == "values" else y
+
+
+def named_values(y: Array, names: Array, name: str) -> NDArray[np.float32]:
+    """The numbers [N] that stand behind classes [N], as their names say; `DataError` where a name is no number."""
+    values = {label: value_of(str(names[label])) for label in np.unique(y).tolist() if 0 <= label < len(names)}
+    if len(values) < len(np.unique(y)) or None in values.values():
+        wrong = [str(names[label]) for label, value in values.items() if value is None]
+        raise DataError(
+            f"data: {name}: the targets are classes with names, such as {', '.join(wrong[:3]) or 'none'}; this task "
+            "needs numbers: name another column or file, or store y without class_names"
+        )
+    table = np.zeros(len(names), dtype=np.float64)
+    table[list(values)] = list(values.values())
+    return table[y].astype(np.float32)
+
+
+def used_targets(y: Array, form: TargetForm) -> Array:
+    """Some of them as a client uses them: int64 [n, ...], float32 [n, T] or uint8 [n, C]."""
+    return np.asarray(y, dtype={"values": np.float32, "flags": np.uint8}.get(form, np.int64))
+
+
+def outputs_of(y: Array, form: TargetForm) -> int:
+    """How many outputs these targets ask of a model, at each place where there are places."""
+    return 1 + int(y.max(initial=0)) if form == "places" else int(y.shape[1])
+
+
+def strata(y: Array, form: TargetForm) -> NDArray[np.int64]:
+    """The classes [N] by which samples are dealt out and split; all in one where a sample has no class of its own."""
+    return y if form == "classes" else np.zeros(len(y), dtype=np.int64)
+
+
+def _are_values(y: Array) -> bool:
+    return y.ndim in (1, 2) and y.dtype.kind in "fiu" and y.size > 0 and bool(np.isfinite(y).all())
+
+
+def _are_flags(y: Array) -> bool:
+    return y.ndim == 2 and y.dtype.kind in "biu" and y.shape[1] > 0 and bool(np.isin(y, (0, 1)).all())
+
+
+def _are_places(y: Array) -> bool:
+    return y.ndim >= 2 and y.dtype.kind in "iu" and y.size > 0 and bool(y.min() >= IGNORED)
 
 
 def sample_shape(x: NDArray[Any]) -> tuple[int, ...]:

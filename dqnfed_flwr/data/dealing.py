@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -10,13 +11,14 @@ from numpy.typing import NDArray
 
 from dqnfed_flwr.config import PartitionName, Settings, SplitSettings
 from dqnfed_flwr.data import partitions
-from dqnfed_flwr.data.dataset import DataSet, IntArray, as_data_set
-from dqnfed_flwr.data.objects import number_of
-from dqnfed_flwr.data.sets import load_dataset, npz_file, read_arrays
-from dqnfed_flwr.data.splits import like_train
-from dqnfed_flwr.data.targets import TargetForm
+from dqnfed_flwr.data.dataset import DataSet, IntArray, TargetForm, as_data_set
+from dqnfed_flwr.data.partitions import like_train
+from dqnfed_flwr.data.sources import Source, load_dataset
 from dqnfed_flwr.errors import DataError
 
+logger = logging.getLogger("flwr")
+NAMED = 10
+"""Clients named at most."""
 LEFT_OUT = -1
 """Label of a sample whose class is not among those kept."""
 _SUBSAMPLE, _TRAIN, _TEST = range(3)  # streams of the seed; 3, 4 and 6 are those of `clients`
@@ -60,7 +62,8 @@ def present(labels: IntArray) -> IntArray:
 class Dealt:
     """A whole data set and, one array a client, the rising sample numbers in its training and in its test part.
 
-    The arrays of a part are disjoint. `test` is None where the set has no such part: clients split their own samples.
+    The arrays of a part are disjoint; a client may have no test sample. `test` is None where the set has no such part:
+    clients split their own samples.
     """
 
     data: DataSet
@@ -68,46 +71,26 @@ class Dealt:
     test: list[IntArray] | None
 
 
-def deal_out(settings: Settings, source: str, targets: TargetForm = "classes") -> Dealt:
+def deal_out(settings: Settings, source: Source, targets: TargetForm = "classes") -> Dealt:
     """Deal the set `source`, whose y are of the form `targets`, to `settings.clients` clients by `settings.partition`.
 
     The answer is kept for the next client of the same process; it is a function of `source` and its contents,
     `partition`, `clients`, `num-classes`, `seed` and `split.*`. DataError if the set cannot be loaded, or not be dealt
     out this way.
     """
-    return _deal_out(
-        source,
-        _stamp(source),
-        settings.num_classes,
-        settings.partition,
-        settings.clients,
-        settings.seed,
-        settings.split,
-        targets,
-    )
-
-
-def _stamp(source: str) -> tuple[str, int, int]:
-    """Tell a file that was written anew from the one before: path, time of its last change, and size.
-
-    Of an object its number.
-    """
-    path = npz_file(source)
-    if path is None or not path.is_file():
-        return (source, number_of("data", source), 0)
-    status = path.stat()
-    return (str(path), status.st_mtime_ns, status.st_size)
+    kept = (settings.num_classes, settings.partition, settings.clients, settings.seed, settings.split)
+    return _deal_out(source, source.stamp(), *kept, targets)
 
 
 @lru_cache(maxsize=1)
-def _loaded(source: str, stamp: tuple[str, int, int], num_classes: int, chosen: str, targets: TargetForm) -> DataSet:
+def _loaded(source: Source, stamp: tuple[str, int, int], num_classes: int, chosen: str, targets: TargetForm) -> DataSet:
     """The set, once for all ways to deal it out; `stamp` tells another file of the same name."""
     del stamp
     if not chosen:
-        return load_dataset(source, num_classes, targets)
+        return load_dataset(source.name, num_classes, targets)
     if targets != "classes":
         raise DataError(f"split.only-classes: found {chosen!r}, but the targets of this task are no classes; leave it")
-    data = only_classes(as_data_set(read_arrays(source), source), chosen)  # those left out may lack samples
+    data = only_classes(as_data_set(source.arrays(), source.name), chosen)  # those left out may lack samples
     if 0 < num_classes < data.num_classes:
         raise DataError(f"num-classes: found {num_classes}, but split.only-classes keeps {data.num_classes}; give 0")
     return replace(data, num_classes=num_classes or data.num_classes)
@@ -115,7 +98,7 @@ def _loaded(source: str, stamp: tuple[str, int, int], num_classes: int, chosen: 
 
 @lru_cache(maxsize=4)
 def _deal_out(
-    source: str,
+    source: Source,
     stamp: tuple[str, int, int],
     num_classes: int,
     partition: PartitionName,
@@ -135,7 +118,16 @@ def _deal_out(
         chosen = chosen[_in_chosen_groups(data, chosen, split, seed)]
     chosen = chosen[_subsample(len(chosen), split.samples, seed)]
     if partition == "groups":
-        return _deal_groups(data, chosen, clients)
+        dealt = _deal_groups(data, chosen, clients)
+    else:
+        dealt = _deal_classes(data, chosen, partition, clients, split, seed)
+    _check_tested(dealt, partition)
+    return dealt
+
+
+def _deal_classes(
+    data: DataSet, chosen: IntArray, partition: PartitionName, clients: int, split: SplitSettings, seed: int
+) -> Dealt:
     labels = data.strata_train[chosen]
     parts = _deal_labels(partition, labels, data.num_classes, clients, split, seed)
     test = None
@@ -204,8 +196,47 @@ def _deal_groups(data: DataSet, chosen: IntArray, clients: int) -> Dealt:
     if data.groups_test is None:
         raise DataError(f"partition: groups: {data.name} has a test part without groups_test; add it, or {advice}")
     tested = present(strata_test)
-    test = [tested[np.isin(data.groups_test[tested], owned)] for owned in owners]
-    empty = [client for client, part in enumerate(test) if not len(part)]
-    if empty:
-        raise DataError(f"partition: groups: the clients {empty[:10]} have no test sample; lower clients, or {advice}")
-    return Dealt(data, train, test)
+    return Dealt(data, train, [tested[np.isin(data.groups_test[tested], owned)] for owned in owners])
+
+
+def _check_tested(dealt: Dealt, partition: PartitionName) -> None:
+    """Name the clients that get no test sample, once: they train all the same. `DataError` if nobody gets one."""
+    least, parts = (2, dealt.train) if dealt.test is None else (1, dealt.test)
+    lacking = [client for client, part in enumerate(parts) if len(part) < least]
+    if not lacking:
+        return
+    if dealt.test is None:
+        found, remedy = "a single sample, which cannot be split", _larger_parts(dealt, partition)
+    else:
+        of = "groups" if partition == "groups" else "classes"
+        found = f"no test sample of their {of}"
+        remedy = "lower clients, or leave the test part (x_test, y_test) out so that each client's own are split"
+    if len(lacking) == len(parts):
+        raise DataError(f"partition: {partition}: all {len(parts)} clients have {found}, so no figure; {remedy}")
+    named = ", ".join(_described(dealt, client) for client in lacking[:NAMED])
+    more = f" and {len(lacking) - NAMED} more" if len(lacking) > NAMED else ""
+    logger.warning(
+        "partition: %s: %d of %d clients have %s: they train, and have neither test part nor figure: client %s%s; "
+        "where that is not meant, %s",
+        *(partition, len(lacking), len(parts), found, named, more, remedy),
+    )
+
+
+def _larger_parts(dealt: Dealt, partition: PartitionName) -> str:
+    """What to set so that every client has two samples."""
+    if partition != "groups":
+        return "lower clients, or raise split.samples where it is set"
+    groups = _groups(dealt.data)
+    _, sizes = np.unique(np.concatenate([groups[part] for part in dealt.train]), return_counts=True)
+    large = min(len(dealt.train), int(np.count_nonzero(sizes > 1)))
+    join = "lower clients, so that groups are joined"
+    return f"set split.min-group-samples=2 and clients={large} to leave such groups out, or {join}" if large else join
+
+
+def _described(dealt: Dealt, client: int) -> str:
+    """A client by number, the groups it holds, and its training samples."""
+    train, groups, names = dealt.train[client], dealt.data.groups_train, dealt.data.group_names
+    held = [] if groups is None else np.unique(groups[train]).tolist()
+    words = [str(group if names is None else names[group]) for group in held[:2]]
+    of = f"{', '.join(words)}{', ...' * (len(held) > len(words))}; " if words else ""
+    return f"{client} ({of}{len(train)} to train on)"

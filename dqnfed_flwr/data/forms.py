@@ -1,4 +1,4 @@
-"""Forms of published files, the sets that have a name of their own, and what the readers of all forms share.
+"""Forms of published files, the sets that have a name of their own, and how the files of a set are decoded and kept.
 
 | form | files |
 |---|---|
@@ -9,61 +9,51 @@
 | clothing1m | key files and images of Clothing1M |
 | libsvm | text of LIBSVM: one file, or a training and a test file |
 | csv, parquet | a table, whose column `label` is to be learnt |
+
+Sets are decoded once, checked, and kept as .npz files under `store.data_root()`, from where every process maps them.
 """
 
 from __future__ import annotations
 
-import bz2
-import gzip
-import lzma
-import zlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import hashlib
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import reduce
+from importlib import import_module
+from operator import and_
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
 
+from dqnfed_flwr.data.dataset import as_data_set
+from dqnfed_flwr.data.store import Arrays, console, data_root, kept
 from dqnfed_flwr.errors import DataError
 
-FormOptions = Mapping[str, str]
-Samples = tuple[NDArray[Any], NDArray[Any]]
-MOST_BYTES = 8 * 2**30
-"""Of dense rows, which are held in memory while a set is decoded."""
-MOST_UNPACKED = 4 * 2**30
-"""Bytes to which a packed file may unpack."""
-_OPEN: Mapping[str, Callable[[Path], Any]] = {".xz": lzma.open, ".gz": gzip.open, ".bz2": bz2.open}
+logger = logging.getLogger("flwr")
+READABLE, OWN = 0o644, 0o600
+DECODED = "decoded"
+_VERSION = 5  # of the decoded form; a higher one makes kept files anew
 
 
 @dataclass(frozen=True)
 class FileForm:
     """How published files of one form are read.
 
-    Attributes
-    ----------
-    module : str
-        Under `dqnfed_flwr.data`, with the functions NAME_files and read_NAME for the form NAME; see `sources.Source`.
-    options : tuple[str, ...]
-        Keys that may follow the path.
-    most_paths : int
-        Paths that may be given.
-    numbers_classes : bool
-        Whether classes are numbered by what the files hold, so that two devices may number them otherwise.
-    test_path : bool
-        Whether the second path, of the test part, may be given as the option `test` as well.
+    Its module under `dqnfed_flwr.data` has the functions NAME_files and read_NAME for the form NAME; see `Files`.
     """
 
     module: str
-    options: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()  # keys that may follow the path
     most_paths: int = 1
-    numbers_classes: bool = False
-    test_path: bool = False
+    numbers_classes: bool = False  # by what the files hold, so that two devices may number them otherwise
+    test_path: bool = False  # whether the path of the test part may be given as the option `test` as well
 
 
-_OF_TABLES = ("label", "target", "classes", "group", "drop", "test")
+_OF_TABLES = ("label", "target", "classes", "group", "drop", "keep", "test")
 FORMS = {
-    "leaf": FileForm("leaf"),
+    "leaf": FileForm("leaf", ("size", "words")),
     "tff": FileForm("tff", ("vocabulary", "length", "users", "sentences"), 2),
     "roles": FileForm("leaf", ("test", "stride")),
     "folder": FileForm("images", ("size", "train", "test"), numbers_classes=True),
@@ -76,18 +66,11 @@ FORMS = {
 
 @dataclass(frozen=True)
 class Named:
-    """A set with a name of its own.
+    """A set with a name of its own: where its files may lie, and which to put where."""
 
-    Attributes
-    ----------
-    candidates : tuple[tuple[str, str], ...]
-        Form and place under the data root; the first whose place exists is read.
-    put : str
-        Which files to put where, for the error text.
-    """
-
-    candidates: tuple[tuple[str, str], ...]
+    candidates: tuple[tuple[str, str], ...]  # form and place under the data root; the first that exists is read
     put: str
+    classes: Mapping[str, int] = field(default_factory=dict)  # by form, where files may lack some and do not say so
 
 
 NAMED = {
@@ -95,6 +78,7 @@ NAMED = {
         (("tff", "femnist/fed_emnist_train.h5"), ("leaf", "femnist")),
         "LEAF's folders train/ and test/ of json files (or fed_emnist_train.h5 and fed_emnist_test.h5 of TensorFlow "
         "Federated) into {root}/femnist",
+        classes={"leaf": 62},
     ),
     "shakespeare": Named(
         (("leaf", "shakespeare"), ("roles", "shakespeare.json"), ("roles", "shakespeare_roles.json.xz")),
@@ -121,65 +105,89 @@ NAMED = {
 }
 
 
-def by_client(parts: Mapping[str, Mapping[str, Samples]], numbers: DTypeLike) -> dict[str, NDArray[Any]]:
-    """Join samples and labels, given by part and client; group g, of dtype `numbers`, is client `group_names[g]`."""
-    names = sorted({name for clients in parts.values() for name in clients})
-    places = {name: place for place, name in enumerate(names)}
-    arrays: dict[str, NDArray[Any]] = {"group_names": np.array(names)}
-    for part, clients in parts.items():
-        owners = np.array([places[name] for name in clients], dtype=numbers)
-        arrays[f"x_{part}"] = np.concatenate([x for x, _ in clients.values()])
-        arrays[f"y_{part}"] = np.concatenate([y for _, y in clients.values()])
-        arrays[f"groups_{part}"] = np.repeat(owners, [len(y) for _, y in clients.values()])
-    return arrays
+@dataclass(frozen=True)
+class Files:
+    """The files of the set that is called `name`: their form, absolute paths, and sorted options.
 
-
-def number(options: FormOptions, key: str, default: int, *, least: int = 0, most: int = 10**9) -> int:
-    """Read an option that is a whole number; DataError if it is none, or not from `least` to `most`."""
-    text = options.get(key, str(default))
-    if not (text.isdecimal() and len(text) <= len(str(most)) and least <= int(text) <= most):
-        raise DataError(f"data: {key}={text!r}; give a whole number from {least} to {most}, such as {key}={default}")
-    return int(text)
-
-
-def check_dense(rows: int, features: int) -> None:
-    """Raise DataError where so many float32 rows are more than `MOST_BYTES`."""
-    if 4 * rows * features > MOST_BYTES:
-        raise DataError(
-            f"data: {rows} samples of {features} features are {4 * rows * features / 2**30:.0f} GiB as dense rows, "
-            f"more than {MOST_BYTES // 2**30}; choose features or samples first"
-        )
-
-
-def need(paths: Sequence[Path], what: str) -> list[Path]:
-    """These paths, all of which must exist; DataError names those that do not, and `what` they are."""
-    missing = [str(path) for path in paths if not path.exists()]
-    if missing:
-        raise DataError(f"data: missing {', '.join(missing)}; needed is {what}")
-    return list(paths)
-
-
-def unpacked(path: Path) -> bytes:
-    """All bytes of a file; of .xz, .gz and .bz2 those that were packed, at most `MOST_UNPACKED`.
-
-    DataError if it is unreadable, cut short, or larger.
+    `known` is the key in `NAMED` of a set with a name of its own.
     """
-    packed = path.suffix in _OPEN
-    try:
-        with _OPEN[path.suffix](path) if packed else path.open("rb") as file:
-            content: bytes = file.read(MOST_UNPACKED + 1 if packed else -1)
-    except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError) as error:
-        raise DataError(f"data: {path} cannot be read ({error}); if it is cut short, fetch it again") from error
-    if packed and len(content) > MOST_UNPACKED:
-        raise DataError(
-            f"data: {path} unpacks to more than {MOST_UNPACKED:,} bytes; if it is right, unpack it yourself"
-        )
-    return content
+
+    name: str = field(compare=False)
+    form: str
+    paths: tuple[Path, ...]
+    options: tuple[tuple[str, str], ...] = ()
+    known: str = ""
+
+    def __post_init__(self) -> None:
+        form, keys = FORMS[self.form], [key for key, _ in self.options]
+        if twice := sorted({key for key in keys if keys.count(key) > 1}):
+            raise DataError(f"data: {self.name!r}: {', '.join(twice)} is given twice")
+        if unknown := sorted(set(keys) - set(form.options)):
+            raise DataError(
+                f"data: {self.name!r}: unknown option {', '.join(unknown)}; {self.form} knows "
+                f"{', '.join(form.options) or 'none'}"
+            )
+        if len(set(self.paths)) < len(self.paths):
+            raise DataError(f"data: {self.name!r} names a file twice; what is tested on must not be trained on")
+        if len(self.paths) > form.most_paths:
+            raise DataError(
+                f"data: {self.name!r}: {self.form} takes {form.most_paths} path(s), found {len(self.paths)}; a path "
+                "must hold no comma"
+            )
+
+    def npz(self) -> Path:
+        """Where the decoded set is or will be kept."""
+        if self.known and not self.options:
+            return data_root() / f"{self.known}.npz"
+        states = [(str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in self._files()]
+        digest = hashlib.sha256(repr((_VERSION, self.form, states, self.options)).encode()).hexdigest()[:16]
+        return data_root() / DECODED / f"{self.form}-{self.known or self.paths[0].stem}-{digest}.npz"
+
+    def decoded(self) -> Path:
+        """Path of the decoded set, decoded on first use; DataError if files are missing or unfit."""
+        target = self.npz()
+        if target.exists():
+            return target
+        modes = [file.stat().st_mode for file in self._files()]
+        console().print(f"{self.name}: decoding, once, into {target}", markup=False, soft_wrap=True)
+        return kept(target, self._read, reduce(and_, modes, READABLE) | OWN)  # for those who may read the files
+
+    def _files(self) -> list[Path]:
+        """Files and folders whose change means that the set changed; DataError where one is missing."""
+        found: list[Path] = getattr(self._module, f"{self.form}_files")(self.paths)
+        return found
+
+    def _read(self, scratch: Path) -> Arrays:
+        """The set, checked; large arrays may lie in the empty folder `scratch`."""
+        arrays: Arrays = getattr(self._module, f"read_{self.form}")(self.paths, dict(self.options), scratch)
+        if self.known and (classes := NAMED[self.known].classes.get(self.form)):
+            arrays = {**arrays, "num_classes": np.array(classes)}
+        numbers = np.issubdtype(arrays["y_train"].dtype, np.floating)  # which a task of another kind may ask for
+        as_data_set(arrays, self.name, targets="values" if numbers else "classes")
+        self.tell(arrays)
+        return arrays
+
+    def tell(self, arrays: Arrays) -> None:
+        """Warn, in a line each, of how columns of a table were read or why they were left out."""
+        for note in arrays.get("notes", ()):
+            logger.warning("data: %s: %s", self.name, note)
+
+    @property
+    def _module(self) -> ModuleType:
+        return import_module(f"dqnfed_flwr.data.{FORMS[self.form].module}")
 
 
-def text_lines(path: Path) -> list[str]:
-    """Lines of a file of UTF-8 text, but those that hold nothing but spaces; DataError if it is unreadable."""
-    try:
-        return [line for line in path.read_text("utf-8").splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"data: {path} cannot be read as UTF-8 text ({error}); fetch it again") from error
+def files_of_known(name: str, known: str, options: tuple[tuple[str, str], ...]) -> Files:
+    """Those of the first candidate that lie there; any where the decoded set is kept already, or DataError."""
+    root, named = data_root(), NAMED[known]
+    for form, place in named.candidates:
+        if (root / place).exists():
+            return Files(name, form, (root / place,), options, known)
+    form, place = named.candidates[0]
+    files = Files(name, form, (root / place,), options, known)
+    if not options and files.npz().exists():
+        return files
+    raise DataError(
+        f"data: {known} is not in {root}: put {named.put.format(root=root)}; or set DQNFED_DATA to a folder that has "
+        f"them; or name the files, data={form}:PATH"
+    )

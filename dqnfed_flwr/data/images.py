@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dqnfed_flwr.data.dataset import IntArray
-from dqnfed_flwr.data.forms import FormOptions, need, number, text_lines
+from dqnfed_flwr.data.reading import FormOptions, need, number, text_lines
 from dqnfed_flwr.data.store import Arrays
 from dqnfed_flwr.errors import DataError
 
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 DEEP = ("I", "F")
 """Pillow's modes of grey images whose values do not fit into 8 bits, and would be cut off."""
+BEGINNINGS = (b"\x89PNG", b"\xff\xd8", b"BM", b"RIFF")
+"""First bytes of the images in `SUFFIXES`."""
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 ANNOTATIONS = Path("val", "val_annotations.txt")
 TEST_FOLDERS = ("test", "val", "valid")
@@ -60,19 +62,28 @@ def decode(files: Sequence[Path], size: int, target: Path) -> NDArray[np.uint8]:
 
 def _open(file: Path, size: int) -> Image:
     try:
-        from PIL import Image
+        from PIL import Image, UnidentifiedImageError
     except ImportError:
         raise DataError("data: images are read by Pillow: pip install 'dqnfed-flwr[datasets]'") from None
     try:
         with Image.open(file) as image:
             mode, colours = image.mode, image.convert("RGB")
     except Exception as error:  # whatever a damaged image makes Pillow raise
+        if isinstance(error, UnidentifiedImageError) and not _begins_as_image(file):
+            raise DataError(f"data: {file} is no image that Pillow reads; allowed: {', '.join(SUFFIXES)}") from error
         raise DataError(f"data: {file} is no whole image ({error}); unpack or fetch it again") from error
     if mode.startswith(DEEP):
         raise DataError(f"data: {file} has more than 8 bits a pixel (mode {mode}); scale the images to 8 bits first")
     if not size or colours.size == (size, size):
         return colours
     return colours.resize((size, size), Image.Resampling.BILINEAR)
+
+
+def _begins_as_image(file: Path) -> bool:
+    """Whether a file that Pillow does not know is the beginning of one, or of nothing."""
+    with file.open("rb") as content:
+        begin = content.read(4)
+    return not begin or begin.startswith(BEGINNINGS)
 
 
 def folder_files(paths: Sequence[Path]) -> list[Path]:
@@ -192,7 +203,7 @@ def _labelled(root: Path, keys: str, labels: str) -> tuple[list[Path], IntArray]
     if bare or not listed:
         raise DataError(
             f"data: {len(bare)} of {len(listed)} keys of {keys} have no label in {labels}"
-            f"{f', first {bare[0]}' if bare else ''}; fetch both files again"
+            f"{f', first {bare[0]}' if bare else ''}; put the two that belong together there, as published"
         )
     return [root / key for key in listed], np.array([by_key[key] for key in listed])
 

@@ -1,11 +1,11 @@
 """Samples by user in json: LEAF's files, and plays as one text a role.
 
 The form `leaf` has files with `users` and `user_data`, in the folders train/ and test/: Caldas et al., "LEAF: a
-benchmark for federated settings" (2018). Three kinds of samples are known by their look: 784 numbers from 0 to 1 are a
-28x28 image (FEMNIST), a text of 80 characters is a window with the next character as its label (Shakespeare), any other
-list of numbers is features (Synthetic). A user is one group. Where a file has `num_samples`, it must be right. LEAF's
-own files of Shakespeare's test part count the 79 windows between a user's two parts, which it leaves out; that is let
-pass.
+benchmark for federated settings" (2018). What a sample is, it shows by its look (`leaf_samples`). A user is one group.
+Where a file has `num_samples`, it must be right. LEAF's own files of Shakespeare's test part count the 79 windows
+between a user's two parts, which it leaves out; that is let pass. Images that are named (CelebA) lie in
+raw/img_align_celeba, img_align_celeba or images, below the folder of the set; they are scaled to `size` (84) pixels a
+side.
 
 The form `roles` is a json file (plain, .xz, .gz or .bz2) that maps each role to all that it says. It is cut as LEAF
 cuts its own edition. Line ends and runs of spaces become one space, and every position of the text is a sample
@@ -16,139 +16,147 @@ Roles too short to have both parts are left out.
 
 from __future__ import annotations
 
-import json
-import math
-import string
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dqnfed_flwr.data.forms import FormOptions, Samples, by_client, need, number, unpacked
+from dqnfed_flwr.data.images import decode
+from dqnfed_flwr.data.leaf_samples import ALPHABET, LENGTH, NotPixels, SampleReader, UnknownSampleError, windows
+from dqnfed_flwr.data.reading import FormOptions, Samples, by_client, json_of, need, number, unpacked
 from dqnfed_flwr.data.store import Arrays, console
 from dqnfed_flwr.errors import DataError
 
-LENGTH = 80
-ALPHABET = "\n !\"&'(),-." + string.digits + ":;>?" + string.ascii_uppercase + "[]" + string.ascii_lowercase + "}"
-"""LEAF's 80 characters; the place of a character is its token and its class."""
-
-Characters = NDArray[np.int8]
-_UNKNOWN = -1
-_CODES = np.full(128, _UNKNOWN, dtype=np.int8)
-_CODES[[ord(character) for character in ALPHABET]] = np.arange(len(ALPHABET))
 PARTS = ("train", "test")
-_FEMNIST = (28, 62)  # side of an image, classes
-
-
-def tokens(text: str) -> Characters:
-    """Places in `ALPHABET` [N]; a character that it lacks counts as a space."""
-    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
-    found: Characters = _CODES[np.minimum(codes, 127)]  # which stands for none of the alphabet
-    return np.where(found == _UNKNOWN, _CODES[ord(" ")], found).astype(np.int8)
-
-
-def windows(text: str) -> tuple[Characters, Characters]:
-    """All runs of `LENGTH` characters [N, LENGTH], a view, and what follows each [N]; N is 0 for shorter text."""
-    codes = tokens(text)
-    if len(codes) <= LENGTH:
-        return np.empty((0, LENGTH), np.int8), np.empty(0, np.int8)
-    return np.lib.stride_tricks.sliding_window_view(codes, LENGTH)[:-1], codes[LENGTH:]
+IMAGES = ("raw/img_align_celeba", "img_align_celeba", "images")
+"""Where images that are named may lie, below the folder of the set; the first that exists."""
+KEYS = "users (a list), user_data (by user x and y), and perhaps num_samples and hierarchies"
 
 
 def leaf_files(paths: Sequence[Path]) -> list[Path]:
-    """All json files of both parts."""
+    """All json files of both parts, and the folder of images where there is one."""
     folders = need([paths[0] / part for part in PARTS], "the folders train/ and test/ that LEAF's preprocess.sh writes")
     found = [sorted(folder.glob("*.json")) for folder in folders]
     for folder, jsons in zip(folders, found, strict=True):
         if not jsons:
             raise DataError(f"data: no .json file in {folder}; run LEAF's preprocess.sh, or name the folder above")
-    return [file for jsons in found for file in jsons]
+    images = _images(paths[0])
+    return [*(file for jsons in found for file in jsons), *([images] if images else [])]
+
+
+def _images(root: Path) -> Path | None:
+    return next((root / place for place in IMAGES if (root / place).is_dir()), None)
 
 
 def read_leaf(paths: Sequence[Path], options: FormOptions, scratch: Path) -> Arrays:
     """Samples in the order of files and users; group g is the user `group_names[g]`."""
-    parts = {part: dict(_users(paths[0] / part)) for part in PARTS}
+    size = number(options, "size", 84, least=1)
+    reader = SampleReader(words=number(options, "words", 1000, least=1))
+    try:
+        parts = _parts(paths[0], reader)
+    except NotPixels as found:  # the users before may have had pixels by chance: what a sample is holds for the set
+        _tell(f"{paths[0]}: {found}")
+        reader = SampleReader(words=reader.words, pixels=False)
+        parts = _parts(paths[0], reader)
+    arrays = by_client(parts, np.int32)
+    if reader.kind == "names":
+        for part in PARTS:
+            files = _named_images(paths[0], arrays[f"x_{part}"].tolist())
+            arrays[f"x_{part}"] = decode(files, size, scratch / f"{part}.npy")
+    return {**arrays, **reader.classes(arrays)}
+
+
+def _parts(root: Path, reader: SampleReader) -> dict[str, dict[str, Samples]]:
+    """Both parts by user, of samples of one kind."""
+    parts = {part: dict(_users(root / part, reader)) for part in PARTS}
     for part, users in parts.items():
         if not users:
-            raise DataError(f"data: no sample in {paths[0] / part}; LEAF's preprocess.sh has not run to its end")
+            raise DataError(f"data: no sample in {root / part}; LEAF's preprocess.sh has not run to its end")
         samples = sum(len(y) for _, y in users.values())
-        console().print(f"{paths[0] / part}: users: {len(users):,}, samples: {samples:,}", markup=False, soft_wrap=True)
+        _tell(f"{root / part}: users: {len(users):,}, samples: {samples:,}, {reader.words_for_kind}")
         shapes = {x.shape[1:] for x, _ in users.values()}
         if len(shapes) > 1:
-            raise DataError(f"data: samples of the shapes {sorted(shapes)} in {paths[0] / part}; keep one set a folder")
-    arrays = by_client(parts, np.int32)
-    if arrays["x_train"].dtype == np.int8:
-        arrays["num_classes"] = np.array(len(ALPHABET))
-    if arrays["x_train"].dtype == np.uint8:
-        arrays["num_classes"] = np.array(_FEMNIST[1])
-    return arrays
+            raise DataError(f"data: samples of the shapes {sorted(shapes)} in {root / part}; keep one set a folder")
+    return parts
 
 
-def _users(folder: Path) -> Iterator[tuple[str, Samples]]:
+def _tell(text: str) -> None:
+    console().print(text, markup=False, soft_wrap=True)
+
+
+def _named_images(root: Path, names: Sequence[str]) -> list[Path]:
+    """The files of these images; DataError where they are not there."""
+    folder = _images(root)
+    if folder is None:
+        raise DataError(
+            f"data: {root} has names of images, such as {names[0]}, and no folder of them; put the images into "
+            f"{root / IMAGES[0]}, {', '.join(IMAGES[1:-1])} or {IMAGES[-1]}"
+        )
+    if missing := [name for name in names if not (folder / name).is_file()]:
+        raise DataError(
+            f"data: {len(missing)} of {len(names)} images that {root} names are not in {folder}, first {missing[0]}; "
+            "put them there"
+        )
+    return [folder / name for name in names]
+
+
+def _users(folder: Path, reader: SampleReader) -> Iterator[tuple[str, Samples]]:
     """Users who have samples, each of whom is in one file of the part."""
     places: dict[str, Path] = {}
     for file in sorted(folder.glob("*.json")):
-        try:
-            content = json.loads(file.read_bytes())
-            _check_counts(content, folder.name)
-            for user in content["users"]:
-                if str(user) in places:
-                    raise DataError(
-                        f"data: user {user!r} is twice in {folder}: in {places[str(user)]} and in {file}; a user is in "
-                        "a part once: delete the copy, or keep one set a folder"
-                    )
-                places[str(user)] = file
-                given = content["user_data"][user]
-                if given["y"]:
-                    yield str(user), _samples(given["x"], given["y"])
-        except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
-            raise DataError(
-                f"data: {file} is not of LEAF's form, users and user_data with x and y ({error!r}); if it is cut "
-                "short, fetch or make it again"
-            ) from error
+        content = json_of(file, file.read_bytes())
+        _check_form(file, content)
+        _check_counts(file, content, folder.name)
+        for user in content["users"]:
+            if str(user) in places:
+                raise DataError(
+                    f"data: user {user!r} is twice in {folder}: in {places[str(user)]} and in {file}; a user is in "
+                    "a part once: delete the copy, or keep one set a folder"
+                )
+            places[str(user)] = file
+            given = content["user_data"][user]
+            if given["y"]:
+                try:
+                    yield str(user), reader.read(given["x"], given["y"], str(user))
+                except UnknownSampleError as error:
+                    raise DataError(f"data: {file}: user {user!r}: {error}") from error
 
 
-def _check_counts(content: Mapping[str, Any], part: str) -> None:
-    """Compare `num_samples`, where it is given, with the labels that are there; ValueError if they differ."""
+def _check_form(file: Path, content: Any) -> None:
+    """Whether there is what a file of LEAF has; DataError says what was found."""
+    found = ""
+    if not isinstance(content, dict):
+        found = f"a json {type(content).__name__}"
+    elif not isinstance(content.get("users"), list) or not isinstance(content.get("user_data"), dict):
+        found = f"the keys {', '.join(map(str, list(content)[:8])) or 'none'}"
+    else:
+        data = content["user_data"]
+        for user in content["users"]:
+            given = data.get(user) if isinstance(user, str) else None
+            if not isinstance(given, dict) or not all(isinstance(given.get(key), list) for key in ("x", "y")):
+                found = f"no lists x and y of user {user!r} in user_data"
+                break
+    if found:
+        raise DataError(f"data: {file} is not of LEAF's form: found {found}; it has {KEYS}")
+
+
+def _check_counts(file: Path, content: Mapping[str, Any], part: str) -> None:
+    """Compare `num_samples`, where it is given, with the labels that are there; DataError if they differ."""
     users, counts = content["users"], content.get("num_samples")
     if counts is None:
         return
-    if len(counts) != len(users):
-        raise ValueError(f"{len(users)} users, and num_samples of {len(counts)}")
-    for user, count in zip(users, counts, strict=True):
-        labels = content["user_data"][user]["y"]
-        left_out = LENGTH - 1 if part == "test" and labels and isinstance(labels[0], str) else 0
+    fault = "" if isinstance(counts, list) else f"num_samples is a {type(counts).__name__}"
+    if not fault and len(counts) != len(users):
+        fault = f"{len(users)} users, and num_samples of {len(counts)}"
+    for user, count in [] if fault else zip(users, counts, strict=True):
+        x, labels = content["user_data"][user]["x"], content["user_data"][user]["y"]
+        left_out = LENGTH - 1 if part == "test" and x and isinstance(x[0], str) and len(x[0]) == LENGTH else 0
         if count not in (len(labels), len(labels) + left_out):
-            raise ValueError(f"user {user!r} has {len(labels)} samples, num_samples says {count}")
-
-
-def _samples(x: Sequence[Any], y: Sequence[Any]) -> Samples:
-    """One user's samples and labels; ValueError if they are of no known kind, or differ in number."""
-    if len(x) != len(y):
-        raise ValueError(f"{len(x)} samples and {len(y)} labels")
-    if isinstance(x[0], str):
-        if {len(text) for text in x} != {LENGTH} or {len(text) for text in y} != {1}:
-            raise ValueError(f"texts are not windows of {LENGTH} characters with one character that follows")
-        return tokens("".join(x)).reshape(-1, LENGTH), tokens("".join(y))
-    values, labels = np.array(x, dtype=np.float32), _class_numbers(y)
-    side, classes = _FEMNIST
-    if values.shape[1:] == (side * side,):
-        if not (values.min() >= 0 and values.max() <= 1 and labels.max() < classes):
-            raise ValueError(f"784 values from {values.min()} to {values.max()}, labels up to {labels.max()}")
-        return np.rint(values * 255).astype(np.uint8).reshape(-1, side, side), labels
-    if values.ndim != 2 or not math.isfinite(float(values.sum())):
-        raise ValueError(f"samples of shape {values.shape[1:]} with finite numbers asked for")
-    return values, labels
-
-
-def _class_numbers(y: Sequence[Any]) -> NDArray[np.int64]:
-    """Labels as whole numbers [N], which LEAF's Synthetic may write with a decimal point; ValueError for any other."""
-    found = np.asarray(y, dtype=np.float64)
-    if found.ndim != 1 or not ((found >= 0) & (found < 2**53) & (found == np.floor(found))).all():
-        raise ValueError("labels are not whole numbers from 0, one a sample")
-    return found.astype(np.int64)
+            fault = f"user {user!r} has {len(labels)} samples, num_samples says {count}"
+            break
+    if fault:
+        raise DataError(f"data: {file} does not hold what it says: {fault}; fetch or make it again")
 
 
 def roles_files(paths: Sequence[Path]) -> list[Path]:
@@ -172,10 +180,7 @@ def read_roles(paths: Sequence[Path], options: FormOptions, scratch: Path) -> Ar
 
 
 def _roles(path: Path) -> Mapping[str, str]:
-    try:
-        roles = json.loads(unpacked(path))
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"data: {path} cannot be read as json ({error}); fetch the file again") from error
+    roles = json_of(path, unpacked(path))
     if not isinstance(roles, dict) or not all(isinstance(text, str) for text in roles.values()):
         raise DataError(f"data: {path}: expected one json object that maps each role to its text")
     return roles

@@ -16,9 +16,8 @@ from typing import Any
 
 from dqnfed_flwr.config import KNOWN, Settings, flatten, nest
 from dqnfed_flwr.config.loading import load_config, shipped
-from dqnfed_flwr.data.objects import is_object
-from dqnfed_flwr.data.sets import is_function
-from dqnfed_flwr.data.sources import with_paths
+from dqnfed_flwr.data.sources import source_of
+from dqnfed_flwr.data.user import is_object
 
 INSTALLED = ("site-packages", "dist-packages")
 """Names of the folders that hold installed packages."""
@@ -73,7 +72,7 @@ def absolute(flat: Mapping[str, Any], places: Sequence[Path]) -> dict[str, Any]:
         if not isinstance(value, str) or not value:
             continue
         if key == "data":
-            found[key] = with_paths(value, placed)
+            found[key] = source_of(value).placed(placed)
         elif key in KNOWN and KNOWN[key].path:
             found[key] = placed(value)
     return found
@@ -111,7 +110,7 @@ def import_again(settings: Settings, folders: Sequence[str]) -> None:
 
 def _modules(settings: Settings) -> Iterator[str]:
     """First packages or modules of the user's task and functions."""
-    named = [settings.task, settings.model, *([settings.data] if is_function(settings.data) else [])]
+    named = [settings.task, settings.model, *([settings.data] if source_of(settings.data).is_function else [])]
     for name in named:
         if ":" in name and not is_object(name):
             yield name.partition(":")[0].partition(".")[0]

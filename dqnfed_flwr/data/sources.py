@@ -1,153 +1,318 @@
-"""Data sets named by the form of their published files: `FORM:PATH[,PATH][,key=value...]`, or a name that implies it.
+"""What the setting `data` names: `source_of` tells its kind, once, and the `Source` that it gives answers for it.
 
-The forms are those of `dqnfed_flwr.data.forms`. Sets are decoded once, checked, and kept as .npz files under
-`store.data_root()`, from where every process maps them.
+| kind | name |
+|---|---|
+| package | digits, scikit-learn's 8x8 images |
+| archive | a path ending in .npz |
+| public | cifar10, mnist, ..., with or without `torchvision:` before it |
+| form | FORM:PATH[,PATH][,key=value...], of the forms of `dqnfed_flwr.data.forms` |
+| known | femnist, cinic10, ..., perhaps with options |
+| arrays | object:NAME, arrays that the user gave from Python |
+| function | module:function of the user's, or object:NAME of what he gave and is no arrays |
+| unknown | anything else |
+
+`load_dataset` reads a whole set, and `catalogue` says which are on this machine.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import reduce
+from functools import cache
 from importlib import import_module
-from operator import and_
 from pathlib import Path
-from types import ModuleType
+from typing import Literal
 
 import numpy as np
 
-from dqnfed_flwr.data.dataset import as_data_set
-from dqnfed_flwr.data.forms import FORMS, NAMED
-from dqnfed_flwr.data.store import Arrays, console, data_root, kept
+from dqnfed_flwr.data.dataset import Array, DataSet, TargetForm, as_data_set
+from dqnfed_flwr.data.forms import FORMS, NAMED, Files, Named, files_of_known, logger
+from dqnfed_flwr.data.store import checksums, data_root, map_kept, map_npz, readable
+from dqnfed_flwr.data.torchvision_sets import DOWNLOADS, TORCHVISION_SETS, numbered_from_zero, torchvision_npz
+from dqnfed_flwr.data.user import held, is_object, number_of
 from dqnfed_flwr.errors import DataError
 
-READABLE, OWN = 0o644, 0o600
-DECODED, TEST = "decoded", "test"
-_VERSION = 3  # of the decoded form; a higher one makes kept files anew
+Kind = Literal["package", "archive", "public", "form", "known", "arrays", "function", "unknown"]
+TORCHVISION, TEST = "torchvision:", "test"
+FINGERPRINT_DIGITS = 16
+TABLES = ("csv", "parquet", "libsvm")
+MANY_CLASSES, RARE, MANY = 20, 20, 100
+"""From so many whole numbers on they are rather a quantity than classes, where a class has fewer samples than the
+second; above the third whatever it has."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A name, taken apart."""
+    """A name of data, and what kind of name it is."""
 
-    form: str
-    paths: tuple[Path, ...]
-    options: tuple[tuple[str, str], ...] = ()
-    name: str = ""
-
-    def npz(self) -> Path:
-        """Where the decoded set is or will be kept."""
-        if self.name and not self.options:
-            return data_root() / f"{self.name}.npz"
-        stem = self.name or self.paths[0].stem
-        return data_root() / DECODED / f"{self.form}-{stem}-{self._digest()}.npz"
-
-    def _digest(self) -> str:
-        states = [(str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in self.files()]
-        return hashlib.sha256(repr((_VERSION, self.form, states, self.options)).encode()).hexdigest()[:16]
-
-    def files(self) -> list[Path]:
-        """Files and folders whose change means that the set changed; DataError where one is missing."""
-        found: list[Path] = getattr(self._module, f"{self.form}_files")(self.paths)
-        return found
-
-    def read(self, scratch: Path) -> Arrays:
-        """The decoded set; large arrays may lie in the empty folder `scratch`."""
-        arrays: Arrays = getattr(self._module, f"read_{self.form}")(self.paths, dict(self.options), scratch)
-        return arrays
+    name: str
+    kind: Kind
 
     @property
-    def _module(self) -> ModuleType:
-        return import_module(f"dqnfed_flwr.data.{FORMS[self.form].module}")
+    def is_function(self) -> bool:
+        """Whether it gives the part of one client rather than a set that is dealt out."""
+        return self.kind == "function"
+
+    @property
+    def is_decoded(self) -> bool:
+        """Whether it is of published files, which are decoded once."""
+        return self.kind in ("form", "known")
+
+    @property
+    def form(self) -> str:
+        """The form of its files where the name says it; empty for other kinds."""
+        return self.name.partition(":")[0] if self.kind == "form" else ""
+
+    @property
+    def paths(self) -> list[Path]:
+        """Paths in the name, as they were given, that of the option `test` last."""
+        if self.kind == "archive":
+            return [Path(self.name)]
+        items = self._items() if self.kind == "form" else ()
+        return [Path(path) for _, path in sorted(items, key=lambda item: item[0]) if path is not None]
+
+    def placed(self, place: Callable[[str], str]) -> str:
+        """The name with each of its paths replaced by what `place` gives for it."""
+        if self.kind == "archive":
+            return place(self.name)
+        if self.kind != "form" or self.name == f"{self.form}:":
+            return self.name
+        placed = (text if path is None else text + place(path) for text, path in self._items())
+        return f"{self.form}:{','.join(placed)}"
+
+    def _items(self) -> Iterator[tuple[str, str | None]]:
+        """What stands between commas: an option and no path, or nothing or `test=` and a path."""
+        first, *items = self.name.partition(":")[2].split(",")
+        yield "", first
+        for item in items:
+            key, value = _pair(item)
+            if _is_path(item):
+                yield "", item
+            elif key == TEST and value and FORMS[self.form].test_path:
+                yield f"{TEST}=", value
+            else:
+                yield item, None
+
+    def check(self) -> None:
+        """Raise DataError if there can be no such data; whether their files are there is another question."""
+        if self.kind != "unknown":
+            return
+        path = Path(self.name.partition(",")[0])
+        if table := next((end for end in path.suffixes if end in (".csv", ".parquet")), ""):
+            raise DataError(f"data: {self.name!r} is a table; write {table[1:]}:{path},label=COLUMN")
+        raise DataError(
+            f"data: unknown set {self.name!r}; allowed: digits, {', '.join(sorted(TORCHVISION_SETS))}, "
+            f"{', '.join(NAMED)}, a path ending in .npz, FORM:PATH with one of the forms {', '.join(FORMS)}, or "
+            "module:function"
+        )
+
+    def files(self) -> Files:
+        """The published files; DataError for an unknown option, too many paths, or a set whose files are missing."""
+        if self.kind == "form":
+            if self.name == f"{self.form}:":
+                raise DataError(f"data: {self.name!r} names no file; write {self.form}:PATH")
+            options = tuple(sorted(_pair(text) for text, path in self._items() if path is None))
+            return Files(self.name, self.form, tuple(path.expanduser().absolute() for path in self.paths), options)
+        known, *items = self.name.split(",")
+        if further := [item for item in items if _is_path(item)]:
+            raise DataError(f"data: {self.name!r}: behind {known} come options, key=value; found {further}")
+        return files_of_known(self.name, known, tuple(sorted(map(_pair, items))))
+
+    def npz(self) -> Path | None:
+        """The .npz file of the set, made where it is kept here (DataError if it cannot be); None if it has none."""
+        if self.kind == "archive":
+            return Path(self.name)
+        with readable():
+            if self.is_decoded:
+                return self.files().decoded()
+            return torchvision_npz(self.name.removeprefix(TORCHVISION)) if self.kind == "public" else None
+
+    def fetch(self) -> Path:
+        """The file of the set, fetched or decoded where that is still to be done; DataError where it cannot be had."""
+        if self.kind == "archive" or (path := self.npz()) is None:
+            raise DataError(
+                f"data: {self.name!r} is nothing to fetch or decode; allowed: {', '.join(sorted(TORCHVISION_SETS))}, "
+                f"{', '.join(NAMED)}, or FORM:PATH with one of the forms {', '.join(FORMS)}"
+            )
+        if self.is_decoded:  # the public sets are checked wherever they are asked for
+            map_kept(path)
+        return path
+
+    def arrays(self) -> Mapping[str, Array]:
+        """The arrays of the set, unchecked; DataError if it is unknown or cannot be read.
+
+        An .npz file holds `x_train` and `y_train`; it may hold `x_test` and `y_test`, `groups_train` and `groups_test`
+        (integers naming writer, speaker, ...) with their names in `group_names`, `class_names`, and the single integer
+        `num_classes`; `numbered` are columns of a table whose values this file alone numbers, and `only_values` says
+        why its targets are no classes.
+        """
+        self.check()
+        if self.kind == "package":
+            return _digits()
+        if self.kind == "arrays":
+            whole: Mapping[str, Array] = held("data", self.name)
+            return whole
+        if (path := self.npz()) is None:
+            raise DataError(f"data: {self.name!r} is a function, which gives the part of one client; use load_client")
+        arrays = map_npz(path) if self.kind == "archive" else map_kept(path)
+        return numbered_from_zero(self.name.removeprefix(TORCHVISION), arrays) if self.kind == "public" else arrays
+
+    def stamp(self) -> tuple[str, int, int]:
+        """Tell a file that was written anew from the one before: path, time of its last change, and size.
+
+        Of an object its number.
+        """
+        path = self.npz()
+        if path is None or not path.is_file():
+            return (self.name, number_of("data", self.name), 0)
+        status = path.stat()
+        return (str(path), status.st_mtime_ns, status.st_size)
+
+    def fingerprint(self) -> str | None:
+        """Tell the contents of the set in 16 hexadecimal digits.
+
+        It is made of the names, sizes and CRC-32 of all arrays, which the directory of an .npz file lists: no sample is
+        read, and it does not matter where the file lies, when it was written, or whether it is compressed. How samples
+        are dealt out is not in it: settings say that. A function of the user's has none, for it may give other data at
+        every call. DataError if the set is unknown, or its file missing or unfit.
+        """
+        if self.is_function:
+            return None
+        if self.kind == "package":
+            found = _sums_of_digits()
+        else:
+            path = self.npz()
+            found = _sums(self.arrays()) if path is None else checksums(path)
+        return hashlib.sha256(repr(sorted(found.items())).encode()).hexdigest()[:FINGERPRINT_DIGITS]
+
+    def tell(self, targets: TargetForm) -> None:
+        """Warn, a line each, of what its tables hold for a task that wants such targets.
+
+        Those are columns left out, how others are read (which is said while a set is decoded, too), and too many
+        classes. DataError where they cannot be read.
+        """
+        if not self.is_decoded:
+            return
+        files = self.files()
+        there = files.npz().exists()
+        arrays = self.arrays()
+        if there:
+            files.tell(arrays)
+        if targets != "classes" or files.form not in TABLES:
+            return
+        y, names = arrays["y_train"], arrays.get("class_names", np.array([]))
+        classes = len(np.unique(y)) if y.dtype.kind in "iu" else 0
+        whole = all(str(each).lstrip("-").isdecimal() for each in names)
+        if whole and (classes > MANY or (classes >= MANY_CLASSES and len(y) < RARE * classes)):
+            logger.warning(
+                "data: %s: %d different whole numbers are learnt as so many classes, of %d samples; if they are a "
+                "quantity, set task to regression",
+                *(self.name, classes, len(y)),
+            )
 
 
-def is_source(name: str) -> bool:
-    """Tell whether `name` is one of a form or of `NAMED`."""
+def source_of(name: str) -> Source:
+    """What a name of data stands for. A name of no kind is found out when it is checked or read."""
+    return Source(name, _kind_of(name))
+
+
+def _kind_of(name: str) -> Kind:
     head, colon, _ = name.partition(":")
-    return head in FORMS if colon else name.partition(",")[0] in NAMED
-
-
-def paths_in(name: str) -> list[Path]:
-    """Paths that the name of a set holds, as they were given: an .npz file, or those of `FORM:PATH`."""
+    if is_object(name):
+        return "arrays" if isinstance(held("data", name), Mapping) else "function"
+    if colon and head in FORMS:
+        return "form"
+    if not colon and name.partition(",")[0] in NAMED:
+        return "known"
     if name.endswith(".npz"):
-        return [Path(name)]
-    form, colon, rest = name.partition(":")
-    if not colon or form not in FORMS:
-        return []
-    first, *items = rest.split(",")
-    return [Path(item) for item in (first, *_further(items), *_tested(form, items))]
+        return "archive"
+    if name.startswith(TORCHVISION) or name in TORCHVISION_SETS:
+        return "public"
+    if name == "digits":
+        return "package"
+    return "function" if colon else "unknown"
 
 
-def with_paths(name: str, placed: Callable[[str], str]) -> str:
-    """The name of a set with each of its paths replaced by what `placed` gives for it."""
-    if name.endswith(".npz"):
-        return placed(name)
-    form, colon, rest = name.partition(":")
-    if not colon or form not in FORMS or not rest:
-        return name
-    first, *items = rest.split(",")
-    paths, tests = _further(items), FORMS[form].test_path
+def load_dataset(name: str, num_classes: int = 0, targets: TargetForm = "classes") -> DataSet:
+    """Load a whole data set.
 
-    def replaced(item: str) -> str:
-        key, value = _pair(item)
-        if tests and key == TEST and value:
-            return f"{TEST}={placed(value)}"
-        return placed(item) if item in paths else item
+    Parameters
+    ----------
+    name : str
+        As the setting `data` names it; see the table above.
+    num_classes : int
+        Number of classes; 0 asks the data.
+    targets : TargetForm
+        The form of its y.
 
-    return ",".join([f"{form}:{placed(first)}", *map(replaced, items)])
-
-
-def source_npz(name: str) -> Path:
-    """Path of the decoded set, decoded on first use; DataError if files are missing or unfit, or options unknown."""
-    source = parse(name)
-    target = source.npz()
-    if target.exists():
-        return target
-    modes = [file.stat().st_mode for file in source.files()]
-    console().print(f"{name}: decoding, once, into {target}", markup=False, soft_wrap=True)
-
-    def decoded(scratch: Path) -> Arrays:
-        arrays = source.read(scratch)
-        numbers = np.issubdtype(arrays["y_train"].dtype, np.floating)  # which a task of another kind may ask for
-        as_data_set(arrays, name, targets="values" if numbers else "classes")
-        return arrays
-
-    return kept(target, decoded, reduce(and_, modes, READABLE) | OWN)  # nobody reads it who could not read the files
-
-
-def parse(name: str) -> Source:
-    """Take `FORM:PATH[,PATH][,key=value...]`, or a name with options, apart.
-
-    DataError for an unknown option, too many paths, or a named set whose files are missing.
+    Raises
+    ------
+    DataError
+        If the set is unknown, missing or unfit: the text says what was found, what is allowed and what to do.
     """
-    head, *items = name.split(",")
-    further = _further(items)
-    options = tuple(sorted(_pair(item) for item in items if item not in further))
-    form, colon, path = head.partition(":")
-    if not colon:
-        if further:
-            raise DataError(f"data: {name!r}: behind {head} come options, key=value; found {further}")
-        source = _named(head, options)
-    elif not path:
-        raise DataError(f"data: {name!r} names no file; write {form}:PATH")
-    else:
-        tested = _tested(form, items)
-        places = tuple(Path(place).expanduser().absolute() for place in (path, *further, *tested))
-        source = Source(form, places, tuple(pair for pair in options if not tested or pair[0] != TEST))
-    _check(source, name)
-    return source
+    arrays = source_of(name).arrays()
+    data = as_data_set(arrays, name, num_classes, targets)
+    if targets == "classes" and not num_classes and "num_classes" not in arrays:
+        _check_every_class(data)
+    return data
 
 
-def _further(items: Sequence[str]) -> list[str]:
-    """What follows the first path and is no option."""
-    return [item for item in items if "=" not in item or "/" in item.partition("=")[0]]
+def _check_every_class(data: DataSet) -> None:
+    absent = np.flatnonzero(np.bincount(data.y_train, minlength=data.num_classes) == 0)
+    if len(absent):
+        raise DataError(
+            f"data: {data.name}: no training sample of the classes {absent[:10].tolist()} (labels found go from "
+            f"{data.y_train.min()} to {data.y_train.max()}); number the classes from 0 without gaps, or state how many "
+            "there are in num-classes or in the file"
+        )
 
 
-def _tested(form: str, items: Sequence[str]) -> list[str]:
-    """The path of the test part where it is given as an option."""
-    pairs = [_pair(item) for item in items] if FORMS[form].test_path else []
-    return [value for key, value in pairs if key == TEST and value]
+@dataclass(frozen=True)
+class Availability:
+    """A set: its name, whether it is there, and where; or what to do to have it."""
+
+    name: str
+    state: str
+    where: str
+
+
+def catalogue() -> Iterator[Availability]:
+    """All sets with a name, those that come by themselves first."""
+    yield Availability("digits", "yes", "comes with scikit-learn")
+    with readable():
+        yield from (_kept(name) or _public(name) for name in sorted(TORCHVISION_SETS))
+        yield from (_kept(name) or _to_be_put(name, named) for name, named in NAMED.items())
+
+
+def _kept(name: str) -> Availability | None:
+    file = data_root() / f"{name}.npz"
+    if not file.exists():
+        return None
+    try:
+        checksums(file)
+    except DataError:
+        return Availability(name, "damaged", f"{file}: delete it, and it is made anew")
+    return Availability(name, "yes", str(file))
+
+
+def _public(name: str) -> Availability:
+    begun = any((data_root() / DOWNLOADS / name).glob("*"))
+    return Availability(name, "begun" if begun else "no", f"fetched on first use, or by: dqnfed data fetch {name}")
+
+
+def _to_be_put(name: str, named: Named) -> Availability:
+    root = data_root()
+    lies = [root / place for _, place in named.candidates if (root / place).exists()]
+    if lies:
+        return Availability(name, "to be decoded", str(lies[0]))
+    return Availability(name, "no", f"put {named.put.format(root=root)}")
+
+
+def _is_path(item: str) -> bool:
+    """Whether what stands between commas is a path and no option."""
+    return "=" not in item or "/" in item.partition("=")[0]
 
 
 def _pair(item: str) -> tuple[str, str]:
@@ -155,37 +320,20 @@ def _pair(item: str) -> tuple[str, str]:
     return key.strip(), value.strip()
 
 
-def _check(source: Source, name: str) -> None:
-    form = FORMS[source.form]
-    keys = [key for key, _ in source.options]
-    if twice := sorted({key for key in keys if keys.count(key) > 1}):
-        raise DataError(f"data: {name!r}: {', '.join(twice)} is given twice")
-    unknown = sorted(set(keys) - set(form.options))
-    if unknown:
-        raise DataError(
-            f"data: {name!r}: unknown option {', '.join(unknown)}; {source.form} knows "
-            f"{', '.join(form.options) or 'none'}"
-        )
-    if len(set(source.paths)) < len(source.paths):
-        raise DataError(f"data: {name!r} names a file twice; what is tested on must not be trained on")
-    if len(source.paths) > form.most_paths:
-        raise DataError(
-            f"data: {name!r}: {source.form} takes {form.most_paths} path(s), found {len(source.paths)}; a path must "
-            "hold no comma"
-        )
+def _digits() -> dict[str, Array]:
+    try:
+        digits = import_module("sklearn.datasets").load_digits()
+    except ImportError as error:
+        raise DataError("data: digits come with scikit-learn, which is not installed; install scikit-learn") from error
+    return {"x_train": np.rint(digits.images * (255 / 16)).astype(np.uint8), "y_train": digits.target}
 
 
-def _named(name: str, options: tuple[tuple[str, str], ...]) -> Source:
-    """The first candidate whose files lie there; any where the decoded set is kept already."""
-    root, named = data_root(), NAMED[name]
-    for form, place in named.candidates:
-        if (root / place).exists():
-            return Source(form, (root / place,), options, name)
-    form, place = named.candidates[0]
-    source = Source(form, (root / place,), options, name)
-    if not options and source.npz().exists():
-        return source
-    raise DataError(
-        f"data: {name} is not in {root}: put {named.put.format(root=root)}; or set DQNFED_DATA to a folder that has "
-        f"them; or name the files, data={form}:PATH"
-    )
+@cache
+def _sums_of_digits() -> dict[str, tuple[int, int]]:
+    return _sums(_digits())
+
+
+def _sums(arrays: Mapping[str, Array]) -> dict[str, tuple[int, int]]:
+    """Bytes and CRC-32 of arrays that lie in no file."""
+    contents = {key: values.tobytes() for key, values in arrays.items()}
+    return {key: (len(content), zlib.crc32(content)) for key, content in contents.items()}

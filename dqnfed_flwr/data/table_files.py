@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -18,32 +19,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dqnfed_flwr.data.dataset import IntArray
-from dqnfed_flwr.data.forms import unpacked
+from dqnfed_flwr.data.reading import unpacked
 from dqnfed_flwr.errors import DataError
 
 BLOCK = 1 << 26
 """Bytes that pyarrow parses at a time; a row has to fit."""
 MOST_LISTED = 20
+HOUR = 3.6e9
+"""Microseconds of an hour."""
+_ZONE = re.compile(r"(Z|[-+]\d{2}:?\d{2})$")
+_WRITTEN_MISSING = ("", "nan", "NaN", "<NA>", "NaT")
+"""Texts that stand for a missing value where a program wrote one as a text."""
 MISSING = "a missing value (nothing, NaN, or a word such as NA)"
 
 
 @dataclass(frozen=True)
 class FileTable:
-    """Columns by name, in the order of the file.
-
-    Attributes
-    ----------
-    path : Path
-        The file.
-    columns : Mapping[str, Any]
-        pyarrow's arrays, equally long; texts are strings without spaces around them.
-    lines : IntArray | None
-        The line of the file on which each row begins; None where it has no lines.
-    """
+    """Columns by name, in the order of the file."""
 
     path: Path
-    columns: Mapping[str, Any]
-    lines: IntArray | None
+    columns: Mapping[str, Any]  # pyarrow's arrays, equally long; texts are strings without spaces around them
+    lines: IntArray | None  # on which each row begins; None where the file has no lines
+    index: Collection[str] = ()  # columns that the file itself says are no data but the index of its rows
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
@@ -54,16 +51,45 @@ class FileTable:
         return f"data: {self.path}, {where}, column {name!r}"
 
     def kind(self, name: str) -> str:
-        """`number` (truth values are some), `text`, or pyarrow's name of any other type."""
+        """`number` (truth values are some), `text`, `time` (dates too), or pyarrow's name of any other type."""
         types, kind = arrow().types, self.columns[name].type
         tests = (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean)
         if any(test(kind) for test in tests):
             return "number"
+        if types.is_date(kind) or types.is_timestamp(kind) or types.is_time(kind) or types.is_duration(kind):
+            return "time"
         return "text" if types.is_string(kind) else str(kind)
 
     def numbers(self, name: str) -> NDArray[np.float64]:
         """Values of a column of numbers without gaps [N]."""
         return np.asarray(self.columns[name].to_numpy(), dtype=np.float64)
+
+    def time_unit(self, name: str) -> str:
+        """What the numbers of a column of dates or times count; texts in ISO form are dates."""
+        types, kind = arrow().types, self.columns[name].type
+        if types.is_duration(kind):
+            return "days"
+        return "hours since midnight" if types.is_time(kind) else "days since 1970-01-01"
+
+    def times(self, name: str) -> NDArray[np.float64]:
+        """Values of a column of dates or times without gaps [N], in the unit `time_unit`; those with a zone in UTC."""
+        types, column = arrow().types, self.columns[name]
+        zone = getattr(column.type, "tz", None)
+        if self.kind(name) == "text":
+            zone = "UTC" if _ZONE.search(column[0].as_py()) else None
+        of = arrow().timestamp("us", zone)
+        if types.is_time(column.type):
+            of = arrow().time64("us")
+        elif types.is_duration(column.type):
+            of = arrow().duration("us")
+        try:
+            counted = column.cast(of, safe=False).cast(arrow().int64()).to_numpy()
+        except arrow().ArrowException as error:
+            raise DataError(
+                f"data: {self.path}, column {name!r}: found what is no date ({error}); correct it, or leave the column "
+                f"out, drop={name}"
+            ) from None
+        return np.asarray(counted, dtype=np.float64) / (HOUR if types.is_time(column.type) else 24 * HOUR)
 
     def distinct(self, name: str) -> tuple[list[str], IntArray]:
         """Texts of a column, each once, and for each row [N] which of them it holds."""
@@ -75,7 +101,7 @@ class FileTable:
         compute, column = import_module("pyarrow.compute"), self.columns[name]
         missing = compute.is_null(column, nan_is_null=True).to_numpy()
         if self.kind(name) == "text":
-            missing |= compute.fill_null(compute.equal(column, ""), True).to_numpy()
+            missing |= compute.is_in(column, value_set=arrow().array(_WRITTEN_MISSING)).to_numpy()
         if len(rows := np.flatnonzero(missing)):
             more = f" (and in {len(rows) - 1} further rows)" if len(rows) > 1 else ""
             raise DataError(
@@ -108,10 +134,10 @@ def read_csv_table(path: Path, texts: Collection[str]) -> FileTable:
     content = unpacked(path)
     _check_encoding(path, content)
     header, lines = _scan(path, content)
-    names = [name.strip() for name in header]
+    names = _named([name.strip() for name in header])
     _check_names(path, names, len(lines))
     reader = import_module("pyarrow.csv")
-    kept = {name: arrow().string() for name in header if name.strip() in texts}
+    kept = {name: arrow().string() for name, known in zip(header, names, strict=True) if known in texts}
     try:
         found = reader.read_csv(
             io.BytesIO(content),
@@ -144,7 +170,27 @@ def read_parquet_table(path: Path, texts: Collection[str]) -> FileTable:
         ) from error
     names = [name.strip() for name in found.column_names]
     _check_names(path, names, found.num_rows)
-    return FileTable(path, dict(zip(names, map(_plain, found.columns), strict=True)), None)
+    columns = dict(zip(names, map(_plain, found.columns), strict=True))
+    return FileTable(path, columns, None, _index_named(found.schema))
+
+
+def _index_named(schema: Any) -> list[str]:
+    """Columns that are an index by the metadata that pandas wrote; a range of numbers there is no column."""
+    try:
+        named = (schema.pandas_metadata or {}).get("index_columns", [])
+    except (ValueError, AttributeError):  # metadata that others wrote under the same key
+        return []
+    return [name.strip() for name in named if isinstance(name, str)]
+
+
+def _named(names: Sequence[str]) -> list[str]:
+    """The names of a header; a column without one is called as pandas calls it, by its place."""
+    found = list(names)
+    for place in [place for place, name in enumerate(names) if not name]:
+        found[place] = f"Unnamed: {place}"
+        while found[place] in names:
+            found[place] += ".1"
+    return found
 
 
 def _plain(column: Any) -> Any:
@@ -161,10 +207,7 @@ def _check_names(path: Path, names: Sequence[str], rows: int) -> None:
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise DataError(f"data: {path}: the columns {listed(twice)} stand twice in its header; give each its own name")
     if "" in names:
-        raise DataError(
-            f"data: {path}: column {names.index('') + 1} has no name in the header; name it, or leave it out if it is "
-            "an index (pandas: index=False)"
-        )
+        raise DataError(f"data: {path}: column {names.index('') + 1} has no name; give it one, or leave it out")
     if not rows:
         raise DataError(f"data: {path} has a header of {len(names)} columns and no row; it needs a row a sample")
 

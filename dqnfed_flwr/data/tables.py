@@ -2,22 +2,23 @@
 
 | option | meaning |
 |---|---|
-| label | column of classes; one with fractions is a target |
+| label | column of classes, or, where the task learns numbers, of these; one with fractions is a target |
 | target | column of numbers to be learnt as they are, float32 |
 | classes | labels in the order of their numbers, `no+yes` |
 | group | column of the natural group, such as a hospital |
 | drop | columns left out, `id+date` |
+| keep | columns that are features though they look like an index, or texts though they look like numbers |
 | test | another table of the same columns to test on |
 
-Numbers and truth values become float32. Texts become one column for each of their values, in sorted order, with 1 where
-a row has it. Labels that are the whole numbers 0..C-1 stay; all others are numbered in sorted order, and their names
-kept. A test table is encoded as the training table is.
+Numbers and truth values become float32, as do dates and times, and texts that are numbers with one unit. Other texts
+become one column for each of their values, in sorted order, with 1 where a row has it. Columns that number the rows are
+left out. Labels that are the whole numbers 0..C-1 stay; all others are numbered in sorted order, and their names kept.
+A test table is encoded as the training table is.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -26,26 +27,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dqnfed_flwr.data.dataset import IntArray
-from dqnfed_flwr.data.forms import FormOptions, check_dense, need
+from dqnfed_flwr.data import table_features
+from dqnfed_flwr.data.number_text import FEW, PLAIN, column_of_numbers
+from dqnfed_flwr.data.reading import FormOptions, need
 from dqnfed_flwr.data.store import Arrays
 from dqnfed_flwr.data.table_files import FileTable, listed, read_csv_table, read_parquet_table
 from dqnfed_flwr.errors import DataError
 
-MOST_VALUES = 256
-"""Different texts of a feature; more are names or identifiers."""
-FEW, NUMBERS = 20, 0.9
-"""Of more texts than the first, a share of numbers from the second on is a column of numbers with a slip."""
 Reader = Callable[[Path, Collection[str]], FileTable]
-_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
-
-
-@dataclass(frozen=True)
-class Feature:
-    """A column that is trained on; `values` are those of a column of texts, each a column of its own."""
-
-    name: str
-    values: tuple[str, ...] | None
 
 
 @dataclass(frozen=True)
@@ -57,15 +46,17 @@ class Roles:
     classes: tuple[str, ...]
     group: str
     drop: tuple[str, ...]
+    keep: tuple[str, ...]
+
+    @property
+    def used(self) -> set[str]:
+        """Columns with a role of their own, or left out."""
+        return {self.learnt, self.group, *self.drop} - {""}
 
     @property
     def texts(self) -> set[str]:
         """Columns that are read as they are written."""
         return {self.group if self.regressed else self.learnt, self.group} - {""}
-
-    def features(self, table: FileTable) -> list[str]:
-        """The other columns of a table."""
-        return [name for name in table.columns if name not in (self.learnt, self.group, *self.drop)]
 
 
 def csv_files(paths: Sequence[Path]) -> list[Path]:
@@ -98,24 +89,39 @@ def _files(paths: Sequence[Path], form: str) -> list[Path]:
 def _read(paths: Sequence[Path], options: FormOptions, read: Reader) -> Arrays:
     train = read(paths[0], [options.get(key, "") for key in ("label", "group")])
     roles = _roles(train, options)
-    features = list(_features(train, roles))
+    left_out = table_features.index_columns(train, roles.used | {*roles.keep})
+    features = list(table_features.features_of(train, _feature_names(train, roles, left_out), roles.keep))
     tables = {"train": train}
     if len(paths) > 1:
         tables["test"] = read(paths[1], roles.texts | {feature.name for feature in features if feature.values})
-        _check_columns(train, tables["test"], roles)
+        _check_columns(train, tables["test"], roles, left_out)
     for table in tables.values():
         for name in filter(None, (roles.learnt, roles.group)):
-            _check_kind(table, name)
+            table_features.check_kind(table, name)
             table.check_whole(name, "")
     labels = _labels(tables, roles)
     numbered = [feature.name for feature in features if feature.values]
     numbered += [roles.learnt] if "class_names" in labels and not roles.classes else []
+    notes = [f"column {name!r} is left out: it {why}; keep={name} keeps it" for name, why in left_out.items()]
+    notes += [feature.note for feature in features if feature.note] + _note_on_target(train, roles.learnt, labels)
+    exact = [feature.name for feature in features if feature.values is None]
+    notes += table_features.notes_on_merged(train, exact + [roles.learnt] * (labels["y_train"].dtype.kind == "f"))
     return {
-        **{f"x_{part}": _encoded(table, features, train) for part, table in tables.items()},
+        **{f"x_{part}": table_features.encoded(table, features, train) for part, table in tables.items()},
         **labels,
         **(_groups(tables, roles.group) if roles.group else {}),
         **({"numbered": np.array(numbered)} if numbered else {}),
+        **({"notes": np.array(notes)} if notes else {}),
     }
+
+
+def _feature_names(table: FileTable, roles: Roles, left_out: Mapping[str, str]) -> list[str]:
+    """Columns that are trained on, at least one."""
+    names = [name for name in table.columns if name not in roles.used and name not in left_out]
+    if not names:
+        why = "".join(f"; {name!r} {words}: to keep it all the same, keep={name}" for name, words in left_out.items())
+        raise DataError(f"data: {table.path} has no column of features besides {listed([*table.columns])}{why}")
+    return names
 
 
 def _roles(table: FileTable, options: FormOptions) -> Roles:
@@ -126,9 +132,9 @@ def _roles(table: FileTable, options: FormOptions) -> Roles:
             f"data: {table.path}: found {' and '.join(given) or 'neither label nor target'}; name the column to be "
             f"learnt: label=COLUMN for classes, target=COLUMN for a number; columns are {listed([*table.columns])}"
         )
-    dropped = options.get("drop", "")
-    drop = (dropped,) if dropped in table.columns else tuple(filter(None, dropped.split("+")))
-    named = [(key, options[key]) for key in (*given, "group") if key in options] + [("drop", name) for name in drop]
+    several = {key: _several(table, options.get(key, "")) for key in ("drop", "keep")}
+    named = [(key, options[key]) for key in (*given, "group") if key in options]
+    named += [(key, name) for key, names in several.items() for name in names]
     for key, name in named:
         if name not in table.columns:
             near = get_close_matches(name, table.columns, n=1)
@@ -144,65 +150,19 @@ def _roles(table: FileTable, options: FormOptions) -> Roles:
     classes = tuple(name.strip() for name in options["classes"].split("+")) if "classes" in options else ()
     if classes and (len(set(classes)) < max(len(classes), 2) or given == ["target"]):
         raise DataError(f"data: classes={options['classes']!r}; give two or more different labels, such as no+yes")
-    return Roles(options[given[0]], given == ["target"], classes, options.get("group", ""), drop)
+    return Roles(options[given[0]], given == ["target"], classes, options.get("group", ""), **several)
 
 
-def _check_kind(table: FileTable, name: str) -> None:
-    if table.kind(name) not in ("number", "text"):
-        raise DataError(
-            f"data: {table.path}, column {name!r}: found the type {table.kind(name)}; allowed are numbers, truth "
-            f"values and texts: turn it into one of them, or leave the column out, drop={name}"
-        )
+def _several(table: FileTable, given: str) -> tuple[str, ...]:
+    """Names of columns with + between them, or the one that has a + in its own name."""
+    return (given,) if given in table.columns else tuple(filter(None, given.split("+")))
 
 
-def _features(table: FileTable, roles: Roles) -> Iterator[Feature]:
-    """How each feature of the training table is encoded."""
-    names = roles.features(table)
-    if not names:
-        raise DataError(f"data: {table.path} has no column of features besides {listed([*table.columns])}")
-    for name in names:
-        table.check_whole(name, f", or the column, drop={name}")
-        _check_kind(table, name)
-        yield Feature(name, _values(table, name) if table.kind(name) == "text" else None)
-
-
-def _values(table: FileTable, name: str) -> tuple[str, ...] | None:
-    """Sorted texts of a feature, not too many, and no numbers with a slip among them; None for numbers."""
-    values, _ = table.distinct(name)
-    if table.lines is not None and not _slips(values):  # such as +1, which pyarrow takes for a text
-        return None
-    _check_slips(table, name, f"leave the column out, drop={name}")
-    if len(values) > MOST_VALUES:
-        raise DataError(
-            f"data: {table.path}, column {name!r}: found {len(values):,} different texts, as names have; at most "
-            f"{MOST_VALUES} become features: join some, or leave the column out, drop={name}"
-        )
-    return tuple(sorted(values))
-
-
-def _check_slips(table: FileTable, name: str, remedy: str) -> None:
-    """A column of numbers with a few values that are none, or with commas in them, is no column of texts."""
-    values, rows = table.distinct(name)
-    slips = _slips(values)
-    if slips and len(values) > FEW and len(slips) <= (1 - NUMBERS) * len(values):
-        row = int(np.flatnonzero(np.isin(rows, slips))[0])
-        raise DataError(
-            f"{table.place(row, name)}: found {values[rows[row]]!r} in a column of numbers; allowed are numbers with a "
-            f"decimal point: correct it, or {remedy}"
-        )
-    with_commas = [place for place, value in enumerate(values) if "," in value]
-    slips = _slips([value.replace(",", "") for value in values])
-    if with_commas and len(values) > FEW and len(slips) <= (1 - NUMBERS) * len(values):
-        row = int(np.flatnonzero(np.isin(rows, with_commas))[0])
-        raise DataError(
-            f"{table.place(row, name)}: found {values[rows[row]]!r} in a column of numbers with commas; allowed are "
-            f"numbers with a decimal point, and nothing between thousands: write them so, or {remedy}"
-        )
-
-
-def _check_columns(train: FileTable, test: FileTable, roles: Roles) -> None:
-    """The test table has the columns of the training table, in any order, save those that are left out."""
-    wanted, found = (set(table.columns) - set(roles.drop) for table in (train, test))
+def _check_columns(train: FileTable, test: FileTable, roles: Roles, left_out: Mapping[str, str]) -> None:
+    """The test table has the columns of the training table, in any order, save those that are left out of either."""
+    unused = {*roles.drop, *left_out}
+    wanted, found = (set(table.columns) - unused for table in (train, test))
+    found -= table_features.index_columns(test, set(train.columns) | roles.used | {*roles.keep}).keys()
     if wanted != found:
         raise DataError(
             f"data: {test.path}: lacks the columns {listed(sorted(wanted - found)) or 'none'} and has others "
@@ -210,76 +170,16 @@ def _check_columns(train: FileTable, test: FileTable, roles: Roles) -> None:
         )
 
 
-def _encoded(table: FileTable, features: Sequence[Feature], train: FileTable) -> NDArray[np.float32]:
-    """Features [N, F] of a table."""
-    width = sum(len(feature.values) if feature.values else 1 for feature in features)
-    check_dense(len(table), width)
-    x = np.zeros((len(table), width), dtype=np.float32)
-    place = 0
-    for feature in features:
-        if table is not train:
-            table.check_whole(feature.name, "")
-        if feature.values is None:
-            x[:, place] = _as_float32(table, feature.name)
-            place += 1
-        else:
-            x[np.arange(len(table)), place + _codes(table, feature.name, feature.values, train)] = 1
-            place += len(feature.values)
-    return x
-
-
-def _as_float32(table: FileTable, name: str) -> NDArray[np.float32]:
-    """Numbers of a column [N]; DataError where one is none, or too large for float32."""
-    _check_kind(table, name)
-    exact = table.numbers(name) if table.kind(name) == "number" else _parsed(table, name)
-    with np.errstate(over="ignore"):
-        numbers = exact.astype(np.float32)
-    if len(bad := np.flatnonzero(~np.isfinite(numbers))):
-        raise DataError(
-            f"{table.place(int(bad[0]), name)}: found {exact[bad[0]]:g}; allowed are numbers of at most 3.4e38 in size"
-        )
-    return numbers
-
-
-def _parsed(table: FileTable, name: str) -> NDArray[np.float64]:
-    """Numbers of a column of texts [N]."""
-    values, rows = table.distinct(name)
-    if slips := _slips(values):
-        row = int(np.flatnonzero(np.isin(rows, slips))[0])
-        raise DataError(f"{table.place(row, name)}: found {values[rows[row]]!r}; allowed are numbers in this column")
-    return np.array(values, dtype=np.float64)[rows]
-
-
-def _slips(values: Sequence[str]) -> list[int]:
-    """Places of the values that are no numbers."""
-    return [place for place, value in enumerate(values) if not _NUMBER.fullmatch(value)]
-
-
-def _codes(
-    table: FileTable, name: str, known: Sequence[str], train: FileTable, key: Callable[[str], str] = str
-) -> IntArray:
-    """Which of the known values each row holds [N]; DataError for any other."""
-    values, rows = table.distinct(name)
-    places = {value: place for place, value in enumerate(known)}
-    codes = np.array([places.get(key(value), -1) for value in values], dtype=np.int64)[rows]
-    if len(bad := np.flatnonzero(codes < 0)):
-        raise DataError(
-            f"{table.place(int(bad[0]), name)}: found {values[rows[bad[0]]]!r}; allowed are "
-            f"{'the classes given' if table is train else f'the values in {train.path}'}, {listed(known)}: correct it, "
-            "or leave the row out"
-        )
-    return codes
-
-
 def _labels(tables: dict[str, FileTable], roles: Roles) -> Arrays:
     """Class numbers of the tables, with the names of classes that were numbered; a target where it has fractions."""
     train, name = tables["train"], roles.learnt
     if not roles.classes and not roles.regressed:
-        _check_slips(train, name, "name the classes, classes=A+B")
+        table_features.check_slips(train, name, "name the classes, classes=A+B")
     found = train.distinct(name)[0]
     whole = all(_as_whole(value) is not None for value in found)
-    if roles.regressed or not (whole or roles.classes or _slips(found)):
-        return {f"y_{part}": _as_float32(table, name) for part, table in tables.items()}
+    unit = _unit(found, 0 if roles.regressed else FEW)
+    if roles.regressed or not (whole or roles.classes or unit is None):
+        return _targets(tables, name, unit or "")
 
     def key(value: str) -> str:
         number = _as_whole(value) if whole else None
@@ -287,17 +187,61 @@ def _labels(tables: dict[str, FileTable], roles: Roles) -> Arrays:
 
     given = [key(value) for value in roles.classes]
     order = given or sorted({key(value) for value in found}, key=int if whole else str)
+    if not given and (numbers := _numbers_of_both(tables, name, {*order}, key)):
+        return numbers
     labels: dict[str, NDArray[Any]] = {
-        f"y_{part}": _codes(table, name, order, train, key) for part, table in tables.items()
+        f"y_{part}": table_features.codes(table, name, order, train, key) for part, table in tables.items()
     }
     if given or order != [str(number) for number in range(len(order))]:
         labels |= {"class_names": np.array(order), "num_classes": np.array(len(order))}
     return labels
 
 
+def _numbers_of_both(tables: dict[str, FileTable], name: str, known: set[str], key: Callable[[str], str]) -> Arrays:
+    """The labels as numbers where the test table has some that training lacks, and why they are no classes then.
+
+    Empty where there is no such label, or one of them is no number.
+    """
+    values = list(dict.fromkeys(value for table in tables.values() for value in table.distinct(name)[0]))
+    if {key(value) for value in values} <= known or "True" in values or "False" in values:
+        return {}
+    read = ("", []) if all(map(PLAIN.fullmatch, values)) else column_of_numbers(values)
+    if read is None:
+        return {}
+    train = tables["train"]
+    try:
+        table_features.codes(tables["test"], name, sorted(known), train, key)
+    except DataError as error:
+        why = f"{error}; to learn numbers, set task to regression"
+    return {**_targets(tables, name, read[0]), "only_values": np.array(why)}
+
+
+def _targets(tables: dict[str, FileTable], name: str, unit: str) -> Arrays:
+    """The numbers of a column, with this unit, as targets."""
+    train = tables["train"]
+    return {f"y_{part}": table_features.as_float32(table, name, unit, train) for part, table in tables.items()}
+
+
+def _unit(found: Sequence[str], few: int) -> str | None:
+    """The sign at each number of a column to be learnt; None where it holds classes, as `few` such texts are."""
+    if all(map(PLAIN.fullmatch, found)):
+        return ""
+    read = column_of_numbers(found)
+    return read[0] if read and len(found) > few else None
+
+
+def _note_on_target(train: FileTable, name: str, labels: Arrays) -> list[str]:
+    """How texts that are a target are read."""
+    if train.kind(name) != "text" or labels["y_train"].dtype.kind != "f":
+        return []
+    values, _ = train.distinct(name)
+    read = None if all(map(PLAIN.fullmatch, values)) else column_of_numbers(values)
+    return [table_features.note_on_numbers(name, values, read[1])] if read else []
+
+
 def _as_whole(value: str) -> int | None:
     """A whole number, which may be written with a decimal point; None for anything else."""
-    if not _NUMBER.fullmatch(value):
+    if not PLAIN.fullmatch(value):
         return None
     if value.lstrip("+-").isdecimal():
         return int(value)

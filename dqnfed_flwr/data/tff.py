@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dqnfed_flwr.data.forms import FormOptions, Samples, by_client, need, number, text_lines
+from dqnfed_flwr.data.reading import FormOptions, Samples, by_client, need, number, text_lines
 from dqnfed_flwr.data.store import Arrays
 from dqnfed_flwr.errors import DataError
 
@@ -46,8 +46,9 @@ def choose_words(counted: Path, sentences: Iterable[bytes], vocabulary: int) -> 
         frequent = [line.split()[0] for line in text_lines(counted)[:vocabulary]]
         if len(frequent) < vocabulary:
             raise DataError(
-                f"data: {counted} has {len(frequent)} words, where vocabulary={vocabulary} are asked for; if it is cut "
-                "short, fetch it again, or lower vocabulary"
+                f"data: {counted} has {len(frequent)} words, where vocabulary={vocabulary} are asked for; "
+                + (f"lower vocabulary to {len(frequent)}, or " if frequent else "")
+                + "put a count of more words there, or delete it: then the words of the sentences are counted"
             )
     else:
         counts = Counter(word for line in sentences for word in _words(line))
@@ -134,6 +135,11 @@ def _open(file: Path) -> Any:
     try:
         content = h5py.File(file, "r")
     except OSError as error:
+        if "signature not found" in str(error) and file.stat().st_size:
+            raise DataError(
+                f"data: {file} is no HDF5 ({error}); allowed is TensorFlow Federated's form, with "
+                "examples/<client>/<field>"
+            ) from error
         raise DataError(f"data: {file} is no whole .h5 file ({error}); fetch it again") from error
     clients = content.get("examples")
     if not isinstance(clients, h5py.Group) or not len(clients) or not isinstance(clients[min(clients)], h5py.Group):
@@ -172,7 +178,7 @@ def _read_parts(pair: tuple[Path, Path], fields: Sequence[str], users: int, most
             raise DataError(f"data: {file} has none of the clients of {pair[0]}; the two files do not belong together")
         if not any(len(client[fields[0]]) for client in parts[part].values()):
             raise DataError(
-                f"data: {file} has no sample of the clients that are read; fetch it again, or read more users"
+                f"data: {file} has no sample of the clients that are read; read more of them with users= (0 for all)"
             )
     return parts
 
@@ -192,8 +198,12 @@ def _client(found: Any, fields: Sequence[str], most: int, where: str) -> Client:
     """Fields of one client, the first `most` rows of each; 0 for all."""
     try:
         client = {field: np.asarray(found[field][: most or None]) for field in fields}
-    except (OSError, KeyError, TypeError, ValueError) as error:
+    except OSError as error:  # a damaged chunk
         raise DataError(f"data: {where} cannot be read ({error}); fetch the file again") from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(
+            f"data: {where} cannot be read ({error}); each client has arrays named {' and '.join(fields)}"
+        ) from error
     if "tokens" in client and not all(isinstance(line, bytes) for line in client["tokens"].ravel()):
         raise DataError(f"data: {where}: tokens of dtype {client['tokens'].dtype}, where sentences are asked for")
     if "pixels" in client:

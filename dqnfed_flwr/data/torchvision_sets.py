@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dqnfed_flwr.data.download import PublishedFile, fetch, md5_of
-from dqnfed_flwr.data.store import console, data_root, kept, map_kept
+from dqnfed_flwr.data.store import PublishedFile, console, data_root, fetch, kept, map_kept, md5_of
 from dqnfed_flwr.errors import DataError
 
 if TYPE_CHECKING:

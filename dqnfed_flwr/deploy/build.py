@@ -16,7 +16,6 @@ from itertools import count
 from pathlib import Path
 
 from dqnfed_flwr.deploy import apps, node_certificates, operators, pki
-from dqnfed_flwr.deploy import authority as signers
 from dqnfed_flwr.deploy.audit_log import AuditLog
 from dqnfed_flwr.deploy.commands import command_files, node_files, server_environment
 from dqnfed_flwr.deploy.files import (
@@ -78,7 +77,7 @@ def add_node(directory: Path, name: str = "", data: str = "") -> Node:
     federation.check()
     with changing(directory):
         demand([directory, directory / "nodes", directory / "commands"])
-        trusted, signer = signers.trusted(directory), signers.authority(directory)
+        trusted, signer = node_certificates.trusted(directory), node_certificates.authority(directory)
         _make_node(directory, federation, node, trusted)
         node_certificates.certify(directory, signer, [node])
         write_plan(directory, federation)
@@ -104,8 +103,8 @@ def remove_node(directory: Path, name: str) -> Node:
 def refresh(directory: Path) -> list[Path]:
     """After an upgrade, set a federation's versions to those installed, and rewrite plan, environments and commands.
 
-    Keys and certificates stay; those that an earlier release did not make are made, for which the authority's key is
-    needed. Returned are the files that were written, which are those that have changed.
+    Keys and certificates stay; those of nodes that are missing are made, for which the authority's key is needed.
+    Returned are the files that were written, which are those that have changed.
     """
     if is_there(directory / BUNDLE):
         raise ConfigError(
@@ -115,8 +114,6 @@ def refresh(directory: Path) -> list[Path]:
     directory = directory.absolute()
     federation = replace(read_plan(directory), flwr=version("flwr"), dqnfed=package_version())
     with changing(directory):
-        if not operators.allowed(directory / "server" / operators.FOLDER):  # of a release that had none
-            operators.add(directory, operators.FIRST)
         texts = {directory / "server" / "environment": server_environment(federation)}
         texts |= {directory / "commands" / name: text for name, text in command_files(directory, federation).items()}
         for node in federation.nodes:
@@ -128,7 +125,7 @@ def refresh(directory: Path) -> list[Path]:
             apps.write_own(directory / "nodes" / node.name)
         certified: list[Path] = []
         if new := node_certificates.without(directory, federation):
-            certified = node_certificates.certify(directory, signers.authority(directory), new)
+            certified = node_certificates.certify(directory, node_certificates.authority(directory), new)
         stale = [path for path, text in texts.items() if not path.exists() or path.read_bytes() != text.encode()]
         for path in stale:
             write_public(path, texts[path])
@@ -161,7 +158,11 @@ def rotate(directory: Path, *, authority: bool = False, days: int = 0, others: S
     trusting = [server, *operators.homes(directory), *nodes]
     with changing(directory):
         demand([directory, *(trusting if authority else [server])])
-        signer = signers.new_authority(directory, federation.days) if authority else signers.authority(directory)
+        signer = (
+            node_certificates.new_authority(directory, federation.days)
+            if authority
+            else node_certificates.authority(directory)
+        )
         identity = pki.make_server(signer, federation.host, federation.others, federation.days)
         if authority:
             write_private(make_directory(directory / "ca") / "ca.key", signer.key)
@@ -177,6 +178,7 @@ def rotate(directory: Path, *, authority: bool = False, days: int = 0, others: S
 
 def _fill(place: Path, final: Path, federation: Federation) -> None:
     """Write all files to `place`; texts name `final`, where it will lie."""
+    write_public(place / ".gitignore", "*\n")  # private keys belong into no repository
     authority = pki.make_authority(federation.days)
     server = pki.make_server(authority, federation.host, federation.others, federation.days)
     for name in ("ca", "server", "server/state", "server/state/runs", "nodes", "commands"):

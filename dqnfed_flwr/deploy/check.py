@@ -6,7 +6,6 @@ import datetime as dt
 import shlex
 from pathlib import Path
 
-from dqnfed_flwr.deploy import check_gate
 from dqnfed_flwr.deploy import check_local as local
 from dqnfed_flwr.deploy import check_network as network
 from dqnfed_flwr.deploy.audit_log import LOG, parts
@@ -138,7 +137,7 @@ def _check_node(directory: Path, now: dt.datetime) -> Findings:
     except ConfigError:  # found above
         return
     if server.over_http:
-        yield (admitted := check_gate.admitted(*superlink, shown))
+        yield (admitted := network.gate_admitted(*superlink, shown))
         yield from skew(ahead_by_date(*superlink))
         return
     with network.fleet(*superlink, shown) as channel:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from cryptography import x509
 
-from dqnfed_flwr.data.sources import paths_in
+from dqnfed_flwr.data.sources import source_of
 from dqnfed_flwr.deploy import apps, node_certificates, operators, pki
 from dqnfed_flwr.deploy.files import FOR_OTHERS
 from dqnfed_flwr.deploy.plan import HTTP_SINCE, Federation, minor
@@ -234,7 +234,7 @@ def _dates(what: str, certificate: x509.Certificate, now: dt.datetime, fix: str)
 
 def data_file(data: str) -> Findings:
     """A device's own data."""
-    for path in paths_in(data):
+    for path in source_of(data).paths:
         if not path.exists():
             yield failure(f"no data at {path}", "put the file there, or change `data` in node.toml and commands")
 

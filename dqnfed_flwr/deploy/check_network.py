@@ -7,17 +7,18 @@ import json
 import socket
 import ssl
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from enum import StrEnum
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from dqnfed_flwr.deploy import check_gate
 from dqnfed_flwr.deploy.check_local import Finding, Findings, failure, ok, warning
 from dqnfed_flwr.deploy.clock_skew import CALL
+from dqnfed_flwr.deploy.http_transport import FLEET, NOTHING_SHOWN, REFUSED, tls
 from dqnfed_flwr.deploy.pki import Identity
 from dqnfed_flwr.deploy.plan import Federation
 from dqnfed_flwr.deploy.registry import known_now, listed
@@ -26,6 +27,9 @@ from dqnfed_flwr.engine.flwr_command import CONNECTION
 from dqnfed_flwr.errors import RunError
 
 SECONDS = 5.0
+GATE_CALL = f"{FLEET}activate-node"
+AWAY = (HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT)
+"""What a gate answers in place of a SuperLink."""
 
 
 class Port(StrEnum):
@@ -91,7 +95,7 @@ def server_ports(federation: Federation, ca: Path, place: str) -> Findings:
             continue
         yield _served(served, ca.with_name("server.crt"), f"{what} port {port}", federation.endpoints)
         if what == "Fleet":
-            asked = check_gate.closed(port, ca) if federation.over_http else closed(federation, ca, place)
+            asked = gate_closed(port, ca) if federation.over_http else closed(federation, ca, place)
             yield asked
         if host == "127.0.0.1":
             continue
@@ -272,3 +276,52 @@ def registered(directory: Path, federation: Federation, place: str) -> Findings:
         )
     if not absent:
         yield ok(f"{len(states)} keys are registered, {len(states) - len(offline)} online")
+
+
+def gate_closed(port: int, ca: Path) -> Finding:
+    """Whether the gate on this machine turns away who shows no certificate."""
+    try:
+        status, words = gate_asked("127.0.0.1", port, ssl.create_default_context(cafile=str(ca)))
+    except TimeoutError:
+        return failure(f"Fleet port {port} does not answer", "look at the gate's log")
+    except (OSError, http.client.HTTPException):  # a gate may also cut it in the handshake
+        status, words = REFUSED, ""
+    if words == NOTHING_SHOWN:
+        return failure(
+            f"Fleet port {port} lets callers without a certificate through to the SuperLink",
+            "have the gate ask for one and end TLS, as docker/gate/nginx.conf does, and start it anew",
+        )
+    if status in (HTTPStatus.BAD_REQUEST, HTTPStatus.FORBIDDEN, REFUSED):
+        return ok(f"Fleet port {port} takes calls from nodes with a certificate alone")
+    return failure(
+        f"Fleet port {port} takes calls from anybody (status {status})",
+        "have the gate ask for a certificate, as docker/gate/nginx.conf does, and restart the SuperLink and the gate",
+    )
+
+
+def gate_admitted(host: str, port: int, ca: Path, identity: Identity) -> Finding:
+    """Whether gate and SuperLink take calls with this node's certificate; its key is another matter."""
+    where = f"{host}:{port}"
+    fix = "at the server `dqnfed deploy check DIR`; copy node.crt and ca.crt from its nodes/NAME, and restart the node"
+    try:
+        status, words = gate_asked(host, port, tls(ca.read_bytes(), identity))
+    except (OSError, http.client.HTTPException) as error:
+        return failure(f"{where} does not take this node's certificate ({error})", fix)
+    if status == HTTPStatus.BAD_REQUEST:
+        return failure(f"{where} does not take this node's certificate: its authority does not know it", fix)
+    if status == REFUSED:
+        return failure(f"{where} turns this node away: {words}", fix)
+    if status in AWAY:
+        return warning(f"{where} answers {status}: the SuperLink behind the gate is away", "start it; look at its log")
+    return ok(f"{where} takes this node's certificate")
+
+
+def gate_asked(host: str, port: int, context: ssl.SSLContext) -> tuple[int, str]:
+    """The status of a call without a key, and the words that came with it; it changes nothing."""
+    with closing(http.client.HTTPSConnection(host, port, timeout=SECONDS, context=context)) as connection:
+        connection.request("POST", GATE_CALL, b"", {"Content-Type": "application/protobuf"})
+        answer = connection.getresponse()
+        words = answer.read()
+    with suppress(ValueError, LookupError, TypeError):
+        return answer.status, str(json.loads(words)["detail"])
+    return answer.status, ""

@@ -19,12 +19,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from dqnfed_flwr.deploy import flower_program, operators
+from dqnfed_flwr.deploy import operators
 from dqnfed_flwr.deploy.audit_log import AuditLog, shortened
-from dqnfed_flwr.deploy.fleet_door import Fleet, FleetDoor, before_fleet
-from dqnfed_flwr.deploy.fleet_http_door import FleetHttpDoor
+from dqnfed_flwr.deploy.grpc_transport import Fleet, FleetDoor, before_fleet
+from dqnfed_flwr.deploy.http_transport import FleetHttpDoor
 from dqnfed_flwr.deploy.orders import CERTIFICATE, OPERATOR, App, Receive, Scope, Send, caller
 from dqnfed_flwr.deploy.witness import Witness
+from dqnfed_flwr.engine import flwr_command
 from dqnfed_flwr.errors import ConfigError, RunError
 
 PROGRAM = "flower-superlink"
@@ -117,10 +118,10 @@ def run_superlink(command: Sequence[str], folder: Path, nodes: Path, audit: Path
     RunError
         If the audit log cannot be written, or Flower does not ask for the servers that have the doors.
     """
-    (authorities,) = flower_program.given(command, PROGRAM, "--ssl-ca-certfile")
-    for option, listed in (("--operators", folder), ("--nodes", nodes)):
+    (authorities,) = flwr_command.given(command, PROGRAM, "--ssl-ca-certfile")
+    for option, listed, makes in (("--operators", folder, "add-operator"), ("--nodes", nodes, "refresh")):
         if not listed.is_dir():
-            raise ConfigError(f"{option} {listed}: no such folder; `dqnfed deploy refresh` makes it")
+            raise ConfigError(f"{option} {listed}: no such folder; `dqnfed deploy {makes}` makes it")
     log = AuditLog(audit)
     os.environ.pop(UNGUARDED, None)
     server: Any = import_module("uvicorn")  # Flower's own server; it is no dependency of this package
@@ -142,7 +143,7 @@ def run_superlink(command: Sequence[str], folder: Path, nodes: Path, audit: Path
         serve(app=behind_both(door, fleet), **options, **guarded)
 
     server.run = serve_with_door
-    flower_program.start(command, logger)
+    flwr_command.start(command, logger)
     if not served:
         raise RunError(f"{ELSEWHERE}; see docs/transport.md")
 

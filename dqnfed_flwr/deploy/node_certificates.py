@@ -1,8 +1,9 @@
-"""Client certificates of nodes: without one, and a place on the list, nothing that a node sends is read.
+"""The certificates in a federation's folder: the authority that signs, and those of nodes.
 
-A node's certificate is for the key that it has, so it is no secret, and is made from `node.pub` alone. It says who the
-node is, as long as the authority lives. Whether that node may call says `server/nodes/NAME.crt`: the SuperLink looks
-there at every call, so a file that is gone is a node that is out.
+Without a certificate, and a place on the list, nothing that a node sends is read. A node's certificate is for the key
+that it has, so it is no secret, and is made from `node.pub` alone. It says who the node is, as long as the authority
+lives. Whether that node may call says `server/nodes/NAME.crt`: the SuperLink looks there at every call, so a file that
+is gone is a node that is out.
 """
 
 from __future__ import annotations
@@ -20,7 +21,57 @@ from dqnfed_flwr.errors import ConfigError
 
 FOLDER = "nodes"
 """Below `server/`, the list."""
+REFUSAL = (
+    "this SuperLink does not have this node on its list, server/nodes: it was removed, or its node.crt is of another "
+    "key; at the server `dqnfed deploy add-node`, or `refresh` where its file was lost"
+)
+NO_TLS = "a node's connection needs TLS; give --root-certificates, and no --insecure"
 CERTIFICATE = "node.crt"
+
+
+def authority(directory: Path) -> pki.Identity:
+    """The federation's authority, with its key.
+
+    `ConfigError` if the key is kept elsewhere, or is that of another authority than the one that is trusted.
+    """
+    place = directory / "ca"
+    try:
+        found = pki.Identity((place / "ca.crt").read_bytes(), (place / "ca.key").read_bytes())
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"{place}: {error.strerror}; put the authority's key back for this, or make a new authority with --ca"
+        ) from None
+    certificate = pki.first_certificate(found.certificate)
+    if not pki.belongs_to(certificate, found.key):
+        raise ConfigError(
+            f"{place / 'ca.key'} is not the key of {place / 'ca.crt'}, or has a password; nothing was changed. Put the "
+            "key of the present authority back, or make a new authority: dqnfed deploy rotate DIR --ca"
+        )
+    if not any(pki.same_key(certificate, one) for one in pki.certificates(trusted(directory))):
+        raise ConfigError(
+            f"{place / 'ca.crt'} is not among the authorities in {directory / 'server' / 'ca.crt'}; nothing was "
+            "changed. Put the present authority back, or make a new one: dqnfed deploy rotate DIR --ca"
+        )
+    return found
+
+
+def new_authority(directory: Path, days: int) -> pki.Identity:
+    """A new authority; its certificate is followed by those before it that nodes still need."""
+    fresh = pki.make_authority(days)
+    try:
+        serving = pki.first_certificate((directory / "server" / "server.crt").read_bytes())
+    except (FileNotFoundError, ConfigError):
+        serving = None
+    return pki.Identity(pki.bundle(fresh.certificate, trusted(directory), serving), fresh.key)
+
+
+def trusted(directory: Path) -> bytes:
+    """The authorities that the server's folder trusts, as PEM."""
+    path, same = directory / "server" / "ca.crt", directory / "operator" / "ca.crt"
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise ConfigError(f"{path} is missing; nothing was changed. Copy {same} there") from None
 
 
 def certify(directory: Path, signer: pki.Identity, nodes: Iterable[Node]) -> list[Path]:
@@ -46,7 +97,7 @@ def certify(directory: Path, signer: pki.Identity, nodes: Iterable[Node]) -> lis
 
 
 def without(directory: Path, federation: Federation) -> list[Node]:
-    """Nodes that have no certificate, or are not on the list: a release before this one made none."""
+    """Nodes that have no certificate, or are not on the list: a file was lost or deleted."""
     listed = directory / "server" / FOLDER
     return [
         node

@@ -14,8 +14,8 @@ import tomli_w
 from cryptography import x509
 
 from dqnfed_flwr.deploy import pki
-from dqnfed_flwr.deploy.authority import authority, trusted
 from dqnfed_flwr.deploy.files import changing, demand, make_directory, write_private, write_public
+from dqnfed_flwr.deploy.node_certificates import authority, trusted
 from dqnfed_flwr.deploy.plan import Federation, check_name, read_plan
 from dqnfed_flwr.engine.flwr_command import CONNECTION
 from dqnfed_flwr.errors import ConfigError

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 import tomllib
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from importlib.metadata import version
 from ipaddress import ip_address
 from pathlib import Path
 
 import tomli_w
 
-from dqnfed_flwr.data.sources import paths_in
+from dqnfed_flwr.data.sources import source_of
 from dqnfed_flwr.deploy.files import as_owner, is_there, write_public
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.version import package_version
@@ -143,9 +143,12 @@ def read_plan(directory: Path) -> Federation:
     try:
         with as_owner(directory):
             found = tomllib.loads((directory / PLAN).read_text("utf-8"))
-        nodes = tuple(Node(**node) for node in found.pop("nodes", ()))
-        return Federation(**{**found, "others": tuple(found.get("others", ())), "nodes": nodes})
-    except (ValueError, TypeError, AttributeError, OSError) as error:
+        for kind, given in ((Federation, found), *((Node, node) for node in found["nodes"])):
+            if missing := {each.name for each in fields(kind)} - given.keys():
+                raise KeyError(min(missing))
+        nodes = tuple(Node(**node) for node in found["nodes"])
+        return Federation(**{**found, "others": tuple(found["others"]), "nodes": nodes})
+    except (ValueError, LookupError, TypeError, AttributeError, OSError) as error:
         raise ConfigError(f"{directory / PLAN}: cannot be read ({error}); restore it from your backup") from None
 
 
@@ -204,7 +207,7 @@ def _check_node(node: Node) -> None:
     if node.name in RESERVED:
         raise ConfigError(f"node: found {node.name!r}, a name of the server's own; not allowed: {', '.join(RESERVED)}")
     unquoted = node.data.isprintable() and not any(character in node.data for character in "\"'\\$` ")
-    if not (unquoted and all(path.is_absolute() for path in paths_in(node.data))):
+    if not (unquoted and all(path.is_absolute() for path in source_of(node.data).paths)):
         raise ConfigError(
             f"--data: found {node.data!r}; give module:function, or an absolute path of printable characters "
             "without spaces or quotes"

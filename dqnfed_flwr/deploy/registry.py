@@ -1,4 +1,4 @@
-"""Which node keys the SuperLink knows: register, unregister, look up. All through Flower's own command.
+"""Which node keys the SuperLink knows: register, unregister, look up, and who is online. All through Flower's command.
 
 What asks the SuperLink raises `RunError` if none answers; what writes here `ConfigError` if the folder is another
 user's.
@@ -6,23 +6,28 @@ user's.
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dqnfed_flwr.deploy.files import alone, changing, write_public
+from dqnfed_flwr.deploy.files import alone, changing, is_there, write_public
 from dqnfed_flwr.deploy.pki import fingerprint
-from dqnfed_flwr.deploy.plan import Federation
+from dqnfed_flwr.deploy.plan import PLAN, Federation, read_plan
 from dqnfed_flwr.deploy.superlink import SuperLink, operator_command, patiently
 from dqnfed_flwr.engine.flwr_command import CONNECTION, FlwrCommand
 from dqnfed_flwr.errors import RunError
+
+if TYPE_CHECKING:
+    from dqnfed_flwr.config import Settings
 
 REGISTERED = "registered.json"
 IN_USE = "already in use"
 START_SECONDS = 60.0
 """How long a SuperLink that was just started may take to answer."""
+MOST_NAMED = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +35,15 @@ class RegisteredNode:
     """What is remembered of a registered node: Flower's id for it, and the fingerprint of the key."""
 
     node_id: str
-    key: str = ""  # in a file of the first form, which had ids alone
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Presence:
+    """Nodes that are online, and those that should be, by name; by Flower's id where they have none here."""
+
+    online: tuple[str, ...]
+    missing: tuple[str, ...]
 
 
 def register(directory: Path, federation: Federation, say: Callable[[str], None] = lambda _: None) -> dict[str, str]:
@@ -38,29 +51,24 @@ def register(directory: Path, federation: Federation, say: Callable[[str], None]
 
     If the SuperLink does not answer, it is asked again for up to `START_SECONDS`, and `say` is told so once.
 
-    A node is known if its present key was registered. Where only an id is remembered, the SuperLink is asked: if it has
-    the key already, the node is known, and from then on with its key. Returned is, by name, what became of each node:
-    `registered`, `known` or why not.
+    A node is known if its present key was registered. Returned is, by name, what became of each node: `registered`,
+    `known` or why not.
     """
     flwr, outcome = operator_command(directory), {}
     with changing(directory):
         present, entries = patiently(lambda: listed(flwr), START_SECONDS, say), _entries(directory)
         for node in federation.nodes:
             key, entry = _key(directory, node.name), entries.get(node.name)
-            there = entry is not None and entry.node_id in present
-            if entry and there and key in ("", entry.key):
+            if entry and entry.node_id in present and key in ("", entry.key):
                 outcome[node.name] = "known"
                 continue
             file = directory / "nodes" / node.name / "node.pub"
             answer = flwr.json("supernode", "register", str(file), CONNECTION, "--name", node.name)
             if "node-id" in answer:
-                entry, outcome[node.name] = RegisteredNode(str(answer["node-id"]), key), "registered"
-            elif entry and there and not entry.key and IN_USE in str(answer):
-                entry, outcome[node.name] = RegisteredNode(entry.node_id, key), "known"
+                outcome[node.name] = "registered"
+                _keep(directory, node.name, RegisteredNode(str(answer["node-id"]), key))
             else:
                 outcome[node.name] = _refusal(answer)
-                continue
-            _keep(directory, node.name, entry)
     return outcome
 
 
@@ -119,16 +127,44 @@ def names_of(place: str) -> dict[str, str]:
 
 
 def known_now(directory: Path, federation: Federation) -> dict[str, str]:
-    """Flower's ids of the nodes of `federation` whose present keys were registered from here, by name.
-
-    Where only an id is remembered, it is believed.
-    """
+    """Flower's ids of the nodes of `federation` whose present keys were registered from here, by name."""
     names = {node.name for node in federation.nodes}
     return {
         name: entry.node_id
         for name, entry in _entries(directory).items()
-        if name in names and (not entry.key or _key(directory, name) in ("", entry.key))
+        if name in names and _key(directory, name) in ("", entry.key)
     }
+
+
+def presence(link: SuperLink, place: str) -> Presence:
+    """Who is online; a node of the folder `place` that the SuperLink does not list is missing."""
+    states, folder = listed_by(link), Path(place).expanduser()
+    try:
+        ids = known_now(folder, read_plan(folder)) if is_there(folder / PLAN) else {}
+    except OSError:  # another user's keys: then by number
+        ids = {}
+    names = {node_id: name for name, node_id in ids.items()}
+    online = [names.get(node, node) for node, state in states.items() if state == "online"]
+    missing = [names.get(node, node) for node, state in states.items() if state != "online"]
+    missing += [name for node, name in names.items() if node not in states]
+    return Presence(tuple(sorted(online)), tuple(sorted(missing)))
+
+
+def awaited(found: Presence, settings: Settings, now: dt.datetime) -> str:
+    """Who a run that begins `now` waits for and until when; empty where enough nodes are online."""
+    there = len(found.online)
+    if there >= settings.clients:
+        return ""
+    names = ", ".join(found.missing[:MOST_NAMED]) or "nodes that are not registered"
+    more = f" and {len(found.missing) - MOST_NAMED} more" if len(found.missing) > MOST_NAMED else ""
+    enough = there >= settings.min_clients
+    deadlines = 1 if enough else 1 + settings.retries
+    end = now + dt.timedelta(seconds=deadlines * settings.deadline)
+    then = "begins without them" if enough else f"fails with fewer than {settings.min_clients}"
+    return (
+        f"{there} of {settings.clients} nodes are online; missing: {names}{more}. The run waits for them until "
+        f"{end:%Y-%m-%d %H:%M:%S}, then it {then}. Start them, or look at their logs"
+    )
 
 
 def _key(directory: Path, name: str) -> str:
@@ -143,13 +179,8 @@ def _entries(directory: Path) -> dict[str, RegisteredNode]:
     """What is remembered; nothing where the file is missing or damaged, so that those nodes count as unknown."""
     try:
         found = json.loads((directory / REGISTERED).read_text("utf-8"))
-        return {
-            name: RegisteredNode(str(entry["id"]), str(entry["key"]))
-            if isinstance(entry, dict)
-            else RegisteredNode(str(entry))
-            for name, entry in found.items()
-        }
-    except (FileNotFoundError, ValueError, LookupError, AttributeError):
+        return {name: RegisteredNode(str(entry["id"]), str(entry["key"])) for name, entry in found.items()}
+    except (FileNotFoundError, ValueError, LookupError, AttributeError, TypeError):
         return {}
 
 

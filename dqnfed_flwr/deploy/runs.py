@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dqnfed_flwr.config import KNOWN, Scalar, Settings, check_for_nodes
-from dqnfed_flwr.data.sources import paths_in
+from dqnfed_flwr.data.sources import source_of
 from dqnfed_flwr.deploy import apps
 from dqnfed_flwr.deploy.files import is_there
 from dqnfed_flwr.deploy.plan import PLAN
@@ -57,7 +57,7 @@ def server_settings(flat: Mapping[str, Scalar], output: str, *, resume: bool) ->
     for key in (key for key, known in KNOWN.items() if known.path):
         if (found := str(settings.flat().get(key, ""))) and not found.startswith("/"):
             raise ConfigError(f"{key}: found {found!r}; the run is on another machine: give an absolute path there")
-    if not all(path.is_absolute() for path in paths_in(settings.data)):
+    if not all(path.is_absolute() for path in source_of(settings.data).paths):
         raise ConfigError(f"data: found {settings.data!r}; clients look for it: give an absolute path on the devices")
     if settings.resume and not settings.output:
         raise ConfigError("--resume needs --output, the folder on the server that holds the checkpoint")

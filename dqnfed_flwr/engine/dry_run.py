@@ -8,15 +8,16 @@ estimate, for they depend on the machine, on who is asked, and on what the serve
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from dqnfed_flwr.client.app import app, forget_clients
 from dqnfed_flwr.client.parts import open_client
 from dqnfed_flwr.config import AttackSettings, Settings
+from dqnfed_flwr.data.clients import each_usable
 from dqnfed_flwr.engine.in_process import OneSourceGrid
-from dqnfed_flwr.engine.run import choose_jobs, usable_cores
+from dqnfed_flwr.engine.run import choose_jobs, tell_of_tables, usable_cores
 from dqnfed_flwr.engine.server_run import tell_of_model
 from dqnfed_flwr.engine.start import initial_model
 from dqnfed_flwr.errors import RunError
@@ -46,6 +47,8 @@ class DryRun:
         Of the run.
     clients : Sequence[SampleCounts]
         Of every client, in their order.
+    left_out : Mapping[int, str]
+        Clients whose own data cannot be used, which have no sample here, with the reasons.
     own : bool
         Whether model and data sets are the task's own, not those of the settings.
     dim : int
@@ -62,6 +65,7 @@ class DryRun:
 
     settings: Settings
     clients: Sequence[SampleCounts]
+    left_out: Mapping[int, str]
     own: bool
     dim: int
     measured: int
@@ -84,7 +88,9 @@ def dry_run(settings: Settings) -> DryRun:
     DQNFedError
         Whatever the run itself would raise before its first round, or in its first rounds.
     """
-    clients = [_counts(settings, partition) for partition in range(settings.clients)]
+    tell_of_tables(settings)
+    counts, faults = each_usable(lambda partition: _counts(settings, partition), settings.clients)
+    clients = [counts.get(partition, SampleCounts(0, 0, 0)) for partition in range(settings.clients)]
     few = _few(settings)
     forget_clients()
     grid = OneSourceGrid(app, few.clients, settings.flat())
@@ -104,6 +110,7 @@ def dry_run(settings: Settings) -> DryRun:
     return DryRun(
         settings=settings,
         clients=clients,
+        left_out=faults,
         own=has_own_data(settings),
         dim=strategy.registry.form.dim,
         measured=asked,

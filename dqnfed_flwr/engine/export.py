@@ -6,27 +6,29 @@ import math
 import shutil
 import warnings
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
 
+from dqnfed_flwr.client.device import DTYPES
+from dqnfed_flwr.config import Settings
 from dqnfed_flwr.data.dataset import as_data_set
 from dqnfed_flwr.data.dealing import only_classes
 from dqnfed_flwr.data.own_folder import import_again
-from dqnfed_flwr.data.sets import fingerprint, read_arrays
-from dqnfed_flwr.data.sources import is_source
-from dqnfed_flwr.engine.adapter import check_frozen, write_adapter
-from dqnfed_flwr.engine.ending import early_end, held_up, listed, one_line
+from dqnfed_flwr.data.sources import source_of
+from dqnfed_flwr.engine.notices import early_end, held_up, listed, one_line
 from dqnfed_flwr.engine.result import RunResult, read_result
-from dqnfed_flwr.engine.start import model_for
+from dqnfed_flwr.engine.start import FROZEN, OWN, model_for
 from dqnfed_flwr.errors import DataError, RunError
-from dqnfed_flwr.params import NOTHING_FROZEN, ParamSpec
+from dqnfed_flwr.params import NOTHING_FROZEN, ParamSpec, count_reals, frozen_fingerprint, left_behind
 from dqnfed_flwr.strategy.compatibility import Form
 from dqnfed_flwr.tasks import task_of
+from dqnfed_flwr.tasks._base import adapted
 from dqnfed_flwr.telemetry.events import TEST
 from dqnfed_flwr.types import ACCURACY, Figure, decimals
 
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 WEIGHTS, PROGRAM, CARD = "model.safetensors", "model.pt2", "MODEL_CARD.md"
+ADAPTER, PEFT = "adapter.safetensors", "adapter"
 SPREAD = {
     "mean": "mean over clients",
     "std": "standard deviation over clients",
@@ -43,8 +46,6 @@ SPREAD = {
 }
 """Of `fairness_report`, those on the card, in the unit of the figure; shares lie in [0, 1]."""
 JAIN = "Jain's index (1: all equal)"
-OWN = "own"
-"""The kind of samples of which a node says nothing."""
 NAMED = 20
 """Most clients whose numbers stand in a line."""
 LOADING = """from safetensors.torch import load_file    # weights by name, for a module of your own
@@ -60,32 +61,29 @@ model = torch.export.load("model.pt2").module()
 def export_run(run: Path, target: Path) -> list[Path]:
     """Write `model.safetensors`, `model.pt2` and `MODEL_CARD.md` of a finished run to `target`; their paths.
 
-    Of a model with a frozen part, `model.safetensors` is whole, with adapters merged, and `write_adapter` writes what
-    was trained. The form of the samples of a user's task is not known here, so there is no `model.pt2` of its model.
+    Of a model with a frozen part, `model.safetensors` is whole, with adapters merged; what was trained is written by
+    itself, too. The form of the samples of a user's task is not known here, so there is no `model.pt2` of its model.
 
-    `run` is its output directory; `target` is made if it is not there. `RunError` if the run is not finished, was
-    written before its form was recorded, something is missing or cannot be written, or the model is built with another
-    frozen part.
+    `run` is its output directory; `target` is made if it is not there. `RunError` if the run is not finished,
+    something is missing or cannot be written, or the model is built with another frozen part.
     """
     if find_spec("safetensors") is None:
         raise RunError("model.safetensors needs the package safetensors; install dqnfed-flwr[export]")
     result = read_result(run)
-    if result.form is None:
-        raise RunError(
-            f"{run}: its run.json does not say what form its data had; it is of an older version. Run it anew"
-        )
     module = trained_module(result, result.form)
-    check_frozen(module, result.form, run)
-    program = None if result.form.input_kind == OWN else _program(module, result.form)
+    _check_frozen(module, result.form, run)
+    _check_storable(module)
+    program = None if result.form.input_kind == OWN else _program(module, result.form, result.settings)
     weights, card = target / WEIGHTS, target / CARD
     try:
         target.mkdir(parents=True, exist_ok=True)
-        adapter = write_adapter(module, result.form, target)
+        adapter = _write_adapter(module, result.form, target)
         whole = task_of(result.settings).merged(module)
-        _write_weights(whole, result, weights)
+        missing = left_behind(whole)
+        _write_weights(whole, missing, result, weights)
         if program is not None:
-            torch.export.save(program, target / PROGRAM)
-        card.write_text(card_of(result, sum(p.numel() for p in whole.parameters())), "utf-8")
+            _save(program, target / PROGRAM)
+        card.write_text(card_of(result, count_reals(whole), missing), "utf-8")
         for path in (weights, *(path for path in adapter if path.is_file())):
             shutil.copymode(card, path)  # safetensors makes files that only their owner can read
     except OSError as error:
@@ -103,16 +101,74 @@ def trained_module(result: RunResult, form: Form) -> nn.Module:
     return module.eval()
 
 
-def _write_weights(module: nn.Module, result: RunResult, path: Path) -> None:
+def _check_frozen(module: nn.Module, form: Form, run: Path) -> None:
+    """Refuse a module whose frozen part is not that of the run: `RunError`."""
+    if form.frozen and frozen_fingerprint(module) != form.frozen:
+        raise RunError(
+            f"{run}: the model is built here with other frozen parameters than on the nodes; put the weights that it "
+            "was fine-tuned from in their place"
+        )
+
+
+def _check_storable(module: nn.Module) -> None:
+    """Refuse a module with values that safetensors has no dtype for: `RunError`."""
+    tensors = (*module.named_parameters(), *module.named_buffers())
+    if wide := [name for name, tensor in tensors if tensor.dtype is torch.complex128]:
+        raise RunError(
+            f"{wide[0]} is complex128, which safetensors has no name for; train with dtype float32, or take the "
+            "weights from model.npz"
+        )
+
+
+def _write_adapter(module: nn.Module, form: Form, target: Path) -> list[Path]:
+    """Write what was trained of a module with frozen parameters; the paths, none where all was trained.
+
+    `adapter.safetensors` holds trained parameters and buffers by the module's own names, and the setting `start.model`
+    takes it. Models of `peft` are saved to the folder `adapter` too, as `PeftModel.from_pretrained` reads them.
+    """
+    from safetensors.torch import save_file
+
+    if all(parameter.requires_grad for parameter in module.parameters()):
+        return []
+    spec = ParamSpec.of(module)
+    trained = {**spec.split(spec.flatten(module)), **spec.read_buffers(module)}
+    path = target / ADAPTER
+    save_file({name: value.clone() for name, value in trained.items()}, path, {"format": "pt", FROZEN: form.frozen})
+    folders = []
+    for name, part in adapted(module):
+        folders.append(target / PEFT / name if name else target / PEFT)
+        part.save_pretrained(str(folders[-1]))
+    return [path, *folders]
+
+
+def _write_weights(module: nn.Module, missing: Sequence[str], result: RunResult, path: Path) -> None:
     from safetensors.torch import save_model
 
+    cast(Any, module).register_state_dict_post_hook(partial(_without, missing))
     about = {"format": "pt", "model": result.settings.model, "method": result.settings.method}
     save_model(module, str(path), metadata=about | {f"version {name}": text for name, text in result.versions.items()})
 
 
-def _program(module: nn.Module, form: Form) -> torch.export.ExportedProgram:
+def _without(names: Sequence[str], module: nn.Module, state: dict[str, Any], prefix: str, about: object) -> None:
+    """A hook of torch's `state_dict`: the entries `names` of the whole module are not in it."""
+    del module, prefix, about
+    for name in names:
+        state.pop(name, None)
+
+
+def _save(program: torch.export.ExportedProgram, path: Path) -> None:
+    try:
+        torch.export.save(program, path)
+    except OSError:
+        raise
+    except Exception as error:  # such as tensors that are sparse
+        path.unlink(missing_ok=True)
+        raise RunError(f"{path.name}: torch cannot save it ({error}); take the weights from model.npz") from error
+
+
+def _program(module: nn.Module, form: Form, settings: Settings) -> torch.export.ExportedProgram:
     """The traced module: a batch of any size [N, *input_shape] to its outputs [N, ...], or a `RunError`."""
-    dtype = torch.int64 if form.input_kind == "tokens" else next(module.parameters()).dtype
+    dtype = torch.int64 if form.input_kind == "tokens" else DTYPES[settings.dtype]
     example = torch.zeros((2, *form.input_shape), dtype=dtype)  # a batch of one would be taken for a fixed size
     batch = ({0: torch.export.Dim("batch")},)
     with warnings.catch_warnings():
@@ -128,11 +184,11 @@ def _program(module: nn.Module, form: Form) -> torch.export.ExportedProgram:
             ) from error
 
 
-def card_of(result: RunResult, parameters: int) -> str:
-    """The card in Markdown; `parameters` is the number of the model's values."""
+def card_of(result: RunResult, parameters: int, missing: Sequence[str] = ()) -> str:
+    """The card in Markdown; `parameters` is the number of the model's values, `missing` what no file holds."""
     settings = result.settings
     sections = {
-        "Model": f"{_model(result, parameters)}\n\n{_loading(result)}",
+        "Model": f"{_model(result, parameters)}{_missing(missing)}\n\n{_loading(result)}",
         "Data": _data(result),
         "Training": _training(result),
         "Fairness": _fairness(result),
@@ -149,7 +205,7 @@ def card_of(result: RunResult, parameters: int) -> str:
 def _training(result: RunResult) -> str:
     settings, moved = result.settings, result.totals.moved
     lines = [
-        f"- {settings.title}, step rule `{settings.rule}`, local work `{settings.local.work}`",
+        f"- {settings.title}, step rule `{settings.rule.name}`, local work `{settings.local.work}`",
         f"- {len(result.events)} rounds, of which {moved} moved the model; ended as `{result.status}`; seed "
         f"{settings.seed}, {settings.dtype}",
         f"- {result.exchanges} exchanges, {result.bytes_up + result.bytes_down:,} bytes in all",
@@ -160,19 +216,17 @@ def _training(result: RunResult) -> str:
 
 
 def _loading(result: RunResult) -> str:
-    own = result.form is not None and result.form.input_kind == OWN
+    own = result.form.input_kind == OWN
     program = "" if own else LOADING_PROGRAM.format(outputs=_outputs(result)[0])
     return f"```text\n{LOADING}{program}```"
 
 
 def _model(result: RunResult, parameters: int) -> str:
     form = result.form
-    shape = (
-        f"; input {list(form.input_shape)} ({form.input_kind or 'samples'}), {_counted(form, result)}" if form else ""
-    )
-    values = " Images are scaled from 0..255 to [-1, 1]." if form and form.input_kind == "images" else ""
+    shape = f"; input {list(form.input_shape)} ({form.input_kind or 'samples'}), {_counted(form, result)}"
+    values = " Images are scaled from 0..255 to [-1, 1]." if form.input_kind == "images" else ""
     trained = ""
-    if form and form.frozen not in ("", NOTHING_FROZEN):
+    if form.frozen not in ("", NOTHING_FROZEN):
         trained = f" {form.dim:,} values were trained, beside a frozen part with fingerprint `{form.frozen}`."
     if result.settings.data_scale == "standardise":
         values += " Features are standardised, by each client's mean and deviation in its own training part."
@@ -182,18 +236,29 @@ def _model(result: RunResult, parameters: int) -> str:
     )
 
 
+def _missing(names: Sequence[str]) -> str:
+    if not names:
+        return ""
+    some = ", ".join(f"`{name}`" for name in names[:NAMED]) + (" and more" if len(names) > NAMED else "")
+    return (
+        f"\n\nNot in `{WEIGHTS}`, which holds parameters and buffers alone: {some}. A module that is built anew has "
+        "its own."
+    )
+
+
 def _class_names(result: RunResult) -> list[str]:
     """Names of the classes, where the data that the run was trained on lie here and have names."""
-    settings = result.settings
-    if not (is_source(settings.data) or settings.data.endswith(".npz")):  # others have none, and may have to be fetched
+    settings, source = result.settings, source_of(result.settings.data)
+    if not (source.is_decoded or source.kind == "archive"):  # others have none, and may have to be fetched
         return []
     try:
-        if result.provenance.fingerprint is None or fingerprint(settings.data) != result.provenance.fingerprint:
+        if result.provenance.fingerprint is None or source.fingerprint() != result.provenance.fingerprint:
             return []
-        data = only_classes(as_data_set(read_arrays(settings.data), settings.data), settings.split.only_classes)
+        data = only_classes(as_data_set(source.arrays(), source.name), settings.split.only_classes)
     except DataError:
         return []
-    return [] if data.class_names is None else data.class_names.tolist()
+    fits = data.class_names is None or len(data.class_names) == result.form.num_classes
+    return data.class_names.tolist() if data.class_names is not None and fits else []
 
 
 def _outputs(result: RunResult) -> tuple[str, str]:

@@ -1,16 +1,19 @@
-"""Flower's own command line, as the two engines and the deployment use it."""
+"""Flower's programs: its command line, called as another process, and others, become in this one with changes."""
 
 from __future__ import annotations
 
+import argparse
 import json
+import logging
 import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
-from dqnfed_flwr.errors import RunError
+from dqnfed_flwr.errors import ConfigError, RunError
 
 CONNECTION = "dqnfed"
 CALL_SECONDS = 120.0
@@ -90,3 +93,31 @@ def run_record(flwr: FlwrCommand, run_id: str, connection: str = CONNECTION) -> 
     """What Flower knows about a run; empty if it does not know the run."""
     runs: list[dict[str, Any]] = flwr.json("list", connection, "--run-id", run_id).get("runs") or [{}]
     return runs[0]
+
+
+def given(command: Sequence[str], program: str, *options: str) -> list[str]:
+    """Values of options with which a program is to be started.
+
+    `ConfigError` if it is another program, without TLS, or one of the options is missing.
+    """
+    if not command or command[0] != program:
+        raise ConfigError(f"found {' '.join(command[:1]) or 'no command'!r}; give {program} and its options")
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--insecure", action="store_true")
+    for option in options:
+        parser.add_argument(option, default="", dest=option)
+    found = vars(parser.parse_known_args(command[1:])[0])
+    if found["insecure"] or not all(found[option] for option in options):
+        raise ConfigError(f"certificates say who calls: give {' and '.join(options)}, and no --insecure")
+    return [found[option] for option in options]
+
+
+def start(command: Sequence[str], logger: logging.Logger) -> None:
+    """Be that program, which seldom returns; `logger` speaks on stderr."""
+    said = logging.StreamHandler()
+    said.setFormatter(logging.Formatter("dqnfed: %(message)s"))
+    logger.addHandler(said)
+    logger.propagate = False
+    sys.argv = list(command)
+    (found,) = distribution("flwr").entry_points.select(group="console_scripts", name=command[0])
+    found.load()()

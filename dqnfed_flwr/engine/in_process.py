@@ -25,8 +25,8 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 from numpy.typing import NDArray
 
-from dqnfed_flwr.errors import DQNFedError, ModelError, RunError
-from dqnfed_flwr.wire import decode_memory, encode_memory
+from dqnfed_flwr.errors import DataError, DQNFedError, ModelError, RunError
+from dqnfed_flwr.wire import decode_memory, decode_properties, encode_memory
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -176,14 +176,42 @@ class InProcessGrid(Grid):
 class OneSourceGrid(InProcessGrid):
     """An `InProcessGrid` on which what a client raises over the first query is raised by `pull_messages`.
 
-    On real nodes the data of a client are its own, and the others go on without it. Here they come from one file or
-    one function: what is wrong with a client's part is wrong with the run.
+    What is wrong with settings, model or the set that all share is wrong with the run. A fault of a client's own part
+    is an answer, as on real nodes, and the others go on without it; unless all have one: then it is a `DataError`.
     """
 
+    def __init__(
+        self, app: ClientApp, clients: int, run_config: UserConfig, *, jobs: int = 1, groups: Groups | None = None
+    ) -> None:
+        super().__init__(app, clients, run_config, jobs=jobs, groups=groups)
+        self._faults: dict[int, str] = {}
+        self._known: dict[str, Message] = {}
+
     def _answer(self, message: Message) -> Message:
-        if _is_query(message):
-            return self._app(message, self._contexts[message.metadata.dst_node_id])
-        return super()._answer(message)
+        if not _is_query(message):
+            return super()._answer(message)
+        number = message.metadata.message_id
+        if number not in self._known:
+            self._ask([message, *filter(_is_query, self._waiting.values())])
+        return self._known.pop(number)
+
+    def _ask(self, queries: Sequence[Message]) -> None:
+        """Have queries answered up to the first answer without a fault: a fault of all is told once, as the run's."""
+        for query in queries:
+            node = query.metadata.dst_node_id
+            reply = self._known[query.metadata.message_id] = self._app(query, self._contexts[node])
+            fault = decode_properties(reply.content).get("fault")
+            if not fault:
+                self._faults.pop(node, None)
+                return
+            self._faults[node] = str(fault)
+        if len(self._faults) == len(self._contexts):
+            raise DataError(_of_all([self._faults[node] for node in sorted(self._faults)]))
+
+
+def _of_all(faults: Sequence[str]) -> str:
+    """The fault of the first client, and whether those of the others differ."""
+    return faults[0] + ("; nor can any other client take part" if len({*faults}) > 1 else "")
 
 
 def _is_query(message: Message) -> bool:

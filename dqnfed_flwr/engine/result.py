@@ -6,7 +6,7 @@ import json
 import math
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dqnfed_flwr.archives import read_npz
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.errors import DQNFedError, RunError
+from dqnfed_flwr.errors import ConfigError, DQNFedError, RunError
 from dqnfed_flwr.fairness import fairness_report
 from dqnfed_flwr.run_files import EVENTS, MODEL, RUN, replacing
 from dqnfed_flwr.strategy.checkpoint import DAMAGE, Provenance
@@ -52,7 +52,7 @@ class RunResult:
     settings : Settings
         Of the run.
     status : str
-        `finished`, `early-stopped`, `held-out-stationary`, or one of `strategy.state.ENDED_EARLY`.
+        `finished`, `early-stopped`, `held-out-stationary`, `stalled`, or one of `strategy.state.ENDED_EARLY`.
     theta : FloatArray
         Trainable parameters of the final model [D]; `ParamSpec.unflatten` writes them into a module.
     buffers : Buffers
@@ -68,10 +68,10 @@ class RunResult:
         Folders from which the user's functions that `settings` name were imported.
     seconds : float
         Wall clock; of a resumed run also that of its earlier rounds.
+    form : Form
+        Of the data, which with `settings.model` makes the module.
     left_out : Mapping[str, str]
         Nodes that were there at the end and could not take part, `client 3` or `node 17`, with their reasons.
-    form : Form | None
-        Of the data, which with `settings.model` makes the module; None where it is not known.
     versions : Mapping[str, str]
         Of Python and the packages it ran with.
     provenance : Provenance
@@ -90,8 +90,8 @@ class RunResult:
     events: list[RoundEvent]
     accuracies: dict[int, float]
     seconds: float
+    form: Form
     buffers: Buffers = field(default_factory=dict)
-    form: Form | None = None
     versions: Mapping[str, str] = field(default_factory=versions_here)
     provenance: Provenance = field(default_factory=Provenance)
     left_out: Mapping[str, str] = field(default_factory=dict)
@@ -160,6 +160,8 @@ class RunResult:
             "improved_ratio": finite(self.improved_ratio),
             "improved_of_asked": finite(self.improved_of_asked),
             "unharmed_ratio": finite(self.unharmed_ratio),
+            "improved_of_asked_moved": finite(self.totals.improved_of_asked),
+            "unharmed_ratio_moved": finite(self.totals.unharmed_ratio),
             "asked": [event.asked for event in self.events],
             "heard": [len(event.heard) for event in self.events],
             "overruled": [len(event.overruled) for event in self.events],
@@ -170,7 +172,7 @@ class RunResult:
             "seconds": self.seconds,
             "left_out": dict(self.left_out),
             "modules": list(self.modules),
-            "form": asdict(self.form) if self.form else None,
+            "form": asdict(self.form),
             "versions": dict(self.versions),
             **self.provenance.as_record(),
         }
@@ -209,9 +211,7 @@ def read_final(directory: Path) -> RunResult:
     """Read what `RunResult.write` left, without the history; `RunError` if a file is missing or cannot be read."""
     try:
         return _result(json.loads((directory / RUN).read_text()), read_npz(directory / MODEL))
-    except DQNFedError:  # says itself what it is
-        raise
-    except DAMAGE as error:
+    except (ConfigError, *DAMAGE) as error:
         raise _unreadable(directory, error) from None
 
 
@@ -239,15 +239,15 @@ def _result(record: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> RunResul
         accuracies=client_figures(record),
         seconds=record["seconds"],
         buffers={name.removeprefix(BUFFER): value for name, value in arrays.items()},
-        form=_form(record.get("form")),
-        versions=record.get("versions", {}),
-        provenance=Provenance(record.get("fingerprint"), tuple(record.get("commits", ())), record.get("frozen")),
-        left_out=record.get("left_out", {}),
-        validation={int(client): value for client, value in record.get("validation", {}).items()},
-        modules=tuple(record.get("modules", ())),
+        form=_form(record["form"]),
+        versions=record["versions"],
+        provenance=Provenance(record["fingerprint"], tuple(record["commits"]), record["frozen"]),
+        left_out=record["left_out"],
+        validation={int(client): value for client, value in record["validation"].items()},
+        modules=tuple(record["modules"]),
         figure=Figure.from_json(record.get("figure")),
         without_figure=record.get("without_figure", {}),
-        start_loss=None if record.get("start_loss") is None else float(record["start_loss"]),
+        start_loss=None if record["start_loss"] is None else float(record["start_loss"]),
     )
 
 
@@ -264,5 +264,6 @@ def client_figures(record: Mapping[str, Any]) -> dict[int, float]:
     return {int(client): float(value) for client, value in found.items()}
 
 
-def _form(record: dict[str, Any] | None) -> Form | None:
-    return Form(**{**record, "input_shape": tuple(record["input_shape"])}) if record else None
+def _form(record: Mapping[str, Any]) -> Form:
+    found = {each.name: record[each.name] for each in fields(Form)}
+    return Form(**{**found, "input_shape": tuple(found["input_shape"])})

@@ -13,8 +13,7 @@ from flwr.serverapp import Grid
 
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.data.own_folder import module_folders
-from dqnfed_flwr.engine.ending import LEFT_OUT, early_end, held_up, left_out
-from dqnfed_flwr.engine.left_out import LeftOutWatch
+from dqnfed_flwr.engine.notices import LEFT_OUT, LeftOutWatch, early_end, held_up, left_out
 from dqnfed_flwr.engine.result import RunResult, start_loss
 from dqnfed_flwr.engine.run_folder import prepare_output
 from dqnfed_flwr.engine.start import initial_model, notes_on_model
@@ -90,7 +89,7 @@ def metrics_of(settings: Settings, run_id: str = "") -> RunMetrics | None:
     card = RunCard(
         name=run_name(output_directory(settings), f"{settings.method}-{began}-{os.getpid()}"),
         method=settings.method,
-        step_rule=settings.rule,
+        step_rule=settings.rule.name,
         version=package_version(),
         run_id=run_id,
         figure=task_of(settings).figure,
@@ -99,7 +98,10 @@ def metrics_of(settings: Settings, run_id: str = "") -> RunMetrics | None:
 
 
 def _warn(result: RunResult, *, on_superlink: bool) -> None:
-    """Log who held up the others, and on a SuperLink, where the log is all that is seen, that the run ended early."""
+    """Log who held up the others, and on a SuperLink, where the log is all that is seen, why the run ended as it did.
+
+    That is said of one that ended early or stands still.
+    """
     if words := held_up(result.totals):
         log(WARNING, "A client that refuses steps in most rounds holds up the others: %s", words)
     if words := left_out(result):

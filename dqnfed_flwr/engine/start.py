@@ -21,14 +21,15 @@ from torch import Tensor, nn
 from dqnfed_flwr import wire
 from dqnfed_flwr.archives import read_npz
 from dqnfed_flwr.client.device import DTYPES
-from dqnfed_flwr.client.model_notes import model_notes, random_inputs
+from dqnfed_flwr.client.model_checks import dtype_notes, left_behind_notes, model_notes, random_inputs
 from dqnfed_flwr.client.numpy_client import DQNFedClient
 from dqnfed_flwr.client.parts import open_client
 from dqnfed_flwr.config import KNOWN, Settings
-from dqnfed_flwr.engine.ending import listed
+from dqnfed_flwr.engine.notices import listed
 from dqnfed_flwr.engine.result import BUFFER
-from dqnfed_flwr.errors import ConfigError, ShapeError
-from dqnfed_flwr.params import ParamSpec, frozen_fingerprint
+from dqnfed_flwr.errors import ClientDataError, ConfigError, ShapeError
+from dqnfed_flwr.models.making import as_dtype
+from dqnfed_flwr.params import ParamSpec, frozen_fingerprint, left_behind
 from dqnfed_flwr.run_files import MODEL, RUN, UNREADABLE
 from dqnfed_flwr.strategy.checkpoint import DAMAGE
 from dqnfed_flwr.strategy.client_registry import ClientRegistry
@@ -40,6 +41,8 @@ KEY = "start.model"
 FROZEN = "frozen"
 """What a file of trained parameters calls the fingerprint of the frozen ones that they belong to."""
 MOST_NAMED = 4
+OWN = "own"
+"""The kind of samples of which a node says nothing: those of a task of the user's."""
 
 
 def initial_model(settings: Settings, registry: ClientRegistry) -> ArrayRecord:
@@ -83,20 +86,30 @@ def notes_on_model(settings: Settings, form: Form) -> list[str]:
 
     As `model_for` raises.
     """
-    if ":" not in settings.model:
+    name = settings.model if form.input_kind != OWN else settings.task
+    if ":" not in name:
         return []
-    module = model_for(settings, form)
-    dtype = next((parameter.dtype for parameter in module.parameters()), torch.float32)
-    inputs, works = random_inputs(form.input_shape, form.input_kind, dtype), settings.works
-    # an anchor's passes leave the federation's buffers alone
-    gradients, passes = any(not work.passes for work in works), settings.trains_buffers
-    found = model_notes(module, inputs, gradients=gradients, passes=passes)
-    return [f"model: {settings.model} {note}" for note in found]
+    dtype = DTYPES[settings.dtype]
+    module = task_of(settings).build(form.input_shape, form.num_classes, seed=settings.seed, dtype=None)
+    found = dtype_notes(module, dtype)
+    found += left_behind_notes(as_dtype(module, dtype))
+    if form.input_kind != OWN:
+        inputs, works = random_inputs(form.input_shape, form.input_kind, dtype), settings.works
+        # an anchor's passes leave the federation's buffers alone
+        gradients, passes = any(not work.passes for work in works), settings.trains_buffers
+        found += model_notes(module, inputs, gradients=gradients, passes=passes)
+    return [f"model: {name} {note}" for note in found]
 
 
 def form_here(settings: Settings) -> Form:
-    """The form of the data of a run in this process, as its first client has it; `DataError` if it has none."""
-    data = open_client(settings, 0)
+    """The form of the data of a run in this process, as its first usable client has it; `DataError` if none has any."""
+    for partition in range(settings.clients):
+        try:
+            data = open_client(settings, partition)
+            break
+        except ClientDataError:
+            if partition == settings.clients - 1:
+                raise
     return Form(data.input_shape, data.input_kind, settings.num_classes or data.num_classes)
 
 
@@ -130,10 +143,10 @@ def read_weights(path: Path, module: nn.Module, model: str) -> None:
     else:
         raise ConfigError(f"{KEY}: found {path.name}; give a run's {MODEL}, or a file that ends in .safetensors")
     bad = []
-    for name, value in module.state_dict().items():
-        fit = value.isfinite() if name not in usual else value.isfinite() | (value == usual[name])
-        if not fit.all():
-            bad.append(name)
+    for name, value in (*module.named_parameters(), *module.named_buffers()):
+        if value.layout is torch.strided and value.dtype.itemsize > 1:
+            fit = value.isfinite() if name not in usual else value.isfinite() | (value == usual[name])
+            bad += [] if fit.all() else [name]
     if bad:
         raise ConfigError(f"{KEY}: {path} holds NaN or Inf, in {_some(bad)}; choose another model")
 
@@ -171,14 +184,16 @@ def _from_safetensors(path: Path, module: nn.Module, model: str) -> None:
             about = file.metadata() or {}
     except (SafetensorError, OSError) as error:
         raise ConfigError(f"{KEY}: {path}: damaged, or no file of safetensors ({error}); choose another file") from None
-    _check_shapes(path, found, module.state_dict(), model)
+    wanted = {name: value for name, value in module.state_dict().items() if isinstance(value, Tensor)}
+    _check_shapes(path, found, wanted, model)
     _check_frozen(path, about.get(FROZEN, ""), module, model)
     frozen = {name: p for name, p in module.named_parameters(remove_duplicate=False) if not p.requires_grad}
     shared = frozen.keys() & found.keys()
     if other := [name for name in shared if not torch.equal(found[name].to(frozen[name].dtype), frozen[name])]:
         raise ConfigError(_other_frozen(path, model, _some(other)))
+    staying = left_behind(module)
     missing, unexpected = load_model(module, path, strict=False)
-    lacks = [name for name in missing if name not in frozen]
+    lacks = [name for name in missing if name not in frozen and name not in staying]
     faults = [f"{word} {_some(names)}" for word, names in (("lacks", lacks), ("has also", unexpected)) if names]
     if faults:
         raise ConfigError(f"{KEY}: {path}, for model {model}: it {' and '.join(faults)}; set model as it was then")
@@ -187,10 +202,11 @@ def _from_safetensors(path: Path, module: nn.Module, model: str) -> None:
 def _frozen_of_run(record: Path) -> str:
     """The fingerprint that the record of a run names; empty where there is none."""
     try:
-        form = json.loads(record.read_text()).get("form") or {}
-    except UNREADABLE:
+        return str(json.loads(record.read_text())["form"][FROZEN])
+    except FileNotFoundError:
         return ""
-    return str(form.get(FROZEN, ""))
+    except UNREADABLE as error:
+        raise ConfigError(f"{KEY}: {record}: damaged ({type(error).__name__}: {error}); choose another run") from None
 
 
 def _check_frozen(path: Path, fingerprint: str, module: nn.Module, model: str) -> None:

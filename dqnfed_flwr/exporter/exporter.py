@@ -1,25 +1,33 @@
-"""What the exporter knows, whatever asks for it: runs' files, nodes, disks, certificates."""
+"""What the exporter knows: runs, nodes, disks, certificates; and its server, few paths of plain HTTP that only read."""
 
 from __future__ import annotations
 
+import json
 import logging
 import math
+import re
 import shutil
+import socket
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from cryptography import x509
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 
+from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.exporter.poll import NODE_STATES, RUN_STATES, Poll, SuperlinkState
 from dqnfed_flwr.exporter.runs import RunFile, RunFiles, join
 from dqnfed_flwr.telemetry.events import finite
 from dqnfed_flwr.telemetry.metric_files import KEPT, ROUNDS_SUFFIX, read_rounds
-from dqnfed_flwr.telemetry.metrics import EXPORTER_METRICS
-from dqnfed_flwr.telemetry.samples import SeriesValues
+from dqnfed_flwr.telemetry.metrics import EXPORTER_METRICS, SeriesValues
 from dqnfed_flwr.version import package_version
 
 SUMMARY = (
@@ -31,6 +39,9 @@ SUMMARY = (
     "improved_clients_ratio",
     "unharmed_clients_ratio",
     "moved_rounds",
+    "moved_improved_clients_ratio",
+    "moved_unharmed_clients_ratio",
+    "unmoved_streak_rounds",
     "clients_overruled_total",
     "clients_harmed_total",
 )
@@ -39,6 +50,15 @@ WORDINGS = 100
 """Descriptions of one fault that are remembered; beyond that they are logged anew."""
 
 logger = logging.getLogger("dqnfed")
+JSON, HTML, PLAIN = "application/json", "text/html; charset=utf-8", "text/plain; charset=utf-8"
+POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; connect-src 'self'; "
+    "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+)
+HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[0-9.]+|[\w-]+)(:\d*)?", re.ASCII)
+"""An address, or a name without a dot, which nobody can register: `localhost`, or that of a container."""
+Answer = tuple[HTTPStatus, bytes, str]
+"""Status, body and content type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,3 +239,96 @@ def _summary(run: RunFile) -> dict[str, Any]:
         **{key: figures.get(key) for key in SUMMARY},
         "last_round": figures.get("last_round_timestamp_seconds"),
     }
+
+
+class Server(ThreadingHTTPServer):
+    """Serves an exporter on an address and port, 0 for any free one; ConfigError if they cannot be had."""
+
+    request_queue_size = 128
+
+    def __init__(self, exporter: Exporter, address: str, port: int) -> None:
+        self.exporter = exporter
+        self.page = files("dqnfed_flwr.exporter").joinpath("dashboard.html").read_bytes()
+        try:
+            self.address_family = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0][0]
+            super().__init__((address, port), Handler)
+        except (OSError, OverflowError) as error:
+            raise ConfigError(
+                f"--bind {address} --port {port}: cannot listen there ({error}); choose another, or end who listens"
+            ) from None
+
+    @property
+    def url(self) -> str:
+        """Where the page is."""
+        host, port = self.server_address[:2]
+        shown = f"[{host!s}]" if self.address_family == socket.AF_INET6 else str(host)
+        return f"http://{shown}:{port}/"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A connection that broke is no error of the server."""
+        logger.info("connection from %s ended early", client_address[0], exc_info=True)
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers GET and HEAD."""
+
+    server: Server
+    server_version = "dqnfed-exporter"
+    sys_version = ""
+    timeout = 15.0  # seconds for the next bytes of a request, and for the whole of its answer
+
+    def do_GET(self) -> None:
+        """Answer with a body."""
+        path = unquote(urlsplit(self.path).path)
+        hosts = self.headers.get_all("Host", [])
+        if path != "/health" and not (len(hosts) == 1 and HOST.fullmatch(hosts[0])):
+            said = b"not known by this name; ask by address, or through the gate\n"
+            self._send(HTTPStatus.MISDIRECTED_REQUEST, said, PLAIN)
+            return
+        try:
+            answer = self._answer(path)
+        except OSError as error:
+            logger.warning("%s: %s", path, error)
+            answer = HTTPStatus.SERVICE_UNAVAILABLE, f"cannot read the metrics: {error.strerror}\n".encode(), PLAIN
+        except Exception as error:
+            logger.warning("%s: %r", path, error, exc_info=True)
+            answer = HTTPStatus.INTERNAL_SERVER_ERROR, b"the exporter failed; its log says why\n", PLAIN
+        self._send(*answer)
+
+    do_HEAD = do_GET
+
+    def _answer(self, path: str) -> Answer:
+        exporter = self.server.exporter
+        if path == "/health":
+            exporter.files.current()
+            return HTTPStatus.OK, b"ok\n", PLAIN
+        if path == "/metrics":
+            return HTTPStatus.OK, exporter.exposition(), CONTENT_TYPE_PLAIN_0_0_4
+        if path in ("/", "/dashboard"):
+            return HTTPStatus.OK, self.server.page, HTML
+        if path == "/api/state.json":
+            return HTTPStatus.OK, _json(exporter.state()), JSON
+        if path.startswith("/api/rounds/"):
+            rounds = exporter.rounds(path.removeprefix("/api/rounds/"))
+            if rounds is not None:
+                return HTTPStatus.OK, _json(rounds), JSON
+        return HTTPStatus.NOT_FOUND, b"try /, /metrics or /health\n", PLAIN
+
+    def _send(self, status: HTTPStatus, body: bytes, kind: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.send_header("Content-Security-Policy", POLICY)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Log requests only in detail; one comes every few seconds."""
+        logger.debug("%s %s", self.address_string(), format % args)
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()

@@ -5,15 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from dqnfed_flwr.errors import ConfigError, RunError
@@ -67,20 +64,19 @@ class SuperlinkState:
 class Poll:
     """Asks one SuperLink, a connection in Flower's configuration; each command may take `timeout` seconds.
 
-    The command is `flwr`, by default the one next to this Python, else the one on the path. None is the environment of
-    this process. `names` gives the names of nodes by id, as they are at the time.
+    `flwr` is the command, None the environment of this process. `names` gives the names of nodes by id, as they are at
+    the time.
     """
 
     def __init__(
         self,
         connection: str,
+        flwr: Sequence[str],
         timeout: float = 20.0,
-        flwr: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
         names: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
-        self._flwr = list(flwr) or [find_flwr()]
-        self._connection, self._timeout = connection, timeout
+        self._connection, self._flwr, self._timeout = connection, flwr, timeout
         self._environment = os.environ if environment is None else environment
         self._names = names
         self.state = SuperlinkState()
@@ -124,17 +120,6 @@ class Poll:
             raise RunError(f"{' '.join(words[:2])}: {said or text.strip()[-200:] or 'no answer'}")
         found: list[dict[str, Any]] = answer[key]
         return found
-
-
-def find_flwr() -> str:
-    """Path of the `flwr` command; ConfigError if there is none."""
-    beside = Path(sys.executable).with_name("flwr")
-    found = str(beside) if beside.exists() else shutil.which("flwr")
-    if not found:
-        raise ConfigError(
-            "flwr: no such command beside this Python or on the path; install flwr, or give no CONNECTION"
-        )
-    return found
 
 
 def _output(command: list[str], timeout: float, given: Mapping[str, str]) -> str:

@@ -14,6 +14,11 @@ from dqnfed_flwr.types import Probe
 
 CONTRADICTION = "contradiction"
 """Reason under which a client that is caught is counted."""
+TWO_LOSSES = "gave two losses for one model"
+"""Begins the words about a client whose losses differ: one that is honest may give them, too."""
+LATER = "not heard until round "
+"""Begins the words about one that is not heard any more for what it said before."""
+DRAWS = "a data reader or a layer that draws at random does that, too"
 MATERIAL = 1e-5
 """Relative difference of two losses at the same point that is no rounding of float32 models."""
 FLOOR = 1e-7
@@ -31,7 +36,12 @@ def differ(one: float, other: float) -> bool:
 
 def two_losses(said: str, one: float, other_said: str, other: float) -> str:
     """The words for two losses of the same model that differ; empty where they agree."""
-    return f"{said} {one:.6g}, {other_said} {other:.6g}, of the same model" if differ(one, other) else ""
+    return f"{TWO_LOSSES}: {said} {one:.6g}, {other_said} {other:.6g}; {DRAWS}" if differ(one, other) else ""
+
+
+def accusation(words: str) -> str:
+    """What a client that was caught is said to have done: only a claim that no honest reader can make contradicts."""
+    return words if words.startswith(TWO_LOSSES) else f"contradicts itself: {words}"
 
 
 def broken_promise(probe: Probe, promised: tuple[float, float] | None, factor: float) -> str:
@@ -42,7 +52,7 @@ def broken_promise(probe: Probe, promised: tuple[float, float] | None, factor: f
     """
     if promised is None or promised[0] != factor or probe.holds or not differ(probe.loss, promised[1]):
         return ""
-    return f"it named factor {factor:.3g} with loss {promised[1]:.6g}, and refuses it with loss {probe.loss:.6g}"
+    return two_losses(f"at factor {factor:.3g} it named loss", promised[1], "and refuses it with loss", probe.loss)
 
 
 def refuses_against_its_gradient(probe: Probe, loss: float, slope: float, last_rung: float) -> bool:

@@ -4,7 +4,14 @@ With an entitlement e, a client whose loss is above e must not rise, and no clie
 
     f_k(theta^t) <= max(f_k(theta^{t-1}), e)
 
-e = 0 is the paper's strict form, in which no loss may rise at all (Hamidi and Ye, TMLR 2025, (29) with rho = 1).
+A loss may have any sign. An entitlement that is a share s of the typical loss counts from the floor b, the least value
+that the task's loss can have, 0 where the task names none:
+
+    e = b + s (typical loss - b)
+
+e = -infinity (`STRICT`) is the paper's strict form, in which no loss may rise at all (Hamidi and Ye, TMLR 2025, (29)
+with rho = 1). As long as no loss is below 0, e = 0 is the same. Where the floor is not known and a loss falls below 0,
+there is nothing that a share could count from, and the form is strict from then on.
 
 Losses are compared with one stated tolerance, the same for a client's vote, for the event of a round and for every
 figure made of events: a loss f counts as not above another f' where f <= f' + `resolution`(f'). The vote on a step of a
@@ -25,20 +32,36 @@ TOLERANCE = {"float32": (1e-6, 1e-9), "float64": (1e-12, 1e-15)}
 """Relative and absolute tolerance of losses of a model: what its rounding can do to a mean of cross-entropies."""
 OUTLIER = 100.0
 """A loss so many times the median counts as no more than that in the typical loss."""
+STRICT = -math.inf
+"""The entitlement below every loss: none may rise."""
 Losses = Sequence[float] | Float64Array
 
 
-def entitlement(losses: Losses, level: float, share: float, liars: int, before: float = math.inf) -> float:
+def entitlement(
+    losses: Losses, level: float, share: float, liars: int, before: float = math.inf, floor: float | None = 0.0
+) -> float:
     """e of a round: `level`, or a share of the round's typical loss; never above `before`, e of the round before.
 
     `losses` are f_k(theta^{t-1}) of the participants that did not contradict themselves [K]. One of `level` and `share`
-    is 0. The typical loss is the mean without the f = `liars` largest, so that f clients cannot raise it. No loss
-    counts as more than `OUTLIER` times the median.
+    is 0; where both are, and a loss is below 0, the form is `STRICT`. The typical loss is the mean without the f =
+    `liars` largest, so that f clients cannot raise it. Above the `floor`, no loss counts as more than `OUTLIER` times
+    the median. Where the floor is None, not known, it counts as 0, and more than f losses below that make the form of
+    a share `STRICT`: f clients cannot.
     """
-    honest = np.sort(np.asarray(losses, np.float64))[: max(len(losses) - liars, 0)]
+    found = np.sort(np.asarray(losses, np.float64))
+    below = int((found < 0).sum())
+    if (share and floor is None and below > liars) or (not share and not level and below):
+        return STRICT
+    honest, least = found[: max(len(found) - liars, 0)], floor or 0.0
     if share and honest.size:
-        level = share * float(np.minimum(honest, OUTLIER * np.median(honest)).mean())
+        above = np.maximum(honest - least, 0.0)  # rounding, or a lie
+        level = least + share * float(np.minimum(above, OUTLIER * np.median(above)).mean())
     return min(level, before)
+
+
+def below_floor(loss: float, floor: float | None) -> bool:
+    """Whether a loss is below the floor that its task names, by more than rounding; never where it names none."""
+    return floor is not None and loss < floor - resolution(floor)
 
 
 def resolution(loss: float, dtype: str = "float32") -> float:
@@ -52,7 +75,7 @@ def ceiling(loss: float, entitlement: float, dtype: str = "float32") -> float:
     return max(loss + resolution(loss, dtype), entitlement)
 
 
-def not_above(after: Losses, before: Losses, entitlement: float = 0.0) -> NDArray[np.bool_]:
+def not_above(after: Losses, before: Losses, entitlement: float = STRICT) -> NDArray[np.bool_]:
     """Which losses [K] are at most `ceiling` of the losses before; NaN is above everything."""
     first = np.asarray(before, np.float64)
     relative, absolute = TOLERANCE["float32"]

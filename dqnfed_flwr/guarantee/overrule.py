@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -93,7 +92,7 @@ class Standing:
     said : dict[int, tuple[int, float]]
         The last loss of each client, with the number of the model that it is of.
     entitlement : float
-        e of the last round.
+        e of the last round; infinite before the first, -infinite in the strict form.
     """
 
     claims: set[int] = field(default_factory=set)
@@ -146,33 +145,6 @@ class Standing:
         for client in again:
             self.catch(client, round_number + 1)
         self.refused = self.refused.difference(clients).union(refused)
-
-    def export_state(self) -> dict[str, Any]:
-        """As JSON can hold it."""
-        return {
-            "claims": sorted(self.claims),
-            "caught": sorted(self.caught.items()),
-            "muted": sorted(self.muted.items()),
-            "apart": sorted(self.apart.items()),
-            "aside": sorted(self.aside),
-            "refused": sorted(self.refused),
-            "said": [[client, *said] for client, said in sorted(self.said.items())],
-            "entitlement": None if math.isinf(self.entitlement) else self.entitlement,
-        }
-
-    @classmethod
-    def of(cls, record: Mapping[str, Any]) -> Standing:
-        """Inverse of `export_state`; of a record without content, nothing is remembered."""
-        return cls(
-            claims=set(record.get("claims", ())),
-            caught={int(client): int(count) for client, count in record.get("caught", ())},
-            muted={int(client): int(last) for client, last in record.get("muted", ())},
-            apart={int(client): int(last) for client, last in record.get("apart", ())},
-            aside=set(record.get("aside", ())),
-            refused=set(record.get("refused", ())),
-            said={int(client): (int(model), float(loss)) for client, model, loss in record.get("said", ())},
-            entitlement=math.inf if record.get("entitlement") is None else float(record["entitlement"]),
-        )
 
 
 def opposed(gram: Float64Array, clients: Sequence[int], most: int, before: Collection[int] = ()) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
@@ -13,6 +14,28 @@ from dqnfed_flwr.types import FloatArray
 
 Arrays = Mapping[str, NDArray[np.generic]]
 """The arrays of a model by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model as a strategy hands it over, and its arrays."""
+
+    record: ArrayRecord
+    arrays: Arrays
+
+    @classmethod
+    def of(cls, record: ArrayRecord) -> Model:
+        """The model in a record."""
+        return cls(record, read(record))
+
+    @classmethod
+    def made(cls, arrays: Arrays) -> Model:
+        """The model of some arrays."""
+        return cls(write(arrays), arrays)
+
+    def toward(self, end: Model, share: float) -> Model:
+        """The model that lies a `share` of the way to another, at most 1: that other itself at 1."""
+        return end if share == 1 else Model.made(between(self.arrays, end.arrays, share, ()))
 
 
 def read(record: ArrayRecord) -> dict[str, NDArray[np.generic]]:
@@ -41,9 +64,9 @@ def check_alike(what: str, found: Arrays, model: Arrays) -> None:
 def between(before: Arrays, ahead: Arrays, share: float, parameters: Collection[str]) -> Arrays:
     """The model that lies a share of the way from `before` to `ahead`: `ahead` itself at 1.
 
-    Server and client call this one function, so that both speak of the same model to the last bit. Arrays of floats
-    that are no parameters, such as running statistics, go along from 0 to 1 and no further, since nothing is known of
-    them elsewhere. Other arrays, such as counters, are those of `ahead`. The dtypes are those of `ahead`.
+    Server and client call this one function, so that both speak of the same model to the last bit. Arrays of floats,
+    real or complex, that are no parameters, such as running statistics, go along from 0 to 1 and no further, since
+    nothing is known of them elsewhere. Other arrays, such as counters, are those of `ahead`, as are the dtypes.
     """
     if share == 1:
         return ahead
@@ -51,9 +74,11 @@ def between(before: Arrays, ahead: Arrays, share: float, parameters: Collection[
 
     def at(name: str, end: NDArray[np.generic]) -> NDArray[np.generic]:
         start = before[name]
-        if start.dtype.kind != "f" or end.dtype.kind != "f":
+        kinds = {start.dtype.kind, end.dtype.kind}
+        if not kinds <= {"f", "c"}:
             return end
-        first, last = start.astype(np.float64), end.astype(np.float64)
+        exact = np.complex128 if "c" in kinds else np.float64
+        first, last = start.astype(exact), end.astype(exact)
         way = np.subtract(last, first, out=np.zeros_like(last), where=first != last)  # two infinities are no way apart
         part = share if name in parameters else inside
         return np.asarray((first + part * way).astype(end.dtype))

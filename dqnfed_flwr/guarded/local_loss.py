@@ -1,209 +1,227 @@
-"""A client's mean training loss and its gradient, from a model, batches and a criterion of the user's."""
+"""A client's mean training loss and its gradient at models received, from what a `LocalTask` says."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch.utils.data import DataLoader
 
+from dqnfed_flwr.client.flat_model import FlatModel
+from dqnfed_flwr.client.gradients import LocalLoss
+from dqnfed_flwr.client.path_checks import Kept, check_path
 from dqnfed_flwr.errors import DataError, ModelError
 from dqnfed_flwr.guarded.arrays import Arrays
-from dqnfed_flwr.randomness import seeded
+from dqnfed_flwr.guarded.borrowed import SEED, Modes, begin_streams, borrowed
+from dqnfed_flwr.guarded.generators import Generators
+from dqnfed_flwr.guarded.local_task import LoaderSamples, LocalTask, MeanTask
+from dqnfed_flwr.guarded.naming import matched, matched_by_loading
+from dqnfed_flwr.models.making import as_dtype, own_copy
 from dqnfed_flwr.types import FloatArray
-
-SEED = 0
-"""Of the stream that batches are drawn from, the same at every model, so that losses can be compared."""
-
-
-def _as_pair(batch: Any) -> tuple[Any, Any]:
-    if isinstance(batch, Mapping) or not isinstance(batch, tuple | list) or len(batch) != 2:
-        raise DataError(
-            f"a batch is {type(batch).__name__}; need a pair of inputs and targets. Say how to take it apart, such as "
-            "pair=operator.itemgetter('img', 'label')"
-        )
-    return batch[0], batch[1]
-
-
-@dataclass(frozen=True, slots=True)
-class LocalTask:
-    """What a client's loss is made of: f_k = mean over all samples of criterion(model(inputs), targets).
-
-    Attributes
-    ----------
-    model : nn.Module
-        The module that the federation trains, on its device. Its values do not matter: they are set to the model
-        received. Parameters that require gradients are what the guarantee is about.
-    batches : Iterable
-        All training samples of the client, such as its `DataLoader`. They are gone through more than once.
-    criterion : Callable[[outputs, targets], Tensor]
-        Mean loss of a batch, a scalar that is not negative.
-    pair : Callable[[batch], tuple[inputs, targets]]
-        Takes a batch apart; by default it is a pair already.
-    """
-
-    model: nn.Module
-    batches: Iterable[Any]
-    criterion: Callable[[Any, Any], Tensor]
-    pair: Callable[[Any], tuple[Any, Any]] = _as_pair
 
 
 class GuardedLoss:
-    """f_k at any model that is placed: a function of the parameters and buffers alone.
+    """f_k at any model that is placed: a function of the arrays received alone.
 
     Dropout is off and BatchNorm uses its running statistics. Batches are drawn from the same streams of random numbers
     at every model, so that shuffling and augmentation are the same. It is to be used within `undisturbed` and `frozen`,
     so that the user's training is as it would be without this.
 
+    Parameters
+    ----------
+    task : LocalTask
+        What the loss is made of.
+    generators : Generators | None
+        Those of the task, where they were looked for already.
+    check : bool
+        Whether to check it, as `LocalLoss` does, and to warn of batches that are hardly counted right.
+
     Raises
     ------
     ModelError
-        If no parameter requires a gradient, or two names share one parameter.
+        If no parameter requires a gradient, some have shapes that are not known yet, or complex values.
+    DataError
+        If the batches can be gone through once only.
     """
 
-    def __init__(self, task: LocalTask) -> None:
-        self._task, self._model = task, task.model
-        named = [(name, p) for name, p in self._model.named_parameters() if p.requires_grad]
-        if not named:
-            raise ModelError("no parameter of the model requires a gradient; the guarantee needs one at least")
-        shared = (
-            dict(self._model.named_parameters(remove_duplicate=False)).keys()
-            - dict(self._model.named_parameters()).keys()
-        )
-        if shared:
-            raise ModelError(
-                f"{sorted(shared)} are other names of parameters; a model that shares some cannot be guarded"
-            )
-        self._parameters = dict(named)
+    def __init__(self, task: LocalTask, generators: Generators | None = None, *, check: bool = True) -> None:
+        self._task, self._model, self._check = task, task.model, check
+        _check_model(task.model)
+        if isinstance(task.batches, Iterator) or not _begins_anew(task.batches):
+            raise DataError("the batches can be gone through once only; give a loader or a list")
+        self._modes = Modes(task.model)
+        self._generators = generators or Generators(task, SEED)
         self._keys: dict[str, str] = {}  # the model's names, by those of the arrays received
-        self.samples = 0
-        """Of the client, as the last pass counted them."""
+        self._local: LocalLoss | None = None
+        self.names: tuple[str, ...] = ()
+        """Names of the arrays that travel and are trained as the server calls them, in the order of the row."""
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the trainable arrays as the server calls them, in the order of the row."""
-        theirs = {ours: key for key, ours in self._keys.items()}
-        return tuple(theirs[name] for name in self._parameters)
+    def samples(self) -> int:
+        """Of the client, as the last pass counted them."""
+        return self._placed().num_examples
 
     def place(self, arrays: Arrays) -> None:
-        """Compute at these arrays: a state of the model by its names, or all of it in its order.
+        """Compute at these arrays: some or all of the model's state by its names, or all of it in its order.
 
-        `ModelError` if they do not fit the model.
+        They are put there in the modes that the model came in, since layers may merge weights as the mode is set.
+        `ModelError` if they do not fit the model, or none of them is trained.
         """
-        state = self._model.state_dict()
-        if len(arrays) != len(state):
-            raise ModelError(
-                f"the model received has {len(arrays)} arrays, the one of the local loss {len(state)}; build the same"
-            )
-        self._keys = dict(zip(arrays, arrays if set(arrays) == set(state) else state, strict=True))
-        for key, values in arrays.items():
-            place = state[self._keys[key]]
-            if tuple(values.shape) != tuple(place.shape):
-                raise ModelError(f"{key!r} has shape {values.shape}; the local model's has {tuple(place.shape)}")
-            with torch.no_grad():
-                place.copy_(torch.tensor(values))
+        self._modes.restore()
+        if not self._keys:
+            self._agree(arrays)
+        self._write(arrays)
+        if self._local is None:
+            self._local = self._made()
+        model = self._local.model
+        model.place(model.spec.flatten(model.module))
+        model.freeze()
 
     def loss(self) -> float:
         """f_k; infinite or NaN where the model diverges."""
-        total, count = 0.0, 0
-        for loss, size in self._losses():
-            total, count = total + size * loss.item(), count + size
-        return self._checked(total, count)
+        local = self._placed()
+        return local.loss(local.model.theta)
 
     def loss_and_row(self) -> tuple[float, FloatArray]:
-        """f_k, and its gradient float32 [D] in the order of `names`."""
-        total, count = 0.0, 0
-        sums = {name: torch.zeros_like(p) for name, p in self._parameters.items()}
-        for loss, size in self._losses():
-            parts = torch.autograd.grad(loss * size, list(self._parameters.values()), allow_unused=True)
-            for added, part in zip(sums.values(), parts, strict=True):
-                if part is not None:
-                    added.add_(part)
-            total, count = total + size * loss.item(), count + size
-        row = torch.cat([(part.double() / max(count, 1)).reshape(-1).float() for part in sums.values()])
-        return self._checked(total, count), row.cpu().numpy()
+        """f_k, and its gradient float32 [D] in the order of `names`.
 
-    def _losses(self) -> Iterator[tuple[Tensor, int]]:
-        """Mean loss of each batch, and its size."""
-        device = next(iter(self._parameters.values())).device
-        _begin_streams(self._task)
-        with torch.enable_grad():  # kernels for inference alone may round otherwise
-            for batch in self._task.batches:
-                inputs, targets = (_on(part, device) for part in self._task.pair(batch))
-                if not isinstance(targets, Tensor | np.ndarray | list):
-                    raise DataError(
-                        f"the targets of a batch are {type(targets).__name__}; need a tensor, an array or a list with "
-                        "an entry for each sample"
-                    )
-                loss = self._task.criterion(self._model(inputs), targets)
-                if not isinstance(loss, Tensor) or loss.numel() != 1:
-                    raise ModelError("the criterion gives no scalar; it must be the mean loss of the batch")
-                yield loss.reshape(()), len(targets)
+        Where it is checked, `DataError` that names the batches at which the loss is not finite.
+        """
+        local = self._placed()
+        loss, gradient = local.loss_and_gradient(local.model.theta)
+        if self._check and not math.isfinite(loss):
+            local.look_through()
+        return loss, gradient.float().cpu().numpy()
 
-    def _checked(self, total: float, count: int) -> float:
-        if not count:
-            raise DataError(
-                "there is no training sample, or batches that can be gone through once only; give a loader or a list"
+    def _placed(self) -> LocalLoss:
+        if self._local is None:
+            self.place({name: tensor.detach().cpu().numpy() for name, tensor in self._state().items()})
+        if self._local is None:
+            raise ModelError("no model has been placed")
+        return self._local
+
+    def _made(self) -> LocalLoss:
+        """The one local loss, of a model in which only what travels is trained."""
+        flat = FlatModel(self._model, None)
+        samples = LoaderSamples(self._task, flat.theta.device, self._begin, warn=self._check)
+        if isinstance(self._task.batches, list | tuple):  # a loader makes its batches anew for every pass
+            flat.copy_inputs()
+        kept = Kept(flat)
+        task = MeanTask(self._task)
+        local = LocalLoss(flat, samples, task=task, chunk=1, check=self._check)
+        if self._check:
+            kept.check()
+            task.check_mean(flat.module, samples.first(1)[0])
+            first = own_copy(self._model).train()  # takes weights apart again that layers merged to be evaluated
+            check_path(local, partial(_built_anew, first, flat.theta.dtype), passes=False)
+        return local
+
+    def _begin(self) -> None:
+        begin_streams()
+        self._generators.begin()
+
+    def _state(self) -> dict[str, Tensor]:
+        """The tensors of the model's state, by its names; what is none stays where it is."""
+        state = self._model.state_dict(keep_vars=True)
+        return {name: value for name, value in state.items() if isinstance(value, Tensor)}
+
+    def _agree(self, arrays: Arrays) -> None:
+        """Find which array is which, and hold still what does not travel."""
+        state, load = self._state(), self._task.load
+        named = {name: p for name, p in self._model.named_parameters(remove_duplicate=False) if p.requires_grad}
+        if load is None:
+            shapes = {name: tuple(value.shape) for name, value in state.items()}
+            self._keys = matched(arrays, shapes, named.keys())
+        else:
+            self._keys = matched_by_loading(arrays, load, self._model, named)
+        held = {**named, **state}
+        keys: defaultdict[int, list[str]] = defaultdict(list)
+        for key, ours in self._keys.items():
+            keys[id(held[ours])].append(key)
+        own = [p for p in self._model.parameters() if p.requires_grad]
+        travelling = [p for p in own if id(p) in keys]
+        _check_guarded(self._model, travelling, keys)
+        self.names = tuple(keys[id(p)][0] for p in travelling)
+        for parameter in own:
+            parameter.requires_grad_(id(parameter) in keys)
+
+    def _write(self, arrays: Arrays) -> None:
+        """Put arrays into the model."""
+        if self._task.load is not None:
+            self._task.load(self._model, {key: torch.tensor(values) for key, values in arrays.items()})
+            return
+        state, loaded = self._state(), dict[str, Tensor]()
+        held = {id(tensor) for tensor in (*self._model.parameters(), *self._model.buffers())}
+        for key, values in arrays.items():
+            place, given = state[self._keys[key]], torch.tensor(values)
+            if given.shape != place.shape:
+                raise ModelError(f"{key!r} has shape {values.shape}; the local model's has {tuple(place.shape)}")
+            if given.is_complex() and not place.is_complex():
+                raise ModelError(f"{key!r} is complex; the local model's is {str(place.dtype).removeprefix('torch.')}")
+            if id(place) in held:
+                with torch.no_grad():
+                    place.copy_(given)
+            elif not torch.equal(place.detach().cpu(), given.to(place.dtype)):
+                loaded[self._keys[key]] = given  # made anew for the state, such as the scale of a quantised layer
+        if loaded:
+            self._model.load_state_dict({**self._model.state_dict(), **loaded})
+
+
+def _built_anew(model: nn.Module, usual: torch.dtype, dtype: torch.dtype) -> nn.Module:
+    """A copy of a model, cast where another dtype than its `usual` one is asked for."""
+    return own_copy(model) if dtype == usual else as_dtype(own_copy(model), dtype)
+
+
+def _begins_anew(batches: Iterable[Any]) -> bool:
+    """Whether going through batches twice gives two iterators; a loader of torch's, which may start processes, does."""
+    return isinstance(batches, DataLoader | Sized) or iter(batches) is not iter(batches)
+
+
+@contextmanager
+def frozen(task: LocalTask) -> Iterator[Generators]:
+    """Model, generators that are found and workers that loaders keep are afterwards as before; those generators."""
+    _check_model(task.model)
+    generators = Generators(task, SEED)
+    try:
+        with borrowed(task.model):
+            yield generators
+    finally:
+        generators.restore()
+
+
+def _check_model(model: nn.Module) -> None:
+    """`ModelError` where a model cannot be guarded."""
+    if any(map(is_lazy, [*model.parameters(), *model.buffers()])):
+        raise ModelError("the model has lazy layers, whose shapes are not known; give them their sizes")
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    if not trained:
+        raise ModelError("no parameter of the model requires a gradient; the guarantee needs one at least")
+
+
+def _check_guarded(model: nn.Module, travelling: list[nn.Parameter], keys: Mapping[int, list[str]]) -> None:
+    """`ModelError` unless something is trained and travels, in real numbers, and is held once; `keys` are by id."""
+    if not travelling:
+        raise ModelError(
+            "none of the arrays received is a trained parameter of the local model; the guarantee needs one"
+        )
+    tensors = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers()) if tensor.numel()}
+    places = Counter(tensor.data_ptr() for tensor in tensors.values())
+    for parameter in travelling:
+        names = keys[id(parameter)]
+        if parameter.is_complex():
+            raise ModelError(
+                f"{names[0]!r} is trained and complex, which cannot be guarded; keep it as pairs of real numbers, and "
+                "take torch.view_as_complex of them in forward"
             )
-        if total < 0:
-            raise ModelError(f"the mean loss is {total / count:.6g}; the guarantee needs one that is not negative")
-        self.samples = count
-        return total / count
-
-
-def _begin_streams(task: LocalTask) -> None:
-    """Have batches drawn as at every other model."""
-    torch.manual_seed(SEED)
-    random.seed(SEED)
-    np.random.seed(SEED)  # noqa: NPY002
-    if isinstance(generator := getattr(task.batches, "generator", None), torch.Generator):
-        generator.manual_seed(SEED)
-
-
-@contextmanager
-def undisturbed() -> Iterator[None]:
-    """Leave the generators of torch, NumPy and Python as they were, whatever is drawn within."""
-    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
-    device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else None
-    try:
-        with seeded(SEED, device):
-            yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)  # noqa: NPY002
-
-
-@contextmanager
-def frozen(task: LocalTask) -> Iterator[None]:
-    """Evaluation mode within; modes, values and the loader's own generator are afterwards as before.
-
-    Recurrent layers stay in training mode without dropout, since cuDNN differentiates them in no other.
-    """
-    modes = {layer: layer.training for layer in task.model.modules()}
-    dropout = {layer: layer.dropout for layer in modes if isinstance(layer, nn.RNNBase)}
-    values = {name: value.detach().clone() for name, value in task.model.state_dict().items()}
-    generator = getattr(task.batches, "generator", None)
-    state = generator.get_state() if isinstance(generator, torch.Generator) else None
-    task.model.eval()
-    for recurrent in dropout:
-        recurrent.dropout = 0.0
-        recurrent.train()
-    try:
-        yield
-    finally:
-        for layer, mode in modes.items():
-            layer.training = mode
-        for recurrent, probability in dropout.items():
-            recurrent.dropout = probability
-        task.model.load_state_dict(values)
-        if isinstance(generator, torch.Generator) and state is not None:
-            generator.set_state(state)
-
-
-def _on(part: Any, device: torch.device) -> Any:
-    return part.to(device) if isinstance(part, Tensor) else part
+        if len(names) > 1 or places[parameter.data_ptr()] > 1:
+            raise ModelError(
+                f"{names} are trained and share their values, or share them with another tensor of the model; a model "
+                "that shares what it trains cannot be guarded: have one name travel, or train two tensors"
+            )

@@ -6,15 +6,20 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from flwr.app import Context, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp.typing import ClientAppCallable, Mod
 
 from dqnfed_flwr.client.worker import probe
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.guarded.arrays import between
-from dqnfed_flwr.guarded.local_loss import GuardedLoss, LocalTask, frozen, undisturbed
-from dqnfed_flwr.guarded.records import ARMIJO, GuardRequest, plain, read_request, with_reply
+from dqnfed_flwr.guarded.borrowed import undisturbed
+from dqnfed_flwr.guarded.local_loss import GuardedLoss, frozen
+from dqnfed_flwr.guarded.local_task import LocalTask
+from dqnfed_flwr.guarded.records import ARMIJO, PREFIX, GuardRequest, plain, read_request, with_reply
 from dqnfed_flwr.types import ClientReply
+
+_CHECKED = PREFIX + "checked"
+"""In a node's `context.state`: its local loss has been checked in this run."""
 
 
 def guard(local_loss: Callable[[Message, Context], LocalTask]) -> Mod:
@@ -47,11 +52,11 @@ def guard(local_loss: Callable[[Message, Context], LocalTask]) -> Mod:
         if request is None:
             return call_next(message, context)
         message.content = plain(message.content)
+        first = context.state.pop(_CHECKED, None) is None  # the user's functions see their own state alone
         with undisturbed():
-            found, names = answer(request, _task_of(local_loss(message, context)))
-        if not request.task.train:
-            return Message(with_reply(RecordDict(), found, names), reply_to=message)
-        reply = call_next(message, context)
+            found, names = answer(request, _task_of(local_loss(message, context)), check=first)
+        reply = call_next(message, context) if request.task.train else Message(RecordDict(), reply_to=message)
+        context.state[_CHECKED] = ConfigRecord({"run": context.run_id})
         if not reply.has_error():
             reply.content = with_reply(reply.content, found, names)
         return reply
@@ -59,14 +64,15 @@ def guard(local_loss: Callable[[Message, Context], LocalTask]) -> Mod:
     return mod
 
 
-def answer(request: GuardRequest, local: LocalTask) -> tuple[ClientReply, tuple[str, ...]]:
+def answer(request: GuardRequest, local: LocalTask, *, check: bool = True) -> tuple[ClientReply, tuple[str, ...]]:
     """Row and loss at the model received, and the test of the step that led there; and the names that the row is about.
 
+    With `check` the local loss is checked as it is made, which is due once for each node and run.
     `ModelError` or `DataError` where the local task is of no use.
     """
     since, task = time.perf_counter(), request.task
-    with frozen(local):
-        objective = GuardedLoss(local)
+    with frozen(local) as generators:
+        objective = GuardedLoss(local, generators, check=check)
         objective.place(request.arrays)
         known, row = objective.loss_and_row() if task.train else (objective.loss(), None)
         names = objective.names

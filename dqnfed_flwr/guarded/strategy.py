@@ -6,29 +6,40 @@ import io
 import math
 import os
 import time
-from collections.abc import Iterable, Sequence
-from logging import INFO
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from logging import INFO, WARNING
 from pathlib import Path
-from typing import NoReturn
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from dqnfed_flwr.config import Settings
-from dqnfed_flwr.errors import ConfigError
-from dqnfed_flwr.guarded.loop import EvaluateFn, Given, GuardedRounds
+from dqnfed_flwr.config import Settings, StepSettings
+from dqnfed_flwr.errors import ConfigError, StalledError
 from dqnfed_flwr.guarded.records import ARMIJO
-from dqnfed_flwr.run_files import EVENTS, RUN, private_folder
-from dqnfed_flwr.telemetry.event_log import EventLog
-from dqnfed_flwr.telemetry.events import Listener, RoundEvent
+from dqnfed_flwr.guarded.side import StrategySide
+from dqnfed_flwr.guarded.wrapped import Given
+from dqnfed_flwr.methods._base import Memory
+from dqnfed_flwr.run_files import CHECKPOINT, EVENTS, RUN, private_folder
+from dqnfed_flwr.steps import make_rule
+from dqnfed_flwr.strategy.checkpoint import Provenance
+from dqnfed_flwr.strategy.checkpointer import Checkpointer
+from dqnfed_flwr.strategy.loop import RoundLoop
+from dqnfed_flwr.strategy.own_loop import EvaluateFn, OwnLoop
+from dqnfed_flwr.tasks import check_floor
+from dqnfed_flwr.telemetry.event_log import EventLog, Patience
+from dqnfed_flwr.telemetry.events import Listener, RoundEvent, Totals
 from dqnfed_flwr.telemetry.metric_files import RunMetrics, make_directory, run_name
 from dqnfed_flwr.telemetry.run_samples import RunCard
+from dqnfed_flwr.telemetry.standstill import stalled_words
 from dqnfed_flwr.version import package_version
 
+PATIENCE = StepSettings().patience
 
-class Guaranteed(Strategy):
+
+class Guaranteed(OwnLoop):
     """Any strategy of Flower's, or of the user's, with the guarantee that none of its steps harms a client.
 
     Each round the strategy makes its model as ever. The step to it is changed as little as needed so that, to first
@@ -45,10 +56,16 @@ class Guaranteed(Strategy):
     entitlement : str
         Training loss up to which a client may rise: a share of the round's typical loss, or a loss; "0" lets no loss
         rise at all. See `guarantee.entitlement`.
+    floor : float | None
+        The least value that the clients' loss can have, from which a share counts; None where it is not known. Then it
+        counts as 0, and no loss may rise at all from the round on in which one is below that.
     tolerate : float
         Clients of a round that may lie, a number or a share below 1. See `guarantee.tolerate`.
     voters : float
         Share of a round's participants that must judge its step. See `guarantee.voters`.
+    quorum : float
+        Share of the nodes asked whose replies close an exchange. A node that owes a reply is not asked again until it
+        has come, or some timeouts are over. See `quorum`.
     demand : float
         Where the step must be changed: how fast the losses of clients above their entitlement fall then, as a share of
         the mean rate at which the strategy's own step lowers them; 0 only keeps them from rising at first order.
@@ -56,8 +73,15 @@ class Guaranteed(Strategy):
         How often a client halves a step that does not suit it, in one exchange.
     min_move : float
         Smallest move of the model, as a share of its norm, that is still tried.
+    patience : int
+        Rounds in a row in which the model does not move, and nothing shows that it is stationary, after which the run
+        ends as stalled; so does one that never moved it. 0 for never. See `step.patience`.
     output : str | Path
-        Folder for the event log, `events.jsonl`; empty for none. It must not hold a run.
+        Folder for the event log, `events.jsonl`, and a checkpoint after each round; empty for none. It must not hold a
+        run, but for one to resume.
+    resume : bool
+        Go on with the run in `output`, from its last round; where no round was over yet, begin. The strategy takes up
+        what it remembered: see docs/guarded.md. A round under way when the run was cut off is made again.
     metrics : str | Path
         Folder for Prometheus' metrics, which `dqnfed exporter` serves; empty for none.
     listeners : Sequence[Listener]
@@ -85,12 +109,16 @@ class Guaranteed(Strategy):
         strategy: Strategy,
         *,
         entitlement: str | float = "50%",
+        floor: float | None = None,
         tolerate: float = 0.0,
         voters: float = 0.5,
+        quorum: float = 1.0,
         demand: float = 1.0,
         halvings: int = 6,
         min_move: float = 1e-7,
+        patience: int = PATIENCE,
         output: str | Path = "",
+        resume: bool = False,
         metrics: str | Path = "",
         listeners: Sequence[Listener] = (),
     ) -> None:
@@ -98,20 +126,30 @@ class Guaranteed(Strategy):
             raise ConfigError(f"strategy: found {type(strategy).__name__}; give a flwr.serverapp.strategy.Strategy")
         if isinstance(strategy, Guaranteed):
             raise ConfigError("strategy: it is guarded already; wrap it once")
+        if isinstance(strategy, OwnLoop):
+            name = type(strategy).__name__
+            raise ConfigError(f"strategy: {name} runs its own loop; its step rule probed gives the guarantee")
         if isinstance(demand, bool) or not isinstance(demand, int | float) or not 0 <= demand < math.inf:
             raise ConfigError(f"demand: found {demand!r}; give a number of at least 0")
+        check_floor(floor, "floor")
         self.strategy = strategy
+        self._floor = floor
         self.events: list[RoundEvent] = []
         self._settings = Settings.from_mapping(
             {
+                "quorum": quorum,
+                "output": str(output),
+                "resume": resume,
                 "guarantee.entitlement": entitlement,
                 "guarantee.tolerate": tolerate,
                 "guarantee.voters": voters,
                 "step.halvings": halvings,
                 "step.min-move": min_move,
+                "step.patience": patience,
                 "step.armijo": ARMIJO,
                 "step.max-factor": 1.0,
                 "step.grow-every": 1,
+                "step.on-stationary": "stay",
             }
         )
         self._demand, self._listeners = float(demand), tuple(listeners)
@@ -149,8 +187,18 @@ class Guaranteed(Strategy):
 
         Raises
         ------
+        StalledError
+            If the model stood still (`patience`), when all was written; the text has the likeliest causes, and `result`
+            what was reached.
+        QuorumError
+            If time and again none of those is there who must judge a step, and no other node is either.
+        CheckpointError
+            If the run to resume is damaged, or of other settings, strategies or models.
         RunError
-            If no client can take part in the first round: none runs the mod, or all fail.
+            If no client can take part in the first round: none runs the mod, or all fail; or if later all fail, each
+            three times in a row in the same way.
+        DataError
+            If a loss is below the `floor`.
         ConfigError
             If the output folder holds a run or cannot be written, or the strategy sends clients another model.
         """
@@ -159,34 +207,69 @@ class Guaranteed(Strategy):
         self.summary()
         result, since = Result(arrays=initial_arrays), time.time()
         train_config = ConfigRecord() if train_config is None else train_config
-        evaluate_config = ConfigRecord() if evaluate_config is None else evaluate_config
-        given = Given(grid, num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
-        if evaluate_fn and (figures := evaluate_fn(0, initial_arrays)) is not None:
-            log(INFO, "Initial global evaluation results: %s", figures)
-            result.evaluate_metrics_serverapp[0] = figures
+        given = Given(grid, train_config, ConfigRecord() if evaluate_config is None else evaluate_config, evaluate_fn)
         self.events = []
+        if num_rounds > 0:
+            self._train(given, result, {"rounds": num_rounds, "deadline": timeout, "resume": self._goes_on()})
+        else:
+            _evaluate_first(given, result)
+        log(INFO, "Strategy execution finished in %.2fs", time.time() - since)
+        for line in io.StringIO(str(result)):
+            log(INFO, "\t%s", line.strip("\n"))
+        return result
+
+    def _train(self, given: Given, result: Result, changes: Mapping[str, float]) -> None:
+        """All rounds; what they give goes into `result`."""
+        settings = Settings.from_mapping({**self._settings.flat(), **changes})
         metrics, listening = self._open()
+        rule, patience = make_rule(settings), Patience(listening)
+        side = StrategySide(self.strategy, settings, demand=self._demand, floor=self._floor, given=given, result=result)
+        parts: dict[str, Memory] = {"method": side.method, "side": side}
+        checkpointer = Checkpointer(settings, parts, rule, grid=given.grid, patience=patience)
+        side.state, self.events, _ = checkpointer.start(lambda: side.state, Provenance())
+        if not side.state.round:
+            _evaluate_first(given, result)
         for listener in listening:
-            listener.on_start(num_rounds, [])
+            listener.on_start(settings.rounds, list(self.events))
 
         def on_round(event: RoundEvent) -> None:
             self.events.append(event)
             for listener in listening:
                 listener.on_round(event)
 
+        def save() -> None:
+            checkpointer.save(replace(side.state, pending=None), Provenance())
+
         status = "failed"
         try:
-            GuardedRounds(self.strategy, self._settings, self._demand, given, result, on_round).run(initial_arrays)
-            status = "finished"
+            RoundLoop(settings, side.state, side, rule, on_round, save).run()
+            side.finish()
+            status = side.state.status
         finally:
             for listener in listening:
                 listener.on_end()
             if metrics:
                 metrics.conclude(status)
-        log(INFO, "Strategy execution finished in %.2fs", time.time() - since)
-        for line in io.StringIO(str(result)):
-            log(INFO, "\t%s", line.strip("\n"))
-        return result
+        log(INFO, "%s", Totals.of(self.events).moved_words)
+        if status != "finished":
+            raise StalledError(stalled_words(self.events, settings.rounds), result)
+
+    def _goes_on(self) -> bool:
+        """Whether there is a run to resume."""
+        if self._output is None or not self._settings.resume or (self._output / CHECKPOINT).exists():
+            return self._settings.resume
+        log(WARNING, "%s holds no checkpoint: the run begins", self._output)
+        return False
+
+    def _check_output(self, folder: Path) -> None:
+        """Refuse a folder whose run would be lost: one is there, and is not resumed, or has no checkpoint to resume."""
+        log_file = folder / EVENTS
+        begun = log_file.exists() and len(log_file.read_bytes().splitlines()) > 1  # not cut off in its first round
+        if self._settings.resume and ((folder / CHECKPOINT).exists() or not (begun or (folder / RUN).exists())):
+            return
+        if any((folder / name).exists() for name in (EVENTS, RUN)):
+            lacking = ", without a checkpoint" if self._settings.resume else ""
+            raise ConfigError(f"output: {folder} holds a run{lacking}; name another folder")
 
     def _open(self) -> tuple[RunMetrics | None, list[Listener]]:
         """The writer of metrics, where they are asked for, and all who listen."""
@@ -194,8 +277,7 @@ class Guaranteed(Strategy):
         try:
             if self._output:
                 private_folder(self._output)
-                if any((self._output / name).exists() for name in (EVENTS, RUN)):
-                    raise ConfigError(f"output: {self._output} holds a run; name another folder")
+                self._check_output(self._output)
                 listening.append(EventLog(self._output))
             if self._metrics:
                 make_directory(self._metrics)
@@ -209,31 +291,9 @@ class Guaranteed(Strategy):
             listening.append(metrics)
         return metrics, [*listening, *self._listeners]
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Not to be called: a guarded round needs the loop of `start`."""
-        _refuse()
 
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Not to be called, as `configure_train`."""
-        _refuse()
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Not to be called, as `configure_train`."""
-        _refuse()
-
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Not to be called, as `configure_train`."""
-        _refuse()
-
-
-def _refuse() -> NoReturn:
-    raise ConfigError(
-        "a guarded strategy runs its own loop: call its start, and wrap last: Guaranteed(Other(FedAvg())), not "
-        "Other(Guaranteed(FedAvg()))"
-    )
+def _evaluate_first(given: Given, result: Result) -> None:
+    """Evaluation on the server before the first round."""
+    if given.evaluate_fn and (figures := given.evaluate_fn(0, result.arrays)) is not None:
+        log(INFO, "Initial global evaluation results: %s", figures)
+        result.evaluate_metrics_serverapp[0] = figures

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import numpy as np
 from flwr.app import ArrayRecord, MetricRecord, RecordDict
-from flwr.serverapp.strategy import Strategy
+from numpy.typing import NDArray
 
 from dqnfed_flwr import wire
 from dqnfed_flwr.errors import ShapeError, WireError, shortened
@@ -20,6 +20,8 @@ from dqnfed_flwr.guarded.arrays import Arrays, check_alike
 
 NOTHING = np.zeros(())
 """In place of an array that the model does not have."""
+LONG_DOUBLES = "gG"
+"""Kinds of numbers that some machines alone have."""
 NAMED, LONGEST = 6, 60
 """Records and keys that a message names at most, and how much of a name."""
 Form = frozenset[str]
@@ -75,22 +77,12 @@ def form_of(content: RecordDict) -> Form:
     return frozenset(parts)
 
 
-def weight_of(strategy: Strategy) -> str:
-    """Key of the metric by which a strategy of Flower's weighs replies, in one that may wrap it; empty if none says."""
-    found: object = strategy
-    while isinstance(found, Strategy):
-        if isinstance(key := getattr(found, "weighted_by_key", None), str):
-            return key
-        found = getattr(found, "strategy", None)
-    return ""
-
-
 def check_update(content: RecordDict, model: Arrays) -> None:
     """Check the numbers of a reply to train: a strategy would spread what is wrong in them to everybody.
 
-    Every array must be readable and every number finite, but for infinities that the model itself holds there. Where
-    there is one record of arrays, as Flower's strategies need it, it must have the model's names and shapes.
-    `WireError` if not.
+    Every array must be readable and every number finite, in the dtype of the model too, but for infinities that the
+    model itself holds there. Where the model is real, so is the update. Where there is one record of arrays, as
+    Flower's strategies need it, it must have the model's names and shapes. `WireError` if not.
     """
     records = [record for record in content.values() if isinstance(record, ArrayRecord)]
     for record in records:
@@ -100,10 +92,14 @@ def check_update(content: RecordDict, model: Arrays) -> None:
                 found[name] = array.numpy()
             except Exception as error:  # whatever bytes that a client made up can have NumPy raise
                 raise WireError("bad-array", f"{name[:LONGEST]!r} in its update: {shortened(str(error))}") from None
-            if found[name].dtype.kind not in "biuf":
+            if found[name].dtype.kind not in "biufc":
                 raise WireError("bad-dtype", f"{name[:LONGEST]!r} in its update has dtype {found[name].dtype}")
             current = model.get(name, NOTHING)
-            if wire.strays(found[name], current if current.shape == found[name].shape else NOTHING):
+            current = current if current.shape == found[name].shape else NOTHING
+            kind = found[name].dtype
+            if kind.char in LONG_DOUBLES or (kind.kind == "c" and current is not NOTHING and current.dtype.kind != "c"):
+                raise WireError("bad-dtype", f"{name[:LONGEST]!r} in its update has dtype {found[name].dtype}")
+            if wire.strays(found[name], current) or wire.strays(_rounded(found[name], current), current):
                 where = f"{name[:LONGEST]!r} in its update"
                 raise WireError("not-finite", f"{where} holds NaN, or Inf where the model does not")
         if len(records) == 1:
@@ -114,6 +110,14 @@ def check_update(content: RecordDict, model: Arrays) -> None:
     for metrics in content.values():
         if isinstance(metrics, MetricRecord) and not all(np.isfinite(value).all() for value in metrics.values()):
             raise WireError("not-finite", f"one of its metrics {sorted(metrics)[:8]} is NaN or Inf")
+
+
+def _rounded(values: NDArray[np.generic], current: NDArray[np.generic]) -> NDArray[np.generic]:
+    """Floating-point values in the dtype of the model, where that is narrower."""
+    if values.dtype.kind != "f" or current.dtype.kind != "f" or current.dtype.itemsize >= values.dtype.itemsize:
+        return values
+    with np.errstate(over="ignore"):
+        return values.astype(current.dtype)
 
 
 def _named(parts: Form) -> str:

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dqnfed_flwr.errors import ConfigError, ShapeError
-from dqnfed_flwr.linalg.scaling import checked_vector
+from dqnfed_flwr.linalg.min_norm import checked_vector
 from dqnfed_flwr.types import Float64Array
 
 KKT_TOLERANCE = 1e-8

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from dqnfed_flwr.errors import DQNFedError, ShapeError
-from dqnfed_flwr.linalg.scaling import checked_vector
+from dqnfed_flwr.linalg.min_norm import checked_vector
 from dqnfed_flwr.types import Float64Array, FloatArray
 
 

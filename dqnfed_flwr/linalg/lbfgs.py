@@ -19,6 +19,8 @@ from dqnfed_flwr.errors import ConfigError, ShapeError
 
 SMALLEST_MOVE = 100
 """A pair is formed if |s| is at least so many rounding units of |theta|; below, rounding decides the pair."""
+FILTER = 1e-8
+"""A pair is kept if s.y is above this share of |s| |y|."""
 DAMPING_SHARE = 0.2
 """Powell damping lifts s.y to this share of s.B s."""
 BLOCK = 1024
@@ -72,7 +74,7 @@ class LBFGSHistory:
         self,
         memory: int,
         *,
-        curvature_filter: float = 1e-8,
+        curvature_filter: float = FILTER,
         damping: bool = False,
         initial_scale: float | None = None,
     ) -> None:

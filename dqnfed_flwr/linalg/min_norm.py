@@ -6,25 +6,28 @@
 | `one_sided_weights` | grads @ step >= rates - offset | its one-sided and anchored forms |
 | `hull_weights` | step in the convex hull of the rows | MGDA |
 
-All are solved on unit rows (`scaling`), so that the lengths of the rows do not matter to the accuracy. The second and
-the third are one least-distance problem: min |x| subject to unit rows @ x >= demand. Non-negative least squares solve
-it (Lawson and Hanson, Solving Least Squares Problems, chapter 23): with A the unit rows as columns, c the demand and
-y >= 0 minimising |A y|^2 + (c.y - 1)^2, the minimum m is 1 / (1 + |x|^2). So m = 0 is the certificate that no x
-exists, and otherwise y / m are the multipliers.
+All are solved on unit rows (`ScaledGram`): inner products become cosines, so that rows of any length, 1e-8 and 1e8,
+weigh alike in the conditioning. Rows of norm zero are set aside, and their weight is 0. The second and the third are
+one least-distance problem: min |x| subject to unit rows @ x >= demand. Non-negative least squares solve it (Lawson and
+Hanson, Solving Least Squares Problems, chapter 23): with A the unit rows as columns, c the demand and y >= 0 minimising
+|A y|^2 + (c.y - 1)^2, the minimum m is 1 / (1 + |x|^2). So m = 0 is the certificate that no x exists, and otherwise y /
+m are the multipliers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dqnfed_flwr.errors import ConfigError
-from dqnfed_flwr.linalg.scaling import ScaledGram, checked_vector
+from dqnfed_flwr.errors import ConfigError, ShapeError
 from dqnfed_flwr.types import Float64Array
 
+NOISE = 1e-14
+"""Relative size below which an eigenvalue of a float64 Gramian is rounding, whatever the rows."""
 CUTOFF = 1e-7
 """Eigenvalues of the unit-diagonal Gramian below this share of the largest count as zero."""
 STATIONARY_COSINE = 1e-5
@@ -34,6 +37,85 @@ KKT_TOLERANCE = 1e-6
 ROUNDING = 1e-14
 """A difference or a sum of vectors below this share of its parts is rounding: a demand that small is met, a
 combination of rows that short is zero."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledGram:
+    """Cosines of the A rows that are not zero, with their spectrum.
+
+    Attributes
+    ----------
+    active : NDArray[np.bool_]
+        Rows with a positive norm [K].
+    norms : Float64Array
+        Their norms [A].
+    cosines : Float64Array
+        S G S over them [A, A], unit diagonal.
+    values : Float64Array
+        Its eigenvalues, rising; those below `NOISE` times the largest are rounding and set to 0 [A].
+    vectors : Float64Array
+        Its eigenvectors, one a column [A, A].
+    """
+
+    active: NDArray[np.bool_]
+    norms: Float64Array
+    cosines: Float64Array
+    values: Float64Array
+    vectors: Float64Array
+
+    @classmethod
+    def of(cls, gram: Float64Array) -> ScaledGram:
+        """Scale the inner products `gram` [K, K], which must be square and finite, with a diagonal >= 0."""
+        gram = np.asarray(gram, dtype=np.float64)
+        if gram.ndim != 2 or gram.shape[0] != gram.shape[1]:
+            raise ShapeError(f"a Gramian of shape {gram.shape}; it holds the inner products of K rows, (K, K)")
+        if not np.isfinite(gram).all():
+            raise ShapeError("the Gramian has entries that are not finite; leave those rows out first")
+        if (gram.diagonal() < 0).any():
+            raise ShapeError(f"the Gramian has the squared norm {gram.diagonal().min():g}; it must not be negative")
+        squares = gram.diagonal()
+        active = squares > 0
+        norms = np.sqrt(squares[active])
+        cosines = gram[np.ix_(active, active)] / norms / norms[:, None]
+        cosines = (cosines + cosines.T) / 2
+        np.fill_diagonal(cosines, 1.0)
+        values, vectors = np.linalg.eigh(cosines)
+        values[values <= NOISE * values.max(initial=0.0)] = 0.0
+        return cls(active, norms, cosines, values, vectors)
+
+    @property
+    def factor(self) -> Float64Array:
+        """Matrix [A, A] whose columns have the cosines as inner products."""
+        return np.sqrt(self.values)[:, None] * self.vectors.T
+
+    def kept(self, cutoff: float) -> NDArray[np.bool_]:
+        """Eigenvalues above `cutoff` times the largest [A]."""
+        return np.asarray(self.values > cutoff * self.values.max(initial=0.0))
+
+    def rank(self, cutoff: float) -> int:
+        """Count the eigenvalues kept."""
+        return int(self.kept(cutoff).sum())
+
+    def condition(self, cutoff: float) -> float:
+        """Divide the largest by the smallest eigenvalue kept; NaN when no row is active."""
+        kept = self.values[self.kept(cutoff)]
+        return float(kept[-1] / kept[0]) if kept.size else float("nan")
+
+    def unscale(self, multipliers: Float64Array) -> Float64Array:
+        """Weights [K] of the rows as given, from weights [A] of their unit vectors; 0 for zero rows."""
+        weights = np.zeros(self.active.size)
+        weights[self.active] = multipliers / self.norms
+        return weights
+
+
+def checked_vector(name: str, values: Sequence[float] | NDArray[np.floating], size: int) -> Float64Array:
+    """`values` as float64 of shape (size,); `ShapeError` if there are not so many, or one is not finite."""
+    vector = np.asarray(values, dtype=np.float64)
+    if vector.shape != (size,):
+        raise ShapeError(f"{name} of shape {vector.shape}; need one value for each of the {size} rows, ({size},)")
+    if not np.isfinite(vector).all():
+        raise ShapeError(f"{name} must be finite; entry {int(np.flatnonzero(~np.isfinite(vector))[0])} is not")
+    return vector
 
 
 class Status(StrEnum):

@@ -3,7 +3,7 @@
 Most methods need only inner products and derive from `GramMethod`: a small function from a `RoundBatch` to K weights.
 Those that need a vector of size D derive from `Method` and ask the basis for it: the type says what a method costs.
 
-The file of a method ends with `METHODS`, a `Profile` for each method in it; `methods.table` finds them there. Such a
+The file of a method ends with `METHODS`, a `Profile` for each method in it; `config.methods` finds them there. Such a
 file imports torch only where it uses it, because reading settings must not load torch.
 """
 
@@ -304,6 +304,12 @@ class LayerMethod(VectorMethod):
 
     layers: tuple[slice, ...] = ()
     head: NDArray[np.int64] = np.empty((0, 0), np.int64)
+
+
+def make_method(run: RunSettings) -> Method:
+    """A fresh method as `run.method` names it."""
+    method: Method = run.profile.build(run)
+    return method
 
 
 def left_out(batch: RoundBatch, fit: NDArray[np.bool_]) -> dict[int, str]:

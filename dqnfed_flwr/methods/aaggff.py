@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from dqnfed_flwr.linalg.box_qp import box_simplex_weights
 from dqnfed_flwr.methods._base import GramMethod, RoundRows, State
-from dqnfed_flwr.schema.group import Group, own
+from dqnfed_flwr.schema.group import Group, expert
 from dqnfed_flwr.schema.run import Profile, RunSettings
 from dqnfed_flwr.types import Combination, Float64Array, RoundBatch
 
@@ -61,10 +61,10 @@ CDFS: Mapping[CdfName, Callable[[Float64Array], Float64Array]] = {
 class AaggffSettings(Group):
     """AAggFF."""
 
-    form: Literal["auto", "silo", "device"] = own(
+    form: Literal["auto", "silo", "device"] = expert(
         "auto", "AAggFF-S or AAggFF-D; auto takes device where clients are sampled"
     )
-    cdf: CdfName = own("normal", "distribution that turns a loss over the mean loss into a response")
+    cdf: CdfName = expert("normal", "distribution that turns a loss over the mean loss into a response")
 
 
 class Aaggff(GramMethod):
@@ -215,6 +215,7 @@ METHODS = (
         settings=AaggffSettings,
         build=_build,
         variant=lambda run: "AAggFF-S" if _form(run) == "silo" else "AAggFF-D",
+        nonnegative=lambda run: "takes losses over their mean",
         faults=_faults,
     ),
 )

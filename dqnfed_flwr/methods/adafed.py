@@ -59,4 +59,13 @@ class AdaFed(GramMethod):
         return answer(weights, solution, excluded, status=status)
 
 
-METHODS = (Profile(name="adafed", title="AdaFed", settings=AdaFedSettings, build=AdaFed, rules=FREE_LENGTH),)
+METHODS = (
+    Profile(
+        name="adafed",
+        title="AdaFed",
+        settings=AdaFedSettings,
+        build=AdaFed,
+        rule=FREE_LENGTH,
+        nonnegative=lambda run: "takes powers of losses" if run.group_of(AdaFedSettings).gamma else "",
+    ),
+)

@@ -90,4 +90,4 @@ def _utility(gram: Float64Array, w: Float64Array, power: float) -> float:
     return 0.5 * float(w @ gram @ w) - float(utility.sum())
 
 
-METHODS = (Profile(name="fairgrad", title="FairGrad", settings=FairGradSettings, build=FairGrad, rules=FREE_LENGTH),)
+METHODS = (Profile(name="fairgrad", title="FairGrad", settings=FairGradSettings, build=FairGrad, rule=FREE_LENGTH),)

@@ -6,7 +6,8 @@ logits taken by Adam as in Algorithm 2 of its appendix; there for tasks of one m
 Deviations from the paper: the losses after a step are those of the next round, where the server has them at no cost. A
 client that was absent in between is compared with the loss of its last round, and its fall is divided by the rounds
 since; its logit and Adam's averages for it wait until it is back. A new client enters with the logit 0. The lower
-bounds of the losses are 0. From published code: the default decay is the appendix's, not that of the code.
+bounds of the losses are the task's floor, 0 where it names none. From published code: the default decay is the
+appendix's, not that of the code.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dqnfed_flwr.methods._base import GramMethod, RoundRows, State
-from dqnfed_flwr.schema.group import Group, own
+from dqnfed_flwr.schema.group import Group, expert
 from dqnfed_flwr.schema.run import Profile, RunSettings
 from dqnfed_flwr.types import Combination, Float64Array, RoundBatch
 
-FLOOR = 1e-8
+TINY_LOSS = 1e-8
 """Added to every loss, before its logarithm or reciprocal is taken."""
 FIRST, SECOND, TINY = 0.9, 0.999, 1e-8
 """Adam's beta_1, beta_2 and epsilon."""
@@ -30,8 +31,8 @@ LOGIT, MEAN, SQUARE, STEPS, LOSS, ROUND = range(6)
 class FamoSettings(Group):
     """FAMO."""
 
-    lr: float = own(0.025, "beta, Adam's rate for the logits; 0 leaves all weights alike", ge=0)
-    decay: float = own(0.001, "gamma, pull of the logits to 0", ge=0)
+    lr: float = expert(0.025, "beta, Adam's rate for the logits; 0 leaves all weights alike", ge=0)
+    decay: float = expert(0.001, "gamma, pull of the logits to 0", ge=0)
 
 
 class Famo(GramMethod):
@@ -54,7 +55,7 @@ class Famo(GramMethod):
 
     def observe(self, batch: RoundBatch, rows: RoundRows) -> None:
         """Move the logits by what the losses have fallen since, and keep those of this round."""
-        logs = dict(zip(batch.clients, np.log(_positive(batch.losses)).tolist(), strict=True))
+        logs = dict(zip(batch.clients, np.log(_positive(batch)).tolist(), strict=True))
         seen = [client for client in batch.clients if client in self._known]
         if seen:
             self._move(seen, np.array([logs[client] for client in seen]), batch.round)
@@ -79,7 +80,7 @@ class Famo(GramMethod):
     def weights(self, batch: RoundBatch) -> Combination:
         """eta w_k."""
         shares = _softmax(np.array([self._known[client][LOGIT] for client in batch.clients]))
-        weights = shares / _positive(batch.losses)
+        weights = shares / _positive(batch)
         weights /= weights.sum()
         notes = {"largest_weight": float(weights.max()), "largest_share": float(shares.max())}
         return Combination(self._row_lr * weights, notes=notes)
@@ -96,8 +97,9 @@ class Famo(GramMethod):
         self._known = dict(zip(state["clients"].tolist(), known, strict=True))
 
 
-def _positive(losses: Float64Array) -> Float64Array:
-    return np.asarray(np.maximum(losses, 0.0) + FLOOR)
+def _positive(batch: RoundBatch) -> Float64Array:
+    """What the losses [K] are above their least value."""
+    return np.asarray(np.maximum(batch.losses - batch.floor, 0.0) + TINY_LOSS)
 
 
 def _softmax(logits: Float64Array) -> Float64Array:
@@ -105,4 +107,13 @@ def _softmax(logits: Float64Array) -> Float64Array:
     return np.asarray(powers / powers.sum())
 
 
-METHODS = (Profile(name="famo", title="FAMO", settings=FamoSettings, build=Famo),)
+METHODS = (
+    Profile(
+        name="famo",
+        title="FAMO",
+        settings=FamoSettings,
+        build=Famo,
+        nonnegative=lambda run: "takes logarithms of losses",
+        counts_from_floor=True,
+    ),
+)

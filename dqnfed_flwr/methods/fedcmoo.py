@@ -20,17 +20,19 @@ import numpy as np
 from dqnfed_flwr.linalg.box_qp import project_simplex
 from dqnfed_flwr.linalg.min_norm import Status
 from dqnfed_flwr.methods._base import GramMethod, RoundRows, left_out
-from dqnfed_flwr.methods.held_weights import HeldWeights
+from dqnfed_flwr.methods.afl import HeldWeights
 from dqnfed_flwr.schema.group import Group, own
 from dqnfed_flwr.schema.run import Profile, RunSettings
 from dqnfed_flwr.types import Combination, Float64Array, RoundBatch
+
+STEPS = 1000
+"""Steps of the weights in a round. While beta is small only its product with them counts: `fedcmoo.rate` is enough."""
 
 
 class FedCmooSettings(Group):
     """FedCMOO."""
 
     rate: float = own(0.001, "beta, rate of the weights", gt=0)
-    iterations: int = own(1000, "steps of the weights in a round", ge=1, le=100_000)
 
 
 class FedCmoo(GramMethod):
@@ -58,7 +60,7 @@ class FedCmoo(GramMethod):
             self._rate = min(self._settings.rate, 1 / float(np.linalg.eigvalsh(gram)[-1]))
             mass = float(weights[moving].sum())
             start = weights[moving] / mass if mass > 0 else np.full(len(gram), 1 / len(gram))
-            self._present[moving] = find_weights(start, gram, self._rate, self._settings.iterations)
+            self._present[moving] = find_weights(start, gram, self._rate, STEPS)
             weights[moving] = mass * self._present[moving]
         self._held.put(batch, weights)
 

@@ -16,8 +16,8 @@ from __future__ import annotations
 import numpy as np
 
 from dqnfed_flwr.methods._base import GramMethod
-from dqnfed_flwr.methods.guidance import angle
-from dqnfed_flwr.schema.group import Group, own
+from dqnfed_flwr.methods.guidance import ANGLE, angle
+from dqnfed_flwr.schema.group import Group, expert, own
 from dqnfed_flwr.schema.run import Profile
 from dqnfed_flwr.types import Combination, RoundBatch
 
@@ -26,8 +26,8 @@ class FedEbaSettings(Group):
     """FedEBA+."""
 
     tau: float = own(0.5, "temperature; small looks at the highest loss alone", gt=0)
-    alpha: float = own(0.5, "share of the plain mean where losses are nearly equal; 0 is FedEBA", ge=0, le=1)
-    angle: float = own(45.0, "degrees between the losses and equal ones up to which they count as such", ge=0, le=90)
+    alpha: float = expert(0.5, "share of the plain mean where losses are nearly equal; 0 is FedEBA", ge=0, le=1)
+    angle: float = expert(45.0, "degrees between the losses and equal ones up to which they count as such", ge=0, le=90)
 
 
 class FedEba(GramMethod):
@@ -51,4 +51,13 @@ class FedEba(GramMethod):
         return Combination(self._row_lr * weights, notes=notes)
 
 
-METHODS = (Profile(name="fedeba+", title="FedEBA+", settings=FedEbaSettings, build=FedEba, group="fedeba"),)
+METHODS = (
+    Profile(
+        name="fedeba+",
+        title="FedEBA+",
+        settings=FedEbaSettings,
+        build=FedEba,
+        group="fedeba",
+        nonnegative=lambda run: ANGLE if run.group_of(FedEbaSettings).alpha else "",
+    ),
+)

@@ -11,12 +11,11 @@ from itertools import groupby
 
 import numpy as np
 
-from dqnfed_flwr.linalg.min_norm import CUTOFF, Status
-from dqnfed_flwr.linalg.scaling import ScaledGram
+from dqnfed_flwr.linalg.min_norm import CUTOFF, ScaledGram, Status
 from dqnfed_flwr.methods._base import Method, RoundRows
 from dqnfed_flwr.methods.absent import AbsentClients
 from dqnfed_flwr.methods.guidance import VANISHING
-from dqnfed_flwr.schema.group import Group, own
+from dqnfed_flwr.schema.group import Group, expert, own
 from dqnfed_flwr.schema.run import Profile, RunSettings
 from dqnfed_flwr.types import Combination, Float64Array, RoundBatch
 
@@ -25,7 +24,7 @@ class FedFvSettings(Group):
     """FedFV."""
 
     alpha: float = own(0.1, "share of the clients, of highest loss, left unprojected", ge=0, le=1)
-    tau: int = own(
+    tau: int = expert(
         1,
         "rounds for which the gradients of absent clients count",
         read=lambda run: run.sampled < run.clients,

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dqnfed_flwr.methods._base import RoundRows, State, VectorMethod
-from dqnfed_flwr.schema.group import Group, own
+from dqnfed_flwr.schema.group import Group, expert
 from dqnfed_flwr.schema.run import Profile, RunSettings
 from dqnfed_flwr.types import Float64Array, RoundBatch
 
@@ -29,8 +29,8 @@ MOST_VISITS = np.iinfo(np.uint16).max
 class FedHealSettings(Group):
     """FedHEAL."""
 
-    threshold: float = own(0.3, "tau, smallest sign share with which a coordinate is kept", ge=0, le=1)
-    beta: float = own(0.4, "weight of the newest round in the running shares", ge=0, le=1)
+    threshold: float = expert(0.3, "tau, smallest sign share with which a coordinate is kept", ge=0, le=1)
+    beta: float = expert(0.4, "weight of the newest round in the running shares", ge=0, le=1)
 
 
 @dataclass(slots=True)

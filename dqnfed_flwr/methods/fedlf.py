@@ -15,22 +15,16 @@ import numpy as np
 from dqnfed_flwr.linalg.min_norm import Status
 from dqnfed_flwr.methods._base import LayerMethod, RoundRows, left_out
 from dqnfed_flwr.methods.absent import AbsentClients
-from dqnfed_flwr.methods.guidance import Direction, common_direction, fairness_row
-from dqnfed_flwr.schema.group import Group, own
+from dqnfed_flwr.methods.guidance import ANGLE, Direction, common_direction, fairness_row
 from dqnfed_flwr.schema.run import Profile, RunSettings
 from dqnfed_flwr.types import Combination, Float64Array, RoundBatch
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-
+VANISHING = 1e-5
+"""A layer whose direction is shorter, relatively, counts as vanished and is merged with a neighbour."""
 _GRAVITY = [Status.CONVERGED, Status.BVLS, Status.NOT_CONVERGED, Status.STATIONARY]
-
-
-class FedLfSettings(Group):
-    """FedLF."""
-
-    vanishing: float = own(1e-5, "a layer whose direction is shorter, relatively, is merged", gt=0, lt=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +54,6 @@ class FedLf(LayerMethod):
 
     def __init__(self, run: RunSettings) -> None:
         super().__init__(run)
-        self._vanishing = run.group_of(FedLfSettings).vanishing
         self._absent = AbsentClients(run.clients // run.sampled, run.sampled, run.clients)
         self._memories = (self._absent,)
         self._outcome = Combination(np.zeros(0))
@@ -133,7 +126,7 @@ class FedLf(LayerMethod):
         return blocks
 
     def _vanishes(self, block: Block) -> bool:
-        return block.direction.status is Status.STATIONARY or block.direction.short <= self._vanishing
+        return block.direction.status is Status.STATIONARY or block.direction.short <= VANISHING
 
     def _gram(self, layer: slice, rows: RoundRows) -> Float64Array:
         size = len(rows.slots) + len(self._absent.absent)
@@ -162,4 +155,4 @@ class FedLf(LayerMethod):
         return torch.from_numpy(step)
 
 
-METHODS = (Profile(name="fedlf", title="FedLF", settings=FedLfSettings, build=FedLf),)
+METHODS = (Profile(name="fedlf", title="FedLF", build=FedLf, nonnegative=lambda run: ANGLE),)

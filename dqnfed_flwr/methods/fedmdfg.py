@@ -13,28 +13,22 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dqnfed_flwr.linalg.min_norm import CUTOFF, Status
-from dqnfed_flwr.linalg.scaling import ScaledGram
+from dqnfed_flwr.linalg.min_norm import CUTOFF, ScaledGram, Status
 from dqnfed_flwr.methods._base import Method, RoundRows, State, left_out
 from dqnfed_flwr.methods.absent import AbsentClients
-from dqnfed_flwr.methods.guidance import Direction, angle, common_direction, fairness_row
-from dqnfed_flwr.schema.group import Group, own
-from dqnfed_flwr.schema.run import BLIND, GRADIENTS_FIRST, Profile, RunSettings
+from dqnfed_flwr.methods.guidance import ANGLE, Direction, angle, common_direction, fairness_row
+from dqnfed_flwr.schema.group import expert
+from dqnfed_flwr.schema.run import GRADIENTS_FIRST, Profile, RunSettings
+from dqnfed_flwr.steps.search import SearchSettings
 from dqnfed_flwr.types import Combination, Float64Array, RoundBatch, SearchHints
 
 CLIENTS, VALUES, COUNTS = "reference_clients", "reference_losses", "reference_counts"
 
 
-def _searched(run: RunSettings) -> bool:
-    return run.rule == "search"
-
-
-class FedMdfgSettings(Group):
+class FedMdfgSettings(SearchSettings):
     """FedMDFG."""
 
-    angle: float = own(11.25, "degrees between the losses and equal ones above which fairness is pursued", gt=0, le=90)
-    search: int = own(5, "s, the line search spans 2^s to 2^-s", read=_searched, ge=0, le=20)
-    beta: float = own(1e-4, "of the Armijo test in the line search", read=_searched, ge=0, lt=1)
+    angle: float = expert(11.25, "degrees between losses and equal ones above which fairness is pursued", gt=0, le=90)
 
 
 class FedMdfg(Method):
@@ -188,6 +182,7 @@ METHODS = (
         build=FedMdfg,
         works=GRADIENTS_FIRST,
         one_gradient="its line search compares the losses with slopes along true gradients",
-        rules=("search", "probed", *BLIND),
+        rule="search",
+        nonnegative=lambda run: ANGLE,
     ),
 )

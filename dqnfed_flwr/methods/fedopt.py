@@ -18,12 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dqnfed_flwr.methods._base import RoundRows, State, VectorMethod
-from dqnfed_flwr.schema.group import Group, own
+from dqnfed_flwr.schema.group import Group, expert, own
 from dqnfed_flwr.schema.run import Profile, RunSettings
 from dqnfed_flwr.types import RoundBatch
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+BETA1, BETA2 = 0.9, 0.99
+"""FedAdam's weights of the mean and of the mean square before; the paper has these throughout."""
 
 
 class ServerOptimiser(VectorMethod):
@@ -41,7 +44,7 @@ class FedAvgMSettings(Group):
     """FedAvgM."""
 
     lr: float = own(1.0, "server rate", gt=0)
-    momentum: float = own(0.9, "beta", ge=0, lt=1)
+    momentum: float = expert(0.9, "beta", ge=0, lt=1)
 
 
 class FedAvgM(ServerOptimiser):
@@ -88,9 +91,7 @@ class FedAdamSettings(Group):
     """FedAdam."""
 
     lr: float = own(0.01, "server rate", gt=0)
-    beta1: float = own(0.9, "weight of the mean before", ge=0, lt=1)
-    beta2: float = own(0.99, "weight of the mean square before", ge=0, lt=1)
-    tau: float = own(1e-3, "added to the root of the mean square", gt=0)
+    tau: float = expert(1e-3, "added to the root of the mean square", gt=0)
 
 
 class FedAdam(ServerOptimiser):
@@ -121,9 +122,8 @@ class FedAdam(ServerOptimiser):
         if self._overflow:
             self._first = self._first.expand_as(mean)
             return
-        beta1, beta2 = self._settings.beta1, self._settings.beta2
-        self._first = beta1 * self._first + (1 - beta1) * mean
-        self._second = beta2 * self._second + (1 - beta2) * square
+        self._first = BETA1 * self._first + (1 - BETA1) * mean
+        self._second = BETA2 * self._second + (1 - BETA2) * square
 
     def step(self, batch: RoundBatch, rows: RoundRows) -> Tensor:
         """lr m / (sqrt(v) + tau) [D]."""

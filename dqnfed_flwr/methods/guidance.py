@@ -18,6 +18,8 @@ from dqnfed_flwr.types import Float64Array
 
 VANISHING = 1e-14
 """A squared length below this share of that of its parts is rounding."""
+ANGLE = "takes the angle between the losses and equal ones"
+"""What makes no sense of losses below 0."""
 EQUAL = 1e-7
 """Sine of the angle between the losses and equal ones below which they count as equal."""
 

@@ -12,8 +12,7 @@ import math
 import numpy as np
 
 from dqnfed_flwr.linalg.box_qp import box_simplex_weights
-from dqnfed_flwr.linalg.min_norm import CUTOFF, STATIONARY_COSINE, Status, hull_weights
-from dqnfed_flwr.linalg.scaling import ScaledGram
+from dqnfed_flwr.linalg.min_norm import CUTOFF, STATIONARY_COSINE, ScaledGram, Status, hull_weights
 from dqnfed_flwr.methods._base import GramMethod, answer, left_out
 from dqnfed_flwr.schema.group import Group, own
 from dqnfed_flwr.schema.run import FREE_LENGTH, GRADIENTS_FIRST, Profile
@@ -87,7 +86,7 @@ METHODS = (
         title="FedMGDA+",
         settings=FedMgdaPlusSettings,
         build=FedMgdaPlus,
-        rules=FREE_LENGTH,
+        rule=FREE_LENGTH,
         group="fedmgda",
     ),
 )

@@ -52,4 +52,12 @@ class QFfl(GramMethod):
         return Combination(self._row_lr * powers / estimates.sum(), notes={"lipschitz": float(estimates.mean() / lr)})
 
 
-METHODS = (Profile(name="q-ffl", title="q-FFL", settings=QFflSettings, build=QFfl),)
+METHODS = (
+    Profile(
+        name="q-ffl",
+        title="q-FFL",
+        settings=QFflSettings,
+        build=QFfl,
+        nonnegative=lambda run: "takes powers of losses" if run.group_of(QFflSettings).q else "",
+    ),
+)

@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dqnfed_flwr.linalg.min_norm import CUTOFF
-from dqnfed_flwr.linalg.scaling import ScaledGram
+from dqnfed_flwr.linalg.min_norm import CUTOFF, ScaledGram
 from dqnfed_flwr.methods._base import GramMethod, RoundRows, VectorMethod
-from dqnfed_flwr.schema.group import Group, own
+from dqnfed_flwr.schema.group import Group, expert, own
 from dqnfed_flwr.schema.run import Profile, RunSettings
 from dqnfed_flwr.types import Combination, Float64Array, RoundBatch
 
@@ -37,7 +36,7 @@ class KrumSettings(Group):
     """Krum and Multi-Krum."""
 
     byzantine: int = own(1, "f, clients that may be hostile", ge=0)
-    keep: int = own(1, "m, rows that are averaged; 1 is Krum", ge=1)
+    keep: int = expert(1, "m, rows that are averaged; 1 is Krum", ge=1)
 
 
 class Krum(GramMethod):

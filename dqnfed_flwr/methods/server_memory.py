@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dqnfed_flwr.methods._base import RoundRows, State, VectorMethod
-from dqnfed_flwr.schema.group import Group, own
+from dqnfed_flwr.schema.group import Group, expert
 from dqnfed_flwr.schema.run import GRADIENTS, Profile, RunSettings
 from dqnfed_flwr.schema.work import SGD
 from dqnfed_flwr.types import RoundBatch
@@ -65,7 +65,7 @@ class MeanGradientMethod(VectorMethod):
 class MomentumSettings(Group):
     """Momentum."""
 
-    beta: float = own(0.9, "weight of the step before", ge=0, lt=1)
+    beta: float = expert(0.9, "weight of the step before", ge=0, lt=1)
 
 
 class Momentum(MeanGradientMethod):
@@ -109,7 +109,7 @@ class Momentum(MeanGradientMethod):
 class ServerLbfgsSettings(Group):
     """Server L-BFGS."""
 
-    memory: int = own(10, "pairs of the server's history", ge=1, le=100)
+    memory: int = expert(10, "pairs of the server's history", ge=1, le=100)
 
 
 class ServerLbfgs(MeanGradientMethod):
@@ -133,7 +133,7 @@ class ServerLbfgs(MeanGradientMethod):
         from dqnfed_flwr.linalg.lbfgs import tells_curvature
 
         of = tuple(client for client, share in zip(batch.clients, batch.shares, strict=True) if share)
-        move, before = (self._move, self._gradient) if self._of in (None, of) else (None, None)
+        move, before = (self._move, self._gradient) if self._of == of else (None, None)
         if move is not None and before is not None and tells_curvature(move, batch.theta_norm):
             self._history.push(move, mean_gradient - before)
         self._gradient, self._move, self._of = mean_gradient, None, of
@@ -174,7 +174,7 @@ class ServerLbfgs(MeanGradientMethod):
             self._history.push(s, y)
             number += 1
         self._gradient, self._move = tensor("gradient"), tensor("move")
-        self._of = tuple(state["of"].astype(int).tolist()) if "of" in state else None  # earlier versions did not say
+        self._of = None if self._gradient is None else tuple(state["of"].astype(int).tolist())
 
 
 MEMORY_ALONE = "it is an anchor of DQN-Fed alone, on the same rows"

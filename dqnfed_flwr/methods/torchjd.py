@@ -206,3 +206,6 @@ class Calls:
                 continue
             kept = value.item() if type(getattr(modules[path], name)) is int else torch.from_numpy(np.array(value))
             setattr(modules[path], name, kept)
+
+
+FAMILIES = {TORCHJD: torchjd_profile}

@@ -19,16 +19,8 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-_BUILDERS = {
-    "logistic": "feedforward",
-    "mlp": "feedforward",
-    "cnn": "feedforward",
-    "resnet18-gn": "feedforward",
-    "char-lstm": "lstm",
-    "char-lstm-small": "lstm",
-}
-"""Models by name, and the module that builds each."""
-MODELS = tuple(_BUILDERS)
+MODELS = ("logistic", "mlp", "cnn", "resnet18-gn", "char-lstm", "char-lstm-small")
+"""By the names of the functions in `architectures`."""
 
 
 def build_model(
@@ -56,7 +48,7 @@ def build_model(
     seed : int
         Of the initial values, at least 0.
     dtype : torch.dtype | None
-        Of the floating-point parameters and buffers; None for float32.
+        Of the floating-point parameters and buffers, see `making.as_dtype`; None leaves them as they were made.
     least_outputs : int
         The fewest that make sense: 2 for a classifier.
 
@@ -68,9 +60,11 @@ def build_model(
     Raises
     ------
     ModelError
-        If the name is unknown, or the model does not fit the shape of the data.
+        If the name is unknown, the model does not fit the shape of the data, or its parameters cannot be trained.
     """
     import torch
+
+    from dqnfed_flwr.models.making import as_dtype, check_parameters
 
     if num_classes < least_outputs:
         raise ModelError(f"model: found {num_classes} classes; at least {least_outputs} are needed; set num-classes")
@@ -79,19 +73,18 @@ def build_model(
         model = _builder(name)(tuple(input_shape), num_classes)
     if not isinstance(model, torch.nn.Module):
         raise ModelError(f"model: {name} returned {type(model).__name__}; it must return a torch.nn.Module")
-    if any(map(torch.nn.parameter.is_lazy, [*model.parameters(), *model.buffers()])):
-        raise ModelError(f"model: {name} has lazy layers, whose shapes are not known; give them their sizes")
-    return model.to(dtype or torch.float32)
+    check_parameters(model, f"model: {name}")
+    return as_dtype(model, dtype)
 
 
 def check_name(name: str) -> None:
     """Raise ModelError if `model` cannot be `name`; a function of the user's is not looked for."""
-    if name not in _BUILDERS and ":" not in name:
+    if name not in MODELS and ":" not in name:
         raise ModelError(f"model: unknown name {name!r}; allowed: {', '.join(MODELS)}, or module:function")
 
 
 def _builder(name: str) -> Callable[..., object]:
-    if name not in _BUILDERS:
+    if name not in MODELS:
         return partial(call_function, name, "model", ModelError)
-    builder: Callable[..., object] = getattr(import_module(f"{__name__}.{_BUILDERS[name]}"), name.replace("-", "_"))
+    builder: Callable[..., object] = getattr(import_module(f"{__name__}.architectures"), name.replace("-", "_"))
     return builder

@@ -1,4 +1,4 @@
-"""Classes of every client, as a table for the screen and as a CSV file."""
+"""Classes, or targets, of every client: as a table for the screen and as a CSV file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import csv
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from rich.box import SIMPLE_HEAD
@@ -14,16 +14,20 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from dqnfed_flwr.engine.notices import listed
 from dqnfed_flwr.errors import RunError
 from dqnfed_flwr.report.table import print_fitting
 
 if TYPE_CHECKING:
-    from dqnfed_flwr.data.clients import ClientSummary
+    from dqnfed_flwr.data.clients import ClientSummary, TargetSummary
+
 
 WIDEST = 12
 """Classes that have a column each; of more, the largest are named."""
 LONGEST = 40
 """Clients on the screen."""
+MOST_NAMED = 10
+"""Clients named in a note."""
 LARGEST = "largest classes"
 _NAMED = 3
 _MORE = {
@@ -110,8 +114,11 @@ def _whole(clients: Sequence[ClientSummary]) -> ClientSummary:
 
 def notes(clients: Sequence[ClientSummary], partition: str) -> list[str]:
     """What one should know before training, and what to do where it is not meant."""
-    lacking = [len(client.lacking) for client in clients]
-    said = [sizes_note([client.samples for client in clients])]
+    used = [client for client in clients if not client.fault]
+    lacking = [len(client.lacking) for client in used]
+    said = [sizes_note([client.samples for client in used]), *left_out_notes(clients)]
+    if untested := [number for number, client in enumerate(clients) if not client.fault and not client.test.any()]:
+        said.append(f"clients without a test part, so without a figure: {listed(untested, MOST_NAMED)}")
     if any(lacking):
         advice = f"; where that is not meant, {_MORE[partition]}" if partition in _MORE else ""
         said.append(
@@ -125,6 +132,18 @@ def notes(clients: Sequence[ClientSummary], partition: str) -> list[str]:
         shares = [100 * client.wrong / client.samples for client in noisy]
         said.append(f"{len(noisy)} clients have wrong labels, {min(shares):.0f} to {max(shares):.0f} % of theirs")
     return [*said, *cut_notes(len(clients))]
+
+
+class _Usable(Protocol):
+    @property
+    def fault(self) -> str: ...
+
+
+def left_out_notes(clients: Sequence[_Usable]) -> list[str]:
+    """Which clients a run would go on without, each with the reason."""
+    found = [(number, client.fault) for number, client in enumerate(clients) if client.fault]
+    said = [f"a run leaves client {number} out: {fault}" for number, fault in found[:MOST_NAMED]]
+    return [*said, *[f"and {len(found) - MOST_NAMED} more clients"] * (len(found) > MOST_NAMED)]
 
 
 def sizes_note(sizes: Sequence[int]) -> str:
@@ -172,3 +191,40 @@ def write_rows(path: Path, head: Sequence[str], rows: Iterable[Sequence[object]]
     except OSError as error:
         raise RunError(f"{path}: cannot be written ({error.strerror}); name another folder with --output") from None
     return path
+
+
+def print_targets(console: Console, clients: Sequence[TargetSummary], title: str) -> None:
+    """Print a row a client, of the first `LONGEST`, below a title; where there is no room, without the targets."""
+    print_fitting(console, _targets_table(clients, title, figures=True), _targets_table(clients, title, figures=False))
+
+
+def _targets_table(clients: Sequence[TargetSummary], title: str, *, figures: bool) -> Table:
+    table = Table(title=Text(title), title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for heading in ("k", "train", "validation", "test", *(clients[0].figures if figures else ())):
+        table.add_column(heading, justify="right")
+    for number, client in enumerate(clients[:LONGEST]):
+        counts = (number, client.train, client.validation, client.test)
+        shown = [f"{value:.4g}" for value in client.figures.values()] if figures else []
+        table.add_row(*map(str, counts), *shown)
+    return table
+
+
+def target_notes(clients: Sequence[TargetSummary]) -> list[str]:
+    """What one should know before training."""
+    sizes = [client.train for client in clients if not client.fault]
+    return [sizes_note(sizes), *left_out_notes(clients), *cut_notes(len(clients))]
+
+
+def write_targets(clients: Sequence[TargetSummary], path: Path) -> Path:
+    """Write one row a client: samples of each part, and figures of its training targets.
+
+    Raises
+    ------
+    RunError
+        If the file cannot be written.
+    """
+    rows = [
+        [number, client.train, client.validation, client.test, *client.figures.values()]
+        for number, client in enumerate(clients)
+    ]
+    return write_rows(path, ["client", "train", "validation", "test", *clients[0].figures], rows)

@@ -16,9 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
-from dqnfed_flwr.compare.figures import Summary, mean_figure
-from dqnfed_flwr.compare.results import Comparison
-from dqnfed_flwr.report.curves import Curve, curves_of, thinned
+from dqnfed_flwr.compare.results import Comparison, Summary, mean_figure
 from dqnfed_flwr.report.drawing import (
     INK,
     POINT,
@@ -33,7 +31,19 @@ from dqnfed_flwr.report.drawing import (
     smallest_spread,
     ticks,
 )
-from dqnfed_flwr.report.labels import LABEL_GAP, LETTERS, End, Look, back_to_front, bright_names, look_of, name_ends
+from dqnfed_flwr.report.labels import (
+    LABEL_GAP,
+    LETTERS,
+    Curve,
+    End,
+    Look,
+    back_to_front,
+    bright_names,
+    curves_of,
+    look_of,
+    name_ends,
+    thinned,
+)
 from dqnfed_flwr.types import ACCURACY, Float64Array, decimals
 from dqnfed_flwr.types import Figure as Measured
 
@@ -247,7 +257,7 @@ def _draw_clients(axes: Axes, comparison: Comparison, look: Look, place: int) ->
     style, of = look[place], comparison.figure
     values = {each: comparison.rows[each].client_figures for each in look}
     everything = np.concatenate(list(values.values()))
-    edges = bin_edges(everything, smallest_spread(of, everything))
+    edges = bin_edges(everything, smallest_spread(of, everything), of.scaled_limits)
     shares = {each: 100 * np.histogram(found, edges)[0] / found.size for each, found in values.items()}
     width = edges[1] - edges[0]
     centres = np.array(edges[:-1]) + width / 2

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from dqnfed_flwr.compare.claims import SMOOTH, ClaimFinding, ClaimVerdict, claims_of, findings, near_one
-from dqnfed_flwr.compare.existing_results import JSON
+from dqnfed_flwr.compare.files import Written, read_comparison, read_runs, run_folders, unfinished
+from dqnfed_flwr.compare.plan import JSON
 from dqnfed_flwr.compare.provenance import commits_text, seconds_of
-from dqnfed_flwr.compare.reading import Written, read_comparison, read_runs, run_folders, unfinished
 from dqnfed_flwr.compare.results import Comparison, Row
 from dqnfed_flwr.compare.tables import Cell, Table, grid_table, markdown, shift_table, tables
 from dqnfed_flwr.errors import ConfigError

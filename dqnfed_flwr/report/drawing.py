@@ -1,16 +1,17 @@
-"""How charts look, and the two forms in which each is written: a PNG file, and SVG inside a page."""
+"""How charts and pages look: PNG files, SVG inside a page, and HTML from templates in the same colours."""
 
 from __future__ import annotations
 
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from matplotlib import rc_context
 from matplotlib.artist import Artist
 from matplotlib.figure import Figure
@@ -66,6 +67,8 @@ POINT = 72.0
 """Points in an inch."""
 ROW = re.compile(r"row (\d+) (\S+) (.*)")
 _PLACE = re.compile(r"-?\d+\.\d+")
+SHARED = "dqnfed_flwr.report"
+"""The package whose templates any page may include."""
 
 
 def mark(artists: Sequence[Artist], key: int, colour: str, tip: str) -> None:
@@ -74,10 +77,15 @@ def mark(artists: Sequence[Artist], key: int, colour: str, tip: str) -> None:
         artist.set_gid(f"row {key} {colour} {tip}")
 
 
-def bin_edges(values: Float64Array, spread: float = 1.0) -> list[float]:
-    """Round edges of at most `BINS` bins around values; those that span less than `spread` stand in the middle."""
+def bin_edges(values: Float64Array, spread: float = 1.0, limits: tuple[float, float] | None = None) -> list[float]:
+    """Round edges of at most `BINS` bins around values; those that span less than `spread` stand in the middle.
+
+    No bin lies beyond the `limits` of the values.
+    """
     low, high = (float(values.min()), float(values.max())) if values.size else (0.0, 100.0)
     low, high = (low, high) if high - low >= spread else (low - 5 * spread, high + 5 * spread)
+    if limits is not None:
+        low, high = max(low, limits[0]), min(high, limits[1])
     return [float(edge) for edge in ticks(BINS).tick_values(low, high)]
 
 
@@ -172,3 +180,26 @@ def smallest_spread(figure: Measured, values: Float64Array) -> float:
     if figure.percent or not values.size:
         return 1.0
     return 0.01 * float(np.abs(values).max()) or 1.0
+
+
+def render_page(template: str, names: Mapping[str, Any], *, package: str = SHARED) -> str:
+    """The HTML of a page.
+
+    Parameters
+    ----------
+    template : str
+        A file in the folder `templates` of `package`, or of `SHARED`.
+    names : Mapping[str, Any]
+        What the template, and those that it includes, may use, besides `theme`.
+    package : str
+        Looked in first.
+    """
+    environment = Environment(
+        loader=ChoiceLoader([PackageLoader(name) for name in dict.fromkeys((package, SHARED))]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals |= {"theme": THEME, **names}
+    return environment.get_template(template).render().lstrip()

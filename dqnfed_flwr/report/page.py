@@ -12,7 +12,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from dqnfed_flwr.compare.claims import NEAR_ONE, ClaimFinding, ClaimVerdict, claims_of, near_one
-from dqnfed_flwr.compare.figures import Summary, summarise
+from dqnfed_flwr.compare.results import Summary, summarise
 from dqnfed_flwr.compare.tables import figure_digits
 from dqnfed_flwr.errors import ConfigError, RunError
 from dqnfed_flwr.report.comparison_plots import AGAINST, axis_label, client_chart, fairness_chart, mean_chart, rho_chart
@@ -26,9 +26,8 @@ from dqnfed_flwr.report.document import (
     read_document,
     report_markdown,
 )
-from dqnfed_flwr.report.drawing import inline_svg
+from dqnfed_flwr.report.drawing import inline_svg, render_page
 from dqnfed_flwr.report.labels import Look, Style, bright_names, look_of
-from dqnfed_flwr.report.rendering import render_page
 from dqnfed_flwr.reproduce.parts import AS_IN_MANIFEST
 
 PAGE, MARKDOWN = "report.html", ".md"
@@ -158,6 +157,9 @@ def tiles(section: Section) -> list[tuple[str, str, str]]:
     ]
     moved, rounds = (Summary(figures[key].mean).text(1) for key in ("rounds_moved", "rounds"))
     shown.append((moved, f" of {rounds}", "rounds moved the model, mean over seeds"))
+    shown.append((Summary(figures["rho_moved"].mean).text(3), "", "ρ over the rounds that moved the model"))
+    if stalled := sum(record.stalled for record in reference.good):
+        shown.append((str(stalled), f" of {len(reference.good)}", "runs stalled: their models stood still"))
     found = [finding for each in section.claims.values() for finding in each if finding.bounded]
     if found:
         held = sum(finding.verdict is ClaimVerdict.BORNE_OUT for finding in found)

@@ -40,6 +40,8 @@ class LatestFigures:
     overruled: int = 0
     moved: int = 0
     settled: int = 0
+    judged: int = 0
+    of_moved: float = math.nan
 
     def update(self, event: RoundEvent) -> None:
         """Take over what `event` has."""
@@ -55,6 +57,10 @@ class LatestFigures:
         self.overruled += len(event.overruled)
         self.moved += event.moved
         self.settled += 1
+        if event.moved and not math.isnan(event.improved_ratio):
+            before = self.of_moved if self.judged else 0.0
+            self.judged += 1
+            self.of_moved = before + (event.improved_of_asked - before) / self.judged
 
     def __str__(self) -> str:
         """All figures in a line: after the first round also what the last one did to the clients, and counts."""
@@ -74,7 +80,8 @@ class LatestFigures:
             return figures
         overruled = f"  overruled {self.overruled}" if self.overruled else ""
         heard = f"unharmed {_ratio(self.unharmed)}  heard {self.heard} of {self.asked}"
-        return f"{figures}{between}{heard}  moved {self.moved} of {self.settled}{overruled}"
+        moved = f"moved {self.moved} of {self.settled}, ρ there {_ratio(self.of_moved)}"
+        return f"{figures}{between}{heard}  {moved}{overruled}"
 
 
 def _ratio(value: float) -> str:

@@ -41,7 +41,7 @@ def plot_runs(results: Mapping[str, RunResult], path: Path) -> Path:
     RunError
         If the file cannot be written.
     """
-    figure = Figure(figsize=(13, 3.9), layout="constrained")
+    figure = Figure(figsize=(13, 4.2), layout="constrained")
     means, rho, spread = figure.subplots(1, 3)
     of = next(iter(results.values())).figure
     for colour, (name, result) in zip(_colours(len(results)), results.items(), strict=True):
@@ -53,7 +53,8 @@ def plot_runs(results: Mapping[str, RunResult], path: Path) -> Path:
     rho.set(title="Clients whose training loss did not rise", xlabel="round", ylabel="ρ", ylim=(-0.03, 1.06))
     for axes in (means, rho):
         axes.xaxis.set_major_locator(ticks(whole=True))
-        axes.legend(loc="lower right" if axes is rho or of.higher else "upper right", fontsize=9)
+    means.legend(loc="lower right" if of.higher else "upper right", fontsize=9)
+    rho.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), fontsize=8)  # its words are longer than the axes
     return save(figure, path)
 
 
@@ -80,7 +81,10 @@ def _draw_rho(axes: Axes, name: str, result: RunResult, colour: str) -> None:
     found = [(event.round, event.improved_of_asked) for event in result.events if not math.isnan(event.improved_ratio)]
     rounds = np.array([round_ for round_, _ in found], dtype=float)
     ratios = np.array([ratio for _, ratio in found], dtype=float)
-    mean = f" (mean {ratios.mean():.2f})" if ratios.size else ""
+    totals = result.totals
+    there = "" if math.isnan(totals.improved_of_asked) else f": {totals.improved_of_asked:.2f}"
+    moved = f"; moved {totals.moved} of {totals.rounds}{there}"
+    mean = f" (mean {ratios.mean():.2f}{moved})" if ratios.size else ""
     if ratios.size < 2 * PARTS:
         axes.plot(rounds, ratios, color=colour, marker="o", ms=3, lw=1.2, label=name + mean)
         return
@@ -100,7 +104,7 @@ def _draw_spread(axes: Axes, results: Mapping[str, RunResult]) -> None:
     colours = _colours(len(results))
     deviations = [of.label(float(each.std())) if each.size else "–" for each in values]
     labels = [f"{name} (σ {deviation})" for name, deviation in zip(results, deviations, strict=True)]
-    edges = bin_edges(everything, smallest_spread(of, everything))
+    edges = bin_edges(everything, smallest_spread(of, everything), of.scaled_limits)
     counts, _, _ = axes.hist(values, edges, color=colours, rwidth=0.85, label=labels)
     for colour, each in zip(colours, values, strict=True):
         axes.axvline(float(each.mean()), color=colour, ls=":", lw=1.6)

@@ -105,7 +105,7 @@ def read_reproductions(directory: Path) -> list[Reproduction]:
         found = json.loads(path.read_text("utf-8"))
         return [
             Reproduction(item["name"], check_manifest(item["manifest"], str(path)), dict(item["commands"]))
-            for item in found.get("manifests", [found])
+            for item in found["manifests"]
         ]
     except UNREADABLE as error:
         raise ConfigError(f"{path}: cannot be read as a reproduction ({error})") from None

@@ -10,9 +10,8 @@ from importlib import resources
 
 import numpy as np
 
-from dqnfed_flwr.compare.figures import Summary, paired, summarise
 from dqnfed_flwr.compare.record import Record
-from dqnfed_flwr.compare.results import Comparison
+from dqnfed_flwr.compare.results import Comparison, Summary, paired, summarise
 from dqnfed_flwr.compare.tables import Column, figure_of
 
 SHIPPED = resources.files("dqnfed_flwr.experiments").joinpath("paper")

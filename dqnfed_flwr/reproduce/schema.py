@@ -11,8 +11,8 @@ from pydantic_core import ErrorDetails
 
 from dqnfed_flwr.config import KNOWN, PRESETS, Settings, preset_of
 from dqnfed_flwr.config.mapping import flatten, nest
+from dqnfed_flwr.config.methods import profile_of
 from dqnfed_flwr.errors import ConfigError
-from dqnfed_flwr.methods.table import profile_of
 from dqnfed_flwr.reproduce.measures import MEASURES, Place, printed_figures
 from dqnfed_flwr.schema.group import Group, Scalar, kebab
 
@@ -33,7 +33,7 @@ def _measure(name: str) -> str:
 
 def _setting(key: str) -> str:
     if key not in Settings().flat():
-        raise ValueError(f"found {key!r}, which is no setting; dqnfed settings lists all")
+        raise ValueError(f"found {key!r}, which is no setting; dqnfed settings --all lists all")
     return key
 
 

@@ -2,13 +2,15 @@
 
 A group is a frozen pydantic model. `setting` makes its fields: default, meaning and limits, and a `Setting` that says
 what the key is about, whether it changes figures, whether a resumed run may change it, who reads it, whether it is a
-path. Everything that depends on the nature of a key asks its `Setting`; no other list of keys is kept.
+path, and whether it is for every day or for experts. Everything that depends on the nature of a key asks its `Setting`;
+no other list of keys is kept.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -17,6 +19,7 @@ from pydantic.fields import FieldInfo
 Scalar = str | int | float | bool
 About = Literal["data", "model", "machine", "experiment", "method", "training", "protocol", "output"]
 Changes = Literal["experiment", "details", "nothing"]
+Level = Literal["everyday", "expert"]
 Reads = Callable[[Any], bool]
 """Whether a run with these settings (`schema.run.RunSettings`) reads a key."""
 
@@ -48,6 +51,8 @@ class Setting:
         Whether a smaller value makes a smaller experiment, and whether 0 stands for all.
     instead : str
         What decides it in a comparison, for a key that neither file nor `--set` decides there.
+    level : Level
+        Whether people set it `everyday`, or an `expert` now and then; the latter are left out of short lists.
     """
 
     about: About
@@ -57,6 +62,7 @@ class Setting:
     path: bool = False
     size: Literal["", "size", "size or all"] = ""
     instead: str = ""
+    level: Level = "everyday"
 
     @property
     def shared(self) -> bool:
@@ -75,18 +81,21 @@ def setting(
     path: bool = False,
     size: Literal["", "size", "size or all"] = "",
     instead: str = "",
+    level: Level = "everyday",
     **limits: Any,
 ) -> Any:
     """A field of a group: default, meaning, pydantic's limits (`ge`, `gt`, `le`, `lt`), and its `Setting`."""
-    known: Any = Setting(about, changes, on_resume, read, path, size, instead)
+    known: Any = Setting(about, changes, on_resume, read, path, size, instead, level)
     return Field(default, description=description, json_schema_extra={_KEY: known}, **limits)
 
 
-def own(default: Any, description: str, *, read: Reads = always, **limits: Any) -> Any:
+def own(default: Any, description: str, *, read: Reads = always, level: Level = "everyday", **limits: Any) -> Any:
     """A setting of one method, in the group that its file declares."""
-    return setting(default, description, about="method", read=read, **limits)
+    return setting(default, description, about="method", read=read, level=level, **limits)
 
 
+expert = partial(own, level="expert")
+"""A setting of one method that few people change."""
 _KEY = "setting"
 """Where a field keeps its `Setting`."""
 

@@ -11,15 +11,15 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, field_validator
 
 from dqnfed_flwr.errors import ConfigError
-from dqnfed_flwr.schema.group import Group, Numbers, Reads, setting
+from dqnfed_flwr.schema.group import About, Group, Numbers, Reads, setting
 from dqnfed_flwr.schema.work import WorkProfile
 
-StepRuleName = Literal["auto", "newton", "fixed", "clipped", "probed", "search"]
 PartitionName = Literal["iid", "shards", "dirichlet", "pathological", "one-class", "groups", "file"]
 LocalWorkName = Literal["auto", "gradient", "sgd", "lbfgs"]
 AttackKind = Literal["none", "random", "enlarged", "zero"]
 _data, _experiment, _training = (partial(setting, about=about) for about in ("data", "experiment", "training"))
-_machine, _protocol = (partial(setting, about=about) for about in ("machine", "protocol"))
+_machine, _protocol = partial(setting, about="machine", level="expert"), partial(setting, about="protocol")
+_rare, _finer = partial(_data, level="expert"), partial(_training, level="expert")
 _FUNCTION = re.compile(r"[\w.]+:\w+")
 
 
@@ -38,12 +38,18 @@ def _passing(wanted: Callable[[WorkProfile], bool]) -> Reads:
     return lambda settings: settings.follows_passes or any(wanted(work) for work in settings.works)
 
 
-def _ruled(rule: str) -> Reads:
-    """With this step rule."""
-    return lambda settings: settings.rule == rule
+def of_rule(rule: str, default: Any, description: str, *, about: About = "training", **limits: Any) -> Any:
+    """A setting of one step rule, in a group that its file declares."""
+    return setting(default, description, about=about, read=lambda settings: settings.rule.name == rule, **limits)
 
 
-_probed = partial(_training, read=_ruled("probed"))
+def _tested(settings: Any) -> bool:
+    """Where each client judges a step by its own test."""
+    return bool(settings.rule.judged_by == "test")
+
+
+_of_test = partial(_training, read=_tested)
+_tuned = partial(_of_test, level="expert")
 
 
 def _held_out(settings: Any) -> bool:
@@ -69,14 +75,17 @@ def _has_pairs(settings: Any) -> bool:
     return bool(settings.reads_curvature and settings.curvature.kind != "none")
 
 
+_before, _of_pairs = partial(_finer, read=_trained_before), partial(_finer, read=_has_pairs)
+
+
 class SplitSettings(Group):
     """How the data are dealt out to the clients."""
 
     alpha: float = _data(0.5, "Dirichlet concentration beta; small is skewed", read=_dealt("dirichlet"), gt=0)
-    min_samples: int = _data(10, "fewest samples of a client (dirichlet)", read=_dealt("dirichlet"), ge=2)
+    min_samples: int = _rare(10, "fewest samples of a client (dirichlet)", read=_dealt("dirichlet"), ge=2)
     shards: int = _data(2, "shards a client (shards)", read=_dealt("shards"), ge=1)
     classes: int = _data(2, "classes a client (pathological)", read=_dealt("pathological"), ge=1)
-    merge: Numbers = _data(
+    merge: Numbers = _rare(
         "", "classes of each client, such as 1,2,2,2,3; empty for one each (one-class)", read=_dealt("one-class")
     )
     groups: int = _data(
@@ -86,7 +95,7 @@ class SplitSettings(Group):
         read=_dealt("groups"),
         ge=0,
     )
-    min_group_samples: int = _data(
+    min_group_samples: int = _rare(
         0,
         "fewest samples of a natural group that is used, training and test together (groups)",
         read=_dealt("groups"),
@@ -127,11 +136,11 @@ class StartSettings(Group):
         path=True,
     )
     epochs: int = _training(
-        0, "epochs of SGD on the data of one client alone before round 1, 0 for none (in process)", ge=0
+        0, "epochs of SGD on the data of one client alone before round 1, 0 for none (in process)", level="expert", ge=0
     )
-    client: int = _training(0, "whose data these are", read=_trained_before, ge=0)
-    lr: float = _training(0.1, "learning rate of these epochs", read=_trained_before, gt=0)
-    batch_size: int = _training(50, "their mini-batch, 0 for the full batch", read=_trained_before, ge=0)
+    client: int = _before(0, "whose data these are", ge=0)
+    lr: float = _before(0.1, "learning rate of these epochs", gt=0)
+    batch_size: int = _before(50, "their mini-batch, 0 for the full batch", ge=0)
 
 
 class AttackSettings(Group):
@@ -142,12 +151,13 @@ class AttackSettings(Group):
         0.2, "share of the clients that is hostile, drawn from the seed", read=_attacked, gt=0, lt=1
     )
     clients: Numbers = _experiment(
-        "", "the hostile clients themselves, such as 2,5,8, in place of a draw", read=_attacked
+        "", "the hostile clients, such as 2,5,8, in place of a draw", read=_attacked, level="expert"
     )
     factor: float = _experiment(
         100.0,
         "by what enlarged multiplies the row; below 0 it is turned round as well",
         read=lambda settings: settings.attack.kind == "enlarged",
+        level="expert",
     )
 
     @property
@@ -175,7 +185,7 @@ class LocalSettings(Group):
     batch_size: int = _training(
         0, "mini-batch of local SGD, 0 for the full batch", read=_passing(lambda work: work.passes), ge=0
     )
-    gradient_batch: int = _training(
+    gradient_batch: int = _finer(
         0,
         "samples drawn for a gradient (work gradient and lbfgs), 0 for all; probed needs all",
         read=_worked(lambda work: not work.passes),
@@ -185,7 +195,7 @@ class LocalSettings(Group):
     momentum: float = _of_sgd(0.0, "of local SGD", ge=0, lt=1)
     decay: float = _of_sgd(1.0, "the rate of local SGD in round t is lr * decay^(t-1)", gt=0, le=1)
     proximal: float = _of_sgd(0.0, "mu, pull of local SGD back to the received model (FedProx)", ge=0)
-    gradient: Literal["final", "pseudo"] = _training(
+    gradient: Literal["final", "pseudo"] = _finer(
         "final",
         "after E L-BFGS passes: gradient at the end, or the displacement over the local rate",
         read=_worked(lambda work: work.name == "lbfgs"),
@@ -210,8 +220,8 @@ class LocalSettings(Group):
         changes="details",
         ge=0,
     )
-    threads: int = _machine(0, "torch threads of a client, 0 for all cores", changes="details", ge=0)
-    together: int = _training(
+    threads: int = _machine(0, "torch threads of a client, 0 for all cores", changes="details", level="everyday", ge=0)
+    together: int = _finer(
         0,
         "clients of the in-process engine whose gradients one pass computes (work gradient and lbfgs), 0 for each by "
         "itself; other last bits",
@@ -227,13 +237,11 @@ class CurvatureSettings(Group):
         "none",
         "pairs from successive models, from Hessian-vector products, or d~_k = lr |g_k|^2",
         read=lambda settings: settings.reads_curvature,
+        level="expert",
     )
-    previous: Literal["cached", "recomputed"] = _training(
-        "cached", "gradient at the pair's older model", read=_has_pairs
-    )
-    memory: int = _training(1, "pairs kept, m", read=_has_pairs, ge=1, le=100)
-    filter: float = _training(1e-8, "a pair is kept if s.y > filter |s| |y|", read=_has_pairs, ge=0, lt=1)
-    damping: bool = _training(False, "Powell damping in place of the filter", read=_has_pairs)
+    previous: Literal["cached", "recomputed"] = _of_pairs("cached", "gradient at the pair's older model")
+    memory: int = _of_pairs(1, "pairs kept, m", ge=1, le=100)
+    damping: bool = _of_pairs(False, "Powell damping where s.y is too small, in place of leaving the pair out")
 
 
 MAX_FALL_EACH = 0.05
@@ -242,40 +250,38 @@ there are, the less they speak for the others."""
 
 
 class StepSettings(Group):
-    """How far to go along the method's step."""
+    """How far to go along the method's step; `config.Settings` adds the settings that the rules declare."""
 
-    lr: float = _training(1.0, "eta of the rule fixed", read=_ruled("fixed"), gt=0)
-    decay: float = _training(1.0, "eta_t = lr * decay^(t-1) (fixed)", read=_ruled("fixed"), gt=0, le=1)
-    radius: float = _training(1.0, "longest step |theta^{t+1} - theta^t| (clipped)", read=_ruled("clipped"), gt=0)
-    judge: Literal["training", "held-out", "both"] = _probed(
+    judge: Literal["training", "held-out", "both"] = _of_test(
         "training",
         "losses by which a client judges a step: those it trains on, those of its validation part, or both (probed)",
     )
-    armijo: float = _probed(1e-4, "beta of the acceptance test (probed)", ge=0, lt=1)
-    start: float = _probed(1.0, "first factor alpha (probed)", gt=0)
-    max_factor: float = _probed(1024.0, "largest factor alpha (probed)", gt=0)
-    max_fall: float = _probed(
+    armijo: float = _tuned(1e-4, "beta of the acceptance test (probed)", ge=0, lt=1)
+    start: float = _tuned(1.0, "first factor alpha (probed)", gt=0)
+    max_factor: float = _tuned(1024.0, "largest factor alpha (probed)", gt=0)
+    max_fall: float = _tuned(
         0.0,
         "largest share of the participants' mean loss that the step may promise to take; 0 chooses: "
         f"{MAX_FALL_EACH} for each participant where clients are sampled, else any (probed)",
         ge=0,
     )
-    min_move: float = _training(
+    min_move: float = _finer(
         1e-7,
         "smallest |alpha step| over |theta| before the model counts as stationary (probed)",
-        read=lambda settings: settings.rule == "probed" or settings.step.on_stationary == "relax",
+        read=lambda settings: _tested(settings) or settings.step.on_stationary == "relax",
         gt=0,
     )
-    halvings: int = _probed(6, "rungs below the candidate in one exchange (probed)", ge=1, le=40)
+    halvings: int = _tuned(6, "rungs below the candidate in one exchange (probed)", ge=1, le=40)
     ladder: Literal["auto", "always", "after-miss"] = _protocol(
         "auto",
         "when clients are sent the step, to find the rung that suits them: with every candidate, or, for less traffic "
         "and sometimes an exchange more, once one was turned down; auto: always, with models of two million parameters "
         "or more in round 1 and after a miss (probed)",
         on_resume=True,
-        read=_ruled("probed"),
+        read=_tested,
+        level="expert",
     )
-    grow_every: int = _probed(
+    grow_every: int = _tuned(
         3,
         "probe twice the factor every so many rounds, and in each after a miss that cost more than a halving; 0 never "
         "(probed)",
@@ -285,6 +291,13 @@ class StepSettings(Group):
         "stop",
         "no common descent step: end the run (with sampling: skip the round), skip the round, or take the step that "
         "lowers the mean loss",
+    )
+    patience: int = _finer(
+        10,
+        "rounds in a row without a step, and without a certificate that the model is stationary, after which the run "
+        "ends as stalled; so does one that never moved its model; 0: never",
+        on_resume=True,
+        ge=0,
     )
 
 
@@ -318,25 +331,25 @@ class RowsSettings(Group):
 class GuaranteeSettings(Group):
     """What is promised to the clients, and against how many of them; see `docs/admission.md`."""
 
-    entitlement: Annotated[str, BeforeValidator(_as_text)] = _probed(
+    entitlement: Annotated[str, BeforeValidator(_as_text)] = _of_test(
         "50%",
         "loss below which a client counts as served and may rise, but not above: a share of the round's "
         "typical loss, such as 50%, or a loss, such as 0.1; 0 lets no loss rise at all, as in the paper",
     )
-    tolerate: float = _probed(
+    tolerate: float = _of_test(
         0.0,
         "f, clients of those asked in a round that may lie: a number, or below 1 a share of them; so many "
         "can be overruled for a round, and are named",
         ge=0,
     )
-    held_out_level: float = _training(
+    held_out_level: float = _finer(
         0.1,
         "chance that a client whose held-out loss never rises is the cause of a refusal in a run, with step.judge",
         read=_held_out,
         gt=0,
         lt=1,
     )
-    voters: float = _training(
+    voters: float = _finer(
         0.5, "share of a round's participants that must judge its step, else it is tried again", gt=0, le=1
     )
 
@@ -344,13 +357,13 @@ class GuaranteeSettings(Group):
     @classmethod
     def _check_entitlement(cls, text: str) -> str:
         try:
-            fit = 0 <= float(text.strip().removesuffix(SHARE)) < math.inf
+            value = float(text.strip().removesuffix(SHARE))
+            fit = math.isfinite(value) and (value >= 0 or not text.strip().endswith(SHARE))
         except ValueError:
             fit = False
         if not fit:
             raise ValueError(
-                f"found {text!r}; give a loss of at least 0, such as 0.1, or a share of the round's typical "
-                "loss, such as 50%"
+                f"found {text!r}; give a loss, such as 0.1, or a share of the round's typical loss, such as 50%"
             )
         return text
 

@@ -26,21 +26,15 @@ from dqnfed_flwr.schema.groups import (
     RowsSettings,
     SplitSettings,
     StartSettings,
-    StepRuleName,
     StepSettings,
 )
 from dqnfed_flwr.schema.work import GENERAL, GRADIENT, LBFGS, SGD, WorkProfile
 
-Rule = Literal["newton", "fixed", "clipped", "probed", "search"]
-FREE: tuple[Rule, ...] = ("newton", "fixed", "clipped", "probed")
-"""Rules of a method whose rows may be gradients; `newton` comes first, so it is the default."""
-FREE_LENGTH: tuple[Rule, ...] = ("fixed", "newton", "clipped", "probed")
-"""Rules of a method whose direction has no length of its own, as it makes the rows equally long: a rate of the server
-times a decay makes the step, and both belong into its grid."""
+FREE_LENGTH = "fixed"
+"""The rule of a method whose direction has no length of its own, as it makes the rows equally long: a rate of the
+server times a decay makes the step, and both belong into its grid."""
 LENGTH_KEYS = ("step.lr", "step.decay")
 """What sets the length of such a step; 1 and 1 leave it as the method gives it."""
-BLIND: tuple[Rule, ...] = ("newton", "fixed", "clipped")
-"""Rules that compare no losses: for rows that are never gradients."""
 AUTO = "auto"
 ANY_WORK = (SGD, GRADIENT, LBFGS)
 GRADIENTS = (GRADIENT, LBFGS)
@@ -65,8 +59,8 @@ class Profile:
     works : tuple[WorkProfile, ...]
         Local work that it can be fed with, the default first: passes of SGD, so that rivals do as much of it as each
         other, unless the paper's rule needs something else.
-    rules : tuple[Rule, ...]
-        Step rules that make sense, the paper's first.
+    rule : str
+        The paper's step rule, which `auto` stands for; `steps.rules_for` says which others make sense.
     one_gradient : str
         Why its rows are one gradient a round by default, where those of others are passes of SGD; tables print it.
         Empty where they are not.
@@ -76,6 +70,10 @@ class Profile:
         Keys, with their group, whose value `variant` says.
     classes_only : Callable[[RunSettings], str]
         Why, with these settings, only task classification suits it, and what to do; empty where any task does.
+    nonnegative : Callable[[RunSettings], str]
+        What it does with losses, with these settings, that makes no sense of losses below 0; empty where any will do.
+    counts_from_floor : bool
+        Whether it does that to what a loss is above the floor of the task; else the floor must not be below 0.
     faults : Callable[[RunSettings], Iterator[str]]
         What is wrong with the settings of a run for this method, each naming the key, what was found, what to do.
     reads_curvature : Callable[[RunSettings], bool]
@@ -84,6 +82,8 @@ class Profile:
         Whether clients that train need the step before, u_{t-1}.
     anchor : Callable[[RunSettings], RunSettings | None]
         The settings under which the method runs whose step it changes; None where it changes no other's.
+    anchor_work : str
+        `module:Class` of the client's half that does that method's local work next to its own.
     follows_passes : Callable[[RunSettings], bool]
         Whether the local passes that the settings ask for decide what its clients do, though its own work has none.
     no_anchor : str
@@ -102,15 +102,18 @@ class Profile:
     settings: type[Group] | None = None
     group: str = ""
     works: tuple[WorkProfile, ...] = ANY_WORK
-    rules: tuple[Rule, ...] = FREE
+    rule: str = "newton"
     one_gradient: str = ""
     variant: Callable[[RunSettings], str] | None = None
     keys_in_title: tuple[str, ...] = ()
     classes_only: Callable[[RunSettings], str] = lambda run: ""
+    nonnegative: Callable[[RunSettings], str] = lambda run: ""
+    counts_from_floor: bool = False
     faults: Callable[[RunSettings], Iterator[str]] = lambda run: iter(())
     reads_curvature: Callable[[RunSettings], bool] = lambda run: False
     wants_step: bool = False
     anchor: Callable[[RunSettings], Any] = lambda run: None
+    anchor_work: str = ""
     follows_passes: Callable[[RunSettings], bool] = lambda run: False
     no_anchor: str = ""
     last: str = ""
@@ -125,7 +128,38 @@ class Profile:
     @property
     def free_length(self) -> bool:
         """Whether the length of its step is a rate of the server, by `LENGTH_KEYS`."""
-        return self.rules[0] == "fixed"
+        return self.rule == FREE_LENGTH
+
+
+@dataclass(frozen=True, slots=True)
+class RuleProfile:
+    """A step rule as seen from outside.
+
+    Attributes
+    ----------
+    name : str
+        As `step-rule` takes it.
+    build : Callable[[RunSettings], Any]
+        Makes a fresh `steps.StepRule` for a run.
+    settings : type[Group] | None
+        Its own settings in the group `step`.
+    judged_by : str
+        What decides on a candidate: nothing; each participant by its own test, so that `guarantee` applies; or the
+        losses of all on a ladder of factors.
+    reads_hints : bool
+        Whether it needs the `SearchHints` of a method, and so suits only a method that it is the `rule` of.
+    """
+
+    name: str
+    build: Callable[[RunSettings], Any]
+    settings: type[Group] | None = None
+    judged_by: Literal["nothing", "test", "losses"] = "nothing"
+    reads_hints: bool = False
+
+    @property
+    def compares_slopes(self) -> bool:
+        """Whether losses are compared with slopes g_k . step, which takes gradients over all samples for rows."""
+        return self.judged_by != "nothing"
 
 
 class RunSettings(Group):
@@ -137,7 +171,7 @@ class RunSettings(Group):
         about="method",
         instead="name methods by --methods",
     )
-    step_rule: StepRuleName = _training("auto", "how far it goes; auto asks the method")
+    step_rule: str = _training("auto", "how far it goes; auto asks the method")
     task: str = _data(
         "classification",
         "classification, regression, huber-regression, multi-label, segmentation, next-token, or module:Class",
@@ -150,12 +184,12 @@ class RunSettings(Group):
     clients: int = _data(10, "number of clients", size="size", ge=1, le=100_000)
     participation: float = _training(1.0, "share of clients asked in a round", size="size", gt=0, le=1)
     rounds: int = _training(20, "rounds", on_resume=True, size="size", ge=1)
-    num_classes: int = _data(0, "classes of the data; 0 asks the data", ge=0)
+    num_classes: int = _data(0, "classes of the data; 0 asks the data", level="expert", ge=0)
     seed: int = _data(
         0, "of partition, initial model, sampling and mini-batches", instead="name seeds by --seeds", ge=0, lt=2**63
     )
     model: str = _model("mlp", "logistic, mlp, cnn, resnet18-gn, char-lstm, char-lstm-small, or module:function")
-    ridge: float = _model(0.0, "adds ridge/2 |theta|^2 to every client's loss", ge=0)
+    ridge: float = _model(0.0, "adds ridge/2 |theta|^2 to every client's loss", level="expert", ge=0)
     dtype: Literal["float32", "float64"] = _model("float32", "of model and gradients")
     device: str = setting("auto", "auto, cpu, cuda, cuda:1, mps", about="machine", changes="details")
     evaluate_every: int = _protocol(
@@ -178,9 +212,10 @@ class RunSettings(Group):
         3,
         "how often an exchange short of min-clients is repeated, or the wait for the first clients",
         about="protocol",
+        level="expert",
         ge=0,
     )
-    checkpoint_every: int = _silent(1, "rounds between checkpoints, 0 never", about="output", ge=0)
+    checkpoint_every: int = _silent(1, "rounds between checkpoints, 0 never", about="output", level="expert", ge=0)
     output: str = _silent(
         "", "directory of results; empty for none", about="output", path=True, instead="name a folder by --output"
     )
@@ -193,7 +228,7 @@ class RunSettings(Group):
     metrics: str = _silent(
         "", "directory of Prometheus files for dqnfed exporter; empty for none", about="output", path=True
     )
-    metrics_clients: int = _silent(0, "clients with series of their own, 0 for none", about="output", ge=0, le=10_000)
+    metrics_clients: int = _silent(0, "clients with own series", about="output", level="expert", ge=0, le=10_000)
     split: SplitSettings = Field(default_factory=SplitSettings)
     noise: NoiseSettings = Field(default_factory=NoiseSettings)
     start: StartSettings = Field(default_factory=StartSettings)
@@ -219,17 +254,17 @@ class RunSettings(Group):
         raise NotImplementedError
 
     def group_of(self, kind: type[G]) -> G:
-        """The settings that a method declared as the group `kind`.
+        """The settings that a method or a step rule declared as the group `kind`.
 
         Raises
         ------
         LookupError
-            If no method of this package declares such a group.
+            If nothing in this package declares such a group.
         """
         for value in self.__dict__.values():
-            if type(value) is kind:
+            if isinstance(value, kind):
                 return value
-        raise LookupError(f"{kind.__name__}: no method declares this group; see dqnfed_flwr/methods/table.py")
+        raise LookupError(f"{kind.__name__}: no method or rule declares this group; see dqnfed_flwr/config/methods.py")
 
     @property
     def title(self) -> str:
@@ -285,14 +320,17 @@ class RunSettings(Group):
         return tuple(settings.work for settings in self.parts)
 
     @property
-    def rule(self) -> Rule:
-        """The step rule, with `auto` resolved to the method's default; with stages, that of the last one."""
-        return self.stage_settings.profile.rules[0] if self.step_rule == "auto" else self.step_rule
+    def rule(self) -> RuleProfile:
+        """The step rule, with `auto` resolved to the method's default; with stages, that of the last one.
+
+        As with `profile`, `config.Settings` looks it up.
+        """
+        raise NotImplementedError
 
     @property
     def judges_held_out(self) -> bool:
         """Whether clients judge steps by their held-out parts."""
-        return self.rule == "probed" and self.step.judge != "training"
+        return self.rule.judged_by == "test" and self.step.judge != "training"
 
     @property
     def row_lr(self) -> float:

@@ -1,43 +1,93 @@
-"""Step rules: how far to go along a method's step, theta^{t+1} = theta^t - alpha * step.
+"""Step rules: how far to go along a method's step, and all of them by name.
 
-A rule proposes the factor alpha of the next candidate before anybody has seen it, and judges it when the clients have
-reported their losses there. `newton`, `fixed` and `clipped` accept what they propose; `probed` accepts a candidate at
-which the participants' losses fell, and names a smaller factor otherwise; `search` picks a factor from a ladder of
-losses that every participant reports.
+Every module of this package with `RULES` is looked at. `newton`, `fixed` and `clipped` accept what they propose;
+`probed` accepts a candidate at which the participants' losses fell, and names a smaller factor otherwise; `search`
+picks a factor from a ladder of losses that every participant reports.
 """
 
 from __future__ import annotations
 
-from dqnfed_flwr.config import Settings
-from dqnfed_flwr.methods.fedmdfg import FedMdfgSettings
-from dqnfed_flwr.steps.probed import Probed
-from dqnfed_flwr.steps.rules import (
-    Clipped,
-    Fixed,
-    Ladder,
-    Newton,
-    Staged,
-    StepRule,
-    StepScale,
-    Verdict,
-    hardly_moves,
-    mean_loss_falls,
-)
-from dqnfed_flwr.steps.search import Search
+from collections.abc import Mapping
+from importlib import import_module
+from pkgutil import iter_modules
 
-__all__ = ["Ladder", "StepRule", "StepScale", "Verdict", "hardly_moves", "make_rule", "mean_loss_falls"]
+from dqnfed_flwr.schema.run import Profile, RuleProfile, RunSettings
+from dqnfed_flwr.schema.work import GRADIENT
+from dqnfed_flwr.steps._base import Ladder, StepRule, StepScale, Verdict, hardly_moves, mean_loss_falls
+from dqnfed_flwr.types import Probe
+
+__all__ = [
+    "RULES",
+    "Ladder",
+    "Staged",
+    "StepRule",
+    "StepScale",
+    "Verdict",
+    "hardly_moves",
+    "make_rule",
+    "mean_loss_falls",
+    "rules_for",
+]
 
 
-def make_rule(settings: Settings) -> StepRule:
-    """The rule that `settings.rule` names; for a method with stages it is that of the last one, after `newton`."""
-    if (last := settings.stage_settings) is not settings:
-        return Staged(Newton(), make_rule(last), settings.profile.rounds_before_last(settings))
-    if settings.rule == "search":
-        return Search(settings.group_of(FedMdfgSettings))
-    if settings.rule == "probed":
-        return Probed(settings.step, max_fall=settings.max_fall)
-    if settings.rule == "clipped":
-        return Clipped(settings.step)
-    if settings.rule == "fixed":
-        return Fixed(settings.step)
-    return Newton()
+def _declared() -> dict[str, RuleProfile]:
+    """The declarations by name."""
+    modules = (import_module(f"{__name__}.{found.name}") for found in iter_modules(__path__))
+    rules = [rule for module in modules for rule in getattr(module, "RULES", ())]
+    found = {rule.name: rule for rule in rules}
+    if len(found) < len(rules):
+        raise TypeError(f"two files declare a step rule of one name, found {[rule.name for rule in rules]}; rename one")
+    return found
+
+
+RULES: Mapping[str, RuleProfile] = _declared()
+
+
+def rules_for(method: Profile) -> tuple[str, ...]:
+    """The rules that suit a method, its own first.
+
+    A rule that compares slopes needs rows that may be gradients, and one that reads hints a method made for it.
+    """
+    gradients = GRADIENT in method.works
+    others = (rule for rule in RULES.values() if not rule.reads_hints and (gradients or not rule.compares_slopes))
+    return (method.rule, *(rule.name for rule in others if rule.name != method.rule))
+
+
+def make_rule(run: RunSettings) -> StepRule:
+    """The rule of a run; for a method with stages it is that of the last one, after `newton`."""
+    last = run.stage_settings
+    rule: StepRule = run.rule.build(last)
+    return rule if last is run else Staged(rule, run.profile.rounds_before_last(run))
+
+
+class Staged(StepRule):
+    """The whole step, as with `newton`, up to and including round `switch`; `last` from the round after."""
+
+    def __init__(self, last: StepRule, switch: int) -> None:
+        self._last, self._switch = last, switch
+
+    def propose(self, scale: StepScale) -> Ladder:
+        """Factor 1, or as `last` does."""
+        return self._last.propose(scale) if self.asks(scale.round) else Ladder(1.0)
+
+    def judge(self, ladder: Ladder, probes: Mapping[int, Probe], scale: StepScale) -> Verdict:
+        """Accept it, or as `last` does."""
+        if self.asks(scale.round):
+            return self._last.judge(ladder, probes, scale)
+        return super().judge(ladder, probes, scale)
+
+    def asks(self, round_number: int) -> bool:
+        """Not before the last stage."""
+        return round_number > self._switch
+
+    def retry(self, factor: float) -> Ladder:
+        """As `last` does, which alone refuses."""
+        return self._last.retry(factor)
+
+    def export_state(self) -> dict[str, float]:
+        """The state of `last`."""
+        return self._last.export_state()
+
+    def restore_state(self, state: Mapping[str, float]) -> None:
+        """Take up the state of `last`."""
+        self._last.restore_state(state)

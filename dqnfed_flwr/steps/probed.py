@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 
-from dqnfed_flwr.config import StepSettings
-from dqnfed_flwr.steps.rules import Ladder, StepRule, StepScale, Verdict, hardly_moves, smallest_factor
+from dqnfed_flwr.schema.groups import StepSettings
+from dqnfed_flwr.schema.run import RuleProfile
+from dqnfed_flwr.steps._base import Ladder, StepRule, StepScale, Verdict, hardly_moves, smallest_factor
 from dqnfed_flwr.types import Probe
 
 LARGE = 2_000_000
@@ -39,11 +40,13 @@ class Probed(StepRule):
     for each round since; the next doublings make that good. Where all rounds are like that, each of the first few has a
     miss more.
 
-    With a finite `max_fall` c no candidate is larger than c sum_k f_k / sum_k (g_k . step): to first order, the
-    participants' mean loss falls by no more than the share c. Where few take part the test says nothing about the
-    others, and without a bound the step goes as far as those few losses fall. It is the mean that counts, because one
-    loss that is nearly 0 must not shorten the step for all. The bound holds for its round alone: a factor that nothing
-    else held back is the next round's candidate again. It is never below the smallest move worth trying, `min_move`.
+    With a finite `max_fall` c no candidate is larger than c sum_k (f_k - b) / sum_k (g_k . step), b the floor of the
+    losses: to first order, the participants' mean loss falls by no more than the share c of what it is above b. Where
+    b is not known it counts as 0, and with a loss below that there is no bound. Where few take part the test says
+    nothing about the others, and without a bound the step goes as far as those few losses fall. It is the mean that
+    counts, because one loss that is nearly b must not shorten the step for all. The bound holds for its round alone: a
+    factor that nothing else held back is the next round's candidate again. It is never below the smallest move worth
+    trying, `min_move`.
 
     Rounds in which a client has a vote because it was overruled the last time (`StepScale.contested`) have factors of
     their own: what a liar asks for there does not slow down other rounds.
@@ -66,11 +69,6 @@ class Probed(StepRule):
         factor = pace.first = min(pace.factor, most)
         due = bool(every) and (scale.round % every == 0 or 2 * factor < pace.missed)
         return Ladder(factor, due and 2 * factor <= most, self._settings.halvings if self._at_once(scale) else 0)
-
-    def asks(self, round_number: int) -> bool:
-        """Always."""
-        del round_number
-        return True
 
     def judge(self, ladder: Ladder, probes: Mapping[int, Probe], scale: StepScale) -> Verdict:
         """Accept if the tests of all participants with a vote hold; else the largest rung at which they would."""
@@ -100,7 +98,10 @@ class Probed(StepRule):
         promised, max_fall = sum(scale.slopes.values()), self._max_fall(len(scale.losses))
         if promised <= 0 or math.isinf(max_fall):
             return math.inf
-        most = max_fall * sum(max(loss, 0.0) for loss in scale.losses.values()) / promised  # no loss counts below 0
+        losses, floor = scale.losses.values(), scale.floor or 0.0
+        if scale.floor is None and min(losses) < floor:
+            return math.inf
+        most = max_fall * sum(max(loss - floor, 0.0) for loss in losses) / promised  # rounding may take one below
         return most if math.isinf(most) else max(most, smallest_factor(scale, self._settings.min_move))
 
     def _at_once(self, scale: StepScale) -> bool:
@@ -114,14 +115,15 @@ class Probed(StepRule):
         return {f"{_NAMES[kind]}{key}": x for kind, pace in self._paces.items() for key, x in asdict(pace).items()}
 
     def restore_state(self, state: Mapping[str, float]) -> None:
-        """Take them up; earlier versions had fewer."""
+        """Take them up."""
         for kind, name in _NAMES.items():
-            factor = state.get(f"{name}factor", state["factor"])
-            first, missed, late = (state.get(f"{name}{key}", factor) for key in ("first", "missed", "late"))
-            self._paces[kind] = Pace(factor, first, missed, late)
+            self._paces[kind] = Pace(**{each.name: state[f"{name}{each.name}"] for each in fields(Pace)})
 
 
 def _reach(probe: Probe, factor: float, lowest: float) -> float:
     if probe.holds:
         return factor
     return lowest if probe.back_factor is None else probe.back_factor
+
+
+RULES = (RuleProfile("probed", lambda run: Probed(run.step, max_fall=run.max_fall), judged_by="test"),)

@@ -11,9 +11,22 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from dqnfed_flwr.methods.fedmdfg import FedMdfgSettings
-from dqnfed_flwr.steps.rules import Ladder, StepRule, StepScale, Verdict
+from dqnfed_flwr.schema.group import Group
+from dqnfed_flwr.schema.groups import of_rule
+from dqnfed_flwr.schema.run import RuleProfile
+from dqnfed_flwr.steps._base import Ladder, StepRule, StepScale, Verdict
 from dqnfed_flwr.types import Float64Array, Probe, ladder_rungs
+
+BETA = 1e-4
+"""Of the Armijo test: the usual small share of the fall that the slope promises."""
+
+
+class SearchSettings(Group):
+    """The line search; keys of the method that is made for it."""
+
+    search: int = of_rule(
+        "search", 5, "s, the line search spans 2^s to 2^-s", about="method", level="expert", ge=0, le=20
+    )
 
 
 class Search(StepRule):
@@ -31,8 +44,8 @@ class Search(StepRule):
     step is taken with the norm of the losses (there their sum).
     """
 
-    def __init__(self, settings: FedMdfgSettings) -> None:
-        self._reach, self._beta = settings.search, settings.beta
+    def __init__(self, settings: SearchSettings) -> None:
+        self._reach = settings.search
         self._factor = 1.0
 
     def propose(self, scale: StepScale) -> Ladder:
@@ -41,11 +54,6 @@ class Search(StepRule):
         bottom = -math.floor(self._reach + math.log2(max(scale.hints.stretch, 1.0)))
         power = min(max(round(math.log2(self._factor)), bottom), top)
         return Ladder(2.0**power, rungs_above=top - power, rungs_below=power - bottom)
-
-    def asks(self, round_number: int) -> bool:
-        """Always."""
-        del round_number
-        return True
 
     def judge(self, ladder: Ladder, probes: Mapping[int, Probe], scale: StepScale) -> Verdict:
         """Pick a rung; one alone was picked before, or is the only one there is: accepted if its losses are finite."""
@@ -56,7 +64,7 @@ class Search(StepRule):
         losses = np.array([probe.losses for probe in probes.values()])
         before = np.array([scale.losses[client] for client in probes])
         slopes = np.array([scale.slopes[client] for client in probes])
-        chosen = choose_rung(rungs, losses, before, slopes, beta=self._beta, fair=scale.hints.fair)
+        chosen = choose_rung(rungs, losses, before, slopes, beta=BETA, fair=scale.hints.fair)
         if chosen is None:
             self._factor = 1.0
             return Verdict(accepted=False, factor=0.0, stationary=True)
@@ -97,3 +105,6 @@ def cosine(losses: Float64Array) -> float:
     """Of the angle between the losses [K] and the all-ones vector; 1 where all are 0."""
     norm = float(np.linalg.norm(losses))
     return float(losses.sum()) / (norm * math.sqrt(losses.size)) if norm > 0 else 1.0
+
+
+RULES = (RuleProfile("search", lambda run: Search(run.group_of(SearchSettings)), judged_by="losses", reads_hints=True),)

@@ -21,14 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dqnfed_flwr.archives import read_npz
-from dqnfed_flwr.config import KNOWN, Settings, without_retired
+from dqnfed_flwr.config import KNOWN, Settings
 from dqnfed_flwr.errors import CheckpointError
 from dqnfed_flwr.run_files import UNREADABLE, replacing
 from dqnfed_flwr.version import package_version
 
 FORMAT = 2
-READABLE = (1, 2)
-"""Format 1 had all vectors in the archive."""
+"""Of an archive; others are refused."""
 RECORD, NAMES, VECTORS = "record", "arrays", "vectors"
 DAMAGE = (*UNREADABLE, MemoryError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
 """What reading raises where a byte of the archive is not what it was."""
@@ -190,10 +189,10 @@ class CheckpointStore:
         """Read what is there, and go on from it; CheckpointError if it is missing, damaged or of another format."""
         record, arrays = _read_archive(self.path)
         try:
-            places = {name: Place.of(values) for name, values in record.pop(VECTORS, {}).items()}
+            places = {name: Place.of(values) for name, values in record.pop(VECTORS).items()}
             arrays |= read_vectors(_vectors_of(self.path), places)
         except DAMAGE as error:
-            raise CheckpointError(f"{self.path}: damaged ({error}); start anew") from None
+            raise damaged(self.path, error) from None
         self._vectors, self._mark = VectorFile(_vectors_of(self.path), places.values()), mark_of(self.path)
         return record, arrays
 
@@ -232,7 +231,7 @@ def read_record(path: Path) -> dict[str, Any]:
 
 def _places_in(path: Path) -> list[Place]:
     try:
-        return [Place.of(values) for values in _read_archive(path)[0].get(VECTORS, {}).values()]
+        return [Place.of(values) for values in _read_archive(path)[0][VECTORS].values()]
     except (CheckpointError, *DAMAGE):
         return []
 
@@ -250,14 +249,24 @@ def _read_archive(path: Path) -> tuple[dict[str, Any], Arrays]:
     except DAMAGE as error:
         raise CheckpointError(f"{path}: damaged or no checkpoint of dqnfed-flwr ({error}); start anew") from None
     found = record if isinstance(record, dict) else {}
-    if found.get("format") not in READABLE:
+    if found.get("format") != FORMAT:
         raise CheckpointError(
             f"{path}: checkpoint format {found.get('format')} of dqnfed-flwr {found.get('version')}; this is "
-            f"{package_version()}, which reads formats {READABLE}. Continue with that version, or start anew"
+            f"{package_version()}, which reads format {FORMAT}. Continue with that version, or start anew"
         )
-    if missing := set(record.pop(NAMES, ())) ^ set(arrays):
-        raise CheckpointError(f"{path}: damaged: its list of arrays disagrees about {sorted(missing)[:4]}; start anew")
+    try:
+        missing = set(record.pop(NAMES)) ^ set(arrays)
+    except DAMAGE as error:
+        raise damaged(path, error) from None
+    if missing:
+        raise damaged(path, f"its list of arrays disagrees about {sorted(missing)[:4]}")
     return record, arrays
+
+
+def damaged(path: Path, why: Exception | str) -> CheckpointError:
+    """The error for a checkpoint whose content is not what was written; `why` is what reading it raised, or words."""
+    words = f"{type(why).__name__}: {why}" if isinstance(why, Exception) else why
+    return CheckpointError(f"{path}: damaged ({words}); start anew")
 
 
 def output_directory(settings: Settings) -> Path | None:
@@ -266,11 +275,13 @@ def output_directory(settings: Settings) -> Path | None:
 
 
 def check_settings(found: Mapping[str, Any], wanted: Mapping[str, Any], ignored: Collection[str] = ()) -> None:
-    """Refuse to continue a run under other settings; one that `found` does not know yet had its default.
+    """Refuse to continue a run under other settings.
 
     Keys that are `ignored` have no effect on the run. The CheckpointError names each key that differs, and both values.
+    A key that `found` lacks is a KeyError.
     """
-    found = {**Settings().flat(), **without_retired(found)}
+    if missing := wanted.keys() - found.keys():
+        raise KeyError(min(missing))
     free = {key for key, known in KNOWN.items() if known.on_resume}
     keys = sorted((set(found) | set(wanted)) - {*free, *ignored})
     if changed := [
@@ -283,7 +294,7 @@ def check_settings(found: Mapping[str, Any], wanted: Mapping[str, Any], ignored:
 class Provenance:
     """Data and code of a run, also of one that was interrupted in between."""
 
-    fingerprint: str | None = None  # of the data, see `data.sets.fingerprint`; None where the server does not see them
+    fingerprint: str | None = None  # of the data, see `data.sources`; None where the server does not see them
     commits: tuple[str | None, ...] = ()  # of the code, in the order of the run; None for one that is not known
     frozen: str | None = None  # of what stays of the model on the nodes, see `Form.frozen`; None where they do not say
 
@@ -294,20 +305,20 @@ class Provenance:
     def continuing(self, record: Mapping[str, Any]) -> Provenance:
         """Return the provenance of a run that goes on here from the checkpoint of `record`.
 
-        What was done by versions that noted neither counts as not known. Other data raise CheckpointError.
+        Other data raise CheckpointError, and a key that is missing KeyError.
         """
-        then = record.get("fingerprint")
+        then, frozen = record["fingerprint"], record["frozen"]
         if differ(then, self.fingerprint):
             raise CheckpointError(
                 f"the checkpoint belongs to a run on other data; fingerprint: {then} then, {self.fingerprint} now. Put "
                 "the data of then back, or start anew"
             )
-        if differ(record.get("frozen"), self.frozen):
+        if differ(frozen, self.frozen):
             raise CheckpointError(
                 "the checkpoint belongs to a run whose model had another frozen part; put its pretrained weights back "
                 "on the nodes, or start anew"
             )
-        commits = [*record.get("commits", [None])]
+        commits = [*record["commits"]]
         commits += [commit for commit in self.commits if [commit] != commits[-1:]]
         return Provenance(self.fingerprint if then else None, tuple(commits), self.frozen)
 

@@ -5,25 +5,32 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from logging import INFO, WARNING
 
-from flwr.app import MessageType
+from flwr.app import Message, MessageType
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from dqnfed_flwr import wire
-from dqnfed_flwr.errors import QuorumError, WireError
-from dqnfed_flwr.strategy.compatibility import Form, Member, common_form, incompatibility, read_member, scale_warning
-from dqnfed_flwr.strategy.exchange import Answer, Stragglers, pull, push
+from dqnfed_flwr.errors import QuorumError, WireError, shortened
+from dqnfed_flwr.strategy.collect import REPEATED, TIMES, Fault, in_short
+from dqnfed_flwr.strategy.compatibility import (
+    Form,
+    Member,
+    check_tested,
+    common_form,
+    incompatibility,
+    read_member,
+    scale_warning,
+)
+from dqnfed_flwr.strategy.exchange import POLL_SECONDS, Answer, Stragglers, pull, push
 from dqnfed_flwr.telemetry.events import DroppedClient
 
 ASK_AGAIN_SECONDS, LONGEST_PAUSE = 60.0, 3600.0
 """A node whose answer was of no use is queried again after so long; one that gave none, whose process may have been
 killed over the query, too, and then ever more rarely."""
-POLL_SECONDS = 0.5
-"""Pause between two looks at who is there."""
 
 
 @dataclass(slots=True)
@@ -33,7 +40,8 @@ class NodeStatus:
     unanswered: int = 0  # queries in a row that brought no answer yet
     next_query: float = -math.inf  # when it may be queried again
     refusal: str = ""  # why it cannot take part; empty where nothing is known against it
-    misfit: DroppedClient | None = None  # the same where its data or model do not fit the others'
+    misfit: DroppedClient | None = None  # the same where its data or model do not fit, or it fails each time
+    fault: Fault = field(default_factory=Fault)  # of its answers in rounds
 
     def queried(self, now: float) -> None:
         """A query has gone out."""
@@ -58,6 +66,10 @@ class NodeStatus:
         known, self.misfit = self.misfit, misfit
         self.refused(f"{misfit.reason}: client {misfit.client}: {misfit.detail}", now)
         return misfit != known
+
+    def given_up(self, misfit: DroppedClient) -> None:
+        """It fails each time, and is not asked again until it comes anew."""
+        self.rejected(misfit, math.inf)
 
 
 class ClientRegistry:
@@ -103,6 +115,24 @@ class ClientRegistry:
         return {**misfits, **others}
 
     @property
+    def given_up(self) -> dict[int, str]:
+        """Clients that are left out for good, for they fail each time, with what they say; rising."""
+        return {drop.client: drop.detail for drop in self.left_out if drop.reason == REPEATED}
+
+    @property
+    def hopeless(self) -> str:
+        """Why too few clients are left to train, where some fail each time and no others can come; else empty."""
+        few = len(self._members) + len(self._standby) < self._min_clients
+        if not few or not self.given_up or not self._all_answered():
+            return ""
+        (client, detail), *others = self.given_up.items()
+        more = f", and {len(others)} more fail each time" if others else ""
+        return (
+            f"{len(self._members)} of {self._clients} clients can train; at least {self._min_clients} are needed "
+            f"(min-clients): client {client}: {detail}{more}"
+        )
+
+    @property
     def _refusals(self) -> dict[int, str]:
         return {node: status.refusal for node, status in self._nodes.items() if status.refusal}
 
@@ -130,7 +160,7 @@ class ClientRegistry:
         QuorumError
             If fewer than `min_clients` take part; it says what the first of the others gave as the reason.
         DataError
-            If they disagree on the form of the data, with no majority for either.
+            If they disagree on the form of the data, with no majority for either, or nobody has a sample to test on.
         """
         self.refresh(grid)
         if self._form is not None:
@@ -199,9 +229,25 @@ class ClientRegistry:
         if len(self._members) != known:
             log(INFO, "%d of %d clients are there", len(self._members), self._clients)
 
+    def note_answers(self, trained: Iterable[int], dropped: Mapping[int, DroppedClient]) -> None:
+        """Take note of who `trained`, and of whose answers did not count, and leave out those that fail each time.
+
+        Until its node comes anew such a client is not asked again; a node that stands by takes its place.
+        """
+        for client in sorted({*trained, *dropped}.intersection(self._members)):
+            member, drop = self._members[client], dropped.get(client)
+            status = self._nodes[member.node_id]
+            status.fault.note(drop)
+            if drop is not None and status.fault.stays:
+                del self._members[client]
+                words = f"{drop.reason}: {in_short(drop.detail)}"
+                status.given_up(DroppedClient(client, REPEATED, shortened(f"{TIMES} times in a row {words}")))
+                log(WARNING, "Client %d is left out for good, after %d times the same: %s", client, TIMES, words)
+        self._fill_vacancies()
+
     def _query(self, grid: Grid, nodes: Sequence[int]) -> None:
         content = wire.encode_properties({"ask": "properties"})
-        self._queries |= push(grid, dict.fromkeys(nodes, content), MessageType.QUERY, "roster")
+        self._queries |= push(grid, [Message(content, node, MessageType.QUERY, group_id="roster") for node in nodes])
         for node in nodes:
             self._nodes[node].queried(time.monotonic())
 
@@ -216,6 +262,7 @@ class ClientRegistry:
                     del pool[key]
                     self._reject(member, *found)
         self._fill_vacancies()
+        check_tested(self._members.values())
         if warning := scale_warning(self._members.values()):
             log(WARNING, "data: %s", warning)
 

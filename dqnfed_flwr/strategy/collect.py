@@ -1,48 +1,48 @@
-"""Taking replies in: checked one by one as they arrive, rows straight into the basis."""
+"""Taking replies in: checked one by one as they arrive, rows straight into the basis; and faults that stay.
+
+A fault stays that a node answers in the same way, several times in a row. An absence is no answer, and counts neither
+way. What depends on the model, such as a gradient that is not finite, is no fault of this kind: at another model the
+client may be well again.
+"""
 
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
-from logging import WARNING
-from pathlib import Path
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, MessageType, RecordDict
-from flwr.common.logger import log
-from flwr.serverapp import Grid
+from flwr.app import RecordDict
 
 from dqnfed_flwr import wire
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.errors import WireError
+from dqnfed_flwr.errors import DataError, WireError
 from dqnfed_flwr.guarantee.claims import two_losses
 from dqnfed_flwr.guarantee.harm import holds
 from dqnfed_flwr.guarantee.held_out import accepts
 from dqnfed_flwr.linalg.gram import Basis
-from dqnfed_flwr.linalg.row_store import RowMemory
-from dqnfed_flwr.methods._base import Method, RoundRows
-from dqnfed_flwr.run_files import private_folder
-from dqnfed_flwr.strategy.checkpoint import output_directory
-from dqnfed_flwr.strategy.client_registry import ClientRegistry
-from dqnfed_flwr.strategy.compatibility import Member
-from dqnfed_flwr.strategy.exchange import Answer, send_and_receive
-from dqnfed_flwr.strategy.schedule import Schedule, needs_step
-from dqnfed_flwr.strategy.state import RunState
-from dqnfed_flwr.tasks import task_of
-from dqnfed_flwr.telemetry.event_log import Patience
+from dqnfed_flwr.methods._base import RoundRows
+from dqnfed_flwr.strategy.exchange import Answer
+from dqnfed_flwr.strategy.schedule import Schedule
+from dqnfed_flwr.strategy.state import RoundCost
 from dqnfed_flwr.telemetry.events import DroppedClient
 from dqnfed_flwr.types import ClientReply, ClientTask, FloatArray, Probe
-from dqnfed_flwr.wire import Buffers, ReplyForm
+from dqnfed_flwr.wire import ReplyForm
 
-PATIENCE = Patience()
 NOTHING: FloatArray = np.empty(0, np.float32)
 """Stands for an array that a client was not asked for."""
 LONGEST_ROW = math.sqrt(torch.finfo(torch.float32).max)
 """Norm of a row, some 1.8e19, up to which sums of rows are finite in float32, and products of products in float64."""
+REPEATED = "repeated-fault"
+"""Reason: a client that is not asked any more, for it answered with the same fault several times in a row."""
+TIMES = 3
+"""So many times in a row."""
+NO_ANSWER = ("absent", "owing", "late")
+OF_THE_MODEL = ("not-finite", "bad-loss", "bad-rate", "bad-buffer", "bad-figure", "bad-probe")
+_NUMBER = re.compile(r"0x[0-9a-f]+|\d+", re.IGNORECASE)
 
 
 @dataclass(slots=True)
@@ -56,6 +56,7 @@ class Collected:
     dropped: dict[int, DroppedClient] = field(default_factory=dict)  # without a valid reply
     losses: dict[int, float] = field(default_factory=dict)  # f_k at the model sent, if asked to train; as `probes`
     caught: dict[int, str] = field(default_factory=dict)  # replies that contradict themselves, and what they say
+    floor: float | None = 0.0  # least value of a loss; None where that is not known
 
     def sort(self) -> None:
         """Put the clients into rising order."""
@@ -74,135 +75,85 @@ class Collected:
         return RoundRows(self.rows.basis, chosen, vectors, further)
 
 
-class ReplyCollector:
-    """Runs exchanges for one federation, in which clients train a model like `theta` [D] and its `buffers`.
+class Receiver(ABC):
+    """Checks the replies of clients, each by itself, and puts their rows into the basis.
 
-    `patience` waits for room where rows need a disk and it is full.
+    A reply counts whole or not at all; but its loss and its test count where they can be read. Subclasses say what form
+    replies must have.
     """
 
-    def __init__(
-        self, settings: Settings, theta: torch.Tensor, buffers: Buffers, method: Method, patience: Patience = PATIENCE
-    ) -> None:
-        self._settings, self.figure = settings, task_of(settings).figure
-        self._method, self._dim = method, theta.numel()
-        self._buffers = buffers if settings.trains_buffers else {}
-        method.extras(self._dim)  # a method that this model does not suit says so before anything is sent
-        self._basis = Basis(
-            settings.sampled + method.reference_rows,
-            self._dim,
-            theta.dtype,
-            references=method.reference_rows,
-            eager=method.reads_products or settings.rule in ("probed", "search"),  # which compare slopes
-            memory=_row_memory(settings, patience),
-        )
+    def __init__(self, settings: Settings, floor: float | None) -> None:
+        self._settings, self._floor = settings, floor
 
-    def exchange(self, grid: Grid, schedule: Schedule, state: RunState, registry: ClientRegistry) -> Collected:
-        """Send the candidate of `state` out with `schedule` and take the replies in.
+    @abstractmethod
+    def form(self, schedule: Schedule, client: int) -> ReplyForm:
+        """The form that a client's reply must have."""
 
-        Costs are added to `state.cost`, and who owes a reply when it closes is noted in `registry.stragglers`.
-        """
-        since, members, stragglers = time.perf_counter(), registry.members, registry.stragglers
-        stragglers.start_exchange()
-        contents = self.contents(schedule, state)
-        nodes = {members[client].node_id: client for client in contents}
-        answers = send_and_receive(
-            grid,
-            {node: contents[client] for node, client in nodes.items()},
-            {node: message_type(schedule.tasks[client]) for node, client in nodes.items()},
-            group=str(schedule.round),
-            deadline=self._settings.deadline,
-            quorum=self._settings.quorum,
-            unawaited=self._unawaited(schedule, registry),
-            meanwhile=lambda end: stragglers.drain(grid, end),
-        )
+    @abstractmethod
+    def samples(self, client: int, reply: ClientReply) -> int:
+        """How many samples a client said at first that it has."""
 
-        def answers_by_client() -> Iterator[tuple[int, Answer]]:
-            for answer in answers:
-                stragglers.record(answer, nodes[answer.node])
-                yield nodes[answer.node], answer
+    @abstractmethod
+    def say(self, drop: DroppedClient) -> None:
+        """Log that a reply does not count."""
 
-        collected = self.receive(answers_by_client(), schedule, state, members)
-        state.exchange += 1
-        state.cost.exchanges += 1
-        state.cost.bytes_down += sum(wire.payload(content) for content in contents.values())
-        state.cost.add_time("exchange", since)
-        return collected
+    def part(self, content: RecordDict) -> RecordDict:
+        """Of a reply, the part that is about the step."""
+        return content
 
-    def _unawaited(self, schedule: Schedule, registry: ClientRegistry) -> set[int]:
-        """Nodes that are asked and not waited for: those on trial, where the others are enough for the round.
-
-        An evaluation after the last round waits for none that owes a reply either.
-        """
-        members, stragglers = registry.members, registry.stragglers
-        if not (schedule.train or schedule.probe):
-            return {*stragglers.on_trial, *stragglers.busy}
-        doubtful = {client for client, member in members.items() if member.node_id in stragglers.on_trial}
-        voters = self._settings.guarantee.needed(len(schedule.probe))
-        for asked, least in ((schedule.train, self._settings.min_clients), (schedule.probe, voters)):
-            if len({*asked} - doubtful) < min(least, len(asked)):
-                return set()
-        return set(stragglers.on_trial)
-
-    def contents(self, schedule: Schedule, state: RunState) -> dict[int, RecordDict]:
-        """What each client is sent, by client."""
-        theta, buffers = state.candidate.numpy(), state.buffers
-        step = None if state.move is None else state.move.step.numpy()
-        sent = {name: vector.numpy() for name, vector in self._method.sends(schedule.round).items()}
-
-        @cache
-        def model(*, line: bool, train: bool) -> ArrayRecord:
-            return wire.encode_model(theta, buffers, step if line else None, sent if train else {})
-
-        return {
-            client: wire.encode_task(
-                task, model(line=step is not None and needs_step(task, self._settings), train=task.train and bool(sent))
-            )
-            for client, task in schedule.tasks.items()
-        }
+    @abstractmethod
+    def admit(self, content: RecordDict, reply: ClientReply) -> None:
+        """Raise `WireError` where a reply with a row is unfit in a way of its own."""
 
     def receive(
-        self,
-        answers: Iterable[tuple[int, Answer]],
-        schedule: Schedule,
-        state: RunState,
-        members: Mapping[int, Member],
+        self, answers: Iterable[tuple[int, Answer]], schedule: Schedule, basis: Basis, cost: RoundCost
     ) -> Collected:
-        """Check the answers, given with their client, one by one; rows go into the basis as they come.
+        """Check the answers, given with their client, one by one; rows go into the `basis` as they come.
 
-        Each is compared with itself, and with the samples that its node registered with.
+        Each is compared with itself, and with the samples that its client had at first. Costs are added to `cost`.
         """
-        self._basis.clear()
-        found = Collected({}, {}, RoundRows(self._basis, ()))
+        basis.clear()
+        found = Collected({}, {}, RoundRows(basis, ()), floor=self._floor)
         for client, answer in answers:
-            task = schedule.tasks[client]
             try:
                 content = answer.content()
-                state.cost.bytes_up += wire.payload(content)
-                if (loss := wire.decode_loss(content, task)) is not None:
-                    found.losses[client] = loss
-                if probe := wire.decode_probe(content, task):
-                    found.probes[client] = self._as_asked(probe)
-                reply = found.answered[client] = self._decode(content, client, schedule)
-                if words := self._contradiction(reply, task, members[client].num_examples):
-                    found.caught[client] = words
+                cost.bytes_up += wire.payload(content)
+                self._take(self.part(content), content, client, schedule, found)
             except WireError as error:
-                found.dropped[client] = DroppedClient(client, error.reason, error.detail)
-                log(WARNING, "Client %d is left out: %s", client, error)
+                drop = found.dropped[client] = DroppedClient(client, error.reason, error.detail)
+                self.say(drop)
         found.sort()
         found.trained = {client: reply for client, reply in found.answered.items() if client in schedule.train}
-        found.rows = self._rows(found.trained, schedule)
+        found.rows = self._rows(found.trained, schedule, basis)
         return found
+
+    def _take(self, part: RecordDict, content: RecordDict, client: int, schedule: Schedule, found: Collected) -> None:
+        """Put what one client says into `found`; `WireError` where something is unfit."""
+        task = schedule.tasks[client]
+        if (loss := wire.decode_loss(part, task, self._floor)) is not None:
+            found.losses[client] = loss
+        if probe := wire.decode_probe(part, task, self._floor):
+            found.probes[client] = self._as_asked(probe)
+        reply = wire.decode_reply(part, task, self.form(schedule, client))
+        if reply.probe is not None:
+            reply = replace(reply, probe=self._as_asked(reply.probe))
+        if reply.row is not None:
+            self.admit(content, reply)
+            _put(found.rows.basis, schedule.train.index(client), reply.row, reply.vectors)
+        found.answered[client] = replace(reply, row=None)
+        if words := self._contradiction(reply, task, self.samples(client, reply)):
+            found.caught[client] = words
 
     def _as_asked(self, probe: Probe) -> Probe:
         """A probe without a word on held-out samples that nobody asked for: it would excuse a client."""
         asked = probe.held_out is None or self._settings.judges_held_out
         return probe if asked else replace(probe, held_out=None)
 
-    def _contradiction(self, reply: ClientReply, task: ClientTask, registered: int) -> str:
-        """What a reply says against itself, or against what its node registered; empty if nothing."""
-        if registered < reply.num_examples:
-            return f"{reply.num_examples} samples; the node registered {registered}"
-        if reply.probe is None or self._settings.rule != "probed":
+    def _contradiction(self, reply: ClientReply, task: ClientTask, samples: int) -> str:
+        """What a reply says against itself, or against the `samples` that its client had at first; empty if nothing."""
+        if samples < reply.num_examples:
+            return f"{reply.num_examples} samples; the node said {samples} first"
+        if reply.probe is None or self._settings.rule.judged_by != "test":
             return ""
         probe, loss, step = reply.probe, reply.probe.loss, self._settings.step
         suits = holds(loss, task.factor, task, step.armijo, self._settings.dtype)
@@ -211,66 +162,70 @@ class ReplyCollector:
             return f"it says that its test {said} where its loss goes from {task.reference_loss:.6g} to {loss:.6g}"
         return two_losses("its probe has loss", loss, "its gradient's pass", reply.loss) if task.train else ""
 
-    def _decode(self, content: RecordDict, client: int, schedule: Schedule) -> ClientReply:
-        extras = self._method.extras_of(schedule.round, client, self._dim)
-        form = ReplyForm(self._dim, self._buffers, extras, self.figure)
-        reply = wire.decode_reply(content, schedule.tasks[client], form)
-        if reply.probe is not None:
-            reply = replace(reply, probe=self._as_asked(reply.probe))
-        if reply.row is None:
-            return reply
-        slot = schedule.train.index(client)
-        put_row(self._basis, slot, reply.row)
-        for name, vector in reply.vectors.items():
-            if not np.isfinite(vector).all():
-                self._basis.drop(slot)
-                raise WireError("not-finite", f"{name!r} holds NaN or Inf")
-        return replace(reply, row=None)
-
-    def _rows(self, trained: Mapping[int, ClientReply], schedule: Schedule) -> RoundRows:
+    @staticmethod
+    def _rows(trained: Mapping[int, ClientReply], schedule: Schedule, basis: Basis) -> RoundRows:
         slots = tuple(schedule.train.index(client) for client in trained)
         replies = list(trained.values())
         names = dict.fromkeys(name for reply in replies for name in reply.vectors)
         vectors = {name: tuple(reply.vectors.get(name, NOTHING) for reply in replies) for name in names}
-        return RoundRows(self._basis, slots, vectors)
+        return RoundRows(basis, slots, vectors)
 
 
-def _row_memory(settings: Settings, patience: Patience) -> RowMemory:
-    """The setting `rows.memory`; files lie beside the checkpoint."""
+def check_least(found: Collected, liars: int) -> None:
+    """End the run where more clients than may lie have a loss below the floor: it is not the least value.
 
-    def write(folder: Path, action: Callable[[], None]) -> None:
-        def in_folder() -> None:
-            private_folder(folder)
-            action()
+    Not for tasks that come with the package, of whose floor there is no doubt.
+    """
+    below = [drop for drop in found.dropped.values() if drop.reason == wire.BELOW_FLOOR]
+    if len(below) > liars:
+        raise DataError(
+            f"client {below[0].client}: {below[0].detail}; give the floor that the loss has, or None where it is not "
+            "known"
+        )
 
-        patience.write(folder, in_folder)
 
-    return RowMemory(settings.rows.memory, str(output_directory(settings) or ""), write)
+def _put(basis: Basis, slot: int, row: FloatArray, vectors: Mapping[str, FloatArray]) -> None:
+    """Put a client's row [D] into `slot`, which stays empty with a `WireError` where a number is of no use.
 
-
-def put_row(basis: Basis, slot: int, row: FloatArray) -> None:
-    """Put a client's row [D] into `slot`, which stays empty with a `WireError` where the row is no use as a number."""
+    That is one in the row, or in the further `vectors` of the reply, by name.
+    """
     basis.put(slot, row)
     if not basis.squared_norm(slot) <= LONGEST_ROW**2:
         basis.drop(slot)
         raise WireError("not-finite", f"the gradient holds NaN or Inf, or is longer than {LONGEST_ROW:.2g}")
+    for name, vector in vectors.items():
+        if not np.isfinite(vector).all():
+            basis.drop(slot)
+            raise WireError("not-finite", f"{name!r} holds NaN or Inf")
 
 
-def message_type(task: ClientTask) -> str:
-    """Flower's type of the message that carries `task`: `train` if a gradient is asked for, else `evaluate`."""
-    return MessageType.TRAIN if task.train else MessageType.EVALUATE
+@dataclass(slots=True)
+class Fault:
+    """What a node answered last, where that was a fault, and how many times in a row."""
+
+    kind: str = ""
+    times: int = 0
+
+    @property
+    def stays(self) -> bool:
+        """Whether it came often enough."""
+        return self.times >= TIMES
+
+    def note(self, drop: DroppedClient | None) -> None:
+        """An answer came that did not count, or one that did: None."""
+        if drop is not None and drop.reason in NO_ANSWER:
+            return
+        kind = "" if drop is None or drop.reason in OF_THE_MODEL else _kind(drop)
+        self.times = self.times + 1 if kind and kind == self.kind else int(bool(kind))
+        self.kind = kind
 
 
-def mean_buffers(replies: Mapping[int, ClientReply], buffers: Buffers) -> Buffers:
-    """Buffers of `replies`, at least one, averaged by sample share; counters are rounded to their whole-number dtype.
+def _kind(drop: DroppedClient) -> str:
+    """Reason and text without their numbers: a loss, an address or a line may differ from time to time."""
+    return f"{drop.reason}: {_NUMBER.sub('#', drop.detail)}"
 
-    Where local work leaves buffers alone, replies bring none, and `buffers` stay.
-    """
-    if not next(iter(replies.values())).buffers:
-        return buffers
-    total = sum(reply.num_examples for reply in replies.values())
-    averaged = {}
-    for name, current in buffers.items():
-        mean = sum(reply.buffers[name].astype(np.float64) * (reply.num_examples / total) for reply in replies.values())
-        averaged[name] = np.asarray(np.rint(mean) if current.dtype.kind in "iub" else mean).astype(current.dtype)
-    return averaged
+
+def in_short(detail: str) -> str:
+    """A text that came from elsewhere in one line: of several lines, such as a traceback's, the first and the last."""
+    lines = [line.strip() for line in detail.splitlines() if line.strip()] or [""]
+    return lines[0] if len(lines) == 1 else f"{lines[0]} ... {lines[-1]}"

@@ -8,7 +8,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from dqnfed_flwr import wire
-from dqnfed_flwr.errors import DataError, WireError
+from dqnfed_flwr.errors import DataError, WireError, shortened
+from dqnfed_flwr.strategy.collect import REPEATED
 from dqnfed_flwr.version import UNKNOWN, package_version
 
 LARGEST_NUMBER, LARGEST_DIM, LONGEST_WORD, MOST_CLASSES = 2**31 - 1, 2**53, 100, 10**6
@@ -30,6 +31,8 @@ class Member:
     feature_scale: float = 0.0  # the power of ten that |x| reaches; 0 where it does not say, or x are whole numbers
     frozen: str = ""  # `params.frozen_fingerprint` of its model; empty where it does not say
     name: str = ""  # what its operator calls it; empty where it has none
+    test_examples: int = -1  # samples that it tests on; -1 where it does not say
+    fault: str = ""  # why its own data cannot be used, in one line; then nothing is known of their form
 
     @property
     def words(self) -> str:
@@ -40,8 +43,10 @@ class Member:
 def read_member(node: int, properties: Mapping[str, object]) -> Member:
     """Read what a node answered to the query; nothing in its `properties` is trusted.
 
-    What is missing or out of bounds raises WireError with reason `bad-properties`.
+    What is missing or out of bounds raises WireError with reason `bad-properties`. A node whose own data cannot be used
+    says so in place of their form.
     """
+    fault = " ".join(shortened(str(properties.get("fault", ""))).split())
 
     def whole(key: str, least: int, most: int) -> int:
         value = int(str(properties[key]))
@@ -50,21 +55,30 @@ def read_member(node: int, properties: Mapping[str, object]) -> Member:
         return value
 
     try:
+        client = whole("partition", 0, LARGEST_NUMBER)
+        name, version = _word(properties, "name"), str(properties.get("version", ""))[:LONGEST_WORD]
+        if fault:
+            return Member(node, client, 0, 0, (), version=version, name=name, fault=fault)
         return Member(
             node_id=node,
-            client=whole("partition", 0, LARGEST_NUMBER),
+            client=client,
             num_examples=whole("num-examples", 1, wire.MAX_EXAMPLES),
             num_classes=whole("num-classes", 1, MOST_CLASSES),
             input_shape=tuple(int(side) for side in str(properties["input-shape"])[:LONGEST_WORD].split(",")),
             input_kind=str(properties.get("input-kind", ""))[:LONGEST_WORD],
             dim=whole("dim", 0, LARGEST_DIM) if "dim" in properties else 0,
-            version=str(properties.get("version", ""))[:LONGEST_WORD],
+            version=version,
             feature_scale=_finite(properties.get("feature-scale")),
             frozen=str(properties.get("frozen", ""))[:LONGEST_WORD],
-            name="".join(sign for sign in str(properties.get("name", "")) if sign.isprintable())[:LONGEST_WORD],
+            name=name,
+            test_examples=whole("test-examples", 0, wire.MAX_EXAMPLES) if "test-examples" in properties else -1,
         )
     except (KeyError, ValueError) as error:
         raise WireError("bad-properties", f"{error} in {sorted(properties)[:12]}") from None
+
+
+def _word(properties: Mapping[str, object], key: str) -> str:
+    return "".join(sign for sign in str(properties.get(key, "")) if sign.isprintable())[:LONGEST_WORD]
 
 
 def _finite(value: object) -> float:
@@ -73,7 +87,9 @@ def _finite(value: object) -> float:
 
 
 OTHER_FORM, OTHER_FROZEN, OTHER_VERSION = "other-form", "other-frozen", "other-version"
-REASONS = (OTHER_FORM, OTHER_FROZEN, OTHER_VERSION)
+UNFIT_DATA = "unfit-data"
+REASONS = (OTHER_FORM, OTHER_FROZEN, OTHER_VERSION, UNFIT_DATA, REPEATED)
+"""Of nodes that are there and not asked."""
 MOST_NAMED, SHOWN = 8, 12
 LARGE_FEATURE = 100.0
 """Size of features, in units of standardised ones, beyond which a step that fits some weights is wild for others."""
@@ -119,6 +135,8 @@ def incompatibility(member: Member, form: Form | None) -> tuple[str, str] | None
     mine = package_version()
     if member.version not in ("", UNKNOWN) and mine != UNKNOWN and _series(member.version) != _series(mine):
         return OTHER_VERSION, f"the node runs dqnfed-flwr {member.version}, the server {mine}; install {mine} there"
+    if member.fault:
+        return UNFIT_DATA, member.fault
     if form is None:
         return None
     if (member.input_shape, member.input_kind) != (form.input_shape, form.input_kind):
@@ -141,6 +159,15 @@ def incompatibility(member: Member, form: Form | None) -> tuple[str, str] | None
             f"{form.frozen[:SHOWN]}; install the same pretrained weights on all nodes"
         )
     return None
+
+
+def check_tested(members: Collection[Member]) -> None:
+    """Raise DataError where no member, of at least one, has a sample to test on: the run would have no figure."""
+    if members and all(member.test_examples == 0 for member in members):
+        raise DataError(
+            f"data: none of {len(members)} clients has a test sample, so that there would be no figure; give at least "
+            "one client a test part, or two samples or more where its own are split"
+        )
 
 
 def scale_warning(members: Collection[Member]) -> str:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from logging import INFO, WARNING
 from typing import Protocol, runtime_checkable
@@ -27,10 +27,14 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 from google.protobuf.message import DecodeError
 
+from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import WireError, shortened
+from dqnfed_flwr.strategy.schedule import Schedule
 from dqnfed_flwr.telemetry.events import DroppedClient
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.5
+POLL_SECONDS = 0.5
+"""Pause between two looks at who is there."""
 OWING, LATE = "owing", "late"
 """Reasons: a client that is not asked because it owes a reply, and a reply that came when its exchange was over."""
 ASK_AGAIN_AFTER, LONGEST_WAIT = 3.0, 24.0
@@ -90,18 +94,11 @@ class Answer:
         return self.message.content
 
 
-def push(
-    grid: Grid, contents: Mapping[int, RecordDict], message_type: str | Mapping[int, str], group: str
-) -> dict[str, int]:
-    """Send a message to each node; the nodes by the numbers of their messages, those that could not be sent left out.
-
-    `contents` are by node id, and so may be Flower's `message_type`; `group` is the group id of all messages.
-    """
-    messages = [
-        Message(content, node, message_type if isinstance(message_type, str) else message_type[node], group_id=group)
-        for node, content in contents.items()
-    ]
-    return {number: node for number, node in zip(grid.push_messages(messages), contents, strict=False) if number}
+def push(grid: Grid, messages: Sequence[Message]) -> dict[str, int]:
+    """Send messages; the nodes by the numbers of their messages, those that could not be sent left out."""
+    numbers = grid.push_messages(messages) if messages else []
+    sent = zip(numbers, messages, strict=False)
+    return {number: message.metadata.dst_node_id for number, message in sent if number}
 
 
 def pull(grid: Grid, waiting: dict[str, int]) -> Iterator[Answer]:
@@ -147,31 +144,30 @@ def arrivals(
 
 def send_and_receive(
     grid: Grid,
-    contents: Mapping[int, RecordDict],
-    message_type: str | Mapping[int, str],
+    messages: Sequence[Message],
     *,
-    group: str,
     deadline: float,
     quorum: float = 1.0,
     unawaited: Collection[int] = (),
     meanwhile: Callable[[float], None] = lambda end: None,
 ) -> Iterator[Answer]:
-    """`push` a message to each node and yield one answer for each as it arrives; the absent come last.
+    """`push` messages and yield one answer for each as it arrives, or one for a node that gives none, last.
 
-    The exchange closes after `deadline` seconds, or before, with usable replies from a share of `quorum` of the nodes,
+    The exchange closes after `deadline` seconds, or before, with usable replies to a share of `quorum` of them,
     or when all have answered. Nodes that are `unawaited` do not count; what they say before it closes does.
     `meanwhile` is called whenever nothing has come, with the time (monotonic) at which the exchange closes.
     """
-    waiting = push(grid, contents, message_type, group)
-    absent = dict.fromkeys(contents)
+    nodes = [message.metadata.dst_node_id for message in messages]
+    waiting = push(grid, messages)
+    absent = dict.fromkeys(nodes)
     end = time.monotonic() + deadline
-    missing = math.ceil(quorum * len(contents.keys() - {*unawaited}) - 1e-9)
+    missing = math.ceil(quorum * sum(node not in unawaited for node in nodes) - 1e-9)
 
     def is_awaited() -> bool:
         return missing > 0 and not {*waiting.values()} <= {*unawaited}
 
     for answer in arrivals(grid, waiting, end, go_on=is_awaited, meanwhile=meanwhile):
-        del absent[answer.node]
+        absent.pop(answer.node, None)
         if answer.usable and answer.node not in unawaited:
             missing -= 1
         yield answer
@@ -271,6 +267,26 @@ class Stragglers:
                     now - owed.sent,
                 )
 
+    def wait_for(self, grid: Grid, judges: Collection[int]) -> bool:
+        """Wait until a node is free, and one of the `judges` if there are any; False if none of these is there.
+
+        After a deadline everybody may be asked. Where no node is there at all, nobody is waited for.
+        """
+        end = time.monotonic() + self.deadline
+        while True:
+            present = set(grid.get_node_ids())
+            self.drain(grid)
+            self.update(present)
+            if present and judges and not present.intersection(judges):
+                return False
+            free = present - self.busy
+            if not present or (free and (not judges or free.intersection(judges))):
+                return True
+            if time.monotonic() >= end:
+                self.ask_all()
+                return True
+            time.sleep(POLL_SECONDS)
+
     def ask_all(self) -> None:
         """Let everybody be asked and waited for, whatever they owe."""
         self._on_trial.clear()
@@ -292,3 +308,18 @@ class Stragglers:
         detail = f"it came {time.monotonic() - owed.sent:.0f} s after its message was sent; its exchange was over"
         self._late.append(DroppedClient(owed.client, LATE, detail))
         log(INFO, "A late reply of client %d is thrown away: %s", owed.client, detail)
+
+
+def unawaited(schedule: Schedule, nodes: Mapping[int, int], stragglers: Stragglers, settings: Settings) -> set[int]:
+    """Nodes that are asked and not waited for: those on trial, where the others are enough for the round.
+
+    An evaluation after the last round waits for none that owes a reply either. `nodes` are by client.
+    """
+    if not (schedule.train or schedule.probe):
+        return {*stragglers.on_trial, *stragglers.busy}
+    doubtful = {client for client, node in nodes.items() if node in stragglers.on_trial}
+    voters = settings.guarantee.needed(len(schedule.probe))
+    for asked, least in ((schedule.train, settings.min_clients), (schedule.probe, voters)):
+        if len({*asked} - doubtful) < min(least, len(asked)):
+            return set()
+    return set(stragglers.on_trial)

@@ -13,6 +13,8 @@ from dqnfed_flwr.config import GuaranteeSettings, Settings
 from dqnfed_flwr.guarantee.claims import (
     CONTRADICTION,
     LADDERS,
+    LATER,
+    accusation,
     broken_promise,
     falls_behind,
     falls_behind_a_flat_start,
@@ -20,7 +22,7 @@ from dqnfed_flwr.guarantee.claims import (
     refuses_against_its_gradient,
     two_losses,
 )
-from dqnfed_flwr.guarantee.harm import entitlement
+from dqnfed_flwr.guarantee.harm import STRICT, entitlement
 from dqnfed_flwr.guarantee.overrule import OVERRULED, SET_ASIDE, Standing, opposed, reach
 from dqnfed_flwr.linalg.gram import Basis, cut_long_rows
 from dqnfed_flwr.strategy.collect import Collected
@@ -36,7 +38,7 @@ HOPELESS = 0.1
 def say_if_tolerate_is_cut(settings: Settings, asked: int) -> None:
     """Log where fewer of so many clients asked can be overruled than `guarantee.tolerate` says."""
     guarantee = settings.guarantee
-    if settings.rule == "probed" and guarantee.is_cut(asked):
+    if settings.rule.judged_by == "test" and guarantee.is_cut(asked):
         text = "guarantee.tolerate: found %g; at most %d of the %d clients asked in a round can be overruled"
         log(WARNING, text, guarantee.tolerate, guarantee.liars(asked), asked)
 
@@ -56,6 +58,7 @@ class Hearing:
     apart: frozenset[int] = frozenset()  # without a part in the mean
     unreadable: int = 0  # how many of those asked answered without saying what their loss is
     disowned: frozenset[int] = frozenset()  # whose rows have counted so far and count no more
+    floor: float | None = 0.0  # least value of a loss; None where that is not known
 
     @property
     def unheard(self) -> tuple[int, ...]:
@@ -90,13 +93,17 @@ def decide_hearing(
     )
     level, share = settings.guarantee.level_and_share
     liars = settings.guarantee.liars(len(schedule.train))
-    hearing = Hearing(dict(sorted(losses.items())), tuple(slots), slots, unreadable=unreadable)
-    if settings.rule != "probed":
+    hearing = Hearing(dict(sorted(losses.items())), tuple(slots), slots, unreadable=unreadable, floor=collected.floor)
+    if settings.rule.judged_by != "test":
+        hearing.entitlement = entitlement([*losses.values()], 0.0, 0.0, 0)
         return hearing
     hearing.muted = _muted(hearing.losses, collected.caught, standing, number, state.moves)
-    believed = [loss for client, loss in losses.items() if client not in hearing.muted] or [*losses.values()]
-    left = max(liars - len(hearing.muted), 0)
-    standing.entitlement = hearing.entitlement = entitlement(believed, level, share, left, standing.entitlement)
+    believed = {client: loss for client, loss in losses.items() if client not in hearing.muted} or losses
+    left, before = max(liars - len(hearing.muted), 0), standing.entitlement
+    found = entitlement([*believed.values()], level, share, left, before, collected.floor)
+    standing.entitlement = hearing.entitlement = found
+    if share and found == STRICT < before:
+        _say_strict(believed, number)
     hearing.heard = tuple(client for client in slots if client not in hearing.muted)
     if not guaranteed:
         return hearing
@@ -108,6 +115,19 @@ def decide_hearing(
     longest = settings.guarantee.longest(len(schedule.train))
     hearing.cuts = cut_long_rows(basis, {client: slots[client] for client in hearing.heard}, longest)
     return hearing
+
+
+def _say_strict(losses: Mapping[int, float], round_number: int) -> None:
+    """Log, once in a run, that there is nothing a share of the typical loss could count from."""
+    client, loss = min(losses.items(), key=lambda item: item[1])
+    log(
+        WARNING,
+        "Round %d: the loss of client %d is %.6g, and the least value of the loss is not known: from now on no loss "
+        "may rise at all. Give it as floor, of the task or of Guaranteed, or give guarantee.entitlement as a loss",
+        round_number,
+        client,
+        loss,
+    )
 
 
 def _opposing(basis: Basis, hearing: Hearing, liars: int, before: Collection[int]) -> dict[int, str]:
@@ -136,11 +156,11 @@ def _muted(
             found.setdefault(client, words)
         standing.said[client] = (model, loss)
     for client, words in found.items():
-        log(WARNING, "Client %d contradicts itself in round %d: %s", client, round_number, words)
+        log(WARNING, "Round %d: client %d %s", round_number, client, accusation(words))
         standing.catch(client, round_number)
     muted = {client for client in losses if standing.is_muted(client, round_number)}
     return {
-        client: found.get(client, f"not heard until round {standing.muted[client]}, for what it said before")
+        client: found.get(client, f"{LATER}{standing.muted[client]}, for what it said before")
         for client in sorted(muted)
     }
 
@@ -160,18 +180,18 @@ def catch_liars(
     to try: the least does not suit those that refuse it either.
     """
     ladder = pending.ladder
-    votes = {client: probe for client, probe in votes.items() if client not in pending.caught}  # once is enough
+    votes = {client: probe for client, probe in votes.items() if client not in pending.votes.caught}  # once is enough
     found = {client: words for client, words in sorted(caught.items()) if client in votes}
     if ladder.rungs_above or ladder.rungs_below:
         found |= dict.fromkeys(infinite_everywhere(votes), "its loss is finite at no factor at which the others' are")
     for client, probe in votes.items():
-        if words := broken_promise(probe, pending.promised.get(client), ladder.factor):
+        if words := broken_promise(probe, pending.votes.promised.get(client), ladder.factor):
             found.setdefault(client, words)
         elif _refuses_the_ladder(pending, client, probe, last_chance=last_chance):
-            pending.blocked[client] = pending.blocked.get(client, 0) + 1
-            if last_chance or pending.blocked[client] >= LADDERS:
+            pending.votes.blocked[client] = pending.votes.blocked.get(client, 0) + 1
+            if last_chance or pending.votes.blocked[client] >= LADDERS:
                 found.setdefault(client, _against_its_gradient(pending, client, probe))
-    pending.promised = {
+    pending.votes.promised = {
         client: (probe.back_factor, probe.back_loss)
         for client, probe in votes.items()
         if probe.back_factor is not None and probe.back_loss is not None
@@ -180,7 +200,7 @@ def catch_liars(
         log(WARNING, "Client %d has no vote on round %d: %s", client, pending.round, words)
         pending.dropped.append(DroppedClient(client, CONTRADICTION, words))
         standing.catch(client, pending.round)
-    pending.caught = (*pending.caught, *found)
+    pending.votes.caught = (*pending.votes.caught, *found)
     return bool(found)
 
 
@@ -225,7 +245,7 @@ def withdraw_votes(
     Arguments are those of `catch_liars`.
     """
     changed = catch_liars(pending, votes, caught, standing, last_chance=last_chance)
-    left = pending.votes(votes)
+    left = pending.votes.counted(votes)
     return overrule_refusals(pending, left, standing, settings, last_chance=last_chance) or changed
 
 
@@ -243,9 +263,9 @@ def overrule_refusals(
     in a round in which a client has a claim. Arguments are those of `catch_liars`.
     """
     refusing = {client: probe for client, probe in votes.items() if not probe.holds}
-    pending.note_refusals(refusing)
-    out = {*pending.voteless, *pending.caught, *pending.overruled, *pending.aside, *refusing}
-    most = settings.liars(len(pending.asked)) - pending.unreadable
+    pending.votes.note_refusals(refusing)
+    out = {*pending.votes.voteless, *pending.votes.caught, *pending.votes.overruled, *pending.votes.aside, *refusing}
+    most = settings.liars(len(pending.asked)) - pending.votes.unreadable
     if pending.scale.contested or not refusing or len(out) > most:
         return False
     half = pending.ladder.factor / 2
@@ -258,5 +278,5 @@ def overrule_refusals(
         detail = f"{rises}its loss would go {to}; the others accept the step"
         log(WARNING, "Client %d is overruled in round %d: %s", client, pending.round, detail)
         pending.dropped.append(DroppedClient(client, OVERRULED, detail))
-    pending.overruled = (*pending.overruled, *refusing)
+    pending.votes.overruled = (*pending.votes.overruled, *refusing)
     return True

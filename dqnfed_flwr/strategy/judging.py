@@ -40,11 +40,11 @@ def judge_candidate(
     this exchange, and whether it is the last chance. `verdict_of` is the step rule on the votes that count. Where the
     candidate is not accepted a miss is noted in `pending`.
     """
-    withdrawn = withdraw(pending.votes(collected.probes), collected.caught, False)
+    withdrawn = withdraw(pending.votes.counted(collected.probes), collected.caught, False)
     if withdrawn and pending.ladder.factor < pending.first:
         pending.misses += 1
         return Judgement.RESTART, pending.first
-    votes = pending.votes(collected.probes)
+    votes = pending.votes.counted(collected.probes)
     verdict = verdict_of(votes)
     if verdict.accepted:
         return Judgement.ACCEPTED, verdict.factor
@@ -63,7 +63,7 @@ def remember_round(state: RunState, pending: PendingStep, factor: float, losses:
 
     `losses` are those that they reported at the model after it, which moved where `factor` is not 0.
     """
-    state.standing.took_part(pending.clients, new_claimants(pending, losses), pending.refused, pending.round)
+    state.standing.took_part(pending.clients, new_claimants(pending, losses), pending.votes.refused, pending.round)
     if factor:
         state.standing.said |= {client: (state.moves, loss) for client, loss in losses.items()}
 
@@ -76,5 +76,5 @@ def new_claimants(pending: PendingStep, losses: Mapping[int, float]) -> list[int
     if pending.scale.contested:
         return []
     before = pending.losses
-    idle = [c for c in pending.aside if not losses.get(c, before[c]) < before[c] - resolution(before[c])]
-    return [*pending.overruled, *idle]
+    idle = [c for c in pending.votes.aside if not losses.get(c, before[c]) < before[c] - resolution(before[c])]
+    return [*pending.votes.overruled, *idle]

@@ -80,12 +80,12 @@ def _with_clients(event: RoundEvent, pending: PendingStep) -> RoundEvent:
         event,
         asked=len(pending.asked),
         no_part=without_part(pending),
-        heard=list(pending.heard),
-        overruled=[client for client in pending.overruled if client not in pending.caught],
-        refused=list(pending.refused),
-        refused_training=list(pending.refused_training),
-        refused_held_out=list(pending.refused_held_out),
-        unable=list(pending.unable),
+        heard=list(pending.votes.heard),
+        overruled=[client for client in pending.votes.overruled if client not in pending.votes.caught],
+        refused=list(pending.votes.refused),
+        refused_training=list(pending.votes.refused_training),
+        refused_held_out=list(pending.votes.refused_held_out),
+        unable=list(pending.votes.unable),
         entitlement=pending.entitlement,
         certificate=dict(certificate.weights),
         distance=certificate.distance,
@@ -94,11 +94,11 @@ def _with_clients(event: RoundEvent, pending: PendingStep) -> RoundEvent:
 
 def without_part(pending: PendingStep) -> list[int]:
     """Clients that were asked for a row and have no part in the round: neither their row nor their loss counts."""
-    rejected = {drop.client for drop in pending.dropped if drop.reason not in HAS_PART} | set(pending.caught)
+    rejected = {drop.client for drop in pending.dropped if drop.reason not in HAS_PART} | set(pending.votes.caught)
     return [
         client
         for client in pending.asked
-        if client not in pending.heard and (client not in pending.clients or client in rejected)
+        if client not in pending.votes.heard and (client not in pending.clients or client in rejected)
     ]
 
 
@@ -116,7 +116,7 @@ class Evaluated:
 
 
 def evaluations(replies: Mapping[int, ClientReply]) -> Evaluated:
-    """What replies, by client, say of test and validation parts."""
+    """What replies, by client, say of test and validation parts; a client without a test part has no figure."""
     tests = {client: reply.test for client, reply in replies.items() if reply.test is not None}
     validations = {client: reply.validation for client, reply in replies.items() if reply.validation is not None}
     losses = [test.loss for test in tests.values() if test.examples]
@@ -129,7 +129,7 @@ def evaluations(replies: Mapping[int, ClientReply]) -> Evaluated:
 
 
 def _figures(parts: Mapping[int, Evaluation]) -> dict[int, float]:
-    return {client: part.figure for client, part in parts.items() if part.examples}
+    return {client: part.figure if part.examples else math.nan for client, part in parts.items()}
 
 
 def metrics(figures: Mapping[str, float]) -> MetricRecord:

@@ -13,13 +13,13 @@ from flwr.common.logger import log
 from torch import Tensor
 
 from dqnfed_flwr.linalg.gram import TRUSTED_CONDITION
-from dqnfed_flwr.linalg.scaling import one_blas_thread
-from dqnfed_flwr.linalg.sweeps import squared_norm
+from dqnfed_flwr.linalg.sweeps import one_blas_thread, squared_norm
 from dqnfed_flwr.methods._base import Method, RoundRows
 from dqnfed_flwr.steps import Ladder, StepScale
 from dqnfed_flwr.strategy.collect import Collected
 from dqnfed_flwr.strategy.hearing import Hearing
 from dqnfed_flwr.strategy.state import PendingStep
+from dqnfed_flwr.strategy.votes import Votes
 from dqnfed_flwr.telemetry.events import DroppedClient
 from dqnfed_flwr.types import ClientReply, Combination, Float64Array, RoundBatch
 
@@ -85,6 +85,7 @@ def make_batch(
         examples=examples,
         slack=np.maximum(hearing.entitlement - losses, 0.0),
         theta_norm=theta_norm,
+        floor=hearing.floor or 0.0,
     )
 
 
@@ -161,10 +162,18 @@ def pending_step(
         round=batch.round,
         step=solved.step,
         ladder=Ladder(0.0),
-        scale=replace(solved.scale(batch.theta_norm, batch.round), contested=bool(hearing.claimants)),
+        scale=replace(
+            solved.scale(batch.theta_norm, batch.round), contested=bool(hearing.claimants), floor=hearing.floor
+        ),
         asked=tuple(sorted(asked)),
         clients=tuple(hearing.losses),
-        heard=heard,
+        votes=Votes(
+            heard,
+            voteless=hearing.voteless,
+            aside=tuple(hearing.aside),
+            caught=tuple(hearing.muted),
+            unreadable=hearing.unreadable,
+        ),
         losses=dict(hearing.losses),
         slopes={client: slopes.get(client, 0.0) for client in hearing.losses},
         rates=by_client(batch.rates, math.nan),
@@ -174,10 +183,6 @@ def pending_step(
         gram=batch.gram[np.ix_(binding, binding)] if solved.products else np.zeros((0, 0)),
         binding=tuple(batch.clients[k] for k in binding),
         entitlement=hearing.entitlement,
-        voteless=hearing.voteless,
-        unreadable=hearing.unreadable,
-        aside=tuple(hearing.aside),
-        caught=tuple(hearing.muted),
         dropped=[
             *dropped,
             *hearing.dropped,

@@ -14,25 +14,28 @@ from torch import Tensor
 
 from dqnfed_flwr.config import GuaranteeSettings, Settings
 from dqnfed_flwr.guarantee.overrule import Certificate, Standing, certificate
+from dqnfed_flwr.record_codec import TRANSIENT
 from dqnfed_flwr.steps import Ladder, StepScale
 from dqnfed_flwr.strategy.search_memory import SearchMemory
+from dqnfed_flwr.strategy.votes import Votes
 from dqnfed_flwr.telemetry.events import DroppedClient
-from dqnfed_flwr.types import Combination, Float64Array, Probe
+from dqnfed_flwr.types import Combination, Float64Array
 from dqnfed_flwr.wire import Buffers, decode_model
 
 RunStatus = Literal[
-    "running", "finished", "pareto-stationary", "line-search-failed", "early-stopped", "held-out-stationary"
+    "running", "finished", "pareto-stationary", "line-search-failed", "early-stopped", "held-out-stationary", "stalled"
 ]
 ENDED_EARLY = ("pareto-stationary", "line-search-failed")
 """Of a run that ended before its rounds were done, and not because it had learnt enough."""
+STALLED: RunStatus = "stalled"
+"""Of a run whose model did not move any more, or never did, without a certificate that it is stationary."""
 
 
 @dataclass(slots=True)
 class PendingStep:
     """A step that was solved for and waits for the clients' losses at the candidate.
 
-    The participants are the clients that were asked for a row and said what their loss is. Tuples of clients rise, but
-    for `aside`, and for `overruled`, `caught`, `refused` and those like it, which grow from candidate to candidate. The
+    The participants are the clients that were asked for a row and said what their loss is. Tuples of clients rise. The
     dicts are by participant.
     """
 
@@ -42,7 +45,7 @@ class PendingStep:
     scale: StepScale  # what the rule may know of the step
     asked: tuple[int, ...]  # asked for a row
     clients: tuple[int, ...]  # the participants
-    heard: tuple[int, ...]  # participants whose rows made the step
+    votes: Votes  # whose rows and whose votes count
     losses: dict[int, float]  # f_k(theta^{t-1})
     slopes: dict[int, float]  # g_k . step; 0 without a row
     rates: dict[int, float]  # d~_k; NaN where not heard
@@ -58,35 +61,7 @@ class PendingStep:
     misses: int = 0  # candidates on this step that were turned down
     relaxed: bool = False  # no common descent was found: the mean row's step, judged by the mean loss
     mean_row: Tensor | None = None  # [D], kept when the run may relax
-    blocked: dict[int, int] = field(default_factory=dict)  # ladders refused against the own gradient
-    promised: dict[int, tuple[float, float]] = field(default_factory=dict)  # factor named last time, and the loss there
-    voteless: tuple[int, ...] = ()  # without a vote from the start
-    aside: tuple[int, ...] = ()  # whose row was set aside
-    overruled: tuple[int, ...] = ()
-    caught: tuple[int, ...] = ()  # contradicted themselves
-    refused: tuple[int, ...] = ()  # refused a candidate
-    refused_training: tuple[int, ...] = ()  # by their training losses alone
-    refused_held_out: tuple[int, ...] = ()  # by their held-out parts, here or at a shorter length
-    unable: tuple[int, ...] = ()  # asked to judge by a held-out part, and could not
     first: float = 0.0  # the first factor that was tried
-    unreadable: int = 0  # clients that were asked and answered without saying what their loss is
-
-    def votes(self, probes: Mapping[int, Probe]) -> dict[int, Probe]:
-        """Those of the probes that count; all of them where none would."""
-        out = {*self.voteless, *self.overruled, *self.caught}
-        return {client: probe for client, probe in probes.items() if client not in out} or dict(probes)
-
-    def note_refusals(self, refusing: Mapping[int, Probe]) -> None:
-        """Keep who refused a candidate, and by which test."""
-        by_held_out = [client for client, probe in refusing.items() if probe.held_out is False]
-        by_training = [client for client in refusing if client not in by_held_out]
-        self.refused = _joined(self.refused, refusing)
-        self.refused_training = _joined(self.refused_training, by_training)
-        self.refused_held_out = _joined(self.refused_held_out, by_held_out)
-
-    def note_unable(self, probes: Mapping[int, Probe]) -> None:
-        """Keep who answered without a test on a held-out part, where one was asked for."""
-        self.unable = _joined(self.unable, [client for client, probe in probes.items() if probe.held_out is None])
 
     def known_scale(self, settings: GuaranteeSettings) -> StepScale:
         """What the step rule may know: the scale, losses and slopes of the participants, and how many may lie."""
@@ -101,22 +76,21 @@ class PendingStep:
         return certificate(self.gram, self.binding)
 
 
-def _joined(clients: tuple[int, ...], more: Iterable[int]) -> tuple[int, ...]:
-    return (*clients, *(client for client in more if client not in clients))
-
-
 @dataclass(slots=True)
 class RoundCost:
-    """What the exchanges since the last round cost, and who was left out in those that ended none."""
+    """What the exchanges since the last round cost, and who was left out in those that ended none.
 
-    exchanges: int = 0
-    misses: int = 0  # of steps given up before the round's own
-    bytes_up: int = 0  # of arrays and figures, without framing
-    bytes_down: int = 0
-    repeated_calls: int = 0
-    seconds: dict[str, float] = field(default_factory=dict)  # by phase
+    A resumed run counts and times anew, and knows who was left out.
+    """
+
+    exchanges: int = field(default=0, metadata=TRANSIENT)
+    misses: int = field(default=0, metadata=TRANSIENT)  # of steps given up before the round's own
+    bytes_up: int = field(default=0, metadata=TRANSIENT)  # of arrays and figures, without framing
+    bytes_down: int = field(default=0, metadata=TRANSIENT)
+    repeated_calls: int = field(default=0, metadata=TRANSIENT)
+    seconds: dict[str, float] = field(default_factory=dict, metadata=TRANSIENT)  # by phase
     dropped: list[DroppedClient] = field(default_factory=list)  # each client once for each reason
-    since: float = field(default_factory=time.perf_counter)  # when it began
+    since: float = field(default_factory=time.perf_counter, metadata=TRANSIENT)  # when it began
 
     def add_time(self, phase: str, since: float) -> None:
         """Add the time since `since` (perf_counter) to `phase`."""
@@ -171,6 +145,8 @@ class RunState:
     standing: Standing = field(default_factory=Standing)  # what is remembered of clients
     moves: int = 0  # steps taken: the number of the model
     unmoved: int = 0  # rounds since the last of them
+    changed: bool = False  # whether a step changed the loss of anybody, or nobody said
+    resting: RunStatus | None = None  # how a run ends whose model rests by what one of these rounds showed
     search: SearchMemory = field(default_factory=SearchMemory)  # of the searches for a length
     cost: RoundCost = field(default_factory=RoundCost)  # of the round that is under way
 
@@ -223,6 +199,32 @@ class RunState:
         if self.round >= rounds:
             self.status = "finished"
 
+    def count_move(
+        self, pending: PendingStep, factor: float, losses: Mapping[int, float], resting: RunStatus | None = None
+    ) -> None:
+        """The round of the `pending` step is over, which moved the model where `factor` is not 0.
+
+        `losses` are those of participants after it; `resting` where it showed why the model rests.
+        """
+        moved = bool(factor)
+        self.unmoved = 0 if moved else self.unmoved + 1
+        known = [losses[client] != pending.losses[client] for client in pending.clients if client in losses]
+        self.changed |= moved and (any(known) or not known)
+        self.resting = None if moved else self.resting or resting
+
+    def standstill(self, patience: int) -> RunStatus | None:
+        """How the run ends because its model stands still; None where it does not, or `patience` is 0.
+
+        Nobody knows why the model has not moved for `patience` rounds in a row: `stalled`. At the end of a run in which
+        it never moved, or never by enough to change a loss: what showed that it rests, else `stalled`.
+        """
+        if not patience:
+            return None
+        if self.unmoved >= patience and self.resting is None:
+            return STALLED
+        never = self.unmoved >= self.round or not self.changed
+        return self.resting or STALLED if self.status != "running" and never else None
+
     def solve_anew(self, pending: PendingStep) -> None:
         """The round of the `pending` step begins anew; what the step cost stays on its account."""
         self.cost.misses += pending.misses
@@ -246,6 +248,7 @@ class RunState:
 def reopen(state: RunState, settings: Settings) -> PendingStep | None:
     """Let a run that is over go on where `settings` now give it more rounds, or more patience; end it at fewer.
 
+    Patience is that of early stopping, or that with a model that stands still.
     Without early stopping no model but the last counts, so the best one is forgotten. A step whose round is now beyond
     the last is not tried any more, and returned.
     """
@@ -254,9 +257,12 @@ def reopen(state: RunState, settings: Settings) -> PendingStep | None:
     patient = state.best is None or state.best.since < settings.early_stopping
     if state.status == "finished" or (state.status == "early-stopped" and patient):
         state.status = "running"
+    if state.status == STALLED and not 0 < settings.step.patience <= state.unmoved:
+        state.status = "running"
     if state.status != "running" or state.round < settings.rounds:
         return None
     dropped, state.pending, state.status = state.pending, None, "finished"
+    state.status = state.standstill(settings.step.patience) or state.status
     state.stay()
     return dropped
 

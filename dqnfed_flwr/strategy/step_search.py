@@ -15,17 +15,15 @@ from torch import Tensor
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.guarantee.held_out import FEWEST
 from dqnfed_flwr.guarantee.overrule import Certificate
-from dqnfed_flwr.methods._base import Method
-from dqnfed_flwr.params import line_point
 from dqnfed_flwr.steps import Ladder, StepRule, Verdict, hardly_moves, mean_loss_falls
-from dqnfed_flwr.strategy.client_registry import ClientRegistry
-from dqnfed_flwr.strategy.collect import Collected, mean_buffers
+from dqnfed_flwr.strategy.collect import Collected
 from dqnfed_flwr.strategy.hearing import Hearing, catch_liars, withdraw_votes
 from dqnfed_flwr.strategy.judging import Judgement, judge_candidate, remember_round
 from dqnfed_flwr.strategy.round_event import round_event
-from dqnfed_flwr.strategy.schedule import Schedule, training_needs_step
+from dqnfed_flwr.strategy.schedule import Schedule
+from dqnfed_flwr.strategy.side import Direction, Side
 from dqnfed_flwr.strategy.solve import NOT_FINITE, Solved, pending_step
-from dqnfed_flwr.strategy.state import PendingStep, RunState
+from dqnfed_flwr.strategy.state import PendingStep, RunState, RunStatus
 from dqnfed_flwr.tasks import task_of
 from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
 from dqnfed_flwr.types import ClientReply, Probe, RoundBatch
@@ -34,6 +32,8 @@ STATIONARY, UNJUDGED, NO_STEP, LINE_SEARCH_FAILED = "stationary", "unjudged", "n
 CONTESTED, HELD_OUT = "contested", "held-out"
 SEARCHED = "searched_before"
 """Note of a round whose search was not done again: the model, the step and its judges are those of an earlier round."""
+RESTING: Mapping[str, RunStatus] = {STATIONARY: "pareto-stationary", HELD_OUT: "held-out-stationary"}
+"""Ends of a round that show why the model rests, and the end of a run that follows from it."""
 UNMOVED_ROUNDS = 6
 """Rounds in a row without a step, after which a run in which clients may lie is at its end."""
 RELAXED_BACKOFF = 0.25
@@ -50,20 +50,18 @@ class StepSearch:
         self,
         settings: Settings,
         state: RunState,
-        method: Method,
+        side: Side,
         rule: StepRule,
-        registry: ClientRegistry,
         on_round: Callable[[RoundEvent], None],
     ) -> None:
-        self._settings, self._state, self._method, self._rule = settings, state, method, rule
-        self._registry, self._on_round = registry, on_round
+        self._settings, self._state, self._side, self._method = settings, state, side, side.method
+        self._rule, self._on_round = rule, on_round
         self._told_unable: set[int] = set()
         self._figure = task_of(settings).figure
 
     def begin(
         self,
-        batch: RoundBatch,
-        solved: Solved,
+        direction: Direction,
         collected: Collected,
         hearing: Hearing,
         dropped: list[DroppedClient],
@@ -72,13 +70,13 @@ class StepSearch:
     ) -> None:
         """Make the step of a solve the pending one and offer it, or end the round where there is none to try.
 
-        Arguments are those of `pending_step`. The mean buffers of the clients that are heard become the candidate's.
+        Arguments are those of `pending_step`.
         """
+        batch, solved = direction.batch, direction.solved
         pending = pending_step(batch, solved, collected, hearing, dropped, asked=asked)
         if self._settings.step.on_stationary == "relax":
             pending.mean_row = collected.rows_of(hearing.heard, ()).combine(batch.shares)
-        heard = {client: collected.trained[client] for client in hearing.heard}
-        self._state.begin(pending, mean_buffers(heard, self._state.buffers))
+        self._state.begin(pending, direction.buffers)
         if solved.norm > 0:
             ladder = self._rule.propose(pending.known_scale(self._settings.guarantee))
             pending.first = ladder.factor
@@ -89,9 +87,9 @@ class StepSearch:
             self._offer(pending, ladder)
         elif self._method.inner.rests:
             self._offer(pending, Ladder(0.0))
-        elif solved.combination.status == NOT_FINITE:
-            self._give_up(pending, NOT_FINITE)
-        elif _rests_on_nothing(solved, collected, batch):
+        elif (status := solved.combination.status) in (NOT_FINITE, NO_STEP):
+            self._give_up(pending, str(status))
+        elif _rests_on_nothing(solved, collected, batch) or self._nobody_trained(collected):
             self._give_up(pending, NO_STEP)
         else:
             self._no_common_step(pending)
@@ -103,7 +101,7 @@ class StepSearch:
         True if the candidate is the model now, so that the rows collected there are of use.
         """
         if self._settings.judges_held_out:
-            self._note_unable(pending, pending.votes(collected.probes))
+            self._note_unable(pending, pending.votes.counted(collected.probes))
         withdraw, verdict = partial(self._withdraw_votes, pending), partial(self._verdict, pending)
         judgement, factor = judge_candidate(pending, collected, withdraw, verdict)
         if judgement is Judgement.ACCEPTED:
@@ -114,16 +112,21 @@ class StepSearch:
             self._give_up(pending, CONTESTED)
         elif judgement is Judgement.NO_LENGTH:
             self._state.reject()
-            refusing = [probe for probe in pending.votes(collected.probes).values() if not probe.holds]
+            refusing = [probe for probe in pending.votes.counted(collected.probes).values() if not probe.holds]
             self._no_common_step(pending, held_out=bool(refusing) and all(p.held_out is False for p in refusing))
         else:
             self._offer(pending, self._rule.retry(factor))
         return False
 
+    def _nobody_trained(self, collected: Collected) -> bool:
+        """Whether all rows are zeros that local passes left, which are no gradients and show nothing of a rest."""
+        basis = collected.rows.basis
+        return self._settings.stage_settings.work.passes and not any(map(basis.squared_norm, basis.filled))
+
     def _note_unable(self, pending: PendingStep, votes: Mapping[int, Probe]) -> None:
         """Keep, and say once of each client, who cannot judge by a held-out part."""
-        pending.note_unable(votes)
-        if new := sorted(set(pending.unable).difference(self._told_unable)):
+        pending.votes.note_unable(votes)
+        if new := sorted(set(pending.votes.unable).difference(self._told_unable)):
             self._told_unable.update(new)
             log(WARNING, _why_unable(new))
 
@@ -132,9 +135,9 @@ class StepSearch:
     ) -> bool:
         """Where a step depends on votes, withdraw those of liars and of the overruled; True if any was withdrawn."""
         standing = self._state.standing
-        if not pending.relaxed and self._settings.rule == "search":
+        if not pending.relaxed and self._settings.rule.judged_by == "losses":
             return catch_liars(pending, votes, caught, standing, last_chance=last_chance)
-        if pending.relaxed or self._settings.rule != "probed" or not self._rule.asks(pending.round):
+        if pending.relaxed or self._settings.rule.judged_by != "test" or not self._rule.asks(pending.round):
             return False
         return withdraw_votes(pending, votes, caught, standing, self._settings.guarantee, last_chance=last_chance)
 
@@ -143,11 +146,11 @@ class StepSearch:
         self._give_up(pending, UNJUDGED)
 
     def _offer(self, pending: PendingStep, ladder: Ladder) -> None:
-        """Make theta - factor * step the candidate, on the line through the candidate before."""
-        since, state = time.perf_counter(), self._state
-        state.candidate = line_point(state.candidate, pending.step, pending.ladder.factor, ladder.factor)
+        """Make the model at the ladder's factor the candidate."""
+        since = time.perf_counter()
+        self._side.place(pending, ladder)
         pending.ladder = ladder
-        state.cost.add_time("step", since)
+        self._state.cost.add_time("step", since)
 
     def _verdict(self, pending: PendingStep, probes: Mapping[int, Probe]) -> Verdict:
         if not pending.relaxed:
@@ -162,7 +165,7 @@ class StepSearch:
 
     def _accept(self, pending: PendingStep, factor: float, schedule: Schedule, collected: Collected) -> None:
         """The candidate is the model."""
-        self._state.accept(keep_move=training_needs_step(self._settings))
+        self._state.accept(keep_move=self._side.keeps_move)
         self._state.search.forget()
         self._method.step_taken(pending.step, factor)
         losses = {client: probe.loss for client, probe in collected.probes.items()}
@@ -179,7 +182,7 @@ class StepSearch:
             self._state.solve_anew(pending)
             return
         choice = self._settings.step.on_stationary
-        if choice == "relax" and pending.heard and pending.mean_row is not None:
+        if choice == "relax" and pending.votes.heard and pending.mean_row is not None:
             self._relax(pending, pending.mean_row)
             return
         found = pending.certificate
@@ -203,13 +206,12 @@ class StepSearch:
 
     def _all_had_a_say(self, pending: PendingStep) -> bool:
         """Whether everybody who is there took part, with a row; a few do not end a run."""
-        everybody = self._settings.sampled >= self._settings.clients
-        without_row = set(pending.voteless).difference(pending.caught)
-        return everybody and set(pending.clients).difference(without_row).issuperset(self._registry.members)
+        without_row = set(pending.votes.voteless).difference(pending.votes.caught)
+        return self._side.everybody_in(set(pending.clients).difference(without_row))
 
     def _at_an_end(self, pending: PendingStep) -> bool:
         """Whether no step is to be expected either: where clients may lie, after some rounds in a row without one."""
-        liars = self._settings.rule == "probed" and self._settings.guarantee.liars(len(pending.asked))
+        liars = self._settings.rule.judged_by == "test" and self._settings.guarantee.liars(len(pending.asked))
         return not pending.scale.contested and self._state.unmoved >= (UNMOVED_ROUNDS if liars else 1)
 
     def _relax(self, pending: PendingStep, mean_row: Tensor) -> None:
@@ -235,14 +237,17 @@ class StepSearch:
         evaluated: Mapping[int, ClientReply],
         dropped: list[DroppedClient],
     ) -> None:
-        dropped = [*dropped, *self._registry.stragglers.take_late()]
+        dropped = [*dropped, *self._side.take_late()]
         remember_round(self._state, pending, factor, losses)
-        self._state.unmoved = 0 if factor else self._state.unmoved + 1
+        self._state.count_move(pending, factor, losses, RESTING.get(status))
         cost = self._state.cost
         event = round_event(pending, factor, losses, status, evaluated, dropped, cost, self._figure)
         self._state.end_round(pending, self._settings.rounds)
         self._watch_validation(event)
+        if not self._method.inner.rests:
+            self._state.status = self._state.standstill(self._settings.step.patience) or self._state.status
         self._on_round(event)
+        self._side.round_over(event)
 
     def _watch_validation(self, event: RoundEvent) -> None:
         patience = self._settings.early_stopping
@@ -257,7 +262,7 @@ class StepSearch:
 
 def judged_by(pending: PendingStep) -> list[object]:
     """What decides on the length of a step, besides the step and the participants."""
-    groups = [pending.heard, pending.voteless, pending.aside, pending.caught]
+    groups = [pending.votes.heard, pending.votes.voteless, pending.votes.aside, pending.votes.caught]
     return [*groups, pending.first, pending.entitlement, pending.scale.contested, pending.losses, pending.slopes]
 
 
@@ -272,7 +277,7 @@ def _why_unable(clients: Sequence[int]) -> str:
 def _why_held_out(pending: PendingStep) -> str:
     return (
         f"Stopped by the clients in round {pending.round}: on the held-out parts of clients "
-        f"{', '.join(map(str, pending.refused_held_out))} the loss rises at every length of the step"
+        f"{', '.join(map(str, pending.votes.refused_held_out))} the loss rises at every length of the step"
     )
 
 
@@ -280,13 +285,16 @@ def _why_no_step(pending: PendingStep, found: Certificate) -> str:
     if found.stationary:
         weights = sorted(found.weights.items(), key=lambda item: -item[1])
         named = ", ".join(f"{client} ({weight:.2f})" for client, weight in weights)
+        if not named:
+            return f"Pareto-stationary after round {pending.round}: every gradient is 0"
         return (
             f"Pareto-stationary after round {pending.round}: the unit gradients of clients {named}, weighted so, sum "
             f"to a vector of length {found.distance:.2g}"
         )
+    refused = ", ".join(map(str, pending.votes.refused))
     return (
-        f"Round {pending.round}: clients {', '.join(map(str, pending.refused))} refused its steps until no length was "
-        f"left to try, though a common direction exists (its cosine with every gradient is {found.distance:.2g})"
+        f"Round {pending.round}: clients {refused} refused its steps until no length was left to try, though a common "
+        f"direction exists (its cosine with every gradient is {found.distance:.2g})"
     )
 
 

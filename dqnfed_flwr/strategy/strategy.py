@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from logging import INFO
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord
 from flwr.common.logger import log
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result, Strategy
+from flwr.serverapp.strategy import Result
 
 from dqnfed_flwr import wire
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.fairness import fairness_report
-from dqnfed_flwr.methods._base import LayerMethod, Method
-from dqnfed_flwr.methods.table import make_method
+from dqnfed_flwr.methods._base import LayerMethod, Method, make_method
 from dqnfed_flwr.params import ParamSpec
 from dqnfed_flwr.steps import make_rule
 from dqnfed_flwr.strategy.checkpoint import Provenance
 from dqnfed_flwr.strategy.checkpointer import Checkpointer
 from dqnfed_flwr.strategy.client_registry import ClientRegistry
-from dqnfed_flwr.strategy.flower_loop import FlowerRound
 from dqnfed_flwr.strategy.loop import RoundLoop
+from dqnfed_flwr.strategy.own_clients import OwnClients
+from dqnfed_flwr.strategy.own_loop import EvaluateFn, OwnLoop
 from dqnfed_flwr.strategy.round_event import Evaluated, evaluations, metrics
 from dqnfed_flwr.strategy.state import RunState
 from dqnfed_flwr.tasks import task_of
@@ -37,14 +37,12 @@ from dqnfed_flwr.types import ACCURACY, Figure
 from dqnfed_flwr.wire import Buffers
 
 UNKNOWN = Provenance()
-EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
-class GradientStrategy(Strategy):
+class GradientStrategy(OwnLoop):
     """DQN-Fed, and every other method of this package that combines gradients, as a Flower strategy.
 
-    `start` runs the one-exchange round with its own reply loop. The five abstract methods serve Flower's inherited
-    loop (`Strategy.start(strategy, ...)`); there, without probes, the step rule must be one that needs none.
+    `start` runs the one-exchange round with its own reply loop.
 
     Parameters
     ----------
@@ -59,7 +57,7 @@ class GradientStrategy(Strategy):
     --------
     >>> from dqnfed_flwr import GradientStrategy, Settings
     >>> strategy = GradientStrategy(Settings.from_mapping({"rounds": 5, "step-rule": "clipped"}))
-    >>> strategy.settings.rule
+    >>> strategy.settings.rule.name
     'clipped'
     """
 
@@ -75,7 +73,6 @@ class GradientStrategy(Strategy):
         self._registry = ClientRegistry(
             settings.clients, settings.min_clients, settings.deadline, settings.num_classes, settings.retries
         )
-        self._flower_round: FlowerRound | None = None
 
     @property
     def registry(self) -> ClientRegistry:
@@ -86,7 +83,7 @@ class GradientStrategy(Strategy):
         """Log the settings that differ from their defaults."""
         defaults = Settings().flat()
         changed = {key: value for key, value in self.settings.flat().items() if value != defaults[key]}
-        log(INFO, "\t├──> %s with step rule %s", self.settings.method, self.settings.rule)
+        log(INFO, "\t├──> %s with step rule %s", self.settings.method, self.settings.rule.name)
         log(INFO, "\t└──> %s", ", ".join(f"{key}={value}" for key, value in changed.items()) or "all defaults")
 
     def start(
@@ -153,9 +150,10 @@ class GradientStrategy(Strategy):
     ) -> Outcome:
         """Start or resume the run and bring it to its end; the figures of its rounds go into `result`."""
         patience = Patience(self._listeners)
-        checkpointer = Checkpointer(self.settings, self._method, self._rule, grid=grid, patience=patience)
+        parts = {"method": self._method}
+        checkpointer = Checkpointer(self.settings, parts, self._rule, grid=grid, patience=patience)
         provenance = replace(self.provenance, frozen=self._registry.form.frozen or None)
-        state, events, self.provenance = checkpointer.start(initial_arrays, provenance)
+        state, events, self.provenance = checkpointer.start(partial(RunState.at, initial_arrays), provenance)
         _set_layers(self._method, self.settings, self._registry, state.theta.numel())
 
         def on_round(event: RoundEvent) -> None:
@@ -169,59 +167,15 @@ class GradientStrategy(Strategy):
             evaluate(0, initial_arrays)
         for listener in self._listeners:
             listener.on_start(self.settings.rounds, list(events))
-        run = (self.settings, state, self._method, self._rule, self._registry)
         try:
+            side = OwnClients(self.settings, state, self._method, self._registry, grid, patience)
             save = partial(checkpointer.save, state, self.provenance)
-            loop = RoundLoop(*run, on_round=on_round, save=save, patience=patience)
-            loop.run(grid)
-            self.outcome = outcome = _final_outcome(loop, grid, state, events)
+            RoundLoop(self.settings, state, side, self._rule, on_round, save).run()
+            self.outcome = outcome = _final_outcome(side, state, events)
         finally:
             for listener in self._listeners:
                 listener.on_end()
         return outcome
-
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Messages to this round's sample, for Flower's inherited loop."""
-        del config
-        return self._begin_flower_round(server_round, arrays, grid).train_messages()
-
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """The model after the round, and figures of it; (None, None) when too few replies are usable."""
-        return self._opened(server_round).step(replies)
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Messages to all members where an evaluation is due."""
-        del config
-        every = self.settings.evaluate_every
-        if not every or server_round % every:
-            return []
-        return self._begin_flower_round(server_round, arrays, grid).evaluate_messages()
-
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Fairness figures of the clients' accuracies."""
-        return self._opened(server_round).fairness(replies)
-
-    def _begin_flower_round(self, server_round: int, arrays: ArrayRecord, grid: Grid) -> FlowerRound:
-        if self._flower_round is None:
-            self._registry.wait(grid)
-            _set_layers(self._method, self.settings, self._registry, wire.decode_model(arrays)[0].size)
-        else:
-            self._registry.refresh(grid)
-        last = self._flower_round.last if self._flower_round else None
-        run = (self.settings, self._method, self._rule, self._registry)
-        self._flower_round = FlowerRound(*run, server_round=server_round, arrays=arrays, last=last)
-        return self._flower_round
-
-    def _opened(self, server_round: int) -> FlowerRound:
-        if self._flower_round is None:
-            raise ConfigError(f"replies of round {server_round} came before its messages were configured")
-        return self._flower_round
 
     def _apply(self, num_rounds: int | None, timeout: float | None) -> None:
         changes = {
@@ -256,9 +210,9 @@ def _record_round(result: Result, event: RoundEvent) -> None:
         result.evaluate_metrics_clientapp[event.round] = metrics(fairness_report(event.accuracy, event.figure))
 
 
-def _final_outcome(loop: RoundLoop, grid: Grid, state: RunState, events: list[RoundEvent]) -> Outcome:
-    """The outcome of a run that `loop` brought to its end; asks for an evaluation where the last round had none."""
-    outcome = Outcome(state.status, state.theta, state.buffers, events, loop.figure)
+def _final_outcome(side: OwnClients, state: RunState, events: list[RoundEvent]) -> Outcome:
+    """The outcome of a run that is at its end; asks for an evaluation where the last round had none."""
+    outcome = Outcome(state.status, state.theta, state.buffers, events, side.figure)
     best = state.best
     if best is not None:
         outcome.theta, outcome.buffers = best.theta, best.buffers
@@ -268,7 +222,7 @@ def _final_outcome(loop: RoundLoop, grid: Grid, state: RunState, events: list[Ro
         found = Evaluated(event.accuracy, event.validation, event.test_loss, event.without_figure)
     else:
         state.candidate, state.buffers = outcome.theta, outcome.buffers
-        found = evaluations(loop.evaluate(grid))
+        found = evaluations(side.evaluate())
     outcome.accuracy, outcome.validation = found.test or {}, found.validation or {}
     outcome.without_figure = found.without_figure
     return outcome

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from importlib import import_module
 from inspect import isabstract, signature
 from typing import TYPE_CHECKING, Any
 
-from dqnfed_flwr.data.objects import number_of
-from dqnfed_flwr.data.user import call_function, imported
+from dqnfed_flwr.data.user import call_function, imported, number_of
 from dqnfed_flwr.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 _SHIPPED = {
     "classification": "classification:CrossEntropy",
-    "regression": "regression:Regression",
-    "huber-regression": "regression:HuberRegression",
-    "multi-label": "multi_label:MultiLabel",
+    "regression": "arrays:Regression",
+    "huber-regression": "arrays:HuberRegression",
+    "multi-label": "arrays:MultiLabel",
     "segmentation": "places:Segmentation",
     "next-token": "places:NextToken",
 }
@@ -53,7 +53,28 @@ def _task_of(settings: Settings, number: int) -> Task:
         module, _, name = _SHIPPED[settings.task].partition(":")
         shipped: Task = getattr(import_module(f"{__name__}.{module}"), name)(settings)
         return shipped
-    return _own(settings)
+    task = _own(settings)
+    check_floor(task.floor, f"task: {settings.task}: floor")
+    _check_methods(task.floor, settings)
+    return task
+
+
+def check_floor(floor: object, what: str) -> None:
+    """Refuse what is no least value of a loss, a finite number, or None where it is not known: `ConfigError`."""
+    if floor is None or (isinstance(floor, int | float) and not isinstance(floor, bool) and math.isfinite(floor)):
+        return
+    raise ConfigError(f"{what}: found {floor!r}; give the least value of the loss, a finite number, or None")
+
+
+def _check_methods(floor: float | None, settings: Settings) -> None:
+    """Refuse methods that cannot do with losses below 0, where the task says that it has such."""
+    for part in settings.parts if floor is not None and floor < 0 else ():
+        profile = part.profile
+        if not profile.counts_from_floor and (why := profile.nonnegative(part)):
+            raise ConfigError(
+                f"task: {settings.task} has losses down to {floor:g}, but {part.method} {why}, which takes losses from "
+                "0; add a constant to the loss, or use another method"
+            )
 
 
 def _own(settings: Settings) -> Task:

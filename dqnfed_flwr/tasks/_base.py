@@ -9,26 +9,23 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
-from dqnfed_flwr.data.targets import TargetForm
+from dqnfed_flwr.data.dataset import TargetForm
 from dqnfed_flwr.data.user import told
 from dqnfed_flwr.errors import ConfigError, DataError, DQNFedError, ModelError
+from dqnfed_flwr.models.making import as_dtype, check_parameters, own_copy
 from dqnfed_flwr.randomness import seeded
-from dqnfed_flwr.tasks.adapters import merged
+from dqnfed_flwr.tasks.batches import Batch, in_float64
 from dqnfed_flwr.types import Evaluation, Figure
 
 if TYPE_CHECKING:
     from dqnfed_flwr.config import Settings
 
-Batch = Any
-"""What `collate` makes of samples; by default torch's own, with the inputs first and the targets second."""
 Losses = Tensor | tuple[Tensor, Tensor]
 """The loss of each sample [n], or of each part of it [n, ...]; or such losses with a weight for each of them."""
 
@@ -68,6 +65,9 @@ class Summed:
     weight: Tensor | None = None
 
 
+_SAY_THE_LOSS = ("floor", "losses", "losses_of", "summed")
+
+
 class Task(ABC):
     """A problem to train. `module:Class` in the setting `task` names one; `run(..., task=Mine())` takes an object.
 
@@ -81,11 +81,21 @@ class Task(ABC):
         The form of y, where the data come from the setting `data`.
     percent : bool
         Whether the first of `metrics` is a share, to be shown in per cent.
+    floor : float | None
+        The least value that the loss of a sample can have, from which an entitlement counts; None where that is not
+        known. A class with `losses` or `losses_of` of its own does not inherit it: it says its own.
     """
 
     collate: Callable[[list[Any]], Any] | None = None
     targets: TargetForm = "classes"
     percent: bool = False
+    floor: float | None = None
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        nearest = next(vars(base).keys() for base in cls.__mro__ if not vars(base).keys().isdisjoint(_SAY_THE_LOSS))
+        if "floor" not in nearest:  # it is about the loss of a class further up
+            cls.floor = None
 
     @abstractmethod
     def model(self) -> nn.Module:
@@ -103,7 +113,7 @@ class Task(ABC):
 
     @abstractmethod
     def losses(self, model: nn.Module, batch: Batch) -> Losses:
-        """The loss of each sample of a batch, never negative; see `Losses`.
+        """The loss of each sample of a batch, of any sign; see `Losses`, and `floor`.
 
         A sample's loss depends on that sample and the model alone.
         """
@@ -131,7 +141,7 @@ class Task(ABC):
 
         Have it do the same for adapters of your own. The model may be changed.
         """
-        return merged(model)
+        return _merged(model)
 
     @property
     def figure(self) -> Figure:
@@ -140,13 +150,15 @@ class Task(ABC):
             return Figure(name, getattr(counter, "higher_is_better", True) is not False, self.percent)
         return Figure("loss", higher=False)
 
-    def build(self, input_shape: tuple[int, ...], outputs: int, *, seed: int, dtype: torch.dtype) -> nn.Module:
+    def build(self, input_shape: tuple[int, ...], outputs: int, *, seed: int, dtype: torch.dtype | None) -> nn.Module:
         """The model for samples of this form, with initial values that depend on `seed` alone, on the CPU.
+
+        Its floats are cast to `dtype`; None leaves them as `model` made them.
 
         Raises
         ------
         ModelError
-            If `model` does not return a module whose shapes are known.
+            If `model` does not return a module whose parameters can be trained.
         """
         with seeded(seed), torch.device("cpu"):
             try:
@@ -157,9 +169,8 @@ class Task(ABC):
                 raise ModelError(f"task: model() raised {told(cause)}") from cause
         if not isinstance(module, nn.Module):
             raise ModelError(f"task: model() returned {type(module).__name__}; it must return a torch.nn.Module")
-        if any(map(is_lazy, [*module.parameters(), *module.buffers()])):
-            raise ModelError("task: model() has lazy layers, whose shapes are not known; give them their sizes")
-        return _own_copy(module).to(dtype)
+        check_parameters(module, "task: model()")
+        return as_dtype(_own_copy(module), dtype)
 
     def summed(self, model: nn.Module, batch: Batch, count: int) -> Summed:
         """The losses of a batch of `count` samples, summed in float64.
@@ -183,7 +194,8 @@ class Task(ABC):
         shares = torch.ones_like(parts) if weights is None else in_float64(weights)
         if shares.shape != parts.shape:
             raise DataError(f"task: losses are {tuple(parts.shape)} and their weights {tuple(shares.shape)}")
-        return Summed((parts * shares).sum(), shares.sum().detach())
+        counted = torch.where(shares != 0, parts, 0.0)  # what is ignored may be anything, NaN as well
+        return Summed((counted * shares).sum(), shares.sum().detach())
 
     def loss_of_each(self, model: nn.Module, batch: Batch) -> Tensor:
         """The loss of each sample of a batch, float64 [n] on the CPU: of its parts their mean by weight, 0 of none."""
@@ -195,12 +207,20 @@ class Task(ABC):
         parts = parts.flatten(1)
         shares = torch.ones_like(parts) if weights is None else in_float64(weights.detach()).cpu().flatten(1)
         total = shares.sum(dim=1)
-        return (parts * shares).sum(dim=1) / torch.where(total > 0, total, 1.0)
+        return (torch.where(shares != 0, parts, 0.0) * shares).sum(dim=1) / torch.where(total > 0, total, 1.0)
+
+    def weight_of_each(self, model: nn.Module, batch: Batch) -> Tensor:
+        """The weight of each sample of a batch, of its parts the sum, float64 [n] on the CPU; 0 where none counts."""
+        found = self.losses(model, batch)
+        losses, weights = found if isinstance(found, tuple) else (found, None)
+        shares = torch.ones_like(losses) if weights is None else weights
+        return in_float64(shares.detach()).cpu().reshape(len(shares), -1).sum(dim=1)
 
     def evaluate(self, model: nn.Module, batches: Iterable[tuple[Batch, int]], examples: int) -> Evaluation:
         """Figures and mean loss over the batches of so many examples, each with its number of samples.
 
-        Where the loss is not finite, neither is a figure: counters are made for numbers, and some raise on others.
+        Where the loss is not finite, neither is a figure: counters are made for numbers, and some raise on others. Nor
+        is there one where examples are given and no target among them counts.
         """
         counters = self._counters()
         loss = weight = 0.0
@@ -214,7 +234,9 @@ class Task(ABC):
         mean = loss / weight if weight else 0.0
         fit, figures = math.isfinite(loss), dict[str, float]()
         if examples:
+            fit = fit and weight > 0
             figures = {name: _computed(name, counter) if fit else math.nan for name, counter in counters.items()}
+            figures = figures or {"loss": mean if weight > 0 else math.nan}
         return Evaluation(correct=0, examples=examples, loss=mean, figures=figures or {"loss": mean})
 
     def _counters(self) -> Mapping[str, Counter]:
@@ -238,7 +260,7 @@ class Task(ABC):
             raise DataError(f"task: predictions() raised {told(cause)}; it must give predictions, targets") from cause
         for name, counter in counters.items():
             try:
-                counter.update(predictions, targets)
+                counter.update(predictions.clone(), targets.clone())
             except Exception as cause:  # whatever a counter does
                 raise DataError(f"task: metric {name!r} raised {told(cause)}") from cause
 
@@ -262,11 +284,27 @@ def _computed(name: str, counter: Counter) -> float:
 def _own_copy(module: nn.Module) -> nn.Module:
     """A module that nobody else holds: `model()` may return the same one each time."""
     try:
-        return deepcopy(module)
-    except RuntimeError:  # such as torch's older weight_norm, whose weights are no leaves
+        return own_copy(module)
+    except RuntimeError:  # what layers keep in lists of their own, and have computed, cannot be copied
         return module
 
 
-def in_float64(values: Tensor) -> Tensor:
-    """The same in float64; MPS has none: its values move to the CPU."""
-    return (values.cpu() if values.device.type == "mps" else values).double()
+def adapted(module: nn.Module) -> list[tuple[str, Any]]:
+    """The models of `peft` in a module, known by what they can do: the outermost ones, by name."""
+    found: list[tuple[str, Any]] = []
+    for name, part in module.named_modules():
+        inside = any(name.startswith(f"{outer}." if outer else "") for outer, _ in found)
+        if not inside and hasattr(part, "merge_and_unload") and hasattr(part, "save_pretrained"):
+            found.append((name, part))
+    return found
+
+
+def _merged(module: nn.Module) -> nn.Module:
+    """The module with each adapter of `peft` added to the weights that it adapts; changed in place."""
+    for name, part in adapted(module):
+        whole: nn.Module = part.merge_and_unload()
+        if not name:
+            return whole
+        outer, _, last = name.rpartition(".")
+        setattr(module.get_submodule(outer), last, whole)
+    return module

@@ -1,8 +1,12 @@
-"""The tasks that come with the package: their data are arrays, from the setting `data`, their model that of `model`."""
+"""Tasks whose data are arrays, from the setting `data`, and their model that of `model`; those of numbers and flags.
+
+The tasks of classes, and of places, have files of their own.
+"""
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from copy import copy
 from typing import TYPE_CHECKING, Self
 
@@ -11,7 +15,9 @@ from torch import Tensor, nn
 
 from dqnfed_flwr.errors import DataError
 from dqnfed_flwr.models import build_model
-from dqnfed_flwr.tasks._base import Batch, Datasets, Losses, Task
+from dqnfed_flwr.tasks._base import Counter, Datasets, Losses, Task
+from dqnfed_flwr.tasks.batches import Batch, in_float64
+from dqnfed_flwr.tasks.counters import Auroc, MeanAbsoluteError
 
 if TYPE_CHECKING:
     from dqnfed_flwr.config import Settings
@@ -70,8 +76,63 @@ class ArrayTask(OutputTask):
         """Not asked: the data are those of the settings."""
         raise DataError("task: the data of such a task come from the setting data")
 
-    def build(self, input_shape: tuple[int, ...], outputs: int, *, seed: int, dtype: torch.dtype) -> nn.Module:
+    def build(self, input_shape: tuple[int, ...], outputs: int, *, seed: int, dtype: torch.dtype | None) -> nn.Module:
         """The model of the settings for samples of this form."""
         return build_model(
             self.settings.model, input_shape, outputs, seed=seed, dtype=dtype, least_outputs=self.least_outputs
         )
+
+
+class Regression(ArrayTask):
+    """T outputs [n, T] against targets [n, T]: half the squared error, averaged over the T; less is better."""
+
+    targets = "values"
+    floor = 0.0
+
+    def losses_of(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Losses [n]."""
+        return (0.5 * (in_float64(outputs) - in_float64(targets)).square()).mean(dim=1)
+
+    def output_shape(self, target: Tensor, outputs: int) -> tuple[int, ...]:
+        """One number a target."""
+        return (outputs,)
+
+    def metrics(self) -> Mapping[str, Counter]:
+        """The mean absolute error, in the units of the targets."""
+        return {"mae": MeanAbsoluteError()}
+
+
+class HuberRegression(Regression):
+    """The same with Huber's loss: quadratic below an error of 1, linear beyond."""
+
+    floor = 0.0
+
+    def losses_of(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Losses [n]."""
+        return nn.functional.huber_loss(in_float64(outputs), in_float64(targets), reduction="none").mean(dim=1)
+
+
+class MultiLabel(ArrayTask):
+    """Logits [n, C] against flags 0 or 1 [n, C]; AUROC over all flags together."""
+
+    targets = "flags"
+    percent = True
+    floor = 0.0
+
+    def losses_of(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Binary cross-entropies [n], averaged over the flags."""
+        logits, flags = in_float64(outputs), in_float64(targets)
+        return nn.functional.binary_cross_entropy_with_logits(logits, flags, reduction="none").mean(dim=1)
+
+    def output_shape(self, target: Tensor, outputs: int) -> tuple[int, ...]:
+        """One logit a flag."""
+        return (outputs,)
+
+    def metrics(self) -> Mapping[str, Counter]:
+        """The area under the curve; a client whose flags are all alike has none."""
+        return {"auroc": Auroc()}
+
+    def predictions(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """Logits and flags, one behind the other: the sigmoids of large logits are all 1, and no longer in order."""
+        inputs, flags = batch
+        return model(inputs).reshape(-1), flags.reshape(-1).long()

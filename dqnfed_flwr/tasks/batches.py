@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dqnfed_flwr.tasks._base import Batch
+Batch = Any
+"""What `collate` makes of samples; by default torch's own, with the inputs first and the targets second."""
 
 
 def mapped(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
@@ -39,6 +40,11 @@ def tensors(batch: Batch) -> Iterator[Tensor]:
 def in_dtype(batch: Batch, dtype: torch.dtype) -> Batch:
     """The batch with floating-point tensors in `dtype`."""
     return mapped(batch, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)
+
+
+def in_float64(values: Tensor) -> Tensor:
+    """The same in float64; MPS has none: its values move to the CPU."""
+    return (values.cpu() if values.device.type == "mps" else values).double()
 
 
 def on_device(batch: Batch, device: torch.device) -> Batch:

@@ -7,8 +7,9 @@ from typing import final
 
 from torch import Tensor, nn
 
-from dqnfed_flwr.tasks._base import Batch, Counter, Losses, Summed, in_float64
+from dqnfed_flwr.tasks._base import Counter, Losses, Summed
 from dqnfed_flwr.tasks.arrays import ArrayTask
+from dqnfed_flwr.tasks.batches import Batch, in_float64
 from dqnfed_flwr.tasks.counters import RightShare
 from dqnfed_flwr.types import ACCURACY, Evaluation, Figure
 
@@ -19,6 +20,7 @@ class Classification(ArrayTask):
     percent = True
     least_outputs = 2
     meant = "one logit a class"
+    floor = 0.0
 
     def losses_of(self, outputs: Tensor, targets: Tensor) -> Losses:
         """Cross-entropies [n] in float64."""
@@ -44,6 +46,8 @@ class CrossEntropy(Classification):
 
     No class derives from it: another loss or figure would have no part in what it sums and counts.
     """
+
+    floor = 0.0
 
     @property
     def figure(self) -> Figure:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 
@@ -43,6 +42,8 @@ class Auroc:
 
     def compute(self) -> float:
         """NaN where all flags are alike: there is no curve."""
+        from sklearn.metrics import roc_auc_score  # a second, for a figure that few tasks have
+
         flags = np.concatenate([part.numpy() for part in self._flags]) if self._flags else np.zeros(0)
         if len(np.unique(flags)) < 2:
             return math.nan

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn
 
-from dqnfed_flwr.data.targets import IGNORED
-from dqnfed_flwr.tasks._base import Counter, in_float64
+from dqnfed_flwr.data.dataset import IGNORED
+from dqnfed_flwr.tasks._base import Counter
 from dqnfed_flwr.tasks.arrays import ArrayTask, OutputTask
+from dqnfed_flwr.tasks.batches import in_float64
 from dqnfed_flwr.tasks.counters import MeanIou, RightShare
 
 
@@ -16,6 +17,7 @@ class PlaceLosses(OutputTask):
     """Cross-entropy at every place, each place with the same weight; places of class -1 count nothing."""
 
     percent = True
+    floor = 0.0
     classes_last = False
 
     def losses_of(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

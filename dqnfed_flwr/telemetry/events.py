@@ -9,14 +9,16 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import Any, Protocol
 
 import numpy as np
 
 from dqnfed_flwr.fairness import improved_ratio
 from dqnfed_flwr.guarantee.claims import CONTRADICTION
-from dqnfed_flwr.guarantee.harm import not_above
+from dqnfed_flwr.guarantee.harm import STRICT, not_above
+from dqnfed_flwr.record_codec import TRANSIENT, pack, unpack
 from dqnfed_flwr.types import ACCURACY, Figure
 
 EVENT_SCHEMA = 1
@@ -106,7 +108,7 @@ class RoundEvent:
     unable : list[int]
         Participants that were to judge by their held-out part and could not; their training losses judged.
     entitlement : float
-        e: the loss up to which a participant may rise without harm.
+        e: the loss up to which a participant may rise without harm; -infinity (null) where no loss may rise.
     certificate : dict[int, float]
         Where the model stayed: weights, by client, of the shortest point in the convex hull of the unit gradients.
     distance : float
@@ -151,7 +153,7 @@ class RoundEvent:
     certificate: dict[int, float] = field(default_factory=dict)
     distance: float = math.nan
     schema: int = EVENT_SCHEMA
-    figure: Figure = ACCURACY
+    figure: Figure = field(default=ACCURACY, metadata=TRANSIENT)  # a line has it where it is another one
     without_figure: dict[str, list[int]] = field(default_factory=dict)
 
     @property
@@ -186,8 +188,7 @@ class RoundEvent:
         """One line of JSON."""
         infinite = [c for c, loss in zip(self.participants, self.losses_after, strict=True) if math.isinf(loss)]
         derived = {name: getattr(self, name) for name in DERIVED}
-        record = asdict(self)
-        del record["figure"]
+        record = pack(self, {})
         if not self.without_figure:
             del record["without_figure"]
         if self.figure != ACCURACY:
@@ -208,28 +209,18 @@ class RoundEvent:
 
     @classmethod
     def _of(cls, record: dict[str, Any]) -> RoundEvent:
-        for key in ("losses_before", "losses_after", "rates", "weights"):
-            record[key] = [_number(value) for value in record[key]]
-        for key in ("improved_ratio", "step_norm_squared", "factor", "condition", "residual", "test_loss"):
-            record[key] = _number(record[key])
-        for derived in DERIVED:
-            record.pop(derived, None)
-        record["figure"] = Figure.from_json(record.get("figure"))
         if TEST in record:
             record["accuracy"] = record.pop(TEST)
-        record["distance"] = _number(record.get("distance"))
-        record["certificate"] = {int(client): weight for client, weight in record.get("certificate", {}).items()}
-        record.setdefault("asked", len(record["participants"]))
-        record.setdefault("heard", list(record["participants"]))  # an earlier version named none but those
-        for key in ("accuracy", "validation"):
-            if record[key] is not None:
-                record[key] = {int(client): value for client, value in record[key].items()}
-        infinite = record.pop(INFINITE, ())
+        for derived in DERIVED:
+            del record[derived]  # a line that lacks one is no event
+        infinite = record[INFINITE]
+        if record["entitlement"] is None:
+            record["entitlement"] = STRICT
         for place, client in enumerate(record["participants"]):
             if client in infinite:
                 record["losses_after"][place] = math.inf
-        record["dropped"] = [DroppedClient(**item) for item in record["dropped"]]
-        return cls(**record)
+        event: RoundEvent = unpack(cls, {"without_figure": {}, **record})
+        return replace(event, figure=Figure.from_json(record.get("figure")))
 
 
 class Listener(Protocol):
@@ -262,7 +253,8 @@ class Totals:
     judged, improved : int
         Rounds that changed the model and after which a client answered again; those of them in which no loss rose.
     improved_of_asked, unharmed_ratio : float
-        Means over the judged rounds of those of the events; NaN where there is none.
+        rho and the share not harmed over the rounds that moved the model alone: means over the judged ones of those of
+        the events; NaN where there is none.
     asked, heard : float
         Clients a round that were asked for a gradient, and whose gradients made the step; NaN without rounds.
     no_part : Mapping[int, int]
@@ -316,6 +308,11 @@ class Totals:
         )
 
     @property
+    def moved_words(self) -> str:
+        """`moved_words` of these."""
+        return moved_words(self.moved, self.rounds, self.improved_of_asked, self.unharmed_ratio)
+
+    @property
     def mostly_left_out(self) -> dict[int, int]:
         """Clients that had no part in most rounds in which they were asked, and in how many, the most first."""
         found = {client: count for client, count in self.no_part.items() if 2 * count > self.asked_in[client]}
@@ -326,6 +323,18 @@ class Totals:
         """Clients that turned candidates down in more than half of all rounds, and in how many, the most first."""
         found = {client: count for client, count in self.refused.items() if 2 * count > self.rounds}
         return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
+
+
+def moved_words(moved: int, rounds: int, rho: float, unharmed: float) -> str:
+    """Rounds that moved the model, with rho and the share not harmed over these, a dash for one not known."""
+    shown = (f"{value:.3f}" if value == value else "–" for value in (rho, unharmed))
+    return f"{moved} of {rounds} rounds moved the model; over these ρ {next(shown)}, not harmed {next(shown)}"
+
+
+def unmoved_at_end(events: Sequence[RoundEvent]) -> list[RoundEvent]:
+    """The last rounds of these that did not move the model, up to one that did."""
+    found = list(takewhile(lambda event: not event.moved, reversed(events)))
+    return found[::-1]
 
 
 def mean(values: Iterable[float]) -> float:

@@ -23,8 +23,8 @@ from dqnfed_flwr.telemetry.metrics import (
     STATES,
     TESTS,
     WHEN,
+    SeriesValues,
 )
-from dqnfed_flwr.telemetry.samples import SeriesValues
 from dqnfed_flwr.types import ACCURACY, Figure
 
 FAIRNESS = {
@@ -75,6 +75,8 @@ LISTED = {
 """Counters of clients, and the field of an event that has a list of them."""
 UNKNOWN_AT_FIRST = (
     *LATEST,
+    "dqnfed_moved_improved_clients_ratio",
+    "dqnfed_moved_unharmed_clients_ratio",
     "dqnfed_step_norm",
     "dqnfed_participants",
     "dqnfed_heard_clients",
@@ -126,6 +128,8 @@ class RunSamples(SeriesValues):
             self.set("dqnfed_test_figure_higher_is_better", card.figure.higher, *self._named)
         self.set("dqnfed_round", 0)
         self.set("dqnfed_moved_rounds", 0)
+        self.set("dqnfed_unmoved_streak_rounds", 0)
+        self._of_moved = np.zeros(3)  # judged rounds that moved the model, and over them the sums of two ratios
         self.set("dqnfed_rounds", rounds)
         self.set("dqnfed_low_ratio_rounds", 0)
 
@@ -144,6 +148,7 @@ class RunSamples(SeriesValues):
             self.add("dqnfed_clients_refused_by_test_total", len(clients), test)
         self.add("dqnfed_unmoved_rounds_total", not event.moved)
         self.add("dqnfed_moved_rounds", event.moved)
+        self._count_moved(event)
         if event.moved and event.unharmed_ratio < LOW_RATIO:
             self.add("dqnfed_low_ratio_rounds", 1)
         elif event.moved and event.unharmed_ratio >= LOW_RATIO:  # NaN, where no client answered again, changes nothing
@@ -161,6 +166,18 @@ class RunSamples(SeriesValues):
                 self.observe("dqnfed_round_seconds", seconds)
             else:
                 self.observe("dqnfed_phase_seconds", seconds, phase)
+
+    def _count_moved(self, event: RoundEvent) -> None:
+        """Rounds since the last move, and what the rounds that moved the model did to the clients."""
+        if not event.moved:
+            self.add("dqnfed_unmoved_streak_rounds", 1)
+            return
+        self.set("dqnfed_unmoved_streak_rounds", 0)
+        if not math.isnan(event.improved_ratio):
+            self._of_moved += (1.0, event.improved_of_asked, event.unharmed_ratio)
+            rounds, improved, unharmed = self._of_moved.tolist()
+            self.set("dqnfed_moved_improved_clients_ratio", improved / rounds)
+            self.set("dqnfed_moved_unharmed_clients_ratio", unharmed / rounds)
 
     def show(self, events: Sequence[RoundEvent]) -> None:
         """Set the gauges, from the last of these rounds and the last evaluation among them."""

@@ -17,6 +17,7 @@ from dqnfed_flwr.wire.arrays import VECTORS as VECTORS
 from dqnfed_flwr.wire.arrays import Buffers as Buffers
 from dqnfed_flwr.wire.arrays import payload as payload
 from dqnfed_flwr.wire.arrays import strays as strays
+from dqnfed_flwr.wire.reply import BELOW_FLOOR as BELOW_FLOOR
 from dqnfed_flwr.wire.reply import MAX_EXAMPLES as MAX_EXAMPLES
 from dqnfed_flwr.wire.reply import ReplyForm as ReplyForm
 from dqnfed_flwr.wire.reply import change_row as change_row

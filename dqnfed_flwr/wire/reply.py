@@ -12,6 +12,7 @@ from flwr.app import ArrayRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
 from dqnfed_flwr.errors import ShapeError, WireError
+from dqnfed_flwr.guarantee.harm import below_floor
 from dqnfed_flwr.linalg.quantise import packed_sizes, unpack
 from dqnfed_flwr.types import ACCURACY, ClientReply, ClientTask, Evaluation, Extras, Figure, FloatArray, Packed, Probe
 from dqnfed_flwr.wire.arrays import (
@@ -35,7 +36,9 @@ VARIANCE = "running_var"
 """Ends the name of torch's buffer of variances."""
 MAX_EXAMPLES = 10**9
 LARGEST = 1e60
-"""Loss and rate at most: none of a client that learns is near it, and squares and quotients stay finite."""
+"""Size of a loss, and rate, at most: none of a client that learns is near it; squares and quotients stay finite."""
+BELOW_FLOOR = "below-floor"
+"""Reason under which a reply is counted that has a loss below the least value that the task names."""
 FigureValues = dict[str, int | float | list[int] | list[float]]
 """Figures as they are written."""
 
@@ -54,12 +57,15 @@ class ReplyForm:
         What comes in addition to the gradient.
     figure : Figure
         The figure of a client that the task counts; accuracy follows from the right answers.
+    floor : float | None
+        The least value of a loss; None where it may have any.
     """
 
     dim: int
     buffers: Buffers
     extras: Extras = field(default_factory=Extras)
     figure: Figure = ACCURACY
+    floor: float | None = None
 
 
 def encode_reply(reply: ClientReply) -> RecordDict:
@@ -104,13 +110,14 @@ def decode_reply(content: RecordDict, task: ClientTask, form: ReplyForm) -> Clie
     ------
     WireError
         With the reason under which the reply is counted: `missing-key`, `extra-key`, `bad-dtype`, `bad-shape`,
-        `bad-array`, `not-finite`, `bad-buffer`, `bad-loss`, `bad-rate`, `bad-count`, `bad-figure`, `bad-probe`.
+        `bad-array`, `not-finite`, `bad-buffer`, `bad-loss`, `below-floor`, `bad-rate`, `bad-count`, `bad-figure`,
+        `bad-probe`.
 
     Notes
     -----
     The vectors are not searched for NaN and Inf here: the gradient's norm, formed later, shows them at no cost.
     """
-    figures = _figures_of(content)
+    figures = _figures_of(content, form.floor)
     arrays = of_kind(content, ArrayRecord)
     check_keys("array records", set(arrays), {VECTORS})
     check_keys("metric and config records", set(content) - set(arrays), {FIGURES})
@@ -148,26 +155,28 @@ def decode_reply(content: RecordDict, task: ClientTask, form: ReplyForm) -> Clie
     )
 
 
-def decode_probe(content: RecordDict, task: ClientTask) -> Probe | None:
+def decode_probe(content: RecordDict, task: ClientTask, floor: float | None = None) -> Probe | None:
     """What a reply says of the candidate, None if it was not asked; readable even where the rest is unfit.
 
     A client whose loss is NaN or Inf at the candidate has no gradient there to be of use, yet its word counts most.
+    `floor` is that of the `ReplyForm`.
 
     Raises
     ------
     WireError
         If the figures cannot be read.
     """
-    return _read_probe(_figures_of(content), task) if task.probe else None
+    return _read_probe(_figures_of(content, floor), task) if task.probe else None
 
 
-def decode_loss(content: RecordDict, task: ClientTask) -> float | None:
+def decode_loss(content: RecordDict, task: ClientTask, floor: float | None = None) -> float | None:
     """f_k at the model sent, None if it was not asked or cannot be read; readable even where the row is unfit.
 
     A client whose row is of no use is a participant all the same: its loss after the step is held against this one.
+    `floor` is that of the `ReplyForm`.
     """
     try:
-        return _figures_of(content).loss("loss") if task.train else None
+        return _figures_of(content, floor).loss("loss") if task.train else None
     except WireError:
         return None
 
@@ -197,10 +206,13 @@ def _read_buffer(name: str, array: FlowerArray, current: NDArray[np.generic]) ->
 
 
 class _Figures:
-    """Reads the figures of a reply as received; each method checks one range and raises `WireError` outside it."""
+    """Reads the figures of a reply as received; each method checks one range and raises `WireError` outside it.
 
-    def __init__(self, record: MetricRecord) -> None:
-        self._record = record
+    No loss is below `floor`, None for any.
+    """
+
+    def __init__(self, record: MetricRecord, floor: float | None) -> None:
+        self._record, self._floor = record, floor
 
     def __contains__(self, key: str) -> bool:
         """Whether there is such a figure."""
@@ -228,22 +240,22 @@ class _Figures:
         return value
 
     def loss(self, key: str) -> float:
-        """A loss up to `LARGEST`."""
-        value = _not_negative(key, self.number(key))
+        """A loss of a size up to `LARGEST`."""
+        value = self.number(key)
         if value > LARGEST:
             raise WireError("bad-loss", f"{key} is {value:g}; need {LARGEST:g} at most")
-        return value
+        return self._above_floor(key, value)
 
     def any_loss(self, key: str) -> float:
         """A loss; infinite where the model diverges."""
         value = self.scalar(key)
-        return _not_negative(key, value) if math.isfinite(value) else math.inf
+        return self._above_floor(key, value) if math.isfinite(value) else math.inf
 
     def losses(self, key: str) -> list[float]:
         """One loss or more; infinite where the model diverges."""
         value = self._value(key)
         found = [float(number) for number in value] if isinstance(value, list) else [float(value)]
-        return [_not_negative(key, number) if math.isfinite(number) else math.inf for number in found]
+        return [self._above_floor(key, number) if math.isfinite(number) else math.inf for number in found]
 
     def count(self, key: str, least: int = 0) -> int:
         """A whole number from `least` to `MAX_EXAMPLES`."""
@@ -259,18 +271,25 @@ class _Figures:
             raise WireError("bad-count", f"{key} is {value}; need 0 or 1")
         return value == 1
 
+    def _above_floor(self, key: str, loss: float) -> float:
+        if loss < -LARGEST:
+            raise WireError("bad-loss", f"{key} is {loss:g}; need {-LARGEST:g} at least")
+        if below_floor(loss, self._floor):
+            raise WireError(BELOW_FLOOR, f"{key} is {loss:.6g}, below {self._floor:g}, the floor of the task")
+        return loss
+
     def _value(self, key: str) -> int | float | list[int] | list[float]:
         if key not in self._record:
             raise WireError("missing-key", f"figures {sorted(self._record)[:20]}; need {key!r}")
         return self._record[key]
 
 
-def _figures_of(content: RecordDict) -> _Figures:
+def _figures_of(content: RecordDict, floor: float | None) -> _Figures:
     """The figures of a reply, which must have some."""
     figures = of_kind(content, MetricRecord).get(FIGURES)
     if figures is None:
         raise WireError("missing-key", f"records {sorted(content)[:8]}; need {VECTORS!r} and {FIGURES!r}")
-    return _Figures(figures)
+    return _Figures(figures, floor)
 
 
 def _write_probe(probe: Probe) -> FigureValues:
@@ -339,9 +358,3 @@ def _read_evaluation(figures: _Figures, part: str, form: ReplyForm) -> Evaluatio
     if not math.isnan(value):
         figures.within(f"{part}-figure", form.figure.limits)
     return Evaluation(correct, examples, loss, {form.figure.name: value})
-
-
-def _not_negative(key: str, loss: float) -> float:
-    if loss < 0:
-        raise WireError("bad-loss", f"{key} is {loss}; the loss of a task is never negative")
-    return loss

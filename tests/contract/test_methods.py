@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.methods._base import Method
-from dqnfed_flwr.methods.table import METHODS, make_method
+from dqnfed_flwr.config.methods import METHODS
+from dqnfed_flwr.methods._base import Method, make_method
 from dqnfed_flwr.types import Float64Array
 from tests.helpers.gradient_sets import (
     conflicting_set,

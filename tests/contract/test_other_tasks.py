@@ -11,8 +11,8 @@ from sklearn.preprocessing import scale
 
 from dqnfed_flwr import run
 from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config.methods import METHODS
 from dqnfed_flwr.errors import ConfigError
-from dqnfed_flwr.methods.table import METHODS
 from dqnfed_flwr.types import Figure
 
 CLASSES_ONLY = {

@@ -15,11 +15,11 @@ import pytest
 from benchmarks._federation import Loopback, loopback, node
 from benchmarks._programs import Program, free_ports, wait_for
 from dqnfed_flwr.deploy import check, clock_skew, node_certificates, pki
-from dqnfed_flwr.deploy.authority import authority
 from dqnfed_flwr.deploy.check_local import Level
 from dqnfed_flwr.deploy.check_network import Port, look
 from dqnfed_flwr.deploy.commands import superexec_arguments, supernode_arguments
 from dqnfed_flwr.deploy.files import write_private, write_public
+from dqnfed_flwr.deploy.node_certificates import authority
 from dqnfed_flwr.deploy.plan import HTTP_SINCE, Node, minor
 from dqnfed_flwr.deploy.registry import listed, register
 from dqnfed_flwr.engine.flwr_command import CONNECTION

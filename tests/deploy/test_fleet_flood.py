@@ -42,7 +42,11 @@ def attacked(server: Loopback, pair: tuple[Path, Path] | None) -> tuple[float, s
     return grown(), done.stdout
 
 
-@pytest.mark.parametrize("who", ["nobody", "a stranger", "a removed node", "a node"])
+SELDOM = [pytest.param(who, marks=pytest.mark.slow) for who in ("nobody", "a stranger", "a removed node")]
+"""Half a minute each: `make test-deploy` has them, CI only the attacker who gets furthest in."""
+
+
+@pytest.mark.parametrize("who", [*SELDOM, "a node"])
 def test_an_attack_costs_little_memory_and_no_node(server: Loopback, tmp_path: Path, who: str) -> None:
     pair = None
     if who == "a stranger":

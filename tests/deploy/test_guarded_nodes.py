@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
@@ -13,7 +14,9 @@ import tomli_w
 from benchmarks._programs import Program, free_ports, listening, wait_for
 from dqnfed_flwr.deploy.plan import HTTP_SINCE, minor
 from dqnfed_flwr.engine.flwr_command import CONNECTION, FlwrCommand, flwr_environment, run_status
-from tests.helpers.documented_app import ROUNDS, guarded_rounds, write_documented_app
+from dqnfed_flwr.run_files import EVENTS
+from dqnfed_flwr.telemetry.event_log import read_events
+from tests.helpers.documented_app import PACKAGE, ROUNDS, write_documented_app
 
 pytestmark = pytest.mark.deploy
 
@@ -50,24 +53,44 @@ def federation(place: Path) -> Iterator[FlwrCommand]:
         yield flwr
 
 
-def test_real_nodes_run_the_guarded_app(tmp_path: Path) -> None:
+def test_real_nodes_run_the_guarded_app_and_go_on_with_it_when_its_server_was_stopped(tmp_path: Path) -> None:
     app = write_documented_app(tmp_path / "app")
+    server = app / PACKAGE / "server_app.py"
+    call = "Guaranteed(FedAvg(fraction_evaluate=0.0), output=output)"
+    resuming = 'Guaranteed(FedAvg(fraction_evaluate=0.0), output=output, resume=context.run_config["resume"])'
+    assert call in server.read_text()
+    server.write_text(server.read_text().replace(call, resuming))
+    project = tomllib.loads((app / "pyproject.toml").read_text())
+    project["tool"]["flwr"]["app"]["config"]["resume"] = False
+    (app / "pyproject.toml").write_text(tomli_w.dumps(project))
     (tmp_path / "flower").mkdir()
+    log = app.parent / "results" / EVENTS
     with federation(tmp_path / "flower") as flwr:
-        answer = flwr.json("run", str(app), CONNECTION)
-        assert "run-id" in answer, answer
-        number = str(answer["run-id"])
 
-        def story() -> str:
-            logs = "\n".join(log.read_text()[-1500:] for log in sorted((tmp_path / "flower").glob("*.log")))
-            return flwr("log", number, CONNECTION, "--show")[-4000:] + logs
+        def start(config: str) -> str:
+            answer = flwr.json("run", str(app), CONNECTION, "--run-config", config)
+            assert "run-id" in answer, answer
+            return str(answer["run-id"])
 
-        def over() -> str:
-            status = run_status(flwr, number)
-            return status if status.startswith("finished") else ""
+        def ended(number: str) -> str:
+            def story() -> str:
+                logs = "\n".join(file.read_text()[-1500:] for file in sorted((tmp_path / "flower").glob("*.log")))
+                return flwr("log", number, CONNECTION, "--show")[-4000:] + logs
 
-        status = wait_for(over, SECONDS, story, 3)
-        assert status == "finished:completed", story()
-    events = guarded_rounds(app)
-    assert [len(event.participants) for event in events] == [NODES] * ROUNDS
-    assert sum(event.exchanges for event in events) == ROUNDS + 1 + sum(event.misses for event in events)
+            def over() -> str:
+                status = run_status(flwr, number)
+                return status if status.startswith("finished") else ""
+
+            return str(wait_for(over, SECONDS, story, 3))
+
+        first = start("rounds=500 resume=false")
+        wait_for(lambda: log.exists() and len(log.read_text().splitlines()) >= ROUNDS, SECONDS, lambda: "no rounds", 1)
+        flwr("stop", first, CONNECTION)
+        assert ended(first) == "finished:stopped"
+        done = len(log.read_text().splitlines())
+        second = start(f"rounds={done + ROUNDS} resume=true")
+        assert ended(second) == "finished:completed", flwr("log", second, CONNECTION, "--show")[-4000:]
+    events = read_events(log)
+    assert [event.round for event in events] == list(range(1, done + ROUNDS + 1))
+    assert all(event.unharmed_ratio == 1 and len(event.participants) == NODES for event in events)
+    assert sum(event.exchanges for event in events) == len(events) + 2 + sum(event.misses for event in events)

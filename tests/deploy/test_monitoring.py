@@ -150,7 +150,16 @@ def monitored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Monitored]:
         fleet = found.control if minor(version("flwr")) >= HTTP_SINCE else found.fleet
         supernode = ("--superlink", f"127.0.0.1:{fleet}", *server, str(found.client))
         found.start("supernode", BIN / "flower-supernode", *supernode)
-        run = ("run", "digits", "--set", "rounds=100000", "--set", "step.on-stationary=stay")
+        run = (
+            "run",
+            "digits",
+            "--set",
+            "rounds=100000",
+            "--set",
+            "step.on-stationary=stay",
+            "--set",
+            "step.patience=0",
+        )
         found.start("run", BIN / "dqnfed", *run, "--set", f"metrics={place / 'metrics'}", "--set", "local.threads=1")
         x, y = load_diabetes(return_X_y=True)  # a task that is not measured by accuracy
         np.savez(place / "diabetes.npz", x_train=x.astype(np.float32), y_train=y.astype(np.float32) / 100)

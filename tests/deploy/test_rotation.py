@@ -21,7 +21,7 @@ pytestmark = pytest.mark.deploy
 NODES = ["node-0", "node-1"]
 SETTINGS: dict[str, Any] = {
     **{"model": "logistic", "split.samples": 150, "clients": len(NODES), "evaluate-every": 0, "deadline": 60},
-    **{"local.threads": 1, "rounds": 100_000, "min-clients": 1, "step.on-stationary": "stay"},
+    **{"local.threads": 1, "rounds": 100_000, "min-clients": 1, "step.on-stationary": "stay", "step.patience": 0},
 }
 
 

@@ -23,7 +23,14 @@ OLD, NEW = version("dqnfed-flwr"), next_patch()
 NODES = 2
 SETTINGS: dict[str, Any] = {
     **{"data": "digits", "model": "logistic", "split.samples": 150, "clients": NODES, "evaluate-every": 0},
-    **{"local.threads": 1, "rounds": 100_000, "deadline": 60, "min-clients": 1, "step.on-stationary": "stay"},
+    **{
+        "local.threads": 1,
+        "rounds": 100_000,
+        "deadline": 60,
+        "min-clients": 1,
+        "step.on-stationary": "stay",
+        "step.patience": 0,
+    },
 }
 
 

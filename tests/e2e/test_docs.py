@@ -20,15 +20,17 @@ import numpy as np
 import pytest
 
 from dqnfed_flwr import run
-from dqnfed_flwr.config import PartitionName, Settings, StepRuleName
+from dqnfed_flwr.config import PartitionName, Settings
+from dqnfed_flwr.config.methods import METHODS
 from dqnfed_flwr.guarantee.claims import CONTRADICTION
 from dqnfed_flwr.guarantee.overrule import OVERRULED, SET_ASIDE
 from dqnfed_flwr.methods._base import BAD_RATE, ZERO_GRADIENT
-from dqnfed_flwr.methods.table import METHODS
 from dqnfed_flwr.models import MODELS
+from dqnfed_flwr.steps import RULES
 from dqnfed_flwr.strategy import compatibility
 from dqnfed_flwr.strategy.exchange import LATE, OWING
 from dqnfed_flwr.telemetry.events import DERIVED, INFINITE, RoundEvent
+from dqnfed_flwr.wire import BELOW_FLOOR
 from tests.helpers.markdown import Block, anchors, blocks, links, names, section
 from tests.helpers.runs import Stop, StopAfter
 from tests.helpers.tables import MADE, made_anew
@@ -112,22 +114,23 @@ def shell(script: str, directory: Path, **more: str) -> str:
     return done.stdout
 
 
-def carry_out(block: Block, directory: Path) -> None:
+def carry_out(block: Block, directory: Path, **more: str) -> None:
     if block.file_name:
         (directory / block.file_name).write_text(block.text)
     elif block.language == "sh":
-        shell(block.text, directory)
+        shell(block.text, directory, **more)
     else:
         file = directory / f"block_{block.line}.{'py' if block.language == 'python' else 'txt'}"
         file.write_text(block.text)
-        shell(f"python {'' if block.language == 'python' else '-m doctest '}{file.name}", directory)
+        shell(f"python {'' if block.language == 'python' else '-m doctest '}{file.name}", directory, **more)
 
 
 @pytest.mark.parametrize("document", RUN_TO_THE_LETTER)
-def test_code_and_commands_run_in_their_order(document: str, checkout: Path) -> None:
+def test_code_and_commands_run_in_their_order(document: str, checkout: Path, request: pytest.FixtureRequest) -> None:
+    more = {} if document == "README.md" else {"PATH": request.getfixturevalue("warm")}
     for block in blocks(ROOT / document):
         if kind(block) in CODE:
-            carry_out(block, checkout)
+            carry_out(block, checkout, **more)
 
 
 @pytest.mark.parametrize("document", RUN_TO_THE_LETTER)
@@ -241,7 +244,7 @@ def test_what_is_made_from_the_code_is_up_to_date(file: str) -> None:
 
 
 def test_every_choice_by_name_is_in_the_documents() -> None:
-    assert {*get_args(StepRuleName)} - {"auto"} <= set(names(section(ROOT / "docs" / "methods.md", "Step rules")))
+    assert RULES.keys() <= set(names(section(ROOT / "docs" / "methods.md", "Step rules")))
     data = ROOT / "docs" / "data.md"
     assert set(MODELS) <= set(re.findall(r"`([^`]+)`", section(data, "Your own data")))
     assert set(names(section(data, "Partitions"))) == set(get_args(PartitionName))
@@ -255,13 +258,23 @@ def test_every_method_has_a_row_and_a_page() -> None:
     assert set(pages.values()) == written
 
 
-def test_a_method_is_added_as_contributing_says(checkout: Path) -> None:
-    (method,) = (block for block in blocks(ROOT / "CONTRIBUTING.md") if block.language == "python")
-    (checkout / "dqnfed_flwr" / "methods" / "worst.py").write_text(method.text)
-    words = ["dqnfed", "run", "digits", *(f"--set={pair}" for pair in ("method=worst", "rounds=2", "clients=3"))]
+@pytest.mark.parametrize(
+    ("place", "settings", "said"),
+    [
+        (0, ("methods/worst.py", "method=worst"), "Worst client"),
+        (1, ("steps/shrinking.py", "method=fedavg", "step-rule=shrinking", "step.first=0.5"), "FedAvg"),
+    ],
+)
+def test_a_method_and_a_rule_are_added_as_contributing_says(
+    checkout: Path, place: int, settings: tuple[str, ...], said: str
+) -> None:
+    file, *pairs = settings
+    python = [block for block in blocks(ROOT / "CONTRIBUTING.md") if block.language == "python"]
+    (checkout / "dqnfed_flwr" / file).write_text(python[place].text)
+    words = ["dqnfed", "run", "digits", *(f"--set={pair}" for pair in (*pairs, "rounds=2", "clients=3"))]
     (checkout / "here.py").write_text(f"import sys\nfrom dqnfed_flwr.cli import main\nsys.argv = {words!r}\nmain()\n")
     printed = shell("python here.py", checkout)
-    assert "Worst client" in printed
+    assert said in printed
 
 
 def stop_in_round_two(output: Path) -> None:
@@ -300,22 +313,25 @@ def test_files_hold_what_their_page_says(tmp_path: Path) -> None:
         assert names(section(page, "model.npz")) == [*model.files, "buffer.*"]
 
 
-def test_checkpoint_holds_what_its_page_says(tmp_path: Path) -> None:
+def test_a_checkpoint_holds_what_the_next_exchange_needs(tmp_path: Path) -> None:
+    """This model has no buffers, and its clients need no last step."""
     stop_in_round_two(tmp_path)
-    named = names(section(ROOT / "docs" / "events.md", "checkpoint.npz"))
-    entries, keys = named[: named.index("format")], named[named.index("format") :]
     with np.load(tmp_path / "checkpoint.npz") as archive:
         record = json.loads(archive["record"].tobytes())
         found = {re.sub(r"/.*", "/*", name) for name in [*archive.files, *record["vectors"]]}
-    here_absent = {"buffer/*", "best-buffer/*", "last"}  # this model has no buffers, its clients need no last step
-    assert found | here_absent == set(entries)
-    assert set(record) == set(keys)
+    assert found == {"record", "theta", "candidate", "pending/*", "method/*", "clients/*", "best/*"}
+    assert set(record) == {
+        *("format", "version", "settings", "fingerprint", "frozen", "commits", "arrays", "vectors"),
+        *("round", "exchange", "status", "moves", "unmoved", "changed", "resting", "failures", "unusable", "cost"),
+        *("rule", "pending", "search", "standing", "best", "last", "theta", "candidate", "buffers", "settled"),
+    }
     assert set(record["settings"]) == set(Settings().flat())
 
 
 def test_every_reason_for_leaving_a_client_out_is_explained() -> None:
     sources = "".join(path.read_text("utf-8") for path in (ROOT / "dqnfed_flwr").rglob("*.py"))
     raised = set(re.findall(r'WireError\(\s*"([a-z-]+)"', sources)) - {"bad-properties"}  # of a node, not of a client
+    raised.add(BELOW_FLOOR)
     explained = names(section(ROOT / "docs" / "events.md", "Reasons"))
     assert set(explained) == raised | {
         ZERO_GRADIENT,

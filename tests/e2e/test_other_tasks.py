@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -241,12 +242,12 @@ def test_a_new_task_is_audited_here_and_by_the_lines_of_its_nodes(
     assert "client 3: changed after it was signed" in found.output
 
 
-def test_a_run_of_an_object_is_audited_in_no_other_process(tmp_path: Path) -> None:
+def test_a_run_of_an_object_is_audited_in_no_other_process(tmp_path: Path, warm: str) -> None:
     """Files name the object, which nobody has after the run."""
     space: dict[str, Any] = {}
     exec(OWN_TASK, space)
     run({"clients": 2, "rounds": 1, "local.threads": 1, "output": str(tmp_path / "run")}, task=space["Line"])
-    words = [str(Path(sys.executable).parent / "dqnfed"), "audit", str(tmp_path / "run")]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    words, own = ["dqnfed", "audit", str(tmp_path / "run")], {**os.environ, "PATH": warm}
+    done = subprocess.run(words, env=own, capture_output=True, text=True, check=False)
     assert done.returncode == 2, done.stdout
     assert "task: 'object:Line' is an object that was given to run" in done.stderr

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -14,10 +13,11 @@ from typer.testing import CliRunner
 
 from dqnfed_flwr import run
 from dqnfed_flwr.cli.app import app
-from dqnfed_flwr.compare import execute as executing
+from dqnfed_flwr.compare import workers
 from dqnfed_flwr.compare.plan import Job
 from dqnfed_flwr.compare.workers import Watcher
 from dqnfed_flwr.engine.run import Engine
+from dqnfed_flwr.errors import DataError
 
 TINY = """
 title: Two methods <on digits>
@@ -69,16 +69,20 @@ class Page(HTMLParser):
         self.text.append(data)
 
 
-def carry_out_here(jobs: Sequence[Job], workers: int, engine: Engine, watcher: Watcher) -> dict[Path, str]:
-    del workers, watcher
+def carry_out_here(jobs: Sequence[Job], processes: int, engine: Engine, watcher: Watcher) -> dict[Path, str]:
+    del processes, watcher
+    failed = {}
     for job in jobs:
-        run(job.settings, engine=engine)
-    return {}
+        try:
+            run(job.settings, engine=engine)
+        except DataError as error:
+            failed[job.folder] = str(error)
+    return failed
 
 
 @pytest.fixture
 def manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(executing, "execute", partial(executing.execute, carry_out=carry_out_here))
+    monkeypatch.setattr(workers, "carry_out", carry_out_here)
     path = tmp_path / "mine.yaml"
     path.write_text(TINY, "utf-8")
     return str(path)
@@ -187,7 +191,9 @@ def test_options_that_contradict_the_command_are_refused(manifest: str, options:
     assert (result.exit_code, said in result.stderr) == (2, True)
 
 
-def test_a_part_without_its_data_leaves_the_others_their_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_without_its_data_leaves_the_others_their_runs(
+    manifest: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lost = """  lost:
     title: Without its files
     settings: {data: femnist, clients: 3, model: logistic, rounds: 1}
@@ -195,9 +201,8 @@ def test_a_part_without_its_data_leaves_the_others_their_runs(tmp_path: Path, mo
     reduced: {}
 """
     monkeypatch.setenv("DQNFED_DATA", str(tmp_path / "data"))
-    path = tmp_path / "mine.yaml"
-    path.write_text(TINY.replace("parts:\n", f"parts:\n{lost}"), "utf-8")
-    shown = called("reproduce", str(path), "--reduced", "--jobs", "1", "--output", str(tmp_path / "out"), status=1)
+    Path(manifest).write_text(TINY.replace("parts:\n", f"parts:\n{lost}"), "utf-8")
+    shown = called("reproduce", manifest, "--reduced", "--jobs", "1", "--output", str(tmp_path / "out"), status=1)
     assert "lost: every run failed; the reasons are below the table" in shown
     written = (tmp_path / "out" / "report.md").read_text("utf-8")
     assert "femnist is not in" in written

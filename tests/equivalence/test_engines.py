@@ -60,7 +60,7 @@ HELD_OUT: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("more", [{}, HELD_OUT], ids=["training", "held-out"])
+@pytest.mark.parametrize("more", [{}, pytest.param(HELD_OUT, marks=pytest.mark.slow)], ids=["training", "held-out"])
 def test_flowers_simulation_gives_the_bits_of_the_in_process_engine(tmp_path: Path, more: dict[str, Any]) -> None:
     listener, settings = Rounds(), {**SETTINGS, **more}
     straight = run({**settings, "output": str(tmp_path / "straight")})

@@ -15,8 +15,7 @@ from dqnfed_flwr.data import load_client
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.engine.server_run import serve
 from dqnfed_flwr.linalg.gram import Basis
-from dqnfed_flwr.methods._base import RoundRows
-from dqnfed_flwr.methods.table import make_method
+from dqnfed_flwr.methods._base import RoundRows, make_method
 from dqnfed_flwr.models import build_model
 from dqnfed_flwr.params import ParamSpec, line_point
 from dqnfed_flwr.strategy.solve import solve

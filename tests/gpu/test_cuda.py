@@ -14,8 +14,8 @@ from benchmarks import gpu
 from dqnfed_flwr.client.device import prepare_torch
 from dqnfed_flwr.client.flat_model import FlatModel
 from dqnfed_flwr.client.gradients import LocalLoss
-from dqnfed_flwr.client.opening import read_samples
 from dqnfed_flwr.client.reading import Reading
+from dqnfed_flwr.client.samples import read_samples
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.engine.run import run_in_process
@@ -136,7 +136,7 @@ def test_chunks_that_are_copied_ahead_have_the_bits_of_those_that_are_held(worke
 
 
 def test_a_frozen_part_is_on_the_card_once() -> None:
-    from dqnfed_flwr.client.frozen import Frozen
+    from dqnfed_flwr.client.shared_models import Frozen
 
     device = torch.device("cuda")
     modules = []

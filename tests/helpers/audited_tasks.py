@@ -16,6 +16,7 @@ from dqnfed_flwr.config import Settings
 from dqnfed_flwr.strategy.compatibility import Form
 from dqnfed_flwr.tasks import Datasets, Task
 from dqnfed_flwr.types import Figure
+from tests.helpers.audits import END
 
 HERE = "tests.helpers.audited_tasks"
 
@@ -83,6 +84,16 @@ class Negative(Hand):
         """Errors, until they are large."""
         errors = super().losses(model, batch)
         return torch.where(errors > 50, -errors, errors)
+
+
+class AboveMinus1(Negative):
+    """The same less 1, and said to be above -1."""
+
+    floor = -1.0
+
+    def losses(self, model: nn.Module, batch: Any) -> Any:
+        """Losses less 1."""
+        return super().losses(model, batch) - 1
 
 
 class Slopes(Task):
@@ -169,7 +180,7 @@ def hand_run(task: str = "Hand", start_loss: float | None = 5.0) -> AuditedRun:
     settings = Settings.from_mapping({"task": f"{HERE}:{task}", "clients": 1, "local.threads": 1})
     figure = Figure("loss", higher=False) if task == "Whole" else Figure("farthest", higher=False)
     form = Form((1,), "own", 1, 2)
-    return AuditedRun(Path("nowhere"), settings, form, line(1.0, 0.0), None, figure, start_loss)
+    return AuditedRun(Path("nowhere"), settings, form, line(1.0, 0.0), None, END, figure, start_loss)
 
 
 def line(slope: float, offset: float) -> Weights:

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from dqnfed_flwr.audit.answers import loss_bound
-from dqnfed_flwr.audit.client_audit import ClientAudit, ModelFigures, PairFigures, rounded
-from dqnfed_flwr.audit.weights import FEDERATED, AuditedRun, Weights
+from dqnfed_flwr.audit.client_audit import ClientAudit, ModelFigures, PairFigures, loss_bound, rounded
+from dqnfed_flwr.audit.weights import FEDERATED, AuditedRun, RunEnd, Weights
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.strategy.compatibility import Form
@@ -18,6 +17,7 @@ from tests.helpers.runs import TINY
 
 SMALL: dict[str, Any] = {**TINY, "split.samples": 300, "rounds": 3, "method": "fedavg", "local.batch-size": 16}
 DIGESTS = {FEDERATED: "0" * 64, "start": "1" * 64, "local": "2" * 64, "FedAvg": "3" * 64}
+END = RunEnd("finished", 3, 3, 1.0, 1.0)
 
 
 def make_pair(only_federated: int, only_other: int, worse: float = 1.0, better: float = 1.0) -> PairFigures:
@@ -56,7 +56,7 @@ def pretended_run(clients: int = 3, figure: Figure | None = None) -> AuditedRun:
 
     settings = Settings.from_mapping({"clients": clients})
     form = Form((1, 8, 8), "images", 10, 650)
-    return Pretended(Path("nowhere"), settings, form, Zeros(np.zeros(650, np.float32), {}), None, figure, 1.5)
+    return Pretended(Path("nowhere"), settings, form, Zeros(np.zeros(650, np.float32), {}), None, END, figure, 1.5)
 
 
 def leave_run(folder: Path, **changes: Any) -> Path:

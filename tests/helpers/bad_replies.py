@@ -121,7 +121,7 @@ BAD_TRAINING: dict[str, tuple[Meddle, str]] = {
     "no figures": (_without(FIGURES), "missing-key"),
     "no loss": (figure("loss", None), "missing-key"),
     "a loss that is NaN": (figure("loss", np.nan), "not-finite"),
-    "a loss below nothing": (figure("loss", -1e4), "bad-loss"),
+    "a loss below nothing": (figure("loss", -1e4), "below-floor"),
     "a loss that is a list": (figure("loss", [1.0, 2.0]), "bad-shape"),
     "no rate": (figure("rate", None), "missing-key"),
     "a rate that is NaN": (figure("rate", np.nan), "not-finite"),
@@ -166,7 +166,7 @@ BAD_PROBES: dict[str, tuple[Meddle, str]] = {
     "a factor hardly below the candidate's": (_divert("probe-back-factor", 0.999), "bad-probe"),
     "a factor above the candidate's": (_divert("probe-back-factor", 64.0), "bad-probe"),
     "a negative factor": (_divert("probe-back-factor", -0.5), "bad-probe"),
-    "a negative loss": (figure("probe-loss", -1e4), "bad-loss"),
+    "a negative loss": (figure("probe-loss", -1e4), "below-floor"),
     "a factor that is NaN": (_divert("probe-back-factor", np.nan), "not-finite"),
 }
 """Done to a client's second reply and those after: the first that speaks of a candidate."""
@@ -175,6 +175,6 @@ BAD_EVALUATIONS: dict[str, tuple[Meddle, str]] = {
     "more right answers than questions": (figure("test-correct", 1000), "bad-count"),
     "no number of questions": (figure("test-examples", None), "missing-key"),
     "a test loss of NaN": (figure("test-loss", np.nan), "not-finite"),
-    "a negative test loss": (figure("test-loss", -1e-3), "bad-loss"),
+    "a negative test loss": (figure("test-loss", -1e-3), "below-floor"),
 }
 """The same, where what is said of the candidate is sound."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import ssl
 import threading
@@ -11,6 +12,13 @@ from pathlib import Path
 
 from dqnfed_flwr.deploy import pki
 from dqnfed_flwr.deploy.check_local import Finding, Level
+from dqnfed_flwr.deploy.registry import REGISTERED
+
+
+def remember(place: Path, ids: dict[str, str]) -> None:
+    """Let the folder `place` know nodes as registered, with the keys that they have there."""
+    keys = {name: pki.fingerprint((place / "nodes" / name / "node.pub").read_bytes()) for name in ids}
+    (place / REGISTERED).write_text(json.dumps({name: {"id": ids[name], "key": keys[name]} for name in ids}))
 
 
 def troubles(findings: list[Finding]) -> dict[str, str]:

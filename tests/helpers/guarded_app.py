@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from dqnfed_flwr.engine.in_process import InProcessGrid
-from dqnfed_flwr.guarded.local_loss import LocalTask
+from dqnfed_flwr.guarded.local_task import LocalTask
 from dqnfed_flwr.guarded.mod import guard
 
 Part = tuple[Tensor, Tensor]

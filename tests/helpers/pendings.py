@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,12 @@ import torch
 from dqnfed_flwr.linalg.min_norm import Status
 from dqnfed_flwr.steps import Ladder, StepScale
 from dqnfed_flwr.strategy.state import PendingStep
+from dqnfed_flwr.strategy.votes import Votes
 from dqnfed_flwr.types import Combination
 
 
 def pending_step_of(*clients: int, **changes: Any) -> PendingStep:
-    """The step of round 8 for some clients, each with loss 1 and slope 1; `changes` are fields of it."""
+    """The step of round 8 for clients of loss 1 and slope 1; `changes` are fields of it, or of its votes."""
     count = len(clients)
     ones = dict.fromkeys(clients, 1.0)
     plain: dict[str, Any] = {
@@ -24,7 +26,6 @@ def pending_step_of(*clients: int, **changes: Any) -> PendingStep:
         "scale": StepScale(norm=1.4, length=1.0, theta_norm=1.0, round=8),
         "asked": clients,
         "clients": clients,
-        "heard": clients,
         "losses": ones,
         "slopes": ones,
         "rates": ones,
@@ -35,4 +36,7 @@ def pending_step_of(*clients: int, **changes: Any) -> PendingStep:
         "gram": np.eye(count),
         "binding": clients,
     }
-    return PendingStep(**{**plain, **changes})
+    of_votes = {each.name for each in fields(Votes)}
+    votes = Votes(**{"heard": clients, **{name: value for name, value in changes.items() if name in of_votes}})
+    others = {name: value for name, value in changes.items() if name not in of_votes}
+    return PendingStep(**{**plain, **others}, votes=votes)

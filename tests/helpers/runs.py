@@ -9,6 +9,7 @@ import numpy as np
 
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.result import RunResult
+from dqnfed_flwr.strategy.compatibility import Form
 from dqnfed_flwr.telemetry.events import Listener, RoundEvent
 
 
@@ -50,6 +51,7 @@ def make_result(
         events=list(events),
         accuracies=dict(enumerate(accuracies)),
         seconds=1.25,
+        form=Form((1, 8, 8), "images", 10),
     )
 
 

@@ -17,9 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from prometheus_client.parser import text_string_to_metric_families
 
-from dqnfed_flwr.exporter.exporter import Exporter
-from dqnfed_flwr.exporter.server import Server
-from dqnfed_flwr.exporter.webconfig import WebConfig
+from dqnfed_flwr.exporter.exporter import Exporter, Server
 from dqnfed_flwr.telemetry.events import DroppedClient
 from dqnfed_flwr.telemetry.metric_files import RunMetrics
 from dqnfed_flwr.telemetry.run_samples import RunCard
@@ -74,9 +72,9 @@ def series(text: str) -> Series:
 
 
 @contextmanager
-def serving(exporter: Exporter, web: WebConfig | None = None) -> Iterator[Server]:
+def serving(exporter: Exporter) -> Iterator[Server]:
     """A server on a free port of the loopback."""
-    with Server(exporter, "127.0.0.1", 0, web or WebConfig()) as server:
+    with Server(exporter, "127.0.0.1", 0) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()
         try:

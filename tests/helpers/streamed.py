@@ -13,9 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import default_collate, get_worker_info
 
-from dqnfed_flwr.client.opening import read_samples
 from dqnfed_flwr.client.reading import Collate, Reading
-from dqnfed_flwr.client.samples import Samples, StreamedSamples
+from dqnfed_flwr.client.samples import Samples, StreamedSamples, read_samples
 from dqnfed_flwr.tasks._base import Datasets, Task
 
 CPU = torch.device("cpu")

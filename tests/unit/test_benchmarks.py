@@ -121,6 +121,7 @@ def test_the_deployed_benchmark_refuses_what_is_no_comparison(given: str, capsys
     assert f"error: {given.partition('=')[0]}" in capsys.readouterr().err
 
 
+@pytest.mark.slow  # the memory of a real round
 def test_rows_in_a_file_take_less_memory_than_they_are(tmp_path: Path) -> None:
     sizes = ["--clients", "40", "--parameters", "4000000", "--memory", "600000000", "--probe", "10000000"]
     record = record_of(spilled_rows.main, [*sizes, "--folder", str(tmp_path)], tmp_path)
@@ -129,6 +130,7 @@ def test_rows_in_a_file_take_less_memory_than_they_are(tmp_path: Path) -> None:
     assert record["disk_over_rows"] > 0
 
 
+@pytest.mark.slow  # half a minute
 def test_the_streaming_benchmark_reads_both_ways_to_store_images(tmp_path: Path) -> None:
     record = record_of(streaming.main, ["--size", "3e6", "--repeats", "1"], tmp_path)
     assert record["bytes_on_disk"] == 20 * 224 * 224 * 3

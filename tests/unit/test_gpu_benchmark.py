@@ -12,6 +12,7 @@ from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.flower import uses_cuda
 
 
+@pytest.mark.slow  # a minute
 def test_the_whole_of_it_runs_without_a_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(gpu.SIZE, "small")  # so that it is put back
     target = tmp_path / "figures.json"

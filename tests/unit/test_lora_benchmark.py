@@ -13,8 +13,7 @@ from safetensors.torch import load_model
 from benchmarks import lora
 from benchmarks._transformer import CharTransformer, adapted, merged
 from dqnfed_flwr import run
-from dqnfed_flwr.engine.adapter import ADAPTER
-from dqnfed_flwr.engine.export import CARD, WEIGHTS, export_run, trained_module
+from dqnfed_flwr.engine.export import ADAPTER, CARD, WEIGHTS, export_run, trained_module
 
 LINES = "To be, or not to be, that is the question:\nWhether tis nobler in the mind to suffer\n"
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +14,7 @@ from torch import nn
 
 from dqnfed_flwr.errors import ShapeError
 from dqnfed_flwr.models import MODELS, build_model
-from dqnfed_flwr.params import NOTHING_FROZEN, ParamSpec, frozen_fingerprint, line_point
+from dqnfed_flwr.params import NOTHING_FROZEN, ParamSpec, count_reals, frozen_fingerprint, left_behind, line_point
 from tests.helpers.models import norm_mlp
 
 SHAPES: dict[str, tuple[int, ...]] = {
@@ -161,3 +163,91 @@ def test_a_point_of_the_line_is_a_vector_of_its_own() -> None:
     assert torch.equal(point, theta + step * (0.7 - 0.1))
     assert torch.equal(theta, before[0])
     assert torch.equal(step, before[1])
+
+
+class Complex(nn.Module):
+    """A complex parameter behind real ones of odd size, one without values, and a complex buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.tensor(2.0))
+        self.empty = nn.Parameter(torch.empty(0, 3))
+        self.spectrum = nn.Parameter(torch.tensor([[1 + 2j, 3 + 4j, 5 + 6j]]))
+        self.register_buffer("phase", torch.tensor(1j))
+        self.register_buffer("scratch", None)
+
+
+def test_complex_parameters_are_pairs_of_reals_and_come_first() -> None:
+    module = Complex()
+    spec = ParamSpec.of(module)
+    assert spec.names == ("spectrum", "gain", "empty")
+    assert spec.pairs == frozenset({"spectrum"})
+    assert (spec.sizes, spec.dim, spec.buffers) == ((6, 1, 0), 7, ("phase",))
+    assert spec.flatten(module).tolist() == [1, 2, 3, 4, 5, 6, 2]
+    assert [(layer.start, layer.stop) for layer in spec.layers] == [(0, 7)]
+    assert spec.head.shape == (0, 0)
+    vector = torch.arange(8.0)[1:]  # begins at an odd place, where no complex number can
+    assert spec.split(vector)["spectrum"].tolist() == [[1 + 2j, 3 + 4j, 5 + 6j]]
+    spec.unflatten(vector.flip(0), module)
+    assert module.spectrum.tolist() == [[7 + 6j, 5 + 4j, 3 + 2j]]
+    assert module.gain.item() == 1
+    assert count_reals(module) == 7
+
+
+def test_a_complex_buffer_keeps_its_imaginary_part() -> None:
+    module = Complex()
+    spec = ParamSpec.of(module)
+    spec.write_buffers({"phase": torch.tensor(0.6 + 0.8j)}, module)
+    assert spec.read_buffers(module)["phase"].item() == pytest.approx(0.6 + 0.8j)
+    with pytest.raises(ShapeError, match=r"buffer 'seen' is torch\.complex64; need real values"):
+        ParamSpec.of(Tied()).write_buffers({"seen": torch.tensor(1j)}, Tied())
+
+
+class Staying(nn.Linear):
+    """Entries of `state_dict` that no message carries."""
+
+    def __init__(self) -> None:
+        super().__init__(2, 2)
+        self.register_buffer("graph", torch.eye(2).to_sparse())
+        self.register_buffer("stored", torch.ones(2, dtype=torch.float8_e5m2))
+        self.register_buffer("mean", torch.ones(2))
+        self.state = 1
+
+    def get_extra_state(self) -> dict[str, int]:
+        return {"n": self.state}
+
+    def set_extra_state(self, state: dict[str, int]) -> None:
+        self.state = state["n"]
+
+
+def test_what_no_message_carries_stays_and_has_a_name() -> None:
+    module = Staying()
+    spec = ParamSpec.of(module)
+    assert spec.buffers == ("mean",)
+    assert left_behind(module) == ("graph", "stored", "_extra_state")
+    before = frozen_fingerprint(module)
+    module.state = 2  # may follow from what is trained
+    assert frozen_fingerprint(module) == before != NOTHING_FROZEN
+    module.get_buffer("graph").mul_(2)
+    assert frozen_fingerprint(module) != before
+
+
+def test_packed_weights_of_a_quantised_layer_are_part_of_the_fingerprint() -> None:
+    quantise: Any = torch.ao.quantization.quantize_dynamic
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = [
+            quantise(nn.Sequential(layer), {nn.Linear}, dtype=torch.qint8)
+            for layer in (nn.Linear(3, 2), nn.Linear(3, 2))
+        ]
+    one, other = (frozen_fingerprint(module) for module in found)
+    assert len({one, other, NOTHING_FROZEN}) == 3
+    assert frozen_fingerprint(found[0]) == one
+    assert "0._packed_params._packed_params" in left_behind(found[0])
+
+
+def test_a_model_of_parameters_without_values_has_none_to_train() -> None:
+    module = nn.Module()
+    module.register_parameter("none", nn.Parameter(torch.empty(0)))
+    with pytest.raises(ShapeError, match="has no trainable parameter"):
+        ParamSpec.of(module)

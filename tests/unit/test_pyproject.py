@@ -77,8 +77,8 @@ def test_files_with_hashes_are_of_the_pinned_versions(pyproject: dict[str, Any],
         name: hashed[name] for name in hashed.keys() - others
     }
     assert all(name.startswith(("nvidia-", "cuda-", "triton", "colorama", "tzdata", "win")) for name in others), others
-    needed = [*pyproject["project"]["dependencies"], *pyproject["project"]["optional-dependencies"]["monitoring"]]
-    assert {Requirement(line).name.lower() for line in needed} | {"hatchling"} <= hashed.keys()
+    needed = {Requirement(line).name.lower() for line in pyproject["project"]["dependencies"]}
+    assert needed | {"hatchling"} <= hashed.keys()
 
 
 def test_every_lower_bound_says_why() -> None:

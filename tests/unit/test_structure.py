@@ -7,13 +7,28 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
+import pytest
+from flwr.serverapp.strategy import FedAvg
+
+from benchmarks.round_files import files_by_room
+from dqnfed_flwr.config import Settings
+from dqnfed_flwr.engine.run import run_in_process
+from dqnfed_flwr.guarded.strategy import Guaranteed
+from dqnfed_flwr.telemetry.events import Listener
+from tests.helpers.guarded_app import app_on, skewed_digits, trained
 from tests.helpers.markdown import rows, section
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "dqnfed_flwr"
+LINES, MODULES, SMALL = 51_800, 297, 20
+"""Bounds of the package: lines, files, and those of them below 60 lines. They only go down, or a commit says why."""
+LONGER = {"types", "schema.groups", "schema.run", "compare.tables", "telemetry.events", "wire.reply"}
+LONGER |= {"client.worker", "client.gradients"}
+"""Modules of more than 350 lines."""
 
 
 WITHOUT_FLOWER = (
@@ -34,6 +49,11 @@ FILES = {
 }
 
 
+@cache
+def parsed(file: Path) -> ast.Module:
+    return ast.parse(file.read_text("utf-8"))
+
+
 def targets(node: ast.AST) -> Iterator[str]:
     """Modules of ours that an import names; a name out of a package counts as its module where it is one."""
     if isinstance(node, ast.Import):
@@ -46,7 +66,7 @@ def targets(node: ast.AST) -> Iterator[str]:
 def on_loading(file: Path) -> set[str]:
     """What a module imports when it is loaded or looked at by a type checker; not what a function imports later."""
     found: set[str] = set()
-    waiting: list[ast.AST] = [ast.parse(file.read_text("utf-8"))]
+    waiting: list[ast.AST] = [parsed(file)]
     while waiting:
         node = waiting.pop()
         found.update(targets(node))
@@ -55,23 +75,31 @@ def on_loading(file: Path) -> set[str]:
 
 
 def anywhere(file: Path) -> set[str]:
-    return {name for node in ast.walk(ast.parse(file.read_text("utf-8"))) for name in targets(node)}
+    return {name for node in ast.walk(parsed(file)) for name in targets(node)}
 
 
 def test_imports_go_round_in_no_circle_not_even_those_of_the_type_checker() -> None:
-    graph = {name: on_loading(file) - {name} for name, file in FILES.items()}
-    circles = []
+    assert circles({name: on_loading(file) - {name} for name, file in FILES.items()}) == []
+
+
+def test_folders_go_round_in_no_circle_whatever_is_imported_later() -> None:
+    graph: dict[str, set[str]] = {}
+    for name, file in FILES.items():
+        if name != "dqnfed_flwr":
+            graph.setdefault(room_of(name), set()).update(map(room_of, anywhere(file)))
+    assert circles({room: others - {room, "dqnfed_flwr"} for room, others in graph.items()}) == []
+
+
+def circles(graph: dict[str, set[str]]) -> list[str]:
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
-        circles.append(error.args[1])
-    assert circles == []
+        return list(error.args[1])
+    return []
 
 
 def room_of(name: str) -> str:
-    """The room of a module; a method's half on the client belongs to the client's."""
-    if re.fullmatch(r"dqnfed_flwr\.methods\.\w+\.client", name):
-        return "client"
+    """The room of a module: its folder, or itself."""
     return name.split(".")[1] if name.startswith("dqnfed_flwr.") else name.split(".")[0]
 
 
@@ -92,7 +120,7 @@ def test_the_package_imports_no_tests_benchmarks_or_apps_and_benchmarks_no_tests
     def imported(top: str) -> set[str]:
         found = set()
         for file in (ROOT / top).rglob("*.py"):
-            for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            for node in ast.walk(parsed(file)):
                 if isinstance(node, ast.ImportFrom) and node.module:
                     found.add(node.module.split(".")[0])
                 if isinstance(node, ast.Import):
@@ -140,3 +168,29 @@ def test_mathematics_imports_no_flower() -> None:
 def test_importing_settings_imports_no_torch() -> None:
     script = "import sys, dqnfed_flwr.config; sys.exit('torch' in sys.modules or 'scipy' in sys.modules)"
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_the_package_grows_only_where_somebody_raises_its_bounds() -> None:
+    lines = {file: len(file.read_text("utf-8").splitlines()) for file in PACKAGE.rglob("*.py")}
+    small = [file for file, count in lines.items() if count < 60 and file.name != "__init__.py"]
+    assert sum(lines.values()) <= LINES
+    assert len(lines) <= MODULES
+    assert len(small) <= SMALL
+    assert {name_of(file).removeprefix("dqnfed_flwr.") for file, count in lines.items() if count > 350} <= LONGER
+
+
+@pytest.mark.parametrize(("method", "most"), [("dqn-fed", 61), ("fedavg", 52)])
+def test_a_round_passes_no_more_files_than_it_did(method: str, most: int) -> None:
+    """What somebody must read who follows a round from end to end."""
+    settings = {"data": "digits", "clients": 4, "rounds": 3, "local.threads": 1, "method": method}
+    rooms = files_by_room(lambda listener: run_in_process(Settings.from_mapping(settings), listeners=[listener]))
+    assert sum(map(len, rooms.values())) <= most
+
+
+def test_a_guarded_round_passes_no_more_files_than_it_did() -> None:
+    parts = skewed_digits(3)
+
+    def run(listener: Listener) -> None:
+        trained(Guaranteed(FedAvg(), listeners=[listener]), app_on(parts), len(parts), 3)
+
+    assert sum(map(len, files_by_room(run).values())) <= 56

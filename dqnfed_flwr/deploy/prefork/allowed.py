@@ -1,7 +1,8 @@
 """Which apps a node runs: those whose content its owner has listed, looked at anew in every process of a client.
 
 Loaded by path, without the package, in processes that have not loaded any app yet; only the standard library is needed
-until `guard` finds Flower there.
+until `guard` finds Flower there. Run as a script, `python allowed.py flwr-clientapp OPTIONS`, it is that program of
+Flower with the look at apps before it.
 
 The hash of an app is over names and contents of its files. Of pyproject.toml the table `tool.flwr.app.config` does not
 count: it holds a run's settings, which are another at every submission. Three things are held against it: what the
@@ -21,6 +22,7 @@ import tomllib
 import zipfile
 from collections.abc import Callable, Mapping
 from importlib.machinery import FileFinder, SourceFileLoader
+from importlib.metadata import distribution
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -159,3 +161,15 @@ def guard_this_process() -> None:
     """Do so if the environment names a folder of allowed apps."""
     if folder := os.environ.get("DQNFED_APPS"):
         guard(Path(folder), importlib.import_module("flwr.supernode.runtime.run_clientapp"))
+
+
+def main() -> None:
+    """Be the program that the first argument names."""
+    del sys.argv[0]
+    guard_this_process()
+    (found,) = distribution("flwr").entry_points.select(group="console_scripts", name=sys.argv[0])
+    sys.exit(found.load()())
+
+
+if __name__ == "__main__":
+    main()

@@ -24,9 +24,9 @@ def main() -> None:
     address = os.environ.get("DQNFED_WARM_ADDRESS")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("DQNFED_WARM_")}
     environment["PATH"] = path
-    cold = [python, "-P", str(Path(__file__).with_name("cold.py")), *sys.argv[1:]]
+    unforked = [python, "-P", str(Path(__file__).with_name("allowed.py")), *sys.argv[1:]]
     if address is None:  # where processes cannot be forked safely
-        os.execve(python, cold, environment)
+        os.execve(python, unforked, environment)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.settimeout(CONNECT_SECONDS)
@@ -36,7 +36,7 @@ def main() -> None:
         connection.sendall(request)
     except OSError as error:
         print(f"dqnfed: no warm start, {error}; the client starts cold", file=sys.stderr)
-        os.execve(python, cold, environment)
+        os.execve(python, unforked, environment)
     connection.settimeout(None)
     sys.exit(_follow(connection))
 

@@ -193,11 +193,11 @@ def entry_point(name: str) -> Callable[[], Any]:
     return loaded
 
 
-def beside(name: str) -> ModuleType:
-    """A script of this folder as a module, loaded by its path."""
-    spec = importlib.util.spec_from_file_location(f"_dqnfed_{name}", Path(__file__).with_name(f"{name}.py"))
+def load_allowed() -> ModuleType:
+    """`allowed.py` of this folder, loaded by its path."""
+    spec = importlib.util.spec_from_file_location("_dqnfed_allowed", Path(__file__).with_name("allowed.py"))
     if spec is None or spec.loader is None:
-        raise ImportError(f"dqnfed: {name}.py is missing")
+        raise ImportError("dqnfed: allowed.py is missing")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -212,7 +212,7 @@ def main() -> None:
     """Serve; in a fork, be the client."""
     listener, alive, keep_seconds = sys.argv[1:]
     ForkServer(socket.socket(fileno=int(listener)), int(alive), float(keep_seconds)).next_client()
-    beside("allowed").guard_this_process()
+    load_allowed().guard_this_process()
     sys.exit(entry_point(sys.argv[0])())
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dqnfed_flwr.methods.fedavg import FedAvg
 from dqnfed_flwr.schema.group import Group, own
-from dqnfed_flwr.schema.run import BLIND, Profile
+from dqnfed_flwr.schema.run import Profile
 from dqnfed_flwr.schema.work import WorkProfile
 
 
@@ -30,7 +30,6 @@ METHODS = (
         settings=DittoSettings,
         build=FedAvg,
         works=(WorkProfile("ditto", "dqnfed_flwr.methods.ditto.client:DittoWork", passes=True),),
-        rules=BLIND,
         personal=True,
     ),
 )

@@ -8,8 +8,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from dqnfed_flwr.client.curvature import Point
-from dqnfed_flwr.client.work import BlindWork, LocalRequest, LocalResult
-from dqnfed_flwr.client.work.passes import Proximal, sgd
+from dqnfed_flwr.client.work import BlindWork, LocalRequest, LocalResult, Proximal, sgd
 from dqnfed_flwr.methods.ditto import DittoSettings
 from dqnfed_flwr.types import under
 

@@ -22,17 +22,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dqnfed_flwr.methods._base import Method
-from dqnfed_flwr.methods.dqn_fed.anchored import AnchoredMethod
-from dqnfed_flwr.methods.dqn_fed.forms import OneSided, TwoSided
+from dqnfed_flwr.methods.dqn_fed.anchored import AnchoredMethod, OneSided, TwoSided
 from dqnfed_flwr.methods.dqn_fed.settings import (
     NAME,
     DqnFedSettings,
-    anchor_of,
     anchor_run,
     faults,
     left_to_passes,
 )
-from dqnfed_flwr.schema.run import BLIND, GRADIENTS, Profile, RunSettings
+from dqnfed_flwr.schema.run import GRADIENTS, Profile, RunSettings
 
 _FORMS: dict[str, Callable[[RunSettings], Method]] = {
     "two-sided": TwoSided,
@@ -49,7 +47,7 @@ def dqn_fed(run: RunSettings) -> Method:
 def _variant(run: RunSettings) -> str:
     """The name in tables, with the anchor where the settings name one."""
     anchor = anchor_run(run)
-    if anchor is None or run.group_of(DqnFedSettings).anchor != anchor_of(run):
+    if anchor is None or run.group_of(DqnFedSettings).anchor != anchor.method:
         return TITLE
     return f"{TITLE} over {anchor.title.removesuffix(NO_GUARANTEE)}"
 
@@ -63,12 +61,13 @@ METHODS = (
         build=dqn_fed,
         works=GRADIENTS,
         one_gradient="its guarantee holds along the clients' true gradients at the model that they received",
-        rules=("probed", *BLIND),
+        rule="probed",
         variant=_variant,
         keys_in_title=(f"{NAME}.anchor",),
         faults=faults,
         reads_curvature=lambda run: True,
         anchor=anchor_run,
+        anchor_work="dqnfed_flwr.methods.dqn_fed.client:AnchoredWork",
         follows_passes=left_to_passes,
         no_anchor="a step of DQN-Fed is changed already",
     ),

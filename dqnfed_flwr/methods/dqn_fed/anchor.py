@@ -179,5 +179,5 @@ class Anchor:
         return {STATE + name: values for name, values in self.method.export_state().items()}
 
     def restore_state(self, state: State) -> None:
-        """Take up what `export_state` gave; version 0.1 wrote the names without their beginning."""
-        self.method.restore_state(under(STATE, state) or state)
+        """Take up what `export_state` gave."""
+        self.method.restore_state(under(STATE, state))

@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import field_validator
 
 from dqnfed_flwr.errors import ConfigError
-from dqnfed_flwr.schema.group import Group, own
+from dqnfed_flwr.schema.group import Group, expert, own
 from dqnfed_flwr.schema.groups import LocalWorkName
 from dqnfed_flwr.schema.run import GRADIENTS, RunSettings
 from dqnfed_flwr.schema.work import GENERAL, GRADIENT, LBFGS, SGD
@@ -24,62 +24,40 @@ def anchored(run: RunSettings) -> bool:
     return run.group_of(DqnFedSettings).form == "anchored"
 
 
-def anchor_of(run: RunSettings) -> str:
-    """The method that is the anchor, with `auto` resolved.
+def choose_anchor(run: RunSettings, *, passes: bool) -> tuple[str, str]:
+    """The anchor's method and local work: the first row that fits in docs/methods/dqn-fed.md.
 
-    It is momentum of the clients' local passes, where there are such. From gradients alone it is L-BFGS on the server;
-    with sampling, its history of mean gradients would mix different clients, and where clients may lie, it would mix
-    what was set aside with what was not, so momentum takes its place.
+    `passes` is whether clients take more than one step. A single step on all samples says no more than the gradient,
+    which is sent anyway. A history of mean gradients is kept only of the same clients each time, none of whom may lie.
     """
-    named = run.group_of(DqnFedSettings).anchor
-    if named != AUTO:
-        return named
-    gradients_alone = run.sampled >= run.clients and not _doubted(run) and not _follows_passes(run)
-    return "server-lbfgs" if gradients_alone else "momentum"
-
-
-def _doubted(run: RunSettings) -> bool:
-    """Whether clients may lie."""
-    return bool(run.guarantee.tolerate) and run.rule == "probed"
+    own, may_lie = run.group_of(DqnFedSettings), run.guarantee.tolerate > 0 and run.rule.judged_by == "test"
+    if own.anchor != AUTO:
+        return own.anchor, own.anchor_work
+    if own.anchor_work == SGD.name or (own.anchor_work == AUTO and passes and not may_lie):
+        return "momentum", SGD.name
+    if run.sampled >= run.clients and not may_lie:
+        return "server-lbfgs", own.anchor_work
+    return "momentum", own.anchor_work
 
 
 def left_to_passes(run: RunSettings) -> bool:
     """Whether it is left to the clients' local passes what the anchor is."""
-    own = run.group_of(DqnFedSettings)
-    return anchored(run) and own.anchor == own.anchor_work == AUTO and not _doubted(run)
-
-
-def _follows_passes(run: RunSettings) -> bool:
-    """Whether the anchor that `auto` stands for goes by the clients' local passes.
-
-    A pass that is one step on all samples says no more than the gradient does, which is sent anyway.
-    """
-    own, local = run.group_of(DqnFedSettings), run.local
-    if left_to_passes(run):
-        return local.epochs > 1 or local.batch_size > 0
-    return own.anchor == AUTO and own.anchor_work == SGD.name
+    return anchored(run) and choose_anchor(run, passes=True) != choose_anchor(run, passes=False)
 
 
 def anchor_run(run: RunSettings) -> RunSettings | None:
-    """What the anchor runs with; None for the other forms.
-
-    Its local work is its own default, unless `anchor-work` names another, or `auto` goes by the clients' passes.
-    """
+    """What the anchor runs with; None for the other forms."""
     if not anchored(run):
         return None
-    work = SGD.name if _follows_passes(run) else run.group_of(DqnFedSettings).anchor_work
+    method, work = choose_anchor(run, passes=run.local.epochs > 1 or run.local.batch_size > 0)
     local = run.local.model_copy(update={"work": work})
-    return run.model_copy(update={"method": anchor_of(run), "local": local, "step_rule": AUTO})
+    return run.model_copy(update={"method": method, "local": local, "step_rule": AUTO})
 
 
 def _rates_differ(run: RunSettings) -> bool:
     """Whether rates are more than lr times the squared lengths of the rows."""
     passes = run.work is LBFGS and run.local.epochs > 1
     return passes or (run.work in GRADIENTS and run.curvature.kind != "none")
-
-
-def _two_sided(run: RunSettings) -> bool:
-    return run.group_of(DqnFedSettings).form == "two-sided"
 
 
 def _sends_row(run: RunSettings) -> bool:
@@ -90,40 +68,36 @@ def _sends_row(run: RunSettings) -> bool:
 class DqnFedSettings(Group):
     """DQN-Fed: which step meets the rates."""
 
-    form: Literal["two-sided", "one-sided", "anchored"] = own("anchored", "grads @ step = or >= rates")
+    form: Literal["two-sided", "one-sided", "anchored"] = expert("anchored", "grads @ step = or >= rates")
     anchor: str = own(
         AUTO,
-        "method whose step is changed as little as the rates demand, with its own settings; auto: momentum of the "
-        "clients' local passes; without such passes, or where clients may lie, see algorithm.md",
+        "method whose step is changed as little as the rates demand, with its own settings; auto: see "
+        "methods/dqn-fed.md",
         read=anchored,
     )
-    anchor_work: LocalWorkName = own(
+    anchor_work: LocalWorkName = expert(
         AUTO,
         "local work of the anchor; auto asks the method; gradient, with anchor auto, spares clients the second row",
         read=anchored,
     )
-    anchor_bits: Literal[2, 4, 8, 32] = own(
+    anchor_bits: Literal[2, 4, 8, 32] = expert(
         4, "bits a value of the row that clients send for the anchor; 32 sends it as it is", read=_sends_row
     )
-    anchor_share: float = own(
+    anchor_share: float = expert(
         1.0, "share of a round's clients that send that row, drawn anew in each round", read=_sends_row, gt=0, le=1
     )
-    scale: float = own(1.0, "c: rates over the anchor's own mean descent (anchored)", read=anchored, gt=0)
-    rate_spread: float = own(
+    scale: float = expert(1.0, "c: rates over the anchor's own mean descent (anchored)", read=anchored, gt=0)
+    rate_spread: float = expert(
         2.0,
         "hold d_k/|g_k|^2 within this factor, at least 1, of its median; 0 leaves the rates alone",
         read=_rates_differ,
         ge=0,
     )
-    absent_rounds: int = own(
+    absent_rounds: int = expert(
         3,
         "rounds for which the last gradient of a client that is absent counts (anchored, with sampling)",
         read=lambda run: anchored(run) and run.sampled < run.clients,
         ge=0,
-    )
-    ridge: float = own(0.0, "added to the unit-diagonal Gramian (two-sided)", read=_two_sided, ge=0)
-    cutoff: float = own(
-        1e-7, "eigenvalues below cutoff * largest count as zero (two-sided)", read=_two_sided, gt=0, lt=1
     )
 
     @field_validator("rate_spread")

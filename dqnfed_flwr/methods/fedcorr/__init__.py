@@ -4,7 +4,7 @@ Xu, Chen, Quek and Chong, "FedCorr: Multi-Stage Federated Learning for Label Noi
 
 1. `preprocessing` passes, each over all clients in an order drawn anew, one client a round. After a pass a mixture of
    two Gaussians over the clients' local intrinsic dimensions tells noisy clients from clean; noisy ones correct labels.
-2. `finetuning` rounds of FedAvg on clients whose estimated noise is at most `clean`. Then the others correct labels.
+2. `finetuning` rounds of FedAvg on clients whose estimated noise is at most `CLEAN`. Then the others correct labels.
 3. The remaining rounds are those of the method `last`, on the corrected labels.
 
 Here is what the server does, in `client` what clients do, in `labels` what both learn of labels.
@@ -29,8 +29,8 @@ from numpy.typing import NDArray
 
 from dqnfed_flwr.methods._base import Method, RoundRows, State
 from dqnfed_flwr.methods.fedcorr.labels import upper_component
-from dqnfed_flwr.schema.group import Group, own
-from dqnfed_flwr.schema.run import BLIND, Profile, RunSettings
+from dqnfed_flwr.schema.group import Group, expert, own
+from dqnfed_flwr.schema.run import Profile, RunSettings
 from dqnfed_flwr.schema.work import WorkProfile
 from dqnfed_flwr.types import Combination, Extras, RoundBatch, under
 
@@ -47,6 +47,8 @@ UNMEASURED, FALLBACKS = "fedcorr-unmeasured", "fedcorr-fallbacks"
 
 _ORDER, _SAMPLE = 21, 22  # streams of the seed
 _LAST = "last/"
+CLEAN = 0.1
+"""Estimated noise up to which a client counts as clean: kappa, as in the published code."""
 MOST_DIMENSIONS = 1e6
 """Largest mean local intrinsic dimension of predictions that is believed; they have as many as there are classes."""
 
@@ -55,13 +57,9 @@ class FedCorrSettings(Group):
     """FedCorr."""
 
     last: str = own("fedavg", "the method of stage 3; its own settings count")
-    preprocessing: int = own(5, "T1, passes over all clients in stage 1", ge=1)
-    finetuning: int = own(10, "rounds of stage 2, on clean clients", ge=0)
-    relabel: float = own(0.5, "share of the samples seen as noisy that is relabelled", ge=0, le=1)
-    confidence: float = own(0.5, "smallest confidence of a new label", ge=0, le=1)
-    beta: float = own(5.0, "weight of the adaptive proximal term", ge=0)
-    mixup: float = own(1.0, "parameter of the beta distribution of mixup; 0 for none", ge=0)
-    clean: float = own(0.1, "estimated noise up to which a client counts as clean", ge=0, le=1)
+    preprocessing: int = expert(5, "T1, passes over all clients in stage 1", ge=1)
+    finetuning: int = expert(10, "rounds of stage 2, on clean clients", ge=0)
+    mixup: float = expert(1.0, "parameter of the beta distribution of mixup; 0 for none", ge=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +99,7 @@ class FedCorr(Method):
     def __init__(self, run: RunSettings, last: Method) -> None:
         super().__init__(run)
         self._stages, self._seed = Stages.of(run), run.seed
-        self._clean, self._clients, self._sampled = run.group_of(FedCorrSettings).clean, run.clients, run.sampled
+        self._clients, self._sampled = run.clients, run.sampled
         self._last = last
         self._estimates = NoiseEstimates(run.clients, run.seed)
         self._round = 0
@@ -155,7 +153,7 @@ class FedCorr(Method):
         further: Mapping[str, float] = {}
         if self._stages.stage(round_number) == 3:
             further = self._last.directives(round_number, client)
-            decision += self._stages.finetuning > 0 and noise > self._clean
+            decision += self._stages.finetuning > 0 and noise > CLEAN
         return {**further, DECISION: float(decision), NOISE: noise}
 
     def sends(self, round_number: int) -> Mapping[str, Tensor]:
@@ -212,7 +210,7 @@ class FedCorr(Method):
         self._last.restore_state(under(_LAST, state))
 
     def _sample_clean(self, round_number: int, clients: tuple[int, ...]) -> tuple[int, ...]:
-        clean = [client for client in clients if self._estimates.noise[client] <= self._clean] or list(clients)
+        clean = [client for client in clients if self._estimates.noise[client] <= CLEAN] or list(clients)
         rng = np.random.default_rng((self._seed, _SAMPLE, round_number))
         return tuple(sorted(rng.permutation(clean)[: self._sampled].tolist()))
 
@@ -226,7 +224,7 @@ class FedCorr(Method):
         noise = self._estimates.noise
         notes = {"noisy_clients": float(np.count_nonzero(noise)), "fallbacks": float(self._estimates.fallbacks)}
         if self._stages.stage(round_number) == 2:
-            return notes | {"no_clean_clients": float(bool((noise > self._clean).all()))}
+            return notes | {"no_clean_clients": float(bool((noise > CLEAN).all()))}
         if self._stages.turn(round_number)[1] == self._clients - 1:
             notes |= {f"noise_{client}": float(noise[client]) for client in np.flatnonzero(noise)}
         return notes
@@ -316,7 +314,6 @@ METHODS = (
         settings=FedCorrSettings,
         build=_build,
         works=(WorkProfile("fedcorr", "dqnfed_flwr.methods.fedcorr.client:FedCorrWork", passes=True),),
-        rules=(*BLIND, "probed", "search"),
         classes_only=lambda run: "corrects class labels; use task classification, or another method",
         faults=_faults,
         last="last",

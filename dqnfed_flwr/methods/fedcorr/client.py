@@ -30,8 +30,16 @@ from torch import Tensor, nn
 from dqnfed_flwr.client.curvature import Point
 from dqnfed_flwr.client.gradients import cross_entropy
 from dqnfed_flwr.client.memory import RoundMemory
-from dqnfed_flwr.client.work import ClientContext, LocalRequest, LocalResult, LocalWork, SgdWork, make_work
-from dqnfed_flwr.client.work.passes import Proximal, sgd
+from dqnfed_flwr.client.work import (
+    ClientContext,
+    LocalRequest,
+    LocalResult,
+    LocalWork,
+    Proximal,
+    SgdWork,
+    make_work,
+    sgd,
+)
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.methods.fedcorr import (
     DECISION,
@@ -56,6 +64,8 @@ from dqnfed_flwr.types import under
 
 STREAM = 3
 """Stream of mixup, after those of the passes."""
+RELABEL, CONFIDENCE, BETA = 0.5, 0.5, 5.0
+"""Share of noisy samples relabelled, least confidence of a new label, proximal weight, all as in published code."""
 LABELS, SUSPICION, DONE = "labels", "suspicion", "done"
 LAST = "last/"
 
@@ -128,7 +138,7 @@ class FedCorrWork(SgdWork):
     def _measure(self, request: LocalRequest, point: Point) -> LocalResult:
         """Stage 1: the passes, then dimension and losses of the local model."""
         own, noise = self._settings.group_of(FedCorrSettings), request.task.directives.get(NOISE, 0.0)
-        proximal = Proximal(point.theta, self._settings.local.proximal + 2 * own.beta * noise)
+        proximal = Proximal(point.theta, self._settings.local.proximal + 2 * BETA * noise)
         mix = Mixup(own.mixup, request.key.generator(STREAM)) if own.mixup else None
         row = sgd(self._loss, point.theta, self._settings.local, request.key, proximal=proximal, batch_loss=mix)
         outputs = self._outputs(point.theta - row)
@@ -146,7 +156,7 @@ class FedCorrWork(SgdWork):
 
     def _correct(self, request: LocalRequest) -> None:
         """Act upon a decision that is new to this client."""
-        own, task = self._settings.group_of(FedCorrSettings), request.task
+        task = request.task
         known = self._recall(task.round)
         decision, noise = int(task.directives.get(DECISION, 0.0)), task.directives.get(NOISE, 0.0)
         labels = known.labels
@@ -154,11 +164,11 @@ class FedCorrWork(SgdWork):
             self._place(known)
             seen = self._outputs(request.line.theta).probabilities
             if decision > self._stages.passes:
-                labels = correct_confident(labels, seen, confidence=own.confidence)
+                labels = correct_confident(labels, seen, confidence=CONFIDENCE)
             else:
-                count = int(own.relabel * noise * len(labels))
+                count = int(RELABEL * noise * len(labels))
                 suspicion = known.suspicion.astype(np.float64)
-                labels = correct_suspects(labels, suspicion, seen, count=count, confidence=own.confidence)
+                labels = correct_suspects(labels, suspicion, seen, count=count, confidence=CONFIDENCE)
         changed = int(np.count_nonzero(labels != known.labels))
         self._place(_Knowledge(labels, known.suspicion, max(decision, known.done), changed))
 

@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dqnfed_flwr.methods._base import GramMethod, RoundRows, State
-from dqnfed_flwr.schema.group import Group, own
-from dqnfed_flwr.schema.run import BLIND, Profile, RunSettings
+from dqnfed_flwr.schema.group import Group, expert
+from dqnfed_flwr.schema.run import Profile, RunSettings
 from dqnfed_flwr.schema.work import WorkProfile
 from dqnfed_flwr.types import Combination, Extras, RoundBatch
 
@@ -35,10 +35,8 @@ MOMENTUM = "momentum"
 class FedMuonSettings(Group):
     """FedMuon."""
 
-    matrix_rate: float = own(0.1, "rate of matrices, times local.lr", gt=0)
-    vector_rate: float = own(0.01, "Adam's rate for biases and other vectors, times local.lr", gt=0)
-    momentum: float = own(0.98, "beta", ge=0, lt=1)
-    alignment: float = own(0.5, "alpha, share of the last step of all in a local step", ge=0, lt=1)
+    matrix_rate: float = expert(0.1, "rate of matrices, times local.lr; vectors take a tenth of it", gt=0)
+    alignment: float = expert(0.5, "alpha, share of the last step of all in a local step", ge=0, lt=1)
 
 
 class FedMuon(GramMethod):
@@ -90,7 +88,7 @@ class FedMuon(GramMethod):
 
 def _faults(run: RunSettings) -> Iterator[str]:
     if run.local.momentum:
-        yield f"local.momentum: fedmuon has its own, found {run.local.momentum}; use 0, and fedmuon.momentum"
+        yield f"local.momentum: fedmuon has its own, found {run.local.momentum}; use 0"
 
 
 METHODS = (
@@ -100,7 +98,6 @@ METHODS = (
         settings=FedMuonSettings,
         build=FedMuon,
         works=(WorkProfile("fedmuon", "dqnfed_flwr.methods.fedmuon.client:FedMuonWork", passes=True),),
-        rules=BLIND,
         faults=_faults,
         wants_step=True,
     ),

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from dqnfed_flwr.client.curvature import Point
-from dqnfed_flwr.client.work import BlindWork, LocalRequest, LocalResult
-from dqnfed_flwr.client.work.passes import Proximal, batch_gradients, batches_in_passes
+from dqnfed_flwr.client.work import BlindWork, LocalRequest, LocalResult, Proximal, batch_gradients, batches_in_passes
 from dqnfed_flwr.errors import ShapeError
 from dqnfed_flwr.methods.fedmuon import MOMENTUM, FedMuonSettings
 
@@ -15,6 +14,10 @@ COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Of the polynomial that Muon applies to singular values; it brings those above 0.01 to between 0.68 and 1.14."""
 ROUNDS = 5
 TINY = 1e-7
+BETA = 0.98
+"""Weight of the momentum before: it remembers about fifty mini-batches."""
+SLOWER = 10
+"""Vectors take so much smaller steps than matrices: Adam moves each value by the rate itself."""
 BETAS = (0.9, 0.95)
 """Adam's, for vectors, as in the published code."""
 
@@ -42,13 +45,12 @@ class FedMuonWork(BlindWork):
         views, momenta = model.views(local), model.views(momentum)
         matrices = [at for at, view in enumerate(views) if view.ndim >= 2]
         vectors = [at for at, view in enumerate(views) if view.ndim < 2]
-        adam = (
-            torch.optim.Adam([views[at] for at in vectors], lr=own.vector_rate * rate, betas=BETAS) if vectors else None
-        )
+        slow = own.matrix_rate / SLOWER * rate
+        adam = torch.optim.Adam([views[at] for at in vectors], lr=slow, betas=BETAS) if vectors else None
         passes = batch_gradients(self._loss, local, settings, request.key, Proximal(point.theta, settings.proximal))
         for moves in passes:
             for at in matrices:
-                momenta[at].mul_(own.momentum).add_(moves[at])
+                momenta[at].mul_(BETA).add_(moves[at])
                 views[at].add_(orthogonal(momenta[at]), alpha=-own.matrix_rate * rate)
             for at in vectors:
                 views[at].grad = moves[at]

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dqnfed_flwr.methods._base import SOFTMAX, CurvatureMatrix, GramMethod, RoundRows, State, Taken, cg_title
-from dqnfed_flwr.schema.group import Group, own
-from dqnfed_flwr.schema.run import BLIND, Profile, RunSettings
+from dqnfed_flwr.schema.group import Group, expert
+from dqnfed_flwr.schema.run import Profile, RunSettings
 from dqnfed_flwr.schema.work import WorkProfile
 from dqnfed_flwr.types import Combination, Extras, RoundBatch
 
@@ -30,14 +30,12 @@ def _exact(run: RunSettings) -> bool:
 class FedNewSettings(Group):
     """FedNew."""
 
-    form: Literal["exact", "cg"] = own("cg", "dense Hessians, or conjugate gradients on products")
-    alpha: float = own(0.1, "ridge on the Hessian", ge=0)
-    rho: float = own(0.1, "penalty of the disagreement", gt=0)
-    refresh: int = own(1, "rounds between Hessians; 0 keeps the first (exact)", read=_exact, ge=0)
-    bits: int = own(0, "quantisation of the message (Q-FedNew); 0 for none", ge=0, le=16)
-    iterations: int = own(20, "most of conjugate gradients (cg)", read=_by_cg, ge=1)
-    tolerance: float = own(0.01, "relative residual at which they end (cg); 0 for rounding", read=_by_cg, ge=0, lt=1)
-    matrix: CurvatureMatrix = own("gauss-newton", "that H_k stands for (cg); networks need gauss-newton", read=_by_cg)
+    form: Literal["exact", "cg"] = expert("cg", "dense Hessians, or conjugate gradients on products")
+    alpha: float = expert(0.1, "ridge on the Hessian", ge=0)
+    rho: float = expert(0.1, "penalty of the disagreement", gt=0)
+    refresh: int = expert(1, "rounds between Hessians; 0 keeps the first (exact)", read=_exact, ge=0)
+    bits: int = expert(0, "quantisation of the message (Q-FedNew); 0 for none", ge=0, le=16)
+    matrix: CurvatureMatrix = expert("gauss-newton", "what H_k is (cg); networks need gauss-newton", read=_by_cg)
 
 
 class FedNew(GramMethod):
@@ -125,7 +123,6 @@ METHODS = (
         settings=FedNewSettings,
         build=FedNew,
         works=(WorkProfile("fednew", "dqnfed_flwr.methods.fednew.client:FedNewWork", twice=True),),
-        rules=BLIND,
         variant=_variant,
         classes_only=_classes_only,
         wants_step=True,

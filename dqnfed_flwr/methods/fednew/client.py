@@ -10,9 +10,13 @@ from torch import Tensor
 
 from dqnfed_flwr.client.curvature import Point
 from dqnfed_flwr.client.work import LocalRequest, LocalResult, LocalWork
-from dqnfed_flwr.client.work.conjugate import conjugate_gradients
-from dqnfed_flwr.client.work.gauss_newton import curvature_product
-from dqnfed_flwr.client.work.hessians import dense_hessian
+from dqnfed_flwr.client.work.second_order import (
+    PRODUCTS,
+    TOLERANCE,
+    conjugate_gradients,
+    curvature_product,
+    dense_hessian,
+)
 from dqnfed_flwr.methods.fednew import FedNewSettings
 
 _QUANTISE = 4
@@ -78,7 +82,7 @@ class FedNewWork(LocalWork):
         def product(vector: Tensor) -> Tensor:
             return curvature(vector).add_(vector, alpha=settings.alpha + settings.rho)
 
-        found = conjugate_gradients(product, right, iterations=settings.iterations, tolerance=settings.tolerance)
+        found = conjugate_gradients(product, right, iterations=PRODUCTS, tolerance=TOLERANCE)
         stuck = found.negative and found.iterations == 1
         vector = self._settings.local.lr * right if stuck else found.vector
         return _Solve(vector, found.iterations, int(found.negative), {})

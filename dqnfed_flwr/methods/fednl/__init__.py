@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from dqnfed_flwr.schema.group import Group, own
-from dqnfed_flwr.schema.run import BLIND, Profile, RunSettings
+from dqnfed_flwr.schema.group import Group, expert
+from dqnfed_flwr.schema.run import Profile, RunSettings
 from dqnfed_flwr.schema.work import WorkProfile
 
 
@@ -22,28 +22,21 @@ def _blocks(run: RunSettings) -> bool:
     return not _diagonal(run)
 
 
-def _last_layer(run: RunSettings) -> bool:
-    return run.group_of(FedNlSettings).form == "last-layer"
-
-
 class FedNlSettings(Group):
     """FedNL."""
 
-    form: Literal["exact", "last-layer", "diagonal"] = own(
+    form: Literal["exact", "last-layer", "diagonal"] = expert(
         "last-layer", "part of the Hessian that is learned; exact up to 2,000 parameters"
     )
-    compressor: Literal["rank", "top"] = own("rank", "Rank-R or Top-K of the correction", read=_blocks)
-    size: int = own(1, "R, or K in units of D", read=_blocks, ge=1)
-    alpha: float = own(1.0, "rate of the Hessian learning", gt=0, le=1)
-    option: Literal["projection", "shift"] = own("shift", "eigenvalues cut at mu, or error added")
-    mu: float = own(1e-3, "smallest eigenvalue (projection)", gt=0)
-    fresh: bool = own(
+    compressor: Literal["rank", "top"] = expert("rank", "Rank-R or Top-K of the correction", read=_blocks)
+    size: int = expert(1, "R, or K in units of D", read=_blocks, ge=1)
+    alpha: float = expert(1.0, "rate of the Hessian learning", gt=0, le=1)
+    option: Literal["projection", "shift"] = expert("shift", "eigenvalues cut at mu, or error added")
+    fresh: bool = expert(
         False,
         "step with the Hessians as corrected in the round, not before; always so with sampling",
         read=lambda run: run.sampled >= run.clients,
     )
-    probes: int = own(1, "random estimates a round (diagonal)", read=_diagonal, ge=1)
-    damping: float = own(0.5, "ridge on the learned Hessian (last-layer)", read=_last_layer, ge=0)
 
 
 def _build(run: RunSettings) -> Any:
@@ -73,7 +66,6 @@ METHODS = (
         settings=FedNlSettings,
         build=_build,
         works=(WorkProfile("fednl", "dqnfed_flwr.methods.fednl.client:FedNlWork", gradient_row=True, twice=True),),
-        rules=BLIND,
         variant=_variant,
         classes_only=lambda run: (
             "makes Hessians of cross-entropies; use task classification, or another method, such as fednew with "

@@ -10,14 +10,21 @@ from torch import Tensor
 
 from dqnfed_flwr.client.curvature import Point
 from dqnfed_flwr.client.work import ClientContext, LocalRequest, LocalResult, LocalWork
-from dqnfed_flwr.client.work.gauss_newton import GaussNewton, frobenius_norm, gauss_newton_diagonal
-from dqnfed_flwr.client.work.hessians import dense_hessian, head_hessian
+from dqnfed_flwr.client.work.second_order import (
+    GaussNewton,
+    dense_hessian,
+    frobenius_norm,
+    gauss_newton_diagonal,
+    head_hessian,
+)
 from dqnfed_flwr.linalg.hessian_blocks import MAX_DENSE, block_norms, make_compressor
 from dqnfed_flwr.methods.fednl import FedNlSettings
 from dqnfed_flwr.types import under
 
 _PROBES, _ERROR = 5, 6
 """Streams of the seed; those below belong to other work."""
+PROBES = 1
+"""Random vectors behind an estimate of the form `diagonal`; what is learned averages over rounds."""
 _MESSAGE = "message."
 
 
@@ -72,7 +79,7 @@ class FedNlWork(LocalWork):
             by_class = self._loss.model.spec.head.size > MAX_DENSE
             return head_hessian(self._loss, point.theta, by_class=by_class, rows=point.rows)
         generator = request.key.generator(_PROBES)
-        return gauss_newton_diagonal(self._loss, point.theta, generator, self._nl.probes).view(-1, 1, 1)
+        return gauss_newton_diagonal(self._loss, point.theta, generator, PROBES).view(-1, 1, 1)
 
     def _error(self, request: LocalRequest, point: Point, current: Tensor, known: Tensor) -> Tensor:
         """Frobenius norm of what is not known of the Hessian: of each block [B], or of all but the diagonal [1]."""
@@ -84,7 +91,7 @@ class FedNlWork(LocalWork):
             return product(vector) - diagonal * vector
 
         generator = request.key.generator(_ERROR)
-        return diagonal.new_tensor([frobenius_norm(unknown, point.theta, generator, self._nl.probes)])
+        return diagonal.new_tensor([frobenius_norm(unknown, point.theta, generator, PROBES)])
 
     def _start(self, current: Tensor) -> float:
         if self._nl.option == "shift":

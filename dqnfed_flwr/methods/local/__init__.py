@@ -14,7 +14,7 @@ whatever `evaluate-every` says.
 from __future__ import annotations
 
 from dqnfed_flwr.methods.fedavg import FedAvg
-from dqnfed_flwr.schema.run import BLIND, Profile
+from dqnfed_flwr.schema.run import Profile
 from dqnfed_flwr.schema.work import WorkProfile
 
 
@@ -30,7 +30,6 @@ METHODS = (
         title="Local only",
         build=LocalOnly,
         works=(WorkProfile("local", "dqnfed_flwr.methods.local.client:LocalOnlyWork", passes=True),),
-        rules=BLIND,
         personal=True,
     ),
 )

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dqnfed_flwr.client.curvature import Point
-from dqnfed_flwr.client.work import MEMORY, BlindWork, LocalRequest, LocalResult
-from dqnfed_flwr.client.work.passes import sgd
+from dqnfed_flwr.client.work import MEMORY, BlindWork, LocalRequest, LocalResult, sgd
 from dqnfed_flwr.types import under
 
 LAST, BEST = "last/", "best/"

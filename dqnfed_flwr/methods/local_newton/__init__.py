@@ -13,8 +13,8 @@ from typing import Literal
 import numpy as np
 
 from dqnfed_flwr.methods._base import SOFTMAX, CurvatureMatrix, GramMethod, cg_title
-from dqnfed_flwr.schema.group import Group, own
-from dqnfed_flwr.schema.run import BLIND, Profile, RunSettings
+from dqnfed_flwr.schema.group import Group, expert
+from dqnfed_flwr.schema.run import Profile, RunSettings
 from dqnfed_flwr.schema.work import WorkProfile
 from dqnfed_flwr.types import Combination, Extras, Float64Array, RoundBatch
 
@@ -26,11 +26,9 @@ def _by_cg(run: RunSettings) -> bool:
 class LocalNewtonSettings(Group):
     """LocalNewton, GIANT."""
 
-    solver: Literal["cg", "lbfgs"] = own("cg", "how H_k^-1 g_k is had: conjugate gradients, or L-BFGS")
-    iterations: int = own(20, "most of conjugate gradients (cg)", read=_by_cg, ge=1)
-    tolerance: float = own(0.01, "relative residual at which they end (cg); 0 for rounding", read=_by_cg, ge=0, lt=1)
-    damping: float = own(0.1, "ridge on the Hessian (cg)", read=_by_cg, ge=0)
-    matrix: CurvatureMatrix = own("gauss-newton", "that H_k stands for (cg); networks need gauss-newton", read=_by_cg)
+    solver: Literal["cg", "lbfgs"] = expert("cg", "how H_k^-1 g_k is had: conjugate gradients, or L-BFGS")
+    damping: float = expert(0.1, "ridge on the Hessian (cg)", read=_by_cg, ge=0)
+    matrix: CurvatureMatrix = expert("gauss-newton", "what H_k is (cg); networks need gauss-newton", read=_by_cg)
 
 
 class LocalNewton(GramMethod):
@@ -100,7 +98,6 @@ METHODS = (
         settings=LocalNewtonSettings,
         build=LocalNewton,
         works=(WorkProfile("newton", "dqnfed_flwr.methods.local_newton.client:NewtonWork", epochs=True, twice=True),),
-        rules=BLIND,
         variant=_variant,
         classes_only=_classes_only,
         faults=_faults,

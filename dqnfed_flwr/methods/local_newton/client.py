@@ -6,8 +6,7 @@ from torch import Tensor
 
 from dqnfed_flwr.client.curvature import Point
 from dqnfed_flwr.client.work import LocalRequest, LocalResult, LocalWork
-from dqnfed_flwr.client.work.conjugate import Solution, conjugate_gradients
-from dqnfed_flwr.client.work.gauss_newton import curvature_product
+from dqnfed_flwr.client.work.second_order import PRODUCTS, TOLERANCE, Solution, conjugate_gradients, curvature_product
 from dqnfed_flwr.methods.local_newton import LocalNewtonSettings
 
 
@@ -45,7 +44,7 @@ class NewtonWork(LocalWork):
         def product(vector: Tensor) -> Tensor:
             return curvature(vector).add_(vector, alpha=settings.damping)
 
-        return conjugate_gradients(product, gradient, iterations=settings.iterations, tolerance=settings.tolerance)
+        return conjugate_gradients(product, gradient, iterations=PRODUCTS, tolerance=TOLERANCE)
 
     def _direction(self, solve: Solution, gradient: Tensor) -> Tensor:
         stuck = solve.negative and solve.iterations == 1

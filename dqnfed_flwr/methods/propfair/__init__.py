@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dqnfed_flwr.methods.fedavg import FedAvg
 from dqnfed_flwr.schema.group import Group, own
-from dqnfed_flwr.schema.run import BLIND, Profile
+from dqnfed_flwr.schema.run import Profile
 from dqnfed_flwr.schema.work import WorkProfile
 
 
@@ -20,7 +20,6 @@ class PropFairSettings(Group):
     """PropFair."""
 
     bound: float = own(2.0, "M, the utility of a client is M - F", gt=0)
-    epsilon: float = own(0.2, "utility below which the logarithm gives way to its tangent", gt=0)
 
 
 METHODS = (
@@ -30,6 +29,5 @@ METHODS = (
         settings=PropFairSettings,
         build=FedAvg,
         works=(WorkProfile("propfair", "dqnfed_flwr.methods.propfair.client:PropFairWork", passes=True),),
-        rules=BLIND,
     ),
 )

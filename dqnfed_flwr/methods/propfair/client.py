@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 
 from dqnfed_flwr.client.curvature import Point
-from dqnfed_flwr.client.work import BlindWork, LocalRequest, LocalResult
-from dqnfed_flwr.client.work.passes import sgd
+from dqnfed_flwr.client.work import BlindWork, LocalRequest, LocalResult, sgd
 from dqnfed_flwr.methods.propfair import PropFairSettings
+
+EPSILON = 0.2
+"""Utility below which the logarithm gives way to its tangent, so that the slope is at most 5."""
 
 
 def propfair_objective(loss: Tensor, *, bound: float, epsilon: float) -> Tensor:
@@ -31,6 +33,6 @@ class PropFairWork(BlindWork):
     def perform(self, request: LocalRequest, point: Point) -> LocalResult:
         """theta - theta_k, with the rate lr |row|^2."""
         settings = self._settings.group_of(PropFairSettings)
-        objective = partial(propfair_objective, bound=settings.bound, epsilon=settings.epsilon)
+        objective = partial(propfair_objective, bound=settings.bound, epsilon=EPSILON)
         row = sgd(self._loss, point.theta, self._settings.local, request.key, objective=objective)
         return LocalResult(row, self.plain_rate(row))

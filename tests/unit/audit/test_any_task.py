@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -13,15 +12,15 @@ import pytest
 import torch
 from torch import nn
 
-from dqnfed_flwr.audit.answers import bound_of, loss_bound
 from dqnfed_flwr.audit.carry_out import Auditor, audit_node, audit_run
-from dqnfed_flwr.audit.client_audit import ClientAudit, audit_client, rounded
-from dqnfed_flwr.audit.local_models import LocalModels, read_given, train_local
-from dqnfed_flwr.audit.samples import digest_of
+from dqnfed_flwr.audit.client_audit import ClientAudit, LossRange, audit_client, loss_bound, range_of, rounded
+from dqnfed_flwr.audit.local_models import LocalModels, digest_of, read_given, train_local
+from dqnfed_flwr.audit.records import canonical, read_lines, record_of, usable
+from dqnfed_flwr.audit.tables import reading
+from dqnfed_flwr.audit.verdict import Audit, judge
 from dqnfed_flwr.audit.weights import FEDERATED, LOCAL, START, AuditedRun, Weights, read_run, start_of
-from dqnfed_flwr.client import stored
-from dqnfed_flwr.client.parts import open_client
-from dqnfed_flwr.client.stored import StoredData
+from dqnfed_flwr.client import parts
+from dqnfed_flwr.client.parts import StoredData, open_client
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.data import ClientData
 from dqnfed_flwr.engine.run import run
@@ -29,6 +28,7 @@ from dqnfed_flwr.errors import ConfigError, DataError
 from dqnfed_flwr.types import Figure
 from tests.helpers import fine_tuning, models
 from tests.helpers.audited_tasks import HERE, KINDS, Hand, Slopes, hand_run, line, settings_of
+from tests.helpers.audits import END
 
 
 def by_hand(run: AuditedRun, **models_given: Weights) -> ClientAudit:
@@ -81,31 +81,59 @@ def test_a_model_that_is_no_number_counts_as_the_bound_and_has_no_figure() -> No
     assert found.pairs[START].difference == -8.0
 
 
-def test_a_loss_below_0_is_refused() -> None:
-    with pytest.raises(DataError, match="task: client 0: the loss of test sample 1 is -64; a loss is never negative"):
-        by_hand(hand_run("Negative"), start=line(6.0, 0.0))
+@pytest.mark.parametrize(("task", "loss", "floor"), [("Negative", -64, 0), ("AboveMinus1", -65, -1)])
+def test_a_loss_below_the_floor_is_refused(task: str, loss: int, floor: int) -> None:
+    with pytest.raises(
+        DataError, match=f"client 0: the loss of test sample 1 is {loss}, below the floor {floor} .* Set"
+    ):
+        by_hand(hand_run(task, 4.0), start=line(6.0, 0.0))
 
 
-@pytest.mark.parametrize(("loss", "said"), [(None, "neither run.json nor events.jsonl"), (0.0, "was 0"), (-1.0, "-1")])
+def test_losses_of_any_sign_count_from_the_floor_of_the_task() -> None:
+    """All losses of `Hand`, its start and its floor less 1: every figure less 1, and the same differences and tests."""
+    found, plain = (
+        by_hand(hand_run(task, at), start=line(0.0, 0.0)) for task, at in (("AboveMinus1", 4.0), ("Hand", 5.0))
+    )
+    assert (found.floor, found.bound, plain.floor, plain.bound) == (-1.0, 9.0, 0.0, 10.0)
+    assert found.pairs == plain.pairs
+    for name, figures in found.models.items():
+        assert (figures.loss, figures.figure) == (plain.models[name].loss - 1, plain.models[name].figure)
+    assert "9.000, twice as far above the floor, -1, as the mean" in reading(Audit("", judge([found], {}), END))[0]
+
+
+def test_starts_below_0_have_a_bound_where_the_floor_is_known() -> None:
+    assert range_of(hand_run("AboveMinus1", -0.75)) == LossRange(-1.0, -0.5)
+    for task, start, floor, remedy in (
+        ("AboveMinus1", -1.0, -1, "Begin"),
+        ("Negative", -0.75, 0, "Set the task's `fl"),
+    ):
+        with pytest.raises(ConfigError, match=f"above {floor}. {remedy}"):
+            range_of(hand_run(task, start))
+
+
+def test_a_line_keeps_losses_below_0(tmp_path: Path) -> None:
+    run = hand_run("AboveMinus1", 4.0)
+    found = by_hand(run, start=line(0.0, 0.0))
+    (tmp_path / "lines.jsonl").write_text(canonical(record_of(found)))
+    assert usable(read_lines([tmp_path / "lines.jsonl"]), run) == ([found], [])
+    (tmp_path / "lines.jsonl").write_text(canonical(record_of(replace(found, floor=-2.0))))
+    assert "losses cut off at -2 and 9, the run asks for -1 and 9" in usable(read_lines([tmp_path]), run)[1][0]
+
+
+@pytest.mark.parametrize(("loss", "said"), [(None, "its run.json does not say"), (0.0, "was 0"), (-1.0, "-1")])
 def test_without_a_loss_at_the_start_there_is_no_bound(loss: float | None, said: str) -> None:
     unknown = hand_run(start_loss=loss)
     with pytest.raises(ConfigError, match=said):
         by_hand(unknown, start=line(0.0, 0.0))
     with pytest.raises(ConfigError, match=said):  # before anything is trained
         Auditor(unknown, [], None, quiet)
-    assert bound_of(replace(unknown, figure=None)) == loss_bound(1)
+    assert range_of(replace(unknown, figure=None)) == LossRange(0.0, loss_bound(1))
 
 
 def test_the_loss_at_the_start_is_that_of_the_first_event(tmp_path: Path) -> None:
     result = run({**settings_of(tmp_path, "regression"), "output": str(tmp_path / "run")})
     expected = np.mean(result.events[0].losses_before)
     assert read_run(tmp_path / "run").start_loss == pytest.approx(expected, rel=1e-12)
-    record = json.loads((tmp_path / "run" / "run.json").read_text())
-    del record["start_loss"]  # as an older version wrote it
-    (tmp_path / "run" / "run.json").write_text(json.dumps(record))
-    assert read_run(tmp_path / "run").start_loss == pytest.approx(expected, rel=1e-12)
-    (tmp_path / "run" / "events.jsonl").unlink()
-    assert read_run(tmp_path / "run").start_loss is None
 
 
 @pytest.mark.parametrize("task", KINDS)
@@ -188,7 +216,7 @@ def test_permuted_clients_give_the_permuted_verdict(harming: dict[str, Path]) ->
 def test_streamed_data_give_the_same_audit_and_are_known_again(
     tmp_path: Path, task: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stored, "_AT_A_TIME", 7)
+    monkeypatch.setattr(parts, "_AT_A_TIME", 7)
     run({**settings_of(tmp_path, task), "output": str(tmp_path / "run")})
     held = read_run(tmp_path / "run")
     streamed = replace(held, settings=Settings.from_mapping({**held.settings.flat(), "local.held-bytes": 0}))

@@ -10,8 +10,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from dqnfed_flwr.audit.answers import loss_bound
-from dqnfed_flwr.audit.client_audit import audit_client
+from dqnfed_flwr.audit.client_audit import audit_client, loss_bound
 from dqnfed_flwr.audit.records import canonical, record_of
 from dqnfed_flwr.audit.weights import FEDERATED, START, AuditedRun, Weights, read_run, start_of
 from dqnfed_flwr.client.numpy_client import DQNFedClient
@@ -22,7 +21,7 @@ from dqnfed_flwr.params import ParamSpec
 from dqnfed_flwr.strategy.compatibility import Form
 from dqnfed_flwr.types import ClientTask
 from tests.helpers.audit_lines import OF_MODELS
-from tests.helpers.audits import leave_run
+from tests.helpers.audits import END, leave_run
 
 
 @pytest.fixture(scope="module")
@@ -129,6 +128,6 @@ def test_the_line_of_a_classification_is_to_the_byte_what_it_always_was() -> Non
     settings = Settings.from_mapping({"clients": 3, "model": "logistic", "local.threads": 1, "partition": "iid"})
     zeros = np.zeros(650, np.float32)
     biased = np.concatenate([zeros[10:], np.arange(10, dtype=np.float32) / 8])
-    run = Pretended(Path("nowhere"), settings, Form((1, 8, 8), "images", 10, 650), Weights(biased, {}), None)
+    run = Pretended(Path("nowhere"), settings, Form((1, 8, 8), "images", 10, 650), Weights(biased, {}), None, END)
     found = audit_client(run, 1, load_client(settings, 1), {FEDERATED: run.weights, START: Weights(zeros, {})})
     assert canonical(record_of(found)) == OF_MODELS

@@ -13,10 +13,10 @@ from dqnfed_flwr.audit.local_models import LocalModels, local_settings, read_giv
 from dqnfed_flwr.audit.weights import AuditedRun, Weights, check_same_data, others_of, read_run, start_of
 from dqnfed_flwr.client.numpy_client import DQNFedClient
 from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config.methods import METHODS
 from dqnfed_flwr.data import ClientData, load_client
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.errors import ConfigError
-from dqnfed_flwr.methods.table import METHODS
 from dqnfed_flwr.run_files import RUN
 from tests.helpers.audits import SMALL, leave_run
 

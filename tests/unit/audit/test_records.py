@@ -133,7 +133,7 @@ def other_model(audit: ClientAudit, name: str) -> ClientAudit:
         (other_model(LINES[2], "FedAvg"), "another model than the others' or the run's: FedAvg"),
         (replace(LINES[2], run="fedavg-x"), "of run fedavg-x, not fedavg-0123456789ab"),
         (replace(LINES[2], partition=3), "client 3: the run has clients 0..2"),
-        (replace(LINES[2], bound=9.0), "losses cut off at 9.0"),
+        (replace(LINES[2], bound=9.0), "losses cut off at 0 and 9, the run asks for 0 and 4.60517019"),
         (replace(LINES[2], resamples=99), "another bound or number of draws"),
     ],
 )
@@ -171,7 +171,7 @@ def test_a_line_without_right_answers_is_read_back_and_counts_none(tmp_path: Pat
     record = json.loads(text_of(MEASURED[0]), parse_float=pytest.fail)
     assert record["format"] == "dqnfed-audit-2"
     assert record["figure"] == {"name": "mae", "higher_is_better": False, "percent": False}
-    assert record["bound"] == "3"
+    assert (record["floor"], record["bound"]) == ("0", "3")
     assert record["models"]["start"] == {"digest": "1" * 64, "loss": "0.5", "figure": "1.5"}
     assert sorted(record["pairs"]["start"]) == ["better", "difference", "high", "low", "worse"]
 
@@ -222,7 +222,7 @@ def test_a_line_without_right_answers_that_contradicts_itself_is_not_used(tmp_pa
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        (replace(MEASURED[2], bound=2.5), "losses cut off at 2.5, not as the run asks, at 3"),
+        (replace(MEASURED[2], bound=2.5), "losses cut off at 0 and 2.5, the run asks for 0 and 3"),
         (replace(MEASURED[2], figure=replace(OWN, higher=True)), "its figure is mae, not that of the run"),
         (replace(LINES[2], bound=3.0), "its figure is right answers, not that of the run"),
         (replace(MEASURED[2], resamples=99), "another bound or number of draws"),
@@ -238,5 +238,5 @@ def test_all_lines_have_the_bound_and_the_figure_of_the_run(tmp_path: Path, chan
 
 def test_lines_of_a_run_whose_start_is_not_known_are_refused(tmp_path: Path) -> None:
     unknown = replace(pretended_run(figure=OWN), start_loss=None)
-    with pytest.raises(ConfigError, match=r"neither run.json nor events.jsonl says"):
+    with pytest.raises(ConfigError, match=r"its run.json does not say"):
         usable(read(tmp_path, text_of(MEASURED[0])), unknown)

@@ -8,12 +8,11 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dqnfed_flwr.audit.page import html, marks_of, tiles
 from dqnfed_flwr.audit.statistics import holm, mcnemar
-from dqnfed_flwr.audit.tables import MOST_ROWS, left_out, reading, tables
+from dqnfed_flwr.audit.tables import MOST_ROWS, html, left_out, marks_of, reading, tables, tiles
 from dqnfed_flwr.audit.verdict import Audit, ClientVerdict, JudgedClient, JudgedTest, judge
 from dqnfed_flwr.types import Figure
-from tests.helpers.audits import make_audit, make_measured, make_pair
+from tests.helpers.audits import END, make_audit, make_measured, make_pair
 
 
 def test_a_harmed_client_is_named_and_corrected_over_both_tests_of_all() -> None:
@@ -33,7 +32,7 @@ def test_a_harmed_client_is_named_and_corrected_over_both_tests_of_all() -> None
     assert comparison.summary == (
         "clients shown to be worse off: 0. 3 of 3 clients could be judged: by their accuracy 3, by their loss 3"
     )
-    assert Audit("run", [comparison]).worse == {"start": [0]}
+    assert Audit("run", [comparison], END).worse == {"start": [0]}
 
 
 def accuracy_of(client: JudgedClient) -> JudgedTest:
@@ -74,7 +73,7 @@ def test_who_could_not_be_judged_is_named_with_the_smallest_p_possible() -> None
 def test_nobody_judged_is_not_nobody_harmed() -> None:
     (comparison,) = judge([make_audit(0, 2, start=make_pair(0, 2))], {})
     assert comparison.summary.startswith("nothing can be said. 0 of 1 clients could be judged")
-    assert Audit("run", [comparison]).worse == {}
+    assert Audit("run", [comparison], END).worse == {}
 
 
 def test_a_client_that_did_not_compare_with_a_model_is_left_out_of_that_comparison_alone() -> None:
@@ -89,7 +88,7 @@ def test_the_order_of_the_clients_makes_no_difference(pairs: list[tuple[int, int
     audits = [make_audit(k, start=make_pair(*pair)) for k, pair in enumerate(pairs)]
     shuffled = list(audits)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
-    assert Audit("run", judge(audits, {})).to_json() == Audit("run", judge(shuffled, {})).to_json()
+    assert Audit("run", judge(audits, {}), END).to_json() == Audit("run", judge(shuffled, {}), END).to_json()
 
 
 @given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), min_size=1, max_size=12))
@@ -104,7 +103,7 @@ def test_swapped_models_swap_worse_and_better(pairs: list[tuple[int, int]]) -> N
 def many(count: int) -> Audit:
     harmed = make_pair(0, 28)
     audits = [make_audit(k, start=harmed if k == count - 1 else make_pair(6, 6)) for k in range(count)]
-    return Audit("<run>", judge(audits, {count: "no line"}), faults=["x:1: changed"], notes=["a note"])
+    return Audit("<run>", judge(audits, {count: "no line"}), END, faults=["x:1: changed"], notes=["a note"])
 
 
 def test_a_long_table_shows_the_harmed_and_says_what_it_does_not_show() -> None:
@@ -149,7 +148,7 @@ def test_without_right_answers_the_loss_alone_is_one_family() -> None:
     (comparison,) = judge(audits, {7: "no line"})
     assert [client.loss.worse for client in comparison.clients] == holm_of(p)
     assert [client.accuracy for client in comparison.clients] == [None] * 3
-    assert Audit("run", [comparison]).worse == {"start": [0]}
+    assert Audit("run", [comparison], END).worse == {"start": [0]}
     assert comparison.summary == "clients shown to be worse off: 0. 3 of 4 clients could be judged, by their loss"
 
 
@@ -166,13 +165,13 @@ def test_the_order_of_clients_without_right_answers_makes_no_difference(p: list[
     audits = [make_measured(k, start=(worse, 1.0)) for k, worse in enumerate(p)]
     shuffled = list(audits)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
-    assert Audit("run", judge(audits, {})).to_json() == Audit("run", judge(shuffled, {})).to_json()
+    assert Audit("run", judge(audits, {}), END).to_json() == Audit("run", judge(shuffled, {}), END).to_json()
 
 
 def test_tables_and_page_without_right_answers_show_the_figure_and_no_accuracy() -> None:
     lacking = make_measured(1, start=(0.5, 0.5))
     lacking = replace(lacking, models={name: replace(model, figure=None) for name, model in lacking.models.items()})
-    audit = Audit("run", judge([make_measured(0, start=(0.001, 1.0)), lacking], {}))
+    audit = Audit("run", judge([make_measured(0, start=(0.001, 1.0)), lacking], {}), END)
     (table,) = tables(audit)
     assert table.headings == ("client", "samples", "mae", "other", "loss", "other", "p", "worse", "")
     assert [cell.text for cell in table.rows[0]][:6] == ["0", "40", "1.500", "1.500", "0.7500", "0.5000"]
@@ -192,7 +191,7 @@ def test_a_share_is_shown_in_per_cent_and_the_mean_loss_beside_the_one_that_is_c
     share, loss = Figure("auroc", percent=True), Figure("loss", higher=False)
     audits = [replace(make_measured(0, start=(1.0, 1.0)), figure=figure) for figure in (share, loss)]
     audits[0] = replace(audits[0], models={n: replace(m, figure=0.5) for n, m in audits[0].models.items()})
-    found = [tables(Audit("run", judge([audit], {})))[0] for audit in audits]
+    found = [tables(Audit("run", judge([audit], {}), END))[0] for audit in audits]
     assert [table.headings[2] for table in found] == ["auroc", "uncut loss"]
     assert found[0].rows[0][2].text == "50.0 %"
-    assert "more is better" in reading(Audit("run", judge(audits[:1], {})))[0]
+    assert "more is better" in reading(Audit("run", judge(audits[:1], {}), END))[0]

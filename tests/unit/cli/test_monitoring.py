@@ -12,7 +12,7 @@ from tests.helpers.cli import call
 def test_dashboard_refuses_and_exporter_makes_a_missing_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("dqnfed_flwr.exporter.server.Server", lambda *_: pytest.fail("served"))
+    monkeypatch.setattr("dqnfed_flwr.exporter.exporter.Server", lambda *_: pytest.fail("served"))
     result = call("dashboard", str(tmp_path / "typo"))
     assert (result.exit_code, (tmp_path / "typo").exists()) == (2, False)
     assert "typo: no such directory; name the one" in result.stderr

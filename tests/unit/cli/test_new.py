@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,15 +11,9 @@ import pytest
 from tests.helpers.cli import call
 from tests.helpers.markdown import blocks
 
-BIN = Path(sys.executable).parent
 
-
-def in_shell(command: str, directory: Path) -> str:
-    environment = {
-        **os.environ,
-        "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": str(directory / "mine"),
-    }
+def in_shell(command: str, directory: Path, path: str) -> str:
+    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(directory / "mine")}
     done = subprocess.run(
         ["bash", "-ec", command], cwd=directory, env=environment, capture_output=True, text=True, check=False
     )
@@ -37,17 +30,17 @@ def mine(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_dry_run_shows_the_data_and_the_model_of_the_task(mine: Path) -> None:
-    shown = in_shell("dqnfed run mine/mine.yaml --dry-run", mine)
+def test_a_dry_run_shows_the_data_and_the_model_of_the_task(mine: Path, warm: str) -> None:
+    shown = in_shell("dqnfed run mine/mine.yaml --dry-run", mine, warm)
     words = " ".join(shown.replace("│", " ").split())
     assert "of task mine:Mine: 357 samples to train on, 0 for validation, 85 to test on" in words
     assert "71 to 72, median 71" in words
     assert "of task mine:Mine, D = 385 parameters" in words
 
 
-def test_every_command_of_its_readme_runs(mine: Path) -> None:
+def test_every_command_of_its_readme_runs(mine: Path, warm: str) -> None:
     (block,) = blocks(mine / "mine" / "README.md")
-    printed = in_shell(block.text, mine)
+    printed = in_shell(block.text, mine, warm)
     assert "1 passed" in printed
     assert (mine / "runs" / "mine" / "run.json").exists()
     assert (mine / "runs" / "mine-compared" / "comparison.md").exists()

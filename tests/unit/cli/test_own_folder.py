@@ -35,14 +35,14 @@ def own(tmp_path: Path) -> Path:
     return folder
 
 
-def dqnfed(directory: Path, *words: str) -> str:
-    """What the command prints there."""
+def dqnfed(directory: Path, *words: str, path: str = str(Path(sys.executable).parent)) -> str:
+    """What the command prints there; `path` is where it is found."""
     directory.mkdir(exist_ok=True)
-    kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    own = {"OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1", "PYTHONPATH": str(Path(__file__).parents[3]), "PATH": path}
     done = subprocess.run(
-        [sys.executable, "-c", "from dqnfed_flwr.cli import main; main()", *words],
+        ["dqnfed", *words],
         cwd=directory,
-        env={**kept, "OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1", "PYTHONPATH": str(Path(__file__).parents[3])},
+        env={**os.environ, **own},
         capture_output=True,
         text=True,
         check=False,
@@ -56,22 +56,23 @@ def record(folder: Path) -> dict[str, Any]:
     return found
 
 
-def test_a_run_of_own_files_and_its_resumption_from_elsewhere(own: Path, tmp_path: Path) -> None:
+def test_a_run_of_own_files_and_its_resumption_from_elsewhere(own: Path, tmp_path: Path, warm: str) -> None:
     pytest.importorskip("safetensors")
     words = ("run", "--quiet", "--output", str(tmp_path / "out"))
-    dqnfed(tmp_path / "here", *words, "../own/mine.yaml")
+    dqnfed(tmp_path / "here", *words, "../own/mine.yaml", path=warm)
     assert record(tmp_path / "out")["modules"] == [str(tmp_path / "own")]
-    dqnfed(tmp_path / "there", *words, str(own / "mine.yaml"), "--resume", "--set", "rounds=2")
+    dqnfed(tmp_path / "there", *words, str(own / "mine.yaml"), "--resume", "--set", "rounds=2", path=warm)
     found = record(tmp_path / "out")
     assert (found["rounds"], found["settings"]["data"]) == (2, str(own / "set.npz"))
-    assert "model.safetensors" in dqnfed(tmp_path / "there", "export", str(tmp_path / "out"))
+    assert "model.safetensors" in dqnfed(tmp_path / "there", "export", str(tmp_path / "out"), path=warm)
 
 
-def test_paths_of_set_begin_in_the_working_directory(own: Path, tmp_path: Path) -> None:
+def test_paths_of_set_begin_in_the_working_directory(own: Path, tmp_path: Path, warm: str) -> None:
     here = tmp_path / "here"
     here.mkdir()
     (own / "set.npz").rename(here / "other.npz")
-    dqnfed(here, "run", str(own / "mine.yaml"), "--quiet", "--set", "data=other.npz", "--set", "output=out")
+    words = ("run", str(own / "mine.yaml"), "--quiet", "--set", "data=other.npz", "--set", "output=out")
+    dqnfed(here, *words, path=warm)
     assert record(here / "out")["settings"]["data"] == str(here / "other.npz")
 
 

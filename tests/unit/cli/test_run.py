@@ -13,9 +13,11 @@ from flwr.common.logger import console_handler
 from rich.console import Console
 
 from dqnfed_flwr.cli.command import Engine
-from dqnfed_flwr.cli.run import train
+from dqnfed_flwr.cli.run import train, verdict
 from dqnfed_flwr.errors import DataError, ModelError, QuorumError
+from dqnfed_flwr.telemetry.events import DroppedClient
 from tests.helpers.cli import FakeRun, call, ended
+from tests.helpers.runs import make_event, make_result
 
 
 def test_settings_without_effect_are_named(fake: FakeRun, tmp_path: Path) -> None:
@@ -135,6 +137,22 @@ def test_an_early_end_has_a_status_of_its_own_and_leaves_its_results(
     assert quiet or ("moved the model" in result.stdout and "1 of 2 rounds" in result.stdout)
 
 
+def test_a_run_that_stalled_has_a_status_of_its_own_and_leaves_its_results(fake: FakeRun, tmp_path: Path) -> None:
+    fake.status = "stalled"
+    fake.events = ended("unjudged", dropped=[DroppedClient(2, "client-error", "code 2: ValueError: no")])
+    result = call("run", "digits", "--output", str(tmp_path))
+    assert result.exit_code == 5
+    head, first, second = result.stderr.splitlines()
+    assert head.startswith("dqnfed: The run stalled after round 2 of ")
+    assert "unjudged" in first
+    assert (
+        "client-error: client 2 (1) without a part, in 1 round of 1; client 2 first: code 2: ValueError: no" in second
+    )
+    assert json.loads((tmp_path / "run.json").read_text())["status"] == "stalled"
+    assert "stalled" in result.stdout
+    assert "5 it stalled" in " ".join(call("run", "--help").stdout.split())
+
+
 def test_a_line_search_that_failed_names_who_refused(fake: FakeRun) -> None:
     fake.status = "line-search-failed"
     fake.events = ended("line-search-failed", refused=[1, 2], certificate={1: 1.0}, distance=0.5)
@@ -174,8 +192,8 @@ def test_interrupt_says_how_to_go_on(fake: FakeRun, tmp_path: Path) -> None:
 
 def test_interrupt_carries_every_option_on(fake: FakeRun, tmp_path: Path) -> None:
     fake.error = KeyboardInterrupt()
-    result = call("run", "digits", "-q", "--json", "-", "--output", str(tmp_path), "--overwrite")
-    assert result.stderr.endswith(f"go on with: dqnfed run digits --output {tmp_path} --resume --json - --quiet\n")
+    result = call("run", "digits", "-q", "--json", "-", "--overwrite", "--output", str(tmp_path))
+    assert result.stderr.endswith(f"go on with: dqnfed run digits -q --json - --output {tmp_path} --resume\n")
     assert fake.overwrites == [True]
 
 
@@ -244,3 +262,45 @@ def test_clients_left_out_of_most_rounds_end_a_strict_run_with_3(fake: FakeRun) 
     assert "no part in most rounds, though asked" in result.stdout
     fake.events = [replace(event, no_part=[]) for event in fake.events]
     assert call("run", "digits", "--strict").exit_code == 0
+
+
+def test_demo_runs_both_and_draws_them(fake: FakeRun, tmp_path: Path) -> None:
+    result = call("demo", "--output", str(tmp_path))
+    assert result.exit_code == 0
+    assert [settings.method for settings in fake.settings] == ["dqn-fed", "fedavg"]
+    assert (tmp_path / "digits" / "run.json").exists()
+    assert (tmp_path / "digits-fedavg" / "run.json").exists()
+    assert (tmp_path / "plot.png").stat().st_size > 0
+    assert re.search(r"DQN-Fed\s*┃\s*FedAvg", result.stdout)
+
+
+def test_verdict_follows_from_the_figures() -> None:
+    better = make_result([make_event(t, None) for t in (1, 2, 3)], (0.8, 0.9))
+    worse = make_result([make_event(1, None), make_event(2, None, rho=0.5)], (0.5, 0.9))
+    first, second = verdict(better, worse)
+    assert "DQN-Fed: the training loss of every client fell in each of 3 rounds" in first
+    assert "FedAvg: the training loss of some client rose in 1 of 2 rounds" in first
+    assert "80.0% of its test digits with DQN-Fed and on 50.0% with FedAvg" in second
+    swapped, _ = verdict(worse, better)
+    assert "DQN-Fed: the training loss of some client rose in 1 of 2 rounds" in swapped
+
+
+def test_verdict_counts_rounds_that_moved_the_model() -> None:
+    stayed = [replace(make_event(t, None), factor=0.0, losses_after=[1.0] * 4) for t in (2, 3)]
+    result = make_result([make_event(1, None), *stayed])
+    first, _ = verdict(result, result)
+    assert "every client fell in each of 1 rounds that moved the model, of 3" in first
+
+
+def test_demo_says_that_a_run_ended_early(fake: FakeRun, tmp_path: Path) -> None:
+    fake.status, fake.events = "line-search-failed", ended("line-search-failed", refused=[2])
+    result = call("demo", "--output", str(tmp_path))
+    assert result.exit_code == 0
+    assert "DQN-Fed: The run ended early, as line-search-failed" in " ".join(result.stdout.split())
+
+
+def test_verdict_tells_a_fall_from_a_standstill() -> None:
+    event = make_event(1, None)
+    event.losses_after[0] = event.losses_before[0]
+    first, _ = verdict(make_result([event]), make_result([event]))
+    assert "fell or stayed in each of 1 rounds" in first

@@ -14,7 +14,7 @@ from dqnfed_flwr.client.gradients import LocalLoss
 from dqnfed_flwr.client.joint_gradients import JointPass, precompute
 from dqnfed_flwr.errors import ModelError
 from dqnfed_flwr.models import build_model
-from dqnfed_flwr.models.feedforward import ResidualBlock
+from dqnfed_flwr.models.architectures import ResidualBlock
 from tests.helpers.models import norm_mlp
 
 SIZES = (3, 1, 4)

@@ -59,13 +59,11 @@ def test_a_memory_read_back_is_the_memory_written(rounds: tuple[int, ...]) -> No
     assert read.export().keys() == written.export().keys()
 
 
-def test_what_an_earlier_version_stored_serves_for_the_last_round() -> None:
-    stored = {"round": np.array(7), "before/v": np.array(3.0), "after/v": np.array(7.0)}
-    kept = memory()
-    kept.load(stored)
-    assert [held(kept, number) for number in (8, 7, 6)] == [7.0, 3.0, None]
-    kept.load({name: values for name, values in stored.items() if name != "before/v"})  # its first round
-    assert [held(kept, number) for number in (8, 7, 6)] == [7.0, None, None]
+@pytest.mark.parametrize("lost", ["round", "before/since"])
+def test_a_memory_that_lacks_a_round_is_refused(lost: str) -> None:
+    stored = {name: values for name, values in memory(3, 7).export().items() if name != lost}
+    with pytest.raises(ShapeError, match="lack a round; restore what `export` gave"):
+        memory().load(stored)
 
 
 def test_entries_that_nobody_wrote_are_refused() -> None:

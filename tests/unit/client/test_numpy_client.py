@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from dqnfed_flwr.client.numpy_client import DQNFedClient
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.data import ClientData
-from dqnfed_flwr.errors import ConfigError, DataError, ModelError, ShapeError
+from dqnfed_flwr.errors import ClientDataError, ConfigError, DataError, ShapeError
 from dqnfed_flwr.types import ClientReply, ClientTask
 from tests.helpers.transport import task_config
 
@@ -62,7 +62,7 @@ def test_tokens_that_are_only_tested_are_checked_before_the_first_round(part: st
     parts = {"x_train": tokens, "x_validation": tokens, "x_test": tokens, part: np.where(tokens == 1, 800, tokens)}
     y = np.arange(3)
     data = ClientData(parts["x_train"], y, parts["x_validation"], y, parts["x_test"], y, 3)
-    with pytest.raises(ModelError, match=r"whole numbers count as tokens, here 0 to 800"):
+    with pytest.raises(ClientDataError, match=r"whole numbers count as tokens, here 0 to 800"):
         client({"model": "char-lstm-small", "dtype": "float32"}, data=data).get_properties({})
 
 

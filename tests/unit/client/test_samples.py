@@ -18,11 +18,10 @@ from torch import Tensor, nn
 from dqnfed_flwr import run
 from dqnfed_flwr.client import reading
 from dqnfed_flwr.client.flat_model import FlatModel
-from dqnfed_flwr.client.gradients import LocalLoss, choose_chunk
-from dqnfed_flwr.client.opening import read_samples
+from dqnfed_flwr.client.gradients import LocalLoss
 from dqnfed_flwr.client.reading import Reading
-from dqnfed_flwr.client.samples import HeldSamples, Samples, StreamedSamples
-from dqnfed_flwr.client.work.passes import RngKey, sgd
+from dqnfed_flwr.client.samples import HeldSamples, Samples, StreamedSamples, choose_chunk, read_samples
+from dqnfed_flwr.client.work import RngKey, sgd
 from dqnfed_flwr.config import LocalSettings
 from dqnfed_flwr.errors import DataError
 from dqnfed_flwr.models import build_model

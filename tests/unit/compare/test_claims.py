@@ -6,10 +6,9 @@ from dataclasses import replace
 import pytest
 
 from dqnfed_flwr.compare.claims import ClaimVerdict, findings, judge, near_one, rounds_to, speed
-from dqnfed_flwr.compare.figures import Interval
 from dqnfed_flwr.compare.plan import Plan
 from dqnfed_flwr.compare.record import Record
-from dqnfed_flwr.compare.results import Comparison, Row
+from dqnfed_flwr.compare.results import Comparison, Interval, Row
 from dqnfed_flwr.compare.row_specs import RowSpec
 from tests.helpers.comparisons import NOWHERE, make_comparison, make_record
 from tests.helpers.runs import make_event

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from dqnfed_flwr.compare.row_specs import RowSpec, concerns, groups_of, parse_methods, parse_seeds, with_grids
+from dqnfed_flwr.config.methods import METHODS
 from dqnfed_flwr.errors import ConfigError
-from dqnfed_flwr.methods.table import METHODS
 
 
 def test_methods_with_settings_of_their_own() -> None:
@@ -89,7 +89,7 @@ def test_fedcorr_has_the_keys_of_its_last_method() -> None:
     spec = RowSpec("fedcorr", {"fedcorr.last": "dqn-fed"})
     assert concerns("dqn-fed.scale", spec, {})
     assert not concerns("dqn-fed.scale", RowSpec("fedcorr"), {})
-    assert concerns("fedcorr.clean", spec, {})
+    assert concerns("fedcorr.mixup", spec, {})
     assert not concerns("fedcorr.last", spec, {})
 
 

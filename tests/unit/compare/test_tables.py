@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from dqnfed_flwr.compare.figures import Interval
 from dqnfed_flwr.compare.files import as_json, write_files
 from dqnfed_flwr.compare.record import Trial
-from dqnfed_flwr.compare.results import Comparison, reference_of
+from dqnfed_flwr.compare.results import Comparison, Interval, reference_of
 from dqnfed_flwr.compare.tables import grid_table, markdown, tables
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import ConfigError, RunError
@@ -91,8 +90,8 @@ def test_personal_models_are_shown_and_not_ranked() -> None:
 def test_cost_has_no_best_where_all_are_equal(comparison: Comparison) -> None:
     cost = tables(comparison)[1]
     assert [cell.text for cell in cost.rows[0]][1:] == [
-        "2 of 2", "1.000 ± 0.000", "1.000 ± 0.000", "1.000 ± 0.000", "3.0 ± 0.0", "3.0 ± 0.0", "4.0 ± 0.0", "0.0 ± 0.0",
-        "1.00 ± 0.00", "0.500 ± 0.000",
+        "2 of 2", "1.000 ± 0.000", "1.000 ± 0.000", "1.000 ± 0.000", "3.0 ± 0.0", "3.0 ± 0.0",
+        "1.000 ± 0.000", "1.000 ± 0.000", "4.0 ± 0.0", "0.0 ± 0.0", "1.00 ± 0.00", "0.500 ± 0.000",
     ]  # fmt: skip
     assert {cell.rank for row in cost.rows for cell in row} == {0}
 

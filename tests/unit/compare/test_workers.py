@@ -44,6 +44,7 @@ def make_job(folder: Path, seed: int, **more: Any) -> Job:
     return Job(RowSpec("fedavg"), {}, seed, settings, folder)
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_a_run_that_raises_or_dies_stops_no_other(tmp_path: Path) -> None:
     jobs = [make_job(tmp_path / str(seed), seed, data=f"{FAULTS}:data") for seed in range(4)]
     notes = Notes()
@@ -71,6 +72,7 @@ def test_a_run_in_a_used_worker_is_the_run_alone(tmp_path: Path) -> None:
     assert found["accuracies"] == {str(client): value for client, value in alone.accuracies.items()}
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_a_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     run(make_job(tmp_path, 0).settings)
     (tmp_path / "run.json").unlink()
@@ -83,6 +85,7 @@ def test_a_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     assert found["accuracies"] == {str(client): value for client, value in straight.accuracies.items()}
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_an_interrupt_ends_the_workers(tmp_path: Path) -> None:
     class Impatient(Notes):
         def on_round(self, job: Job, event: RoundEvent) -> None:
@@ -95,6 +98,7 @@ def test_an_interrupt_ends_the_workers(tmp_path: Path) -> None:
     assert dict(os.environ) == before
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_a_folder_that_cannot_be_made_is_the_reason(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     job = make_job(tmp_path / "file" / "run", 0)

@@ -23,14 +23,14 @@ def test_every_key_of_a_preset_is_read(name: str) -> None:
 def test_paper_is_algorithm_1() -> None:
     settings = read_settings("digits", ["local.epochs=3"], None, preset="paper")
     form = settings.group_of(DqnFedSettings).form
-    assert (form, settings.work.name, settings.rule) == ("two-sided", "lbfgs", "fixed")
+    assert (form, settings.work.name, settings.rule.name) == ("two-sided", "lbfgs", "fixed")
     assert settings.local.epochs == 3
     assert settings.data == "digits"
 
 
 def test_set_goes_before_the_preset_and_the_preset_before_the_file() -> None:
     assert read_settings("digits-fedavg", [], None, preset="paper").method == "dqn-fed"
-    assert read_settings("digits", ["step.lr=0.5"], None, preset="paper").step.lr == 0.5
+    assert read_settings("digits", ["step.lr=0.5"], None, preset="paper").flat()["step.lr"] == 0.5
 
 
 def test_a_preset_is_a_row_of_a_comparison() -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.data import ClientData, dealing, load_client, load_dataset
-from dqnfed_flwr.data.targets import TargetForm
+from dqnfed_flwr.data.dataset import TargetForm
 from dqnfed_flwr.errors import DataError
 
 PARTITIONS = ["iid", "shards", "dirichlet", "pathological", "one-class"]
@@ -306,7 +306,6 @@ def test_the_scale_of_features(tmp_path: Path, value: float, dtype: str, scale: 
         ({"partition": "shards", "clients": 50, "split": {"shards": 9}}, 0, "need 450 samples, found 400"),
         ({"partition": "one-class", "split": {"merge": "1;1"}}, 0, "split.merge: found '1;1'; give numbers"),
         ({"split": {"samples": 401}}, 0, "split.samples: found 401, but the set has 400"),
-        ({"partition": "iid", "clients": 300}, 0, "no test sample of their classes is left"),
         ({"num-classes": 3}, 0, "labels go up to 3, but 3 classes are stated"),
         ({"partition": "one-class", "clients": 5, "num-classes": 5}, 0, "one-class: classes [4] have no sample"),
         (
@@ -329,7 +328,7 @@ def test_what_cannot_be_dealt_out_is_refused(
 
 @pytest.mark.parametrize(
     ("groups", "message"),
-    [(None, "a test part without groups_test"), (np.zeros(30, np.int64), r"clients \[1, 2\] have no test sample")],
+    [(None, "a test part without groups_test"), (np.full(30, 9), "all 3 clients have no test sample of their groups")],
 )
 def test_groups_that_cannot_be_tested_are_refused(
     tmp_path: Path, groups: NDArray[np.int64] | None, message: str
@@ -342,11 +341,64 @@ def test_groups_that_cannot_be_tested_are_refused(
         load_client(configured(saved(tmp_path, arrays), partition="groups", clients=3), 0)
 
 
-def test_a_client_of_one_sample_cannot_be_split(tmp_path: Path) -> None:
+def test_a_group_that_is_not_tested_trains_and_is_named_once(tmp_path: Path, said: list[str]) -> None:
+    arrays = numbered(60, 30) | {"groups_train": np.arange(60) // 20, "groups_test": np.zeros(30, np.int64)}
+    settings = configured(saved(tmp_path, arrays), partition="groups", clients=3)
+
+    clients = [load_client(settings, client) for client in range(3)]
+
+    assert [(client.count("train"), client.count("test")) for client in clients] == [(20, 30), (20, 0), (20, 0)]
+    (line,) = said
+    assert "2 of 3 clients have no test sample of their groups" in line
+    assert "client 1 (1; 20 to train on), 2 (2; 20 to train on); where that is not meant, lower clients" in line
+
+
+def test_a_group_of_one_sample_trains_on_it_and_is_named_once(tmp_path: Path, said: list[str]) -> None:
+    groups = np.repeat([0, 1, 2, 3], [13, 1, 11, 15])
+    arrays = numbered(40, 0) | {"groups_train": groups, "group_names": np.array(["north", "tiny", "south", "east"])}
+    path = saved(tmp_path, arrays)
+    settings = configured(path, partition="groups", clients=4)
+
+    clients = [load_client(settings, client) for client in range(4)]
+
+    assert [client.count("train") + client.count("test") for client in clients] == [13, 1, 11, 15]
+    assert (clients[1].count("train"), clients[1].count("test")) == (1, 0)
+    assert all(clients[client].count("test") for client in (0, 2, 3))
+    (line,) = said
+    assert "1 of 4 clients have a single sample, which cannot be split" in line
+    assert "client 1 (tiny; 1 to train on)" in line
+    assert "set split.min-group-samples=2 and clients=3" in line
+    advised = configured(path, partition="groups", clients=3, split={"min-group-samples": 2})
+    assert all(load_client(advised, client).count("test") for client in range(3))
+
+
+def test_where_every_client_has_one_sample_nothing_can_be_tested(tmp_path: Path) -> None:
     path = saved(tmp_path, numbered(4, 0))
 
-    with pytest.raises(DataError, match=r"a client has 1 sample\(s\)"):
+    with pytest.raises(DataError, match=r"iid: all 4 clients have a single sample, .* lower clients"):
         load_client(configured(path, partition="iid"), 0)
+
+
+def test_a_client_too_small_for_a_validation_part_has_none_and_is_named(tmp_path: Path, said: list[str]) -> None:
+    arrays = numbered(42, 0) | {"groups_train": np.repeat([0, 1], [2, 40])}
+    split = {"validation-fraction": 0.25}
+    settings = configured(saved(tmp_path, arrays), partition="groups", clients=2, split=split)
+
+    small, large = (load_client(settings, client) for client in range(2))
+
+    assert [small.count(part) for part in ("train", "validation", "test")] == [1, 0, 1]
+    assert large.count("validation") == 8
+    assert "client 0 has 1 training sample(s): none is kept apart for split.validation-fraction" in "\n".join(said)
+
+
+def test_more_clients_than_test_samples_leave_some_untested(tmp_path: Path, said: list[str]) -> None:
+    settings = configured(saved(tmp_path, numbered(400, 200)), partition="iid", clients=300)
+
+    tested = [load_client(settings, client).count("test") for client in range(300)]
+
+    assert sum(tested) == 200
+    assert tested.count(0) >= 100
+    assert f"{tested.count(0)} of 300 clients have no test sample of their classes" in "\n".join(said)
 
 
 def test_digits_reach_every_client_by_default() -> None:

@@ -2,16 +2,19 @@ from __future__ import annotations
 
 import json
 import math
+import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from dqnfed_flwr import run
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.data import load_client, load_dataset
-from dqnfed_flwr.data.leaf import ALPHABET, LENGTH
+from dqnfed_flwr.data.leaf_samples import ALPHABET, LENGTH
 from dqnfed_flwr.errors import DataError
-from tests.helpers.published import write_leaf
+from tests.helpers.published import write_image, write_leaf
 
 BLANK, INK = [1.0] * 784, [0.0] * 783 + [0.5]
 TEXT = "x" * (LENGTH - 3) + "Yea"
@@ -83,12 +86,19 @@ def test_a_file_that_changes_is_decoded_anew(root: Path) -> None:
 @pytest.mark.parametrize(
     ("x", "y", "message"),
     [
-        ([[2.0] * 784], [1], "784 values from 2.0 to 2.0"),
-        ([BLANK], [62], "labels up to 62"),
-        ([TEXT[1:]], ["a"], "not windows of 80 characters"),
+        ([TEXT[1:]], ["a"], "found texts of 79 to 79 characters with labels such as 'a'; allowed are numbers"),
         ([BLANK], [1, 2], "1 samples and 2 labels"),
-        ([[[1.0]]], [1], "samples of shape"),
-        ([[math.nan] * 784], [1], "784 values from nan to nan"),
+        ([[[1.0]]], [1], r"found samples of shape \(1, 1\); allowed are"),
+        ([[math.nan] * 784], [1], "sample 0 holds NaN, null or infinite numbers"),
+        ([[1.0], [None]], [1, 0], "sample 1 holds NaN, null or infinite numbers"),
+        ([[1.0], [1.0, 2.0]], [1, 0], "samples of different lengths; allowed are"),
+        ([{"a": 1}], [1], "found samples of type dict; allowed are"),
+        ([3.5], [1], "found samples of type float; allowed are"),
+        ([["a", "b"]], [1], "found rows of 2 values of type str; allowed are"),
+        ([["a", 1.0]], [1], "found rows of 2 values of type float, str; allowed are"),
+        ([[["<BOS>", "a"]]], [{"target_tokens": []}], "labels are not whole numbers from 0"),
+        (["a comment", "another"], [{"score": 1}, {"score": 2}], "labels are not whole numbers from 0"),
+        (["../1.jpg"], [1], "found names of images with folders, such as '../1.jpg'; give bare names"),
         ([BLANK], [0.5], "labels are not whole numbers from 0"),
         ([BLANK], [-1], "labels are not whole numbers from 0"),
         ([BLANK], [10**30], "labels are not whole numbers from 0"),
@@ -113,11 +123,19 @@ def test_what_is_missing_or_cut_short_is_named(root: Path) -> None:
     with pytest.raises(DataError, match=r"no sample in .*test"):
         load_dataset(f"leaf:{root / 'set'}")
     file.write_text(file.read_text()[:-20])
-    with pytest.raises(DataError, match=r"all_data_0\.json is not of LEAF's form.*fetch or make it again"):
+    with pytest.raises(
+        DataError, match=r"all_data_0\.json is cut short, its json has no end .*fetch or make it again$"
+    ):
         load_dataset(f"leaf:{root / 'set'}")
     file.write_text(json.dumps({"users": ["a"], "user_data": {}}))
-    with pytest.raises(DataError, match=r"KeyError\('a'\)"):
+    with pytest.raises(
+        DataError, match=r"not of LEAF's form: found no lists x and y of user 'a' in user_data; it has users"
+    ):
         load_dataset(f"leaf:{root / 'set'}")
+    for other, found in (([1], "a json list"), ({"x": [], "y": []}, "the keys x, y"), ({}, "the keys none")):
+        file.write_text(json.dumps(other))
+        with pytest.raises(DataError, match=rf"not of LEAF's form: found {found}; it has users.*hierarchies$"):
+            load_dataset(f"leaf:{root / 'set'}")
 
 
 def test_a_file_with_another_number_of_samples_than_it_says_is_refused(root: Path) -> None:
@@ -130,7 +148,7 @@ def test_a_file_with_another_number_of_samples_than_it_says_is_refused(root: Pat
         ([2], r"2 users, and num_samples of 1"),
     ):
         file.write_text(json.dumps({**content, "num_samples": counts}))
-        with pytest.raises(DataError, match=rf"train/all_data_0\.json is not of LEAF's form.*{message}"):
+        with pytest.raises(DataError, match=rf"train/all_data_0\.json does not hold what it says: {message}; fetch or"):
             load_dataset(f"leaf:{root / 'set'}")
 
 
@@ -178,5 +196,132 @@ def test_what_was_decoded_is_said(root: Path, capsys: pytest.CaptureFixture[str]
     load_dataset(f"leaf:{root / 'set'}")
 
     said = capsys.readouterr().err
-    assert "set/train: users: 2, samples: 3" in said
+    assert "set/train: users: 2, samples: 3, read as features" in said
     assert "set/test: users: 1, samples: 1" in said
+
+
+def test_standardised_pixels_are_features_for_all_users(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """FedProx's MNIST; the users before the first number out of place had pixels by chance."""
+    standardised = [-0.45] * 783 + [2.63]
+    for part in ("train", "test"):
+        write_leaf(root / "mnist", part, {"f_1": ([BLANK, INK], [0, 1]), "f_2": ([standardised, INK], [2, 0])})
+
+    data = load_dataset(f"leaf:{root / 'mnist'}")
+
+    assert data.x_train.dtype == np.float32
+    assert (data.x_train.shape, data.num_classes) == ((4, 784), 3)
+    np.testing.assert_array_equal(data.x_train, np.array([BLANK, INK, standardised, INK], np.float32))
+    said = capsys.readouterr().err
+    assert "user 'f_2' has 784 numbers from -0.45 to 2.63, and pixels lie from 0 to 1: all samples are read" in said
+
+
+@pytest.mark.parametrize(("largest", "classes"), [(9, 10), (8, 10), (25, 26), (36, 47), (61, 62), (62, 63)])
+def test_images_have_the_classes_of_the_smallest_split_that_holds_them(root: Path, largest: int, classes: int) -> None:
+    for part in ("train", "test"):
+        write_leaf(root / "nist", part, {"f_1": ([BLANK, INK], [0, largest])})
+
+    assert load_dataset(f"leaf:{root / 'nist'}").num_classes == classes
+
+
+def test_femnist_by_its_name_has_all_of_its_classes(root: Path) -> None:
+    for part in ("train", "test"):
+        write_leaf(root / "root" / "femnist", part, {"f_1": ([BLANK, INK], [0, 9])})
+
+    assert load_dataset("femnist").num_classes == 62
+
+
+@pytest.mark.parametrize("folder", ["raw/img_align_celeba", "img_align_celeba", "images"])
+def test_images_that_are_named(root: Path, folder: str) -> None:
+    place = root / "celeba"
+    for part, name in (("train", "000001.jpg"), ("test", "000002.jpg")):
+        write_leaf(place, part, {"7": ([name, "000003.jpg"], [0.0, 1.0])})
+    with pytest.raises(DataError, match=r"such as 000001\.jpg, and no folder of them; put the images into"):
+        load_dataset(f"leaf:{place}")
+    for number, colour in enumerate([(250, 0, 0), (0, 250, 0)], 1):
+        write_image(place / folder / f"{number:06}.jpg", colour, size=8)
+    with pytest.raises(DataError, match=rf"1 of 2 images that .* names are not in .*{folder}, first 000003\.jpg; put"):
+        load_dataset(f"leaf:{place}")
+    write_image(place / folder / "000003.jpg", (0, 0, 250), size=8)
+
+    data, small = load_dataset(f"leaf:{place}"), load_dataset(f"leaf:{place},size=4")
+
+    assert data.x_train.dtype == np.uint8
+    assert (data.x_train.shape, data.num_classes) == ((2, 84, 84, 3), 2)
+    assert small.x_train.shape == (2, 4, 4, 3)
+    assert data.y_train.tolist() == [0, 1]
+    assert small.x_train[0, 0, 0].argmax() == 0
+    assert small.x_train[1, 0, 0].argmax() == 2
+    assert small.x_test is not None
+    assert small.x_test[0, 0, 0].argmax() == 1
+
+
+def tweet(text: str) -> list[str]:
+    return ["1467810672", "Mon Apr 06", "NO_QUERY", "somebody", text, "training"]
+
+
+@pytest.mark.parametrize(
+    ("trained", "tested", "found", "names"),
+    [
+        ([0, 1, 1], [1, 0, 0], ([0, 1, 1], [1, 0, 0]), None),
+        (["0", "4", "4"], ["4", "0", "0"], ([0, 1, 1], [1, 0, 0]), ["negative", "positive"]),
+        ([0, 4, 2], [0, 0, 0], ([0, 2, 1], [0, 0, 0]), ["negative", "neutral", "positive"]),
+        ([0, 0, 0], [0, 4, 4], ([0, 0, 0], [0, 1, 1]), ["negative", "positive"]),
+    ],
+)
+def test_tweets_are_bags_of_words(
+    root: Path, trained: list[Any], tested: list[Any], found: tuple[list[int], list[int]], names: list[str] | None
+) -> None:
+    texts = [tweet("Happy happy DAY!"), tweet("sad day..."), tweet("")]
+    write_leaf(root / "sent140", "train", {"a": (texts, trained)})
+    write_leaf(root / "sent140", "test", {"a": ([row[:5] for row in texts], tested)})
+    if max(map(int, trained)) == 0:
+        with pytest.raises(DataError, match=r"no training sample of the classes \[1\]"):
+            load_dataset(f"leaf:{root / 'sent140'}")
+        return
+
+    data = load_dataset(f"leaf:{root / 'sent140'},words=50")
+
+    assert data.x_train.dtype == np.float32
+    assert data.x_train.shape == (3, 50)
+    happy, day, mark, sad, stop = (zlib.crc32(word) % 50 for word in (b"happy", b"day", b"!", b"sad", b"."))
+    assert len({happy, day, mark, sad, stop}) == 5
+    assert (data.x_train[0, happy], data.x_train[0, day], data.x_train[0, mark]) == (2, 1, 1)
+    assert (data.x_train[1, sad], data.x_train[1, day], data.x_train[1, stop]) == (1, 1, 3)
+    assert data.x_train.sum(axis=1).tolist() == [4, 5, 0]
+    np.testing.assert_array_equal(data.x_test, data.x_train)
+    assert data.y_test is not None
+    assert (data.y_train.tolist(), data.y_test.tolist()) == found
+    assert (None if data.class_names is None else data.class_names.tolist()) == names
+
+
+def test_words_of_tweets_can_be_learnt(root: Path) -> None:
+    users = {
+        f"user {number}": ([tweet(f"so {word} {number}") for word in ("glad", "sad")] * 6, ["4", "0"] * 6)
+        for number in range(3)
+    }
+    for part in ("train", "test"):
+        write_leaf(root / "sent140", part, users)
+    settings = {"data": f"leaf:{root / 'sent140'},words=64", "partition": "groups", "clients": 3, "model": "logistic"}
+
+    result = run({**settings, "rounds": 10, "local.threads": 1})
+
+    assert result.accuracies == {0: 1.0, 1: 1.0, 2: 1.0}
+
+
+def test_samples_of_two_kinds_are_refused(root: Path) -> None:
+    for part in ("train", "test"):
+        write_leaf(root / "set", part, {"a": ([[0.5]], [0]), "b": (["words"], [0])})
+
+    with pytest.raises(
+        DataError, match="user 'b': found texts, where users before have numbers; keep one set a folder"
+    ):
+        load_dataset(f"leaf:{root / 'set'}")
+
+
+def test_a_user_who_only_trains_has_no_test_part(root: Path, said: list[str]) -> None:
+    write_leaf(root / "set", "train", {"a": ([[0.5], [1.0]], [0, 1]), "b": ([[0.5]], [0])})
+    write_leaf(root / "set", "test", {"a": ([[0.5]], [0])})
+    settings = Settings.from_mapping({"data": f"leaf:{root / 'set'}", "partition": "groups", "clients": 2})
+
+    assert [load_client(settings, client).count("test") for client in range(2)] == [1, 0]
+    assert "client 1 (b; 1 to train on)" in said[0]

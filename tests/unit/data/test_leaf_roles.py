@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import json
 import lzma
 from pathlib import Path
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 from dqnfed_flwr.data import load_dataset
-from dqnfed_flwr.data.leaf import ALPHABET, LENGTH, tokens, windows
+from dqnfed_flwr.data.leaf_samples import ALPHABET, LENGTH, tokens, windows
 from dqnfed_flwr.errors import DataError
 
 
@@ -78,9 +79,22 @@ def test_options_thin_out_and_move_the_border(root: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "name", "message"),
     [
-        (b"{", "roles.json", "cannot be read as json"),
-        (lzma.compress(b"{}")[:-9], "roles.json.xz", "if it is cut short, fetch it again"),
-        (b"[" * 100_000, "roles.json", "cannot be read as json"),
+        (b"{", "roles.json", r"roles\.json is cut short, its json has no end .*fetch or make it again"),
+        (b'{"A": "To b', "roles.json", "is cut short"),
+        (b'{"A": "x", "B": nul', "roles.json", "is cut short"),
+        ('{"A": "é'.encode()[:-1], "roles.json", "is cut short"),
+        (b'{"A": "x"', "roles.json", "is cut short"),
+        (b'{"A": "x"}}', "roles.json", r"is no json .*; save it as json in UTF-8$"),
+        (b"{'A': 'x'}", "roles.json", r"is no json .*; save it as json in UTF-8$"),
+        (b'{"A": x}', "roles.json", r"is no json .*; save it as json in UTF-8$"),
+        (b"A,B\n", "roles.json", r"is no json .*; save it as json in UTF-8$"),
+        (b'{"A": "\xe9"}', "roles.json", r"is no json .*; save it as json in UTF-8$"),
+        (lzma.compress(b"{}")[:-9], "roles.json.xz", r"is cut short .*; fetch it again$"),
+        (b"{}", "roles.json.xz", r"not packed as \.xz says .*; give it the ending of what it is$"),
+        (b"{}", "roles.json.gz", r"not packed as \.gz says"),
+        (b"{}", "roles.json.bz2", r"not packed as \.bz2 says"),
+        (gzip.compress(b"{}", mtime=0)[:-8] + bytes(8), "roles.json.gz", r"its bytes are damaged .*fetch it again"),
+        (b"[" * 100_000, "roles.json", "json of too many levels"),
         (b"[1]", "roles.json", "expected one json object"),
         (b'{"A": "short"}', "roles.json", "no role is long enough"),
     ],

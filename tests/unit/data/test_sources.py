@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,12 +15,12 @@ import pytest
 from dqnfed_flwr.data import load_dataset, store
 from dqnfed_flwr.data.dataset import sample_shape
 from dqnfed_flwr.data.forms import FORMS, NAMED
-from dqnfed_flwr.data.sets import catalogue, is_function, npz_of
-from dqnfed_flwr.data.sources import is_source, parse, paths_in
+from dqnfed_flwr.data.sources import catalogue, source_of
 from dqnfed_flwr.data.store import Arrays, kept
-from dqnfed_flwr.data.torchvision_sets import TORCHVISION_SETS
+from dqnfed_flwr.data.torchvision_sets import TORCHVISION_SETS, Size
 from dqnfed_flwr.errors import DataError
 from tests.helpers.published import write_leaf
+from tests.helpers.small_sets import shrink
 
 
 @pytest.fixture
@@ -29,22 +30,28 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_name_is_taken_apart() -> None:
-    source = parse("libsvm:/data/a.txt,b.txt")
+    source = source_of("libsvm:/data/a.txt,b.txt").files()
     assert (source.form, source.paths) == ("libsvm", (Path("/data/a.txt"), Path("b.txt").absolute()))
-    source = parse("folder:~/x y,size=64, train=train+valid")
+    source = source_of("folder:~/x y,size=64, train=train+valid").files()
     assert (source.paths, source.options) == ((Path.home() / "x y",), (("size", "64"), ("train", "train+valid")))
 
 
-@pytest.mark.parametrize("name", [*NAMED, "femnist,users=3", "leaf:x", "roles:/a/b.json.xz"])
-def test_names_and_forms_are_sources(name: str) -> None:
-    assert is_source(name)
-    assert not is_function(name)
-
-
-@pytest.mark.parametrize("name", ["digits", "cifar10", "mine:data", "leaf", "torchvision:mnist", "/data/leaf.npz"])
-def test_other_names_are_none(name: str) -> None:
-    assert not is_source(name)
-    assert is_function(name) == (name == "mine:data")
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        ("known", [*NAMED, "femnist,users=3"]),
+        ("form", ["leaf:x", "roles:/a/b.json.xz", "csv:/a/t.npz"]),
+        ("archive", ["/data/leaf.npz", "a:b.npz"]),
+        ("public", ["cifar10", "torchvision:mnist"]),
+        ("package", ["digits"]),
+        ("function", ["mine:data", "object:not-given-here", "femnist:x"]),
+        ("unknown", ["leaf", "table.csv", ""]),
+    ],
+)
+def test_a_name_has_one_kind(kind: str, names: list[str]) -> None:
+    for source in map(source_of, names):
+        assert (source.kind, source.is_function) == (kind, kind == "function")
+        assert source.is_decoded == (kind in ("known", "form"))
 
 
 @pytest.mark.parametrize(
@@ -53,7 +60,7 @@ def test_other_names_are_none(name: str) -> None:
         ("leaf:", "names no file; write leaf:PATH"),
         ("leaf:a,b", "leaf takes 1 path.*must hold no comma"),
         ("tff:a,b,c", "takes 2 path"),
-        ("leaf:a,size=3", "unknown option size; leaf knows none"),
+        ("leaf:a,side=3", "unknown option side; leaf knows size, words"),
         ("folder:a,size=16,size=4", "size is given twice"),
         ("libsvm:a.txt,./a.txt", "names a file twice; what is tested on must not be trained on"),
         ("folder:a,sise=3", "unknown option sise; folder knows size, train, test"),
@@ -83,7 +90,7 @@ def test_a_decoded_set_needs_no_published_files(root: Path, name: str) -> None:
     np.savez(root / f"{name}.npz", x_train=np.ones((2, 3), np.float32), y_train=np.array([0, 1]))
 
     assert sample_shape(load_dataset(name).x_train) == (3,)
-    assert npz_of(name) == root / f"{name}.npz"
+    assert source_of(name).fetch() == root / f"{name}.npz"
 
 
 def test_a_decoded_set_that_is_corrupt_says_to_delete_it(root: Path) -> None:
@@ -127,7 +134,7 @@ def test_a_kept_set_that_is_damaged_is_neither_there_nor_fetched(root: Path) -> 
             f"{root / name}.npz: delete it, and it is made anew",
         )
         with pytest.raises(DataError, match=rf"{name}\.npz.*made here: delete it"):
-            npz_of(name)
+            source_of(name).fetch()
 
 
 def test_a_set_that_decodes_to_unfit_data_is_not_kept(root: Path) -> None:
@@ -144,7 +151,7 @@ def test_a_set_that_decodes_to_unfit_data_is_not_kept(root: Path) -> None:
     assert not (root / "shakespeare.npz").exists()
 
 
-@pytest.mark.parametrize("call", [load_dataset, npz_of, lambda name: list(catalogue())])
+@pytest.mark.parametrize("call", [load_dataset, lambda name: source_of(name).fetch(), lambda name: list(catalogue())])
 def test_folders_that_may_not_be_read_are_named(
     root: Path, monkeypatch: pytest.MonkeyPatch, call: Callable[[str], object]
 ) -> None:
@@ -159,7 +166,7 @@ def test_folders_that_may_not_be_read_are_named(
 @pytest.mark.parametrize("name", ["digits", "mine:data", "a.npz"])
 def test_what_is_never_fetched_says_so(root: Path, name: str) -> None:
     with pytest.raises(DataError, match="nothing to fetch or decode; allowed: cifar10"):
-        npz_of(name)
+        source_of(name).fetch()
 
 
 def _make_slowly(target: Path, log: Path) -> None:
@@ -218,6 +225,66 @@ def test_a_failure_in_the_making_leaves_nothing_behind(tmp_path: Path) -> None:
     ],
 )
 def test_paths_are_found_in_names(name: str, expected: list[str]) -> None:
-    assert paths_in(name) == [Path(path) for path in expected]
-    if is_source(name):
-        assert list(parse(name).paths) == [Path(path).absolute() for path in expected]
+    assert source_of(name).paths == [Path(path) for path in expected]
+    if source_of(name).is_decoded:
+        assert list(source_of(name).files().paths) == [Path(path).absolute() for path in expected]
+
+
+def arrays() -> dict[str, Any]:
+    draw = np.random.default_rng(0)
+    return {"x_train": draw.integers(0, 255, (60, 8, 8), dtype=np.uint8), "y_train": np.arange(60) % 3}
+
+
+def test_place_time_order_and_compression_do_not_count(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", **arrays())
+    np.savez_compressed(tmp_path / "b.npz", **dict(reversed(arrays().items())))
+    first, second = (source_of(str(tmp_path / name)).fingerprint() for name in ("a.npz", "b.npz"))
+    assert first == second
+    assert first is not None
+    assert len(first) == 16
+
+
+@pytest.mark.parametrize("change", ["one label", "one pixel", "order", "part", "dtype"])
+def test_any_change_of_the_contents_counts(tmp_path: Path, change: str) -> None:
+    path = tmp_path / "d.npz"
+    np.savez(path, **arrays())
+    before = source_of(str(path)).fingerprint()
+    found = arrays()
+    match change:
+        case "one label":
+            found["y_train"][59] = 0
+        case "one pixel":
+            found["x_train"][30, 4, 4] += 1
+        case "order":
+            found["y_train"] = found["y_train"][::-1]
+        case "part":
+            found |= {"x_test": found["x_train"][:5], "y_test": found["y_train"][:5]}
+        case "dtype":
+            found["x_train"] = found["x_train"].astype(np.float32)
+    np.savez(path, **found)
+    assert source_of(str(path)).fingerprint() != before
+
+
+def test_a_set_by_name_is_that_of_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DQNFED_DATA", str(tmp_path))
+    shrink(monkeypatch, "cifar10", Size(60, 60, (8, 8), 3))
+    test = {key.replace("train", "test"): values for key, values in arrays().items()}
+    np.savez(tmp_path / "cifar10.npz", **arrays(), **test)
+    assert (
+        source_of("cifar10").fingerprint()
+        == source_of("torchvision:cifar10").fingerprint()
+        == source_of(str(tmp_path / "cifar10.npz")).fingerprint()
+    )
+
+
+def test_digits_have_one_and_a_function_has_none() -> None:
+    assert source_of("digits").fingerprint() == source_of("digits").fingerprint()
+    assert source_of("digits").fingerprint() is not None
+    assert source_of("my_data:client").fingerprint() is None
+
+
+def test_what_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no file"):
+        source_of(str(tmp_path / "d.npz")).fingerprint()
+    with pytest.raises(DataError, match="unknown set 'no-such-set'"):
+        source_of("no-such-set").fingerprint()

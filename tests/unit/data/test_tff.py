@@ -95,9 +95,9 @@ def test_published_word_counts_come_first(root: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", r"word_count has 0 words, where vocabulary=2 are asked for; .* lower vocabulary"),
-        (b"it 900\n\n \n", "word_count has 1 words"),
-        (b"it 900\n\xff 7\n", "word_count cannot be read as UTF-8 text"),
+        (b"", r"word_count has 0 words, where vocabulary=2 are asked for; put a count of more words there"),
+        (b"it 900\n\n \n", "word_count has 1 words, .* lower vocabulary to 1, or put a count"),
+        (b"it 900\n\xff 7\n", "word_count is no UTF-8 text .*save it as UTF-8"),
     ],
 )
 def test_word_counts_that_are_cut_short_or_damaged_are_refused(root: Path, content: bytes, message: str) -> None:
@@ -112,7 +112,7 @@ def test_word_counts_that_are_cut_short_or_damaged_are_refused(root: Path, conte
     [
         ({"pixels": pixels(255), "label": np.array([3], np.int32)}, r"client b: pixels from 255\.0 to 255\.0"),
         ({"pixels": pixels(np.nan), "label": np.array([3], np.int32)}, "client b: pixels from nan to nan"),
-        ({"pixels": pixels(1)}, "client b cannot be read .*label.*fetch the file again"),
+        ({"pixels": pixels(1)}, "client b cannot be read .*label.*each client has arrays named pixels and label"),
         ({"pixels": pixels(1, 1), "label": np.array([3], np.int32)}, "client b: 2 images and 1 labels"),
         ({"pixels": pixels(1), "label": np.array([0.5])}, "client b: 1 images and 1 labels of dtype float64"),
     ],
@@ -134,6 +134,15 @@ def test_what_does_not_fit_is_refused(root: Path) -> None:
     with pytest.raises(DataError, match=r"missing .*a_test\.h5"):
         load_dataset(f"tff:{root}")
     write_h5(root / "a_test.h5", {"b": {"tokens": [b"x"]}})
+    whole = (root / "a_test.h5").read_bytes()
+    for content, found in (
+        (b"client,label\n", r"is no HDF5 .*allowed is"),
+        (whole[:-900], "is no whole .*fetch it again"),
+    ):
+        (root / "b_train.h5").write_bytes(content)
+        with pytest.raises(DataError, match=rf"b_train\.h5 {found}"):
+            load_dataset(f"tff:{root / 'b_train.h5'},{root / 'a_test.h5'}")
+    (root / "b_train.h5").unlink()
     with pytest.raises(DataError, match=r"a_train\.h5 is no whole \.h5 file .*fetch it again"):
         load_dataset(f"tff:{root}")
     write_h5(root / "a_train.h5", {"a": {"snippets": [b"x"]}})

@@ -45,6 +45,7 @@ def refuses(first):
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own_functions.py").write_text(MODULE)
     (tmp_path / "broken_module.py").write_text("import math\nmath.no_such_name\n")
+    (tmp_path / "needy_module.py").write_text("import no_such_library\n")
     monkeypatch.syspath_prepend(tmp_path)
 
 
@@ -72,3 +73,7 @@ def test_errors_of_this_package_stay_as_they_are() -> None:
 def test_a_module_that_fails_while_it_is_imported_is_named() -> None:
     with pytest.raises(DataError, match=r"'broken_module' cannot be imported \(AttributeError: .*no_such_name"):
         call_function("broken_module:data", "data", DataError)
+    with pytest.raises(
+        DataError, match=r"No module named 'no_such_library'\); its file was found: see to what it does"
+    ):
+        call_function("needy_module:data", "data", DataError)

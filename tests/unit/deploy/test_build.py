@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import tomli_w
 
 from dqnfed_flwr.deploy import build, files, operators, pki
 from dqnfed_flwr.deploy.plan import Federation, Node, read_plan
@@ -201,6 +202,16 @@ def test_a_damaged_plan_is_told(place: Path, text: bytes) -> None:
         read_plan(place)
 
 
+@pytest.mark.parametrize("lost", ["others", "fleet_port", "flwr", "dqnfed", "data"])
+def test_a_plan_that_lacks_something_is_damaged(place: Path, lost: str) -> None:
+    plan = place / "federation.toml"
+    found = tomllib.loads(plan.read_text())
+    del (found["nodes"][1] if lost == "data" else found)[lost]
+    plan.write_text(tomli_w.dumps(found))
+    with pytest.raises(ConfigError, match=rf"federation\.toml: cannot be read \('{lost}'\); restore it"):
+        read_plan(place)
+
+
 def test_nodes_come_and_go(place: Path) -> None:
     assert build.add_node(place).name == "node-2"
     assert build.add_node(place, "ward-b", "mine:load") == Node("ward-b", 3, 9097, "mine:load")
@@ -221,6 +232,10 @@ def test_nodes_come_and_go(place: Path) -> None:
         build.add_node(place, "late")
     with pytest.raises(ConfigError, match="no node 'node-1'; there are node-0"):
         build.remove_node(place, "node-1")
+
+
+def test_git_leaves_the_folder_with_its_private_keys_alone(place: Path) -> None:
+    assert (place / ".gitignore").read_text() == "*\n"
 
 
 def test_rotate_keeps_authority_and_node_keys(place: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 import re
 import shutil
 from collections import namedtuple
@@ -13,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from dqnfed_flwr.deploy import check, check_local, pki, registry
+from dqnfed_flwr.deploy import check, check_local, pki
 from dqnfed_flwr.deploy.check_local import Level, failed
 from dqnfed_flwr.deploy.plan import Node, bundle_text, read_plan, write_plan
 from dqnfed_flwr.errors import ConfigError
-from tests.helpers.checks import only, troubles
+from tests.helpers.checks import only, remember, troubles
 
 
 def test_a_new_federation_is_well(place: Path) -> None:
@@ -200,7 +199,7 @@ def test_little_space_where_the_services_write(place: Path, monkeypatch: pytest.
 
 
 def test_a_superlink_that_is_gone_from_a_registered_federation(place: Path) -> None:
-    (place / registry.REGISTERED).write_text(json.dumps({"node-0": "11", "node-1": "12"}))
+    remember(place, {"node-0": "11", "node-1": "12"})
     findings = check.check(place)
     what, fix = only(findings)
     assert what == "no SuperLink runs here, and 2 nodes are registered: no run could begin"

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from dqnfed_flwr.deploy import operators
 from dqnfed_flwr.deploy.build import create
 from dqnfed_flwr.deploy.door import Door, behind_both, is_open, run_superlink
-from dqnfed_flwr.deploy.fleet_door import Fleet, FleetDoor
+from dqnfed_flwr.deploy.grpc_transport import Fleet, FleetDoor
 from dqnfed_flwr.deploy.orders import CERTIFICATE, OPERATOR
 from dqnfed_flwr.deploy.plan import Federation
 from dqnfed_flwr.errors import ConfigError

@@ -79,7 +79,7 @@ def test_a_new_authority_signs_anew_and_old_certificates_serve_meanwhile(place: 
         assert known(place, one) == "node-0"
 
 
-def test_refresh_makes_what_an_earlier_release_did_not(place: Path) -> None:
+def test_refresh_makes_what_is_missing(place: Path) -> None:
     (place / "nodes" / "node-1" / "node.key").unlink()  # it is on the device; the public key is enough
     shutil.rmtree(place / "server" / "nodes")
     for path in place.glob("nodes/*/node.crt"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import shutil
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from dqnfed_flwr.deploy import operators, pki
-from dqnfed_flwr.deploy.build import create, refresh, rotate
+from dqnfed_flwr.deploy.build import create, rotate
 from dqnfed_flwr.deploy.plan import Federation
 from dqnfed_flwr.errors import ConfigError
 
@@ -64,10 +63,3 @@ def test_rotate_renews_certificates_and_old_ones_serve_meanwhile(place: Path, au
         assert operators.name_of(place / "server" / "operators", one.public_bytes(Encoding.DER)) == "alice"
         assert pki.signed_by(one, pki.certificates((place / "server" / "ca.crt").read_bytes()))
     assert (place / "operators" / "alice" / "ca.crt").read_bytes() == (place / "server" / "ca.crt").read_bytes()
-
-
-def test_refresh_makes_the_first_where_an_earlier_release_made_none(place: Path) -> None:
-    shutil.rmtree(place / "server" / "operators")
-    refresh(place)
-    assert list(operators.allowed(place / "server" / "operators")) == ["operator"]
-    assert "--operators" in (place / "commands" / "superlink.txt").read_text()

@@ -14,7 +14,7 @@ from dqnfed_flwr.deploy.check_network import registered
 from dqnfed_flwr.deploy.plan import read_plan
 from dqnfed_flwr.engine.flwr_command import FlwrCommand
 from dqnfed_flwr.errors import RunError
-from tests.helpers.checks import troubles
+from tests.helpers.checks import remember, troubles
 
 
 def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **answers: object) -> None:
@@ -33,7 +33,7 @@ def listing(**states: str) -> dict[str, object]:
 def test_keys_and_what_the_superlink_knows_of_them(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (place / registry.REGISTERED).write_text(json.dumps({"node-0": "11"}))
+    remember(place, {"node-0": "11"})
     scripted(tmp_path, monkeypatch, list=listing(_11="offline", _77="online", _5="unregistered"))
     found = troubles(list(registered(place, read_plan(place), str(place))))
     assert found["not registered: node-1"] == f"`dqnfed deploy register {place}`"
@@ -45,7 +45,7 @@ def test_keys_and_what_the_superlink_knows_of_them(
 def test_a_federation_without_a_node_online_could_begin_no_run(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, second: str, fails: bool
 ) -> None:
-    (place / registry.REGISTERED).write_text(json.dumps({"node-0": "11", "node-1": "12"}))
+    remember(place, {"node-0": "11", "node-1": "12"})
     scripted(tmp_path, monkeypatch, list=listing(_11="offline", _12=second))
     findings = list(registered(place, read_plan(place), str(place)))
     words = "no node is online, so that no run could begin: node-0, node-1" if fails else "not online: node-0"
@@ -138,33 +138,10 @@ def test_a_new_node_of_an_old_name_is_registered(place: Path, tmp_path: Path, mo
     ]
 
 
-def test_a_file_without_fingerprints_is_believed_once_the_superlink_has_the_key(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (place / registry.REGISTERED).write_text(json.dumps({"node-0": "11", "node-1": "12"}))
-    plan = read_plan(place)
-    refusal = {"success": False, "error-message": "Public key already in use."}
-    scripted(tmp_path, monkeypatch, list=listing(_11="online", _12="online"), register=refusal)
-    assert troubles(list(registered(place, plan, str(place)))) == {}
-    assert registry.register(place, plan) == {"node-0": "known", "node-1": "known"}
-    (tmp_path / "calls").unlink()
-    assert registry.register(place, plan) == {"node-0": "known", "node-1": "known"}
-    assert "register" not in (tmp_path / "calls").read_text()
-    assert registry.known(place) == {"node-0": "11", "node-1": "12"}
-
-
-def test_a_key_that_replaced_one_without_fingerprint_is_registered(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (place / registry.REGISTERED).write_text(json.dumps({"node-0": "11", "node-1": "11"}))
-    scripted(tmp_path, monkeypatch, list=listing(_11="online"), register={"success": True, "node-id": 13})
-    assert registry.register(place, read_plan(place)) == {"node-0": "registered", "node-1": "registered"}
-
-
 def test_a_superlink_that_lost_its_database_is_told_again(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (place / registry.REGISTERED).write_text(json.dumps({"node-0": "11", "node-1": "12"}))
+    remember(place, {"node-0": "11", "node-1": "12"})
     scripted(tmp_path, monkeypatch, list=listing(), register={"success": True, "node-id": 13})
     assert set(registry.register(place, read_plan(place)).values()) == {"registered"}
 
@@ -172,7 +149,7 @@ def test_a_superlink_that_lost_its_database_is_told_again(
 def test_unregister(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scripted(tmp_path, monkeypatch, list=listing(_11="online"), unregister={"success": False, "error-message": "no"})
     assert not registry.unregister(place, "node-0")
-    (place / registry.REGISTERED).write_text(json.dumps({"node-0": "11", "node-1": "12"}))
+    remember(place, {"node-0": "11", "node-1": "12"})
     with pytest.raises(RunError, match="node-0 could not be unregistered: no"):
         registry.unregister(place, "node-0")
     assert registry.unregister(place, "node-1")

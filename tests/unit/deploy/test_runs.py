@@ -24,6 +24,7 @@ from dqnfed_flwr.deploy.runs import Failure
 from dqnfed_flwr.deploy.superlink import connect
 from dqnfed_flwr.engine import flwr_command
 from dqnfed_flwr.errors import ConfigError, RunError
+from tests.helpers.checks import remember
 
 RUN = "17820031"
 LOG = """INFO :      2 of 3 clients are there
@@ -106,6 +107,19 @@ def test_a_run_that_completes_before_its_rounds_are_done(flower: Flower, argumen
     assert result.stdout.endswith(f"run {RUN} is completed\n")
 
 
+@pytest.mark.parametrize("arguments", [["submit", "digits", "hospital"], ["logs", RUN, "hospital", "--follow"]])
+def test_a_run_that_stalled(flower: Flower, arguments: list[str]) -> None:
+    words = "The run stalled after round 12 of 60: its model has not moved since round 2, for 10 rounds"
+    log = f"{LOG}\n\033[93mWARNING \033[0m:   {words}\n  1. absent: client 3\ndqnfed_flwr.errors.StalledError: {words}"
+    flower.answers["log"] = log
+    flower.status("finished:failed", details="The ServerApp raised an error")
+    result = call(*arguments)
+    said = f"dqnfed: run {RUN}: {words}; its log has the likeliest causes\n"
+    assert (result.exit_code, result.stderr) == (5, said)
+    assert "1. absent: client 3" in result.stdout
+    assert sum(" run " in call for call in flower.calls) == (arguments[0] == "submit")  # it is not begun again
+
+
 def test_clients_left_out_of_most_rounds_end_a_strict_submit_with_3(flower: Flower) -> None:
     words = "Asked, and without a part in most of the rounds: client 3 in 2 of 2"
     flower.answers["log"] = f"{LOG}\n\033[93mWARNING \033[0m:   {words}"
@@ -171,7 +185,7 @@ def test_nodes_have_their_names_where_the_folder_knows_them(flower: Flower, tmp_
     build.create(
         tmp_path / "fl", Federation("localhost", nodes=tuple(Node(f"ward-{k}", k, 9000 + k) for k in range(3)))
     )
-    (tmp_path / "fl" / "registered.json").write_text('{"ward-0": "11", "ward-1": "12", "ward-2": "99"}')
+    remember(tmp_path / "fl", {"ward-0": "11", "ward-1": "12", "ward-2": "99"})
     flower.nodes(1, 1)
     flower.write()
     result = call("submit", "digits", str(tmp_path / "fl"), "--set", "clients=3", "--detach")

@@ -12,11 +12,12 @@ import pytest
 
 from benchmarks._gate import gate
 from benchmarks._programs import free_ports
-from dqnfed_flwr.deploy import pki, supernode
+from dqnfed_flwr.deploy import grpc_transport, http_transport, pki, supernode
 from dqnfed_flwr.deploy.build import create
-from dqnfed_flwr.deploy.check_gate import asked
+from dqnfed_flwr.deploy.check_network import gate_asked
+from dqnfed_flwr.deploy.http_transport import CLIENT, RETRIES, tls
 from dqnfed_flwr.deploy.plan import Federation, Node
-from dqnfed_flwr.deploy.supernode import identity_of, show, tls
+from dqnfed_flwr.deploy.supernode import identity_of, show
 from dqnfed_flwr.errors import RunError
 
 
@@ -49,7 +50,7 @@ def identity(place: Path) -> pki.Identity:
 def of_release(monkeypatch: pytest.MonkeyPatch, number: str, where: tuple[str, str], what: Any) -> ModuleType:
     """Let Flower be this release, with `what` in the place where it opens its connections."""
     module = ModuleType("elsewhere")
-    setattr(module, supernode.RETRIES, lambda: SimpleNamespace(should_giveup=lambda error: "ssl" in str(error).lower()))
+    setattr(module, RETRIES, lambda: SimpleNamespace(should_giveup=lambda error: "ssl" in str(error).lower()))
     setattr(module, where[1], what)
     monkeypatch.setattr(supernode, "version", lambda _: number)
     monkeypatch.setitem(sys.modules, where[0], module)
@@ -61,7 +62,7 @@ def test_the_client_of_http_shows_the_certificate(
 ) -> None:
     ca = place / "server" / "ca.crt"
     ours: Any = type("Ours", (FleetHttpClient,), {})
-    of_release(monkeypatch, "1.40.0", supernode.HTTP, ours)
+    of_release(monkeypatch, "1.40.0", CLIENT, ours)
     show(identity)
     for trusted in (ca.read_bytes(), str(ca)):
         client = ours.from_server_address("fl:1", False, trusted, ["an interceptor"], retry_invoker=None)
@@ -87,24 +88,24 @@ def test_the_client_of_http_shows_the_certificate(
 def test_a_cut_handshake_is_tried_again(
     monkeypatch: pytest.MonkeyPatch, identity: pki.Identity, words: str, given_up: bool
 ) -> None:
-    module: Any = of_release(monkeypatch, "1.40.0", supernode.HTTP, type("Ours", (FleetHttpClient,), {}))
+    module: Any = of_release(monkeypatch, "1.40.0", CLIENT, type("Ours", (FleetHttpClient,), {}))
     show(identity)
-    assert getattr(module, supernode.RETRIES)().should_giveup(OSError(words)) is given_up
+    assert getattr(module, RETRIES)().should_giveup(OSError(words)) is given_up
 
 
 def test_a_gate_takes_what_is_shown(place: Path, identity: pki.Identity) -> None:
     port, nobody = free_ports(2)
     ca = (place / "server" / "ca.crt").read_bytes()
     with gate(port, nobody, place / "server"):
-        assert asked("localhost", port, tls(ca, identity))[0] == 502
+        assert gate_asked("localhost", port, tls(ca, identity))[0] == 502
 
 
 @pytest.mark.parametrize(
     ("number", "where", "what"),
     [
-        ("1.39.5", supernode.GRPC, None),
-        ("1.43.0", supernode.HTTP, None),
-        ("1.43.0", supernode.HTTP, object()),
+        ("1.39.5", grpc_transport.CONNECTION, None),
+        ("1.43.0", CLIENT, None),
+        ("1.43.0", CLIENT, object()),
         ("1.43.0", ("a.place.without", "name"), None),
     ],
 )
@@ -112,14 +113,14 @@ def test_a_release_that_opens_its_connections_elsewhere(
     monkeypatch: pytest.MonkeyPatch, identity: pki.Identity, number: str, where: tuple[str, str], what: Any
 ) -> None:
     of_release(monkeypatch, number, where, what)
-    if where[0] not in (supernode.GRPC[0], supernode.HTTP[0]):
-        monkeypatch.setattr(supernode, "HTTP", ("a.place.that.is.gone", "name"))
+    if where[0] not in (grpc_transport.CONNECTION[0], CLIENT[0]):
+        monkeypatch.setattr(http_transport, "CLIENT", ("a.place.that.is.gone", "name"))
     with pytest.raises(RunError, match=rf"flwr {number} opens its connections elsewhere; see docs/transport.md"):
         show(identity)
 
 
 def test_the_channel_of_grpc_shows_the_certificate(monkeypatch: pytest.MonkeyPatch, identity: pki.Identity) -> None:
-    module: Any = of_release(monkeypatch, "1.39.0", supernode.GRPC, print)
+    module: Any = of_release(monkeypatch, "1.39.0", grpc_transport.CONNECTION, print)
     show(identity)
     with pytest.raises(RunError, match="needs TLS"):
         module.create_channel("fl:1", True, None, 9, [])

@@ -12,10 +12,13 @@ from typing import Any
 import pytest
 import yaml
 
-from dqnfed_flwr.deploy.fleet_door import CALLS, LARGEST_MESSAGE
-from dqnfed_flwr.deploy.fleet_http_door import HEADER, REFUSED
+from dqnfed_flwr.deploy.grpc_transport import CALLS, LARGEST_MESSAGE
+from dqnfed_flwr.deploy.http_transport import HEADER, REFUSED
 
 DOCKER = Path(__file__).parents[3] / "docker"
+GATE = (DOCKER / "gate" / "nginx.conf").read_text("utf-8")
+COMMON, FLEET, EXPORTER = GATE.split("\n  server {\n")
+"""What both servers of the gate have, and each of them."""
 BASE = "compose.yaml"
 OVERLAYS = sorted(path.name for path in DOCKER.glob("compose.*.yaml"))
 STACKS = [BASE, *OVERLAYS]
@@ -97,13 +100,15 @@ def test_flower_can_write_in_its_home(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", STACKS)
-def test_only_the_fleet_port_can_be_published_beyond_loopback(name: str) -> None:
+def test_only_the_fleet_port_and_the_gate_can_be_published_beyond_loopback(name: str) -> None:
     for service, found in services(name).items():
         for port in found.get("ports", ()):
             assert filled(port).startswith("127.0.0.1:"), port  # by default nothing is
             if not port.startswith("127.0.0.1:"):
-                assert port.startswith("${DQNFED_FLEET_ADDRESS:-127.0.0.1}:"), port
-                assert (service, port.rpartition(":")[2]) in {("superlink", "9092"), ("gate", "8443")}
+                inside = port.rpartition(":")[2]
+                assert (service, inside) in {("superlink", "9092"), ("gate", "8443"), ("gate", "9465")}
+                whose = "EXPORTER" if inside == "9465" else "FLEET"
+                assert port.startswith(f"${{DQNFED_{whose}_ADDRESS:-127.0.0.1}}:"), port
 
 
 def test_control_is_on_loopback_and_bound_to_its_own_network() -> None:
@@ -234,9 +239,13 @@ def test_variables_are_those_of_the_example() -> None:
     assert told - {"COMPOSE_PROJECT_NAME"} <= used
 
 
+def locations(server: str) -> dict[str, str]:
+    """What a server of the gate does with which paths."""
+    return dict(re.findall(r"^    location (.+?) \{\n((?:      .*\n|\n)*)    \}$", server, re.MULTILINE))
+
+
 def test_gate_lets_fleet_and_health_through_and_nothing_else() -> None:
-    text = (DOCKER / "gate" / "nginx.conf").read_text("utf-8")
-    places = dict(re.findall(r"^    location (.+?) \{\n((?:      .*\n|\n)*)    \}$", text, re.MULTILINE))
+    places = locations(FLEET)
     assert set(places) == {"= /health", "^~ /v1/fleet/", "/"}
     assert places["/"].strip() == "return 404;"
     allowed = re.search(r'\$request_uri !~ "(.+)"\)', places["^~ /v1/fleet/"])
@@ -250,41 +259,82 @@ def test_gate_lets_fleet_and_health_through_and_nothing_else() -> None:
         "/v1/fleet/x?y",
     ):
         assert not re.search(allowed[1], path), path
-    assert "proxy_ssl_verify on;" in text
+    assert "proxy_ssl_verify on;" in FLEET
 
 
 def test_gate_reads_nothing_from_who_shows_no_certificate() -> None:
-    text = (DOCKER / "gate" / "nginx.conf").read_text("utf-8")
-    before = text[text.index("  server {") : text.index("    location")]
+    before = FLEET[: FLEET.index("    location")]
     assert "ssl_verify_client optional;" in before
     refused = re.search(r"    if \(\$ssl_client_verify != SUCCESS\) \{\n      return (\d+) '(.+)';\n    \}", before)
     assert refused
     assert refused[1] == str(json.loads(refused[2])["code"]) == str(REFUSED)
-    assert f"proxy_set_header {HEADER.decode()} $ssl_client_escaped_cert;" in text.replace(
+    assert f"proxy_set_header {HEADER.decode()} $ssl_client_escaped_cert;" in FLEET.replace(
         "X-Dqnfed-Certificate", "x-dqnfed-certificate"
     )
-    assert f"limit_conn nodes {CALLS};" in text
-    assert f"client_max_body_size {LARGEST_MESSAGE // 2**20}m;" in text
+    assert f"limit_conn nodes {CALLS};" in FLEET
+    assert f"client_max_body_size {LARGEST_MESSAGE // 2**20}m;" in FLEET
     given = {f"/run/secrets/{name}" for name in services("compose.http.yaml")["gate"]["secrets"]}
-    assert set(re.findall(r"/run/secrets/[\w-]+", text)) == given
+    assert set(re.findall(r"/run/secrets/[\w-]+", GATE)) == given
+
+
+def test_gate_hands_the_exporter_only_what_has_a_password_and_is_small() -> None:
+    service = services("compose.http.yaml")["gate"]
+    users = re.search(r"auth_basic_user_file /etc/dqnfed/(.+?);", EXPORTER)
+    assert users
+    assert f"gate/{users[1]}" in (DOCKER / ".gitignore").read_text("utf-8").splitlines()
+    assert "./gate:/etc/dqnfed:ro" in service["volumes"]
+    assert "listen 9465 ssl;" in EXPORTER
+    assert [port.rpartition(":")[2] for port in service["ports"]] == ["8443", "9465"]
+    places = locations(EXPORTER)
+    assert set(places) == {"= /health", "/"}
+    assert "auth_basic off;" in places["= /health"]
+    assert "proxy_pass http://$exporter:9464/health;" in places["= /health"]  # not the path as sent
+    assert "auth_basic off" not in places["/"]
+    assert re.search(r"limit_except GET \{\s+deny all;\s+\}", places["/"])
+    before = EXPORTER[: EXPORTER.index("    location")]
+    assert "auth_basic dqnfed;" in before
+    assert 'proxy_set_header Authorization "";' in before
+    assert "client_max_body_size 1k;" in before
+
+
+def test_gate_bounds_slow_clients_and_floods_of_the_exporter() -> None:
+    assert "client_header_timeout 20s;" in COMMON
+    for limit, given in (("limit_conn", "addresses 16"), ("limit_req", "zone=asked burst=40 nodelay")):
+        name = given.split()[0].removeprefix("zone=")
+        assert f"{limit}_zone $binary_remote_addr zone={name}:1m" in COMMON
+        assert f"{limit} {given};" in EXPORTER
+    assert "zone=asked:1m rate=20r/s;" in COMMON
+    assert re.search(r"client_body_timeout 20s;\s+send_timeout 20s;\s+proxy_max_temp_file_size 0;", EXPORTER)
+
+
+def test_gate_without_containers_is_made_as_the_page_says() -> None:
+    page = (DOCKER.parent / "docs" / "metrics.md").read_text("utf-8")
+    script = re.search(r"sed '([^']+)' docker/gate/nginx.conf", page)
+    assert script
+    made = subprocess.run(["sed", script[1]], input=GATE, capture_output=True, text=True, check=True).stdout
+    assert not re.search("/run/|/dev/stderr", made)
+    assert "set $exporter 127.0.0.1;" in made
+    assert set(re.findall(r"/etc/dqnfed/\S+\b", made)) == {
+        *(f"/etc/dqnfed/server/{name}" for name in ("server.crt", "server.key", "ca.crt")),
+        "/etc/dqnfed/exporter.htpasswd",
+    }
+    assert "/etc/dqnfed/exporter.htpasswd" in page
 
 
 def test_gate_logs_calls_that_end_with_an_error_and_no_others() -> None:
-    text = (DOCKER / "gate" / "nginx.conf").read_text("utf-8")
-    mapping = re.search(r'map \$status \$turned_away \{.*\n    default 0;\n    "~(.+)" 1;\n  \}', text)
+    mapping = re.search(r'map \$status \$turned_away \{.*\n    default 0;\n    "~(.+)" 1;\n  \}', COMMON)
     assert mapping
     assert [status for status in ("200", "302", "412", "413", "503") if re.search(mapping[1], status)] == [
         "412",
         "413",
         "503",
     ]
-    assert re.findall("access_log .*", text) == ["access_log /dev/stderr turned_away if=$turned_away;"]
+    assert re.findall("access_log .*", GATE) == ["access_log /dev/stderr turned_away if=$turned_away;"]
 
 
 def test_gate_asks_the_name_server_of_its_engine() -> None:
     script = services("compose.http.yaml")["gate"]["command"][-1].replace("$$", "$")
-    conf = (DOCKER / "gate" / "nginx.conf").read_text("utf-8")
-    assert conf.count("127.0.0.11") == 1  # Docker's, which `sed` replaces
+    assert GATE.count("127.0.0.11") == 1  # Docker's, which `sed` replaces
     for servers, found in {
         "search x\nnameserver 10.89.0.1\nnameserver 10.89.1.1\n": "10.89.0.1",
         "nameserver fd00::1\n": "[fd00::1]",
@@ -303,6 +353,8 @@ def test_exporter_finds_superlink_and_prometheus_finds_exporter() -> None:
     assert 'address = "superlink:8000"' in (DOCKER / "monitoring" / "flwr.toml").read_text("utf-8")
     assert networks(found["exporter"]) & networks(found["prometheus"]) == {"monitoring"}
     assert networks(found["prometheus"]) & networks(found["grafana"]) == {"monitoring"}
+    assert networks(found["exporter"]) & networks(services("compose.http.yaml")["gate"]) == {"control"}
+    assert "set $exporter exporter;" in EXPORTER
 
 
 def composed(*files: str, **variables: str) -> str:

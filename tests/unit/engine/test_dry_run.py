@@ -9,7 +9,7 @@ from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.dry_run import DryRun, dry_run
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.errors import DataError, ModelError
-from dqnfed_flwr.report.dry_run import duration
+from dqnfed_flwr.report.table import duration
 from tests.helpers.runs import TINY
 
 

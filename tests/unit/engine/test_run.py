@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from importlib.util import find_spec
 from pathlib import Path
 from typing import cast, get_args
@@ -12,6 +13,7 @@ import pytest
 
 import dqnfed_flwr
 from dqnfed_flwr.config import Settings
+from dqnfed_flwr.engine import run as run_module
 from dqnfed_flwr.engine import run_folder
 from dqnfed_flwr.engine.result import read_result
 from dqnfed_flwr.engine.run import Engine, as_settings, choose_jobs, run, run_in_process
@@ -125,11 +127,20 @@ def data(settings, partition, clients):
 """
 
 
-def test_a_client_whose_data_cannot_be_used_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_whose_own_data_cannot_be_used_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "bad_data.py").write_text(BAD_DATA)
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(DataError, match=r"bad_data:data: 1 of \d+ samples hold NaN"):
-        run({**TINY, "data": "bad_data:data", "split.samples": 0})
+    result = run({**TINY, "data": "bad_data:data", "split.samples": 0})
+    assert list(result.left_out) == ["client 1"]
+    assert re.search(r"bad_data:data: 1 of \d+ samples hold NaN", result.left_out["client 1"])
+
+
+def test_a_set_that_all_share_and_cannot_be_used_ends_the_run(tmp_path: Path) -> None:
+    x = np.ones((60, 4))
+    x[3] = np.nan
+    np.savez(tmp_path / "nan.npz", x_train=x, y_train=np.arange(60) % 3)
+    with pytest.raises(DataError, match=r"nan\.npz: 1 of \d+ samples hold NaN"):
+        run({**TINY, "data": str(tmp_path / "nan.npz"), "partition": "iid", "split.samples": 0})
 
 
 @pytest.mark.parametrize("jobs", [1, 3])
@@ -152,3 +163,31 @@ def test_a_run_that_ends_between_evaluations_tells_how_its_final_model_does(tmp_
     assert (result.status, result.events[-1].validation) == ("line-search-failed", None)
     assert sorted(result.validation) == sorted(result.accuracies) == [0, 1, 2]
     assert read_result(tmp_path / "run").validation == result.validation
+
+
+@pytest.fixture
+def warnings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    said: list[str] = []
+    monkeypatch.setattr(run_module.logger, "warning", lambda text, *values: said.append(text % values))
+    return said
+
+
+@pytest.fixture
+def own_file(tmp_path: Path) -> str:
+    path, random = tmp_path / "own.npz", np.random.default_rng(0)
+    np.savez(path, x_train=random.random((40, 4)), y_train=np.arange(40) % 2)
+    return str(path)
+
+
+def test_copies_of_one_client_are_named(warnings: list[str], own_file: str) -> None:
+    run({**TINY, "split.samples": 0, "rounds": 1, "data": own_file, "partition": "file"})
+    assert len(warnings) == 1
+    assert f"partition: file gives each of the 3 clients the whole of {own_file}" in warnings[0]
+
+
+@pytest.mark.parametrize("keys", [{"partition": "file", "clients": 1}, {"partition": "iid"}])
+def test_one_client_or_a_set_dealt_out_is_nothing_to_warn_of(
+    warnings: list[str], own_file: str, keys: dict[str, str | int]
+) -> None:
+    run({**TINY, "split.samples": 0, "rounds": 1, "data": own_file, **keys})
+    assert warnings == []

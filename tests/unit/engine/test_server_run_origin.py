@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.data.sets import fingerprint
+from dqnfed_flwr.data.sources import source_of
 from dqnfed_flwr.engine import server_run
 from dqnfed_flwr.engine.result import read_result
 from dqnfed_flwr.engine.run import run
@@ -53,7 +53,7 @@ def noted(folder: Path) -> dict[str, Any]:
 def test_a_run_notes_its_data_and_its_commit(tmp_path: Path, commits: list[str | None]) -> None:
     write_data(tmp_path / "d.npz")
     run(settings(tmp_path))
-    digest = fingerprint(str(tmp_path / "d.npz"))
+    digest = source_of(str(tmp_path / "d.npz")).fingerprint()
     expected = {"fingerprint": digest, "commits": list(commits)}
     assert {key: noted(tmp_path).get(key) for key in expected} == expected
     assert read_result(tmp_path / "run").provenance == Provenance(digest, (COMMITS[0],), NOTHING_FROZEN)
@@ -69,15 +69,6 @@ def test_an_installed_package_has_no_commit_and_a_function_no_fingerprint(
     assert (noted(tmp_path)["fingerprint"], noted(tmp_path)["commits"]) == (None, [None])
 
 
-def test_a_result_of_an_earlier_version_is_read(tmp_path: Path) -> None:
-    write_data(tmp_path / "d.npz")
-    run(settings(tmp_path))
-    found = noted(tmp_path)
-    del found["fingerprint"], found["commits"], found["frozen"]
-    (tmp_path / "run" / "run.json").write_text(json.dumps(found))
-    assert read_result(tmp_path / "run").provenance == Provenance()
-
-
 def test_a_run_is_not_resumed_on_other_data(tmp_path: Path) -> None:
     write_data(tmp_path / "d.npz")
     interrupted(tmp_path)
@@ -86,7 +77,7 @@ def test_a_run_is_not_resumed_on_other_data(tmp_path: Path) -> None:
         run(settings(tmp_path, rounds=3), resume=True)
     write_data(tmp_path / "d.npz")
     run(settings(tmp_path, rounds=3), resume=True)
-    assert noted(tmp_path)["fingerprint"] == fingerprint(str(tmp_path / "d.npz"))
+    assert noted(tmp_path)["fingerprint"] == source_of(str(tmp_path / "d.npz")).fingerprint()
 
 
 def test_a_resumed_run_names_the_commits_that_it_had(tmp_path: Path, commits: list[str | None]) -> None:
@@ -99,12 +90,10 @@ def test_a_resumed_run_names_the_commits_that_it_had(tmp_path: Path, commits: li
     assert noted(tmp_path)["commits"] == list(COMMITS)
 
 
-def test_what_an_earlier_version_began_is_not_known() -> None:
-    now = Provenance("0" * 16, (COMMITS[1],))
-    assert now.continuing({}) == Provenance(None, (None, COMMITS[1]))
-    assert Provenance(None, (None,)).continuing({"fingerprint": "0" * 16, "commits": [None]}) == Provenance(
-        None, (None,)
-    )
+def test_what_is_not_known_at_one_time_is_not_known_at_the_other() -> None:
+    now, unknown = Provenance("0" * 16, (COMMITS[1],)), Provenance(None, (None,))
+    assert now.continuing(unknown.as_record()) == Provenance(None, (None, COMMITS[1]))
+    assert unknown.continuing(Provenance("0" * 16, (None,)).as_record()) == unknown
 
 
 def test_a_run_in_the_same_process_takes_the_data_as_they_are(tmp_path: Path) -> None:

@@ -13,8 +13,7 @@ from safetensors.torch import load_file, save_file, save_model
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.data import load_client, to_model_input
 from dqnfed_flwr.deploy.runs import server_settings
-from dqnfed_flwr.engine.adapter import ADAPTER
-from dqnfed_flwr.engine.export import WEIGHTS, export_run, trained_module
+from dqnfed_flwr.engine.export import ADAPTER, WEIGHTS, export_run, trained_module
 from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.engine.start import read_weights

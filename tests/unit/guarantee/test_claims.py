@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from dqnfed_flwr.client.worker import probe
 from dqnfed_flwr.guarantee.claims import (
+    accusation,
     broken_promise,
     differ,
     falls_behind,
@@ -33,8 +34,17 @@ def refusal(
 def test_two_losses_of_one_model_are_named_with_both_numbers() -> None:
     words = two_losses("it reported", 2.3, "and later", 0.0)
     assert "2.3" in words
-    assert " 0," in words
+    assert " 0;" in words
+    assert "draws at random does that, too" in words
     assert two_losses("it reported", 2.3, "and later", 2.3 * (1 + 1e-7)) == ""
+
+
+def test_only_what_no_honest_reader_can_say_is_called_a_contradiction() -> None:
+    drawn = two_losses("it reported", 2.3, "and later", 2.4)
+    assert accusation(drawn) == drawn
+    assert accusation("7 samples; the node registered 5") == "contradicts itself: 7 samples; the node registered 5"
+    promised = broken_promise(refusal(2.0), (0.25, 1.0), 0.25)
+    assert "contradicts" not in accusation(promised)
 
 
 @pytest.mark.parametrize(

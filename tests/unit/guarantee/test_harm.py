@@ -10,10 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dqnfed_flwr.fairness import improved_ratio
-from dqnfed_flwr.guarantee.harm import OUTLIER, ceiling, entitlement, holds, not_above, resolution
+from dqnfed_flwr.guarantee.harm import (
+    OUTLIER,
+    STRICT,
+    below_floor,
+    ceiling,
+    entitlement,
+    holds,
+    not_above,
+    resolution,
+)
 from dqnfed_flwr.types import ClientTask
 
 losses = st.floats(0, 1e6)
+any_loss = st.floats(-1e6, 1e6)
 many = st.lists(losses, min_size=1, max_size=12)
 
 
@@ -104,3 +114,53 @@ def test_who_is_above_it_must_fall_by_the_armijo_amount() -> None:
 def test_a_rise_that_its_gradient_foresees_is_harm_all_the_same() -> None:
     assert not holds(1.1, 1.0, task(1.0, slope=-0.5), armijo=0.5)
     assert holds(1.0, 1.0, task(1.0, slope=-0.5), armijo=0.5)
+
+
+@given(st.lists(losses, min_size=1, max_size=9), st.floats(0, 1), st.integers(0, 3), st.floats(-1e3, 1e3))
+def test_a_share_counts_from_the_floor(found: list[float], share: float, liars: int, floor: float) -> None:
+    """A loss with a constant added, and the floor with it, has the entitlement with it."""
+    plain = entitlement(found, 0.0, share, liars)
+    shifted = entitlement([loss + floor for loss in found], 0.0, share, liars, floor=floor)
+    if share and len(found) > liars:
+        assert shifted == pytest.approx(plain + floor, abs=1e-6)
+        assert shifted >= floor
+
+
+def test_a_share_of_a_loss_with_a_floor_by_hand() -> None:
+    assert entitlement([-1.0, 1.0, 3.0], 0.0, 0.5, 0, floor=-3.0) == -1.0
+
+
+@given(st.lists(any_loss, min_size=1, max_size=9), st.floats(0.01, 1))
+def test_without_a_floor_a_loss_below_0_makes_the_form_strict(found: list[float], share: float) -> None:
+    below = min(found) < 0
+    assert (entitlement(found, 0.0, share, 0, floor=None) == STRICT) == below
+    if not below:
+        assert entitlement(found, 0.0, share, 0, floor=None) == entitlement(found, 0.0, share, 0)
+    assert entitlement([abs(loss) for loss in found], 0.0, share, 0, STRICT, floor=None) == STRICT  # and never back
+
+
+@given(st.lists(losses, min_size=3, max_size=9), st.floats(-1e60, -1e-9))
+def test_one_liar_below_0_does_not_make_it_strict(found: list[float], claimed: float) -> None:
+    assert entitlement([*found, claimed], 0.0, 0.5, 1, floor=None) >= 0
+    assert entitlement([*found, claimed], 0.0, 0.5, 0, floor=None) == STRICT
+
+
+@given(any_loss, any_loss, st.lists(any_loss, max_size=5), st.sampled_from([None, 0.0, -2e6]))
+def test_with_an_entitlement_of_0_no_loss_may_rise_whatever_its_sign(
+    before: float, after: float, others: list[float], floor: float | None
+) -> None:
+    level = entitlement([before, *others], 0.0, 0.0, 0, floor=floor)
+    fell = after <= before + resolution(before)
+    assert holds(after, 1.0, task(before, level=level), armijo=0.0) == fell
+    assert bool(not_above([after], [before], level)[0]) == fell
+    assert (improved_ratio([before], [after]) == 1.0) == fell  # (29), whatever the entitlement was
+
+
+@given(any_loss)
+def test_a_level_below_0_is_a_loss_as_it_is(level: float) -> None:
+    assert entitlement([-3.0, 5.0], level, 0.0, 0, floor=None) == (level or STRICT)
+
+
+@pytest.mark.parametrize(("loss", "floor", "below"), [(-1e-12, 0.0, False), (-1e-6, 0.0, True), (-9.0, None, False)])
+def test_rounding_is_not_below_the_floor(loss: float, floor: float | None, below: bool) -> None:
+    assert below_floor(loss, floor) is below

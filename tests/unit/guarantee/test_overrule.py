@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from scipy.optimize import LinearConstraint, minimize
 
 from dqnfed_flwr.guarantee.overrule import CERTIFICATE, MUTED, Standing, certificate, opposed, reach
+from dqnfed_flwr.record_codec import unpack
 from dqnfed_flwr.types import Float64Array
+from tests.helpers.records import packed
 
 
 def gram_of(rows: Float64Array) -> Float64Array:
@@ -141,6 +143,9 @@ def test_a_checkpoint_keeps_all_of_it() -> None:
     standing.catch(1, 4)
     standing.set_apart([0, 1, 2], [2], [1], 4)
     standing.took_part([0, 2], [0], [2], 4)
-    record = json.loads(json.dumps(standing.export_state()))
-    assert Standing.of(record) == standing
-    assert Standing.of({}) == Standing()
+    assert unpack(Standing, json.loads(json.dumps(packed(standing)[0]))) == standing
+
+
+def test_a_checkpoint_keeps_the_strict_form() -> None:
+    standing = Standing(entitlement=-math.inf)
+    assert unpack(Standing, json.loads(json.dumps(packed(standing)[0]))) == standing

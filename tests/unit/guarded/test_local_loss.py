@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from operator import itemgetter
 
@@ -17,7 +18,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from dqnfed_flwr.errors import ConfigError, DataError, ModelError, WireError
 from dqnfed_flwr.guarded.arrays import Arrays, between, flatten, moved
-from dqnfed_flwr.guarded.local_loss import GuardedLoss, LocalTask, frozen, undisturbed
+from dqnfed_flwr.guarded.borrowed import undisturbed
+from dqnfed_flwr.guarded.local_loss import GuardedLoss, frozen
+from dqnfed_flwr.guarded.local_task import LocalTask
 from dqnfed_flwr.guarded.mod import answer
 from dqnfed_flwr.guarded.records import GuardRequest, read_request, with_task
 from dqnfed_flwr.types import ClientTask
@@ -115,7 +118,7 @@ def test_recurrent_layers_are_differentiated_without_dropout() -> None:
 @pytest.mark.parametrize(
     ("task", "error", "words"),
     [
-        (LocalTask(nn.Linear(64, 10), [], nn.CrossEntropyLoss()), DataError, "no training sample"),
+        (LocalTask(nn.Linear(64, 10), [], nn.CrossEntropyLoss()), DataError, "no batch: .*a client needs one batch"),
         (LocalTask(nn.Linear(64, 10), [X], nn.CrossEntropyLoss()), DataError, "a pair of inputs and targets"),
         (LocalTask(nn.Linear(64, 10), [{"x": X}], nn.CrossEntropyLoss()), DataError, "itemgetter"),
         (
@@ -124,12 +127,23 @@ def test_recurrent_layers_are_differentiated_without_dropout() -> None:
             "targets of a batch are dict",
         ),
         (LocalTask(nn.Linear(64, 10), [(X, Y)], nn.CrossEntropyLoss(reduction="none")), ModelError, "no scalar"),
-        (LocalTask(nn.Linear(64, 10), [(X, Y)], lambda out, y: -out.square().mean()), ModelError, "not negative"),
     ],
 )
 def test_what_is_of_no_use_is_refused(task: LocalTask, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         objective(task, arrays_of(task.model)).loss_and_row()
+
+
+def test_batches_without_a_finite_loss_are_named_when_a_client_is_first_asked() -> None:
+    spoilt = X.clone()
+    spoilt[20] = math.inf
+    batches = [(spoilt[first : first + 16], Y[first : first + 16]) for first in range(0, len(Y), 16)]
+    task = LocalTask(nn.Linear(64, 10), batches, nn.CrossEntropyLoss())
+    with pytest.raises(DataError, match=r"loss is not finite at batch 1 \(nan\), of \d+; clean their inputs"):
+        objective(task, arrays_of(task.model)).loss_and_row()
+    later = GuardedLoss(task, check=False)
+    later.place(arrays_of(task.model))
+    assert math.isnan(later.loss_and_row()[0])
 
 
 def test_models_that_do_not_fit_are_refused() -> None:
@@ -139,10 +153,10 @@ def test_models_that_do_not_fit_are_refused() -> None:
     tied = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     tied[1].weight = tied[0].weight
     with pytest.raises(ModelError, match=r"1\.weight"):
-        GuardedLoss(LocalTask(tied, [], nn.CrossEntropyLoss()))
+        objective(LocalTask(tied, [], nn.CrossEntropyLoss()), arrays_of(tied))
     task = LocalTask(nn.Linear(64, 10), [(X, Y)], nn.CrossEntropyLoss())
-    with pytest.raises(ModelError, match="has 1 arrays"):
-        objective(task, {"weight": np.zeros((10, 64), np.float32)})
+    with pytest.raises(ModelError, match=r"1 of the 2 arrays received, such as 'more', are none of the 2 .*'weight'"):
+        objective(task, {"weight": np.zeros((10, 64), np.float32), "more": np.zeros(3, np.float32)})
     with pytest.raises(ModelError, match="'bias' has shape"):
         objective(task, {"weight": np.zeros((10, 64), np.float32), "bias": np.zeros(9, np.float32)})
 

@@ -14,6 +14,7 @@ from torch import nn
 
 from dqnfed_flwr import Guaranteed
 from dqnfed_flwr.engine.in_process import InProcessGrid
+from dqnfed_flwr.errors import StalledError
 from dqnfed_flwr.guarantee.harm import ceiling
 from dqnfed_flwr.guarded.nearest import CHANGED
 from dqnfed_flwr.types import Float64Array
@@ -109,7 +110,10 @@ def test_clients_that_want_the_opposite_leave_the_model_as_it_is() -> None:
     parts = [(ones, zeros), (ones.repeat(2, 1), 1 - zeros.repeat(2))]
     start = ArrayRecord({"weight": Array(np.zeros((2, 4), np.float32)), "bias": Array(np.zeros(2, np.float32))})
     still = Guaranteed(FedAvg(), entitlement="0")
-    result = trained(still, app_on(parts, lambda: linear(4, 2)), 2, 3, start=start)
+    with pytest.raises(StalledError, match="stalled after round 3 of 3: its model never moved") as stalled:
+        trained(still, app_on(parts, lambda: linear(4, 2)), 2, 3, start=start)
+    result = stalled.value.result
+    assert "1. stationary: no direction lowers every loss" in str(stalled.value)
     assert bits(result.arrays) == bits(start)
     assert [(event.factor, str(event.status)) for event in still.events] == [(0.0, "stationary")] * 3
     assert [sorted(event.certificate) for event in still.events] == [[2, 3]] * 3

@@ -165,6 +165,25 @@ def test_no_state_of_a_client_is_lost_where_what_is_sent_together_is_done_at_onc
     assert app.trained_before == plain.trained_before == [1, 1, 1, 2, 2, 2]
 
 
+class Twice(FedAvg):
+    """Has every node evaluate twice."""
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        messages = [super(Twice, self).configure_evaluate(server_round, arrays, config, grid) for _ in range(2)]
+        return [message for each in messages for message in each]
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        replies = list(replies)
+        return MetricRecord({"replies": len(replies)})
+
+
+def test_a_node_may_be_asked_to_evaluate_several_times() -> None:
+    result = trained(Guaranteed(Twice()), app_on(alike(3), lambda: linear(4, 2)), 3, 2, model=lambda: linear(4, 2))
+    assert [dict(found) for found in result.evaluate_metrics_clientapp.values()] == [{"replies": 6}] * 2
+
+
 def test_bytes_up_count_the_replies_to_evaluate() -> None:
     sent = {}
     for share in (0.0, 1.0):

@@ -11,9 +11,8 @@ from scipy.optimize import LinearConstraint, minimize
 
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import ConfigError
-from dqnfed_flwr.methods._base import Method
+from dqnfed_flwr.methods._base import Method, make_method
 from dqnfed_flwr.methods.aaggff import CDFS, CdfName
-from dqnfed_flwr.methods.table import make_method
 from dqnfed_flwr.types import Float64Array
 from tests.helpers.rounds import decide
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.methods._base import GramMethod, Method
-from dqnfed_flwr.methods.table import make_method
+from dqnfed_flwr.methods._base import GramMethod, Method, make_method
 from dqnfed_flwr.schema.work import SGD
 from dqnfed_flwr.types import Float64Array, RoundBatch
 from tests.helpers.rounds import decide

@@ -9,11 +9,10 @@ import pytest
 import torch
 
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.config.retired import with_new_names
+from dqnfed_flwr.config.methods import METHODS
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.linalg.gram import Basis
-from dqnfed_flwr.methods._base import LayerMethod, Method
-from dqnfed_flwr.methods.table import METHODS, make_method
+from dqnfed_flwr.methods._base import LayerMethod, Method, make_method
 from dqnfed_flwr.schema.work import GENERAL
 from dqnfed_flwr.types import Extras
 from tests.helpers.rounds import decide
@@ -95,13 +94,6 @@ def test_memories_lie_side_by_side() -> None:
     np.testing.assert_array_equal(state["anchor/absent_row_0"], 0.5 * rows[0])
 
 
-def test_what_an_earlier_version_kept_is_read() -> None:
-    method = over("momentum")
-    method.restore_state({"retreated": np.array(False), "fallback": np.array(0), "last": np.array([4.0, 0.0])})
-    solved = decide(method, np.array([[1.0, 0.0], [1.0, 0.0]]))
-    np.testing.assert_allclose(solved.step, [0.1 + 0.9 * 4, 0], rtol=1e-12)
-
-
 class TestShare:
     """A share of a round's clients sends a row for the anchor."""
 
@@ -168,47 +160,6 @@ def test_an_anchor_of_gradients_sends_nothing_more() -> None:
     assert not Settings.from_mapping({"dqn-fed.anchor": "fedadam", "dqn-fed.anchor-work": "gradient"}).sends_anchor_row
     assert over("fedadam", **{"dqn-fed.anchor-work": "gradient"}).extras(5) == Extras()
     assert not Settings().sends_anchor_row
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ({"dqn-fed.reference": "update"}, {"dqn-fed.anchor": "fedavg", "dqn-fed.anchor-bits": 32}),
-        (
-            {"dqn-fed.reference": "lbfgs", "dqn-fed.memory": 3},
-            {"dqn-fed.anchor": "server-lbfgs", "server-lbfgs.memory": 3},
-        ),
-        ({"dqn-fed.reference": "none"}, {"dqn-fed.form": "one-sided"}),
-        ({"dqn-fed.reference": "gradient", "dqn-fed.lr": 0.3}, {"dqn-fed.anchor": "fedsgd", "local.lr": 0.3}),
-        (
-            {"dqn-fed.reference": "update", "dqn-fed.lr": 0.3},
-            {"dqn-fed.anchor": "fedavg", "dqn-fed.anchor-bits": 32},
-        ),
-        (
-            {"method": "fedcorr", "fedcorr.last": "dqn-fed", "rounds": 100, "dqn-fed.lr": 0.3, "dqn-fed.beta": 0.5},
-            {"method": "fedcorr", "fedcorr.last": "dqn-fed", "rounds": 100, "momentum.beta": 0.5},
-        ),
-        ({"dqn-fed.beta": 0.5}, {"momentum.beta": 0.5}),
-        ({"method": "momentum", "dqn-fed.beta": 0.5}, {"method": "momentum"}),
-        ({"dqn-fed.form": "two-sided", "dqn-fed.lr": 0.3}, {"dqn-fed.form": "two-sided"}),
-    ],
-)
-def test_names_of_earlier_versions_are_read(old: dict[str, Any], new: dict[str, Any]) -> None:
-    assert with_new_names(old) == new
-    assert Settings.from_mapping(old) == Settings.from_mapping(new) == Settings.from_record(old)
-
-
-def test_two_rates_are_refused_and_that_of_the_anchor_counts_in_a_record() -> None:
-    both = {"local.lr": 0.3, "dqn-fed.lr": 0.05}
-    with pytest.raises(ConfigError, match=r"dqn-fed\.lr: found 0\.05 beside local\.lr 0\.3; give the second"):
-        Settings.from_mapping(both)
-    assert Settings.from_record(both).local.lr == 0.05
-    assert Settings.from_record({"method": "fedavg", **both}).local.lr == 0.3
-
-
-def test_an_anchor_under_two_names_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"dqn-fed\.reference: found 'update' beside dqn-fed\.anchor 'krum'"):
-        Settings.from_mapping({"dqn-fed.reference": "update", "dqn-fed.anchor": "krum"})
 
 
 def test_sums_without_products_are_as_exact(rng: np.random.Generator) -> None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from client_app.app import app
 from dqnfed_flwr.client.numpy_client import DQNFedClient
 from dqnfed_flwr.client.samples import HeldSamples
-from dqnfed_flwr.client.work.passes import RngKey, sgd
+from dqnfed_flwr.client.work import RngKey, sgd
 from dqnfed_flwr.config import LocalSettings, Settings
 from dqnfed_flwr.data import load_client, to_model_input
 from dqnfed_flwr.engine.in_process import InProcessGrid

@@ -15,10 +15,9 @@ from dqnfed_flwr.config import Scalar, Settings
 from dqnfed_flwr.guarantee.overrule import certificate
 from dqnfed_flwr.linalg.gram import Basis
 from dqnfed_flwr.linalg.gram_schmidt import newton_rate_step
-from dqnfed_flwr.methods._base import Method, RoundRows
-from dqnfed_flwr.methods.dqn_fed.forms import MAX_INVERSE_CURVATURE
-from dqnfed_flwr.methods.dqn_fed.settings import anchor_of, anchor_run
-from dqnfed_flwr.methods.table import make_method
+from dqnfed_flwr.methods._base import Method, RoundRows, make_method
+from dqnfed_flwr.methods.dqn_fed.anchored import MAX_INVERSE_CURVATURE
+from dqnfed_flwr.methods.dqn_fed.settings import anchor_run
 from dqnfed_flwr.types import Float64Array, RoundBatch
 from tests.helpers.gradient_sets import conflicting_set, random_set
 from tests.helpers.rounds import decide
@@ -70,16 +69,16 @@ def test_anchored_changes_the_reference_as_little_as_the_rates_ask() -> None:
 @settings(max_examples=50)
 @given(
     seed=st.integers(0, 10_000),
-    reference=st.sampled_from(["gradient", "momentum", "lbfgs", "update"]),
+    anchor=st.sampled_from(["fedsgd", "momentum", "server-lbfgs", "fedavg"]),
     scale=st.sampled_from([0.5, 1.0, 2.0]),
 )
-def test_anchored_rates_take_their_scale_from_the_reference(seed: int, reference: str, scale: float) -> None:
+def test_anchored_rates_take_their_scale_from_the_anchor(seed: int, anchor: str, scale: float) -> None:
     rng = np.random.default_rng(seed)
     grads, rates = conflicting_set(rng, 5, 15), rng.uniform(0.5, 2.0, 5)
-    settings = {"reference": reference, "lr": 0.3, "scale": scale, "rate-spread": 0}
+    settings = {"anchor": anchor, "anchor-bits": 32, "lr": 0.3, "scale": scale, "rate-spread": 0}
     solved = decide(dqn_fed(**settings), grads, rates=rates)
-    # In the first round momentum and lbfgs are the mean gradient too; `decide` sends updates of 0.1 g_k.
-    reference_step = (0.1 if reference == "update" else 0.3) * grads.mean(axis=0)
+    # In the first round momentum and L-BFGS are the mean gradient too; `decide` sends updates of 0.1 g_k.
+    reference_step = (0.1 if anchor == "fedavg" else 0.3) * grads.mean(axis=0)
     wanted = scale * np.maximum(grads @ reference_step, 0).mean() * rates / rates.mean()
     assert (solved.slopes >= wanted * (1 - 1e-9)).all()
 
@@ -112,8 +111,9 @@ def test_an_anchor_that_was_reset_is_counted_though_the_round_is_solved_again() 
 
 def sampled(rounds: int) -> Method:
     """Two of four clients a round; the rates take half of the reference's descent."""
-    anchored = {"anchor": "fedsgd", "lr": 1.0, "scale": 0.5, "rate-spread": 0, "absent-rounds": rounds}
-    return make_method(Settings.from_mapping({"clients": 4, "participation": 0.5, "dqn-fed": anchored}))
+    anchored = {"anchor": "fedsgd", "scale": 0.5, "rate-spread": 0, "absent-rounds": rounds}
+    run = {"clients": 4, "participation": 0.5, "local.lr": 1.0, "dqn-fed": anchored}
+    return make_method(Settings.from_mapping(run))
 
 
 NOW = np.array([[1.0, -0.5], [1.0, -0.5]])
@@ -209,14 +209,6 @@ def test_how_far_it_has_retreated_is_remembered_across_a_stop(retreats: int) -> 
         restored.restore_state({name: np.array(value) for name, value in method.export_state().items()})
         assert np.array_equal(decide(restored, grads).step, decide(method, grads).step)
         assert restored.fall_back() == method.fall_back()
-
-
-def test_a_state_of_an_earlier_version_has_not_fallen_back_to_equal_cosines() -> None:
-    grads = np.array([[1.0, 0], [-0.5, 1]])
-    method = dqn_fed(form="one-sided")
-    method.fall_back()
-    method.restore_state({})
-    assert np.array_equal(decide(method, grads).step, decide(dqn_fed(form="one-sided"), grads).step)
 
 
 def test_equal_cosines_take_their_length_from_the_median_rate() -> None:
@@ -381,7 +373,12 @@ def test_a_retreat_forgets_the_anchors_memory() -> None:
         ({"local.epochs": 2, "participation": 0.5}, "momentum", "sgd"),
         ({"local.batch-size": 8, "guarantee.tolerate": 1}, "momentum", "gradient"),
         ({"local.batch-size": 8, "dqn-fed.anchor-work": "gradient"}, "server-lbfgs", "gradient"),
+        ({"local.batch-size": 8, "guarantee.tolerate": 1, "step-rule": "newton"}, "momentum", "sgd"),
+        ({"guarantee.tolerate": 1}, "momentum", "gradient"),
+        ({"guarantee.tolerate": 1, "step-rule": "fixed"}, "server-lbfgs", "gradient"),
+        ({"guarantee.tolerate": 1, "dqn-fed.anchor-work": "sgd"}, "momentum", "sgd"),
         ({"dqn-fed.anchor-work": "sgd"}, "momentum", "sgd"),
+        ({"local.epochs": 5, "guarantee.tolerate": 1, "dqn-fed.anchor": "fedavg"}, "fedavg", "sgd"),
         ({"local.batch-size": 8, "dqn-fed.anchor": "fedsgd"}, "fedsgd", "gradient"),
     ],
 )
@@ -391,5 +388,5 @@ def test_the_anchor_goes_by_the_local_passes_unless_clients_may_lie(
     settings = Settings.from_mapping(own)
     found = anchor_run(settings)
     assert found is not None
-    assert (anchor_of(settings), found.work.name) == (anchor, work)
+    assert (found.method, found.work.name) == (anchor, work)
     assert settings.sends_anchor_row is (work == "sgd")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import ConfigError
-from dqnfed_flwr.methods.dqn_fed.forms import MAX_INVERSE_CURVATURE, fit_clients, limit_spread
+from dqnfed_flwr.methods.dqn_fed.anchored import MAX_INVERSE_CURVATURE, fit_clients, limit_spread
 from dqnfed_flwr.types import RoundBatch
 
 positive = st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=9)

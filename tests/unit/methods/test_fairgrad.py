@@ -7,9 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.methods._base import Method
+from dqnfed_flwr.methods._base import Method, make_method
 from dqnfed_flwr.methods.fairgrad import alpha_fair_weights
-from dqnfed_flwr.methods.table import make_method
 from tests.helpers.gradient_sets import random_set
 from tests.helpers.rounds import decide
 

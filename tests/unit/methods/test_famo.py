@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.methods._base import Method
-from dqnfed_flwr.methods.table import make_method
+from dqnfed_flwr.methods._base import Method, make_method
 from dqnfed_flwr.types import Float64Array
 from tests.helpers.rounds import decide
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.methods._base import Method
-from dqnfed_flwr.methods.table import make_method
+from dqnfed_flwr.methods._base import Method, make_method
 from tests.helpers.rounds import decide
 
 ROWS = np.array([[2.0, 0.0], [0.0, 1.0]])

@@ -10,18 +10,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.methods._base import Method
+from dqnfed_flwr.methods import fedcmoo as fedcmoo_file
+from dqnfed_flwr.methods._base import Method, make_method
 from dqnfed_flwr.methods.fedcmoo import find_weights
-from dqnfed_flwr.methods.table import make_method
 from tests.helpers.gradient_sets import conflicting_set, random_set
 from tests.helpers.rounds import decide
 
 ROWS = np.array([[2.0, 0.0], [0.0, 1.0]])
 
 
-def fedcmoo(rate: float = 0.1, iterations: int = 1, given: Mapping[str, Any] = MappingProxyType({})) -> Method:
+@pytest.fixture(autouse=True)
+def _one_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights that a hand can follow."""
+    monkeypatch.setattr(fedcmoo_file, "STEPS", 1)
+
+
+def fedcmoo(rate: float = 0.1, given: Mapping[str, Any] = MappingProxyType({})) -> Method:
     chosen = {"local.work": "gradient", "local.lr": 1.0, **given}
-    own = {"method": "fedcmoo", "fedcmoo.rate": rate, "fedcmoo.iterations": iterations}
+    own = {"method": "fedcmoo", "fedcmoo.rate": rate}
     return make_method(Settings.from_mapping({**own, **chosen}))
 
 
@@ -40,7 +46,9 @@ def test_two_rounds_by_hand() -> None:
 def test_many_steps_lead_to_the_shortest_vector_of_the_hull(seed: int, clients: int) -> None:
     rows = conflicting_set(np.random.default_rng(seed), clients, 12)
     shortest = decide(make_method(Settings.from_mapping({"method": "mgda", "local.lr": 1.0})), rows).step
-    step = decide(fedcmoo(rate=1e9, iterations=20_000), rows).step  # counts as 1 over the largest eigenvalue
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fedcmoo_file, "STEPS", 20_000)
+        step = decide(fedcmoo(rate=1e9), rows).step  # counts as 1 over the largest eigenvalue
     np.testing.assert_allclose(step, shortest, rtol=1e-4, atol=1e-7)
 
 

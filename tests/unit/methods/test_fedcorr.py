@@ -10,9 +10,8 @@ import torch
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.linalg.gram import Basis
-from dqnfed_flwr.methods._base import Method, RoundRows
+from dqnfed_flwr.methods._base import Method, RoundRows, make_method
 from dqnfed_flwr.methods.fedcorr import DECISION, LEVEL, LID, NOISE, RELABELLED, NoiseEstimates, Stages
-from dqnfed_flwr.methods.table import make_method
 from dqnfed_flwr.strategy.solve import Solved, solve
 from dqnfed_flwr.types import Extras, Float64Array, RoundBatch
 
@@ -234,10 +233,10 @@ def test_the_settings_follow_the_last_method() -> None:
     mine = settings(**{"fedcorr.last": "dqn-fed", "dqn-fed.anchor": "fedavg"})
     assert mine.stage_settings.method == "dqn-fed"
     assert (mine.work.name, mine.stage_settings.work.name) == ("fedcorr", "gradient")
-    assert (mine.rule, mine.row_lr) == (plain.rule, plain.row_lr) == ("probed", plain.local.lr)
+    assert (mine.rule.name, mine.row_lr) == (plain.rule.name, plain.row_lr) == ("probed", plain.local.lr)
     assert mine.sends_anchor_row
     assert not settings().sends_anchor_row
-    assert (settings().rule, settings().row_lr) == ("newton", 1.0)
+    assert (settings().rule.name, settings().row_lr) == ("newton", 1.0)
     assert mine.title == "FedCorr + DQN-Fed" or mine.title.startswith("FedCorr + DQN-Fed ")
     assert settings(**{"fedcorr.last": "fednew"}).wants_step
     assert plain.stage_settings is plain

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from scipy.special import softmax
 
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.methods._base import Method
+from dqnfed_flwr.methods._base import Method, make_method
 from dqnfed_flwr.methods.guidance import angle
-from dqnfed_flwr.methods.table import make_method
 from tests.helpers.rounds import decide
 
 LOSSES = st.lists(st.floats(0, 50), min_size=2, max_size=8)

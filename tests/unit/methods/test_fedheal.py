@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.methods import fedheal
-from dqnfed_flwr.methods._base import RoundRows
+from dqnfed_flwr.methods._base import RoundRows, make_method
 from dqnfed_flwr.methods.fedheal import FedHeal
-from dqnfed_flwr.methods.table import make_method
 from dqnfed_flwr.types import Combination, RoundBatch
 from tests.helpers.gradient_sets import random_set
 from tests.helpers.rounds import decide

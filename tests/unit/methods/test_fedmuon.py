@@ -12,16 +12,16 @@ from torch import Tensor
 from client_app.app import app
 from dqnfed_flwr import wire
 from dqnfed_flwr.client.numpy_client import DQNFedClient
-from dqnfed_flwr.client.work.passes import RngKey
+from dqnfed_flwr.client.work import RngKey
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.data import load_client
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.engine.server_run import serve
 from dqnfed_flwr.errors import ConfigError, ShapeError
-from dqnfed_flwr.methods._base import Method
+from dqnfed_flwr.methods._base import Method, make_method
+from dqnfed_flwr.methods.fedmuon import client as fedmuon_client
 from dqnfed_flwr.methods.fedmuon.client import orthogonal
-from dqnfed_flwr.methods.table import make_method
-from dqnfed_flwr.strategy.collect import ReplyCollector
+from dqnfed_flwr.strategy.own_clients import contents_of
 from dqnfed_flwr.strategy.schedule import Schedule
 from dqnfed_flwr.strategy.state import RunState
 from dqnfed_flwr.types import ClientReply, ClientTask, FloatArray
@@ -84,12 +84,13 @@ def test_of_nothing_comes_nothing() -> None:
     assert not orthogonal(torch.zeros(3, 4)).any()
 
 
-def test_one_step_by_hand() -> None:
+def test_one_step_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """From the mean momentum M, with the last move u: M' = 0.5 M + g, and -step = 0.75 rate orth(M') + 0.25 * 0.5 u."""
+    monkeypatch.setattr(fedmuon_client, "BETA", 0.5)
     settings = fedmuon(
         **{
-            **{"fedmuon.momentum": 0.5, "fedmuon.alignment": 0.25, "local.decay": 0.5, "local.lr": 2.0},
-            **{"fedmuon.matrix-rate": 0.1, "fedmuon.vector-rate": 0.03},
+            **{"fedmuon.alignment": 0.25, "local.decay": 0.5, "local.lr": 2.0},
+            **{"fedmuon.matrix-rate": 0.3},
         }
     )
     loss = local_loss(settings)
@@ -103,7 +104,7 @@ def test_one_step_by_hand() -> None:
     assert not none.any()
     weight, bias = parts(reply.row)
     pull, bias_pull = parts(0.25 * 0.5 * FACTOR * STEP)
-    moved = 0.75 * 2.0 * 0.5 * 0.1 * orthogonal(torch.from_numpy(expected)).numpy()
+    moved = 0.75 * 2.0 * 0.5 * 0.3 * orthogonal(torch.from_numpy(expected)).numpy()
     np.testing.assert_allclose(weight, moved + pull, rtol=1e-9, atol=1e-12)
     # Adam's first step is its rate, up or down.
     np.testing.assert_allclose(bias, 0.75 * 2.0 * 0.5 * 0.03 * np.sign(gradient[640:]) + bias_pull, rtol=1e-5)
@@ -114,10 +115,9 @@ def test_passes_are_those_of_torch(epochs: int, batch: int, monkeypatch: pytest.
     """torch's Muon makes matrices orthogonal in bfloat16; here it is kept from that."""
     if not hasattr(torch.optim, "Muon"):
         pytest.skip("this torch has no Muon")
+    monkeypatch.setattr(fedmuon_client, "BETA", 0.9)
     monkeypatch.setattr(torch.Tensor, "bfloat16", torch.Tensor.clone)
-    settings = fedmuon(
-        **{"local.epochs": epochs, "local.batch-size": batch, "fedmuon.alignment": 0.0, "fedmuon.momentum": 0.9}
-    )
+    settings = fedmuon(**{"local.epochs": epochs, "local.batch-size": batch, "fedmuon.alignment": 0.0})
     loss, key = local_loss(settings), RngKey(settings.seed, 1, 0)
     start = loss.model.theta.clone()
     loss.model.place(start.clone())
@@ -140,7 +140,7 @@ def test_passes_are_those_of_torch(epochs: int, batch: int, monkeypatch: pytest.
 
 
 def test_the_pull_of_the_last_step_is_the_same_with_more_mini_batches() -> None:
-    settings = fedmuon(**{"local.batch-size": 16, "fedmuon.matrix-rate": 1e-12, "fedmuon.vector-rate": 1e-12})
+    settings = fedmuon(**{"local.batch-size": 16, "fedmuon.matrix-rate": 1e-12})
     for number, expected in ((1, 0 * STEP), (2, 0.5 * FACTOR * STEP)):
         weight, bias = parts(answer(settings, number).row)
         np.testing.assert_allclose(np.append(weight, bias), expected, atol=1e-9)
@@ -152,7 +152,7 @@ def test_a_momentum_that_did_not_come_is_missed() -> None:
 
 
 def test_momentum_of_plain_passes_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"local\.momentum: .* found 0\.9; use 0, and fedmuon\.momentum"):
+    with pytest.raises(ConfigError, match=r"local\.momentum: .* found 0\.9; use 0"):
         fedmuon(**{"local.momentum": 0.9})
 
 
@@ -181,14 +181,16 @@ def test_a_mean_whose_square_is_no_number_is_left_out() -> None:
 def test_only_those_who_train_are_sent_the_momentum() -> None:
     settings, theta = fedmuon(), np.zeros(2)
     method = make_method(settings)
-    collector = ReplyCollector(settings, torch.from_numpy(theta), {}, method)
     tasks = {0: ClientTask(2, 2), 1: ClientTask(2, 2, train=False, evaluate=True)}
     schedule = Schedule(tasks, train=(0,), probe=(), evaluate=(1,), round=2)
     state = RunState.at(wire.encode_model(theta, {}))
     for momenta in ((), ([4.0, 0.0], [0.0, 8.0])):
         if momenta:
             told(method, *momenta)
-        sent = {client: wire.decode_task(content) for client, content in collector.contents(schedule, state).items()}
+        sent = {
+            client: wire.decode_task(content)
+            for client, content in contents_of(schedule, state, settings, method).items()
+        }
         assert [set(sent[client].vectors) for client in (0, 1)] == [{"momentum"} if momenta else set(), set()]
 
 

@@ -15,14 +15,14 @@ from dqnfed_flwr.client.flat_model import FlatModel
 from dqnfed_flwr.client.gradients import LocalLoss
 from dqnfed_flwr.client.memory import CurvatureState, RoundMemory
 from dqnfed_flwr.client.numpy_client import DQNFedClient
-from dqnfed_flwr.client.work import ClientContext, LocalRequest
-from dqnfed_flwr.client.work.passes import RngKey
+from dqnfed_flwr.client.work import ClientContext, LocalRequest, RngKey
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.engine.server_run import serve
 from dqnfed_flwr.errors import ConfigError
+from dqnfed_flwr.methods._base import make_method
+from dqnfed_flwr.methods.fednew import client as fednew_client
 from dqnfed_flwr.methods.fednew.client import FedNewWork, quantise
-from dqnfed_flwr.methods.table import make_method
 from dqnfed_flwr.params import Line
 from dqnfed_flwr.types import ClientTask, Float64Array
 from tests.helpers.rounds import decide
@@ -68,11 +68,10 @@ def test_rounds_are_those_of_the_paper(refresh: int) -> None:
     np.testing.assert_allclose(federation.theta, reference(3, 7, refresh=refresh), rtol=1e-6, atol=1e-8)
 
 
-def test_conjugate_gradients_give_the_exact_form() -> None:
-    exact, products = (
-        rounds_of(3),
-        rounds_of(3, **{"fednew.form": "cg", "fednew.iterations": 60, "fednew.tolerance": 0}),
-    )
+def test_conjugate_gradients_give_the_exact_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fednew_client, "PRODUCTS", 60)
+    monkeypatch.setattr(fednew_client, "TOLERANCE", 0.0)
+    exact, products = rounds_of(3), rounds_of(3, **{"fednew.form": "cg"})
     exact.go(5)
     products.go(5)
     np.testing.assert_allclose(products.theta, exact.theta, rtol=1e-8, atol=1e-10)

@@ -14,8 +14,9 @@ from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.engine.server_run import serve
 from dqnfed_flwr.errors import ConfigError
-from dqnfed_flwr.methods.fednl.ledger import MOST_RESTARTS
-from dqnfed_flwr.methods.table import make_method
+from dqnfed_flwr.methods._base import make_method
+from dqnfed_flwr.methods.fednl import server
+from dqnfed_flwr.methods.fednl.server import MOST_RESTARTS
 from dqnfed_flwr.types import Float64Array
 from tests.helpers.rounds import decide
 from tests.helpers.runs import TINY
@@ -251,8 +252,9 @@ def test_a_correction_out_of_all_proportion_costs_only_its_client(name: str) -> 
     assert (notes["bad_corrections"], notes["hessian_clients"]) == (1, 1)
 
 
-def test_the_last_layer_of_logistic_regression_is_all_of_it() -> None:
-    exact, last = rounds_of(2), rounds_of(2, **{"fednl.form": "last-layer", "fednl.damping": 0.0})
+def test_the_last_layer_of_logistic_regression_is_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "DAMPING", 0.0)
+    exact, last = rounds_of(2), rounds_of(2, **{"fednl.form": "last-layer"})
     last.method.head = np.array([[0, 1, 2, 3, 12], [4, 5, 6, 7, 13], [8, 9, 10, 11, 14]])  # type: ignore[attr-defined]
     exact.go(5)
     last.go(5)

@@ -11,8 +11,8 @@ import torch
 
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.linalg.gram import Basis
-from dqnfed_flwr.methods._base import Method, RoundRows, VectorMethod
-from dqnfed_flwr.methods.table import make_method
+from dqnfed_flwr.methods import fedopt
+from dqnfed_flwr.methods._base import Method, RoundRows, VectorMethod, make_method
 from dqnfed_flwr.types import RoundBatch
 from tests.helpers.rounds import decide
 
@@ -23,6 +23,12 @@ BOTH = pytest.mark.parametrize("name", ["fedavgm", "fedadam"])
 
 def make(name: str, **given: Any) -> Method:
     return make_method(Settings.from_mapping({"method": name, **given}))
+
+
+def no_averages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FedAdam's averages are the newest mean and square."""
+    monkeypatch.setattr(fedopt, "BETA1", 0.0)
+    monkeypatch.setattr(fedopt, "BETA2", 0.0)
 
 
 def test_fedavgm_by_hand() -> None:
@@ -53,9 +59,10 @@ def test_the_model_stays_where_the_first_mean_of_all_is_left_out(name: str) -> N
     np.testing.assert_array_equal(decide(method, SECOND).step, decide(make(name), SECOND).step)
 
 
-def test_fedadam_by_hand() -> None:
-    settings = {"lr": 2.0, "beta1": 0.5, "beta2": 0.75, "tau": 1.0}
-    method = make("fedadam", **{f"fedadam.{name}": value for name, value in settings.items()})
+def test_fedadam_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fedopt, "BETA1", 0.5)
+    monkeypatch.setattr(fedopt, "BETA2", 0.75)
+    method = make("fedadam", **{"fedadam.lr": 2.0, "fedadam.tau": 1.0})
     # m = (0.5, 0), v = (0.75 + 0.25, 0.75).
     np.testing.assert_allclose(decide(method, FIRST).step, [2 * 0.5 / 2, 0], rtol=1e-12)
     # m = (0.25 + 1.5, 0.5), v = (0.75 + 0.25 * 9, 0.75 * 0.75 + 0.25).
@@ -70,15 +77,17 @@ def test_without_momentum_fedavgm_is_fedavg() -> None:
         np.testing.assert_allclose(decide(method, rows, examples=[1, 3]).step, expected, rtol=1e-12)
 
 
-def test_with_a_large_tau_fedadam_is_fedavg() -> None:
+def test_with_a_large_tau_fedadam_is_fedavg(monkeypatch: pytest.MonkeyPatch) -> None:
+    no_averages(monkeypatch)
     # m = D, v = D^2, and |D| is lost beside tau.
-    method = make("fedadam", **{"fedadam.lr": 1e14, "fedadam.tau": 1e14, "fedadam.beta1": 0.0, "fedadam.beta2": 0.0})
+    method = make("fedadam", **{"fedadam.lr": 1e14, "fedadam.tau": 1e14})
     for rows in (FIRST, SECOND):
         np.testing.assert_allclose(decide(method, rows).step, rows.mean(axis=0), rtol=1e-12)
 
 
-def test_fedadam_moves_all_coordinates_alike_where_tau_is_small() -> None:
-    method = make("fedadam", **{"fedadam.tau": 1e-12, "fedadam.beta1": 0.0, "fedadam.beta2": 0.0, "fedadam.lr": 0.5})
+def test_fedadam_moves_all_coordinates_alike_where_tau_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    no_averages(monkeypatch)
+    method = make("fedadam", **{"fedadam.tau": 1e-12, "fedadam.lr": 0.5})
     step = decide(method, np.array([[1e-3, -10.0], [1e-3, -20.0]])).step
     np.testing.assert_allclose(step, [0.5, -0.5], rtol=1e-8)
 

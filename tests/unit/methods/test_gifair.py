@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.methods._base import Method
-from dqnfed_flwr.methods.table import make_method
+from dqnfed_flwr.methods._base import Method, make_method
 from tests.helpers.rounds import decide
 
 ROWS = np.array([[1.0, 0.0, 0.0], [0.0, 2.0, 0.0], [0.0, 0.0, 3.0]])

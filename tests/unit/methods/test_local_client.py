@@ -12,7 +12,7 @@ from client_app.app import app
 from dqnfed_flwr.client.device import DTYPES
 from dqnfed_flwr.client.numpy_client import DQNFedClient
 from dqnfed_flwr.client.samples import HeldSamples
-from dqnfed_flwr.client.work.passes import RngKey, sgd
+from dqnfed_flwr.client.work import RngKey, sgd
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.data import load_client, to_model_input
 from dqnfed_flwr.engine.run import run

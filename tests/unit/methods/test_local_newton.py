@@ -10,18 +10,21 @@ from dqnfed_flwr.client.numpy_client import DQNFedClient
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.errors import ConfigError
-from dqnfed_flwr.methods.table import make_method
+from dqnfed_flwr.methods._base import make_method
+from dqnfed_flwr.methods.local_newton import client as newton_client
 from dqnfed_flwr.types import ClientTask
 from tests.helpers.rounds import decide
 from tests.helpers.runs import TINY
 from tests.helpers.second_order import DIM, Rounds, client_data, gradient_at, hessian_at, optimum, row_of, settings_of
 
-NEWTON = {
-    "method": "local-newton",
-    "local-newton.damping": 0.0,
-    "local-newton.iterations": 100,
-    "local-newton.tolerance": 0,
-}
+NEWTON = {"method": "local-newton", "local-newton.damping": 0.0}
+
+
+@pytest.fixture(autouse=True)
+def _close_solves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Solve down to rounding."""
+    monkeypatch.setattr(newton_client, "PRODUCTS", 100)
+    monkeypatch.setattr(newton_client, "TOLERANCE", 0.0)
 
 
 def rounds_of(clients: int, **mapping: object) -> Rounds:
@@ -99,7 +102,9 @@ def test_without_any_positive_curvature_the_row_is_a_gradient_step(monkeypatch: 
     settings = settings_of(1, {**NEWTON, "local.lr": 0.25, "local-newton.matrix": "hessian"})
     client = DQNFedClient(settings, 0, client_data(0))
     monkeypatch.setattr("dqnfed_flwr.client.gradients.LocalLoss.hessian_product", lambda *_: -torch.ones(DIM).double())
-    monkeypatch.setattr("dqnfed_flwr.client.work.conjugate._dot", lambda a, b: -1.0 if bool((b == -1).all()) else 1.0)
+    monkeypatch.setattr(
+        "dqnfed_flwr.client.work.second_order._dot", lambda a, b: -1.0 if bool((b == -1).all()) else 1.0
+    )
     reply = client.work(ClientTask(1, 1), np.zeros(DIM))
     np.testing.assert_allclose(row_of(reply), 0.25 * gradient_at(np.zeros(DIM), client_data(0)), rtol=1e-12)
     assert reply.figures == {"iterations": 1.0, "negative": 1.0, "residual": 1.0}

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.linalg.min_norm import hull_weights
-from dqnfed_flwr.methods._base import Method
-from dqnfed_flwr.methods.table import make_method
+from dqnfed_flwr.methods._base import Method, make_method
 from tests.helpers.gradient_sets import random_set, with_spread_lengths
 from tests.helpers.rounds import decide
 

@@ -14,9 +14,9 @@ from dqnfed_flwr.config import Settings
 from dqnfed_flwr.data import load_client
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.errors import ConfigError
+from dqnfed_flwr.methods._base import make_method
 from dqnfed_flwr.methods.fedavg import FedAvg
 from dqnfed_flwr.methods.propfair.client import propfair_objective
-from dqnfed_flwr.methods.table import make_method
 from dqnfed_flwr.types import ClientReply, ClientTask
 from tests.helpers.rounds import decide
 from tests.helpers.runs import TINY

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.methods._base import Method
-from dqnfed_flwr.methods.table import make_method
+from dqnfed_flwr.methods._base import Method, make_method
 from tests.helpers.rounds import decide
 
 GRADS = np.array([[2.0, 0.0], [0.0, 1.0]])

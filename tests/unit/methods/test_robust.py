@@ -15,9 +15,8 @@ from scipy.stats import trim_mean as scipy_trim_mean
 
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.linalg.gram import TRUSTED_CONDITION
-from dqnfed_flwr.methods._base import Method
+from dqnfed_flwr.methods._base import Method, make_method
 from dqnfed_flwr.methods.robust import krum_scores
-from dqnfed_flwr.methods.table import make_method
 from dqnfed_flwr.types import Float64Array
 from tests.helpers.gradient_sets import random_set
 from tests.helpers.rounds import decide

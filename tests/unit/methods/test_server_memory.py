@@ -177,22 +177,6 @@ def test_a_move_within_the_rounding_of_the_model_makes_no_pair(share: float, pai
     assert pairs_of(method) == pairs
 
 
-def test_a_state_of_an_earlier_version_makes_a_pair_of_its_last_move_as_it_did_then() -> None:
-    method = server_lbfgs(lr=1.0, memory=5)
-    propose(method, [1.0, 0.0, 0.0])
-    method.step_taken(vector([-1.0, 0.0, 0.0]), 1.0)
-    state = method.export_state()
-    del state["of"]
-    older = server_lbfgs(lr=1.0, memory=5)
-    older.restore_state(state)
-    assert "of" not in older.export_state()
-    propose(older, [2.0, 0.0, 0.0])
-    assert pairs_of(older) == 1
-    older.step_taken(vector([-1.0, 0.0, 0.0]), 1.0)
-    propose(older, [3.0, 0.0, 0.0], OTHERS)  # from here on it knows
-    assert pairs_of(older) == 1
-
-
 @pytest.mark.parametrize("settled", [True, False])
 def test_a_restored_anchor_goes_on_with_the_same_bits(rng: np.random.Generator, settled: bool) -> None:
     bowl = Bowl(rng)

@@ -12,9 +12,8 @@ from torch import Tensor
 
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import ConfigError
-from dqnfed_flwr.methods._base import Method
+from dqnfed_flwr.methods._base import Method, make_method
 from dqnfed_flwr.methods.server_memory import MeanGradientMethod
-from dqnfed_flwr.methods.table import make_method
 from dqnfed_flwr.types import Float64Array, RoundBatch
 from tests.helpers.quadratics import Quadratic, spread_out
 from tests.helpers.rounds import decide

@@ -15,8 +15,7 @@ from torchjd.aggregation import MGDA, SumWeighting, UPGrad, UPGradWeighting
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import ConfigError, RunError
 from dqnfed_flwr.linalg.min_norm import one_sided_weights
-from dqnfed_flwr.methods._base import GramMethod, Method, RoundRows, VectorMethod
-from dqnfed_flwr.methods.table import make_method
+from dqnfed_flwr.methods._base import GramMethod, Method, RoundRows, VectorMethod, make_method
 from dqnfed_flwr.methods.torchjd import TorchJdGram, TorchJdRows
 from dqnfed_flwr.types import Combination, Float64Array, RoundBatch
 from tests.helpers.gradient_sets import conflicting_set, duplicated_set, random_set

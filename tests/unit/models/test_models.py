@@ -109,7 +109,7 @@ def test_logistic_starts_at_zero() -> None:
 
 
 def test_a_residual_block_adds_its_input() -> None:
-    from dqnfed_flwr.models.feedforward import ResidualBlock
+    from dqnfed_flwr.models.architectures import ResidualBlock
 
     block, x = ResidualBlock(4, 4, stride=1), torch.rand(2, 4, 3, 3)
     block.second[0].load_state_dict({"weight": torch.zeros(4, 4, 3, 3)})

@@ -10,15 +10,13 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
-from dqnfed_flwr.compare.figures import mean_figure
 from dqnfed_flwr.compare.plan import Plan
-from dqnfed_flwr.compare.results import Comparison, Row
+from dqnfed_flwr.compare.results import Comparison, Row, mean_figure
 from dqnfed_flwr.compare.row_specs import RowSpec
+from dqnfed_flwr.config.methods import METHODS
 from dqnfed_flwr.errors import RunError
-from dqnfed_flwr.methods.table import METHODS
 from dqnfed_flwr.report.comparison_plots import fairness_chart, mean_chart, plot_comparison, rho_chart
-from dqnfed_flwr.report.curves import POINTS, curve_of
-from dqnfed_flwr.report.labels import Look, bright_names, look_of
+from dqnfed_flwr.report.labels import POINTS, Look, bright_names, curve_of, look_of
 from tests.helpers.comparisons import make_comparison, make_record
 
 FIGURES = ["accuracy.png", "clients.png", "rho.png", "fairness.png"]

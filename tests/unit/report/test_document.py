@@ -18,7 +18,7 @@ def how_it_was_run(commits: Sequence[Sequence[str | None]]) -> dict[str, str]:
 
 def test_commits_are_those_of_the_runs() -> None:
     assert how_it_was_run([["a1b2c3"], ["d4e5f6+"], ["a1b2c3"]])["commit"] == "a1b2c3 (2 runs), d4e5f6+ (1 run)"
-    assert how_it_was_run([[], [None]])["commit"] == "c3d4e5"  # runs of an earlier version: all that is known
+    assert how_it_was_run([[], [None]])["commit"] == "c3d4e5"  # all that is known
 
 
 def test_seconds_of_runs_that_were_there_already_are_in_their_sum() -> None:

@@ -45,6 +45,12 @@ def test_bins_are_few_round_and_hold_all_values(low: float, high: float) -> None
     assert np.diff(edges) == pytest.approx(edges[1] - edges[0])
 
 
+def test_no_bin_lies_beyond_the_limits_of_the_values() -> None:
+    assert bin_edges(np.array([100.0, 100.0]), limits=(0.0, 100.0))[-1] == 100
+    assert bin_edges(np.array([0.0, 0.0]), limits=(0.0, 100.0))[0] == 0
+    assert bin_edges(np.array([100.0, 100.0]))[-1] > 100
+
+
 def test_names_that_differ_at_their_end_still_do_when_shortened() -> None:
     names = {shortened(f"FedAvg [local.momentum={value}]", 20) for value in (0.1, 0.3)}
     assert names == {"FedAvg [l…entum=0.1]", "FedAvg [l…entum=0.3]"}

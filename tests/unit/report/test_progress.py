@@ -36,9 +36,12 @@ def test_lines_carry_the_latest_known_figures(monkeypatch: pytest.MonkeyPatch) -
     )
     lines = [re.sub(r" +\d+\.\d s$", "", line) for line in stream.getvalue().splitlines()]
     assert lines == [
-        "DQN-Fed: round 1/3  mean  60.0 %  worst  50.0 %  ρ 1.00  unharmed 1.00  heard 4 of 4  moved 1 of 1",
-        "DQN-Fed: round 2/3  mean  60.0 %  worst  50.0 %  ρ 0.75  unharmed 0.75  heard 4 of 4  moved 2 of 2",
-        "DQN-Fed: round 3/3  mean  90.0 %  worst  90.0 %  ρ 0.75  unharmed 0.75  heard 4 of 4  moved 3 of 3",
+        "DQN-Fed: round 1/3  mean  60.0 %  worst  50.0 %  ρ 1.00  unharmed 1.00  heard 4 of 4  moved 1 of 1, ρ there "
+        "1.00",
+        "DQN-Fed: round 2/3  mean  60.0 %  worst  50.0 %  ρ 0.75  unharmed 0.75  heard 4 of 4  moved 2 of 2, ρ there "
+        "0.88",
+        "DQN-Fed: round 3/3  mean  90.0 %  worst  90.0 %  ρ 0.75  unharmed 0.75  heard 4 of 4  moved 3 of 3, ρ there "
+        "0.88",
     ]
 
 
@@ -46,9 +49,9 @@ def test_lines_count_rounds_that_moved_and_votes_that_were_overruled() -> None:
     latest = progress.LatestFigures()
     assert str(latest) == "mean     –   worst     –   ρ –"
     latest.update(replace(make_event(1, None, rho=0.5), entitlement=2.0, heard=[0, 1, 2], overruled=[3]))
-    assert str(latest).endswith("ρ 0.50  unharmed 1.00  heard 3 of 4  moved 1 of 1  overruled 1")
+    assert str(latest).endswith("ρ 0.50  unharmed 1.00  heard 3 of 4  moved 1 of 1, ρ there 0.50  overruled 1")
     latest.update(replace(make_event(2, None), factor=0.0))
-    assert str(latest).endswith("ρ 1.00  unharmed 1.00  heard 4 of 4  moved 1 of 2  overruled 1")
+    assert str(latest).endswith("ρ 1.00  unharmed 1.00  heard 4 of 4  moved 1 of 2, ρ there 0.50  overruled 1")
 
 
 def test_fast_rounds_leave_the_first_and_the_last_line() -> None:
@@ -73,7 +76,7 @@ def test_live_bar_ends_with_the_last_round() -> None:
     last = stream.getvalue().split("\r")[-1]
     assert "DQN-Fed" in last
     assert "round 2/2 mean  85.0 %  worst  80.0 %  ρ 0.50" in last
-    assert "unharmed 0.50  heard 4 of 4  moved 2 of 2" in last
+    assert "unharmed 0.50  heard 4 of 4  moved 2 of 2, ρ there 0.75" in last
 
 
 def test_terminal_gets_the_bar_and_a_pipe_gets_lines() -> None:

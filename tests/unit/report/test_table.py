@@ -79,7 +79,7 @@ def test_a_round_that_left_the_model_as_it_was_improved_nobody() -> None:
     assert rows["heard of those asked, mean"] == ["3.5 of 4.0"]
     assert rows["overruled (clients)"] == ["2 (1, 2)"]
     assert rows["hold up the others: refused a step"] == ["1 in 3 of 4 rounds"]  # 3 did in 2, which is not most
-    assert "contradicted itself, not heard" not in rows
+    assert "claims that exclude each other, not heard" not in rows
 
 
 def test_who_contradicted_itself_is_named_with_the_rounds_in_which_it_was_not_heard() -> None:
@@ -87,7 +87,7 @@ def test_who_contradicted_itself_is_named_with_the_rounds_in_which_it_was_not_he
     other = [DroppedClient(1, "overruled", "its loss would go from 1 to 2")]
     events = [make_event(1, None), *(replace(make_event(t, None), dropped=words + other) for t in (2, 3))]
     rows = table_rows({"run": make_result(events), "clean": make_result(events[:1])})
-    assert rows["contradicted itself, not heard"] == ["2 in 2 of 3 rounds", "nobody"]
+    assert rows["claims that exclude each other, not heard"] == ["2 in 2 of 3 rounds", "nobody"]
 
 
 def test_table_marks_what_is_unknown() -> None:

@@ -9,8 +9,8 @@ from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.reproduce.manifests import load_manifest, manifest_names
 from dqnfed_flwr.reproduce.measures import MEASURES
 from dqnfed_flwr.reproduce.parts import ReproduceOptions, config_of, plan_part, seeds_of
-from dqnfed_flwr.reproduce.published import published_figures
 from dqnfed_flwr.reproduce.schema import check_manifest
+from dqnfed_flwr.reproduce.tables import published_figures
 
 UNPUBLISHED_ROWS = {("semi-vred-table1", "cifar100", "FedAvg"), ("semi-vred-table6", "cifar10", "AFL")}
 TINY = """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -27,15 +26,6 @@ def test_a_second_manifest_leaves_the_first_in_the_record(tmp_path: Path) -> Non
     assert table == Reproduction("semi-vred-table6", TABLE, {"cifar10": "one", "cifar100": "three"})
     assert figure == Reproduction("semi-vred-table1", FIGURE, {"cifar100": "two"})
     assert [path.name for path in tmp_path.iterdir()] == [REPRODUCTION]
-
-
-def test_a_record_of_the_first_form_is_read_and_kept(tmp_path: Path) -> None:
-    old = {"schema": 1, "name": "table9", "manifest": load_manifest("table9").model_dump(by_alias=True)}
-    (tmp_path / REPRODUCTION).write_text(json.dumps({**old, "commands": {"fashion-mnist": "run"}}), "utf-8")
-    (before,) = read_reproductions(tmp_path)
-    assert (before.name, before.commands) == ("table9", {"fashion-mnist": "run"})
-    write_reproduction(tmp_path, Reproduction("semi-vred-table1", FIGURE, {}))
-    assert [each.name for each in read_reproductions(tmp_path)] == ["table9", "semi-vred-table1"]
 
 
 def test_a_file_is_known_by_its_name_wherever_it_lies(tmp_path: Path) -> None:

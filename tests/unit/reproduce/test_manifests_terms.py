@@ -8,7 +8,7 @@ import pytest
 
 from dqnfed_flwr.compare.plan import Plan
 from dqnfed_flwr.compare.terms import Entry, first_order, local_work, terms_notes
-from dqnfed_flwr.methods.table import profile_of
+from dqnfed_flwr.config.methods import profile_of
 from dqnfed_flwr.reproduce.manifests import load_manifest, manifest_names
 from dqnfed_flwr.reproduce.parts import ReproduceOptions, plan_part
 from dqnfed_flwr.schema.run import LENGTH_KEYS
@@ -63,7 +63,7 @@ def test_free_step_lengths_are_searched(name: str, key: str, reduced: bool) -> N
         assert set(LENGTH_KEYS) <= set(spec.axes)
         assert 4 <= len(spec.points) <= 18
         assert all(
-            settings.rule == "fixed"
+            settings.rule.name == "fixed"
             for settings in (entry.settings for entry in entries_of(plan) if entry.label == spec.title)
         )
 

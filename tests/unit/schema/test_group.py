@@ -6,7 +6,7 @@ import pytest
 from pydantic import Field
 
 from dqnfed_flwr.config import KNOWN, Settings
-from dqnfed_flwr.methods.table import METHODS
+from dqnfed_flwr.config.methods import METHODS
 from dqnfed_flwr.schema.group import Group, always, known_of, own, setting
 
 

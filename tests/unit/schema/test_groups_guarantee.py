@@ -10,14 +10,14 @@ from dqnfed_flwr.errors import ConfigError
 
 @pytest.mark.parametrize(
     ("given", "level", "share"),
-    [("0", 0.0, 0.0), (0, 0.0, 0.0), (0.25, 0.25, 0.0), ("30%", 0.0, 0.3), ("50 %", 0.0, 0.5)],
+    [("0", 0.0, 0.0), (0, 0.0, 0.0), (0.25, 0.25, 0.0), ("30%", 0.0, 0.3), ("50 %", 0.0, 0.5), (-1.5, -1.5, 0.0)],
 )
 def test_an_entitlement_is_a_loss_or_a_share(given: object, level: float, share: float) -> None:
     settings = Settings.from_mapping({"guarantee.entitlement": given}).guarantee
     assert settings.level_and_share == pytest.approx((level, share))
 
 
-@pytest.mark.parametrize("given", ["-1", "much", "", "-5%", "inf", "nan", "%"])
+@pytest.mark.parametrize("given", ["much", "", "-5%", "inf", "-inf", "nan", "%"])
 def test_other_entitlements_are_refused_by_name(given: str) -> None:
     with pytest.raises(ConfigError, match=r"guarantee\.entitlement.*50%"):
         Settings.from_mapping({"guarantee.entitlement": given})

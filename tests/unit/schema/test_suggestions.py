@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from dqnfed_flwr.config import KNOWN, Settings
+from dqnfed_flwr.config.methods import METHODS, profile_of
 from dqnfed_flwr.errors import ConfigError
-from dqnfed_flwr.methods.table import METHODS, profile_of
 from dqnfed_flwr.schema.suggestions import OTHER_KEYS, OTHER_METHODS, did_you_mean, keys_like, method_like
 
 

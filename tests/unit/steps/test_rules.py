@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,13 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dqnfed_flwr.config import Settings, StepSettings
-from dqnfed_flwr.methods.table import make_method
-from dqnfed_flwr.steps import Ladder, StepScale, Verdict, make_rule, mean_loss_falls
+from dqnfed_flwr.config.methods import METHODS
+from dqnfed_flwr.methods._base import make_method
+from dqnfed_flwr.steps import RULES, Ladder, StepScale, Verdict, make_rule, mean_loss_falls, rules_for
+from dqnfed_flwr.steps.blind import Clipped, ClippedSettings, Fixed, FixedSettings, Newton
 from dqnfed_flwr.steps.probed import Probed
-from dqnfed_flwr.steps.rules import Clipped, Fixed, Newton
 from dqnfed_flwr.types import Probe
 from tests.helpers.rounds import decide
 
+PACKAGE = Path(__file__).parents[3] / "dqnfed_flwr"
 HOLDS, GROWS, FAILS = Probe(0.5, True), Probe(0.5, True, grown_holds=True), Probe(2.0, False)
 
 
@@ -34,6 +38,32 @@ def probed(*, max_fall: float = math.inf, **settings: Any) -> Probed:
     return Probed(StepSettings(**settings), max_fall=lambda participants: max_fall)
 
 
+@pytest.mark.parametrize(
+    ("method", "rules"),
+    [
+        ("fedavg", ("newton", "fixed", "clipped")),
+        ("q-ffl", ("newton", "fixed", "clipped", "probed")),
+        ("adafed", ("fixed", "newton", "clipped", "probed")),
+        ("dqn-fed", ("probed", "newton", "fixed", "clipped")),
+        ("fedmdfg", ("search", "newton", "fixed", "clipped", "probed")),
+    ],
+)
+def test_the_rules_for_a_method_follow_from_its_own_and_from_its_rows(method: str, rules: tuple[str, ...]) -> None:
+    assert rules_for(METHODS[method]) == rules
+
+
+def test_only_its_own_file_and_the_methods_know_a_rule_by_name() -> None:
+    rooms = [PACKAGE / name for name in ("client", "config", "schema", "strategy")]
+    found = [
+        (file.name, node.lineno)
+        for file in (file for room in rooms for file in room.rglob("*.py"))
+        for node in ast.walk(ast.parse(file.read_text("utf-8")))
+        if isinstance(node, ast.Compare)
+        and any(isinstance(each, ast.Constant) and each.value in RULES for each in ast.walk(node))
+    ]
+    assert found == []
+
+
 @pytest.mark.parametrize("name", ["newton", "fixed", "clipped", "probed"])
 def test_every_name_has_a_rule_that_judges_what_it_proposes(name: str) -> None:
     rule = make_rule(Settings.from_mapping({"step-rule": name}))
@@ -47,7 +77,7 @@ def test_newton_takes_the_step_as_it_is() -> None:
 
 
 def test_fixed_gives_the_direction_the_length_of_algorithm_1() -> None:
-    rule = Fixed(StepSettings(lr=0.8, decay=0.5))
+    rule = Fixed(FixedSettings(lr=0.8, decay=0.5))
     # The step is eta^t times the direction, so lr * decay^(t-1) / eta^t times the step is lr * decay^(t-1) of it.
     assert [rule.propose(scale(length=4.0, number=t)).factor for t in (1, 2, 3)] == [0.2, 0.1, 0.05]
     assert rule.propose(scale(norm=0.0, length=0.0)).factor == 0
@@ -66,13 +96,13 @@ def test_a_step_without_a_length_of_its_own_is_left_as_it_is_until_a_rate_is_giv
 
 @given(norm=st.floats(1e-6, 1e6), radius=st.floats(1e-3, 1e3))
 def test_clipped_never_moves_further_than_its_radius(norm: float, radius: float) -> None:
-    factor = Clipped(StepSettings(radius=radius)).propose(scale(norm=norm)).factor
+    factor = Clipped(ClippedSettings(radius=radius)).propose(scale(norm=norm)).factor
     assert factor * norm <= radius * (1 + 1e-12)
     assert factor == 1.0 or factor * norm == pytest.approx(radius)
 
 
 def test_rules_without_a_safeguard_accept_whatever_happens() -> None:
-    for rule in (Newton(), Fixed(StepSettings()), Clipped(StepSettings())):
+    for rule in (Newton(), Fixed(FixedSettings()), Clipped(ClippedSettings())):
         assert rule.judge(Ladder(0.7), {0: FAILS, 1: FAILS}, scale()) == Verdict(True, 0.7)
         assert rule.export_state() == {}
 
@@ -217,9 +247,6 @@ def test_what_a_miss_cost_is_remembered_across_a_stop() -> None:
     for each in (within, after):
         each.judge(Ladder(1.0), {0: back(2.0**-5)}, scale())
     assert after.export_state() == within.export_state()
-    old = probed()
-    old.restore_state({"factor": 2.0**-5})  # as earlier versions left it
-    assert not old.propose(scale(number=4)).grow
 
 
 def test_probed_doubles_where_everybody_would_have_held_there() -> None:
@@ -320,13 +347,6 @@ def test_both_paces_are_remembered_across_a_stop() -> None:
     assert copy.propose(scale()).factor != copy.propose(CONTESTED).factor
 
 
-def test_a_state_of_one_pace_is_that_of_both() -> None:
-    older = probed(grow_every=100)
-    older.restore_state({"factor": 0.25, "first": 0.5, "missed": 1.0})
-    assert (older.propose(scale()).factor, older.propose(CONTESTED).factor) == (0.25, 0.25)
-    assert (older.propose(scale()).grow, older.propose(CONTESTED).grow) == (True, False)
-
-
 def test_probed_gives_up_where_the_model_would_hardly_move() -> None:
     rule = probed(halvings=1, min_move=0.1, start=1.0)
     # 0.25 * 2 is a move of 0.5, more than a tenth of |theta| = 4 ...
@@ -368,3 +388,20 @@ def test_the_mean_loss_is_weighed_by_shares() -> None:
     assert not mean_loss_falls(probes, references, {3: 0.5, 7: 0.5, 9: 0.0})
     assert not mean_loss_falls({3: Probe(math.inf, False)}, references, {3: 1.0})
     assert not mean_loss_falls({3: Probe(1.0, False)}, references, {3: 1.0})  # unchanged is not below
+
+
+@pytest.mark.parametrize(
+    ("losses", "floor", "most"),
+    [
+        ((2.0, 4.0), 0.0, 0.5 * 6 / 4),
+        ((-1.0, 1.0), -3.0, 0.5 * 6 / 4),  # the same, three lower
+        ((2.0, 4.0), None, 0.5 * 6 / 4),
+        ((-1.0, 1.0), None, 64.0),  # nothing to take a share of: the largest factor
+    ],
+)
+def test_a_share_of_the_mean_loss_counts_from_the_floor(
+    losses: tuple[float, float], floor: float | None, most: float
+) -> None:
+    rule = make_rule(Settings.from_mapping({"step.max-fall": 0.5, "step.max-factor": 64, "step.start": 64}))
+    told = StepScale(1.0, 1.0, 1.0, 3, losses=dict(enumerate(losses)), slopes={0: 3.0, 1: 1.0}, floor=floor)
+    assert rule.propose(told).factor == pytest.approx(most)

@@ -1,9 +1,8 @@
 from __future__ import annotations
 
 from dqnfed_flwr.config import Settings, StepSettings
-from dqnfed_flwr.steps import StepScale, make_rule
+from dqnfed_flwr.steps import Staged, StepScale, make_rule
 from dqnfed_flwr.steps.probed import Probed
-from dqnfed_flwr.steps.rules import Newton, Staged
 from dqnfed_flwr.types import Probe
 
 
@@ -12,7 +11,7 @@ def scale(number: int) -> StepScale:
 
 
 def staged() -> Staged:
-    return Staged(Newton(), Probed(StepSettings(start=4.0)), switch=5)
+    return Staged(Probed(StepSettings(start=4.0)), switch=5)
 
 
 def test_the_round_says_which_rule_proposes_and_judges() -> None:

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dqnfed_flwr.methods.fedmdfg import FedMdfgSettings
 from dqnfed_flwr.steps import Ladder, StepScale, Verdict
-from dqnfed_flwr.steps.search import Search, choose_rung
+from dqnfed_flwr.steps.search import Search, SearchSettings, choose_rung
 from dqnfed_flwr.types import Probe, SearchHints, ladder_rungs
 
 
@@ -66,7 +65,7 @@ def test_else_the_largest_that_lowers_the_sum_else_the_best() -> None:
     ],
 )
 def test_the_ladder_of_a_first_step(hints: SearchHints, ladder: Ladder) -> None:
-    assert Search(FedMdfgSettings(search=3)).propose(scale(hints)) == ladder
+    assert Search(SearchSettings(search=3)).propose(scale(hints)) == ladder
 
 
 def scale(hints: SearchHints | None = None) -> StepScale:
@@ -81,7 +80,7 @@ def reports(ladder: Ladder, good: float) -> dict[int, Probe]:
 
 
 def test_a_choice_other_than_the_candidate_is_accepted_with_the_next_exchange() -> None:
-    rule = Search(FedMdfgSettings())
+    rule = Search(SearchSettings())
     ladder = rule.propose(scale())
     verdict = rule.judge(ladder, reports(ladder, 8.0), scale())
     assert verdict == Verdict(accepted=False, factor=8.0)
@@ -91,7 +90,7 @@ def test_a_choice_other_than_the_candidate_is_accepted_with_the_next_exchange() 
 
 
 def test_the_factor_chosen_last_is_the_next_candidate() -> None:
-    rule = Search(FedMdfgSettings())
+    rule = Search(SearchSettings())
     rule.judge(rule.propose(scale()), reports(rule.propose(scale()), 8.0), scale())
     following = rule.propose(scale())
     assert following == Ladder(8.0, rungs_above=2, rungs_below=8)
@@ -100,14 +99,14 @@ def test_the_factor_chosen_last_is_the_next_candidate() -> None:
 
 
 def test_only_those_who_answered_are_asked() -> None:
-    rule = Search(FedMdfgSettings(search=0))
+    rule = Search(SearchSettings(search=0))
     ladder = rule.propose(scale(SearchHints(stretch=2.0)))
     assert ladder == Ladder(1.0, rungs_above=0, rungs_below=1)
     assert rule.judge(ladder, {7: Probe(0.5, True, losses=(0.5, 0.7))}, scale()) == Verdict(True, 1.0)
 
 
 def test_losses_that_are_finite_nowhere_end_the_search() -> None:
-    rule = Search(FedMdfgSettings(search=1))
+    rule = Search(SearchSettings(search=1))
     ladder = rule.propose(scale())
     probes = {client: Probe(math.inf, False, losses=(math.inf,) * 3) for client in (3, 7)}
     assert rule.judge(ladder, probes, scale()) == Verdict(accepted=False, factor=0.0, stationary=True)
@@ -115,7 +114,7 @@ def test_losses_that_are_finite_nowhere_end_the_search() -> None:
 
 @pytest.mark.parametrize("loss", [math.inf, 0.5])
 def test_the_only_rung_there_is_must_be_finite(loss: float) -> None:
-    rule = Search(FedMdfgSettings(search=0))
+    rule = Search(SearchSettings(search=0))
     ladder = rule.propose(scale())
     assert not ladder_rungs(ladder.factor, ladder.rungs_above, ladder.rungs_below)
     verdict = rule.judge(ladder, {3: Probe(0.4, True), 7: Probe(loss, False)}, scale())
@@ -124,7 +123,7 @@ def test_the_only_rung_there_is_must_be_finite(loss: float) -> None:
 
 
 def test_a_restored_rule_proposes_the_same() -> None:
-    rule, copy = Search(FedMdfgSettings()), Search(FedMdfgSettings())
+    rule, copy = Search(SearchSettings()), Search(SearchSettings())
     ladder = rule.propose(scale())
     rule.judge(ladder, reports(ladder, 0.25), scale())
     copy.restore_state(rule.export_state())

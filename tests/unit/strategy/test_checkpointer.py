@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,15 @@ import torch
 
 from dqnfed_flwr.guarantee.overrule import Standing
 from dqnfed_flwr.linalg.min_norm import Status
+from dqnfed_flwr.record_codec import unpack
 from dqnfed_flwr.steps import Ladder, StepScale
 from dqnfed_flwr.strategy.checkpoint import CheckpointStore
-from dqnfed_flwr.strategy.checkpointer import group, pack_state, unpack_state
+from dqnfed_flwr.strategy.checkpointer import group
 from dqnfed_flwr.strategy.state import BestModel, Move, PendingStep, RoundCost, RunState
+from dqnfed_flwr.strategy.votes import Votes
 from dqnfed_flwr.telemetry.events import DroppedClient
 from dqnfed_flwr.types import Combination, SearchHints, under
+from tests.helpers.records import packed
 
 
 def pending(fallback: bool, relaxed: bool) -> PendingStep:
@@ -35,7 +39,16 @@ def pending(fallback: bool, relaxed: bool) -> PendingStep:
         scale=StepScale(norm=1 / 7, length=2.5, theta_norm=1e-30, round=8, hints=hints, contested=relaxed),
         asked=(2, 5, 7, 11),
         clients=clients,
-        heard=(2, 11),
+        votes=Votes(
+            heard=(2, 11),
+            voteless=(5,),
+            aside=(2,),
+            overruled=(11,),
+            caught=(5,),
+            refused=(5, 11),
+            blocked={5: 1},
+            promised={5: (1 / 3, 2 / 7), 11: (0.25, 0.1)},
+        ),
         losses=by_client(1.0),
         slopes=by_client(-2.0),
         rates=by_client(3.0),
@@ -56,16 +69,9 @@ def pending(fallback: bool, relaxed: bool) -> PendingStep:
         pairs_kept=3,
         pairs_rejected=1,
         misses=2,
-        blocked={5: 1},
-        promised={5: (1 / 3, 2 / 7), 11: (0.25, 0.1)},
         gram=np.array([[1 / 3, 0.1], [0.1, 2.0]]),
         binding=(2, 11),
         entitlement=1 / 11,
-        voteless=(5,),
-        aside=(2,),
-        overruled=(11,),
-        caught=(5,),
-        refused=(5, 11),
         first=1 / 13,
         relaxed=relaxed,
         mean_row=torch.tensor([1 / 9, 2 / 9], dtype=torch.float64) if fallback else None,
@@ -136,23 +142,47 @@ def test_a_state_read_back_is_the_state_written(
 ) -> None:
     original = state(dtype, waiting=waiting, best=best)
     store = CheckpointStore(tmp_path / "checkpoint.npz")
-    store.write(*pack_state(original))
-    assert_same(unpack_state(*store.read()), original)
+    store.write(*packed(original))
+    assert_same(unpack(RunState, *store.read()), original)
 
 
-def test_a_state_of_an_earlier_version_has_no_last_step() -> None:
-    record, arrays = pack_state(state(torch.float32, waiting=None, best=True))
-    del record["last"], arrays["last"]
-    restored = unpack_state(record, arrays)
-    assert restored.last is None
-    assert restored.best is not None
+OPEN = {
+    *("excluded", "notes", "buffers", "settled", "losses", "slopes", "rates", "shares", "weights"),
+    *("blocked", "promised", "caught", "muted", "apart", "said"),
+}
+"""Dictionaries whose keys are clients or names."""
+
+
+def entries(record: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The places of all keys of a record, but those that number clients or name what may not be there."""
+    for key, value in record.items():
+        if key in ("pending", "best") or OPEN.isdisjoint(path[-1:]):
+            if key not in ("pending", "best"):
+                yield (*path, key)
+            if isinstance(value, dict):
+                yield from entries(value, (*path, key))
+
+
+@pytest.mark.parametrize(
+    "place",
+    list(entries(packed(state(torch.float32, waiting=pending(True, False), best=True))[0])),
+    ids="/".join,
+)
+def test_a_record_that_lacks_a_key_is_no_state(place: tuple[str, ...]) -> None:
+    record, arrays = packed(state(torch.float32, waiting=pending(True, False), best=True))
+    part = record
+    for key in place[:-1]:
+        part = part[key]
+    del part[place[-1]]
+    with pytest.raises((LookupError, TypeError)):
+        unpack(RunState, record, arrays)
 
 
 def test_a_state_read_back_shares_no_memory(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path / "checkpoint.npz")
-    store.write(*pack_state(state(torch.float32, waiting=None, best=False)))
+    store.write(*packed(state(torch.float32, waiting=None, best=False)))
     record, arrays = store.read()
-    restored = unpack_state(record, arrays)
+    restored = unpack(RunState, record, arrays)
     restored.theta.add_(1)
     assert not np.array_equal(restored.theta, arrays["theta"])
 

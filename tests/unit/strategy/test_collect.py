@@ -12,6 +12,7 @@ from flwr.app import Message
 
 from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.errors import QuorumError
+from dqnfed_flwr.strategy.collect import REPEATED, TIMES
 from dqnfed_flwr.strategy.strategy import DQNFed
 from dqnfed_flwr.telemetry.events import DroppedClient
 from dqnfed_flwr.types import ClientReply, Float64Array
@@ -172,7 +173,10 @@ def test_where_one_of_many_is_asked_another_takes_the_place_of_a_bad_one(kind: s
     assert all(len(clients) == 1 for clients in heard)
     assert {client for (client,) in heard} == {0, 1, 2, 4}
     reasons = {(drop.client, drop.reason) for dropped in drops(server) for drop in dropped}
-    assert reasons == {(BAD, reason)}
+    # One that fails each time whatever the model is not asked any more.
+    assert reasons == {(BAD, reason)} | (set() if reason == "not-finite" else {(BAD, REPEATED)})
+    times = [drop for dropped in drops(server) for drop in dropped if drop.reason == reason]
+    assert TIMES <= len(times) <= 2 * TIMES or reason == "not-finite"  # an exchange that trains nobody does not count
 
 
 def test_who_was_of_no_use_once_is_drawn_again() -> None:

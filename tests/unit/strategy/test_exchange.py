@@ -67,12 +67,12 @@ def outcome(answer: Answer) -> str:
     return "answered"
 
 
+def to_all() -> list[Message]:
+    return [Message(RecordDict(), node, "train", group_id="1") for node in NODES]
+
+
 def talk(grid: InProcessGrid, deadline: float = 10, quorum: float = 1.0) -> dict[int, str]:
-    answers = list(
-        send_and_receive(
-            grid, {node: RecordDict() for node in NODES}, "train", group="1", deadline=deadline, quorum=quorum
-        )
-    )
+    answers = list(send_and_receive(grid, to_all(), deadline=deadline, quorum=quorum))
     assert sorted(answer.node for answer in answers) == NODES  # one for every node
     return {answer.node: outcome(answer) for answer in answers}
 
@@ -85,7 +85,7 @@ def test_it_closes_when_all_have_answered(clock: Clock) -> None:
 
 def test_answers_come_in_the_order_of_their_arrival_one_at_a_time(clock: Clock) -> None:
     grid = SlowGrid(clock, {2: 5, 3: 1, 4: 9, 5: 3})
-    answers = send_and_receive(grid, {node: RecordDict() for node in NODES}, "train", group="1", deadline=60)
+    answers = send_and_receive(grid, to_all(), deadline=60)
     assert [answer.node for answer in answers] == [3, 5, 2, 4]
     assert grid.most_pulled == 1
 

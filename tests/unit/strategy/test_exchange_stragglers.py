@@ -302,7 +302,7 @@ def test_late_replies_are_taken_in_as_long_as_the_exchange_lasts(clock: Clock) -
     echo = ClientApp()
     echo.train()(lambda message, context: Message(RecordDict(), reply_to=message))
     grid, owed = QueueingGrid(echo, CLIENTS, clock), Stragglers(DEADLINE)
-    sent = exchange.push(grid, dict.fromkeys([3, 4], RecordDict()), "train", "1")
+    sent = exchange.push(grid, [Message(RecordDict(), node, "train") for node in (3, 4)])
     owed.start_exchange()
     for number, node in sent.items():
         owed.record(Answer(node, None, owed=number), node - 2)

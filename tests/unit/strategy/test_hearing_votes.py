@@ -14,7 +14,7 @@ import pytest
 from dqnfed_flwr import wire
 from dqnfed_flwr.config import GuaranteeSettings
 from dqnfed_flwr.engine.in_process import InProcessGrid
-from dqnfed_flwr.guarantee.claims import CONTRADICTION, LADDERS
+from dqnfed_flwr.guarantee.claims import CONTRADICTION, DRAWS, LADDERS, TWO_LOSSES
 from dqnfed_flwr.guarantee.overrule import Standing
 from dqnfed_flwr.steps import Ladder
 from dqnfed_flwr.strategy.hearing import catch_liars, overrule_refusals
@@ -42,9 +42,9 @@ def test_one_that_refuses_whole_ladders_against_its_gradient_is_caught_the_secon
     step, votes, standing = pending(), {0: HOLDS, 1: NOTHING, 2: HOLDS, 3: HOLDS}, Standing()
     for times in range(1, LADDERS):
         assert not catch_liars(step, votes, {}, standing)
-        assert step.blocked == {1: times}
+        assert step.votes.blocked == {1: times}
     assert catch_liars(step, votes, {}, standing)
-    assert step.caught == (1,)
+    assert step.votes.caught == (1,)
     (drop,) = step.dropped
     assert (drop.client, drop.reason) == (1, "contradiction")
     assert drop.detail == (
@@ -74,8 +74,8 @@ def test_once_caught_it_is_not_caught_again_though_nobody_else_has_a_vote() -> N
     step = pending(clients=1)
     votes = {0: NOTHING}
     assert [caught(step, votes) for _ in range(4)] == [False, True, False, False]
-    assert (step.caught, len(step.dropped)) == ((0,), 1)
-    assert step.votes(votes) == votes
+    assert (step.votes.caught, len(step.dropped)) == ((0,), 1)
+    assert step.votes.counted(votes) == votes
 
 
 @pytest.mark.parametrize(
@@ -92,28 +92,29 @@ def test_once_caught_it_is_not_caught_again_though_nobody_else_has_a_vote() -> N
 def test_no_contradiction_is_found_where_there_is_none(probe: Probe, changes: Mapping[str, Any]) -> None:
     step = pending(**changes)
     assert not any(caught(step, {0: HOLDS, 1: probe}) for _ in range(4))
-    assert (step.caught, step.dropped) == ((), [])
+    assert (step.votes.caught, step.dropped) == ((), [])
 
 
 def test_where_no_factor_is_left_a_sharp_loss_is_no_excuse() -> None:
     step = pending()
     assert caught(step, {0: HOLDS, 1: replace(NOTHING, behind_loss=1.5)}, last_chance=True)
-    assert step.caught == (1,)
+    assert step.votes.caught == (1,)
 
 
 def test_one_that_refuses_the_factor_it_named_is_caught_with_both_losses() -> None:
     step = pending()
     assert not caught(step, {0: HOLDS, 1: HALF})
-    assert step.promised == {1: (0.5, 0.9)}
+    assert step.votes.promised == {1: (0.5, 0.9)}
     step.ladder = Ladder(0.5, halvings=2)
     assert caught(step, {0: HOLDS, 1: Probe(1.5, False, back_factor=0.25, back_loss=0.9)})
-    assert step.dropped[0].detail == "it named factor 0.5 with loss 0.9, and refuses it with loss 1.5"
+    words = "at factor 0.5 it named loss 0.9, and refuses it with loss 1.5"
+    assert step.dropped[0].detail == f"{TWO_LOSSES}: {words}; {DRAWS}"
 
 
 def test_a_reply_that_contradicts_itself_costs_the_vote_too() -> None:
     step, standing = pending(), Standing()
     assert catch_liars(step, {0: HOLDS, 1: HOLDS}, {1: "this and that", 3: "absent from the vote"}, standing)
-    assert (step.caught, step.dropped[0].detail) == ((1,), "this and that")
+    assert (step.votes.caught, step.dropped[0].detail) == ((1,), "this and that")
 
 
 def refusals(
@@ -121,7 +122,7 @@ def refusals(
 ) -> tuple[bool, tuple[int, ...], tuple[int, ...]]:
     """Whether somebody was overruled now, who is, and who refused."""
     done = overrule_refusals(step, votes, more.pop("standing", Standing()), settings, **more)
-    return done, step.overruled, step.refused
+    return done, step.votes.overruled, step.votes.refused
 
 
 VOTES = {0: HOLDS, 1: NOTHING, 2: HOLDS, 3: HOLDS}
@@ -137,7 +138,7 @@ def test_as_many_as_may_lie_are_overruled_and_named() -> None:
     assert [(drop.client, drop.reason, drop.detail) for drop in step.dropped] == [
         (1, "overruled", "its loss would go from 1 to 2; the others accept the step")
     ]
-    assert step.votes(VOTES) == {0: HOLDS, 2: HOLDS, 3: HOLDS}
+    assert step.votes.counted(VOTES) == {0: HOLDS, 2: HOLDS, 3: HOLDS}
     assert refusals(pending(), {**VOTES, 3: NOTHING}) == (False, (), (1, 3))
     assert refusals(pending(clients=5), {**VOTES, 3: NOTHING}, GuaranteeSettings(tolerate=2))[1] == (1, 3)
 

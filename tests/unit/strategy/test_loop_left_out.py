@@ -15,7 +15,8 @@ from dqnfed_flwr import wire
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.errors import QuorumError
-from dqnfed_flwr.strategy.loop import RoundLoop, most_frequent_reason
+from dqnfed_flwr.strategy.loop import most_frequent_reason
+from dqnfed_flwr.strategy.own_clients import OwnClients
 from dqnfed_flwr.strategy.strategy import DQNFed
 from dqnfed_flwr.telemetry.events import DroppedClient
 from dqnfed_flwr.types import ClientReply, Probe
@@ -120,16 +121,16 @@ def test_a_run_in_which_nobody_may_train_ends(tmp_path: Path, monkeypatch: pytes
     for node, context in grid._contexts.items():
         context.node_config = {"partition-id": node, "data": str(path)}
     exchanges = 0
-    exchange = RoundLoop._exchange
+    exchange = OwnClients._exchange
 
-    def counted(self: RoundLoop, *args: Any) -> Any:
+    def counted(self: OwnClients, *args: Any) -> Any:
         nonlocal exchanges
         exchanges += 1
         if exchanges > 10:
             raise AssertionError("it goes on for ever")
         return exchange(self, *args)
 
-    monkeypatch.setattr(RoundLoop, "_exchange", counted)
+    monkeypatch.setattr(OwnClients, "_exchange", counted)
     with pytest.raises(QuorumError, match=r"none of clients \[2, 3\]"):
         DQNFed(settings).start(grid, wire.encode_model(np.zeros(18, np.float32), {}))
 
@@ -140,11 +141,11 @@ def test_the_most_frequent_reason_is_told_with_its_first_and_last_line() -> None
         4: DroppedClient(4, "client-error", "code 2: Traceback\n  File x\n\nValueError: no data\n"),
         7: DroppedClient(7, "client-error", "another"),
     }
-    assert most_frequent_reason(dropped, moved=True) == (
+    assert most_frequent_reason(dropped.values(), moved=True) == (
         ". 2 of 3 left out: client-error, client 4: code 2: Traceback ... ValueError: no data"
     )
-    assert most_frequent_reason({1: dropped[1]}, moved=True) == ". 1 of 1 left out: absent, client 1: no reply"
-    assert most_frequent_reason({}, moved=True) == ""
+    assert most_frequent_reason([dropped[1]], moved=True) == ". 1 of 1 left out: absent, client 1: no reply"
+    assert most_frequent_reason([], moved=True) == ""
 
 
 def test_replies_that_are_all_too_large_tell_of_a_training_that_diverged() -> None:
@@ -152,11 +153,13 @@ def test_replies_that_are_all_too_large_tell_of_a_training_that_diverged() -> No
         k: DroppedClient(k, "not-finite", "the gradient holds NaN or Inf, or is longer than 1.8e19") for k in range(3)
     }
     wild |= {3: DroppedClient(3, "not-finite", "loss is nan")}
-    assert "All at once: the training has diverged; lower local.lr" in most_frequent_reason(wild, moved=True)
-    assert "All at once, at the model that the run began with: lower" in most_frequent_reason(wild, moved=False)
-    assert "diverged" not in most_frequent_reason({**wild, 4: DroppedClient(4, "absent", "no reply")}, moved=True)
-    assert "diverged" not in most_frequent_reason({0: wild[0]}, moved=True)
+    assert "All at once: the training has diverged; lower local.lr" in most_frequent_reason(wild.values(), moved=True)
+    assert "All at once, at the model that the run began with: lower" in most_frequent_reason(
+        wild.values(), moved=False
+    )
+    assert "diverged" not in most_frequent_reason([*wild.values(), DroppedClient(4, "absent", "no reply")], moved=True)
+    assert "diverged" not in most_frequent_reason([wild[0]], moved=True)
 
 
 def test_a_reason_without_details_is_told() -> None:
-    assert most_frequent_reason({1: DroppedClient(1, "odd", "")}, moved=True).endswith("odd, client 1: ")
+    assert most_frequent_reason([DroppedClient(1, "odd", "")], moved=True).endswith("odd, client 1: ")

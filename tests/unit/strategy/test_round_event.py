@@ -11,6 +11,7 @@ def test_clients_without_a_figure_are_named() -> None:
         parts = (Evaluation(0, 5, 0.5, {"auroc": value}) for value in (test, validation))
         return ClientReply(10, test=next(parts), validation=next(parts))
 
-    found = evaluations({1: reply(0.5, math.nan), 2: reply(math.nan, math.nan), 4: ClientReply(10)})
+    untested = ClientReply(10, test=Evaluation(0, 0, 0.0, {"auroc": 0.0}))
+    found = evaluations({3: untested, 1: reply(0.5, math.nan), 2: reply(math.nan, math.nan), 4: ClientReply(10)})
     assert (found.test, found.validation, found.test_loss) == ({1: 0.5}, None, 0.5)
-    assert found.without_figure == {"test": [2], "validation": [1, 2]}
+    assert found.without_figure == {"test": [3, 2], "validation": [1, 2]}

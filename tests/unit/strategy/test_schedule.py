@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.in_process import InProcessGrid
-from dqnfed_flwr.methods.table import make_method
+from dqnfed_flwr.methods._base import make_method
 from dqnfed_flwr.strategy.schedule import needs_step, sample, schedule_evaluation, schedule_exchange
 from dqnfed_flwr.strategy.state import Move, RunState
 from dqnfed_flwr.types import ClientTask

@@ -11,10 +11,12 @@ import torch
 
 from dqnfed_flwr import run
 from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config.methods import METHODS
 from dqnfed_flwr.linalg.gram import Basis
-from dqnfed_flwr.methods.table import METHODS, make_method
-from dqnfed_flwr.strategy.collect import Collected, ReplyCollector
+from dqnfed_flwr.methods._base import make_method
+from dqnfed_flwr.strategy.collect import Collected
 from dqnfed_flwr.strategy.hearing import Hearing
+from dqnfed_flwr.strategy.own_clients import basis_for
 from dqnfed_flwr.strategy.solve import pending_step, solve_replies
 from dqnfed_flwr.types import ClientReply
 from tests.helpers.rounds import round_rows
@@ -47,8 +49,7 @@ def test_the_methods_without_products_are_the_usual_ones() -> None:
 @pytest.mark.parametrize(("rule", "eager"), [("fixed", False), ("newton", False), ("probed", True)])
 def test_rules_that_compare_slopes_need_the_products(rule: str, eager: bool) -> None:
     settings = Settings.from_mapping({"method": "fedsgd", "step-rule": rule})
-    collector = ReplyCollector(settings, torch.zeros(4), {}, make_method(settings))
-    assert collector._basis.eager is eager
+    assert basis_for(settings, make_method(settings), torch.zeros(4)).eager is eager
 
 
 def solved_by_fedsgd(rows: list[list[float]], *, eager: bool) -> tuple[Any, Any]:

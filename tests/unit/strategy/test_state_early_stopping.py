@@ -13,7 +13,7 @@ import pytest
 from dqnfed_flwr import wire
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.in_process import InProcessGrid
-from dqnfed_flwr.strategy.collect import mean_buffers
+from dqnfed_flwr.strategy.own_clients import mean_buffers
 from dqnfed_flwr.strategy.strategy import DQNFed
 from dqnfed_flwr.types import ClientReply, Evaluation
 from tests.helpers.quadratics import Federation, spread_out
@@ -141,3 +141,23 @@ def test_buffers_that_agree_stay_as_they_are(value: float) -> None:
     current = {"mean": np.array([value], np.float32)}
     replies = {client: reply(examples, mean=current["mean"]) for client, examples in enumerate((3, 5, 11, 2, 7))}
     assert np.array_equal(mean_buffers(replies, current)["mean"], current["mean"])
+
+
+def test_buffers_of_any_kind_are_averaged_as_they_are() -> None:
+    current = {
+        "phase": np.zeros((), np.complex64),
+        "large": np.array(2**62 + 1),
+        "flag": np.array([True, False]),
+        "mask": np.array([-np.inf, 0.1]),
+    }
+    sent = {"large": current["large"], "mask": current["mask"]}
+    replies = {
+        0: ClientReply(3, buffers={**sent, "phase": np.array(1 + 1j, np.complex64), "flag": np.array([True, True])}),
+        1: ClientReply(1, buffers={**sent, "phase": np.array(1 - 1j, np.complex64), "flag": np.array([False, True])}),
+    }
+    averaged = mean_buffers(replies, current)
+    assert averaged["phase"].item() == 1 + 0.5j
+    assert averaged["phase"].dtype == np.complex64
+    assert averaged["large"].item() == 2**62 + 1  # float64 ends at 2^53
+    assert averaged["flag"].tolist() == [True, True]
+    assert averaged["mask"].tobytes() == current["mask"].tobytes()

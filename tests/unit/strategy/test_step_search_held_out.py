@@ -105,7 +105,7 @@ def test_where_held_out_parts_refuse_every_length_the_run_is_at_a_normal_end() -
 
 def test_with_stay_it_tries_again_and_with_relax_the_mean_loss_decides() -> None:
     stays = trained({1: refuses}, **{"step.on-stationary": "stay"})
-    assert (stays.status, [event.status for event in stays.events]) == ("finished", ["held-out"] * 3)
+    assert (stays.status, [event.status for event in stays.events]) == ("held-out-stationary", ["held-out"] * 3)
     relaxes = trained({1: refuses}, **{"step.on-stationary": "relax"})
     assert [event.status for event in relaxes.events] == ["relaxed"] * 3
 
@@ -201,7 +201,7 @@ def test_a_client_may_refuse_by_either_test_and_counts_for_both() -> None:
     for held_out in (True, False, False):
         votes = {0: Probe(0.5, True, held_out=True), 1: Probe(2.0, False, held_out=held_out)}
         overrule_refusals(step, votes, Standing(), GuaranteeSettings())
-    assert (step.refused, step.refused_training, step.refused_held_out) == ((1,), (1,), (1,))
+    assert (step.votes.refused, step.votes.refused_training, step.votes.refused_held_out) == ((1,), (1,), (1,))
 
 
 @pytest.mark.parametrize("judge", ["held-out", "both"])

@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord, MetricRecord
+from flwr.serverapp.strategy import FedAvg, Strategy
 
 import dqnfed_flwr
 from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.errors import ConfigError
+from dqnfed_flwr.guarded.strategy import Guaranteed
 from dqnfed_flwr.strategy import client_registry
 from dqnfed_flwr.strategy.strategy import DQNFed, GradientStrategy
 from dqnfed_flwr.telemetry.events import RoundEvent
@@ -84,3 +86,16 @@ def test_listeners_hear_of_a_failed_run_too() -> None:
 
 def test_the_strategy_has_two_public_names() -> None:
     assert dqnfed_flwr.DQNFed is dqnfed_flwr.GradientStrategy is GradientStrategy
+
+
+@pytest.mark.parametrize("own", [strategy(2, {}), Guaranteed(FedAvg())])
+def test_flowers_inherited_loop_is_refused(own: Strategy) -> None:
+    """It would end a round before its step could be tested."""
+    grid = InProcessGrid(Federation(spread_out(2)).app(), 2, {})
+    with pytest.raises(ConfigError, match=f"{type(own).__name__} runs its own loop: call its start"):
+        Strategy.start(own, grid, start_at(np.zeros(6)), num_rounds=1)
+
+
+def test_a_strategy_with_a_loop_and_a_guarantee_of_its_own_is_not_wrapped() -> None:
+    with pytest.raises(ConfigError, match="GradientStrategy runs its own loop; its step rule probed"):
+        Guaranteed(strategy(2, {}))

@@ -11,8 +11,9 @@ import pytest
 import torch
 from safetensors.torch import load_model
 
-from dqnfed_flwr.engine.adapter import ADAPTER, PEFT
-from dqnfed_flwr.engine.export import CARD, WEIGHTS, export_run, trained_module
+from dqnfed_flwr.client.flat_model import FlatModel
+from dqnfed_flwr.client.shared_models import Frozen
+from dqnfed_flwr.engine.export import ADAPTER, CARD, PEFT, WEIGHTS, export_run, trained_module
 from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.errors import ShapeError
@@ -125,3 +126,56 @@ def test_the_document_says_it_in_code_that_runs(tmp_path: Path, monkeypatch: pyt
     module = import_module("adapters").Logits("name")
     assert ParamSpec.of(module).dim == 4 * DIM
     assert logits(module).shape == (2, 8, fine_tuning.VOCABULARY)
+
+
+class Attending(torch.nn.Module):
+    """An attention, whose adapters of peft merge into it in every pass, and a head."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.attention = torch.nn.MultiheadAttention(8, 2, batch_first=True)
+        self.head = torch.nn.Linear(8, classes)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        rows = inputs.flatten(1, 2)
+        mixed = self.attention(rows, rows, rows, need_weights=False)[0]
+        logits: torch.Tensor = self.head((rows + mixed).mean(1))
+        return logits
+
+
+class Attended(torch.nn.Module):
+    """With its adapters."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        from peft import LoraConfig, get_peft_model
+
+        adapters = LoraConfig(target_modules=["attention"], r=2, modules_to_save=["head"])
+        self.inner = get_peft_model(Attending(classes), adapters)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.inner(inputs)
+        return logits
+
+
+def attended(input_shape: tuple[int, ...], num_classes: int) -> torch.nn.Module:
+    """A model for images of 8 by 8 pixels."""
+    return Attended(num_classes)
+
+
+def test_frozen_weights_that_adapters_merge_into_are_put_back() -> None:
+    fine_tuning.need_peft()
+    module = attended((1, 8, 8), 10)
+    known = Frozen.of(module, torch.device("cpu")).tensors
+    model = FlatModel(module, torch.device("cpu"))
+    values = {name: tensor.clone() for name, tensor in known.items()}
+    inputs = torch.rand(3, 1, 8, 8)
+    for _ in range(5):
+        module(inputs)
+    named = dict(module.named_parameters())
+    assert any(named[name].data_ptr() != tensor.data_ptr() for name, tensor in known.items())
+    model.place(model.theta)
+    named = dict(module.named_parameters())
+    assert all(named[name].data_ptr() == tensor.data_ptr() for name, tensor in known.items())
+    assert all(torch.equal(tensor, values[name]) for name, tensor in known.items())
+    model.check_trained()

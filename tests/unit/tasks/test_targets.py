@@ -9,9 +9,8 @@ import pytest
 
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.data.clients import load_client
-from dqnfed_flwr.data.dataset import as_data_set
-from dqnfed_flwr.data.objects import holding
-from dqnfed_flwr.data.targets import TargetForm, used_targets
+from dqnfed_flwr.data.dataset import TargetForm, as_data_set, used_targets
+from dqnfed_flwr.data.user import holding
 from dqnfed_flwr.errors import DataError
 
 X = np.linspace(0, 1, 48, dtype=np.float32).reshape(24, 2)

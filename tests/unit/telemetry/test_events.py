@@ -62,3 +62,20 @@ def test_a_line_is_plain_json() -> None:
 def test_a_line_of_another_kind_is_refused(line: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011  # json's own error is one
         RoundEvent.from_json(line)
+
+
+@pytest.mark.parametrize("lost", sorted(json.loads(full().to_json())))
+def test_a_line_that_lacks_a_key_is_refused(lost: str) -> None:
+    record = json.loads(full().to_json())
+    del record[lost]
+    with pytest.raises(ValueError, match="not an event of schema 1"):
+        RoundEvent.from_json(json.dumps(record))
+
+
+def test_the_strict_form_reads_back() -> None:
+    """No number is below every loss in JSON; what a participant may rise to is then nothing."""
+    event = replace(full(), losses_before=[-1.0] * 4, losses_after=[-1.0, -0.5, -2.0, -1.0], entitlement=-math.inf)
+    record = json.loads(event.to_json())
+    assert record["entitlement"] is None
+    assert record["harmed"] == [event.participants[1]]
+    assert RoundEvent.from_json(event.to_json()).entitlement == -math.inf

@@ -30,13 +30,14 @@ from dqnfed_flwr.methods._base import BAD_RATE, ZERO_GRADIENT
 from dqnfed_flwr.run_files import replacing
 from dqnfed_flwr.strategy import compatibility
 from dqnfed_flwr.strategy.exchange import LATE, OWING
-from dqnfed_flwr.strategy.state import ENDED_EARLY
+from dqnfed_flwr.strategy.state import ENDED_EARLY, STALLED
 from dqnfed_flwr.telemetry import metric_files
 from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
 from dqnfed_flwr.telemetry.metric_files import RoundFile, RunMetrics, put_state, read_rounds, round_summary, run_name
 from dqnfed_flwr.telemetry.metrics import CLIENT_METRICS, REASONS, RUN_METRICS, STATES
 from dqnfed_flwr.telemetry.run_samples import RunCard
 from dqnfed_flwr.types import Figure
+from dqnfed_flwr.wire import BELOW_FLOOR
 from tests.helpers.runs import TINY, make_event
 
 CARD = RunCard("r1", "dqn-fed", "probed", "0.1.0", "15301656437637344697")
@@ -262,7 +263,17 @@ def test_a_resumed_run_knows_in_how_many_rounds_it_moved(tmp_path: Path) -> None
     assert read(tmp_path / "r1.prom")[("dqnfed_moved_rounds",)] == 1
 
 
-@pytest.mark.parametrize("status", ENDED_EARLY)
+def test_ratios_over_the_rounds_that_moved_stand_beside_those_of_the_last(tmp_path: Path) -> None:
+    stays = [replace(make_event(t, None), factor=0.0, losses_after=[1.0] * 4) for t in (3, 4)]
+    events = [make_event(1, None, rho=0.5), make_event(2, None, rho=1.0), *stays]
+    found = {name: value for (name, *labels), value in metrics_after(tmp_path, events).items() if not labels}
+    assert found["dqnfed_improved_clients_ratio"] == 1
+    assert found["dqnfed_moved_improved_clients_ratio"] == 0.75
+    assert found["dqnfed_moved_unharmed_clients_ratio"] == 0.75
+    assert (found["dqnfed_moved_rounds"], found["dqnfed_unmoved_streak_rounds"]) == (2, 2)
+
+
+@pytest.mark.parametrize("status", [*ENDED_EARLY, STALLED])
 def test_an_early_end_is_a_state_of_its_own(tmp_path: Path, status: str) -> None:
     listener = RunMetrics(tmp_path, CARD, pause=0)
     listener.on_start(9, [])
@@ -535,6 +546,7 @@ def test_damaged_lines_of_rounds_are_passed_over(tmp_path: Path) -> None:
 def test_reasons_are_those_of_the_code() -> None:
     sources = "".join(path.read_text("utf-8") for path in PACKAGE.rglob("*.py"))
     raised = set(re.findall(r'WireError\(\s*"([a-z-]+)"', sources)) - {"bad-properties"}  # of a node, not of a client
+    raised.add(BELOW_FLOOR)
     unheard = {CONTRADICTION, OVERRULED, SET_ASIDE, OWING, LATE, *compatibility.REASONS}
     assert set(REASONS) == raised | {ZERO_GRADIENT, BAD_RATE} | unheard
 
@@ -550,3 +562,8 @@ def test_promtool_finds_nothing_to_blame(tmp_path: Path) -> None:
         check=False,
     )
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
+
+
+def test_the_strict_form_is_written_as_the_format_has_it(tmp_path: Path) -> None:
+    event = replace(make_event(1, None, rho=1.0), entitlement=-math.inf)
+    assert metrics_after(tmp_path, [event])["dqnfed_entitlement",] == -math.inf

@@ -13,7 +13,7 @@ from dqnfed_flwr.client.curvature import Curvature, Point
 from dqnfed_flwr.client.flat_model import FlatModel
 from dqnfed_flwr.client.gradients import LocalLoss
 from dqnfed_flwr.client.memory import CurvatureState
-from dqnfed_flwr.client.work.passes import Proximal, RngKey, lbfgs_passes, mini_batch, sgd
+from dqnfed_flwr.client.work import Proximal, RngKey, lbfgs_passes, mini_batch, sgd
 from dqnfed_flwr.config import CurvatureSettings, LocalSettings
 from tests.helpers.dense_bfgs import inverse_update
 

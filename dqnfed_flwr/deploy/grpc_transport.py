@@ -1,0 +1,229 @@
+"""Nodes that speak gRPC: the door of their Fleet port, and what they show there themselves.
+
+Nothing is read from who is not a node on the list. Flower reads a whole message, of up to 2 GB, before it looks at a
+node's signature. Here the TLS handshake asks for a certificate of the federation's authority, so that a caller without
+one costs a few kilobytes for some seconds. A caller with one is looked up on the list before its message is read, and
+what a node may send at once is bounded.
+"""
+
+from __future__ import annotations
+
+import logging
+import resource
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import grpc
+from cryptography import x509
+
+from dqnfed_flwr.deploy import pki
+from dqnfed_flwr.deploy.audit_log import shortened
+from dqnfed_flwr.deploy.node_certificates import NO_TLS, REFUSAL, name_of
+from dqnfed_flwr.deploy.plan import HTTP_SINCE, minor
+from dqnfed_flwr.errors import ConfigError, RunError
+
+MODULE, MAKER = "flwr.superlink.cli.flower_superlink", "generic_create_grpc_server"
+"""Where Flower 1.39 asks for the server of its Fleet."""
+LARGEST_MESSAGE = 16 * 2**20
+"""Bytes. Flower sends arrays in parts of 5 MiB; only a single value of a record could be larger."""
+CALLS = 16
+"""At once, of one node. Flower's has six at most: two parts each way, a heartbeat, a question for messages."""
+WORKERS = 1000
+"""Calls at once of all nodes, as Flower has it."""
+CONNECTIONS, SPARE_FILES = 12_000, 256
+"""Connections at most, above the largest federation; files that are kept for the SuperLink itself."""
+OPTIONS = {
+    "grpc.max_receive_message_length": LARGEST_MESSAGE,
+    "grpc.max_send_message_length": -1,
+    "grpc.max_concurrent_streams": CALLS,
+    "grpc.server_handshake_timeout_ms": 20_000,
+    "grpc.max_connection_idle_ms": 300_000,
+    "grpc.keepalive_time_ms": 210_000,
+    "grpc.http2.max_pings_without_data": 0,
+    "grpc.so_reuseport": 0,
+}
+"""Of the server. A node asks for messages every 3 s, so a connection idle for five minutes is no node's. A slow link is
+not cut: no limit is on the time that a message takes."""
+CONNECTION = ("flwr.client.grpc_rere_client.connection", "create_channel")
+"""Where Flower 1.39 opens a node's connection to the Fleet, and that one alone."""
+
+logger = logging.getLogger("dqnfed")
+
+
+class FleetDoor:
+    """An interceptor of gRPC's server, the outermost one, which Flower's own follow.
+
+    `listed` is the folder of the list; `refused` is told of the call, the caller and what was shown.
+    """
+
+    def __init__(self, listed: Path, refused: Callable[[str, str, str], None] = lambda *_: None) -> None:
+        self.listed, self.refused = listed, refused
+        self._calls: Counter[str] = Counter()
+        self._lock = Lock()
+
+    def intercept_service(self, continuation: Callable[[Any], Any], call: Any) -> Any:
+        """The handler of a call, which looks at the caller before it reads the message.
+
+        gRPC reads the one message of a unary call before it calls a handler, and those of a stream when they are asked
+        for. On the wire a unary call is a stream of one, so it is handled as such.
+        """
+        handler = continuation(call)
+        if handler is None or handler.unary_unary is None:
+            return None  # unimplemented: all of Flower's calls to the Fleet have one message each way
+
+        def behave(messages: Iterator[Any], context: Any) -> Any:
+            name = self._caller(context)
+            if name is None:
+                self._refuse(call.method, context)
+            with self._one_of_few(str(name), context):
+                for message in messages:
+                    return handler.unary_unary(message, context)
+            return context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a call without a message")
+
+        return grpc.stream_unary_rpc_method_handler(behave, handler.request_deserializer, handler.response_serializer)
+
+    def _caller(self, context: Any) -> str | None:
+        """The node on the list; TLS has verified what is shown here."""
+        (shown,) = context.auth_context().get("x509_pem_cert") or [b""]
+        return name_of(self.listed, x509.load_pem_x509_certificate(shown)) if shown else None
+
+    def _refuse(self, method: str, context: Any) -> None:
+        peer = str(context.peer()).rpartition(":")[0]
+        shown = "a certificate that is not on the list"
+        logger.warning("refused %r from %s, which showed %s", shortened(method), peer, shown)
+        self.refused(method, peer, shown)
+        # After PERMISSION_DENIED or UNAUTHENTICATED, Flower's node would not show the words.
+        context.abort(grpc.StatusCode.FAILED_PRECONDITION, REFUSAL)
+
+    @contextmanager
+    def _one_of_few(self, name: str, context: Any) -> Iterator[None]:
+        """Count a call of a node, or put it off: Flower's node tries again what was unavailable."""
+        with self._lock:
+            self._calls[name] += 1
+            many = self._calls[name] > CALLS
+        try:
+            if many:
+                context.abort(grpc.StatusCode.UNAVAILABLE, f"{name} has {CALLS} calls under way already")
+            yield
+        finally:
+            with self._lock:
+                self._calls[name] -= 1
+
+
+class Fleet:
+    """Flower's server of the Fleet, behind the door. `asked` says whether Flower has asked for it."""
+
+    def __init__(self, door: FleetDoor, authorities: Path) -> None:
+        self.door, self.authorities = door, authorities
+        self.asked = False
+
+    def serve(
+        self,
+        servicer_and_add_fn: tuple[Any, Callable[[Any, Any], None]],
+        server_address: str,
+        max_message_length: int,
+        certificates: tuple[bytes, bytes, bytes] | None,
+        interceptors: Sequence[Any] = (),
+    ) -> Any:
+        """A server that is not started yet, in place of the one that Flower would make; ours has its own limits."""
+        if certificates is None:
+            raise RunError("the Fleet port has no TLS in this release of Flower; see docs/transport.md")
+        servicer, add = servicer_and_add_fn
+        server = grpc.server(
+            ThreadPoolExecutor(max_workers=WORKERS),
+            maximum_concurrent_rpcs=WORKERS,
+            options=[*OPTIONS.items(), ("grpc.max_allowed_incoming_connections", connections())],
+            interceptors=[self.door, *interceptors],
+        )
+        add(servicer, server)
+        port = server.add_secure_port(server_address, self._credentials(*certificates))
+        server.bound_address = f"{server_address.rpartition(':')[0]}:{port}"
+        self.asked = True
+        return server
+
+    def _credentials(self, authorities: bytes, certificate: bytes, key: bytes) -> Any:
+        """With a client's certificate demanded. The file of authorities is read anew: `rotate --ca` adds one."""
+        known = authorities
+
+        def configuration() -> Any:
+            return grpc.ssl_server_certificate_configuration(((key, certificate),), known)
+
+        def renewed() -> Any:
+            nonlocal known
+            try:
+                found = self.authorities.read_bytes()
+                if found == known:
+                    return None
+                pki.certificates(found)
+            except (OSError, ConfigError):
+                return None
+            known = found
+            return configuration()
+
+        return grpc.dynamic_ssl_server_credentials(configuration(), renewed, require_client_authentication=True)
+
+
+def before_fleet(door: FleetDoor, authorities: Path) -> Fleet | None:
+    """Have Flower make the server of its Fleet behind `door`; None where nodes share the port of Control.
+
+    `RunError` if this release of Flower is neither of the two.
+    """
+    if minor(version("flwr")) >= HTTP_SINCE:
+        return None
+    module = import_module(MODULE)
+    if not hasattr(module, MAKER):
+        raise RunError(f"flwr {version('flwr')} makes the server of its Fleet elsewhere; see docs/transport.md")
+    fleet = Fleet(door, authorities)
+    setattr(module, MAKER, fleet.serve)
+    return fleet
+
+
+def connections() -> int:
+    """How many connections the Fleet may have, so that files are left for the SuperLink itself."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = CONNECTIONS + SPARE_FILES
+    if soft < wanted and soft != resource.RLIM_INFINITY:
+        more = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        with suppress(ValueError, OSError):  # a system may have a limit below the one that it names
+            resource.setrlimit(resource.RLIMIT_NOFILE, (more, hard))
+            soft = more
+    if soft == resource.RLIM_INFINITY:
+        return CONNECTIONS
+    return max(min(CONNECTIONS, soft - SPARE_FILES), SPARE_FILES)
+
+
+def show(identity: pki.Identity) -> bool:
+    """Have Flower's SuperNode show `identity` when it opens its connection; False if it opens it elsewhere."""
+    place, name = CONNECTION
+    try:
+        module: Any = import_module(place)
+    except ImportError:
+        return False
+    if getattr(module, name, None) is None:
+        return False
+    setattr(module, name, _channel_maker(identity))
+    return True
+
+
+def _channel_maker(identity: pki.Identity) -> Callable[..., Any]:
+    def channel(
+        server_address: str,
+        insecure: bool,
+        root_certificates: bytes | None,
+        max_message_length: int,
+        interceptors: Sequence[Any],
+    ) -> Any:
+        if insecure:
+            raise RunError(NO_TLS)
+        credentials = grpc.ssl_channel_credentials(root_certificates, identity.key, identity.certificate)
+        limits = [(f"grpc.max_{way}_message_length", max_message_length) for way in ("send", "receive")]
+        return grpc.intercept_channel(grpc.secure_channel(server_address, credentials, limits), *interceptors)
+
+    return channel

@@ -1,0 +1,190 @@
+"""Replies to a guarded strategy, checked client by client: what the guard added is read, and taken off.
+
+Clients are nodes, by the ids that Flower gives them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from logging import WARNING
+
+import numpy as np
+import torch
+from flwr.app import Message, RecordDict
+from flwr.common.logger import log
+
+from dqnfed_flwr import wire
+from dqnfed_flwr.config import Settings
+from dqnfed_flwr.errors import RunError, WireError
+from dqnfed_flwr.guarded.arrays import Arrays
+from dqnfed_flwr.guarded.records import has_reply, plain, read_names, reply_part
+from dqnfed_flwr.guarded.updates import Alike, check_update
+from dqnfed_flwr.linalg.gram import Basis
+from dqnfed_flwr.strategy.collect import TIMES, Collected, Fault, Receiver, check_least, in_short
+from dqnfed_flwr.strategy.exchange import Answer
+from dqnfed_flwr.strategy.schedule import Schedule
+from dqnfed_flwr.strategy.state import RoundCost
+from dqnfed_flwr.telemetry.events import DroppedClient
+from dqnfed_flwr.types import ClientReply
+from dqnfed_flwr.wire import ReplyForm
+
+
+class GuardedReplies(Receiver):
+    """Takes in what nodes send: where a row is unfit, the client's own update does not reach the strategy either.
+
+    Parameters
+    ----------
+    settings : Settings
+        Of the guarantee.
+    floor : float | None
+        The least value of a loss; None where that is not known.
+    weight : str
+        Key of the metric by which the strategy weighs replies; empty if it has none.
+
+    Attributes
+    ----------
+    names : tuple[str, ...]
+        The arrays that rows are about, as most clients of the first exchange say; empty before it.
+    samples_of : dict[int, int]
+        How many samples each node has, as it said first.
+    """
+
+    def __init__(self, settings: Settings, floor: float | None, weight: str = "") -> None:
+        super().__init__(settings, floor)
+        self.weight = weight
+        self.names: tuple[str, ...] = ()
+        self.samples_of: dict[int, int] = {}
+        self._basis = Basis(2, 1, torch.float32, references=1)
+        self._faults: dict[int, Fault] = {}
+        self._alike = Alike((), weight)
+        self._model: Arrays = {}
+        self._replies: dict[int, Message] = {}
+
+    def take(self, answers: Sequence[Answer], schedule: Schedule, model: Arrays, cost: RoundCost) -> Collected:
+        """Check the answers, in the order of the messages, to a schedule about a `model`; costs go into `cost`.
+
+        `RunError` if clients answered, none of them runs the mod, and none did before; or if every node that was ever
+        asked fails each time.
+        """
+        self._agree(answers, schedule, model)
+        trained = [a.message.content for a in answers if a.node in schedule.train and a.message and a.usable]
+        self._alike = Alike((plain(content) for content in trained if has_reply(content)), self.weight)
+        self._model = model
+        basis = self._basis_for(max(len(schedule.train), 1) + 1, model)
+        collected = self.receive(((answer.node, answer) for answer in answers), schedule, basis, cost)
+        self._note_faults(schedule.tasks, collected.dropped)
+        self._replies = {}
+        for answer in answers:
+            if answer.node in schedule.train and answer.message is not None:
+                self._keep(answer.node, answer.message, collected)
+        check_least(collected, self._settings.guarantee.liars(len(schedule.tasks)))
+        return collected
+
+    def usable(self, muted: Collection[int]) -> list[Message]:
+        """What a strategy is to make its model of: no reply of those whose word does not count, `muted`."""
+        return [message for node, message in self._replies.items() if node not in muted]
+
+    def form(self, schedule: Schedule, client: int) -> ReplyForm:
+        """A row of the agreed size."""
+        return ReplyForm(self._basis.dim, {}, floor=self._floor)
+
+    def samples(self, client: int, reply: ClientReply) -> int:
+        """As its node said first."""
+        return self.samples_of.setdefault(client, reply.num_examples)
+
+    def say(self, drop: DroppedClient) -> None:
+        """Nothing yet: `_note_faults` says who is left out."""
+
+    def part(self, content: RecordDict) -> RecordDict:
+        """What the guard added."""
+        if not has_reply(content):
+            raise WireError("missing-key", "nothing of the guard; give its train function mods=[guard(local_loss)]")
+        return reply_part(content)
+
+    def admit(self, content: RecordDict, reply: ClientReply) -> None:
+        """The row is about the agreed arrays, and the update is one that a strategy can use."""
+        if read_names(content, self._model) != self.names:
+            values = 0 if reply.row is None else len(reply.row)
+            raise WireError("extra-key", f"a gradient of other arrays than the others': {values} values")
+        check_update(plain(content), self._model)
+        self._alike.check(plain(content))
+
+    def _keep(self, node: int, message: Message, collected: Collected) -> None:
+        """Keep a reply to train for the strategy, where it is sound or an error that is news."""
+        if message.has_error():
+            if self._faults[node].times <= TIMES:  # else the strategy would log its error once more
+                self._replies[node] = message
+        elif node in collected.answered:
+            message.content = plain(message.content)
+            self._replies[node] = message
+
+    def _note_faults(self, asked: Collection[int], dropped: Mapping[int, DroppedClient]) -> None:
+        """Say who is left out; of a node that fails each time that once more, by name, and then no more.
+
+        `RunError` if every node does.
+        """
+        for node in asked:
+            fault, drop = self._faults.setdefault(node, Fault()), dropped.get(node)
+            before = fault.times
+            fault.note(drop)
+            if drop is None or 1 < fault.times < TIMES or fault.times > TIMES:
+                continue
+            words = f"{drop.reason}: {in_short(drop.detail)}"
+            if fault.times == TIMES > before:
+                log(WARNING, "Node %d fails each time, for good, and is not named again: %s", node, words)
+            else:
+                log(WARNING, "Node %d is left out: %s", node, words)
+        if dropped and all(fault.stays for fault in self._faults.values()):
+            node, drop = next(iter(dropped.items()))
+            raise RunError(
+                f"each of the {len(self._faults)} nodes fails each time, {TIMES} times in a row; node {node}: "
+                f"{drop.reason}: {in_short(drop.detail)}"
+            )
+
+    def _agree(self, answers: Sequence[Answer], schedule: Schedule, model: Arrays) -> None:
+        """Fix the form of the rows by what most clients say, the first of the messages where it is a draw."""
+        if self.names:
+            return
+        contents = [a.message.content for a in answers if a.node in schedule.train and a.message and a.usable]
+        if contents and not any(map(has_reply, contents)):
+            raise RunError(
+                f"{len(contents)} clients answered and none sent its gradient; guard their train function: "
+                "@app.train(mods=[guard(local_loss)])"
+            )
+        said: Counter[tuple[str, ...]] = Counter()
+        for content in contents:
+            try:
+                said[read_names(content, model)] += 1
+            except WireError:
+                continue
+        if said:
+            self.names = said.most_common(1)[0][0]
+
+    def _basis_for(self, capacity: int, model: Arrays) -> Basis:
+        """A basis of so many slots, the last for the strategy's step."""
+        arrays = [model[name] for name in self.names]
+        dim = max(sum(values.size for values in arrays), 1)
+        dtype = torch.float64 if any(values.dtype == np.float64 for values in arrays) else torch.float32
+        if (self._basis.capacity, self._basis.dim, self._basis.dtype) != (capacity, dim, dtype):
+            self._basis = Basis(capacity, dim, dtype, references=1)
+        return self._basis
+
+
+def evaluations(answers: Sequence[Answer], weight: str, cost: RoundCost) -> list[Message]:
+    """The replies to evaluate that a strategy can be given, errors too; others are counted in `cost`."""
+    alike = Alike((answer.content() for answer in answers if answer.usable), weight)
+    found = []
+    for answer in answers:
+        if answer.message is None:
+            continue
+        try:
+            if answer.usable:
+                cost.bytes_up += wire.payload(answer.content())
+                alike.check(answer.content())
+        except WireError as error:
+            cost.add_dropped([DroppedClient(answer.node, error.reason, f"evaluation: {error.detail}")])
+            log(WARNING, "Node %d's evaluation is left out: %s", answer.node, error)
+        else:
+            found.append(answer.message)
+    return found

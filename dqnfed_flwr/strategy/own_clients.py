@@ -1,0 +1,328 @@
+"""The package's own clients as a side of the loop: registered members, and a method that weighs their gradients."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import cache
+from logging import WARNING
+from pathlib import Path
+
+import numpy as np
+from flwr.app import ArrayRecord, Message, MessageType, RecordDict
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+from torch import Tensor
+
+from dqnfed_flwr import wire
+from dqnfed_flwr.config import Settings
+from dqnfed_flwr.errors import DataError, QuorumError
+from dqnfed_flwr.linalg.gram import Basis
+from dqnfed_flwr.linalg.row_store import RowMemory
+from dqnfed_flwr.methods._base import Method
+from dqnfed_flwr.params import line_point
+from dqnfed_flwr.run_files import private_folder
+from dqnfed_flwr.steps import Ladder
+from dqnfed_flwr.strategy.checkpoint import output_directory
+from dqnfed_flwr.strategy.client_registry import ClientRegistry
+from dqnfed_flwr.strategy.collect import Collected, Receiver, check_least
+from dqnfed_flwr.strategy.exchange import Answer, Repeats, send_and_receive, unawaited
+from dqnfed_flwr.strategy.hearing import Hearing, say_if_tolerate_is_cut
+from dqnfed_flwr.strategy.schedule import (
+    Schedule,
+    needs_step,
+    schedule_evaluation,
+    schedule_exchange,
+    training_needs_step,
+)
+from dqnfed_flwr.strategy.side import Direction, TooFewReplies
+from dqnfed_flwr.strategy.solve import solve_replies
+from dqnfed_flwr.strategy.state import PendingStep, RunState
+from dqnfed_flwr.tasks import TASKS, task_of
+from dqnfed_flwr.telemetry.event_log import Patience
+from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
+from dqnfed_flwr.types import ClientReply, ClientTask
+from dqnfed_flwr.wire import Buffers, ReplyForm
+
+PATIENCE = Patience()
+
+
+class OwnClients:
+    """The members in `registry`, reached over `grid`, and the `method` that makes the steps of a run from their rows.
+
+    The candidate that is sent, and the model, are those of `state`. `patience` waits for room where rows need a disk
+    and it is full.
+
+    Attributes
+    ----------
+    method : Method
+        As given.
+    figure : Figure
+        What clients are evaluated by.
+    not_asked : list[DroppedClient]
+        Clients that the last exchange left out from the start.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        state: RunState,
+        method: Method,
+        registry: ClientRegistry,
+        grid: Grid,
+        patience: Patience = PATIENCE,
+    ) -> None:
+        self._settings, self._state, self._registry, self._grid = settings, state, registry, grid
+        self.method, self.figure = method, task_of(settings).figure
+        self.not_asked: list[DroppedClient] = []
+        self._num_classes = registry.form.num_classes
+        dim = state.theta.numel()
+        method.extras(dim)  # a method that this model does not suit says so before anything is sent
+        self._receiver = _OwnReplies(settings, method, registry, dim, state.buffers if settings.trains_buffers else {})
+        self._basis = basis_for(settings, method, state.theta, patience)
+        say_if_tolerate_is_cut(settings, settings.sampled)
+
+    @property
+    def can_train(self) -> bool:
+        """Whether enough members are free."""
+        return len(self._registry.available) >= self._settings.min_clients
+
+    @property
+    def keeps_move(self) -> bool:
+        """Whether clients that train need the step that led to the model."""
+        return training_needs_step(self._settings)
+
+    def ready(self, pending: PendingStep | None) -> str:
+        """Wait until enough members are free, and one of those who must judge the pending step; why not, if not."""
+        if words := self._registry.hopeless:
+            raise QuorumError(f"{words}. The model is unchanged since round {self._state.round}")
+
+        def can_go_on() -> bool:
+            free = self._registry.available
+            return self.can_train and (pending is None or any(client in free for client in pending.clients))
+
+        def judges_given_up() -> bool:
+            return pending is not None and {*pending.clients} <= self._registry.given_up.keys()
+
+        self._registry.wait_until(self._grid, lambda: can_go_on() or judges_given_up())
+        if not can_go_on():
+            self._registry.stragglers.ask_all()  # where the others are too few, one that owes a reply is asked, too
+        return "" if can_go_on() else f"{len(self._registry.members)} clients are there"
+
+    def exchange(self) -> tuple[Schedule, Collected]:
+        """One exchange of a round."""
+        self.not_asked = [*self._registry.stragglers.left_out, *self._registry.left_out]
+        available = list(self._registry.available)
+        schedule = schedule_exchange(self._state, self._settings, available, self._num_classes, self.method)
+        return schedule, self._exchange(schedule)
+
+    def evaluate(self) -> Mapping[int, ClientReply]:
+        """Evaluate the model as it stands on all members; after the last exchange no client need catch up."""
+        self._registry.refresh(self._grid)
+        return self._exchange(
+            schedule_evaluation(self._state, list(self._registry.members), self._num_classes)
+        ).answered
+
+    def note_answers(self, trained: Collection[int], faults: Mapping[int, DroppedClient]) -> None:
+        """Leave out those that fail each time."""
+        self._registry.note_answers(trained, faults)
+
+    def check(self, collected: Collected, schedule: Schedule) -> None:
+        """Raise `TooFewReplies` where fewer than `min-clients` sent a row of use."""
+        if not schedule.train:
+            clients = list(self._registry.members)
+            raise TooFewReplies(
+                f"the method trains none of clients {clients[:12]} in round {schedule.round}; one that plans by number "
+                f"needs partition-ids below clients ({self._settings.clients})"
+            )
+        if len(collected.trained) < self._settings.min_clients:
+            dropped = [drop for client, drop in collected.dropped.items() if client in schedule.train]
+            what = f"{len(collected.trained)} usable replies in round {schedule.round}"
+            raise TooFewReplies(what, dropped, [drop.client for drop in dropped])
+
+    def direction(self, collected: Collected, hearing: Hearing, schedule: Schedule) -> Direction:
+        """The method's step, and the mean buffers of those who are heard."""
+        if not hearing.heard:
+            raise TooFewReplies(f"nobody is heard in round {schedule.round}", hearing.dropped, hearing.losses)
+        theta_norm = float(self._state.theta.norm())
+        batch, solved = solve_replies(self.method, collected, hearing, schedule.round, theta_norm)
+        heard = {client: collected.trained[client] for client in hearing.heard}
+        return Direction(batch, solved, mean_buffers(heard, self._state.buffers))
+
+    def place(self, pending: PendingStep, ladder: Ladder) -> None:
+        """Make theta - factor * step the candidate.
+
+        It lies on the line through the candidate before, which the clients measured, to the last bit; but where it is
+        shorter than anything that they were asked for, through theta itself: a long step that was tried leaves its
+        rounding in that line, and a very short one would drown in it.
+        """
+        state, known = self._state, pending.ladder
+        base, at = (state.theta, 0.0) if ladder.factor < known.lowest else (state.candidate, known.factor)
+        state.candidate = line_point(base, pending.step, at, ladder.factor)
+
+    def everybody_in(self, clients: Collection[int]) -> bool:
+        """Whether these are all members, and each was asked."""
+        return self._settings.sampled >= self._settings.clients and {*clients}.issuperset(self._registry.members)
+
+    def take_late(self) -> list[DroppedClient]:
+        """Replies that came too late since the last call."""
+        return self._registry.stragglers.take_late()
+
+    def round_over(self, event: RoundEvent) -> None:
+        """Nothing: the model is that of the state."""
+
+    def _exchange(self, schedule: Schedule) -> Collected:
+        """Send the candidate out with `schedule`; who owes a reply when the exchange closes is noted."""
+        since, state, members, stragglers = (
+            time.perf_counter(),
+            self._state,
+            self._registry.members,
+            self._registry.stragglers,
+        )
+        stragglers.start_exchange()
+        contents = contents_of(schedule, state, self._settings, self.method)
+        nodes = {members[client].node_id: client for client in contents}
+        found = send_and_receive(
+            self._grid,
+            [
+                Message(contents[client], node, _message_type(schedule.tasks[client]), group_id=str(schedule.round))
+                for node, client in nodes.items()
+            ],
+            deadline=self._settings.deadline,
+            quorum=self._settings.quorum,
+            unawaited=unawaited(schedule, {client: node for node, client in nodes.items()}, stragglers, self._settings),
+            meanwhile=lambda end: stragglers.drain(self._grid, end),
+        )
+
+        def by_client() -> Iterator[tuple[int, Answer]]:
+            for answer in found:
+                stragglers.record(answer, nodes[answer.node])
+                yield nodes[answer.node], answer
+
+        collected = self._receiver.receive(by_client(), schedule, self._basis, state.cost)
+        self._receiver.check_losses(collected, len(schedule.tasks))
+        state.exchange += 1
+        state.cost.exchanges += 1
+        state.cost.bytes_down += sum(wire.payload(content) for content in contents.values())
+        state.cost.add_time("exchange", since)
+        if isinstance(self._grid, Repeats):
+            state.cost.repeated_calls += self._grid.take_repeats()
+        return collected
+
+
+def contents_of(schedule: Schedule, state: RunState, settings: Settings, method: Method) -> dict[int, RecordDict]:
+    """What each client is sent with a schedule, by client."""
+    theta, buffers = state.candidate.numpy(), state.buffers
+    step = None if state.move is None else state.move.step.numpy()
+    sent = {name: vector.numpy() for name, vector in method.sends(schedule.round).items()}
+
+    @cache
+    def model(*, line: bool, train: bool) -> ArrayRecord:
+        return wire.encode_model(theta, buffers, step if line else None, sent if train else {})
+
+    return {
+        client: wire.encode_task(
+            task, model(line=step is not None and needs_step(task, settings), train=task.train and bool(sent))
+        )
+        for client, task in schedule.tasks.items()
+    }
+
+
+def basis_for(settings: Settings, method: Method, theta: Tensor, patience: Patience = PATIENCE) -> Basis:
+    """Room for the rows of a round, for a model like `theta` [D]."""
+    return Basis(
+        settings.sampled + method.reference_rows,
+        theta.numel(),
+        theta.dtype,
+        references=method.reference_rows,
+        eager=method.reads_products or settings.rule.compares_slopes,
+        memory=_row_memory(settings, patience),
+    )
+
+
+class _OwnReplies(Receiver):
+    """Replies of members, in the form that the method asks for."""
+
+    def __init__(
+        self, settings: Settings, method: Method, registry: ClientRegistry, dim: int, buffers: Buffers
+    ) -> None:
+        task = task_of(settings)
+        super().__init__(settings, task.floor)
+        self._method, self._registry, self._dim, self._buffers, self._figure = (
+            method,
+            registry,
+            dim,
+            buffers,
+            task.figure,
+        )
+
+    def form(self, schedule: Schedule, client: int) -> ReplyForm:
+        """What the method asks of the client in this round."""
+        extras = self._method.extras_of(schedule.round, client, self._dim)
+        return ReplyForm(self._dim, self._buffers, extras, self._figure, self._floor)
+
+    def samples(self, client: int, reply: ClientReply) -> int:
+        """As its node registered."""
+        return self._registry.members[client].num_examples
+
+    def admit(self, content: RecordDict, reply: ClientReply) -> None:
+        """Nothing: the form says all."""
+
+    def say(self, drop: DroppedClient) -> None:
+        """Each time."""
+        log(WARNING, "Client %d is left out: %s: %s", drop.client, drop.reason, drop.detail)
+
+    def check_losses(self, found: Collected, asked: int) -> None:
+        """Refuse losses that task or method make no sense of: `DataError`. Tasks of the package have no such."""
+        if self._settings.task in TASKS:
+            return
+        check_least(found, self._settings.guarantee.liars(asked))
+        losses = found.losses
+        if self._floor is not None or min(losses.values(), default=0.0) >= 0:
+            return
+        client, loss = min(losses.items(), key=lambda item: item[1])
+        for part in self._settings.parts:
+            if why := part.profile.nonnegative(part):
+                raise DataError(
+                    f"task: the loss of client {client} is {loss:.6g}, but {part.method} {why}, which takes losses "
+                    "from 0; add a constant to the loss, or use another method"
+                )
+
+
+def _row_memory(settings: Settings, patience: Patience) -> RowMemory:
+    """The setting `rows.memory`; files lie beside the checkpoint."""
+
+    def write(folder: Path, action: Callable[[], None]) -> None:
+        def in_folder() -> None:
+            private_folder(folder)
+            action()
+
+        patience.write(folder, in_folder)
+
+    return RowMemory(settings.rows.memory, str(output_directory(settings) or ""), write)
+
+
+def _message_type(task: ClientTask) -> str:
+    """Flower's type of the message that carries `task`: `train` if a gradient is asked for, else `evaluate`."""
+    return MessageType.TRAIN if task.train else MessageType.EVALUATE
+
+
+def mean_buffers(replies: Mapping[int, ClientReply], buffers: Buffers) -> Buffers:
+    """Buffers of `replies`, at least one, averaged by sample share; counters are rounded to their whole-number dtype.
+
+    What is the same for all stays as it is, also where it is more than float64 can count. Where local work leaves
+    buffers alone, replies bring none, and `buffers` stay.
+    """
+    if not next(iter(replies.values())).buffers:
+        return buffers
+    total = sum(reply.num_examples for reply in replies.values())
+    averaged = {}
+    for name, current in buffers.items():
+        first, *others = (reply.buffers[name] for reply in replies.values())
+        if all(first.tobytes() == other.tobytes() for other in others):
+            averaged[name] = np.array(first)
+            continue
+        exact = np.complex128 if current.dtype.kind == "c" else np.float64
+        mean = sum(reply.buffers[name].astype(exact) * (reply.num_examples / total) for reply in replies.values())
+        averaged[name] = np.asarray(np.rint(mean) if current.dtype.kind in "iub" else mean).astype(current.dtype)
+    return averaged

@@ -1,0 +1,85 @@
+"""What differs between rounds of the package's own clients and rounds of a strategy that somebody else wrote.
+
+The loop, the hearing, the search for a length, the event of a round and its checkpoint are the same for both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from dqnfed_flwr.methods._base import Method
+from dqnfed_flwr.steps import Ladder
+from dqnfed_flwr.strategy.collect import Collected
+from dqnfed_flwr.strategy.hearing import Hearing
+from dqnfed_flwr.strategy.schedule import Schedule
+from dqnfed_flwr.strategy.solve import Solved
+from dqnfed_flwr.strategy.state import PendingStep
+from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
+from dqnfed_flwr.types import RoundBatch
+from dqnfed_flwr.wire import Buffers
+
+
+class TooFewReplies(Exception):  # no error: the loop catches it and asks once more
+    """An exchange brought too little to make a step of: `dropped` are left out, `unusable` gave nothing of use."""
+
+    def __init__(self, what: str, dropped: Collection[DroppedClient] = (), unusable: Iterable[int] = ()) -> None:
+        super().__init__(what)
+        self.what, self.dropped, self.unusable = what, dropped, tuple(unusable)
+
+
+@dataclass(frozen=True, slots=True)
+class Direction:
+    """The step of a round: the figures it was made of, the solve, and the buffers of the model that it leads to."""
+
+    batch: RoundBatch
+    solved: Solved
+    buffers: Buffers = field(default_factory=dict)
+
+
+class Side(Protocol):
+    """Clients, and who makes a step of what they say."""
+
+    @property
+    def method(self) -> Method:
+        """What makes the step of the rows."""
+
+    @property
+    def can_train(self) -> bool:
+        """Whether enough clients are free to make a step of."""
+
+    @property
+    def not_asked(self) -> list[DroppedClient]:
+        """Clients that the last exchange left out from the start."""
+
+    @property
+    def keeps_move(self) -> bool:
+        """Whether clients that train need the step that led to the model."""
+
+    def ready(self, pending: PendingStep | None) -> str:
+        """Wait until an exchange can go out; why it cannot, empty where it can."""
+
+    def exchange(self) -> tuple[Schedule, Collected]:
+        """Send the candidate out, with what is asked of each client, and take the replies in."""
+
+    def note_answers(self, trained: Collection[int], faults: Mapping[int, DroppedClient]) -> None:
+        """Take note of who trained, and of whose answer to that did not count."""
+
+    def check(self, collected: Collected, schedule: Schedule) -> None:
+        """Raise `TooFewReplies` where no step can be made of what came."""
+
+    def direction(self, collected: Collected, hearing: Hearing, schedule: Schedule) -> Direction:
+        """The step of those who are heard; `TooFewReplies` where that is nobody, and somebody must be."""
+
+    def place(self, pending: PendingStep, ladder: Ladder) -> None:
+        """Make the model at the ladder's factor along the `pending` step the candidate; it has its old ladder yet."""
+
+    def everybody_in(self, clients: Collection[int]) -> bool:
+        """Whether these are all the clients that there are."""
+
+    def take_late(self) -> list[DroppedClient]:
+        """Replies that came too late since the last call."""
+
+    def round_over(self, event: RoundEvent) -> None:
+        """A round is over, with the candidate as the model where it moved."""
