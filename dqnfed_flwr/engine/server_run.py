@@ -10,6 +10,7 @@ from pathlib import Path
 
 from flwr.common.logger import log
 from flwr.serverapp import Grid
+from flwr.supercore.exit import add_exit_handler
 
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.data.own_folder import module_folders
@@ -60,6 +61,8 @@ def serve(
     """
     output = prepare_output(settings)
     metrics = metrics_of(settings, run_id)
+    if metrics and run_id:  # Flower ends a stopped ServerApp after 5 s, often before its exception comes to us
+        add_exit_handler(lambda: metrics.conclude("stopped"))
     provenance = Provenance(fingerprint, (package_commit(),))
     try:
         result = _train(grid, settings, provenance, output, metrics, listeners)

@@ -63,11 +63,11 @@ class RunMetrics:
         self._card, self._clients, self._pause, self._clock = card, clients, pause, clock
         self._samples = RunSamples(card, 0, clock(), clients)
         self._pending: list[tuple[RoundEvent, float]] = []
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal's handler concludes, and may interrupt whoever holds it
         self._timer: threading.Timer | None = None
         self._written = -math.inf
         self._state = "running"
-        self._began = self._warned = False
+        self._began = self._warned = self._concluded = False
 
     def on_start(self, rounds: int, done: list[RoundEvent]) -> None:
         """Make every series, count what a resumed run had done, and write the first file."""
@@ -121,8 +121,11 @@ class RunMetrics:
     def conclude(self, status: str) -> None:
         """Write down how the run ended; one that never began leaves the file of the run before it as it is.
 
-        The status is that of a `RunResult`, `stopped` or `failed`.
+        The status is that of a `RunResult`, `stopped` or `failed`; the first that is given stays.
         """
+        if self._concluded:
+            return
+        self._concluded = True
         self._stop_timer()
         if self._began or not self._path.exists():
             self._show(status)

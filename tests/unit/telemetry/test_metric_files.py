@@ -17,12 +17,15 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import pytest
+from flwr.supercore.exit.exit_handler import trigger_exit_handlers
 from prometheus_client.parser import text_string_to_metric_families
 
+from client_app.app import app
 from dqnfed_flwr.config import Settings
+from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.engine.run import run
-from dqnfed_flwr.engine.server_run import metrics_of
+from dqnfed_flwr.engine.server_run import metrics_of, serve
 from dqnfed_flwr.errors import CheckpointError, ConfigError, QuorumError
 from dqnfed_flwr.guarantee.claims import CONTRADICTION
 from dqnfed_flwr.guarantee.overrule import OVERRULED, SET_ASIDE
@@ -443,6 +446,27 @@ def test_a_run_that_is_told_to_end_has_not_failed(
     with pytest.raises(type(end)):
         run({**TINY, "metrics": str(tmp_path / "m"), "output": str(tmp_path / "o")}, listeners=[Ends()])
     assert (states[-1], set(states)) == (state, {"running", state})
+
+
+def test_a_run_that_flower_ends_without_an_exception_is_written_down_as_stopped(tmp_path: Path) -> None:
+    # Stopped, a ServerApp calls its exit handlers; where these take more than 5 s, the process is gone without more.
+    found: list[str] = []
+
+    class Ends:
+        def on_start(self, rounds: int, done: list[RoundEvent]) -> None:
+            pass
+
+        def on_end(self) -> None:
+            pass
+
+        def on_round(self, event: RoundEvent) -> None:
+            trigger_exit_handlers(run_before_force_exit=False)
+            found.append(next((tmp_path / "m").glob("*.prom")).read_text())
+
+    settings = Settings.from_mapping({**TINY, "metrics": str(tmp_path / "m")})
+    serve(InProcessGrid(app, settings.clients, settings.flat()), settings, listeners=[Ends()], run_id="17")
+    assert all('state="stopped"} 1' in text for text in found)
+    assert found
 
 
 def test_a_run_that_fails_before_its_first_round_leaves_a_file(tmp_path: Path) -> None:
