@@ -137,6 +137,7 @@ def test_without_a_fork_server_clients_start_cold_and_say_so(executor: Executor)
     assert "starts cold" in helped["err"]
 
 
+@pytest.mark.slow
 def test_what_a_killed_fork_server_left_is_removed_by_the_next(place: Path) -> None:
     first, killed = Executor(place, keep=600.0), Executor(place, keep=600.0)
     try:
@@ -159,6 +160,7 @@ def test_what_a_killed_fork_server_left_is_removed_by_the_next(place: Path) -> N
         first.end()
 
 
+@pytest.mark.slow
 def test_the_libraries_are_given_up_when_nobody_asks(place: Path) -> None:
     executor = Executor(place, keep=0.0)
     try:
