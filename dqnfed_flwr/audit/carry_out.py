@@ -14,12 +14,12 @@ from dqnfed_flwr.audit.verdict import Audit, judge
 from dqnfed_flwr.audit.weights import FEDERATED, LOCAL, START, AuditedRun, Weights, others_of, start_of
 from dqnfed_flwr.client.parts import ClientSource, open_client
 from dqnfed_flwr.config.methods import profile_of
-from dqnfed_flwr.data.sources import source_of
+from dqnfed_flwr.data.sources import FILE
 from dqnfed_flwr.engine.notices import listed
 from dqnfed_flwr.engine.run_folder import directory_lock
 from dqnfed_flwr.errors import ClientDataError, ConfigError, DataError, RunError
 from dqnfed_flwr.run_files import private_folder, replacing
-from dqnfed_flwr.tasks import has_own_data
+from dqnfed_flwr.tasks import data_of
 
 FOLDER, JSON, PAGE = "audit", "audit.json", "audit.html"
 Progress = Callable[[int], Callable[[], None]]
@@ -67,7 +67,7 @@ class Auditor:
     def notes(self) -> list[str]:
         """What is to be known of the models."""
         found = []
-        if has_own_data(self.run.settings) or source_of(self.run.settings.data).is_function:
+        if data_of(self.run.settings).is_code:
             found.append(
                 "The data come from code of your own and have no fingerprint: whether they are those that the run was "
                 "trained on is not checked."
@@ -143,7 +143,7 @@ def audit_node(
     DQNFedError
         As `audit_run`.
     """
-    if data and has_own_data(run.settings):
+    if data and data_of(run.settings).kind == "task":
         raise ConfigError(f"--data: task {run.settings.task} brings its own data sets; leave it out")
     samples = open_client(run.settings, partition, data or None)
     auditor = Auditor(run, against, local, progress)
@@ -169,13 +169,14 @@ def _check_data(run: AuditedRun) -> None:
 
     Of data sets that a task brings there is no fingerprint: `Auditor.notes` says so.
     """
-    if has_own_data(run.settings):
+    source = data_of(run.settings)
+    if source.kind == "task":
         return
-    if run.fingerprint is None and run.settings.partition == "file" and not source_of(run.settings.data).is_function:
+    if run.fingerprint is None and source.dealt_by(run.settings.partition) == FILE:
         raise ConfigError(
             "partition: file: every node has a file of its own; audit each with --client there, and judge by --records"
         )
-    if run.fingerprint is not None and (now := source_of(run.settings.data).fingerprint()) != run.fingerprint:
+    if run.fingerprint is not None and (now := source.fingerprint()) != run.fingerprint:
         raise ConfigError(
             f"data: {run.settings.data} is not what the run was trained on (fingerprint {now}, then {run.fingerprint})"
         )

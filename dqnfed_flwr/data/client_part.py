@@ -51,11 +51,8 @@ class ClientPart:
 
 def faults_of(settings: Settings, data_path: str | None = None) -> AbstractContextManager[None]:
     """Whose fault it is if samples cannot be used: a client's that brings its own, else that of the shared set."""
-    return of_one_client() if _is_own(settings, source_of(data_path or settings.data)) else nullcontext()
-
-
-def _is_own(settings: Settings, source: Source) -> bool:
-    return settings.partition == "file" or source.is_function
+    source = source_of(data_path or settings.data)
+    return of_one_client() if source.is_of_each(settings.partition) else nullcontext()
 
 
 def find_part(
@@ -65,7 +62,7 @@ def find_part(
     source = source_of(data_path or settings.data)
     if partition < 0:
         raise DataError(f"partition-id: found {partition}; clients are numbered from 0")
-    if _is_own(settings, source):
+    if source.is_of_each(settings.partition):
         with of_one_client():
             return _own_part(settings, source, partition, targets)
     if partition >= settings.clients:

@@ -203,7 +203,7 @@ class ClientSummary:
 
 def dealt_by(settings: Settings) -> str:
     """What deals the samples out: the partition of the settings, or `own function` where `data` is a function."""
-    return "own function" if source_of(settings.data).is_function else settings.partition
+    return source_of(settings.data).dealt_by(settings.partition)
 
 
 def summarise(settings: Settings) -> list[ClientSummary]:

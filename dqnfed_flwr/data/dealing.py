@@ -13,7 +13,7 @@ from dqnfed_flwr.config import PartitionName, Settings, SplitSettings
 from dqnfed_flwr.data import partitions
 from dqnfed_flwr.data.dataset import DataSet, IntArray, TargetForm, as_data_set
 from dqnfed_flwr.data.partitions import like_train
-from dqnfed_flwr.data.sources import Source, load_dataset
+from dqnfed_flwr.data.sources import Source
 from dqnfed_flwr.errors import DataError
 
 logger = logging.getLogger("flwr")
@@ -87,7 +87,7 @@ def _loaded(source: Source, stamp: tuple[str, int, int], num_classes: int, chose
     """The set, once for all ways to deal it out; `stamp` tells another file of the same name."""
     del stamp
     if not chosen:
-        return load_dataset(source.name, num_classes, targets)
+        return source.load(num_classes, targets)
     if targets != "classes":
         raise DataError(f"split.only-classes: found {chosen!r}, but the targets of this task are no classes; leave it")
     data = only_classes(as_data_set(source.arrays(), source.name), chosen)  # those left out may lack samples

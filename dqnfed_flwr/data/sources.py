@@ -9,6 +9,7 @@
 | known | femnist, cinic10, ..., perhaps with options |
 | arrays | object:NAME, arrays that the user gave from Python |
 | function | module:function of the user's, or object:NAME of what he gave and is no arrays |
+| task | no name: data sets that a task of the user's brings, see `tasks.data_of` |
 | unknown | anything else |
 
 `load_dataset` reads a whole set, and `catalogue` says which are on this machine.
@@ -34,8 +35,10 @@ from dqnfed_flwr.data.torchvision_sets import DOWNLOADS, TORCHVISION_SETS, numbe
 from dqnfed_flwr.data.user import held, is_object, number_of
 from dqnfed_flwr.errors import DataError
 
-Kind = Literal["package", "archive", "public", "form", "known", "arrays", "function", "unknown"]
+Kind = Literal["package", "archive", "public", "form", "known", "arrays", "function", "task", "unknown"]
 TORCHVISION, TEST = "torchvision:", "test"
+FILE, OWN_FUNCTION = "file", "own function"
+"""What gives each client samples of its own: the partition `file`, and a function of the user's."""
 FINGERPRINT_DIGITS = 16
 TABLES = ("csv", "parquet", "libsvm")
 MANY_CLASSES, RARE, MANY = 20, 20, 100
@@ -54,6 +57,19 @@ class Source:
     def is_function(self) -> bool:
         """Whether it gives the part of one client rather than a set that is dealt out."""
         return self.kind == "function"
+
+    @property
+    def is_code(self) -> bool:
+        """Whether samples come from code of the user's, which may give others at every call."""
+        return self.kind in ("function", "task")
+
+    def dealt_by(self, partition: str) -> str:
+        """What deals its samples out where settings name such a `partition`: that, or `own function`."""
+        return OWN_FUNCTION if self.is_function else partition
+
+    def is_of_each(self, partition: str) -> bool:
+        """Whether every client has samples of its own, rather than a part of one set."""
+        return self.dealt_by(partition) in (FILE, OWN_FUNCTION)
 
     @property
     def is_decoded(self) -> bool:
@@ -159,6 +175,14 @@ class Source:
         arrays = map_npz(path) if self.kind == "archive" else map_kept(path)
         return numbered_from_zero(self.name.removeprefix(TORCHVISION), arrays) if self.kind == "public" else arrays
 
+    def load(self, num_classes: int = 0, targets: TargetForm = "classes") -> DataSet:
+        """The whole set; arguments and errors are those of `load_dataset`."""
+        arrays = self.arrays()
+        data = as_data_set(arrays, self.name, num_classes, targets)
+        if targets == "classes" and not num_classes and "num_classes" not in arrays:
+            _check_every_class(data)
+        return data
+
     def stamp(self) -> tuple[str, int, int]:
         """Tell a file that was written anew from the one before: path, time of its last change, and size.
 
@@ -175,10 +199,10 @@ class Source:
 
         It is made of the names, sizes and CRC-32 of all arrays, which the directory of an .npz file lists: no sample is
         read, and it does not matter where the file lies, when it was written, or whether it is compressed. How samples
-        are dealt out is not in it: settings say that. A function of the user's has none, for it may give other data at
-        every call. DataError if the set is unknown, or its file missing or unfit.
+        are dealt out is not in it: settings say that. Code of the user's has none. DataError if the set is unknown, or
+        its file missing or unfit.
         """
-        if self.is_function:
+        if self.is_code:
             return None
         if self.kind == "package":
             found = _sums_of_digits()
@@ -252,11 +276,7 @@ def load_dataset(name: str, num_classes: int = 0, targets: TargetForm = "classes
     DataError
         If the set is unknown, missing or unfit: the text says what was found, what is allowed and what to do.
     """
-    arrays = source_of(name).arrays()
-    data = as_data_set(arrays, name, num_classes, targets)
-    if targets == "classes" and not num_classes and "num_classes" not in arrays:
-        _check_every_class(data)
-    return data
+    return source_of(name).load(num_classes, targets)
 
 
 def _check_every_class(data: DataSet) -> None:

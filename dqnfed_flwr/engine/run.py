@@ -124,9 +124,9 @@ def as_settings(config: Settings | Mapping[str, Any] | str | Path) -> Settings:
 
 def _warn_of_copies(settings: Settings) -> None:
     """Warn where all clients of one machine would be the same client, each with the whole file."""
-    from dqnfed_flwr.data.sources import source_of
+    from dqnfed_flwr.data.sources import FILE, source_of
 
-    if settings.partition == "file" and settings.clients > 1 and not source_of(settings.data).is_function:
+    if settings.clients > 1 and source_of(settings.data).dealt_by(settings.partition) == FILE:
         logger.warning(
             "partition: file gives each of the %d clients the whole of %s, since nodes with files of their own are a "
             "matter of deployment; choose another partition (iid, dirichlet, ...) to deal it out",
@@ -137,11 +137,10 @@ def _warn_of_copies(settings: Settings) -> None:
 
 def tell_of_tables(settings: Settings) -> None:
     """Warn of what is worth knowing of the tables of a new run."""
-    from dqnfed_flwr.data.sources import source_of
-    from dqnfed_flwr.tasks import has_own_data, task_of
+    from dqnfed_flwr.tasks import data_of, task_of
 
-    if not settings.resume and not has_own_data(settings):
-        source_of(settings.data).tell(task_of(settings).targets)
+    if not settings.resume:
+        data_of(settings).tell(task_of(settings).targets)
 
 
 def run_in_process(
@@ -150,11 +149,10 @@ def run_in_process(
     """Run with the in-process grid; another process in the output directory is waited for only to resume its run."""
     from dqnfed_flwr.client.app import app, compute_together, forget_clients
     from dqnfed_flwr.client.reading import end_processes
-    from dqnfed_flwr.data.sources import source_of
     from dqnfed_flwr.engine.adversary import with_hostile
     from dqnfed_flwr.engine.in_process import Groups, OneSourceGrid
     from dqnfed_flwr.engine.server_run import serve
-    from dqnfed_flwr.tasks import has_own_data
+    from dqnfed_flwr.tasks import data_of
 
     output = output_directory(settings)
     with directory_lock(output, TAKEOVER_SECONDS if settings.resume else 0.0):
@@ -169,8 +167,7 @@ def run_in_process(
             groups=Groups(settings.local.together, compute_together) if settings.local.together > 1 else None,
         )
         try:
-            known = None if has_own_data(settings) else source_of(settings.data).fingerprint()
-            return serve(grid, settings, listeners=listeners, fingerprint=known)
+            return serve(grid, settings, listeners=listeners, fingerprint=data_of(settings).fingerprint())
         finally:
             end_processes()
 

@@ -8,6 +8,7 @@ from importlib import import_module
 from inspect import isabstract, signature
 from typing import TYPE_CHECKING, Any
 
+from dqnfed_flwr.data.sources import Source, source_of
 from dqnfed_flwr.data.user import call_function, imported, number_of
 from dqnfed_flwr.errors import ConfigError
 
@@ -38,11 +39,12 @@ def task_of(settings: Settings) -> Task:
     return _task_of(settings, number_of("task", settings.task))
 
 
-def has_own_data(settings: Settings) -> bool:
-    """Whether the task of a run brings its data sets, so that the setting `data` is not read; raises as `task_of`."""
+def data_of(settings: Settings) -> Source:
+    """The data of a run: the sets that its task brings, else what the setting `data` names; raises as `task_of`."""
     from dqnfed_flwr.tasks.arrays import ArrayTask
 
-    return not isinstance(task_of(settings), ArrayTask)
+    own = not isinstance(task_of(settings), ArrayTask)
+    return Source(settings.task, "task") if own else source_of(settings.data)
 
 
 @lru_cache(maxsize=8)

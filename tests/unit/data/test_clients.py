@@ -11,8 +11,9 @@ import pytest
 from numpy.typing import NDArray
 
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.data import ClientData, dealing, load_client, load_dataset
+from dqnfed_flwr.data import ClientData, dealing, load_client
 from dqnfed_flwr.data.dataset import TargetForm
+from dqnfed_flwr.data.sources import Source
 from dqnfed_flwr.errors import DataError
 
 PARTITIONS = ["iid", "shards", "dirichlet", "pathological", "one-class"]
@@ -108,12 +109,13 @@ def test_a_subsample_is_drawn_before_dealing(tmp_path: Path) -> None:
 
 def test_the_set_is_dealt_out_once_for_all_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loads: list[str] = []
+    load = Source.load
 
-    def counted(name: str, num_classes: int, targets: TargetForm) -> object:
-        loads.append(name)
-        return load_dataset(name, num_classes, targets)
+    def counted(source: Source, num_classes: int, targets: TargetForm) -> object:
+        loads.append(source.name)
+        return load(source, num_classes, targets)
 
-    monkeypatch.setattr(dealing, "load_dataset", counted)
+    monkeypatch.setattr(Source, "load", counted)
     path = saved(tmp_path, numbered(400, 0))
 
     load_all(configured(path))

@@ -151,6 +151,25 @@ def test_a_set_that_decodes_to_unfit_data_is_not_kept(root: Path) -> None:
     assert not (root / "shakespeare.npz").exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "partition", "dealt", "of_each"),
+    [
+        ("digits", "iid", "iid", False),
+        ("digits", "file", "file", True),
+        ("a.npz", "dirichlet", "dirichlet", False),
+        ("mine:parts", "iid", "own function", True),
+        ("mine:parts", "file", "own function", True),
+        ("torchvision:mnist", "iid", "iid", False),
+    ],
+)
+def test_a_function_deals_out_what_it_gives_whatever_the_partition(
+    name: str, partition: str, dealt: str, of_each: bool
+) -> None:
+    source = source_of(name)
+    assert (source.dealt_by(partition), source.is_of_each(partition)) == (dealt, of_each)
+    assert source.is_code == (dealt == "own function")
+
+
 @pytest.mark.parametrize("call", [load_dataset, lambda name: source_of(name).fetch(), lambda name: list(catalogue())])
 def test_folders_that_may_not_be_read_are_named(
     root: Path, monkeypatch: pytest.MonkeyPatch, call: Callable[[str], object]
