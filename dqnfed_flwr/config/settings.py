@@ -65,22 +65,18 @@ class Settings(_AllGroups):
             raise ValueError(str(error)) from None
         return method
 
-    @field_validator("*")
-    @classmethod
-    def _check_last(cls, value: object) -> object:
+    @model_validator(mode="after")
+    def _check_stages(self) -> Settings:
         """The method of a last stage is one, and has no stages itself."""
-        profile = next((found for found in METHODS.values() if found.last and type(value) is found.settings), None)
-        if profile is None:
-            return value
-        last, key = getattr(value, profile.last), kebab(profile.last)
-        try:
-            if profile_of(last).last:
-                raise ValueError(
-                    f"{key}: found {last!r}; the last stage needs a method of another name, such as fedavg"
-                )
-        except ConfigError as error:
-            raise ValueError(f"{key}: {error}") from None
-        return value
+        for stage in filter(None, (profile.last_stage(self) for profile in METHODS.values())):
+            try:
+                staged = profile_of(stage.method).last_stage(self)
+            except ConfigError as error:
+                raise ValueError(f"{stage.key}: {error}") from None
+            if staged:
+                found = f"{stage.key}: found {stage.method!r}"
+                raise ValueError(f"{found}; the last stage needs a method of another name, such as fedavg")
+        return self
 
     @model_validator(mode="after")
     def _check_combinations(self) -> Settings:

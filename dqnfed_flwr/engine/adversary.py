@@ -59,7 +59,8 @@ class _RowAttack:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._displaced_in_the_end = not settings.stage_settings.work.gradient_row
-        self._fedavg_until = settings.profile.rounds_before_last(settings)
+        stage = settings.profile.last_stage(settings)
+        self._fedavg_until = stage.before if stage else 0
 
     def __call__(self, reply: Message, question: Message) -> Message:
         assignment = wire.decode_task(question.content)

@@ -200,22 +200,19 @@ def _build(run: RunSettings) -> Aaggff:
     return AaggffSilo(run) if _form(run) == "silo" else AaggffDevice(run)
 
 
-def _faults(run: RunSettings) -> Iterator[str]:
-    if _form(run) == "silo" and run.clients > MOST_CLIENTS:
-        yield (
-            f"aaggff.form: silo solves with a matrix of clients by clients, found {run.clients} clients; allowed are "
-            f"up to {MOST_CLIENTS}; use aaggff.form device"
-        )
+class _Aaggff(Profile):
+    def title_of(self, run: RunSettings) -> str:
+        return "AAggFF-S" if _form(run) == "silo" else "AAggFF-D"
+
+    def nonnegative(self, run: RunSettings, *, floor: bool) -> str:
+        return "takes losses over their mean"
+
+    def faults(self, run: RunSettings) -> Iterator[str]:
+        if _form(run) == "silo" and run.clients > MOST_CLIENTS:
+            yield (
+                f"aaggff.form: silo solves with a matrix of clients by clients, found {run.clients} clients; allowed "
+                f"are up to {MOST_CLIENTS}; use aaggff.form device"
+            )
 
 
-METHODS = (
-    Profile(
-        name="aaggff",
-        title="AAggFF",
-        settings=AaggffSettings,
-        build=_build,
-        variant=lambda run: "AAggFF-S" if _form(run) == "silo" else "AAggFF-D",
-        nonnegative=lambda run: "takes losses over their mean",
-        faults=_faults,
-    ),
-)
+METHODS = (_Aaggff(name="aaggff", title="AAggFF", settings=AaggffSettings, build=_build),)

@@ -107,13 +107,9 @@ def _softmax(logits: Float64Array) -> Float64Array:
     return np.asarray(powers / powers.sum())
 
 
-METHODS = (
-    Profile(
-        name="famo",
-        title="FAMO",
-        settings=FamoSettings,
-        build=Famo,
-        nonnegative=lambda run: "takes logarithms of losses",
-        counts_from_floor=True,
-    ),
-)
+class _Famo(Profile):
+    def nonnegative(self, run: RunSettings, *, floor: bool) -> str:
+        return "" if floor else "takes logarithms of losses"
+
+
+METHODS = (_Famo(name="famo", title="FAMO", settings=FamoSettings, build=Famo),)

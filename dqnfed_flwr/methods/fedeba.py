@@ -18,7 +18,7 @@ import numpy as np
 from dqnfed_flwr.methods._base import GramMethod
 from dqnfed_flwr.methods.guidance import ANGLE, angle
 from dqnfed_flwr.schema.group import Group, expert, own
-from dqnfed_flwr.schema.run import Profile
+from dqnfed_flwr.schema.run import Profile, RunSettings
 from dqnfed_flwr.types import Combination, RoundBatch
 
 
@@ -51,13 +51,9 @@ class FedEba(GramMethod):
         return Combination(self._row_lr * weights, notes=notes)
 
 
-METHODS = (
-    Profile(
-        name="fedeba+",
-        title="FedEBA+",
-        settings=FedEbaSettings,
-        build=FedEba,
-        group="fedeba",
-        nonnegative=lambda run: ANGLE if run.group_of(FedEbaSettings).alpha else "",
-    ),
-)
+class _FedEba(Profile):
+    def nonnegative(self, run: RunSettings, *, floor: bool) -> str:
+        return ANGLE if run.group_of(FedEbaSettings).alpha else ""
+
+
+METHODS = (_FedEba(name="fedeba+", title="FedEBA+", settings=FedEbaSettings, build=FedEba, group="fedeba"),)

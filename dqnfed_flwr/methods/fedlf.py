@@ -155,4 +155,9 @@ class FedLf(LayerMethod):
         return torch.from_numpy(step)
 
 
-METHODS = (Profile(name="fedlf", title="FedLF", build=FedLf, nonnegative=lambda run: ANGLE),)
+class _FedLf(Profile):
+    def nonnegative(self, run: RunSettings, *, floor: bool) -> str:
+        return ANGLE
+
+
+METHODS = (_FedLf(name="fedlf", title="FedLF", build=FedLf),)

@@ -174,8 +174,13 @@ def _stretch(direction: Direction, gram: Float64Array, live: NDArray[np.bool_]) 
     return math.sqrt(squares[0] / squares[1]) if min(squares) > 0 else 1.0
 
 
+class _FedMdfg(Profile):
+    def nonnegative(self, run: RunSettings, *, floor: bool) -> str:
+        return ANGLE
+
+
 METHODS = (
-    Profile(
+    _FedMdfg(
         name="fedmdfg",
         title="FedMDFG",
         settings=FedMdfgSettings,
@@ -183,6 +188,5 @@ METHODS = (
         works=GRADIENTS_FIRST,
         one_gradient="its line search compares the losses with slopes along true gradients",
         rule="search",
-        nonnegative=lambda run: ANGLE,
     ),
 )

@@ -52,12 +52,9 @@ class QFfl(GramMethod):
         return Combination(self._row_lr * powers / estimates.sum(), notes={"lipschitz": float(estimates.mean() / lr)})
 
 
-METHODS = (
-    Profile(
-        name="q-ffl",
-        title="q-FFL",
-        settings=QFflSettings,
-        build=QFfl,
-        nonnegative=lambda run: "takes powers of losses" if run.group_of(QFflSettings).q else "",
-    ),
-)
+class _QFfl(Profile):
+    def nonnegative(self, run: RunSettings, *, floor: bool) -> str:
+        return "takes powers of losses" if run.group_of(QFflSettings).q else ""
+
+
+METHODS = (_QFfl(name="q-ffl", title="q-FFL", settings=QFflSettings, build=QFfl),)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from pydantic import Field, ValidationInfo, field_validator
 
@@ -44,9 +44,28 @@ _data, _model, _training = (partial(setting, about=about) for about in ("data", 
 _protocol, _silent = partial(setting, about="protocol"), partial(setting, changes="nothing", on_resume=True)
 
 
+@dataclass(frozen=True, slots=True)
+class LastStage:
+    """The last stage of a method that has several.
+
+    Attributes
+    ----------
+    method : str
+        Its method.
+    key : str
+        The key that names it.
+    before : int
+        Rounds before it.
+    """
+
+    method: str
+    key: str
+    before: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """A method as seen from outside.
+    """A method as seen from outside; one with more to say of a run than a field can derives a class.
 
     Attributes
     ----------
@@ -64,34 +83,6 @@ class Profile:
     one_gradient : str
         Why its rows are one gradient a round by default, where those of others are passes of SGD; tables print it.
         Empty where they are not.
-    variant : Callable[[RunSettings], str] | None
-        The title with the form that a run has it in.
-    keys_in_title : tuple[str, ...]
-        Keys, with their group, whose value `variant` says.
-    classes_only : Callable[[RunSettings], str]
-        Why, with these settings, only task classification suits it, and what to do; empty where any task does.
-    nonnegative : Callable[[RunSettings], str]
-        What it does with losses, with these settings, that makes no sense of losses below 0; empty where any will do.
-    counts_from_floor : bool
-        Whether it does that to what a loss is above the floor of the task; else the floor must not be below 0.
-    faults : Callable[[RunSettings], Iterator[str]]
-        What is wrong with the settings of a run for this method, each naming the key, what was found, what to do.
-    reads_curvature : Callable[[RunSettings], bool]
-        Whether it reads rates or curvature pairs.
-    wants_step : bool
-        Whether clients that train need the step before, u_{t-1}.
-    anchor : Callable[[RunSettings], RunSettings | None]
-        The settings under which the method runs whose step it changes; None where it changes no other's.
-    anchor_work : str
-        `module:Class` of the client's half that does that method's local work next to its own.
-    follows_passes : Callable[[RunSettings], bool]
-        Whether the local passes that the settings ask for decide what its clients do, though its own work has none.
-    no_anchor : str
-        Why no other method may change its step; empty where one may.
-    last : str
-        The key of its group that names the method of its last stage; empty for a method without stages.
-    rounds_before_last : Callable[[RunSettings], int]
-        Rounds before that stage.
     personal : bool
         Whether accuracies are those of a model of its own on every client.
     """
@@ -104,21 +95,47 @@ class Profile:
     works: tuple[WorkProfile, ...] = ANY_WORK
     rule: str = "newton"
     one_gradient: str = ""
-    variant: Callable[[RunSettings], str] | None = None
-    keys_in_title: tuple[str, ...] = ()
-    classes_only: Callable[[RunSettings], str] = lambda run: ""
-    nonnegative: Callable[[RunSettings], str] = lambda run: ""
-    counts_from_floor: bool = False
-    faults: Callable[[RunSettings], Iterator[str]] = lambda run: iter(())
-    reads_curvature: Callable[[RunSettings], bool] = lambda run: False
-    wants_step: bool = False
-    anchor: Callable[[RunSettings], Any] = lambda run: None
-    anchor_work: str = ""
-    follows_passes: Callable[[RunSettings], bool] = lambda run: False
-    no_anchor: str = ""
-    last: str = ""
-    rounds_before_last: Callable[[RunSettings], int] = lambda run: 0
     personal: bool = False
+
+    keys_in_title: ClassVar[tuple[str, ...]] = ()
+    """Keys, with their group, whose value `title_of` says."""
+    around: ClassVar[str] = ""
+    """`module:Class` of the client's half that does the local work of its `anchor` next to its own."""
+
+    def title_of(self, run: RunSettings) -> str:
+        """The title, with the form that a run has it in."""
+        return self.title
+
+    def classes_only(self, run: RunSettings) -> str:
+        """Why only task classification suits it, and what to do; empty where any task does."""
+        return ""
+
+    def nonnegative(self, run: RunSettings, *, floor: bool) -> str:
+        """What it does with losses that makes no sense of some below 0; empty where any will do.
+
+        With `floor`, the least value of the loss is known, and it may count from there.
+        """
+        return ""
+
+    def faults(self, run: RunSettings) -> Iterator[str]:
+        """What is wrong with the settings of a run, each naming the key, what was found, what to do."""
+        yield from ()
+
+    def reads_curvature(self, run: RunSettings) -> bool:
+        """Whether it reads rates or curvature pairs."""
+        return False
+
+    def follows_passes(self, run: RunSettings) -> bool:
+        """Whether the local passes that are asked for decide what its clients do, though its own work has none."""
+        return False
+
+    def anchor(self, run: RunSettings) -> RunSettings | None:
+        """The settings under which the method runs whose step it changes; None where it changes no other's."""
+        return None
+
+    def last_stage(self, run: RunSettings) -> LastStage | None:
+        """Its last stage; None for a method without stages."""
+        return None
 
     @property
     def key(self) -> str:
@@ -272,22 +289,19 @@ class RunSettings(Group):
         profile, last = self.profile, self.stage_settings
         if last is not self:
             return f"{profile.title} + {last.title}"
-        return profile.variant(self) if profile.variant else profile.title
+        return profile.title_of(self)
 
     @property
     def stage_settings(self: R) -> R:
         """What the last stage runs with: these settings under its method. Themselves for a method without stages."""
-        profile = self.profile
-        if not profile.last or profile.settings is None:
-            return self
-        return self.model_copy(update={"method": getattr(self.group_of(profile.settings), profile.last)})
+        stage = self.profile.last_stage(self)
+        return self.model_copy(update={"method": stage.method}) if stage else self
 
     @property
     def anchor_settings(self: R) -> R | None:
         """What the anchor runs with, the method whose step is changed; None where there is none."""
         last = self.stage_settings
-        found: R | None = last.profile.anchor(last)
-        return found
+        return last.profile.anchor(last)  # type: ignore[return-value]
 
     @property
     def sends_anchor_row(self) -> bool:
@@ -310,7 +324,7 @@ class RunSettings(Group):
     @property
     def work(self) -> WorkProfile:
         """The local work, with `auto` resolved to the method's default; a method with stages leaves it to the last."""
-        name = "auto" if self.profile.last else self.local.work
+        name = "auto" if self.profile.last_stage(self) else self.local.work
         first = self.profile.works[0]
         return first if name == "auto" else next((w for w in self.profile.works if w.name == name), GENERAL[name])
 
@@ -362,7 +376,7 @@ class RunSettings(Group):
     @property
     def wants_step(self) -> bool:
         """Whether clients that train need the step before, u_{t-1}, for their local work."""
-        return any(part.profile.wants_step for part in self.parts)
+        return any(work.wants_step for work in self.works)
 
     @property
     def trains_buffers(self) -> bool:

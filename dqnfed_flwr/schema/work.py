@@ -26,6 +26,8 @@ class WorkProfile:
         Whether its row becomes a step by the local rate.
     twice : bool
         Whether it differentiates twice.
+    wants_step : bool
+        Whether clients that do it need the step before, u_{t-1}.
     """
 
     name: str
@@ -35,6 +37,7 @@ class WorkProfile:
     gradient_row: bool = False
     scaled_row: bool = False
     twice: bool = False
+    wants_step: bool = False
 
 
 GRADIENT = WorkProfile("gradient", "dqnfed_flwr.client.work:GradientWork", gradient_row=True, scaled_row=True)

@@ -55,9 +55,9 @@ def rules_for(method: Profile) -> tuple[str, ...]:
 
 def make_rule(run: RunSettings) -> StepRule:
     """The rule of a run; for a method with stages it is that of the last one, after `newton`."""
-    last = run.stage_settings
-    rule: StepRule = run.rule.build(last)
-    return rule if last is run else Staged(rule, run.profile.rounds_before_last(run))
+    rule: StepRule = run.rule.build(run)
+    stage = run.profile.last_stage(run)
+    return Staged(rule, stage.before) if stage else rule
 
 
 class Staged(StepRule):

@@ -119,9 +119,8 @@ class OwnClients:
     def evaluate(self) -> Mapping[int, ClientReply]:
         """Evaluate the model as it stands on all members; after the last exchange no client need catch up."""
         self._registry.refresh(self._grid)
-        return self._exchange(
-            schedule_evaluation(self._state, list(self._registry.members), self._num_classes)
-        ).answered
+        schedule = schedule_evaluation(self._state, list(self._registry.members), self._num_classes)
+        return self._exchange(schedule).answered
 
     def note_answers(self, trained: Collection[int], faults: Mapping[int, DroppedClient]) -> None:
         """Leave out those that fail each time."""
@@ -173,12 +172,8 @@ class OwnClients:
 
     def _exchange(self, schedule: Schedule) -> Collected:
         """Send the candidate out with `schedule`; who owes a reply when the exchange closes is noted."""
-        since, state, members, stragglers = (
-            time.perf_counter(),
-            self._state,
-            self._registry.members,
-            self._registry.stragglers,
-        )
+        since, state = time.perf_counter(), self._state
+        members, stragglers = self._registry.members, self._registry.stragglers
         stragglers.start_exchange()
         contents = contents_of(schedule, state, self._settings, self.method)
         nodes = {members[client].node_id: client for client in contents}
@@ -248,13 +243,8 @@ class _OwnReplies(Receiver):
     ) -> None:
         task = task_of(settings)
         super().__init__(settings, task.floor)
-        self._method, self._registry, self._dim, self._buffers, self._figure = (
-            method,
-            registry,
-            dim,
-            buffers,
-            task.figure,
-        )
+        self._method, self._registry, self._dim = method, registry, dim
+        self._buffers, self._figure = buffers, task.figure
 
     def form(self, schedule: Schedule, client: int) -> ReplyForm:
         """What the method asks of the client in this round."""
@@ -282,7 +272,7 @@ class _OwnReplies(Receiver):
             return
         client, loss = min(losses.items(), key=lambda item: item[1])
         for part in self._settings.parts:
-            if why := part.profile.nonnegative(part):
+            if why := part.profile.nonnegative(part, floor=False):
                 raise DataError(
                     f"task: the loss of client {client} is {loss:.6g}, but {part.method} {why}, which takes losses "
                     "from 0; add a constant to the loss, or use another method"

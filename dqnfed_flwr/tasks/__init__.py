@@ -71,8 +71,7 @@ def check_floor(floor: object, what: str) -> None:
 def _check_methods(floor: float | None, settings: Settings) -> None:
     """Refuse methods that cannot do with losses below 0, where the task says that it has such."""
     for part in settings.parts if floor is not None and floor < 0 else ():
-        profile = part.profile
-        if not profile.counts_from_floor and (why := profile.nonnegative(part)):
+        if why := part.profile.nonnegative(part, floor=True):
             raise ConfigError(
                 f"task: {settings.task} has losses down to {floor:g}, but {part.method} {why}, which takes losses from "
                 "0; add a constant to the loss, or use another method"

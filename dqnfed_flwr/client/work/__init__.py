@@ -344,5 +344,5 @@ def make_work(context: ClientContext) -> LocalWork:
     """A fresh object of the work that the settings name, with that of the anchor behind it where there is one."""
     settings = context.settings
     work: LocalWork = resolve_name(settings.work.source)(context)
-    around = settings.profile.anchor_work
+    around = settings.profile.around
     return resolve_name(around)(context, work) if around and settings.sends_anchor_row else work

@@ -19,24 +19,16 @@ anchored form may heed clients of earlier rounds (`absent-rounds`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 
+from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.methods._base import Method
 from dqnfed_flwr.methods.dqn_fed.anchored import AnchoredMethod, OneSided, TwoSided
-from dqnfed_flwr.methods.dqn_fed.settings import (
-    NAME,
-    DqnFedSettings,
-    anchor_run,
-    faults,
-    left_to_passes,
-)
-from dqnfed_flwr.schema.run import GRADIENTS, Profile, RunSettings
+from dqnfed_flwr.methods.dqn_fed.settings import NAME, DqnFedSettings, anchored, choose_anchor
+from dqnfed_flwr.schema.run import AUTO, GRADIENTS, Profile, RunSettings
+from dqnfed_flwr.schema.work import GENERAL, GRADIENT
 
-_FORMS: dict[str, Callable[[RunSettings], Method]] = {
-    "two-sided": TwoSided,
-    "one-sided": OneSided,
-    "anchored": AnchoredMethod,
-}
+_FORMS: dict[str, type[Method]] = {"two-sided": TwoSided, "one-sided": OneSided, "anchored": AnchoredMethod}
 
 
 def dqn_fed(run: RunSettings) -> Method:
@@ -44,31 +36,78 @@ def dqn_fed(run: RunSettings) -> Method:
     return _FORMS[run.group_of(DqnFedSettings).form](run)
 
 
-def _variant(run: RunSettings) -> str:
-    """The name in tables, with the anchor where the settings name one."""
-    anchor = anchor_run(run)
-    if anchor is None or run.group_of(DqnFedSettings).anchor != anchor.method:
-        return TITLE
-    return f"{TITLE} over {anchor.title.removesuffix(NO_GUARANTEE)}"
+class _DqnFed(Profile):
+    keys_in_title = (f"{NAME}.anchor",)
+    around = "dqnfed_flwr.methods.dqn_fed.client:AnchoredWork"
+
+    def title_of(self, run: RunSettings) -> str:
+        """With the anchor where the settings name one."""
+        anchor = self.anchor(run)
+        if anchor is None or run.group_of(DqnFedSettings).anchor != anchor.method:
+            return self.title
+        return f"{self.title} over {anchor.title.removesuffix(NO_GUARANTEE)}"
+
+    def reads_curvature(self, run: RunSettings) -> bool:
+        return True
+
+    def follows_passes(self, run: RunSettings) -> bool:
+        """Where it is left to local passes what the anchor is."""
+        return anchored(run) and choose_anchor(run, passes=True) != choose_anchor(run, passes=False)
+
+    def anchor(self, run: RunSettings) -> RunSettings | None:
+        if not anchored(run):
+            return None
+        method, work = choose_anchor(run, passes=run.local.epochs > 1 or run.local.batch_size > 0)
+        local = run.local.model_copy(update={"work": work})
+        return run.model_copy(update={"method": method, "local": local, "step_rule": AUTO})
+
+    def faults(self, run: RunSettings) -> Iterator[str]:
+        if not anchored(run):
+            return
+        if run.work is not GRADIENT:
+            yield (
+                f"local.work: the anchored form holds every client to its true gradient at the received model, found "
+                f"{run.work.name!r}; use gradient or auto, or {NAME}.form two-sided or one-sided"
+            )
+        anchor = self.anchor(run)
+        if anchor is None:
+            return
+        try:
+            profile = anchor.profile
+        except ConfigError as error:
+            yield f"{NAME}.anchor: {error}"
+            return
+        if why := unfit_as_anchor(profile, anchor):
+            yield f"{NAME}.anchor: found {profile.name!r}, which cannot be one: {why}"
+            return
+        works, found = [work.name for work in profile.works], anchor.work.name
+        if found not in works:
+            yield f"{NAME}.anchor-work: {profile.name} works with {' or '.join(works)}, found {found!r}; use auto"
+            return
+        share = run.group_of(DqnFedSettings).anchor_share
+        if share < 1 and anchor.work.name not in GENERAL:
+            yield f"{NAME}.anchor-share: found {share:g}; {profile.name} needs what all clients of a round send; use 1"
+        yield from profile.faults(anchor)
 
 
-TITLE, NO_GUARANTEE = "DQN-Fed", " (no guarantee)"
+def unfit_as_anchor(profile: Profile, run: RunSettings) -> str:
+    """Why no other method may change the step of this one; empty where one may."""
+    if profile.name == NAME:
+        return "a step of DQN-Fed is changed already"
+    if profile.last_stage(run):
+        return "it is made of stages"
+    return "its models are the clients' own, and would not be reported" if profile.personal else ""
+
+
+NO_GUARANTEE = " (no guarantee)"
 METHODS = (
-    Profile(
+    _DqnFed(
         name=NAME,
-        title=TITLE,
+        title="DQN-Fed",
         settings=DqnFedSettings,
         build=dqn_fed,
         works=GRADIENTS,
         one_gradient="its guarantee holds along the clients' true gradients at the model that they received",
         rule="probed",
-        variant=_variant,
-        keys_in_title=(f"{NAME}.anchor",),
-        faults=faults,
-        reads_curvature=lambda run: True,
-        anchor=anchor_run,
-        anchor_work="dqnfed_flwr.methods.dqn_fed.client:AnchoredWork",
-        follows_passes=left_to_passes,
-        no_anchor="a step of DQN-Fed is changed already",
     ),
 )

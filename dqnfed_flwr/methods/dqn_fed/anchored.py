@@ -13,7 +13,7 @@ from dqnfed_flwr.linalg.min_norm import GramSolution, one_sided_weights, two_sid
 from dqnfed_flwr.methods._base import GramMethod, Method, RoundRows, State, answer, left_out
 from dqnfed_flwr.methods.absent import AbsentClients
 from dqnfed_flwr.methods.dqn_fed.anchor import Anchor
-from dqnfed_flwr.methods.dqn_fed.settings import DqnFedSettings, anchor_run
+from dqnfed_flwr.methods.dqn_fed.settings import DqnFedSettings
 from dqnfed_flwr.schema.run import RunSettings
 from dqnfed_flwr.types import Combination, Extras, Float64Array, RoundBatch
 
@@ -168,7 +168,7 @@ class AnchoredMethod(Method):
     def __init__(self, run: RunSettings) -> None:
         super().__init__(run)
         settings = self._settings = run.group_of(DqnFedSettings)
-        self._anchor = Anchor(anchor_run(run) or run)
+        self._anchor = Anchor(run.anchor_settings or run)
         self._one_sided = OneSided(run)
         self._absent = AbsentClients(settings.absent_rounds, run.sampled, run.clients)
         self._memories = (self._one_sided, self._anchor, self._absent)

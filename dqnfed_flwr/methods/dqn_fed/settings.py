@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Literal
 
 from pydantic import field_validator
 
-from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.schema.group import Group, expert, own
 from dqnfed_flwr.schema.groups import LocalWorkName
 from dqnfed_flwr.schema.run import GRADIENTS, RunSettings
-from dqnfed_flwr.schema.work import GENERAL, GRADIENT, LBFGS, SGD
+from dqnfed_flwr.schema.work import LBFGS, SGD
 
 AUTO = "auto"
 WHOLE = 32
@@ -38,20 +36,6 @@ def choose_anchor(run: RunSettings, *, passes: bool) -> tuple[str, str]:
     if run.sampled >= run.clients and not may_lie:
         return "server-lbfgs", own.anchor_work
     return "momentum", own.anchor_work
-
-
-def left_to_passes(run: RunSettings) -> bool:
-    """Whether it is left to the clients' local passes what the anchor is."""
-    return anchored(run) and choose_anchor(run, passes=True) != choose_anchor(run, passes=False)
-
-
-def anchor_run(run: RunSettings) -> RunSettings | None:
-    """What the anchor runs with; None for the other forms."""
-    if not anchored(run):
-        return None
-    method, work = choose_anchor(run, passes=run.local.epochs > 1 or run.local.batch_size > 0)
-    local = run.local.model_copy(update={"work": work})
-    return run.model_copy(update={"method": method, "local": local, "step_rule": AUTO})
 
 
 def _rates_differ(run: RunSettings) -> bool:
@@ -106,34 +90,3 @@ class DqnFedSettings(Group):
         if 0 < spread < 1:
             raise ValueError(f"found {spread:g}; give a factor of at least 1, or 0 to leave the rates alone")
         return spread
-
-
-def faults(run: RunSettings) -> Iterator[str]:
-    """What is wrong with the settings of a run of DQN-Fed."""
-    if not anchored(run):
-        return
-    if run.work is not GRADIENT:
-        yield (
-            f"local.work: the anchored form holds every client to its true gradient at the received model, found "
-            f"{run.work.name!r}; use gradient or auto, or {NAME}.form two-sided or one-sided"
-        )
-    anchor = anchor_run(run)
-    if anchor is None:
-        return
-    try:
-        profile = anchor.profile
-    except ConfigError as error:
-        yield f"{NAME}.anchor: {error}"
-        return
-    stages, personal = "it is made of stages", "its models are the clients' own, and would not be reported"
-    if why := profile.no_anchor or (profile.last and stages) or (personal if profile.personal else ""):
-        yield f"{NAME}.anchor: found {profile.name!r}, which cannot be one: {why}"
-        return
-    works, found = [work.name for work in profile.works], anchor.work.name
-    if found not in works:
-        yield f"{NAME}.anchor-work: {profile.name} works with {' or '.join(works)}, found {found!r}; use auto"
-        return
-    share = run.group_of(DqnFedSettings).anchor_share
-    if share < 1 and anchor.work.name not in GENERAL:
-        yield f"{NAME}.anchor-share: found {share:g}; {profile.name} needs what all clients of a round send; use 1"
-    yield from profile.faults(anchor)

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from dqnfed_flwr.methods._base import Method, RoundRows, State
 from dqnfed_flwr.methods.fedcorr.labels import upper_component
 from dqnfed_flwr.schema.group import Group, expert, own
-from dqnfed_flwr.schema.run import Profile, RunSettings
+from dqnfed_flwr.schema.run import LastStage, Profile, RunSettings
 from dqnfed_flwr.schema.work import WorkProfile
 from dqnfed_flwr.types import Combination, Extras, RoundBatch, under
 
@@ -290,33 +290,36 @@ class NoiseEstimates:
         self.decisions, self.fallbacks = (int(count) for count in np.asarray(state["counts"], np.int64))
 
 
-def _faults(run: RunSettings) -> Iterator[str]:
-    """What is wrong with the settings for stages 1 and 2; stage 3 has those of its method."""
-    stages = Stages.of(run)
-    if run.rounds <= stages.before_last:
-        yield (
-            f"rounds: found {run.rounds}, but fedcorr.preprocessing {stages.passes} x clients {stages.clients} + "
-            f"fedcorr.finetuning {stages.finetuning} take {stages.before_last} before the last stage; give more"
-        )
-    if run.min_clients > 1:
-        yield f"min-clients: fedcorr trains one client a round in its first stage, found {run.min_clients}; use 1"
-
-
 def _build(run: RunSettings) -> FedCorr:
     last = run.stage_settings
     return FedCorr(run, last.profile.build(last))
 
 
+class _FedCorr(Profile):
+    def classes_only(self, run: RunSettings) -> str:
+        return "corrects class labels; use task classification, or another method"
+
+    def faults(self, run: RunSettings) -> Iterator[str]:
+        """What is wrong with the settings for stages 1 and 2; stage 3 has those of its method."""
+        stages = Stages.of(run)
+        if run.rounds <= stages.before_last:
+            yield (
+                f"rounds: found {run.rounds}, but fedcorr.preprocessing {stages.passes} x clients {stages.clients} + "
+                f"fedcorr.finetuning {stages.finetuning} take {stages.before_last} before the last stage; give more"
+            )
+        if run.min_clients > 1:
+            yield f"min-clients: fedcorr trains one client a round in its first stage, found {run.min_clients}; use 1"
+
+    def last_stage(self, run: RunSettings) -> LastStage:
+        return LastStage(run.group_of(FedCorrSettings).last, f"{self.name}.last", Stages.of(run).before_last)
+
+
 METHODS = (
-    Profile(
+    _FedCorr(
         name="fedcorr",
         title="FedCorr",
         settings=FedCorrSettings,
         build=_build,
         works=(WorkProfile("fedcorr", "dqnfed_flwr.methods.fedcorr.client:FedCorrWork", passes=True),),
-        classes_only=lambda run: "corrects class labels; use task classification, or another method",
-        faults=_faults,
-        last="last",
-        rounds_before_last=lambda run: Stages.of(run).before_last,
     ),
 )

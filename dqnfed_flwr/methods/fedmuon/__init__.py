@@ -86,19 +86,11 @@ class FedMuon(GramMethod):
         self._momentum = torch.from_numpy(np.array(state[MOMENTUM])) if MOMENTUM in state else None
 
 
-def _faults(run: RunSettings) -> Iterator[str]:
-    if run.local.momentum:
-        yield f"local.momentum: fedmuon has its own, found {run.local.momentum}; use 0"
+class _FedMuon(Profile):
+    def faults(self, run: RunSettings) -> Iterator[str]:
+        if run.local.momentum:
+            yield f"local.momentum: fedmuon has its own, found {run.local.momentum}; use 0"
 
 
-METHODS = (
-    Profile(
-        name="fedmuon",
-        title="FedMuon",
-        settings=FedMuonSettings,
-        build=FedMuon,
-        works=(WorkProfile("fedmuon", "dqnfed_flwr.methods.fedmuon.client:FedMuonWork", passes=True),),
-        faults=_faults,
-        wants_step=True,
-    ),
-)
+_WORK = WorkProfile("fedmuon", "dqnfed_flwr.methods.fedmuon.client:FedMuonWork", passes=True, wants_step=True)
+METHODS = (_FedMuon(name="fedmuon", title="FedMuon", settings=FedMuonSettings, build=FedMuon, works=(_WORK,)),)

@@ -103,28 +103,26 @@ class FedNew(GramMethod):
         self._last = frozenset(int(client) for client in state["last"])
 
 
-def _variant(run: RunSettings) -> str:
-    own_settings = run.group_of(FedNewSettings)
-    form = "Q-FedNew" if own_settings.bits else "FedNew"
-    return f"{form} ({cg_title(own_settings.matrix)})" if own_settings.form == "cg" else form
+class _FedNew(Profile):
+    def title_of(self, run: RunSettings) -> str:
+        own_settings = run.group_of(FedNewSettings)
+        form = "Q-FedNew" if own_settings.bits else "FedNew"
+        return f"{form} ({cg_title(own_settings.matrix)})" if own_settings.form == "cg" else form
+
+    def classes_only(self, run: RunSettings) -> str:
+        settings = run.group_of(FedNewSettings)
+        if settings.form == "exact":
+            return "makes dense Hessians of cross-entropies; use fednew.form cg with fednew.matrix hessian"
+        return SOFTMAX.format(key="fednew.matrix") if settings.matrix == "gauss-newton" else ""
 
 
-def _classes_only(run: RunSettings) -> str:
-    settings = run.group_of(FedNewSettings)
-    if settings.form == "exact":
-        return "makes dense Hessians of cross-entropies; use fednew.form cg with fednew.matrix hessian"
-    return SOFTMAX.format(key="fednew.matrix") if settings.matrix == "gauss-newton" else ""
-
-
+_WORK = WorkProfile("fednew", "dqnfed_flwr.methods.fednew.client:FedNewWork", twice=True, wants_step=True)
 METHODS = (
-    Profile(
+    _FedNew(
         name="fednew",
         title="FedNew",
         settings=FedNewSettings,
         build=FedNew,
-        works=(WorkProfile("fednew", "dqnfed_flwr.methods.fednew.client:FedNewWork", twice=True),),
-        variant=_variant,
-        classes_only=_classes_only,
-        wants_step=True,
+        works=(_WORK,),
     ),
 )

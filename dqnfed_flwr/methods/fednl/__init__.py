@@ -45,32 +45,33 @@ def _build(run: RunSettings) -> Any:
     return fednl(run)
 
 
-def _variant(run: RunSettings) -> str:
-    form = run.group_of(FedNlSettings).form
-    if form == "exact":
-        return "FedNL-PP" if run.sampled < run.clients else "FedNL"
-    return f"FedNL ({form.replace('-', ' ')})"
+class _FedNl(Profile):
+    def title_of(self, run: RunSettings) -> str:
+        form = run.group_of(FedNlSettings).form
+        if form == "exact":
+            return "FedNL-PP" if run.sampled < run.clients else "FedNL"
+        return f"FedNL ({form.replace('-', ' ')})"
 
-
-def _faults(run: RunSettings) -> Iterator[str]:
-    if _diagonal(run) and run.group_of(FedNlSettings).option == "projection":
-        yield (
-            "fednl.option: the form diagonal leaves the rest of the Hessian to the shift, found 'projection'; use shift"
+    def classes_only(self, run: RunSettings) -> str:
+        return (
+            "makes Hessians of cross-entropies; use task classification, or another method, such as fednew with "
+            "fednew.matrix hessian"
         )
+
+    def faults(self, run: RunSettings) -> Iterator[str]:
+        if _diagonal(run) and run.group_of(FedNlSettings).option == "projection":
+            yield (
+                "fednl.option: the form diagonal leaves the rest of the Hessian to the shift, found 'projection'; use "
+                "shift"
+            )
 
 
 METHODS = (
-    Profile(
+    _FedNl(
         name="fednl",
         title="FedNL",
         settings=FedNlSettings,
         build=_build,
         works=(WorkProfile("fednl", "dqnfed_flwr.methods.fednl.client:FedNlWork", gradient_row=True, twice=True),),
-        variant=_variant,
-        classes_only=lambda run: (
-            "makes Hessians of cross-entropies; use task classification, or another method, such as fednew with "
-            "fednew.matrix hessian"
-        ),
-        faults=_faults,
     ),
 )

@@ -68,39 +68,36 @@ def _notes(figures: Mapping[str, Float64Array]) -> dict[str, float]:
     return notes
 
 
-def _variant(run: RunSettings) -> str:
-    own_settings = run.group_of(LocalNewtonSettings)
-    return f"LocalNewton ({'L-BFGS' if own_settings.solver == 'lbfgs' else cg_title(own_settings.matrix)})"
+class _LocalNewton(Profile):
+    def title_of(self, run: RunSettings) -> str:
+        own_settings = run.group_of(LocalNewtonSettings)
+        return f"LocalNewton ({'L-BFGS' if own_settings.solver == 'lbfgs' else cg_title(own_settings.matrix)})"
 
+    def classes_only(self, run: RunSettings) -> str:
+        softmax = _by_cg(run) and run.group_of(LocalNewtonSettings).matrix == "gauss-newton"
+        return SOFTMAX.format(key="local-newton.matrix") if softmax else ""
 
-def _classes_only(run: RunSettings) -> str:
-    settings = run.group_of(LocalNewtonSettings)
-    softmax = settings.solver == "cg" and settings.matrix == "gauss-newton"
-    return SOFTMAX.format(key="local-newton.matrix") if softmax else ""
+    def faults(self, run: RunSettings) -> Iterator[str]:
+        if _by_cg(run):
+            return
+        if run.curvature.kind == "none":
+            yield "curvature.kind: local-newton.solver lbfgs needs curvature pairs, found 'none'; use secant or hvp"
+        if run.local.epochs > 1:
+            yield (
+                f"local.epochs: local-newton.solver lbfgs takes one step a round, found {run.local.epochs}; use 1, or "
+                "solver cg"
+            )
 
-
-def _faults(run: RunSettings) -> Iterator[str]:
-    if run.group_of(LocalNewtonSettings).solver != "lbfgs":
-        return
-    if run.curvature.kind == "none":
-        yield "curvature.kind: local-newton.solver lbfgs needs curvature pairs, found 'none'; use secant or hvp"
-    if run.local.epochs > 1:
-        yield (
-            f"local.epochs: local-newton.solver lbfgs takes one step a round, found {run.local.epochs}; use 1, or "
-            "solver cg"
-        )
+    def reads_curvature(self, run: RunSettings) -> bool:
+        return not _by_cg(run)
 
 
 METHODS = (
-    Profile(
+    _LocalNewton(
         name="local-newton",
         title="LocalNewton",
         settings=LocalNewtonSettings,
         build=LocalNewton,
         works=(WorkProfile("newton", "dqnfed_flwr.methods.local_newton.client:NewtonWork", epochs=True, twice=True),),
-        variant=_variant,
-        classes_only=_classes_only,
-        faults=_faults,
-        reads_curvature=lambda run: run.group_of(LocalNewtonSettings).solver == "lbfgs",
     ),
 )

@@ -13,11 +13,12 @@ from dqnfed_flwr.config.methods import METHODS
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.linalg.gram import Basis
 from dqnfed_flwr.methods._base import LayerMethod, Method, make_method
+from dqnfed_flwr.methods.dqn_fed import unfit_as_anchor
 from dqnfed_flwr.schema.work import GENERAL
 from dqnfed_flwr.types import Extras
 from tests.helpers.rounds import decide
 
-UNFIT = {name for name, profile in METHODS.items() if profile.no_anchor or profile.last or profile.personal}
+UNFIT = {name for name, profile in METHODS.items() if unfit_as_anchor(profile, Settings())}
 GENERAL_WORK = [name for name, profile in METHODS.items() if profile.works[0].name in GENERAL]
 """Those that clients' rows suffice for; the others keep more on clients than these tests make up."""
 FIT = [name for name in GENERAL_WORK if name not in UNFIT] + ["torchjd:UPGrad", "torchjd:ConFIG"]

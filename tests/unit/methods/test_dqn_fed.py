@@ -17,7 +17,6 @@ from dqnfed_flwr.linalg.gram import Basis
 from dqnfed_flwr.linalg.gram_schmidt import newton_rate_step
 from dqnfed_flwr.methods._base import Method, RoundRows, make_method
 from dqnfed_flwr.methods.dqn_fed.anchored import MAX_INVERSE_CURVATURE
-from dqnfed_flwr.methods.dqn_fed.settings import anchor_run
 from dqnfed_flwr.types import Float64Array, RoundBatch
 from tests.helpers.gradient_sets import conflicting_set, random_set
 from tests.helpers.rounds import decide
@@ -386,7 +385,7 @@ def test_the_anchor_goes_by_the_local_passes_unless_clients_may_lie(
     own: dict[str, Scalar], anchor: str, work: str
 ) -> None:
     settings = Settings.from_mapping(own)
-    found = anchor_run(settings)
+    found = settings.anchor_settings
     assert found is not None
     assert (found.method, found.work.name) == (anchor, work)
     assert settings.sends_anchor_row is (work == "sgd")

@@ -27,7 +27,9 @@ SMALL: dict[str, Any] = {**TINY, "rounds": 2}
 
 def free_of_products() -> list[str]:
     """Methods that say so."""
-    alone = [name for name, profile in METHODS.items() if not profile.last]  # others hand over to one of these
+    alone = [
+        name for name, profile in METHODS.items() if not profile.last_stage(Settings())
+    ]  # others hand over to one of these
     made = {name: make_method(Settings.from_mapping({**SMALL, "method": name})) for name in alone}
     return [name for name, method in made.items() if not method.reads_products]
 
