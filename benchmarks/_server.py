@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.linalg.gram import IN_MEMORY, Basis
 from dqnfed_flwr.linalg.row_store import RowMemory
 from dqnfed_flwr.methods._base import RoundRows, make_method
@@ -57,7 +57,7 @@ class LastReply:
     def __init__(self, clients: int, parameters: int, memory: RowMemory = IN_MEMORY) -> None:
         self._basis = Basis(clients, parameters, memory=memory)
         self._rows = RoundRows(self._basis, tuple(range(clients)))
-        self._method = make_method(Settings.from_mapping({"method": "dqn-fed", "dqn-fed.form": "two-sided"}))
+        self._method = make_method(resolve(Settings.from_mapping({"method": "dqn-fed", "dqn-fed.form": "two-sided"})))
         rates = drawn_rates(clients) * parameters
         self._replies = {k: ClientReply(EXAMPLES, loss=1.0, rate=float(rate)) for k, rate in enumerate(rates)}
 

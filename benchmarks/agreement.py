@@ -21,7 +21,7 @@ import torch
 from benchmarks._common import Bar, Json, arguments, report
 from benchmarks._gradient_sets import STREAMED_VALUES, GradientSet, gradient_sets
 from benchmarks._server import batch_of
-from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.linalg.gram import Basis
 from dqnfed_flwr.linalg.gram_schmidt import newton_rate_step
 from dqnfed_flwr.linalg.min_norm import two_sided_weights
@@ -48,7 +48,7 @@ def real_step(rows: FloatArray, rates: Float64Array, order: Sequence[int]) -> Fl
         basis.put(client, rows[client])
     replies = {client: ClientReply(1, loss=1.0, rate=float(rate)) for client, rate in enumerate(rates)}
     round_rows = RoundRows(basis, tuple(range(clients)))
-    step: FloatArray = solve(make_method(SETTINGS), batch_of(replies, round_rows), round_rows).step.numpy()
+    step: FloatArray = solve(make_method(resolve(SETTINGS)), batch_of(replies, round_rows), round_rows).step.numpy()
     return step
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from benchmarks._common import Bar, Json, arguments, median, report, seconds_once
 from benchmarks._server import EXAMPLES, batch_of, drawn_rates, drawn_row
-from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.config.methods import METHODS
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.linalg.gram import Basis
@@ -74,7 +74,7 @@ def candidates(clients: int) -> dict[str, Method]:
     named = {name: {"method": name} for name in METHODS if name != "dqn-fed"} | VARIANTS
     methods = {}
     for name, mapping in named.items():
-        method = make_method(Settings.from_mapping({"clients": clients, "rounds": ROUNDS, **mapping}))
+        method = make_method(resolve(Settings.from_mapping({"clients": clients, "rounds": ROUNDS, **mapping})))
         if _needs_rows_alone(method):
             methods[name] = method
     return methods
@@ -92,7 +92,7 @@ def measure(clients: int, parameters: int, repeats: int, only: Sequence[str]) ->
     """Seconds of every method, and their ratio to FedAvg's."""
     methods = {name: method for name, method in candidates(clients).items() if not only or name in only}
     server = Server(clients, parameters, max(method.reference_rows for method in methods.values()) or 1)
-    fedavg = make_method(Settings.from_mapping({"method": "fedavg"}))
+    fedavg = make_method(resolve(Settings.from_mapping({"method": "fedavg"})))
     results: list[dict[str, Json]] = []
     for name, method in methods.items():
         seconds: dict[str, list[float]] = {"method": [], "fedavg": []}

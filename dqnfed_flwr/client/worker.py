@@ -27,12 +27,13 @@ from dqnfed_flwr.client.parts import ClientSource, DeviceParts, naming_client
 from dqnfed_flwr.client.path_checks import Kept, check_training
 from dqnfed_flwr.client.shared_models import copied, shared_models
 from dqnfed_flwr.client.work import ClientContext, LocalRequest, RngKey, make_work
-from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.data.clients import Part
 from dqnfed_flwr.errors import ShapeError
 from dqnfed_flwr.guarantee.harm import holds
 from dqnfed_flwr.guarantee.held_out import FEWEST
 from dqnfed_flwr.params import Line, ParamSpec
+from dqnfed_flwr.schema.plan import RunPlan
 from dqnfed_flwr.tasks import task_of
 from dqnfed_flwr.tasks._base import Task
 from dqnfed_flwr.tasks.arrays import ArrayTask
@@ -72,11 +73,11 @@ class Worker:
     def __init__(
         self, settings: Settings, partition: int, data: ClientSource, num_classes: int, state: StateArrays
     ) -> None:
-        self._settings = settings
+        self._settings, self._plan = settings, resolve(settings)
         self._partition = partition
         self._dtype = DTYPES[settings.dtype]
         self._device = choose_device(settings.device, settings.dtype)
-        prepare_torch(settings.local.threads, self._device, fused=may_fuse(settings, self._device))
+        prepare_torch(settings.local.threads, self._device, fused=may_fuse(self._plan, self._device))
         self.models = shared_models(settings, data, num_classes, self._device)
         self._left = self.models.buffers  # as this client's last work left them
         task = task_of(settings)
@@ -86,9 +87,9 @@ class Worker:
             curvature_state = CurvatureState(self.spec.dim, self._dtype, self._device)
             curvature = Curvature(settings.curvature, settings.local.lr, self._loss, curvature_state)
             memory = RoundMemory(self._dtype, self._device)
-            self._work = make_work(ClientContext(settings, self._loss, curvature, memory, self._samples.some))
+            self._work = make_work(ClientContext(self._plan, self._loss, curvature, memory, self._samples.some))
             del self._loss.model
-        self._judge = _held_out_judge(settings, data.count("validation"))
+        self._judge = _held_out_judge(self._plan, data.count("validation"))
         self.restore_state(state)
         self._comes_apart = False
 
@@ -111,7 +112,7 @@ class Worker:
     def _check_path(self, loss: LocalLoss) -> None:
         """Check the loss on the path that training takes: the model once a process, a lone sample for each client."""
         settings = self._settings
-        passes = any(work.passes for work in settings.works)
+        passes = any(work.passes for work in self._plan.works)
         self.models.check(loss, passes=passes)
         size = min(settings.local.batch_size or loss.num_examples, loss.num_examples)
         if passes and size == 1 and self.spec.buffers:
@@ -201,7 +202,7 @@ class Worker:
                 vectors={name: _read_only(value) for name, value in result.vectors.items()},
                 packed=result.packed,
                 figures=result.figures,
-                buffers=self._buffers(model) if self._settings.trains_buffers else {},
+                buffers=self._buffers(model) if self._plan.work.passes else {},
                 loss=point.loss,
                 rate=result.rate.value,
                 pairs_kept=result.rate.pairs_kept,
@@ -325,14 +326,15 @@ def _test(loss_at: Callable[[float], float], task: ClientTask, suits: Callable[[
     return Probe(loss, False, behind_loss=loss_at(-task.halved[-1]) if task.halved else None)
 
 
-def may_fuse(settings: Settings, device: torch.device) -> bool:
+def may_fuse(run: RunPlan, device: torch.device) -> bool:
     """Whether attention may take torch's fused kernels: not where a run differentiates twice, on CUDA only if asked."""
-    return not settings.differentiates_twice and (device.type != "cuda" or settings.local.fused_attention)
+    return not run.differentiates_twice and (device.type != "cuda" or run.settings.local.fused_attention)
 
 
-def _held_out_judge(settings: Settings, samples: int) -> HeldOutJudge | None:
+def _held_out_judge(run: RunPlan, samples: int) -> HeldOutJudge | None:
     """What judges steps by so many held-out samples; None where the run does not ask for it, or they are too few."""
-    if not settings.judges_held_out or samples < FEWEST:
+    settings = run.settings
+    if not run.judges_held_out or samples < FEWEST:
         return None
     return HeldOutJudge(settings.guarantee.held_out_level, samples, alone=settings.step.judge == "held-out")
 

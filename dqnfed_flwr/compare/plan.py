@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from dqnfed_flwr.compare.row_specs import ALL, Point, RowSpec, pairs, parse_methods, parse_seeds, with_grids
-from dqnfed_flwr.config import KNOWN, Scalar, Settings
+from dqnfed_flwr.config import KNOWN, Scalar, Settings, resolve
 from dqnfed_flwr.errors import CheckpointError, ConfigError, DataError, DQNFedError
 from dqnfed_flwr.run_files import CHECKPOINT, RUN, UNREADABLE
 
@@ -231,7 +231,7 @@ def _faults(plan: Plan, spec: RowSpec) -> list[str]:
             plan.check_search(spec, point)
             source_of(settings.data).check()
             models.check_name(settings.model)
-            make_method(settings)
+            make_method(resolve(settings))
             if ":" in settings.task:  # its floor may not suit the method
                 task_of(settings)
         except DQNFedError as error:
@@ -252,9 +252,9 @@ def _titled(plan: Plan) -> tuple[RowSpec, ...]:
     """The rows with their titles: the method, and what is their own, where they have none."""
 
     def title(spec: RowSpec) -> str:
-        settings = plan.settings(spec, spec.points[0], plan.grid_seed)
-        more = {key: value for key, value in spec.own.items() if key not in settings.profile.keys_in_title}
-        return f"{settings.title} [{spec.summary(more)}]" if more else settings.title
+        run = resolve(plan.settings(spec, spec.points[0], plan.grid_seed))
+        more = {key: value for key, value in spec.own.items() if key not in run.method.keys_in_title}
+        return f"{run.title} [{spec.summary(more)}]" if more else run.title
 
     return tuple(replace(spec, title=spec.title or title(spec)) for spec in plan.specs)
 

@@ -6,15 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 
-from dqnfed_flwr.config import (
-    GROUP_OF_METHOD,
-    KNOWN,
-    PRESETS,
-    Scalar,
-    Settings,
-    unknown_key,
-    without_effect,
-)
+from dqnfed_flwr.config import GROUP_OF_METHOD, KNOWN, PRESETS, Scalar, Settings, resolve, unknown_key, without_effect
 from dqnfed_flwr.config.loading import parse_scalar
 from dqnfed_flwr.config.methods import profile_of
 from dqnfed_flwr.errors import ConfigError
@@ -164,10 +156,10 @@ def concerns(key: str, spec: RowSpec, base: Point) -> bool:
 def groups_of(spec: RowSpec, base: Point) -> tuple[str, ...]:
     """The groups of settings that a method reads, with those of the method it ends with and of its anchor."""
     try:
-        settings = Settings.unchecked({**base, **spec.own, "method": spec.method})
+        run = resolve(Settings.unchecked({**base, **spec.own, "method": spec.method}))
     except ConfigError:  # said where the run is planned
         return (profile_of(spec.method).key,)
-    return tuple(part.profile.key for part in settings.parts)
+    return tuple(part.method.key for part in run.parts)
 
 
 def pairs(point: Point) -> list[str]:

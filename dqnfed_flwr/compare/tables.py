@@ -13,7 +13,8 @@ from dqnfed_flwr.compare.provenance import mixture_notes
 from dqnfed_flwr.compare.record import Record, Trial
 from dqnfed_flwr.compare.results import COMPARED, UNKNOWN, Comparison, Interval, Row, Summary, ranks
 from dqnfed_flwr.compare.row_specs import pairs
-from dqnfed_flwr.compare.terms import Entry, terms_notes
+from dqnfed_flwr.compare.terms import Entry, one_full_step, terms_notes
+from dqnfed_flwr.config import resolve
 from dqnfed_flwr.engine.notices import left_out_words, listed
 from dqnfed_flwr.guarantee.claims import CONTRADICTION
 from dqnfed_flwr.guarantee.overrule import OVERRULED
@@ -247,7 +248,8 @@ def _main_notes(comparison: Comparison) -> tuple[str, ...]:
 
 def _full_steps(comparison: Comparison) -> list[str]:
     """That local SGD is hardly any, with the rows that it concerns."""
-    found = [row.label for row in comparison.rows if any(record.job.settings.one_full_step for record in row.good)]
+    runs = {row.label: [resolve(each.job.settings) for each in row.good] for row in comparison.rows}
+    found = [label for label, plans in runs.items() if any(map(one_full_step, plans))]
     text = "one full-batch step a round, which is FedSGD; set local.batch-size or local.epochs"
     return [f"{', '.join(found)}: {text}"] if found else []
 
@@ -284,7 +286,7 @@ def left_out_notes(comparison: Comparison) -> list[str]:
 def footnotes(comparison: Comparison) -> list[str]:
     """What the figures are, on which terms, which runs and clients are not in them, and who was not heard."""
     rows = comparison.rows
-    entries = [Entry(row.label, row.good[0].job.settings, row.spec.axes) for row in rows if row.good]
+    entries = [Entry(row.label, resolve(row.good[0].job.settings), row.spec.axes) for row in rows if row.good]
     return [
         *terms_notes(entries),
         *_which_models(rows, comparison),

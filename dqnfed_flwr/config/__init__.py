@@ -1,13 +1,15 @@
 """Settings of a run, checked as a whole; `schema` says what a setting is. Importing this imports no torch."""
 
 from dqnfed_flwr.config.combinations import check_for_nodes
-from dqnfed_flwr.config.mapping import flatten, nest
-from dqnfed_flwr.config.presets import PRESETS, preset_of
+from dqnfed_flwr.config.loading import PRESETS, preset_of
+from dqnfed_flwr.config.plan import resolve
 from dqnfed_flwr.config.settings import (
     GROUP_OF_METHOD,
     KNOWN,
     Settings,
     describe,
+    flatten,
+    nest,
     toml_defaults,
     unknown_key,
     without_effect,
@@ -43,6 +45,7 @@ __all__ = [
     "flatten",
     "nest",
     "preset_of",
+    "resolve",
     "toml_defaults",
     "unknown_key",
     "without_effect",

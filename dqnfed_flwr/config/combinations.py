@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dqnfed_flwr.errors import ConfigError
+from dqnfed_flwr.schema.plan import RunPlan
 from dqnfed_flwr.schema.run import RunSettings
 from dqnfed_flwr.schema.work import GRADIENT, LBFGS
 from dqnfed_flwr.steps import RULES, rules_for
@@ -15,55 +16,58 @@ OBJECT = "object:"
 CLASSIFICATION = "classification"
 
 
-def faults(run: RunSettings) -> Iterator[str]:
+def faults(run: RunPlan) -> Iterator[str]:
     """What is wrong with a combination, each naming the key, what was found and what to do."""
+    settings = run.settings
     yield from _task_faults(run)
     yield from _together_faults(run)
     yield from _autocast_faults(run)
-    if (last := run.stage_settings) is not run:
-        yield from run.profile.faults(run)
-        yield from faults(last)
+    if run.stage:
+        yield from run.method.faults(run)
+        yield from faults(run.stage)
         return
     yield from _work_faults(run)
-    yield from run.profile.faults(run)
+    yield from run.method.faults(run)
     yield from _rule_faults(run)
     yield from _client_faults(run)
-    if run.min_clients > run.sampled:
-        yield f"min-clients: found {run.min_clients}, but clients x participation asks only {run.sampled} a round"
-    if run.early_stopping and not run.split.validation_fraction:
+    if settings.min_clients > settings.sampled:
+        asked = f"clients x participation asks only {settings.sampled} a round"
+        yield f"min-clients: found {settings.min_clients}, but {asked}"
+    if settings.early_stopping and not settings.split.validation_fraction:
         yield "early-stopping: needs split.validation-fraction above 0"
 
 
-def _task_faults(run: RunSettings) -> Iterator[str]:
+def _task_faults(run: RunPlan) -> Iterator[str]:
     """What needs classes, where the task has none that are known here."""
-    if run.task == CLASSIFICATION:
+    settings = run.settings
+    if settings.task == CLASSIFICATION:
         return
     for part in run.parts:
-        if reason := part.profile.classes_only(part):
-            yield f"task: found {run.task!r}, but {part.method} {reason}"
-    if run.noise.kind != "none":
+        if reason := part.method.classes_only(part):
+            yield f"task: found {settings.task!r}, but {part.method.name} {reason}"
+    if settings.noise.kind != "none":
         yield (
-            f"noise.kind: found {run.noise.kind!r}, but only labels of task {CLASSIFICATION} are replaced, found task "
-            f"{run.task!r}; use none"
+            f"noise.kind: found {settings.noise.kind!r}, but only labels of task {CLASSIFICATION} are replaced, found "
+            f"task {settings.task!r}; use none"
         )
-    if run.local.together:
+    if settings.local.together:
         yield (
-            f"local.together: found {run.local.together}, but only task {CLASSIFICATION} computes gradients together, "
-            f"found task {run.task!r}; use 0"
+            f"local.together: found {settings.local.together}, but only task {CLASSIFICATION} computes gradients "
+            f"together, found task {settings.task!r}; use 0"
         )
 
 
-def _work_faults(run: RunSettings) -> Iterator[str]:
-    works = [work.name for work in run.profile.works]
+def _work_faults(run: RunPlan) -> Iterator[str]:
+    works = [work.name for work in run.method.works]
     if run.work.name not in works:
         yield (
-            f"local.work: {run.method} works with {' or '.join(works)}, found {run.work.name!r}; use auto, which "
+            f"local.work: {run.method.name} works with {' or '.join(works)}, found {run.work.name!r}; use auto, which "
             f"takes {works[0]}"
         )
 
 
-def _together_faults(run: RunSettings) -> Iterator[str]:
-    local = run.local
+def _together_faults(run: RunPlan) -> Iterator[str]:
+    local = run.settings.local
     if local.together and (run.work not in (GRADIENT, LBFGS) or local.gradient_batch):
         of = f"mini-batches of {local.gradient_batch}" if local.gradient_batch else f"local work {run.work.name!r}"
         yield (
@@ -72,47 +76,48 @@ def _together_faults(run: RunSettings) -> Iterator[str]:
         )
 
 
-def _autocast_faults(run: RunSettings) -> Iterator[str]:
-    if run.local.autocast == "none":
+def _autocast_faults(run: RunPlan) -> Iterator[str]:
+    if run.settings.local.autocast == "none":
         return
-    found = f"local.autocast: found {run.local.autocast!r}"
-    if run.dtype == "float64":
+    found = f"local.autocast: found {run.settings.local.autocast!r}"
+    if run.settings.dtype == "float64":
         yield f"{found} with dtype 'float64', which it would throw away; use none, or dtype float32"
-    if run.local.together:
+    if run.settings.local.together:
         yield f"{found}, but gradients of several clients are computed together in full precision; use local.together 0"
     if run.differentiates_twice:
         yield f"{found}, but products with Hessians need full precision; use none, or a run without them"
 
 
-def _rule_faults(run: RunSettings) -> Iterator[str]:
-    rules, rule = rules_for(run.profile), run.rule
+def _rule_faults(run: RunPlan) -> Iterator[str]:
+    settings = run.settings
+    rules, rule = rules_for(run.method), run.rule
     if rule.name not in rules:
-        yield f"step-rule: {run.method} goes with {', '.join(rules)}, found {rule.name!r}; use auto for {rules[0]}"
+        yield f"step-rule: {run.method.name} goes with {', '.join(rules)}, found {rule.name!r}; use auto for {rules[0]}"
     if not rule.compares_slopes:
         return
     *blind, other = (name for name, each in RULES.items() if not each.compares_slopes)
     without = f"{', '.join(blind)} or {other}"
-    if run.work is not GRADIENT and not (run.work is LBFGS and run.local.epochs == 1):
-        several = f" with {run.local.epochs} epochs" if run.work is LBFGS else ""
+    if run.work is not GRADIENT and not (run.work is LBFGS and settings.local.epochs == 1):
+        several = f" with {settings.local.epochs} epochs" if run.work is LBFGS else ""
         yield (
             f"step-rule: {rule.name} compares losses with slopes of true gradients, which local work {run.work.name!r}"
             f"{several} does not return; use {without}, or local.work gradient"
         )
-    if run.local.gradient_batch:
+    if settings.local.gradient_batch:
         yield (
-            f"local.gradient-batch: found {run.local.gradient_batch}, but {rule.name} compares the loss on all "
+            f"local.gradient-batch: found {settings.local.gradient_batch}, but {rule.name} compares the loss on all "
             f"samples with its slope; use 0, or step-rule {without}"
         )
-    if run.judges_held_out and not run.split.validation_fraction:
+    if run.judges_held_out and not settings.split.validation_fraction:
         yield (
-            f"step.judge: found {run.step.judge!r}, but no client keeps samples apart to judge by; set "
+            f"step.judge: found {settings.step.judge!r}, but no client keeps samples apart to judge by; set "
             "split.validation-fraction above 0, such as 0.2, or use training"
         )
 
 
-def _client_faults(run: RunSettings) -> Iterator[str]:
+def _client_faults(run: RunPlan) -> Iterator[str]:
     """Clients that there are not."""
-    start, attack, clients = run.start, run.attack, run.clients
+    start, attack, clients = run.settings.start, run.settings.attack, run.settings.clients
     if start.epochs and start.client >= clients:
         yield f"start.client: found {start.client}; clients = {clients} allows 0..{clients - 1}"
     if attack.kind == "none":

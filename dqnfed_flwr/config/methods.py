@@ -10,7 +10,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 from dqnfed_flwr.errors import ConfigError
-from dqnfed_flwr.schema.run import Profile
+from dqnfed_flwr.schema.plan import Profile
 from dqnfed_flwr.schema.suggestions import did_you_mean, method_like
 
 

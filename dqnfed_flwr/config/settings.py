@@ -15,12 +15,12 @@ from pydantic import Field, ValidationError, create_model, field_validator, mode
 from pydantic.fields import FieldInfo
 
 from dqnfed_flwr.config.combinations import faults
-from dqnfed_flwr.config.mapping import flatten, nest
 from dqnfed_flwr.config.methods import METHODS, profile_of
+from dqnfed_flwr.config.plan import check_stages, resolve
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.schema.group import Group, Scalar, Setting, kebab, known_of
 from dqnfed_flwr.schema.groups import StepSettings
-from dqnfed_flwr.schema.run import AUTO, Profile, RuleProfile, RunSettings
+from dqnfed_flwr.schema.run import AUTO, RunSettings
 from dqnfed_flwr.schema.suggestions import did_you_mean, keys_like
 from dqnfed_flwr.steps import RULES
 
@@ -66,36 +66,20 @@ class Settings(_AllGroups):
         return method
 
     @model_validator(mode="after")
-    def _check_stages(self) -> Settings:
-        """The method of a last stage is one, and has no stages itself."""
-        for stage in filter(None, (profile.last_stage(self) for profile in METHODS.values())):
-            try:
-                staged = profile_of(stage.method).last_stage(self)
-            except ConfigError as error:
-                raise ValueError(f"{stage.key}: {error}") from None
-            if staged:
-                found = f"{stage.key}: found {stage.method!r}"
-                raise ValueError(f"{found}; the last stage needs a method of another name, such as fedavg")
-        return self
-
-    @model_validator(mode="after")
     def _check_combinations(self) -> Settings:
-        for fault in faults(self):
+        try:
+            check_stages(self)
+            plan = resolve(self)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+        for fault in faults(plan):
             raise ValueError(fault)
         return self
 
     @property
-    def profile(self) -> Profile:
-        """What the method asks of clients and step."""
-        return profile_of(self.method)
-
-    @property
-    def rule(self) -> RuleProfile:
-        """The step rule, with `auto` resolved to the method's default; with stages, that of the last one."""
-        name = self.stage_settings.profile.rule if self.step_rule == AUTO else self.step_rule
-        if name not in RULES:
-            raise ConfigError(f"step-rule: found {name!r}; allowed: {AUTO}, {', '.join(RULES)}")
-        return RULES[name]
+    def title(self) -> str:
+        """The method's name in tables, with the form it runs in where it has several."""
+        return resolve(self).title
 
     @classmethod
     def from_record(cls, flat: Mapping[str, Any]) -> Settings:
@@ -187,11 +171,12 @@ def toml_defaults(table: str = "tool.flwr.app.config") -> str:
 
 def without_effect(settings: Settings, keys: Iterable[str]) -> list[str]:
     """Those of the dotted `keys` that change nothing in a run with `settings`, in their order."""
-    methods = {part.method for part in settings.parts}
+    plan = resolve(settings)
+    methods = {part.method.name for part in plan.parts}
 
     def has_none(key: str) -> bool:
         method = GROUP_OF_METHOD.get(key.partition(".")[0]) if "." in key else None
-        return (method is not None and method not in methods) or (key in KNOWN and not KNOWN[key].read(settings))
+        return (method is not None and method not in methods) or (key in KNOWN and not KNOWN[key].read(plan))
 
     return [key for key in keys if has_none(key)]
 
@@ -221,3 +206,46 @@ def unknown_key(key: str) -> str:
     if known := sorted(name.rpartition(".")[2] for name in KNOWN if group and name.startswith(f"{group}.")):
         return f"{key}: unknown key; allowed in {group}: {', '.join(known)}"
     return f"{key}: unknown key; `dqnfed settings --all` lists all"
+
+
+def nest(mapping: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn dotted keys into nested mappings.
+
+    Raises
+    ------
+    ConfigError
+        If a key is given twice, under both forms, with different values.
+    """
+    nested: dict[str, Any] = {}
+    for key, value in mapping.items():
+        group = nested
+        *parents, last = str(key).split(".")
+        for parent in parents:
+            group = group.setdefault(parent, {})
+            if not isinstance(group, dict):
+                raise ConfigError(f"{key}: {parent!r} is set both as a value and as a group")
+        _put(group, last, nest(value) if isinstance(value, Mapping) else value, str(key))
+    return nested
+
+
+def _put(group: dict[str, Any], name: str, value: Any, key: str) -> None:
+    if name not in group:
+        group[name] = value
+        return
+    known = group[name]
+    if isinstance(known, dict) and isinstance(value, dict):
+        for inner, item in value.items():
+            _put(known, inner, item, f"{key}.{inner}")
+    elif known != value:
+        raise ConfigError(f"{key}: found both {known!r} and {value!r}; give it once")
+
+
+def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Scalar]:
+    """Inverse of `nest`: nested mappings to dotted keys."""
+    flat: dict[str, Scalar] = {}
+    for key, value in nested.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat

@@ -76,7 +76,7 @@ def find_part(
 
 def _own_part(settings: Settings, source: Source, partition: int, targets: TargetForm) -> ClientPart:
     """All of a client's own file, or what a function gives for it."""
-    if not source.is_function:
+    if source.kind != "function":
         _refuse_choice(settings)
         _refuse_numbering(source, targets)
     arrays = _own_arrays(settings, source, partition)
@@ -129,7 +129,7 @@ def _refuse_numbered(source: Source, arrays: Mapping[str, Array], targets: Targe
 
 
 def _own_arrays(settings: Settings, source: Source, partition: int) -> Mapping[str, Array]:
-    if not source.is_function:
+    if source.kind != "function":
         return source.arrays()
     arrays = call_function(source.name, "data", DataError, settings.flat(), partition, settings.clients)
     if not isinstance(arrays, Mapping):

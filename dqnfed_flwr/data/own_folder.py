@@ -110,7 +110,7 @@ def import_again(settings: Settings, folders: Sequence[str]) -> None:
 
 def _modules(settings: Settings) -> Iterator[str]:
     """First packages or modules of the user's task and functions."""
-    named = [settings.task, settings.model, *([settings.data] if source_of(settings.data).is_function else [])]
+    named = [settings.task, settings.model, *([settings.data] if source_of(settings.data).is_code else [])]
     for name in named:
         if ":" in name and not is_object(name):
             yield name.partition(":")[0].partition(".")[0]

@@ -11,8 +11,6 @@
 | function | module:function of the user's, or object:NAME of what he gave and is no arrays |
 | task | no name: data sets that a task of the user's brings, see `tasks.data_of` |
 | unknown | anything else |
-
-`load_dataset` reads a whole set, and `catalogue` says which are on this machine.
 """
 
 from __future__ import annotations
@@ -54,18 +52,13 @@ class Source:
     kind: Kind
 
     @property
-    def is_function(self) -> bool:
-        """Whether it gives the part of one client rather than a set that is dealt out."""
-        return self.kind == "function"
-
-    @property
     def is_code(self) -> bool:
         """Whether samples come from code of the user's, which may give others at every call."""
         return self.kind in ("function", "task")
 
     def dealt_by(self, partition: str) -> str:
         """What deals its samples out where settings name such a `partition`: that, or `own function`."""
-        return OWN_FUNCTION if self.is_function else partition
+        return OWN_FUNCTION if self.kind == "function" else partition
 
     def is_of_each(self, partition: str) -> bool:
         """Whether every client has samples of its own, rather than a part of one set."""
@@ -168,8 +161,7 @@ class Source:
         if self.kind == "package":
             return _digits()
         if self.kind == "arrays":
-            whole: Mapping[str, Array] = held("data", self.name)
-            return whole
+            return held("data", self.name)  # type: ignore[no-any-return]
         if (path := self.npz()) is None:
             raise DataError(f"data: {self.name!r} is a function, which gives the part of one client; use load_client")
         arrays = map_npz(path) if self.kind == "archive" else map_kept(path)
@@ -207,8 +199,7 @@ class Source:
         if self.kind == "package":
             found = _sums_of_digits()
         else:
-            path = self.npz()
-            found = _sums(self.arrays()) if path is None else checksums(path)
+            found = checksums(path) if (path := self.npz()) else _sums(self.arrays())
         return hashlib.sha256(repr(sorted(found.items())).encode()).hexdigest()[:FINGERPRINT_DIGITS]
 
     def tell(self, targets: TargetForm) -> None:
@@ -220,8 +211,7 @@ class Source:
         if not self.is_decoded:
             return
         files = self.files()
-        there = files.npz().exists()
-        arrays = self.arrays()
+        there, arrays = files.npz().exists(), self.arrays()
         if there:
             files.tell(arrays)
         if targets != "classes" or files.form not in TABLES:

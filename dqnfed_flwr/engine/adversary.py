@@ -23,7 +23,7 @@ from flwr.clientapp import ClientApp
 from numpy.random import Generator
 
 from dqnfed_flwr import wire
-from dqnfed_flwr.config import AttackSettings, Settings
+from dqnfed_flwr.config import AttackSettings, Settings, resolve
 from dqnfed_flwr.types import FloatArray
 
 Attack = Callable[[Message, Message], Message]
@@ -58,9 +58,8 @@ class _RowAttack:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._displaced_in_the_end = not settings.stage_settings.work.gradient_row
-        stage = settings.profile.last_stage(settings)
-        self._fedavg_until = stage.before if stage else 0
+        plan = resolve(settings)
+        self._displaced_in_the_end, self._fedavg_until = not plan.last.work.gradient_row, plan.before
 
     def __call__(self, reply: Message, question: Message) -> Message:
         assignment = wire.decode_task(question.content)

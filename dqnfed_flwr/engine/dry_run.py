@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from dqnfed_flwr.client.app import app, forget_clients
 from dqnfed_flwr.client.parts import open_client
-from dqnfed_flwr.config import AttackSettings, Settings
+from dqnfed_flwr.config import AttackSettings, Settings, resolve
 from dqnfed_flwr.data.clients import each_usable
 from dqnfed_flwr.engine.in_process import OneSourceGrid
 from dqnfed_flwr.engine.run import choose_jobs, tell_of_tables, usable_cores
@@ -73,6 +73,11 @@ class DryRun:
     bytes_down: float
     seconds: float
     jobs: int
+
+    @property
+    def step_rule(self) -> str:
+        """The step rule, by name."""
+        return resolve(self.settings).rule.name
 
     @property
     def round_seconds(self) -> float:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from dqnfed_flwr.client.device import DTYPES
-from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.data.dataset import as_data_set
 from dqnfed_flwr.data.dealing import only_classes
 from dqnfed_flwr.data.own_folder import import_again
@@ -205,7 +205,7 @@ def card_of(result: RunResult, parameters: int, missing: Sequence[str] = ()) -> 
 def _training(result: RunResult) -> str:
     settings, moved = result.settings, result.totals.moved
     lines = [
-        f"- {settings.title}, step rule `{settings.rule.name}`, local work `{settings.local.work}`",
+        f"- {settings.title}, step rule `{resolve(settings).rule.name}`, local work `{settings.local.work}`",
         f"- {len(result.events)} rounds, of which {moved} moved the model; ended as `{result.status}`; seed "
         f"{settings.seed}, {settings.dtype}",
         f"- {result.exchanges} exchanges, {result.bytes_up + result.bytes_down:,} bytes in all",

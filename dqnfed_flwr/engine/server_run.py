@@ -12,7 +12,7 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.supercore.exit import add_exit_handler
 
-from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.data.own_folder import module_folders
 from dqnfed_flwr.engine.notices import LEFT_OUT, LeftOutWatch, early_end, held_up, left_out
 from dqnfed_flwr.engine.result import RunResult, start_loss
@@ -92,7 +92,7 @@ def metrics_of(settings: Settings, run_id: str = "") -> RunMetrics | None:
     card = RunCard(
         name=run_name(output_directory(settings), f"{settings.method}-{began}-{os.getpid()}"),
         method=settings.method,
-        step_rule=settings.rule.name,
+        step_rule=resolve(settings).rule.name,
         version=package_version(),
         run_id=run_id,
         figure=task_of(settings).figure,

@@ -24,7 +24,7 @@ from dqnfed_flwr.client.device import DTYPES
 from dqnfed_flwr.client.model_checks import dtype_notes, left_behind_notes, model_notes, random_inputs
 from dqnfed_flwr.client.numpy_client import DQNFedClient
 from dqnfed_flwr.client.parts import open_client
-from dqnfed_flwr.config import KNOWN, Settings
+from dqnfed_flwr.config import KNOWN, Settings, resolve
 from dqnfed_flwr.engine.notices import listed
 from dqnfed_flwr.engine.result import BUFFER
 from dqnfed_flwr.errors import ClientDataError, ConfigError, ShapeError
@@ -89,14 +89,14 @@ def notes_on_model(settings: Settings, form: Form) -> list[str]:
     name = settings.model if form.input_kind != OWN else settings.task
     if ":" not in name:
         return []
-    dtype = DTYPES[settings.dtype]
+    dtype, plan = DTYPES[settings.dtype], resolve(settings)
     module = task_of(settings).build(form.input_shape, form.num_classes, seed=settings.seed, dtype=None)
     found = dtype_notes(module, dtype)
     found += left_behind_notes(as_dtype(module, dtype))
     if form.input_kind != OWN:
-        inputs, works = random_inputs(form.input_shape, form.input_kind, dtype), settings.works
+        inputs, works = random_inputs(form.input_shape, form.input_kind, dtype), plan.works
         # an anchor's passes leave the federation's buffers alone
-        gradients, passes = any(not work.passes for work in works), settings.trains_buffers
+        gradients, passes = any(not work.passes for work in works), plan.work.passes
         found += model_notes(module, inputs, gradients=gradients, passes=passes)
     return [f"model: {name} {note}" for note in found]
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from dqnfed_flwr.config import Settings
 from dqnfed_flwr.linalg.min_norm import Status, one_sided_weights
 from dqnfed_flwr.methods._base import Method, RoundRows, answer
+from dqnfed_flwr.schema.plan import RunPlan
 from dqnfed_flwr.types import Combination, Float64Array, RoundBatch
 
 CHANGED = "step_changed"
@@ -32,7 +32,7 @@ class Nearest(Method):
     reference_rows = 1
     guaranteed = True
 
-    def __init__(self, run: Settings, demand: float) -> None:
+    def __init__(self, run: RunPlan, demand: float) -> None:
         super().__init__(run)
         self._demand = demand
         self.cuts: Mapping[int, float] = {}

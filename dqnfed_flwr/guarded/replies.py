@@ -15,12 +15,12 @@ from flwr.app import Message, RecordDict
 from flwr.common.logger import log
 
 from dqnfed_flwr import wire
-from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import RunError, WireError
 from dqnfed_flwr.guarded.arrays import Arrays
 from dqnfed_flwr.guarded.records import has_reply, plain, read_names, reply_part
 from dqnfed_flwr.guarded.updates import Alike, check_update
 from dqnfed_flwr.linalg.gram import Basis
+from dqnfed_flwr.schema.plan import RunPlan
 from dqnfed_flwr.strategy.collect import TIMES, Collected, Fault, Receiver, check_least, in_short
 from dqnfed_flwr.strategy.exchange import Answer
 from dqnfed_flwr.strategy.schedule import Schedule
@@ -35,7 +35,7 @@ class GuardedReplies(Receiver):
 
     Parameters
     ----------
-    settings : Settings
+    run : RunPlan
         Of the guarantee.
     floor : float | None
         The least value of a loss; None where that is not known.
@@ -50,8 +50,8 @@ class GuardedReplies(Receiver):
         How many samples each node has, as it said first.
     """
 
-    def __init__(self, settings: Settings, floor: float | None, weight: str = "") -> None:
-        super().__init__(settings, floor)
+    def __init__(self, run: RunPlan, floor: float | None, weight: str = "") -> None:
+        super().__init__(run, floor)
         self.weight = weight
         self.names: tuple[str, ...] = ()
         self.samples_of: dict[int, int] = {}

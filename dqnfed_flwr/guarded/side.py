@@ -25,7 +25,6 @@ from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import NDArray
 
 from dqnfed_flwr import wire
-from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import CheckpointError, ConfigError, RunError, ShapeError
 from dqnfed_flwr.guarded.arrays import Model, check_alike, flatten, moved
 from dqnfed_flwr.guarded.memory import StrategyMemory, figures_of, restore_figures
@@ -34,6 +33,7 @@ from dqnfed_flwr.guarded.records import model_key, with_task
 from dqnfed_flwr.guarded.replies import GuardedReplies, evaluations
 from dqnfed_flwr.guarded.wrapped import Given, Wrapped, said_by
 from dqnfed_flwr.linalg.gram import Basis
+from dqnfed_flwr.schema.plan import RunPlan
 from dqnfed_flwr.steps import Ladder
 from dqnfed_flwr.strategy.checkpointer import group
 from dqnfed_flwr.strategy.collect import Collected
@@ -46,7 +46,7 @@ from dqnfed_flwr.strategy.solve import NOT_FINITE, Solved, make_batch, solve
 from dqnfed_flwr.strategy.state import PendingStep, RunState
 from dqnfed_flwr.strategy.step_search import NO_STEP
 from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
-from dqnfed_flwr.types import ClientTask, Combination, Float64Array, RoundBatch, under
+from dqnfed_flwr.types import ACCURACY, ClientTask, Combination, Float64Array, RoundBatch, under
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,37 +82,30 @@ class StrategySide:
         None of whose steps did harm.
     replies : GuardedReplies
         What is known of the nodes.
-    can_train, keeps_move : bool
+    figure, can_train, keeps_move : Figure, bool, bool
         As of every `Side`.
     not_asked : list[DroppedClient]
         Nodes that the last exchange left out, for they owe a reply.
     """
 
-    can_train, keeps_move = True, False
+    figure, can_train, keeps_move = ACCURACY, True, False
 
     def __init__(
-        self,
-        strategy: Strategy,
-        settings: Settings,
-        *,
-        demand: float,
-        floor: float | None,
-        given: Given,
-        result: Result,
+        self, strategy: Strategy, run: RunPlan, *, demand: float, floor: float | None, given: Given, result: Result
     ) -> None:
-        self._strategy, self._settings = strategy, settings
+        self._strategy, self._settings = strategy, run.settings
         nothing = torch.empty(0)
         self.state = RunState(nothing, nothing, {})
         configs = {"train": given.train_config, "evaluate": given.evaluate_config}
-        self._memory = StrategyMemory(strategy, configs) if settings.output else None
+        self._memory = StrategyMemory(strategy, configs) if run.settings.output else None
         self._kept: dict[str, NDArray[np.generic]] = {}  # its memory before the last exchange
         self._given, self._grid, self._result = given, given.grid, result
-        self.method, self._terms = Nearest(settings, demand), {"demand": demand, "floor": floor}
+        self.method, self._terms = Nearest(run, demand), {"demand": demand, "floor": floor}
         self.model = Model.of(result.arrays)
-        self.replies = GuardedReplies(settings, floor, said_by(strategy, "weighted_by_key", str) or "")
+        self.replies = GuardedReplies(run, floor, said_by(strategy, "weighted_by_key", str) or "")
         self.not_asked: list[DroppedClient] = []
-        self._stragglers = Stragglers(settings.deadline)
-        self._wrapped = Wrapped(strategy, settings, given, self._stragglers)
+        self._stragglers = Stragglers(run.settings.deadline)
+        self._wrapped = Wrapped(strategy, run, given, self._stragglers)
         self._line = Line(self.model, self.model)
         self._asked: dict[int, Asked] = {}
         self._evaluations: list[Message] = []

@@ -16,7 +16,7 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from dqnfed_flwr.config import Settings, StepSettings
+from dqnfed_flwr.config import Settings, StepSettings, resolve
 from dqnfed_flwr.errors import ConfigError, StalledError
 from dqnfed_flwr.guarded.records import ARMIJO
 from dqnfed_flwr.guarded.side import StrategySide
@@ -222,8 +222,9 @@ class Guaranteed(OwnLoop):
         """All rounds; what they give goes into `result`."""
         settings = Settings.from_mapping({**self._settings.flat(), **changes})
         metrics, listening = self._open()
-        rule, patience = make_rule(settings), Patience(listening)
-        side = StrategySide(self.strategy, settings, demand=self._demand, floor=self._floor, given=given, result=result)
+        plan, patience = resolve(settings), Patience(listening)
+        rule = make_rule(plan)
+        side = StrategySide(self.strategy, plan, demand=self._demand, floor=self._floor, given=given, result=result)
         parts: dict[str, Memory] = {"method": side.method, "side": side}
         checkpointer = Checkpointer(settings, parts, rule, grid=given.grid, patience=patience)
         side.state, self.events, _ = checkpointer.start(lambda: side.state, Provenance())
@@ -242,7 +243,7 @@ class Guaranteed(OwnLoop):
 
         status = "failed"
         try:
-            RoundLoop(settings, side.state, side, rule, on_round, save).run()
+            RoundLoop(plan, side.state, side, rule, on_round, save).run()
             side.finish()
             status = side.state.status
         finally:

@@ -12,9 +12,9 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvgM, Strategy
 
-from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.guarded.arrays import Model
+from dqnfed_flwr.schema.plan import RunPlan
 from dqnfed_flwr.strategy.exchange import Stragglers
 from dqnfed_flwr.strategy.hearing import say_if_tolerate_is_cut
 from dqnfed_flwr.strategy.own_loop import EvaluateFn
@@ -35,8 +35,8 @@ class Given:
 class Wrapped:
     """Has a `strategy` configure its messages, without those to nodes that owe a reply."""
 
-    def __init__(self, strategy: Strategy, settings: Settings, given: Given, stragglers: Stragglers) -> None:
-        self._strategy, self._settings, self._given, self._stragglers = strategy, settings, given, stragglers
+    def __init__(self, strategy: Strategy, run: RunPlan, given: Given, stragglers: Stragglers) -> None:
+        self._strategy, self._run, self._given, self._stragglers = strategy, run, given, stragglers
 
     def to_evaluate(self, number: int, model: Model) -> list[Message]:
         """The strategy's messages to evaluate a model after a round; none where the number is 0."""
@@ -48,13 +48,13 @@ class Wrapped:
     def to_train(self, number: int, model: Model) -> list[Message]:
         """The strategy's messages to train at a model in a round."""
         log(INFO, "")
-        log(INFO, "[ROUND %d/%d]", number, self._settings.rounds)
+        log(INFO, "[ROUND %d/%d]", number, self._run.settings.rounds)
         _begin_at(self._strategy, model.record)
         config = self._given.train_config
         train = list(self._strategy.configure_train(number, model.record, config, self._given.grid))
         nodes = [message.metadata.dst_node_id for message in train]
         if number == 1:
-            say_if_tolerate_is_cut(self._settings, len(nodes))
+            say_if_tolerate_is_cut(self._run, len(nodes))
         if len(set(nodes)) < len(nodes):
             raise ConfigError("the strategy sends a node several messages to train; a guarded one may send one")
         return self._to_free(train)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dqnfed_flwr.errors import RunError
-from dqnfed_flwr.schema.run import RunSettings
+from dqnfed_flwr.schema.plan import RunPlan
 from dqnfed_flwr.types import Combination, Extras, Float64Array, FloatArray, RoundBatch
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ class Method(ABC):
 
     Parameters
     ----------
-    run : RunSettings
+    run : RunPlan
         Kept as `_run`. Its `row_lr`, kept as `_row_lr`, makes a step of a row: eta for a gradient, 1 for the
         displacement of passes.
 
@@ -175,7 +175,7 @@ class Method(ABC):
     _memories: Sequence[Memory] = ()
     """What the method remembers between rounds, where it does not write `export_state` itself."""
 
-    def __init__(self, run: RunSettings) -> None:
+    def __init__(self, run: RunPlan) -> None:
         self._run, self._row_lr = run, run.row_lr
 
     def extras(self, dim: int) -> Extras:
@@ -306,9 +306,9 @@ class LayerMethod(VectorMethod):
     head: NDArray[np.int64] = np.empty((0, 0), np.int64)
 
 
-def make_method(run: RunSettings) -> Method:
-    """A fresh method as `run.method` names it."""
-    method: Method = run.profile.build(run)
+def make_method(run: RunPlan) -> Method:
+    """A fresh method of a run."""
+    method: Method = run.method.build(run)
     return method
 
 

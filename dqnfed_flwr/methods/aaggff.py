@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from dqnfed_flwr.linalg.box_qp import box_simplex_weights
 from dqnfed_flwr.methods._base import GramMethod, RoundRows, State
 from dqnfed_flwr.schema.group import Group, expert
-from dqnfed_flwr.schema.run import Profile, RunSettings
+from dqnfed_flwr.schema.plan import Profile, RunPlan
 from dqnfed_flwr.types import Combination, Float64Array, RoundBatch
 
 MOST_CLIENTS = 1000
@@ -78,10 +78,10 @@ class Aaggff(GramMethod):
 
     reads_products = False
 
-    def __init__(self, run: RunSettings) -> None:
+    def __init__(self, run: RunPlan) -> None:
         super().__init__(run)
         self._cdf = CDFS[run.group_of(AaggffSettings).cdf]
-        self._clients, self.most = run.clients, 1.0
+        self._clients, self.most = run.settings.clients, 1.0
         self._strangers = 0
 
     def observe(self, batch: RoundBatch, rows: RoundRows) -> None:
@@ -120,7 +120,7 @@ class AaggffSilo(Aaggff):
     The decision before round 1 is the same for all.
     """
 
-    def __init__(self, run: RunSettings) -> None:
+    def __init__(self, run: RunPlan) -> None:
         super().__init__(run)
         count = self._clients
         self.most = bound = 1 / count
@@ -161,9 +161,9 @@ class AaggffDevice(Aaggff):
     responses: r' + (r_k - r') / C for those present and r' for the others, over 1 + r'.
     """
 
-    def __init__(self, run: RunSettings) -> None:
+    def __init__(self, run: RunPlan) -> None:
         super().__init__(run)
-        self.most = run.sampled / run.clients
+        self.most = run.settings.sampled / run.settings.clients
         self._scores = np.zeros(self._clients)
         self._rounds = 0
 
@@ -191,27 +191,28 @@ class AaggffDevice(Aaggff):
         self._scores, self._rounds = np.array(state["scores"], dtype=np.float64), int(state["rounds"])
 
 
-def _form(run: RunSettings) -> str:
+def _form(run: RunPlan) -> str:
     form = run.group_of(AaggffSettings).form
-    return form if form != "auto" else "device" if run.sampled < run.clients else "silo"
+    return form if form != "auto" else "device" if run.settings.sampled < run.settings.clients else "silo"
 
 
-def _build(run: RunSettings) -> Aaggff:
+def _build(run: RunPlan) -> Aaggff:
     return AaggffSilo(run) if _form(run) == "silo" else AaggffDevice(run)
 
 
 class _Aaggff(Profile):
-    def title_of(self, run: RunSettings) -> str:
+    def title_of(self, run: RunPlan) -> str:
         return "AAggFF-S" if _form(run) == "silo" else "AAggFF-D"
 
-    def nonnegative(self, run: RunSettings, *, floor: bool) -> str:
+    def nonnegative(self, run: RunPlan, *, floor: bool) -> str:
         return "takes losses over their mean"
 
-    def faults(self, run: RunSettings) -> Iterator[str]:
-        if _form(run) == "silo" and run.clients > MOST_CLIENTS:
+    def faults(self, run: RunPlan) -> Iterator[str]:
+        clients = run.settings.clients
+        if _form(run) == "silo" and clients > MOST_CLIENTS:
             yield (
-                f"aaggff.form: silo solves with a matrix of clients by clients, found {run.clients} clients; allowed "
-                f"are up to {MOST_CLIENTS}; use aaggff.form device"
+                f"aaggff.form: silo solves with a matrix of clients by clients, found {clients} clients; allowed are "
+                f"up to {MOST_CLIENTS}; use aaggff.form device"
             )
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from dqnfed_flwr.linalg.min_norm import STATIONARY_COSINE, two_sided_weights
 from dqnfed_flwr.methods._base import GramMethod, answer, left_out
 from dqnfed_flwr.schema.group import Group, own
-from dqnfed_flwr.schema.run import FREE_LENGTH, Profile, RunSettings
+from dqnfed_flwr.schema.plan import FREE_LENGTH, Profile, RunPlan
 from dqnfed_flwr.types import Combination, RoundBatch
 
 SMALLEST_RATE = 1e-9
@@ -60,7 +60,7 @@ class AdaFed(GramMethod):
 
 
 class _AdaFed(Profile):
-    def nonnegative(self, run: RunSettings, *, floor: bool) -> str:
+    def nonnegative(self, run: RunPlan, *, floor: bool) -> str:
         return "takes powers of losses" if run.group_of(AdaFedSettings).gamma else ""
 
 

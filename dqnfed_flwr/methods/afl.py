@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from dqnfed_flwr.linalg.box_qp import project_simplex
 from dqnfed_flwr.methods._base import GramMethod, RoundRows, State
 from dqnfed_flwr.schema.group import Group, own
-from dqnfed_flwr.schema.run import Profile, RunSettings
+from dqnfed_flwr.schema.plan import Profile, RunPlan
 from dqnfed_flwr.types import Combination, Float64Array, RoundBatch
 
 
@@ -86,7 +86,7 @@ class Afl(GramMethod):
 
     reads_products = False
 
-    def __init__(self, run: RunSettings) -> None:
+    def __init__(self, run: RunPlan) -> None:
         super().__init__(run)
         self._gamma = run.group_of(AflSettings).gamma
         self._held = HeldWeights()

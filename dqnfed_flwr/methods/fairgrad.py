@@ -15,7 +15,7 @@ import numpy as np
 from dqnfed_flwr.linalg.min_norm import STATIONARY_COSINE, Status
 from dqnfed_flwr.methods._base import GramMethod, left_out
 from dqnfed_flwr.schema.group import Group, own
-from dqnfed_flwr.schema.run import FREE_LENGTH, Profile
+from dqnfed_flwr.schema.plan import FREE_LENGTH, Profile
 from dqnfed_flwr.types import Combination, Float64Array, RoundBatch
 
 GOOD = 1e-6

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from dqnfed_flwr.methods._base import GramMethod, RoundRows, State
 from dqnfed_flwr.schema.group import Group, expert
-from dqnfed_flwr.schema.run import Profile, RunSettings
+from dqnfed_flwr.schema.plan import Profile, RunPlan
 from dqnfed_flwr.types import Combination, Float64Array, RoundBatch
 
 TINY_LOSS = 1e-8
@@ -47,7 +47,7 @@ class Famo(GramMethod):
 
     reads_products = False
 
-    def __init__(self, run: RunSettings) -> None:
+    def __init__(self, run: RunPlan) -> None:
         super().__init__(run)
         settings = run.group_of(FamoSettings)
         self._lr, self._decay = settings.lr, settings.decay
@@ -108,7 +108,7 @@ def _softmax(logits: Float64Array) -> Float64Array:
 
 
 class _Famo(Profile):
-    def nonnegative(self, run: RunSettings, *, floor: bool) -> str:
+    def nonnegative(self, run: RunPlan, *, floor: bool) -> str:
         return "" if floor else "takes logarithms of losses"
 
 

@@ -7,7 +7,7 @@ Decentralized Data", AISTATS 2017, Algorithm 1.
 from __future__ import annotations
 
 from dqnfed_flwr.methods._base import GramMethod
-from dqnfed_flwr.schema.run import GRADIENTS, Profile
+from dqnfed_flwr.schema.plan import GRADIENTS, Profile
 from dqnfed_flwr.schema.work import SGD
 from dqnfed_flwr.types import Combination, RoundBatch
 

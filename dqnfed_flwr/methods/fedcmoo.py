@@ -22,7 +22,7 @@ from dqnfed_flwr.linalg.min_norm import Status
 from dqnfed_flwr.methods._base import GramMethod, RoundRows, left_out
 from dqnfed_flwr.methods.afl import HeldWeights
 from dqnfed_flwr.schema.group import Group, own
-from dqnfed_flwr.schema.run import Profile, RunSettings
+from dqnfed_flwr.schema.plan import Profile, RunPlan
 from dqnfed_flwr.types import Combination, Float64Array, RoundBatch
 
 STEPS = 1000
@@ -41,7 +41,7 @@ class FedCmoo(GramMethod):
     The weights begin alike and go on from round to round. With many steps they come near those of MGDA.
     """
 
-    def __init__(self, run: RunSettings) -> None:
+    def __init__(self, run: RunPlan) -> None:
         super().__init__(run)
         self._settings = run.group_of(FedCmooSettings)
         self._held = HeldWeights()
@@ -66,8 +66,8 @@ class FedCmoo(GramMethod):
 
     def _units(self, batch: RoundBatch) -> Float64Array:
         """What makes a gradient of each row [K]: 1 where it is one, else local rate times steps."""
-        run, local = self._run, self._run.local
-        if run.stage_settings.work.scaled_row:
+        run, local = self._run, self._run.settings.local
+        if run.last.work.scaled_row:
             return np.ones(len(batch.clients))
         steps = local.epochs * np.ceil(batch.examples / (local.batch_size or np.inf)).clip(min=1)
         return np.asarray(local.lr * local.decay ** (batch.round - 1) * steps)

@@ -18,7 +18,7 @@ import numpy as np
 from dqnfed_flwr.methods._base import GramMethod
 from dqnfed_flwr.methods.guidance import ANGLE, angle
 from dqnfed_flwr.schema.group import Group, expert, own
-from dqnfed_flwr.schema.run import Profile, RunSettings
+from dqnfed_flwr.schema.plan import Profile, RunPlan
 from dqnfed_flwr.types import Combination, RoundBatch
 
 
@@ -52,7 +52,7 @@ class FedEba(GramMethod):
 
 
 class _FedEba(Profile):
-    def nonnegative(self, run: RunSettings, *, floor: bool) -> str:
+    def nonnegative(self, run: RunPlan, *, floor: bool) -> str:
         return ANGLE if run.group_of(FedEbaSettings).alpha else ""
 
 

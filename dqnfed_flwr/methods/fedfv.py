@@ -16,7 +16,7 @@ from dqnfed_flwr.methods._base import Method, RoundRows
 from dqnfed_flwr.methods.absent import AbsentClients
 from dqnfed_flwr.methods.guidance import VANISHING
 from dqnfed_flwr.schema.group import Group, expert, own
-from dqnfed_flwr.schema.run import Profile, RunSettings
+from dqnfed_flwr.schema.plan import Profile, RunPlan
 from dqnfed_flwr.types import Combination, Float64Array, RoundBatch
 
 
@@ -27,7 +27,7 @@ class FedFvSettings(Group):
     tau: int = expert(
         1,
         "rounds for which the gradients of absent clients count",
-        read=lambda run: run.sampled < run.clients,
+        read=lambda run: run.settings.sampled < run.settings.clients,
         ge=0,
         le=100,
     )
@@ -49,11 +49,11 @@ class FedFV(Method):
     local training.
     """
 
-    def __init__(self, run: RunSettings) -> None:
+    def __init__(self, run: RunPlan) -> None:
         super().__init__(run)
         settings = run.group_of(FedFvSettings)
         self._alpha = settings.alpha
-        self._absent = AbsentClients(settings.tau, run.sampled, run.clients)
+        self._absent = AbsentClients(settings.tau, run.settings.sampled, run.settings.clients)
         self._memories = (self._absent,)
         self.reference_rows = self._absent.room
 

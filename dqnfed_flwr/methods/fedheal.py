@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dqnfed_flwr.methods._base import RoundRows, State, VectorMethod
 from dqnfed_flwr.schema.group import Group, expert
-from dqnfed_flwr.schema.run import Profile, RunSettings
+from dqnfed_flwr.schema.plan import Profile, RunPlan
 from dqnfed_flwr.types import Float64Array, RoundBatch
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class FedHeal(VectorMethod):
 
     reads_products = False
 
-    def __init__(self, run: RunSettings) -> None:
+    def __init__(self, run: RunPlan) -> None:
         super().__init__(run)
         settings = run.group_of(FedHealSettings)
         self._threshold, self._beta = settings.threshold, settings.beta

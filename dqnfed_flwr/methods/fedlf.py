@@ -16,7 +16,7 @@ from dqnfed_flwr.linalg.min_norm import Status
 from dqnfed_flwr.methods._base import LayerMethod, RoundRows, left_out
 from dqnfed_flwr.methods.absent import AbsentClients
 from dqnfed_flwr.methods.guidance import ANGLE, Direction, common_direction, fairness_row
-from dqnfed_flwr.schema.run import Profile, RunSettings
+from dqnfed_flwr.schema.plan import Profile, RunPlan
 from dqnfed_flwr.types import Combination, Float64Array, RoundBatch
 
 if TYPE_CHECKING:
@@ -52,9 +52,10 @@ class FedLf(LayerMethod):
     nothing is divided by their length; the window of absent clients counts clients, not those seen so far.
     """
 
-    def __init__(self, run: RunSettings) -> None:
+    def __init__(self, run: RunPlan) -> None:
         super().__init__(run)
-        self._absent = AbsentClients(run.clients // run.sampled, run.sampled, run.clients)
+        clients, sampled = run.settings.clients, run.settings.sampled
+        self._absent = AbsentClients(clients // sampled, sampled, clients)
         self._memories = (self._absent,)
         self._outcome = Combination(np.zeros(0))
 
@@ -156,7 +157,7 @@ class FedLf(LayerMethod):
 
 
 class _FedLf(Profile):
-    def nonnegative(self, run: RunSettings, *, floor: bool) -> str:
+    def nonnegative(self, run: RunPlan, *, floor: bool) -> str:
         return ANGLE
 
 

@@ -18,7 +18,7 @@ from dqnfed_flwr.methods._base import Method, RoundRows, State, left_out
 from dqnfed_flwr.methods.absent import AbsentClients
 from dqnfed_flwr.methods.guidance import ANGLE, Direction, angle, common_direction, fairness_row
 from dqnfed_flwr.schema.group import expert
-from dqnfed_flwr.schema.run import GRADIENTS_FIRST, Profile, RunSettings
+from dqnfed_flwr.schema.plan import GRADIENTS_FIRST, Profile, RunPlan
 from dqnfed_flwr.steps.search import SearchSettings
 from dqnfed_flwr.types import Combination, Float64Array, RoundBatch, SearchHints
 
@@ -47,10 +47,10 @@ class FedMdfg(Method):
     solved to 1e-6 and its status reported.
     """
 
-    def __init__(self, run: RunSettings) -> None:
+    def __init__(self, run: RunPlan) -> None:
         super().__init__(run)
         self._angle = run.group_of(FedMdfgSettings).angle
-        self._absent = AbsentClients(1, run.sampled, run.clients)
+        self._absent = AbsentClients(1, run.settings.sampled, run.settings.clients)
         self._references = LossReferences()
         self._memories = (self._references, self._absent)
         self._some_rose = self._lost = False
@@ -175,7 +175,7 @@ def _stretch(direction: Direction, gram: Float64Array, live: NDArray[np.bool_]) 
 
 
 class _FedMdfg(Profile):
-    def nonnegative(self, run: RunSettings, *, floor: bool) -> str:
+    def nonnegative(self, run: RunPlan, *, floor: bool) -> str:
         return ANGLE
 
 

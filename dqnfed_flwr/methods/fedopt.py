@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from dqnfed_flwr.methods._base import RoundRows, State, VectorMethod
 from dqnfed_flwr.schema.group import Group, expert, own
-from dqnfed_flwr.schema.run import Profile, RunSettings
+from dqnfed_flwr.schema.plan import Profile, RunPlan
 from dqnfed_flwr.types import RoundBatch
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class FedAvgMSettings(Group):
 class FedAvgM(ServerOptimiser):
     """v <- beta v + sum p_k (theta - theta_k), step = lr v, from v = 0. No deviations."""
 
-    def __init__(self, run: RunSettings) -> None:
+    def __init__(self, run: RunPlan) -> None:
         super().__init__(run)
         import torch
 
@@ -104,7 +104,7 @@ class FedAdam(ServerOptimiser):
     bias.
     """
 
-    def __init__(self, run: RunSettings) -> None:
+    def __init__(self, run: RunPlan) -> None:
         super().__init__(run)
         import torch
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dqnfed_flwr.methods._base import GramMethod
 from dqnfed_flwr.schema.group import Group, own
-from dqnfed_flwr.schema.run import Profile
+from dqnfed_flwr.schema.plan import Profile
 from dqnfed_flwr.types import Combination, RoundBatch
 
 

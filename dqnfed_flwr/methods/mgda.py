@@ -15,7 +15,7 @@ from dqnfed_flwr.linalg.box_qp import box_simplex_weights
 from dqnfed_flwr.linalg.min_norm import CUTOFF, STATIONARY_COSINE, ScaledGram, Status, hull_weights
 from dqnfed_flwr.methods._base import GramMethod, answer, left_out
 from dqnfed_flwr.schema.group import Group, own
-from dqnfed_flwr.schema.run import FREE_LENGTH, GRADIENTS_FIRST, Profile
+from dqnfed_flwr.schema.plan import FREE_LENGTH, GRADIENTS_FIRST, Profile
 from dqnfed_flwr.types import Combination, RoundBatch
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from dqnfed_flwr.methods._base import GramMethod
 from dqnfed_flwr.schema.group import Group, own
-from dqnfed_flwr.schema.run import Profile, RunSettings
+from dqnfed_flwr.schema.plan import Profile, RunPlan
 from dqnfed_flwr.schema.work import SGD
 from dqnfed_flwr.types import Combination, RoundBatch
 
@@ -37,10 +37,10 @@ class QFfl(GramMethod):
 
     reads_products = False
 
-    def __init__(self, run: RunSettings) -> None:
+    def __init__(self, run: RunPlan) -> None:
         super().__init__(run)
-        self._q, self._lr = run.group_of(QFflSettings).q, run.local.lr
-        self._decay = run.local.decay if run.work is SGD else 1.0
+        self._q, self._lr = run.group_of(QFflSettings).q, run.settings.local.lr
+        self._decay = run.settings.local.decay if run.work is SGD else 1.0
 
     def weights(self, batch: RoundBatch) -> Combination:
         """Coefficients of the rows; all powers are relative to the largest loss, which cancels."""
@@ -53,7 +53,7 @@ class QFfl(GramMethod):
 
 
 class _QFfl(Profile):
-    def nonnegative(self, run: RunSettings, *, floor: bool) -> str:
+    def nonnegative(self, run: RunPlan, *, floor: bool) -> str:
         return "takes powers of losses" if run.group_of(QFflSettings).q else ""
 
 

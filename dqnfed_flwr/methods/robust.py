@@ -20,7 +20,7 @@ import numpy as np
 from dqnfed_flwr.linalg.min_norm import CUTOFF, ScaledGram
 from dqnfed_flwr.methods._base import GramMethod, RoundRows, VectorMethod
 from dqnfed_flwr.schema.group import Group, expert, own
-from dqnfed_flwr.schema.run import Profile, RunSettings
+from dqnfed_flwr.schema.plan import Profile, RunPlan
 from dqnfed_flwr.types import Combination, Float64Array, RoundBatch
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class TrimmedMean(CoordinateWise):
     No deviations.
     """
 
-    def __init__(self, run: RunSettings) -> None:
+    def __init__(self, run: RunPlan) -> None:
         super().__init__(run)
         self._share = run.group_of(TrimmedMeanSettings).share
         self._trimmed = 0

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from dqnfed_flwr.methods._base import RoundRows, State, VectorMethod
 from dqnfed_flwr.schema.group import Group, expert
-from dqnfed_flwr.schema.run import GRADIENTS, Profile, RunSettings
+from dqnfed_flwr.schema.plan import GRADIENTS, Profile, RunPlan
 from dqnfed_flwr.schema.work import SGD
 from dqnfed_flwr.types import RoundBatch
 
@@ -32,7 +32,7 @@ class MeanGradientMethod(VectorMethod):
     Where the mean loss does not fall along it, the memory begins anew, and the step is eta sum p_k g_k.
     """
 
-    def __init__(self, run: RunSettings) -> None:
+    def __init__(self, run: RunPlan) -> None:
         super().__init__(run)
         self._step: Tensor
         self._reset = False
@@ -77,7 +77,7 @@ class Momentum(MeanGradientMethod):
     The factor alpha is left out of the memory: it is a property of the line search, not of the direction.
     """
 
-    def __init__(self, run: RunSettings) -> None:
+    def __init__(self, run: RunPlan) -> None:
         super().__init__(run)
         self._beta = run.group_of(MomentumSettings).beta
         self._last: Tensor | None = None
@@ -119,7 +119,7 @@ class ServerLbfgs(MeanGradientMethod):
     mixes different clients. No pair is formed from means of different clients.
     """
 
-    def __init__(self, run: RunSettings) -> None:
+    def __init__(self, run: RunPlan) -> None:
         from dqnfed_flwr.linalg.lbfgs import LBFGSHistory
 
         super().__init__(run)

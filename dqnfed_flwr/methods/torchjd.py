@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from dqnfed_flwr.errors import ConfigError, RunError
 from dqnfed_flwr.methods._base import GramMethod, Method, RoundRows, State, VectorMethod
-from dqnfed_flwr.schema.run import GRADIENTS_FIRST, Profile, RunSettings
+from dqnfed_flwr.schema.plan import GRADIENTS_FIRST, Profile, RunPlan
 from dqnfed_flwr.types import Combination, RoundBatch
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def torchjd_profile(name: str) -> Profile:
     )
 
 
-def torchjd_method(run: RunSettings) -> Method:
+def torchjd_method(run: RunPlan) -> Method:
     """The method `torchjd:<name>`, name being that of an aggregator class, which is made with its default arguments.
 
     Raises
@@ -51,10 +51,10 @@ def torchjd_method(run: RunSettings) -> Method:
         If torchjd or a package that the aggregator needs is missing, if there is no such aggregator, or if it cannot
         be made without arguments.
     """
-    aggregator = _make(run.method)
+    aggregator = _make(run.method.name)
     if hasattr(aggregator, "gramian_weighting"):
-        return TorchJdGram(run, Calls(run.method, aggregator, aggregator.gramian_weighting, run.seed))
-    return TorchJdRows(run, Calls(run.method, aggregator, aggregator, run.seed))
+        return TorchJdGram(run, Calls(run.method.name, aggregator, aggregator.gramian_weighting, run.settings.seed))
+    return TorchJdRows(run, Calls(run.method.name, aggregator, aggregator, run.settings.seed))
 
 
 def _make(method: str) -> Any:
@@ -89,7 +89,7 @@ def _make(method: str) -> Any:
 class TorchJd(Method):
     """An aggregator of torchjd, called once a round."""
 
-    def __init__(self, run: RunSettings, calls: Calls) -> None:
+    def __init__(self, run: RunPlan, calls: Calls) -> None:
         super().__init__(run)
         self._calls = calls
         self._memories = (calls,)

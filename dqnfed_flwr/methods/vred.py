@@ -12,7 +12,7 @@ import numpy as np
 
 from dqnfed_flwr.methods._base import GramMethod
 from dqnfed_flwr.schema.group import Group, own
-from dqnfed_flwr.schema.run import Profile
+from dqnfed_flwr.schema.plan import Profile
 from dqnfed_flwr.types import Combination, RoundBatch
 
 

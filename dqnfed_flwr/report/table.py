@@ -194,7 +194,7 @@ def run_table(title: str, found: DryRun, where: str) -> Table:
         title,
         {
             **data_lines(found),
-            "method": f"{settings.title}, step rule {settings.rule.name}",
+            "method": f"{settings.title}, step rule {found.step_rule}",
             "rounds": str(settings.rounds),
             "bytes of a client in a round": f"{human_bytes(found.bytes_up)} up, {human_bytes(found.bytes_down)} down",
             "bytes of a round without a miss": f"{_round_bytes(found)} (up, down)",

@@ -13,7 +13,7 @@ from dqnfed_flwr.compare.row_specs import ALL, RowSpec, concerns, parse_methods,
 from dqnfed_flwr.config import KNOWN, Scalar, Settings
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.reproduce.schema import ManifestRow, Part
-from dqnfed_flwr.schema.run import LENGTH_KEYS
+from dqnfed_flwr.schema.plan import LENGTH_KEYS
 
 SMALLER = ("rounds", *(key for key, known in KNOWN.items() if known.size and key != "rounds"))
 EVALUATIONS = "evaluate-every"

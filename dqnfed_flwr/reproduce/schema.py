@@ -10,8 +10,8 @@ from pydantic import AfterValidator, Field, ValidationError, field_validator, mo
 from pydantic_core import ErrorDetails
 
 from dqnfed_flwr.config import KNOWN, PRESETS, Settings, preset_of
-from dqnfed_flwr.config.mapping import flatten, nest
 from dqnfed_flwr.config.methods import profile_of
+from dqnfed_flwr.config.settings import flatten, nest
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.reproduce.measures import MEASURES, Place, printed_figures
 from dqnfed_flwr.schema.group import Group, Scalar, kebab

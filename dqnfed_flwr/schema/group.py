@@ -21,10 +21,10 @@ About = Literal["data", "model", "machine", "experiment", "method", "training", 
 Changes = Literal["experiment", "details", "nothing"]
 Level = Literal["everyday", "expert"]
 Reads = Callable[[Any], bool]
-"""Whether a run with these settings (`schema.run.RunSettings`) reads a key."""
+"""Whether a run of this plan (`schema.plan.RunPlan`) reads a key."""
 
 
-def always(settings: Any) -> bool:
+def always(run: Any) -> bool:
     """Read in every run."""
     return True
 

@@ -25,57 +25,36 @@ _FUNCTION = re.compile(r"[\w.]+:\w+")
 
 def _dealt(partition: str) -> Reads:
     """Where data are dealt out so; a function of the user's, `module:name`, may look at the settings of any."""
-    return lambda settings: settings.partition == partition or bool(_FUNCTION.fullmatch(settings.data))
+    return lambda run: run.settings.partition == partition or bool(_FUNCTION.fullmatch(run.settings.data))
 
 
 def _worked(wanted: Callable[[WorkProfile], bool]) -> Reads:
     """Where some local work of the run is of that kind."""
-    return lambda settings: any(wanted(work) for work in settings.works)
+    return lambda run: any(wanted(work) for work in run.works)
 
 
 def _passing(wanted: Callable[[WorkProfile], bool]) -> Reads:
     """The same, or where the passes decide what the work is."""
-    return lambda settings: settings.follows_passes or any(wanted(work) for work in settings.works)
+    return lambda run: run.last.method.follows_passes(run.last) or any(wanted(work) for work in run.works)
 
 
 def of_rule(rule: str, default: Any, description: str, *, about: About = "training", **limits: Any) -> Any:
     """A setting of one step rule, in a group that its file declares."""
-    return setting(default, description, about=about, read=lambda settings: settings.rule.name == rule, **limits)
+    return setting(default, description, about=about, read=lambda run: run.rule.name == rule, **limits)
 
 
-def _tested(settings: Any) -> bool:
+def _tested(run: Any) -> bool:
     """Where each client judges a step by its own test."""
-    return bool(settings.rule.judged_by == "test")
+    return bool(run.rule.judged_by == "test")
 
 
 _of_test = partial(_training, read=_tested)
 _tuned = partial(_of_test, level="expert")
-
-
-def _held_out(settings: Any) -> bool:
-    return bool(settings.judges_held_out)
-
-
 _of_sgd = partial(_training, read=_worked(lambda work: work.passes))
-
-
-def _noisy(settings: Any) -> bool:
-    return bool(settings.noise.kind != "none")
-
-
-def _attacked(settings: Any) -> bool:
-    return bool(settings.attack.kind != "none")
-
-
-def _trained_before(settings: Any) -> bool:
-    return bool(settings.start.epochs > 0)
-
-
-def _has_pairs(settings: Any) -> bool:
-    return bool(settings.reads_curvature and settings.curvature.kind != "none")
-
-
-_before, _of_pairs = partial(_finer, read=_trained_before), partial(_finer, read=_has_pairs)
+_of_noise = partial(_data, read=lambda run: run.settings.noise.kind != "none")
+_of_attack = partial(_experiment, read=lambda run: run.settings.attack.kind != "none")
+_before = partial(_finer, read=lambda run: run.settings.start.epochs > 0)
+_of_pairs = partial(_finer, read=lambda run: run.reads_curvature and run.settings.curvature.kind != "none")
 
 
 class SplitSettings(Group):
@@ -117,13 +96,9 @@ class NoiseSettings(Group):
     kind: Literal["none", "symmetric", "pair"] = _data(
         "none", "no noise, any class in place of the right one, or the next class"
     )
-    clients: float = _data(0.5, "rho, probability that a client is noisy", read=_noisy, ge=0, le=1)
-    level: float = _data(
-        0.5,
-        "tau: the share of labels that a noisy client has replaced is uniform from it to 1",
-        read=_noisy,
-        ge=0,
-        le=1,
+    clients: float = _of_noise(0.5, "rho, probability that a client is noisy", ge=0, le=1)
+    level: float = _of_noise(
+        0.5, "tau: the share of labels that a noisy client has replaced is uniform from it to 1", ge=0, le=1
     )
 
 
@@ -147,16 +122,12 @@ class AttackSettings(Group):
     """Hostile clients, for experiments."""
 
     kind: AttackKind = _experiment("none", "what hostile clients send for their row, see data.md (in process)")
-    share: float = _experiment(
-        0.2, "share of the clients that is hostile, drawn from the seed", read=_attacked, gt=0, lt=1
-    )
-    clients: Numbers = _experiment(
-        "", "the hostile clients, such as 2,5,8, in place of a draw", read=_attacked, level="expert"
-    )
+    share: float = _of_attack(0.2, "share of the clients that is hostile, drawn from the seed", gt=0, lt=1)
+    clients: Numbers = _of_attack("", "the hostile clients, such as 2,5,8, in place of a draw", level="expert")
     factor: float = _experiment(
         100.0,
         "by what enlarged multiplies the row; below 0 it is turned round as well",
-        read=lambda settings: settings.attack.kind == "enlarged",
+        read=lambda run: run.settings.attack.kind == "enlarged",
         level="expert",
     )
 
@@ -236,7 +207,7 @@ class CurvatureSettings(Group):
     kind: Literal["none", "secant", "hvp"] = _training(
         "none",
         "pairs from successive models, from Hessian-vector products, or d~_k = lr |g_k|^2",
-        read=lambda settings: settings.reads_curvature,
+        read=lambda run: run.reads_curvature,
         level="expert",
     )
     previous: Literal["cached", "recomputed"] = _of_pairs("cached", "gradient at the pair's older model")
@@ -268,7 +239,7 @@ class StepSettings(Group):
     min_move: float = _finer(
         1e-7,
         "smallest |alpha step| over |theta| before the model counts as stationary (probed)",
-        read=lambda settings: _tested(settings) or settings.step.on_stationary == "relax",
+        read=lambda run: _tested(run) or run.settings.step.on_stationary == "relax",
         gt=0,
     )
     halvings: int = _tuned(6, "rungs below the candidate in one exchange (probed)", ge=1, le=40)
@@ -345,7 +316,7 @@ class GuaranteeSettings(Group):
     held_out_level: float = _finer(
         0.1,
         "chance that a client whose held-out loss never rises is the cause of a refusal in a run, with step.judge",
-        read=_held_out,
+        read=lambda run: run.judges_held_out,
         gt=0,
         lt=1,
     )

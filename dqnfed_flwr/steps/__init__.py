@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from pkgutil import iter_modules
 
-from dqnfed_flwr.schema.run import Profile, RuleProfile, RunSettings
+from dqnfed_flwr.schema.plan import Profile, RuleProfile, RunPlan
 from dqnfed_flwr.schema.work import GRADIENT
 from dqnfed_flwr.steps._base import Ladder, StepRule, StepScale, Verdict, hardly_moves, mean_loss_falls
 from dqnfed_flwr.types import Probe
@@ -53,11 +53,10 @@ def rules_for(method: Profile) -> tuple[str, ...]:
     return (method.rule, *(rule.name for rule in others if rule.name != method.rule))
 
 
-def make_rule(run: RunSettings) -> StepRule:
+def make_rule(run: RunPlan) -> StepRule:
     """The rule of a run; for a method with stages it is that of the last one, after `newton`."""
     rule: StepRule = run.rule.build(run)
-    stage = run.profile.last_stage(run)
-    return Staged(rule, stage.before) if stage else rule
+    return Staged(rule, run.before) if run.stage else rule
 
 
 class Staged(StepRule):

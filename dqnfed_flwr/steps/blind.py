@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dqnfed_flwr.schema.group import Group
 from dqnfed_flwr.schema.groups import of_rule
-from dqnfed_flwr.schema.run import RuleProfile
+from dqnfed_flwr.schema.plan import RuleProfile
 from dqnfed_flwr.steps._base import Ladder, StepRule, StepScale
 
 

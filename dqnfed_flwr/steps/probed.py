@@ -6,8 +6,9 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 
-from dqnfed_flwr.schema.groups import StepSettings
-from dqnfed_flwr.schema.run import RuleProfile
+from dqnfed_flwr.schema.groups import MAX_FALL_EACH, StepSettings
+from dqnfed_flwr.schema.plan import RuleProfile, RunPlan
+from dqnfed_flwr.schema.run import RunSettings
 from dqnfed_flwr.steps._base import Ladder, StepRule, StepScale, Verdict, hardly_moves, smallest_factor
 from dqnfed_flwr.types import Probe
 
@@ -55,7 +56,7 @@ class Probed(StepRule):
     first candidate goes out by itself, and a miss halves it unseen. From then on its rungs are asked for, so that a
     client which refuses them all is found out as before.
 
-    `max_fall` is c for so many participants (`Settings.max_fall`), infinite for no bound.
+    `max_fall` is c for so many participants (the function below), infinite for no bound.
     """
 
     def __init__(self, settings: StepSettings, *, max_fall: Callable[[int], float] = lambda _: math.inf) -> None:
@@ -126,4 +127,14 @@ def _reach(probe: Probe, factor: float, lowest: float) -> float:
     return lowest if probe.back_factor is None else probe.back_factor
 
 
-RULES = (RuleProfile("probed", lambda run: Probed(run.step, max_fall=run.max_fall), judged_by="test"),)
+def max_fall_of(settings: RunSettings) -> Callable[[int], float]:
+    """`step.max-fall` with 0 resolved: by participants a share of their mean loss; infinite for no bound."""
+    given, sampled = settings.step.max_fall, settings.sampled < settings.clients
+    return lambda participants: given or (MAX_FALL_EACH * participants if sampled else math.inf)
+
+
+def _build(run: RunPlan) -> Probed:
+    return Probed(run.settings.step, max_fall=max_fall_of(run.settings))
+
+
+RULES = (RuleProfile("probed", _build, judged_by="test"),)

@@ -13,7 +13,7 @@ import numpy as np
 
 from dqnfed_flwr.schema.group import Group
 from dqnfed_flwr.schema.groups import of_rule
-from dqnfed_flwr.schema.run import RuleProfile
+from dqnfed_flwr.schema.plan import RuleProfile
 from dqnfed_flwr.steps._base import Ladder, StepRule, StepScale, Verdict
 from dqnfed_flwr.types import Float64Array, Probe, ladder_rungs
 

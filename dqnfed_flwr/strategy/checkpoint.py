@@ -21,9 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dqnfed_flwr.archives import read_npz
-from dqnfed_flwr.config import KNOWN, Settings
+from dqnfed_flwr.config import KNOWN
 from dqnfed_flwr.errors import CheckpointError
 from dqnfed_flwr.run_files import UNREADABLE, replacing
+from dqnfed_flwr.schema.run import RunSettings
 from dqnfed_flwr.version import package_version
 
 FORMAT = 2
@@ -269,7 +270,7 @@ def damaged(path: Path, why: Exception | str) -> CheckpointError:
     return CheckpointError(f"{path}: damaged ({words}); start anew")
 
 
-def output_directory(settings: Settings) -> Path | None:
+def output_directory(settings: RunSettings) -> Path | None:
     """Where results go, None for nowhere."""
     return Path(settings.output).expanduser() if settings.output else None
 

@@ -18,13 +18,13 @@ import torch
 from flwr.app import RecordDict
 
 from dqnfed_flwr import wire
-from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import DataError, WireError
 from dqnfed_flwr.guarantee.claims import two_losses
 from dqnfed_flwr.guarantee.harm import holds
 from dqnfed_flwr.guarantee.held_out import accepts
 from dqnfed_flwr.linalg.gram import Basis
 from dqnfed_flwr.methods._base import RoundRows
+from dqnfed_flwr.schema.plan import RunPlan
 from dqnfed_flwr.strategy.exchange import Answer
 from dqnfed_flwr.strategy.schedule import Schedule
 from dqnfed_flwr.strategy.state import RoundCost
@@ -82,8 +82,8 @@ class Receiver(ABC):
     replies must have.
     """
 
-    def __init__(self, settings: Settings, floor: float | None) -> None:
-        self._settings, self._floor = settings, floor
+    def __init__(self, run: RunPlan, floor: float | None) -> None:
+        self._run, self._settings, self._floor = run, run.settings, floor
 
     @abstractmethod
     def form(self, schedule: Schedule, client: int) -> ReplyForm:
@@ -146,14 +146,14 @@ class Receiver(ABC):
 
     def _as_asked(self, probe: Probe) -> Probe:
         """A probe without a word on held-out samples that nobody asked for: it would excuse a client."""
-        asked = probe.held_out is None or self._settings.judges_held_out
+        asked = probe.held_out is None or self._run.judges_held_out
         return probe if asked else replace(probe, held_out=None)
 
     def _contradiction(self, reply: ClientReply, task: ClientTask, samples: int) -> str:
         """What a reply says against itself, or against the `samples` that its client had at first; empty if nothing."""
         if samples < reply.num_examples:
             return f"{reply.num_examples} samples; the node said {samples} first"
-        if reply.probe is None or self._settings.rule.judged_by != "test":
+        if reply.probe is None or self._run.rule.judged_by != "test":
             return ""
         probe, loss, step = reply.probe, reply.probe.loss, self._settings.step
         suits = holds(loss, task.factor, task, step.armijo, self._settings.dtype)

@@ -27,8 +27,8 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 from google.protobuf.message import DecodeError
 
-from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import WireError, shortened
+from dqnfed_flwr.schema.run import RunSettings
 from dqnfed_flwr.strategy.schedule import Schedule
 from dqnfed_flwr.telemetry.events import DroppedClient
 
@@ -310,7 +310,7 @@ class Stragglers:
         log(INFO, "A late reply of client %d is thrown away: %s", owed.client, detail)
 
 
-def unawaited(schedule: Schedule, nodes: Mapping[int, int], stragglers: Stragglers, settings: Settings) -> set[int]:
+def unawaited(schedule: Schedule, nodes: Mapping[int, int], stragglers: Stragglers, settings: RunSettings) -> set[int]:
     """Nodes that are asked and not waited for: those on trial, where the others are enough for the round.
 
     An evaluation after the last round waits for none that owes a reply either. `nodes` are by client.

@@ -9,7 +9,7 @@ from logging import WARNING
 
 from flwr.common.logger import log
 
-from dqnfed_flwr.config import GuaranteeSettings, Settings
+from dqnfed_flwr.config import GuaranteeSettings
 from dqnfed_flwr.guarantee.claims import (
     CONTRADICTION,
     LADDERS,
@@ -25,6 +25,7 @@ from dqnfed_flwr.guarantee.claims import (
 from dqnfed_flwr.guarantee.harm import STRICT, entitlement
 from dqnfed_flwr.guarantee.overrule import OVERRULED, SET_ASIDE, Standing, opposed, reach
 from dqnfed_flwr.linalg.gram import Basis, cut_long_rows
+from dqnfed_flwr.schema.plan import RunPlan
 from dqnfed_flwr.strategy.collect import Collected
 from dqnfed_flwr.strategy.schedule import Schedule
 from dqnfed_flwr.strategy.state import PendingStep, RunState
@@ -35,10 +36,10 @@ HOPELESS = 0.1
 """The row of a claimant is set aside where it takes away all but this share of the others' best common cosine."""
 
 
-def say_if_tolerate_is_cut(settings: Settings, asked: int) -> None:
+def say_if_tolerate_is_cut(run: RunPlan, asked: int) -> None:
     """Log where fewer of so many clients asked can be overruled than `guarantee.tolerate` says."""
-    guarantee = settings.guarantee
-    if settings.rule.judged_by == "test" and guarantee.is_cut(asked):
+    guarantee = run.settings.guarantee
+    if run.rule.judged_by == "test" and guarantee.is_cut(asked):
         text = "guarantee.tolerate: found %g; at most %d of the %d clients asked in a round can be overruled"
         log(WARNING, text, guarantee.tolerate, guarantee.liars(asked), asked)
 
@@ -78,7 +79,7 @@ class Hearing:
 
 
 def decide_hearing(
-    collected: Collected, schedule: Schedule, state: RunState, settings: Settings, *, guaranteed: bool
+    collected: Collected, schedule: Schedule, state: RunState, run: RunPlan, *, guaranteed: bool
 ) -> Hearing:
     """Decide who is heard; cut rows that are too long, and note in `state.standing` who contradicts itself.
 
@@ -91,10 +92,11 @@ def decide_hearing(
         client in schedule.train and client not in losses and drop.reason != "absent"
         for client, drop in collected.dropped.items()
     )
-    level, share = settings.guarantee.level_and_share
-    liars = settings.guarantee.liars(len(schedule.train))
+    guarantee = run.settings.guarantee
+    level, share = guarantee.level_and_share
+    liars = guarantee.liars(len(schedule.train))
     hearing = Hearing(dict(sorted(losses.items())), tuple(slots), slots, unreadable=unreadable, floor=collected.floor)
-    if settings.rule.judged_by != "test":
+    if run.rule.judged_by != "test":
         hearing.entitlement = entitlement([*losses.values()], 0.0, 0.0, 0)
         return hearing
     hearing.muted = _muted(hearing.losses, collected.caught, standing, number, state.moves)
@@ -112,7 +114,7 @@ def decide_hearing(
     hearing.heard = tuple(client for client in hearing.heard if client not in hearing.aside)
     hearing.disowned = standing.set_apart(losses, hearing.aside, hearing.muted, number)
     hearing.apart = frozenset(client for client in hearing.losses if standing.is_apart(client, number))
-    longest = settings.guarantee.longest(len(schedule.train))
+    longest = guarantee.longest(len(schedule.train))
     hearing.cuts = cut_long_rows(basis, {client: slots[client] for client in hearing.heard}, longest)
     return hearing
 

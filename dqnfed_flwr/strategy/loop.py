@@ -26,8 +26,8 @@ from logging import WARNING
 
 from flwr.common.logger import log
 
-from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import QuorumError
+from dqnfed_flwr.schema.plan import RunPlan
 from dqnfed_flwr.steps import StepRule
 from dqnfed_flwr.strategy.collect import Collected, in_short
 from dqnfed_flwr.strategy.hearing import decide_hearing
@@ -59,15 +59,15 @@ class RoundLoop:
 
     def __init__(
         self,
-        settings: Settings,
+        run: RunPlan,
         state: RunState,
         side: Side,
         rule: StepRule,
         on_round: Callable[[RoundEvent], None],
         save: Callable[[], None],
     ) -> None:
-        self._settings, self._state, self._side, self._save = settings, state, side, save
-        self._step_search = StepSearch(settings, state, side, rule, on_round)
+        self._run, self._settings, self._state, self._side, self._save = run, run.settings, state, side, save
+        self._step_search = StepSearch(run, state, side, rule, on_round)
 
     def run(self) -> None:
         """Exchange until the run is at its end.
@@ -109,7 +109,7 @@ class RoundLoop:
         """Decide who is heard, solve for a step and offer it."""
         since, state, side = time.perf_counter(), self._state, self._side
         side.check(collected, schedule)
-        hearing = decide_hearing(collected, schedule, state, self._settings, guaranteed=side.method.guaranteed)
+        hearing = decide_hearing(collected, schedule, state, self._run, guaranteed=side.method.guaranteed)
         direction = side.direction(collected, hearing, schedule)
         state.go_on()
         state.cost.add_time("solve", since)

@@ -15,13 +15,14 @@ from flwr.serverapp import Grid
 from torch import Tensor
 
 from dqnfed_flwr import wire
-from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import DataError, QuorumError
 from dqnfed_flwr.linalg.gram import Basis
 from dqnfed_flwr.linalg.row_store import RowMemory
 from dqnfed_flwr.methods._base import Method
 from dqnfed_flwr.params import line_point
 from dqnfed_flwr.run_files import private_folder
+from dqnfed_flwr.schema.plan import RunPlan
+from dqnfed_flwr.schema.run import RunSettings
 from dqnfed_flwr.steps import Ladder
 from dqnfed_flwr.strategy.checkpoint import output_directory
 from dqnfed_flwr.strategy.client_registry import ClientRegistry
@@ -38,7 +39,8 @@ from dqnfed_flwr.strategy.schedule import (
 from dqnfed_flwr.strategy.side import Direction, TooFewReplies
 from dqnfed_flwr.strategy.solve import solve_replies
 from dqnfed_flwr.strategy.state import PendingStep, RunState
-from dqnfed_flwr.tasks import TASKS, task_of
+from dqnfed_flwr.tasks import TASKS
+from dqnfed_flwr.tasks._base import Task
 from dqnfed_flwr.telemetry.event_log import Patience
 from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
 from dqnfed_flwr.types import ClientReply, ClientTask
@@ -50,8 +52,8 @@ PATIENCE = Patience()
 class OwnClients:
     """The members in `registry`, reached over `grid`, and the `method` that makes the steps of a run from their rows.
 
-    The candidate that is sent, and the model, are those of `state`. `patience` waits for room where rows need a disk
-    and it is full.
+    They train `task`. The candidate that is sent, and the model, are those of `state`. `patience` waits for room where
+    rows need a disk and it is full.
 
     Attributes
     ----------
@@ -65,22 +67,23 @@ class OwnClients:
 
     def __init__(
         self,
-        settings: Settings,
+        run: RunPlan,
+        task: Task,
         state: RunState,
         method: Method,
         registry: ClientRegistry,
         grid: Grid,
         patience: Patience = PATIENCE,
     ) -> None:
-        self._settings, self._state, self._registry, self._grid = settings, state, registry, grid
-        self.method, self.figure = method, task_of(settings).figure
+        self._run, self._settings, self._state, self._registry, self._grid = run, run.settings, state, registry, grid
+        self.method, self.figure = method, task.figure
         self.not_asked: list[DroppedClient] = []
         self._num_classes = registry.form.num_classes
         dim = state.theta.numel()
         method.extras(dim)  # a method that this model does not suit says so before anything is sent
-        self._receiver = _OwnReplies(settings, method, registry, dim, state.buffers if settings.trains_buffers else {})
-        self._basis = basis_for(settings, method, state.theta, patience)
-        say_if_tolerate_is_cut(settings, settings.sampled)
+        self._receiver = _OwnReplies(run, task, method, registry, dim, state.buffers if run.work.passes else {})
+        self._basis = basis_for(run, method, state.theta, patience)
+        say_if_tolerate_is_cut(run, run.settings.sampled)
 
     @property
     def can_train(self) -> bool:
@@ -90,7 +93,7 @@ class OwnClients:
     @property
     def keeps_move(self) -> bool:
         """Whether clients that train need the step that led to the model."""
-        return training_needs_step(self._settings)
+        return training_needs_step(self._run)
 
     def ready(self, pending: PendingStep | None) -> str:
         """Wait until enough members are free, and one of those who must judge the pending step; why not, if not."""
@@ -113,7 +116,7 @@ class OwnClients:
         """One exchange of a round."""
         self.not_asked = [*self._registry.stragglers.left_out, *self._registry.left_out]
         available = list(self._registry.available)
-        schedule = schedule_exchange(self._state, self._settings, available, self._num_classes, self.method)
+        schedule = schedule_exchange(self._state, self._run, available, self._num_classes, self.method)
         return schedule, self._exchange(schedule)
 
     def evaluate(self) -> Mapping[int, ClientReply]:
@@ -175,7 +178,7 @@ class OwnClients:
         since, state = time.perf_counter(), self._state
         members, stragglers = self._registry.members, self._registry.stragglers
         stragglers.start_exchange()
-        contents = contents_of(schedule, state, self._settings, self.method)
+        contents = contents_of(schedule, state, self._run, self.method)
         nodes = {members[client].node_id: client for client in contents}
         found = send_and_receive(
             self._grid,
@@ -205,7 +208,7 @@ class OwnClients:
         return collected
 
 
-def contents_of(schedule: Schedule, state: RunState, settings: Settings, method: Method) -> dict[int, RecordDict]:
+def contents_of(schedule: Schedule, state: RunState, run: RunPlan, method: Method) -> dict[int, RecordDict]:
     """What each client is sent with a schedule, by client."""
     theta, buffers = state.candidate.numpy(), state.buffers
     step = None if state.move is None else state.move.step.numpy()
@@ -217,21 +220,21 @@ def contents_of(schedule: Schedule, state: RunState, settings: Settings, method:
 
     return {
         client: wire.encode_task(
-            task, model(line=step is not None and needs_step(task, settings), train=task.train and bool(sent))
+            task, model(line=step is not None and needs_step(task, run), train=task.train and bool(sent))
         )
         for client, task in schedule.tasks.items()
     }
 
 
-def basis_for(settings: Settings, method: Method, theta: Tensor, patience: Patience = PATIENCE) -> Basis:
+def basis_for(run: RunPlan, method: Method, theta: Tensor, patience: Patience = PATIENCE) -> Basis:
     """Room for the rows of a round, for a model like `theta` [D]."""
     return Basis(
-        settings.sampled + method.reference_rows,
+        run.settings.sampled + method.reference_rows,
         theta.numel(),
         theta.dtype,
         references=method.reference_rows,
-        eager=method.reads_products or settings.rule.compares_slopes,
-        memory=_row_memory(settings, patience),
+        eager=method.reads_products or run.rule.compares_slopes,
+        memory=_row_memory(run.settings, patience),
     )
 
 
@@ -239,10 +242,9 @@ class _OwnReplies(Receiver):
     """Replies of members, in the form that the method asks for."""
 
     def __init__(
-        self, settings: Settings, method: Method, registry: ClientRegistry, dim: int, buffers: Buffers
+        self, run: RunPlan, task: Task, method: Method, registry: ClientRegistry, dim: int, buffers: Buffers
     ) -> None:
-        task = task_of(settings)
-        super().__init__(settings, task.floor)
+        super().__init__(run, task.floor)
         self._method, self._registry, self._dim = method, registry, dim
         self._buffers, self._figure = buffers, task.figure
 
@@ -271,15 +273,15 @@ class _OwnReplies(Receiver):
         if self._floor is not None or min(losses.values(), default=0.0) >= 0:
             return
         client, loss = min(losses.items(), key=lambda item: item[1])
-        for part in self._settings.parts:
-            if why := part.profile.nonnegative(part, floor=False):
+        for part in self._run.parts:
+            if why := part.method.nonnegative(part, floor=False):
                 raise DataError(
-                    f"task: the loss of client {client} is {loss:.6g}, but {part.method} {why}, which takes losses "
-                    "from 0; add a constant to the loss, or use another method"
+                    f"task: the loss of client {client} is {loss:.6g}, but {part.method.name} {why}, which takes "
+                    "losses from 0; add a constant to the loss, or use another method"
                 )
 
 
-def _row_memory(settings: Settings, patience: Patience) -> RowMemory:
+def _row_memory(settings: RunSettings, patience: Patience) -> RowMemory:
     """The setting `rows.memory`; files lie beside the checkpoint."""
 
     def write(folder: Path, action: Callable[[], None]) -> None:

@@ -8,8 +8,9 @@ from functools import partial
 
 import numpy as np
 
-from dqnfed_flwr.config import Settings
 from dqnfed_flwr.methods._base import Method
+from dqnfed_flwr.schema.plan import RunPlan
+from dqnfed_flwr.schema.run import RunSettings
 from dqnfed_flwr.strategy.state import PendingStep, RunState
 from dqnfed_flwr.types import ClientTask
 
@@ -25,9 +26,7 @@ class Schedule:
     round: int  # whose gradients are asked for
 
 
-def schedule_exchange(
-    state: RunState, settings: Settings, clients: list[int], num_classes: int, method: Method
-) -> Schedule:
+def schedule_exchange(state: RunState, run: RunPlan, clients: list[int], num_classes: int, method: Method) -> Schedule:
     """Plan the exchange that carries `state.candidate`.
 
     The participants of the pending step probe it, a new sample trains, and everybody evaluates where it is due. Where
@@ -36,7 +35,7 @@ def schedule_exchange(
     `clients` are the members present, `num_classes` is that of the federation's model. The `method` decides last who
     trains, and gives the directives of those who do.
     """
-    pending = state.pending
+    pending, settings = state.pending, run.settings
     train_round = state.round + (2 if pending else 1)
     train: tuple[int, ...] = ()
     if train_round <= settings.rounds:
@@ -56,21 +55,21 @@ def schedule_evaluation(state: RunState, clients: list[int], num_classes: int) -
     return Schedule(_tasks(state, following, (), (), clients, num_classes), (), (), tuple(clients), following)
 
 
-def needs_step(task: ClientTask, settings: Settings) -> bool:
+def needs_step(task: ClientTask, run: RunPlan) -> bool:
     """Whether the client needs the step as well as the candidate: for other rungs, or to get back to theta^{t-1}."""
     rungs = task.probe and (task.grow or task.halvings > 0 or len(task.rungs) > 0)
-    return task.factor > 0 and (rungs or (task.train and training_needs_step(settings)))
+    return task.factor > 0 and (rungs or (task.train and training_needs_step(run)))
 
 
-def training_needs_step(settings: Settings) -> bool:
+def training_needs_step(run: RunPlan) -> bool:
     """Whether clients that train need the step that led to the model, also where others took it."""
-    curvature = settings.curvature
+    curvature = run.settings.curvature
     recomputed = curvature.kind == "secant" and curvature.previous == "recomputed"
-    return settings.wants_step or (recomputed and settings.reads_curvature)
+    return any(work.wants_step for work in run.works) or (recomputed and run.reads_curvature)
 
 
 def _sample_anew(
-    clients: list[int], count: int, state: RunState, settings: Settings, round_number: int
+    clients: list[int], count: int, state: RunState, settings: RunSettings, round_number: int
 ) -> tuple[int, ...]:
     """The round's sample; after failed attempts without those of all of them, else of the last, if enough are left.
 
@@ -109,7 +108,7 @@ def sample(
     return tuple(sorted(int(client) for client in generator.choice(sorted(clients), count, replace=False)))
 
 
-def _due(round_number: int, settings: Settings) -> bool:
+def _due(round_number: int, settings: RunSettings) -> bool:
     every = settings.evaluate_every
     return round_number == settings.rounds or bool(every and round_number % every == 0)
 

@@ -17,7 +17,7 @@ from dqnfed_flwr.strategy.schedule import Schedule
 from dqnfed_flwr.strategy.solve import Solved
 from dqnfed_flwr.strategy.state import PendingStep
 from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
-from dqnfed_flwr.types import RoundBatch
+from dqnfed_flwr.types import Figure, RoundBatch
 from dqnfed_flwr.wire import Buffers
 
 
@@ -44,6 +44,10 @@ class Side(Protocol):
     @property
     def method(self) -> Method:
         """What makes the step of the rows."""
+
+    @property
+    def figure(self) -> Figure:
+        """What clients are evaluated by."""
 
     @property
     def can_train(self) -> bool:

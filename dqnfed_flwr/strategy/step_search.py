@@ -12,9 +12,9 @@ import numpy as np
 from flwr.common.logger import log
 from torch import Tensor
 
-from dqnfed_flwr.config import Settings
 from dqnfed_flwr.guarantee.held_out import FEWEST
 from dqnfed_flwr.guarantee.overrule import Certificate
+from dqnfed_flwr.schema.plan import RunPlan
 from dqnfed_flwr.steps import Ladder, StepRule, Verdict, hardly_moves, mean_loss_falls
 from dqnfed_flwr.strategy.collect import Collected
 from dqnfed_flwr.strategy.hearing import Hearing, catch_liars, withdraw_votes
@@ -24,7 +24,6 @@ from dqnfed_flwr.strategy.schedule import Schedule
 from dqnfed_flwr.strategy.side import Direction, Side
 from dqnfed_flwr.strategy.solve import NOT_FINITE, Solved, pending_step
 from dqnfed_flwr.strategy.state import PendingStep, RunState, RunStatus
-from dqnfed_flwr.tasks import task_of
 from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
 from dqnfed_flwr.types import ClientReply, Probe, RoundBatch
 
@@ -47,17 +46,11 @@ class StepSearch:
     """
 
     def __init__(
-        self,
-        settings: Settings,
-        state: RunState,
-        side: Side,
-        rule: StepRule,
-        on_round: Callable[[RoundEvent], None],
+        self, run: RunPlan, state: RunState, side: Side, rule: StepRule, on_round: Callable[[RoundEvent], None]
     ) -> None:
-        self._settings, self._state, self._side, self._method = settings, state, side, side.method
+        self._run, self._settings, self._state, self._side, self._method = run, run.settings, state, side, side.method
         self._rule, self._on_round = rule, on_round
         self._told_unable: set[int] = set()
-        self._figure = task_of(settings).figure
 
     def begin(
         self,
@@ -100,7 +93,7 @@ class StepSearch:
         `schedule` is that of the exchange that carried the candidate, `collected` what it brought, a probe at least.
         True if the candidate is the model now, so that the rows collected there are of use.
         """
-        if self._settings.judges_held_out:
+        if self._run.judges_held_out:
             self._note_unable(pending, pending.votes.counted(collected.probes))
         withdraw, verdict = partial(self._withdraw_votes, pending), partial(self._verdict, pending)
         judgement, factor = judge_candidate(pending, collected, withdraw, verdict)
@@ -121,7 +114,7 @@ class StepSearch:
     def _nobody_trained(self, collected: Collected) -> bool:
         """Whether all rows are zeros that local passes left, which are no gradients and show nothing of a rest."""
         basis = collected.rows.basis
-        return self._settings.stage_settings.work.passes and not any(map(basis.squared_norm, basis.filled))
+        return self._run.last.work.passes and not any(map(basis.squared_norm, basis.filled))
 
     def _note_unable(self, pending: PendingStep, votes: Mapping[int, Probe]) -> None:
         """Keep, and say once of each client, who cannot judge by a held-out part."""
@@ -135,9 +128,9 @@ class StepSearch:
     ) -> bool:
         """Where a step depends on votes, withdraw those of liars and of the overruled; True if any was withdrawn."""
         standing = self._state.standing
-        if not pending.relaxed and self._settings.rule.judged_by == "losses":
+        if not pending.relaxed and self._run.rule.judged_by == "losses":
             return catch_liars(pending, votes, caught, standing, last_chance=last_chance)
-        if pending.relaxed or self._settings.rule.judged_by != "test" or not self._rule.asks(pending.round):
+        if pending.relaxed or self._run.rule.judged_by != "test" or not self._rule.asks(pending.round):
             return False
         return withdraw_votes(pending, votes, caught, standing, self._settings.guarantee, last_chance=last_chance)
 
@@ -201,7 +194,7 @@ class StepSearch:
 
     def _answers_repeat(self, pending: PendingStep) -> bool:
         """Whether judges would say the same of the same step in another round: by their training losses alone."""
-        doubted = self._settings.judges_held_out or self._settings.guarantee.liars(len(pending.asked))
+        doubted = self._run.judges_held_out or self._settings.guarantee.liars(len(pending.asked))
         return not doubted and not pending.scale.contested
 
     def _all_had_a_say(self, pending: PendingStep) -> bool:
@@ -211,12 +204,12 @@ class StepSearch:
 
     def _at_an_end(self, pending: PendingStep) -> bool:
         """Whether no step is to be expected either: where clients may lie, after some rounds in a row without one."""
-        liars = self._settings.rule.judged_by == "test" and self._settings.guarantee.liars(len(pending.asked))
+        liars = self._run.rule.judged_by == "test" and self._settings.guarantee.liars(len(pending.asked))
         return not pending.scale.contested and self._state.unmoved >= (UNMOVED_ROUNDS if liars else 1)
 
     def _relax(self, pending: PendingStep, mean_row: Tensor) -> None:
         """Go on along the mean row, as long as FedAvg's step, judged by the mean loss."""
-        step = self._settings.row_lr * mean_row
+        step = self._run.row_lr * mean_row
         pending.step, pending.mean_row, pending.relaxed = step, None, True
         pending.scale = replace(pending.scale, norm=float(step.norm()))
         pending.ladder = Ladder(0.0)
@@ -241,7 +234,7 @@ class StepSearch:
         remember_round(self._state, pending, factor, losses)
         self._state.count_move(pending, factor, losses, RESTING.get(status))
         cost = self._state.cost
-        event = round_event(pending, factor, losses, status, evaluated, dropped, cost, self._figure)
+        event = round_event(pending, factor, losses, status, evaluated, dropped, cost, self._side.figure)
         self._state.end_round(pending, self._settings.rounds)
         self._watch_validation(event)
         if not self._method.inner.rests:

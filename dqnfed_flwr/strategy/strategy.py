@@ -16,7 +16,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
 from dqnfed_flwr import wire
-from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.fairness import fairness_report
 from dqnfed_flwr.methods._base import LayerMethod, Method, make_method
@@ -25,12 +25,14 @@ from dqnfed_flwr.steps import make_rule
 from dqnfed_flwr.strategy.checkpoint import Provenance
 from dqnfed_flwr.strategy.checkpointer import Checkpointer
 from dqnfed_flwr.strategy.client_registry import ClientRegistry
+from dqnfed_flwr.strategy.compatibility import Form
 from dqnfed_flwr.strategy.loop import RoundLoop
 from dqnfed_flwr.strategy.own_clients import OwnClients
 from dqnfed_flwr.strategy.own_loop import EvaluateFn, OwnLoop
 from dqnfed_flwr.strategy.round_event import Evaluated, evaluations, metrics
 from dqnfed_flwr.strategy.state import RunState
 from dqnfed_flwr.tasks import task_of
+from dqnfed_flwr.tasks._base import Task
 from dqnfed_flwr.telemetry.event_log import Patience
 from dqnfed_flwr.telemetry.events import Listener, RoundEvent
 from dqnfed_flwr.types import ACCURACY, Figure
@@ -57,7 +59,7 @@ class GradientStrategy(OwnLoop):
     --------
     >>> from dqnfed_flwr import GradientStrategy, Settings
     >>> strategy = GradientStrategy(Settings.from_mapping({"rounds": 5, "step-rule": "clipped"}))
-    >>> strategy.settings.rule.name
+    >>> strategy.settings.step_rule
     'clipped'
     """
 
@@ -68,8 +70,8 @@ class GradientStrategy(OwnLoop):
         self.provenance = provenance
         self.outcome: Outcome | None = None
         self._listeners = tuple(listeners)
-        self._method = make_method(settings)
-        self._rule = make_rule(settings)
+        plan = resolve(settings)
+        self._method, self._rule = make_method(plan), make_rule(plan)
         self._registry = ClientRegistry(
             settings.clients, settings.min_clients, settings.deadline, settings.num_classes, settings.retries
         )
@@ -83,7 +85,7 @@ class GradientStrategy(OwnLoop):
         """Log the settings that differ from their defaults."""
         defaults = Settings().flat()
         changed = {key: value for key, value in self.settings.flat().items() if value != defaults[key]}
-        log(INFO, "\t├──> %s with step rule %s", self.settings.method, self.settings.rule.name)
+        log(INFO, "\t├──> %s with step rule %s", self.settings.method, resolve(self.settings).rule.name)
         log(INFO, "\t└──> %s", ", ".join(f"{key}={value}" for key, value in changed.items()) or "all defaults")
 
     def start(
@@ -154,7 +156,8 @@ class GradientStrategy(OwnLoop):
         checkpointer = Checkpointer(self.settings, parts, self._rule, grid=grid, patience=patience)
         provenance = replace(self.provenance, frozen=self._registry.form.frozen or None)
         state, events, self.provenance = checkpointer.start(partial(RunState.at, initial_arrays), provenance)
-        _set_layers(self._method, self.settings, self._registry, state.theta.numel())
+        plan, task = resolve(self.settings), task_of(self.settings)
+        _set_layers(self._method, task, self.settings, self._registry.form, state.theta.numel())
 
         def on_round(event: RoundEvent) -> None:
             events.append(event)
@@ -168,9 +171,9 @@ class GradientStrategy(OwnLoop):
         for listener in self._listeners:
             listener.on_start(self.settings.rounds, list(events))
         try:
-            side = OwnClients(self.settings, state, self._method, self._registry, grid, patience)
+            side = OwnClients(plan, task, state, self._method, self._registry, grid, patience)
             save = partial(checkpointer.save, state, self.provenance)
-            RoundLoop(self.settings, state, side, self._rule, on_round, save).run()
+            RoundLoop(plan, state, side, self._rule, on_round, save).run()
             self.outcome = outcome = _final_outcome(side, state, events)
         finally:
             for listener in self._listeners:
@@ -228,7 +231,7 @@ def _final_outcome(side: OwnClients, state: RunState, events: list[RoundEvent]) 
     return outcome
 
 
-def _set_layers(method: Method, settings: Settings, registry: ClientRegistry, dim: int) -> None:
+def _set_layers(method: Method, task: Task, settings: Settings, form: Form, dim: int) -> None:
     """Give a `LayerMethod`, also one inside another, the layers of the model of D = `dim`.
 
     A `settings.model` of another D is refused: it is not the model that is trained.
@@ -236,8 +239,7 @@ def _set_layers(method: Method, settings: Settings, registry: ClientRegistry, di
     layered = method.inner
     if not isinstance(layered, LayerMethod):
         return
-    form = registry.form
-    module = task_of(settings).build(form.input_shape, form.num_classes, seed=settings.seed, dtype=torch.float32)
+    module = task.build(form.input_shape, form.num_classes, seed=settings.seed, dtype=torch.float32)
     spec = ParamSpec.of(module)
     if spec.dim != dim:
         raise ConfigError(f"model: {settings.model} has {spec.dim} parameters, the model to be trained has {dim}")

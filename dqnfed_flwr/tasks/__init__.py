@@ -8,6 +8,7 @@ from importlib import import_module
 from inspect import isabstract, signature
 from typing import TYPE_CHECKING, Any
 
+from dqnfed_flwr.config import resolve
 from dqnfed_flwr.data.sources import Source, source_of
 from dqnfed_flwr.data.user import call_function, imported, number_of
 from dqnfed_flwr.errors import ConfigError
@@ -70,11 +71,11 @@ def check_floor(floor: object, what: str) -> None:
 
 def _check_methods(floor: float | None, settings: Settings) -> None:
     """Refuse methods that cannot do with losses below 0, where the task says that it has such."""
-    for part in settings.parts if floor is not None and floor < 0 else ():
-        if why := part.profile.nonnegative(part, floor=True):
+    for part in resolve(settings).parts if floor is not None and floor < 0 else ():
+        if why := part.method.nonnegative(part, floor=True):
             raise ConfigError(
-                f"task: {settings.task} has losses down to {floor:g}, but {part.method} {why}, which takes losses from "
-                "0; add a constant to the loss, or use another method"
+                f"task: {settings.task} has losses down to {floor:g}, but {part.method.name} {why}, which takes losses "
+                "from 0; add a constant to the loss, or use another method"
             )
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.config.methods import METHODS
 from dqnfed_flwr.methods._base import Method, make_method
 from dqnfed_flwr.types import Float64Array
@@ -83,7 +83,7 @@ seeds = st.integers(0, 10_000)
 
 
 def fresh(case: str) -> Method:
-    return make_method(Settings.from_mapping(CASES[case]))
+    return make_method(resolve(Settings.from_mapping(CASES[case])))
 
 
 @every_method

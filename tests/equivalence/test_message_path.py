@@ -10,7 +10,7 @@ import torch
 
 from client_app.app import app
 from dqnfed_flwr.client.numpy_client import DQNFedClient
-from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.data import load_client
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.engine.server_run import serve
@@ -62,7 +62,7 @@ def test_a_run_is_what_direct_calls_make_it(method: str) -> None:
     clients = [DQNFedClient(settings, number, load_client(settings, number)) for number in range(settings.clients)]
     data = load_client(settings, 0)
     module = build_model(settings.model, data.input_shape, data.num_classes, seed=settings.seed)
-    theta, rule = ParamSpec.of(module).flatten(module), make_method(settings)
+    theta, rule = ParamSpec.of(module).flatten(module), make_method(resolve(settings))
     for number in range(1, settings.rounds + 1):
         replies = {k: client.work(ClientTask(number, number), theta) for k, client in enumerate(clients)}
         rows = RoundRows(Basis(len(clients), len(theta), torch.float32), tuple(replies))

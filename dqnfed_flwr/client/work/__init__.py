@@ -23,9 +23,10 @@ from dqnfed_flwr.client.flat_model import FlatModel
 from dqnfed_flwr.client.gradients import LocalLoss
 from dqnfed_flwr.client.memory import RoundMemory
 from dqnfed_flwr.client.parts import Opened
-from dqnfed_flwr.config import LocalSettings, Settings
+from dqnfed_flwr.config import LocalSettings
 from dqnfed_flwr.params import Line
 from dqnfed_flwr.randomness import seeded
+from dqnfed_flwr.schema.plan import RunPlan
 from dqnfed_flwr.types import ClientTask, Packed, under
 
 MEMORY = "work/"
@@ -62,7 +63,7 @@ class ClientContext:
     `held_out` gives the samples of a part of the data that is not trained on, None where it is empty.
     """
 
-    settings: Settings
+    plan: RunPlan
     loss: LocalLoss
     curvature: Curvature
     memory: RoundMemory
@@ -97,7 +98,7 @@ class LocalWork(ABC):
     """One kind of local work; a client has one object of it for its life."""
 
     def __init__(self, context: ClientContext) -> None:
-        self._settings, self._loss = context.settings, context.loss
+        self._plan, self._settings, self._loss = context.plan, context.plan.settings, context.loss
         self._curvature, self._memory = context.curvature, context.memory
         self._held_out = context.held_out
 
@@ -109,7 +110,7 @@ class LocalWork(ABC):
         if rows is not None:
             loss = self._loss.loss(theta)
         recomputes = settings.curvature.kind == "secant" and settings.curvature.previous == "recomputed"
-        wanted = recomputes and settings.reads_curvature
+        wanted = recomputes and self._plan.reads_curvature
         previous = request.line.at(0.0) if wanted and request.line.known else None
         return Point(request.task.exchange, theta, gradient, loss, previous, rows)
 
@@ -159,7 +160,7 @@ class GradientWork(LocalWork):
 
     def perform(self, request: LocalRequest, point: Point) -> LocalResult:
         """g_k and d~_k, which is that of no curvature where the method reads none."""
-        if not self._settings.reads_curvature:
+        if not self._plan.reads_curvature:
             return LocalResult(point.gradient, self.plain_rate(point.gradient))
         return LocalResult(point.gradient, self._curvature.observe(point).rate)
 
@@ -169,7 +170,7 @@ class LbfgsWork(LocalWork):
 
     def perform(self, request: LocalRequest, point: Point) -> LocalResult:
         """The row and its rate; for E = 1 those of the plain gradient."""
-        if not self._settings.reads_curvature:
+        if not self._plan.reads_curvature:
             return LocalResult(point.gradient, self.plain_rate(point.gradient))
         seen = self._curvature.observe(point)
         if self._settings.local.epochs == 1:
@@ -341,8 +342,7 @@ def _seeded_dropout(key: RngKey, model: FlatModel) -> AbstractContextManager[Non
 
 
 def make_work(context: ClientContext) -> LocalWork:
-    """A fresh object of the work that the settings name, with that of the anchor behind it where there is one."""
-    settings = context.settings
-    work: LocalWork = resolve_name(settings.work.source)(context)
-    around = settings.profile.around
-    return resolve_name(around)(context, work) if around and settings.sends_anchor_row else work
+    """A fresh object of the work that the plan names, with that of the anchor behind it where there is one."""
+    plan = context.plan
+    work: LocalWork = resolve_name(plan.work.source)(context)
+    return resolve_name(plan.method.around)(context, work) if plan.stage is None and plan.sends_anchor_row else work

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dqnfed_flwr.methods.fedavg import FedAvg
 from dqnfed_flwr.schema.group import Group, own
-from dqnfed_flwr.schema.run import Profile
+from dqnfed_flwr.schema.plan import Profile
 from dqnfed_flwr.schema.work import WorkProfile
 
 

@@ -21,17 +21,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.methods._base import Method
 from dqnfed_flwr.methods.dqn_fed.anchored import AnchoredMethod, OneSided, TwoSided
 from dqnfed_flwr.methods.dqn_fed.settings import NAME, DqnFedSettings, anchored, choose_anchor
-from dqnfed_flwr.schema.run import AUTO, GRADIENTS, Profile, RunSettings
+from dqnfed_flwr.schema.plan import GRADIENTS, AnchorChoice, Profile, RunPlan
+from dqnfed_flwr.schema.run import AUTO, RunSettings
 from dqnfed_flwr.schema.work import GENERAL, GRADIENT
 
 _FORMS: dict[str, type[Method]] = {"two-sided": TwoSided, "one-sided": OneSided, "anchored": AnchoredMethod}
 
 
-def dqn_fed(run: RunSettings) -> Method:
+def dqn_fed(run: RunPlan) -> Method:
     """The form that the settings of the run name."""
     return _FORMS[run.group_of(DqnFedSettings).form](run)
 
@@ -40,44 +40,37 @@ class _DqnFed(Profile):
     keys_in_title = (f"{NAME}.anchor",)
     around = "dqnfed_flwr.methods.dqn_fed.client:AnchoredWork"
 
-    def title_of(self, run: RunSettings) -> str:
+    def title_of(self, run: RunPlan) -> str:
         """With the anchor where the settings name one."""
-        anchor = self.anchor(run)
-        if anchor is None or run.group_of(DqnFedSettings).anchor != anchor.method:
+        if run.anchor is None or run.group_of(DqnFedSettings).anchor == AUTO:
             return self.title
-        return f"{self.title} over {anchor.title.removesuffix(NO_GUARANTEE)}"
+        return f"{self.title} over {run.anchor.title.removesuffix(NO_GUARANTEE)}"
 
-    def reads_curvature(self, run: RunSettings) -> bool:
+    def reads_curvature(self, run: RunPlan) -> bool:
         return True
 
-    def follows_passes(self, run: RunSettings) -> bool:
+    def follows_passes(self, run: RunPlan) -> bool:
         """Where it is left to local passes what the anchor is."""
         return anchored(run) and choose_anchor(run, passes=True) != choose_anchor(run, passes=False)
 
-    def anchor(self, run: RunSettings) -> RunSettings | None:
+    def anchor(self, run: RunPlan) -> AnchorChoice | None:
         if not anchored(run):
             return None
-        method, work = choose_anchor(run, passes=run.local.epochs > 1 or run.local.batch_size > 0)
-        local = run.local.model_copy(update={"work": work})
-        return run.model_copy(update={"method": method, "local": local, "step_rule": AUTO})
+        local = run.settings.local
+        method, work = choose_anchor(run, passes=local.epochs > 1 or local.batch_size > 0)
+        return AnchorChoice(method, work, f"{NAME}.anchor")
 
-    def faults(self, run: RunSettings) -> Iterator[str]:
-        if not anchored(run):
+    def faults(self, run: RunPlan) -> Iterator[str]:
+        anchor = run.anchor
+        if anchor is None:
             return
         if run.work is not GRADIENT:
             yield (
                 f"local.work: the anchored form holds every client to its true gradient at the received model, found "
                 f"{run.work.name!r}; use gradient or auto, or {NAME}.form two-sided or one-sided"
             )
-        anchor = self.anchor(run)
-        if anchor is None:
-            return
-        try:
-            profile = anchor.profile
-        except ConfigError as error:
-            yield f"{NAME}.anchor: {error}"
-            return
-        if why := unfit_as_anchor(profile, anchor):
+        profile = anchor.method
+        if why := unfit_as_anchor(profile, run.settings):
             yield f"{NAME}.anchor: found {profile.name!r}, which cannot be one: {why}"
             return
         works, found = [work.name for work in profile.works], anchor.work.name
@@ -90,11 +83,11 @@ class _DqnFed(Profile):
         yield from profile.faults(anchor)
 
 
-def unfit_as_anchor(profile: Profile, run: RunSettings) -> str:
+def unfit_as_anchor(profile: Profile, settings: RunSettings) -> str:
     """Why no other method may change the step of this one; empty where one may."""
     if profile.name == NAME:
         return "a step of DQN-Fed is changed already"
-    if profile.last_stage(run):
+    if profile.last_stage(settings):
         return "it is made of stages"
     return "its models are the clients' own, and would not be reported" if profile.personal else ""
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dqnfed_flwr.methods._base import Method, RoundRows, State, VectorMethod
 from dqnfed_flwr.methods.dqn_fed.settings import WHOLE, DqnFedSettings
-from dqnfed_flwr.schema.run import RunSettings
+from dqnfed_flwr.schema.plan import RunPlan
 from dqnfed_flwr.schema.work import GRADIENT
 from dqnfed_flwr.types import Extras, FloatArray, RoundBatch, under
 
@@ -39,8 +39,8 @@ class Anchor:
 
     Parameters
     ----------
-    run : RunSettings
-        What the anchor runs with: `RunSettings.anchor_settings`.
+    run : RunPlan
+        Its own part: `RunPlan.anchor` of the method around it.
 
     Attributes
     ----------
@@ -50,9 +50,9 @@ class Anchor:
         Slots that it needs in the basis of the method around it, right behind those of the clients.
     """
 
-    def __init__(self, run: RunSettings) -> None:
+    def __init__(self, run: RunPlan) -> None:
         self._run = run
-        self.method: Method = run.profile.build(run)
+        self.method: Method = run.method.build(run)
         self._sent = run.work is not GRADIENT
         shares_basis = not self._sent and not isinstance(self.method, VectorMethod)
         self.reference_rows = self.method.reference_rows if shares_basis else 0
@@ -83,7 +83,7 @@ class Anchor:
         if count >= len(clients):
             self._spared = frozenset()
             return
-        generator = np.random.default_rng((self._run.seed, round_number, _CHOICE))
+        generator = np.random.default_rng((self._run.settings.seed, round_number, _CHOICE))
         chosen = generator.choice(clients, count, replace=False)
         self._spared = frozenset(clients).difference(chosen.tolist())
 
@@ -128,7 +128,7 @@ class Anchor:
             batch,
             gram=gram,
             losses=batch.losses[there],
-            rates=self._run.local.lr * np.diag(gram),
+            rates=self._run.settings.local.lr * np.diag(gram),
             shares=shares / shares.sum() if shares.any() else np.full(len(slots), 1 / max(len(slots), 1)),
             clients=tuple(client for client, sent in zip(batch.clients, there, strict=True) if sent),
             examples=batch.examples[there],
@@ -150,13 +150,13 @@ class Anchor:
         from dqnfed_flwr.linalg.gram import Basis, cut_long_rows
 
         if self._basis is None:
-            references, count = self.method.reference_rows, self._run.sampled
+            references, count = self.method.reference_rows, self._run.settings.sampled
             size, where = (count + references, around.dim, around.dtype), around.memory
             self._basis = Basis(*size, references=references, eager=False, memory=where)
         self._basis.clear()
         for slot in slots:
             self._basis.put(slot, rows[slot])
-        longest = self._run.guarantee.longest(len(rows))
+        longest = self._run.settings.guarantee.longest(len(rows))
         self._cut = len(cut_long_rows(self._basis, {slot: slot for slot in slots}, longest))
         return self._basis
 

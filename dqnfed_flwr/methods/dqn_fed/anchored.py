@@ -14,7 +14,7 @@ from dqnfed_flwr.methods._base import GramMethod, Method, RoundRows, State, answ
 from dqnfed_flwr.methods.absent import AbsentClients
 from dqnfed_flwr.methods.dqn_fed.anchor import Anchor
 from dqnfed_flwr.methods.dqn_fed.settings import DqnFedSettings
-from dqnfed_flwr.schema.run import RunSettings
+from dqnfed_flwr.schema.plan import RunPlan
 from dqnfed_flwr.types import Combination, Extras, Float64Array, RoundBatch
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ MAX_INVERSE_CURVATURE = 1e12
 class TwoSided(GramMethod):
     """The paper's form: the rates as given, met exactly."""
 
-    def __init__(self, run: RunSettings) -> None:
+    def __init__(self, run: RunPlan) -> None:
         super().__init__(run)
         self._spread = run.group_of(DqnFedSettings).rate_spread
 
@@ -48,7 +48,7 @@ class OneSided(GramMethod):
 
     guaranteed = True
 
-    def __init__(self, run: RunSettings) -> None:
+    def __init__(self, run: RunPlan) -> None:
         super().__init__(run)
         self._spread, self._fallbacks = run.group_of(DqnFedSettings).rate_spread, 0
 
@@ -165,12 +165,12 @@ class AnchoredMethod(Method):
 
     guaranteed = True
 
-    def __init__(self, run: RunSettings) -> None:
+    def __init__(self, run: RunPlan) -> None:
         super().__init__(run)
         settings = self._settings = run.group_of(DqnFedSettings)
-        self._anchor = Anchor(run.anchor_settings or run)
+        self._anchor = Anchor(run.anchor or run)
         self._one_sided = OneSided(run)
-        self._absent = AbsentClients(settings.absent_rounds, run.sampled, run.clients)
+        self._absent = AbsentClients(settings.absent_rounds, run.settings.sampled, run.settings.clients)
         self._memories = (self._one_sided, self._anchor, self._absent)
         self._fell_back = self._reset = False
         self._seen: tuple[RoundBatch, RoundRows] | None = None

@@ -28,14 +28,14 @@ class AnchoredWork(LocalWork):
 
     def __init__(self, context: ClientContext, work: LocalWork) -> None:
         super().__init__(context)
-        settings, theta = context.settings.anchor_settings, context.loss.model.theta
-        if settings is None:
+        plan, settings, theta = context.plan.anchor, context.plan.settings, context.loss.model.theta
+        if plan is None:
             raise ConfigError("dqn-fed.form: no step is anchored; use anchored")
         self._work = work
         state = CurvatureState(theta.numel(), theta.dtype, theta.device)
         curvature = Curvature(settings.curvature, settings.local.lr, context.loss, state)
         memory = RoundMemory(context.memory.dtype, context.memory.device)
-        self._anchor = make_work(replace(context, settings=settings, curvature=curvature, memory=memory))
+        self._anchor = make_work(replace(context, plan=plan, curvature=curvature, memory=memory))
 
     def visit(self, request: LocalRequest) -> Point:
         """Loss and gradient at the received model."""

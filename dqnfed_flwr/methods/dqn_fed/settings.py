@@ -8,7 +8,7 @@ from pydantic import field_validator
 
 from dqnfed_flwr.schema.group import Group, expert, own
 from dqnfed_flwr.schema.groups import LocalWorkName
-from dqnfed_flwr.schema.run import GRADIENTS, RunSettings
+from dqnfed_flwr.schema.plan import GRADIENTS, RunPlan
 from dqnfed_flwr.schema.work import LBFGS, SGD
 
 AUTO = "auto"
@@ -17,34 +17,36 @@ WHOLE = 32
 NAME = "dqn-fed"
 
 
-def anchored(run: RunSettings) -> bool:
+def anchored(run: RunPlan) -> bool:
     """Whether a run of DQN-Fed has the anchored form."""
     return run.group_of(DqnFedSettings).form == "anchored"
 
 
-def choose_anchor(run: RunSettings, *, passes: bool) -> tuple[str, str]:
+def choose_anchor(run: RunPlan, *, passes: bool) -> tuple[str, str]:
     """The anchor's method and local work: the first row that fits in docs/methods/dqn-fed.md.
 
     `passes` is whether clients take more than one step. A single step on all samples says no more than the gradient,
     which is sent anyway. A history of mean gradients is kept only of the same clients each time, none of whom may lie.
     """
-    own, may_lie = run.group_of(DqnFedSettings), run.guarantee.tolerate > 0 and run.rule.judged_by == "test"
-    if own.anchor != AUTO:
-        return own.anchor, own.anchor_work
-    if own.anchor_work == SGD.name or (own.anchor_work == AUTO and passes and not may_lie):
-        return "momentum", SGD.name
-    if run.sampled >= run.clients and not may_lie:
-        return "server-lbfgs", own.anchor_work
-    return "momentum", own.anchor_work
+    own, may_lie = run.group_of(DqnFedSettings), run.settings.guarantee.tolerate > 0 and run.rule.judged_by == "test"
+    by_passes = own.anchor_work == SGD.name or (own.anchor_work == AUTO and passes and not may_lie)
+    everybody = run.settings.sampled >= run.settings.clients
+    rows = (
+        (own.anchor != AUTO, own.anchor, own.anchor_work),
+        (by_passes, "momentum", SGD.name),
+        (everybody and not may_lie, "server-lbfgs", own.anchor_work),
+        (True, "momentum", own.anchor_work),
+    )
+    return next((method, work) for fits, method, work in rows if fits)
 
 
-def _rates_differ(run: RunSettings) -> bool:
+def _rates_differ(run: RunPlan) -> bool:
     """Whether rates are more than lr times the squared lengths of the rows."""
-    passes = run.work is LBFGS and run.local.epochs > 1
-    return passes or (run.work in GRADIENTS and run.curvature.kind != "none")
+    passes = run.work is LBFGS and run.settings.local.epochs > 1
+    return passes or (run.work in GRADIENTS and run.settings.curvature.kind != "none")
 
 
-def _sends_row(run: RunSettings) -> bool:
+def _sends_row(run: RunPlan) -> bool:
     """Whether clients send a row for the anchor next to their gradient."""
     return run.sends_anchor_row
 
@@ -80,7 +82,7 @@ class DqnFedSettings(Group):
     absent_rounds: int = expert(
         3,
         "rounds for which the last gradient of a client that is absent counts (anchored, with sampling)",
-        read=lambda run: anchored(run) and run.sampled < run.clients,
+        read=lambda run: anchored(run) and run.settings.sampled < run.settings.clients,
         ge=0,
     )
 

@@ -30,7 +30,8 @@ from numpy.typing import NDArray
 from dqnfed_flwr.methods._base import Method, RoundRows, State
 from dqnfed_flwr.methods.fedcorr.labels import upper_component
 from dqnfed_flwr.schema.group import Group, expert, own
-from dqnfed_flwr.schema.run import LastStage, Profile, RunSettings
+from dqnfed_flwr.schema.plan import LastStage, Profile, RunPlan
+from dqnfed_flwr.schema.run import RunSettings
 from dqnfed_flwr.schema.work import WorkProfile
 from dqnfed_flwr.types import Combination, Extras, RoundBatch, under
 
@@ -71,10 +72,10 @@ class Stages:
     finetuning: int
 
     @classmethod
-    def of(cls, run: RunSettings) -> Stages:
+    def of(cls, settings: RunSettings) -> Stages:
         """Those of a run."""
-        own_settings = run.group_of(FedCorrSettings)
-        return cls(run.clients, own_settings.preprocessing, own_settings.finetuning)
+        own_settings = settings.group_of(FedCorrSettings)
+        return cls(settings.clients, own_settings.preprocessing, own_settings.finetuning)
 
     @property
     def before_last(self) -> int:
@@ -96,12 +97,12 @@ class Stages:
 class FedCorr(Method):
     """The three stages on the server; `last` is the method of stage 3."""
 
-    def __init__(self, run: RunSettings, last: Method) -> None:
+    def __init__(self, run: RunPlan, last: Method) -> None:
         super().__init__(run)
-        self._stages, self._seed = Stages.of(run), run.seed
-        self._clients, self._sampled = run.clients, run.sampled
+        self._stages, self._seed = Stages.of(run.settings), run.settings.seed
+        self._clients, self._sampled = run.settings.clients, run.settings.sampled
         self._last = last
-        self._estimates = NoiseEstimates(run.clients, run.seed)
+        self._estimates = NoiseEstimates(run.settings.clients, run.settings.seed)
         self._round = 0
         self.reference_rows = last.reference_rows
         self._enter(0)
@@ -290,28 +291,28 @@ class NoiseEstimates:
         self.decisions, self.fallbacks = (int(count) for count in np.asarray(state["counts"], np.int64))
 
 
-def _build(run: RunSettings) -> FedCorr:
-    last = run.stage_settings
-    return FedCorr(run, last.profile.build(last))
+def _build(run: RunPlan) -> FedCorr:
+    return FedCorr(run, run.last.method.build(run.last))
 
 
 class _FedCorr(Profile):
-    def classes_only(self, run: RunSettings) -> str:
+    def classes_only(self, run: RunPlan) -> str:
         return "corrects class labels; use task classification, or another method"
 
-    def faults(self, run: RunSettings) -> Iterator[str]:
+    def faults(self, run: RunPlan) -> Iterator[str]:
         """What is wrong with the settings for stages 1 and 2; stage 3 has those of its method."""
-        stages = Stages.of(run)
-        if run.rounds <= stages.before_last:
+        settings, stages = run.settings, Stages.of(run.settings)
+        if settings.rounds <= stages.before_last:
             yield (
-                f"rounds: found {run.rounds}, but fedcorr.preprocessing {stages.passes} x clients {stages.clients} + "
-                f"fedcorr.finetuning {stages.finetuning} take {stages.before_last} before the last stage; give more"
+                f"rounds: found {settings.rounds}, but fedcorr.preprocessing {stages.passes} x clients "
+                f"{stages.clients} + fedcorr.finetuning {stages.finetuning} take {stages.before_last} before the "
+                "last stage; give more"
             )
-        if run.min_clients > 1:
-            yield f"min-clients: fedcorr trains one client a round in its first stage, found {run.min_clients}; use 1"
+        if (least := settings.min_clients) > 1:
+            yield f"min-clients: fedcorr trains one client a round in its first stage, found {least}; use 1"
 
-    def last_stage(self, run: RunSettings) -> LastStage:
-        return LastStage(run.group_of(FedCorrSettings).last, f"{self.name}.last", Stages.of(run).before_last)
+    def last_stage(self, settings: RunSettings) -> LastStage:
+        return LastStage(settings.group_of(FedCorrSettings).last, f"{self.name}.last", Stages.of(settings).before_last)
 
 
 METHODS = (

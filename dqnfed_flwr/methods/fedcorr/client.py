@@ -93,8 +93,8 @@ class FedCorrWork(SgdWork):
     def __init__(self, context: ClientContext) -> None:
         super().__init__(context)
         memory = RoundMemory(context.memory.dtype, context.memory.device)
-        self._last: LocalWork = make_work(replace(context, settings=context.settings.stage_settings, memory=memory))
-        self._stages = Stages.of(context.settings)
+        self._last: LocalWork = make_work(replace(context, plan=context.plan.last, memory=memory))
+        self._stages = Stages.of(context.plan.settings)
         self._given = context.loss.tensors[1].cpu().numpy().copy()
         self._known = self._recall(maxsize)
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from dqnfed_flwr.methods._base import GramMethod, RoundRows, State
 from dqnfed_flwr.schema.group import Group, expert
-from dqnfed_flwr.schema.run import Profile, RunSettings
+from dqnfed_flwr.schema.plan import Profile, RunPlan
 from dqnfed_flwr.schema.work import WorkProfile
 from dqnfed_flwr.types import Combination, Extras, RoundBatch
 
@@ -47,7 +47,7 @@ class FedMuon(GramMethod):
 
     reads_products = False
 
-    def __init__(self, run: RunSettings) -> None:
+    def __init__(self, run: RunPlan) -> None:
         super().__init__(run)
         self._momentum: Tensor | None = None
         self._overflow = False
@@ -87,9 +87,9 @@ class FedMuon(GramMethod):
 
 
 class _FedMuon(Profile):
-    def faults(self, run: RunSettings) -> Iterator[str]:
-        if run.local.momentum:
-            yield f"local.momentum: fedmuon has its own, found {run.local.momentum}; use 0"
+    def faults(self, run: RunPlan) -> Iterator[str]:
+        if run.settings.local.momentum:
+            yield f"local.momentum: fedmuon has its own, found {run.settings.local.momentum}; use 0"
 
 
 _WORK = WorkProfile("fedmuon", "dqnfed_flwr.methods.fedmuon.client:FedMuonWork", passes=True, wants_step=True)

@@ -14,16 +14,16 @@ from numpy.typing import NDArray
 
 from dqnfed_flwr.methods._base import SOFTMAX, CurvatureMatrix, GramMethod, RoundRows, State, Taken, cg_title
 from dqnfed_flwr.schema.group import Group, expert
-from dqnfed_flwr.schema.run import Profile, RunSettings
+from dqnfed_flwr.schema.plan import Profile, RunPlan
 from dqnfed_flwr.schema.work import WorkProfile
 from dqnfed_flwr.types import Combination, Extras, RoundBatch
 
 
-def _by_cg(run: RunSettings) -> bool:
+def _by_cg(run: RunPlan) -> bool:
     return run.group_of(FedNewSettings).form == "cg"
 
 
-def _exact(run: RunSettings) -> bool:
+def _exact(run: RunPlan) -> bool:
     return not _by_cg(run)
 
 
@@ -51,7 +51,7 @@ class FedNew(GramMethod):
 
     reads_products = False
 
-    def __init__(self, run: RunSettings) -> None:
+    def __init__(self, run: RunPlan) -> None:
         super().__init__(run)
         self._taken = Taken()
         self._last: frozenset[int] = frozenset()  # whose replies counted last
@@ -104,12 +104,12 @@ class FedNew(GramMethod):
 
 
 class _FedNew(Profile):
-    def title_of(self, run: RunSettings) -> str:
+    def title_of(self, run: RunPlan) -> str:
         own_settings = run.group_of(FedNewSettings)
         form = "Q-FedNew" if own_settings.bits else "FedNew"
         return f"{form} ({cg_title(own_settings.matrix)})" if own_settings.form == "cg" else form
 
-    def classes_only(self, run: RunSettings) -> str:
+    def classes_only(self, run: RunPlan) -> str:
         settings = run.group_of(FedNewSettings)
         if settings.form == "exact":
             return "makes dense Hessians of cross-entropies; use fednew.form cg with fednew.matrix hessian"
@@ -117,12 +117,4 @@ class _FedNew(Profile):
 
 
 _WORK = WorkProfile("fednew", "dqnfed_flwr.methods.fednew.client:FedNewWork", twice=True, wants_step=True)
-METHODS = (
-    _FedNew(
-        name="fednew",
-        title="FedNew",
-        settings=FedNewSettings,
-        build=FedNew,
-        works=(_WORK,),
-    ),
-)
+METHODS = (_FedNew(name="fednew", title="FedNew", settings=FedNewSettings, build=FedNew, works=(_WORK,)),)

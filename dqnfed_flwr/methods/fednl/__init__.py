@@ -10,15 +10,15 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 from dqnfed_flwr.schema.group import Group, expert
-from dqnfed_flwr.schema.run import Profile, RunSettings
+from dqnfed_flwr.schema.plan import Profile, RunPlan
 from dqnfed_flwr.schema.work import WorkProfile
 
 
-def _diagonal(run: RunSettings) -> bool:
+def _diagonal(run: RunPlan) -> bool:
     return run.group_of(FedNlSettings).form == "diagonal"
 
 
-def _blocks(run: RunSettings) -> bool:
+def _blocks(run: RunPlan) -> bool:
     return not _diagonal(run)
 
 
@@ -35,30 +35,30 @@ class FedNlSettings(Group):
     fresh: bool = expert(
         False,
         "step with the Hessians as corrected in the round, not before; always so with sampling",
-        read=lambda run: run.sampled >= run.clients,
+        read=lambda run: run.settings.sampled >= run.settings.clients,
     )
 
 
-def _build(run: RunSettings) -> Any:
+def _build(run: RunPlan) -> Any:
     from dqnfed_flwr.methods.fednl.server import fednl
 
     return fednl(run)
 
 
 class _FedNl(Profile):
-    def title_of(self, run: RunSettings) -> str:
+    def title_of(self, run: RunPlan) -> str:
         form = run.group_of(FedNlSettings).form
         if form == "exact":
-            return "FedNL-PP" if run.sampled < run.clients else "FedNL"
+            return "FedNL-PP" if run.settings.sampled < run.settings.clients else "FedNL"
         return f"FedNL ({form.replace('-', ' ')})"
 
-    def classes_only(self, run: RunSettings) -> str:
+    def classes_only(self, run: RunPlan) -> str:
         return (
             "makes Hessians of cross-entropies; use task classification, or another method, such as fednew with "
             "fednew.matrix hessian"
         )
 
-    def faults(self, run: RunSettings) -> Iterator[str]:
+    def faults(self, run: RunPlan) -> Iterator[str]:
         if _diagonal(run) and run.group_of(FedNlSettings).option == "projection":
             yield (
                 "fednl.option: the form diagonal leaves the rest of the Hessian to the shift, found 'projection'; use "

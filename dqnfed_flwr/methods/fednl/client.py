@@ -48,7 +48,7 @@ class FedNlWork(LocalWork):
 
     def __init__(self, context: ClientContext) -> None:
         super().__init__(context)
-        settings = context.settings
+        settings = context.plan.settings
         self._nl = settings.group_of(FedNlSettings)
         self._compressor = make_compressor(self._nl.form, self._nl.compressor, self._nl.size)
         self._sampled = settings.sampled < settings.clients

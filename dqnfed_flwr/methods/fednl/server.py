@@ -21,7 +21,7 @@ from dqnfed_flwr.linalg.hessian_blocks import (
 )
 from dqnfed_flwr.methods._base import LayerMethod, RoundRows, State, Taken, VectorMethod
 from dqnfed_flwr.methods.fednl import FedNlSettings
-from dqnfed_flwr.schema.run import RunSettings
+from dqnfed_flwr.schema.plan import RunPlan
 from dqnfed_flwr.types import Extras, FloatArray, RoundBatch
 
 MOST_RESTARTS = 3
@@ -182,11 +182,11 @@ class FedNl(VectorMethod):
 
     reads_products = False
 
-    def __init__(self, run: RunSettings) -> None:
+    def __init__(self, run: RunPlan) -> None:
         super().__init__(run)
         settings = self._settings = run.group_of(FedNlSettings)
-        sampled = run.sampled < run.clients
-        self._lr = run.local.lr
+        sampled = run.settings.sampled < run.settings.clients
+        self._lr = run.settings.local.lr
         self._diagonal = settings.form == "diagonal"
         self._damping = DAMPING if settings.form == "last-layer" else 0.0
         self._continues = sampled and settings.form == "exact"
@@ -313,6 +313,6 @@ class LastLayerFedNl(FedNl, LayerMethod):
         return self.head if self.head.size > MAX_DENSE else self.head.reshape(1, -1)
 
 
-def fednl(run: RunSettings) -> FedNl:
+def fednl(run: RunPlan) -> FedNl:
     """The form that the settings name."""
     return LastLayerFedNl(run) if run.group_of(FedNlSettings).form == "last-layer" else FedNl(run)

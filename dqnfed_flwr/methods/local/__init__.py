@@ -14,7 +14,7 @@ whatever `evaluate-every` says.
 from __future__ import annotations
 
 from dqnfed_flwr.methods.fedavg import FedAvg
-from dqnfed_flwr.schema.run import Profile
+from dqnfed_flwr.schema.plan import Profile
 from dqnfed_flwr.schema.work import WorkProfile
 
 

@@ -14,12 +14,12 @@ import numpy as np
 
 from dqnfed_flwr.methods._base import SOFTMAX, CurvatureMatrix, GramMethod, cg_title
 from dqnfed_flwr.schema.group import Group, expert
-from dqnfed_flwr.schema.run import Profile, RunSettings
+from dqnfed_flwr.schema.plan import Profile, RunPlan
 from dqnfed_flwr.schema.work import WorkProfile
 from dqnfed_flwr.types import Combination, Extras, Float64Array, RoundBatch
 
 
-def _by_cg(run: RunSettings) -> bool:
+def _by_cg(run: RunPlan) -> bool:
     return run.group_of(LocalNewtonSettings).solver == "cg"
 
 
@@ -42,7 +42,7 @@ class LocalNewton(GramMethod):
 
     reads_products = False
 
-    def __init__(self, run: RunSettings) -> None:
+    def __init__(self, run: RunPlan) -> None:
         super().__init__(run)
         by_history = run.group_of(LocalNewtonSettings).solver == "lbfgs"
         self._figures = ("pairs",) if by_history else ("iterations", "negative", "residual")
@@ -69,26 +69,23 @@ def _notes(figures: Mapping[str, Float64Array]) -> dict[str, float]:
 
 
 class _LocalNewton(Profile):
-    def title_of(self, run: RunSettings) -> str:
+    def title_of(self, run: RunPlan) -> str:
         own_settings = run.group_of(LocalNewtonSettings)
         return f"LocalNewton ({'L-BFGS' if own_settings.solver == 'lbfgs' else cg_title(own_settings.matrix)})"
 
-    def classes_only(self, run: RunSettings) -> str:
+    def classes_only(self, run: RunPlan) -> str:
         softmax = _by_cg(run) and run.group_of(LocalNewtonSettings).matrix == "gauss-newton"
         return SOFTMAX.format(key="local-newton.matrix") if softmax else ""
 
-    def faults(self, run: RunSettings) -> Iterator[str]:
+    def faults(self, run: RunPlan) -> Iterator[str]:
         if _by_cg(run):
             return
-        if run.curvature.kind == "none":
+        if run.settings.curvature.kind == "none":
             yield "curvature.kind: local-newton.solver lbfgs needs curvature pairs, found 'none'; use secant or hvp"
-        if run.local.epochs > 1:
-            yield (
-                f"local.epochs: local-newton.solver lbfgs takes one step a round, found {run.local.epochs}; use 1, or "
-                "solver cg"
-            )
+        if (epochs := run.settings.local.epochs) > 1:
+            yield f"local.epochs: local-newton.solver lbfgs takes one step a round, found {epochs}; use 1, or solver cg"
 
-    def reads_curvature(self, run: RunSettings) -> bool:
+    def reads_curvature(self, run: RunPlan) -> bool:
         return not _by_cg(run)
 
 

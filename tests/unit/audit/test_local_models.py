@@ -12,7 +12,7 @@ import pytest
 from dqnfed_flwr.audit.local_models import LocalModels, local_settings, read_given, train_local
 from dqnfed_flwr.audit.weights import AuditedRun, Weights, check_same_data, others_of, read_run, start_of
 from dqnfed_flwr.client.numpy_client import DQNFedClient
-from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.config.methods import METHODS
 from dqnfed_flwr.data import ClientData, load_client
 from dqnfed_flwr.engine.run import run
@@ -102,7 +102,7 @@ def test_a_damaged_model_is_told(tmp_path: Path) -> None:
 def test_local_settings_can_be_made_of_those_of_any_method(method: str) -> None:
     settings = Settings.from_mapping({"method": method, "rounds": 100})
     found = local_settings(settings)
-    assert (found.method, found.rounds, found.work.name) == ("local", 100, "local")
+    assert (found.method, found.rounds, resolve(found).work.name) == ("local", 100, "local")
 
 
 def test_local_settings_keep_data_budget_and_start() -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from dqnfed_flwr.client.worker import may_fuse
-from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config import Settings, resolve
 
 SCRIPT = """
 import sys, json
@@ -57,4 +57,4 @@ def test_on_cuda_attention_is_fused_where_the_settings_say_so(
     device: str, overrides: dict[str, str | bool], fused: bool
 ) -> None:
     """There torch adds up the gradients of its fused kernels in any order."""
-    assert may_fuse(Settings.from_mapping(overrides), torch.device(device)) is fused
+    assert may_fuse(resolve(Settings.from_mapping(overrides)), torch.device(device)) is fused

@@ -6,7 +6,7 @@ import pytest
 
 from dqnfed_flwr.compare.tables import footnotes, tables
 from dqnfed_flwr.compare.terms import Entry, local_work, terms_notes
-from dqnfed_flwr.config import Scalar, Settings
+from dqnfed_flwr.config import Scalar, Settings, resolve
 from tests.helpers.comparisons import make_comparison, make_record
 
 FREE = (
@@ -15,10 +15,14 @@ FREE = (
 )
 
 
-def entry(method: str, searched: tuple[str, ...] = (), **given: Scalar) -> Entry:
+def settings_of(method: str, **given: Scalar) -> Settings:
     keys = {key.replace("__", ".").replace("_", "-"): value for key, value in given.items()}
-    settings = Settings.from_mapping({"method": method, "local.batch-size": 32, **keys})
-    return Entry(settings.title, settings, searched)
+    return Settings.from_mapping({"method": method, "local.batch-size": 32, **keys})
+
+
+def entry(method: str, searched: tuple[str, ...] = (), **given: Scalar) -> Entry:
+    settings = settings_of(method, **given)
+    return Entry(settings.title, resolve(settings), searched)
 
 
 @pytest.mark.parametrize(
@@ -34,7 +38,7 @@ def entry(method: str, searched: tuple[str, ...] = (), **given: Scalar) -> Entry
     ],
 )
 def test_local_work_in_words(mapping: dict[str, Scalar], words: str) -> None:
-    assert local_work(Settings.from_mapping(mapping)) == words
+    assert local_work(resolve(Settings.from_mapping(mapping))) == words
 
 
 def test_rows_that_do_the_same_need_no_word() -> None:
@@ -81,9 +85,7 @@ def test_a_step_whose_length_nobody_looked_for_is_named(row: Entry, noted: bool)
 def test_the_notes_stand_below_the_table() -> None:
     made = make_comparison({"dqn-fed": [[0.5, 0.7]], "fedavg": [[0.5, 0.7]]})
     rows = [
-        replace(
-            row, records=(make_record(row.spec, 0, (0.5, 0.7), settings=entry(row.spec.method, clients=2).settings),)
-        )
+        replace(row, records=(make_record(row.spec, 0, (0.5, 0.7), settings=settings_of(row.spec.method, clients=2)),))
         for row in made.rows
     ]
     (note,) = footnotes(replace(made, rows=rows))

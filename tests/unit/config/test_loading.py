@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dqnfed_flwr.config import Settings, flatten, nest
+from dqnfed_flwr.compare.terms import one_full_step
+from dqnfed_flwr.config import Settings, flatten, nest, resolve
 from dqnfed_flwr.config.loading import load_config, parse_scalar, shipped
 from dqnfed_flwr.errors import ConfigError
 
@@ -26,8 +27,8 @@ def test_the_two_sides_of_the_demo_differ_in_the_method_alone() -> None:
 
 def test_fedavg_on_digits_is_no_fedsgd() -> None:
     settings = Settings.from_mapping({**load_config("digits"), "method": "fedavg"})
-    assert not settings.one_full_step
-    assert Settings.from_mapping({"method": "fedavg"}).one_full_step
+    assert not one_full_step(resolve(settings))
+    assert one_full_step(resolve(Settings.from_mapping({"method": "fedavg"})))
 
 
 def test_own_file_is_read(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from dqnfed_flwr import methods
 from dqnfed_flwr.config import methods as table
 from dqnfed_flwr.config.methods import METHODS, profile_of
 from dqnfed_flwr.errors import ConfigError
-from dqnfed_flwr.schema.run import GRADIENTS
+from dqnfed_flwr.schema.plan import FREE_LENGTH, GRADIENTS
 
 
 def test_methods_are_found_in_their_files_in_alphabetical_order() -> None:
@@ -27,7 +27,8 @@ def test_a_method_that_takes_one_gradient_by_default_says_why(name: str) -> None
 
 
 def test_a_method_whose_step_has_no_length_of_its_own_takes_it_from_the_server() -> None:
-    assert [name for name, profile in METHODS.items() if profile.free_length] == ["adafed", "fairgrad", "fedmgda+"]
+    free = [name for name, profile in METHODS.items() if profile.rule == FREE_LENGTH]
+    assert free == ["adafed", "fairgrad", "fedmgda+"]
 
 
 def test_a_name_that_two_files_declare_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

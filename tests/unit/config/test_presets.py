@@ -6,7 +6,7 @@ import pytest
 
 from dqnfed_flwr.cli.overrides import read_settings
 from dqnfed_flwr.compare.row_specs import parse_methods
-from dqnfed_flwr.config import PRESETS, Settings, without_effect
+from dqnfed_flwr.config import PRESETS, Settings, resolve, without_effect
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.methods.dqn_fed.settings import DqnFedSettings
 from dqnfed_flwr.reproduce.schema import ManifestRow
@@ -23,7 +23,7 @@ def test_every_key_of_a_preset_is_read(name: str) -> None:
 def test_paper_is_algorithm_1() -> None:
     settings = read_settings("digits", ["local.epochs=3"], None, preset="paper")
     form = settings.group_of(DqnFedSettings).form
-    assert (form, settings.work.name, settings.rule.name) == ("two-sided", "lbfgs", "fixed")
+    assert (form, resolve(settings).work.name, resolve(settings).rule.name) == ("two-sided", "lbfgs", "fixed")
     assert settings.local.epochs == 3
     assert settings.data == "digits"
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from dqnfed_flwr.config import Settings, describe, flatten, nest
+from dqnfed_flwr.config import Settings, describe, flatten, nest, resolve
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.methods.dqn_fed.settings import DqnFedSettings
 
@@ -157,7 +157,7 @@ def test_impossible_combination_is_refused(mapping: dict[str, Any], key: str) ->
 )
 def test_auto_asks_the_method(method: str, work: str, rule: str) -> None:
     settings = Settings.from_mapping({"method": method})
-    assert (settings.work.name, settings.rule.name) == (work, rule)
+    assert (resolve(settings).work.name, resolve(settings).rule.name) == (work, rule)
 
 
 @pytest.mark.parametrize(("clients", "participation", "sampled"), [(100, 0.1, 10), (10, 1.0, 10), (10, 0.01, 1)])

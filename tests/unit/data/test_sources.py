@@ -50,7 +50,7 @@ def test_a_name_is_taken_apart() -> None:
 )
 def test_a_name_has_one_kind(kind: str, names: list[str]) -> None:
     for source in map(source_of, names):
-        assert (source.kind, source.is_function) == (kind, kind == "function")
+        assert source.kind == kind
         assert source.is_decoded == (kind in ("known", "form"))
 
 

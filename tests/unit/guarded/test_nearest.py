@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.optimize import LinearConstraint, minimize
 
-from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.guarded.nearest import CHANGED, Nearest
 from dqnfed_flwr.linalg.gram import Basis
 from dqnfed_flwr.methods._base import RoundRows
@@ -31,7 +31,7 @@ def solved(
     rows = RoundRows(basis, tuple(range(K)))
     thirds = np.full(K, 1 / 3)
     batch = RoundBatch(basis.gram(rows.slots), np.ones(K), np.zeros(K), thirds, tuple(range(K)), 1, slack=slack)
-    combination = Nearest(Settings(), demand).combine(batch, rows)
+    combination = Nearest(resolve(Settings()), demand).combine(batch, rows)
     return combination, np.asarray(combination.weights @ np.vstack([grads, reference]))
 
 

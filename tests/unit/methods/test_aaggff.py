@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 from scipy.optimize import LinearConstraint, minimize
 
-from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.methods._base import Method, make_method
 from dqnfed_flwr.methods.aaggff import CDFS, CdfName
@@ -30,7 +30,7 @@ def settings(**given: Any) -> Settings:
 
 
 def aaggff(**given: Any) -> Method:
-    return make_method(settings(**given))
+    return make_method(resolve(settings(**given)))
 
 
 def weights(method: Method, losses: Sequence[float], clients: Sequence[int] = ()) -> Float64Array:

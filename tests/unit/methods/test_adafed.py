@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.linalg.gram_schmidt import newton_rate_step
 from dqnfed_flwr.methods._base import Method, make_method
 from tests.helpers.gradient_sets import conflicting_set, random_set
@@ -17,7 +17,7 @@ LOSSES = [2.0, 0.5]  # of 1/2 |theta - (-2, 0)|^2 and 1/2 |theta - (0, -1)|^2 at
 
 def adafed(gamma: float = 1.0, work: str = "sgd") -> Method:
     given = {"method": "adafed", "adafed.gamma": gamma, "local.lr": 0.5, "local.work": work}
-    return make_method(Settings.from_mapping(given))
+    return make_method(resolve(Settings.from_mapping(given)))
 
 
 def test_by_hand() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.methods._base import GramMethod, Method, make_method
 from dqnfed_flwr.schema.work import SGD
 from dqnfed_flwr.types import Float64Array, RoundBatch
@@ -19,7 +19,7 @@ LOSSES = [2.0, 0.5]
 
 def afl(gamma: float = 0.1, lr: float = 1.0, work: str = "gradient") -> Method:
     given = {"method": "afl", "afl.gamma": gamma, "local.lr": lr, "local.work": work}
-    return make_method(Settings.from_mapping(given))
+    return make_method(resolve(Settings.from_mapping(given)))
 
 
 def weights(method: Method, clients: list[int], losses: list[float], **given: Any) -> Float64Array:
@@ -37,7 +37,7 @@ def test_three_rounds_by_hand() -> None:
 
 
 def test_displacements_of_local_passes_are_rows_as_they_are_by_default() -> None:
-    assert Settings.from_mapping({"method": "afl"}).work is SGD
+    assert resolve(Settings.from_mapping({"method": "afl"})).work is SGD
     for work in ("auto", "sgd"):
         step = decide(afl(lr=0.5, work=work), GRADS, losses=LOSSES).step
         np.testing.assert_allclose(step, [1.0, 0.5], rtol=1e-12)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.config.methods import METHODS
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.linalg.gram import Basis
@@ -25,7 +25,7 @@ FIT = [name for name in GENERAL_WORK if name not in UNFIT] + ["torchjd:UPGrad", 
 
 
 def over(anchor: str, **more: Any) -> Method:
-    return make_method(Settings.from_mapping({"dqn-fed.anchor": anchor, "clients": 3, **more}))
+    return make_method(resolve(Settings.from_mapping({"dqn-fed.anchor": anchor, "clients": 3, **more})))
 
 
 def test_every_method_with_a_step_of_its_own_can_be_one() -> None:
@@ -38,9 +38,9 @@ def test_every_method_with_a_step_of_its_own_can_be_one() -> None:
 @pytest.mark.parametrize("name", FIT)
 def test_where_all_clients_are_alike_the_step_is_the_anchors_own(name: str, rng: np.random.Generator) -> None:
     """The rates then ask for exactly the fall that the anchor gives, in round after round."""
-    alone = make_method(Settings.from_mapping({"method": name, "clients": 3}))
+    alone = make_method(resolve(Settings.from_mapping({"method": name, "clients": 3})))
     method = over(name)
-    sends = Settings.from_mapping({"dqn-fed.anchor": name}).sends_anchor_row
+    sends = resolve(Settings.from_mapping({"dqn-fed.anchor": name})).sends_anchor_row
     for layered in (alone, method.inner):
         if isinstance(layered, LayerMethod):
             layered.layers = (slice(0, 3), slice(3, 6))
@@ -158,9 +158,10 @@ def test_what_cannot_be_an_anchor_is_refused(settings: dict[str, Any], text: str
 
 
 def test_an_anchor_of_gradients_sends_nothing_more() -> None:
-    assert not Settings.from_mapping({"dqn-fed.anchor": "fedadam", "dqn-fed.anchor-work": "gradient"}).sends_anchor_row
+    by_gradients = Settings.from_mapping({"dqn-fed.anchor": "fedadam", "dqn-fed.anchor-work": "gradient"})
+    assert not resolve(by_gradients).sends_anchor_row
     assert over("fedadam", **{"dqn-fed.anchor-work": "gradient"}).extras(5) == Extras()
-    assert not Settings().sends_anchor_row
+    assert not resolve(Settings()).sends_anchor_row
 
 
 def test_sums_without_products_are_as_exact(rng: np.random.Generator) -> None:

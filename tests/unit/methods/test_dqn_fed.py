@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dqnfed_flwr.config import Scalar, Settings
+from dqnfed_flwr.config import Scalar, Settings, resolve
 from dqnfed_flwr.guarantee.overrule import certificate
 from dqnfed_flwr.linalg.gram import Basis
 from dqnfed_flwr.linalg.gram_schmidt import newton_rate_step
@@ -26,7 +26,7 @@ Rows = Callable[[np.random.Generator, int, int], Float64Array]
 
 def dqn_fed(**mapping: Any) -> Method:
     lr = mapping.pop("lr", 0.1)
-    return make_method(Settings.from_mapping({"local.lr": lr, "dqn-fed": mapping}))
+    return make_method(resolve(Settings.from_mapping({"local.lr": lr, "dqn-fed": mapping})))
 
 
 def test_two_sided_meets_the_rates_exactly_and_knows_its_length() -> None:
@@ -112,7 +112,7 @@ def sampled(rounds: int) -> Method:
     """Two of four clients a round; the rates take half of the reference's descent."""
     anchored = {"anchor": "fedsgd", "scale": 0.5, "rate-spread": 0, "absent-rounds": rounds}
     run = {"clients": 4, "participation": 0.5, "local.lr": 1.0, "dqn-fed": anchored}
-    return make_method(Settings.from_mapping(run))
+    return make_method(resolve(Settings.from_mapping(run)))
 
 
 NOW = np.array([[1.0, -0.5], [1.0, -0.5]])
@@ -384,8 +384,8 @@ def test_a_retreat_forgets_the_anchors_memory() -> None:
 def test_the_anchor_goes_by_the_local_passes_unless_clients_may_lie(
     own: dict[str, Scalar], anchor: str, work: str
 ) -> None:
-    settings = Settings.from_mapping(own)
-    found = settings.anchor_settings
+    plan = resolve(Settings.from_mapping(own))
+    found = plan.anchor
     assert found is not None
-    assert (found.method, found.work.name) == (anchor, work)
-    assert settings.sends_anchor_row is (work == "sgd")
+    assert (found.method.name, found.work.name) == (anchor, work)
+    assert plan.sends_anchor_row is (work == "sgd")

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.methods._base import Method, make_method
 from dqnfed_flwr.methods.fairgrad import alpha_fair_weights
 from tests.helpers.gradient_sets import random_set
@@ -15,7 +15,7 @@ from tests.helpers.rounds import decide
 
 def fairgrad(alpha: float = 1.0) -> Method:
     given = {"method": "fairgrad", "fairgrad.alpha": alpha, "local.work": "gradient", "local.lr": 0.5}
-    return make_method(Settings.from_mapping(given))
+    return make_method(resolve(Settings.from_mapping(given)))
 
 
 def test_orthogonal_rows_by_hand() -> None:

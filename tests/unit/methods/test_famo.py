@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.methods._base import Method, make_method
 from dqnfed_flwr.types import Float64Array
 from tests.helpers.rounds import decide
@@ -15,7 +15,7 @@ from tests.helpers.rounds import decide
 
 def famo(lr: float = 0.025, decay: float = 0.001, rate: float = 1.0) -> Method:
     given = {"method": "famo", "famo.lr": lr, "famo.decay": decay, "local.work": "gradient", "local.lr": rate}
-    return make_method(Settings.from_mapping(given))
+    return make_method(resolve(Settings.from_mapping(given)))
 
 
 def weights(method: Method, losses: Sequence[float], number: int = 1, clients: Sequence[int] = ()) -> Float64Array:

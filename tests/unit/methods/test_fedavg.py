@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.methods._base import Method, make_method
 from tests.helpers.rounds import decide
 
@@ -12,7 +12,7 @@ ROWS = np.array([[2.0, 0.0], [0.0, 1.0]])
 
 
 def method(name: str, lr: float = 0.1) -> Method:
-    return make_method(Settings.from_mapping({"method": name, "local.lr": lr}))
+    return make_method(resolve(Settings.from_mapping({"method": name, "local.lr": lr})))
 
 
 def test_fedavg_is_the_mean_by_samples() -> None:

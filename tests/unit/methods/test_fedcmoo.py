@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.methods import fedcmoo as fedcmoo_file
 from dqnfed_flwr.methods._base import Method, make_method
 from dqnfed_flwr.methods.fedcmoo import find_weights
@@ -28,7 +28,7 @@ def _one_step(monkeypatch: pytest.MonkeyPatch) -> None:
 def fedcmoo(rate: float = 0.1, given: Mapping[str, Any] = MappingProxyType({})) -> Method:
     chosen = {"local.work": "gradient", "local.lr": 1.0, **given}
     own = {"method": "fedcmoo", "fedcmoo.rate": rate}
-    return make_method(Settings.from_mapping({**own, **chosen}))
+    return make_method(resolve(Settings.from_mapping({**own, **chosen})))
 
 
 def test_two_rounds_by_hand() -> None:
@@ -45,7 +45,7 @@ def test_two_rounds_by_hand() -> None:
 @given(seed=st.integers(0, 10_000), clients=st.integers(2, 6))
 def test_many_steps_lead_to_the_shortest_vector_of_the_hull(seed: int, clients: int) -> None:
     rows = conflicting_set(np.random.default_rng(seed), clients, 12)
-    shortest = decide(make_method(Settings.from_mapping({"method": "mgda", "local.lr": 1.0})), rows).step
+    shortest = decide(make_method(resolve(Settings.from_mapping({"method": "mgda", "local.lr": 1.0}))), rows).step
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fedcmoo_file, "STEPS", 20_000)
         step = decide(fedcmoo(rate=1e9), rows).step  # counts as 1 over the largest eigenvalue

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.linalg.gram import Basis
 from dqnfed_flwr.methods._base import Method, RoundRows, make_method
@@ -33,7 +33,7 @@ def settings(**changes: Any) -> Settings:
 
 
 def fedcorr(**changes: Any) -> Method:
-    return make_method(settings(**changes))
+    return make_method(resolve(settings(**changes)))
 
 
 def a_round(
@@ -192,7 +192,7 @@ def test_stages_one_and_two_average_by_samples(number: int) -> None:
 @pytest.mark.parametrize("last", ["fedavg", "mgda", "dqn-fed"])
 def test_stage_three_is_the_last_method(last: str, rng: np.random.Generator) -> None:
     method = fedcorr(**{"fedcorr.last": last})
-    alone = make_method(Settings.from_mapping({**SETTINGS, "method": last}))
+    alone = make_method(resolve(Settings.from_mapping({**SETTINGS, "method": last})))
     a_round(method, 15, EVERYBODY, rows=rng.standard_normal((6, 9)))
     method.step_taken(torch.ones(9, dtype=torch.float64), 1.0)  # of stage 2: none of the last method's business
     for number in (16, 17, 18):
@@ -229,18 +229,19 @@ def test_it_goes_on_from_what_it_exported() -> None:
 
 
 def test_the_settings_follow_the_last_method() -> None:
-    plain = Settings.from_mapping({**SETTINGS, "method": "dqn-fed"})
-    mine = settings(**{"fedcorr.last": "dqn-fed", "dqn-fed.anchor": "fedavg"})
-    assert mine.stage_settings.method == "dqn-fed"
-    assert (mine.work.name, mine.stage_settings.work.name) == ("fedcorr", "gradient")
-    assert (mine.rule.name, mine.row_lr) == (plain.rule.name, plain.row_lr) == ("probed", plain.local.lr)
+    plain = resolve(Settings.from_mapping({**SETTINGS, "method": "dqn-fed"}))
+    given = settings(**{"fedcorr.last": "dqn-fed", "dqn-fed.anchor": "fedavg"})
+    mine, default = resolve(given), resolve(settings())
+    assert (mine.last.method.name, mine.before) == ("dqn-fed", Stages.of(given).before_last)
+    assert (mine.work.name, mine.last.work.name) == ("fedcorr", "gradient")
+    assert (mine.rule.name, mine.row_lr) == (plain.rule.name, plain.row_lr) == ("probed", given.local.lr)
     assert mine.sends_anchor_row
-    assert not settings().sends_anchor_row
-    assert (settings().rule.name, settings().row_lr) == ("newton", 1.0)
-    assert mine.title == "FedCorr + DQN-Fed" or mine.title.startswith("FedCorr + DQN-Fed ")
-    assert settings(**{"fedcorr.last": "fednew"}).wants_step
-    assert plain.stage_settings is plain
-    assert Settings.from_mapping(mine.flat()) == mine
+    assert not default.sends_anchor_row
+    assert (default.rule.name, default.row_lr) == ("newton", 1.0)
+    assert given.title == mine.title == "FedCorr + DQN-Fed over FedAvg"
+    assert resolve(settings(**{"fedcorr.last": "fednew"})).works[-1].wants_step
+    assert plain.last is plain
+    assert Settings.from_mapping(given.flat()) == given
 
 
 @pytest.mark.parametrize(

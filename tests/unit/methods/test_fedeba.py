@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import softmax
 
-from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.methods._base import Method, make_method
 from dqnfed_flwr.methods.guidance import angle
 from tests.helpers.rounds import decide
@@ -18,7 +18,9 @@ LOSSES = st.lists(st.floats(0, 50), min_size=2, max_size=8)
 
 def fedeba(tau: float = 0.5, alpha: float = 0.5, angle: float = 45.0, rate: float = 1.0) -> Method:
     own = {"fedeba.tau": tau, "fedeba.alpha": alpha, "fedeba.angle": angle}
-    return make_method(Settings.from_mapping({"method": "fedeba+", "local.work": "gradient", "local.lr": rate, **own}))
+    return make_method(
+        resolve(Settings.from_mapping({"method": "fedeba+", "local.work": "gradient", "local.lr": rate, **own}))
+    )
 
 
 def test_by_hand() -> None:

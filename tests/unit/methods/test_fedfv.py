@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.methods.fedfv import FedFV, project, project_off_absent
 from tests.helpers.gradient_sets import conflicting_set, random_set
 from tests.helpers.rounds import decide
@@ -19,7 +19,7 @@ ROWS = np.array([[1.0, 0.0], [-1.0, 1.0], [0.0, -2.0]])
 
 
 def fedfv(**settings: Any) -> FedFV:
-    return FedFV(Settings.from_mapping({"method": "fedfv", **settings}))
+    return FedFV(resolve(Settings.from_mapping({"method": "fedfv", **settings})))
 
 
 def test_three_clients_by_hand() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.methods import fedheal
 from dqnfed_flwr.methods._base import RoundRows, make_method
 from dqnfed_flwr.methods.fedheal import FedHeal
@@ -21,7 +21,7 @@ from tests.helpers.rounds import decide
 
 def method(threshold: float = 0.3, beta: float = 0.4, more: Mapping[str, object] = MappingProxyType({})) -> FedHeal:
     given = {"method": "fedheal", "fedheal.threshold": threshold, "fedheal.beta": beta}
-    made = make_method(Settings.from_mapping({**given, **more}))
+    made = make_method(resolve(Settings.from_mapping({**given, **more})))
     assert isinstance(made, FedHeal)
     return made
 
@@ -71,7 +71,7 @@ def test_asking_twice_changes_nothing() -> None:
             super().combine(batch, rows)
             return super().combine(batch, rows)
 
-    once, twice = method(), Twice(Settings.from_mapping({"method": "fedheal"}))
+    once, twice = method(), Twice(resolve(Settings.from_mapping({"method": "fedheal"})))
     rng = np.random.default_rng(2)
     for number in range(1, 5):
         rows = random_set(rng, 3, 6)

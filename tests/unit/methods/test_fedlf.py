@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.methods.fedlf import FedLf
 from dqnfed_flwr.types import Float64Array
 from tests.helpers.gradient_sets import conflicting_set, pareto_stationary_set, random_set
@@ -22,7 +22,7 @@ ONE = (slice(0, 2),)
 
 
 def fedlf(layers: tuple[slice, ...], **settings: Any) -> FedLf:
-    method = FedLf(Settings.from_mapping({"method": "fedlf", **settings}))
+    method = FedLf(resolve(Settings.from_mapping({"method": "fedlf", **settings})))
     method.layers = layers
     return method
 

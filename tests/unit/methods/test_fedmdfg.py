@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.methods.fedmdfg import FedMdfg
 from dqnfed_flwr.types import SearchHints
@@ -23,11 +23,11 @@ HALF = {"clients": 4, "participation": 0.5}
 
 
 def fedmdfg(**settings: Any) -> FedMdfg:
-    return FedMdfg(Settings.from_mapping({"method": "fedmdfg", "local.lr": 0.5, **settings}))
+    return FedMdfg(resolve(Settings.from_mapping({"method": "fedmdfg", "local.lr": 0.5, **settings})))
 
 
 def test_the_search_is_its_own_rule_and_needs_gradients() -> None:
-    assert Settings.from_mapping({"method": "fedmdfg"}).rule.name == "search"
+    assert resolve(Settings.from_mapping({"method": "fedmdfg"})).rule.name == "search"
     with pytest.raises(ConfigError, match="step-rule: fedfv goes with newton, fixed, clipped, probed, found 'search'"):
         Settings.from_mapping({"method": "fedfv", "step-rule": "search"})
     with pytest.raises(ConfigError, match="step-rule: search compares losses with slopes of true gradients"):

@@ -13,7 +13,7 @@ from client_app.app import app
 from dqnfed_flwr import wire
 from dqnfed_flwr.client.numpy_client import DQNFedClient
 from dqnfed_flwr.client.work import RngKey
-from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.data import load_client
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.engine.server_run import serve
@@ -163,7 +163,7 @@ def told(method: Method, *momenta: list[float]) -> dict[str, Tensor]:
 
 
 def test_the_server_sends_the_mean_momentum_and_averages_as_fedavg_does() -> None:
-    method = make_method(fedmuon())
+    method = make_method(resolve(fedmuon()))
     assert (dict(method.sends(1)), dict(method.directives(1, 0))) == ({}, {"momentum": 0.0})
     np.testing.assert_allclose(told(method, [4, 0], [0, 8])["momentum"], [1, 6])
     assert dict(method.directives(2, 0)) == {"momentum": 1.0}
@@ -171,7 +171,7 @@ def test_the_server_sends_the_mean_momentum_and_averages_as_fedavg_does() -> Non
 
 
 def test_a_mean_whose_square_is_no_number_is_left_out() -> None:
-    method = make_method(fedmuon())
+    method = make_method(resolve(fedmuon()))
     told(method, [4, 0], [0, 8])
     sent = told(method, [1e200, 0], [0, 8])
     np.testing.assert_allclose(sent["momentum"], [1, 6])
@@ -180,7 +180,7 @@ def test_a_mean_whose_square_is_no_number_is_left_out() -> None:
 
 def test_only_those_who_train_are_sent_the_momentum() -> None:
     settings, theta = fedmuon(), np.zeros(2)
-    method = make_method(settings)
+    method = make_method(resolve(settings))
     tasks = {0: ClientTask(2, 2), 1: ClientTask(2, 2, train=False, evaluate=True)}
     schedule = Schedule(tasks, train=(0,), probe=(), evaluate=(1,), round=2)
     state = RunState.at(wire.encode_model(theta, {}))
@@ -189,7 +189,7 @@ def test_only_those_who_train_are_sent_the_momentum() -> None:
             told(method, *momenta)
         sent = {
             client: wire.decode_task(content)
-            for client, content in contents_of(schedule, state, settings, method).items()
+            for client, content in contents_of(schedule, state, resolve(settings), method).items()
         }
         assert [set(sent[client].vectors) for client in (0, 1)] == [{"momentum"} if momenta else set(), set()]
 

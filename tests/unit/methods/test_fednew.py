@@ -16,7 +16,7 @@ from dqnfed_flwr.client.gradients import LocalLoss
 from dqnfed_flwr.client.memory import CurvatureState, RoundMemory
 from dqnfed_flwr.client.numpy_client import DQNFedClient
 from dqnfed_flwr.client.work import ClientContext, LocalRequest, RngKey
-from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.engine.server_run import serve
 from dqnfed_flwr.errors import ConfigError
@@ -37,7 +37,7 @@ FEDNEW: dict[str, Any] = {"method": "fednew", "fednew.alpha": ALPHA, "fednew.rho
 def rounds_of(clients: int, **mapping: Any) -> Rounds:
     settings = settings_of(clients, {**FEDNEW, **mapping})
     parts = [client_data(k) for k in range(clients)]
-    return Rounds(settings, parts, make_method(settings), np.zeros(DIM))
+    return Rounds(settings, parts, make_method(resolve(settings)), np.zeros(DIM))
 
 
 def reference(clients: int, rounds: int, *, refresh: int = 1) -> Float64Array:
@@ -95,7 +95,7 @@ def test_two_clients_by_hand() -> None:
 
     settings = Settings.from_mapping({**FEDNEW, "fednew.alpha": 0, "fednew.rho": 1, "dtype": "float64"})
     works = [scalar_work(FedNewWork, settings, hessian) for hessian in (1.0, 3.0)]
-    method, step = make_method(settings), None
+    method, step = make_method(resolve(settings)), None
     expected = [([1.0, -1.0], 0.0), ([0.5, -0.75], -0.125)]
     for number, (answers, mean) in enumerate(expected, start=1):
         directives = [method.directives(number, k) for k in (0, 1)]
@@ -119,7 +119,7 @@ def scalar_work(kind: Any, settings: Settings, hessian: float) -> Any:
     loss = LocalLoss(FlatModel(module, cpu), (torch.ones(2, 1).double(), torch.zeros(2).long()), ridge=hessian)
     memory = RoundMemory(torch.float64, cpu)
     state = CurvatureState(1, torch.float64, cpu)
-    work = kind(ClientContext(settings, loss, Curvature(settings.curvature, 0.1, loss, state), memory))
+    work = kind(ClientContext(resolve(settings), loss, Curvature(settings.curvature, 0.1, loss, state), memory))
 
     def answer(number: int, slope: float, step: float | None, told: Any) -> float:
         theta = torch.zeros(1).double()
@@ -222,7 +222,7 @@ def test_negative_curvature_along_the_first_direction_gives_a_gradient_step() ->
         {**FEDNEW, "fednew.form": "cg", "fednew.alpha": 0.1, "dtype": "float64", "local.lr": 0.1}
     )
     work = scalar_work(FedNewWork, settings, -1.0)
-    assert work(1, 2.0, None, make_method(settings).directives(1, 0)) == pytest.approx(0.1 * 2)
+    assert work(1, 2.0, None, make_method(resolve(settings)).directives(1, 0)) == pytest.approx(0.1 * 2)
     # u = rho (0.2 - 0.5) = -0.06, and the step before pulls by rho 0.5 = 0.1.
     assert work(2, 2.0, 0.5, {"taken": 1.0}) == pytest.approx(0.1 * (2 + 0.06 + 0.1))
 
@@ -235,7 +235,7 @@ def test_the_exact_form_is_repaired_whatever_the_features(scale: float) -> None:
     settings = Settings.from_mapping({**FEDNEW, "fednew.alpha": 1e-3, "fednew.rho": 1e-3})
     cpu = torch.device("cpu")
     state, memory = CurvatureState(1, torch.float32, cpu), RoundMemory(torch.float32, cpu)
-    work = FedNewWork(ClientContext(settings, loss, Curvature(settings.curvature, 0.1, loss, state), memory))
+    work = FedNewWork(ClientContext(resolve(settings), loss, Curvature(settings.curvature, 0.1, loss, state), memory))
     theta = torch.zeros_like(loss.model.theta)  # all classes alike, so that the Hessian is as large as it can be
     value, gradient = loss.loss_and_gradient(theta)
     line = Line(theta, None, 0.0, torch.tensor)

@@ -10,7 +10,7 @@ import torch
 
 from client_app.app import app
 from dqnfed_flwr.client.numpy_client import DQNFedClient
-from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.engine.server_run import serve
 from dqnfed_flwr.errors import ConfigError
@@ -33,7 +33,7 @@ def rounds_of(clients: int, sampled: Any = None, **mapping: Any) -> Rounds:
     share = {} if sampled is None else {"participation": sampled / clients}
     settings = settings_of(clients, {**FEDNL, **share, **mapping})
     parts = [client_data(k) for k in range(clients)]
-    return Rounds(settings, parts, make_method(settings), START)
+    return Rounds(settings, parts, make_method(resolve(settings)), START)
 
 
 def shares_of(clients: int) -> Float64Array:
@@ -110,7 +110,7 @@ def test_the_optimum_is_reached_faster_and_faster(mapping: dict[str, Any]) -> No
 def test_two_clients_by_hand() -> None:
     # H_1 = (2), H_2 = (4), g = 6 and 0, n = 10 and 30, from H_k = 0. Round 1: l = (2 + 3 * 4) / 4 = 3.5, g = 1.5, so
     # the step is 1.5 / 3.5. Round 2: H = (2 + 3 * 4) / 4 = 3.5 and l = 0, with g = 3 and 1: 1.5 / 3.5 again.
-    method = make_method(Settings.from_mapping({"method": "fednl", "fednl.form": "exact", "clients": 2}))
+    method = make_method(resolve(Settings.from_mapping({"method": "fednl", "fednl.form": "exact", "clients": 2})))
     for number, corrections, errors, slopes in (
         (1, (2.0, 4.0), (2.0, 4.0), (6.0, 0.0)),
         (2, (0.0, 0.0), (0.0, 0.0), (3.0, 1.0)),
@@ -131,7 +131,7 @@ def test_two_clients_by_hand() -> None:
 
 
 def test_one_that_always_begins_anew_ends_the_hessians_of_the_others_a_few_times() -> None:
-    method = make_method(Settings.from_mapping({"method": "fednl", "fednl.form": "exact", "clients": 2}))
+    method = make_method(resolve(Settings.from_mapping({"method": "fednl", "fednl.form": "exact", "clients": 2})))
     one = {"values": np.ones((1, 1)), "vectors": np.ones((1, 1, 1)), "errors": np.ones(1)}
     restarts = []
     for number in range(1, 12):
@@ -150,7 +150,7 @@ def test_one_that_always_begins_anew_ends_the_hessians_of_the_others_a_few_times
 
 
 def test_the_weight_of_a_hessian_is_the_sample_count_that_was_checked() -> None:
-    assert "samples" not in make_method(settings_of(2, FEDNL)).extras(DIM).figures
+    assert "samples" not in make_method(resolve(settings_of(2, FEDNL))).extras(DIM).figures
 
 
 def test_the_error_is_the_frobenius_norm() -> None:
@@ -223,7 +223,7 @@ def test_restarts_of_client_and_server_keep_the_bits() -> None:
     theta, step = straight.theta, straight.step
     for k in (1, 0):
         straight.go(present=[k])
-    method = make_method(straight.settings)
+    method = make_method(resolve(straight.settings))
     method.restore_state(saved)
     other = Rounds(straight.settings, [client_data(0), client_data(1)], method, theta)
     other.clients = [DQNFedClient(straight.settings, k, client_data(k), memory) for k, memory in enumerate(memories)]
@@ -275,7 +275,7 @@ def test_networks_are_trained_by_the_other_forms(form: str, participation: float
 
 def test_a_step_of_the_other_layers_is_a_gradient_step() -> None:
     settings = Settings.from_mapping({"method": "fednl", "fednl.form": "last-layer", "local.lr": 0.2, "clients": 2})
-    method = make_method(settings)
+    method = make_method(resolve(settings))
     method.head = np.array([[2, 4], [3, 5]])  # type: ignore[attr-defined]
     grads = np.arange(12.0).reshape(2, 6)
     blank = {"values": np.zeros((1, 1)), "vectors": np.ones((1, 1, 4)), "errors": np.array([1.5])}

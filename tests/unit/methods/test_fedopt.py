@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.linalg.gram import Basis
 from dqnfed_flwr.methods import fedopt
 from dqnfed_flwr.methods._base import Method, RoundRows, VectorMethod, make_method
@@ -22,7 +22,7 @@ BOTH = pytest.mark.parametrize("name", ["fedavgm", "fedadam"])
 
 
 def make(name: str, **given: Any) -> Method:
-    return make_method(Settings.from_mapping({"method": name, **given}))
+    return make_method(resolve(Settings.from_mapping({"method": name, **given})))
 
 
 def no_averages(monkeypatch: pytest.MonkeyPatch) -> None:

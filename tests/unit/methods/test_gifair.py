@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.methods._base import Method, make_method
 from tests.helpers.rounds import decide
 
@@ -15,7 +15,7 @@ ROWS = np.array([[1.0, 0.0, 0.0], [0.0, 2.0, 0.0], [0.0, 0.0, 3.0]])
 
 
 def gifair(strength: float = 1.0, **given: Any) -> Method:
-    return make_method(Settings.from_mapping({"method": "gifair", "gifair.strength": strength, **given}))
+    return make_method(resolve(Settings.from_mapping({"method": "gifair", "gifair.strength": strength, **given})))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dqnfed_flwr.client.numpy_client import DQNFedClient
-from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.methods._base import make_method
@@ -30,14 +30,14 @@ def _close_solves(monkeypatch: pytest.MonkeyPatch) -> None:
 def rounds_of(clients: int, **mapping: object) -> Rounds:
     settings = settings_of(clients, {**NEWTON, **mapping})
     parts = [client_data(k) for k in range(clients)]
-    return Rounds(settings, parts, make_method(settings), np.zeros(DIM))
+    return Rounds(settings, parts, make_method(resolve(settings)), np.zeros(DIM))
 
 
 def test_two_clients_by_hand() -> None:
     # f_1 = (x - 2)^2 / 2 and f_2 = 4 (x + 1)^2 / 2 at x = 0: Newton steps -2 and 1, of 30 and 10 samples: -5/4.
     # The step is subtracted, so that x = 5/4, which is no minimum of the mean: that one lies at 2/7.
     settings = Settings.from_mapping({"method": "local-newton"})
-    solved = decide(make_method(settings), np.array([[-2.0], [1.0]]), examples=[30, 10])
+    solved = decide(make_method(resolve(settings)), np.array([[-2.0], [1.0]]), examples=[30, 10])
     np.testing.assert_allclose(solved.step, [-1.25], rtol=1e-15)
 
 
@@ -65,7 +65,7 @@ def test_one_client_converges_quadratically_to_the_optimum() -> None:
 def test_clients_that_are_copies_take_newtons_step() -> None:
     part = client_data(3)
     settings = settings_of(3, NEWTON)
-    federation = Rounds(settings, [part] * 3, make_method(settings), np.full(DIM, 0.1))
+    federation = Rounds(settings, [part] * 3, make_method(resolve(settings)), np.full(DIM, 0.1))
     newton = np.linalg.solve(hessian_at(np.full(DIM, 0.1), part), gradient_at(np.full(DIM, 0.1), part))
     np.testing.assert_allclose(federation.go().step, newton, rtol=1e-6, atol=1e-9)
 
@@ -76,7 +76,7 @@ def test_the_mean_of_newton_steps_is_newton_where_hessians_agree() -> None:
     root = rng.standard_normal((5, 5))
     hessian, centres, theta = root @ root.T + np.eye(5), rng.standard_normal((4, 5)), rng.standard_normal(5)
     rows = np.array([np.linalg.solve(hessian, hessian @ (theta - centre)) for centre in centres])
-    method = make_method(Settings.from_mapping({"method": "local-newton"}))
+    method = make_method(resolve(Settings.from_mapping({"method": "local-newton"})))
     np.testing.assert_allclose(theta - decide(method, rows).step.numpy(), centres.mean(axis=0), rtol=1e-10, atol=1e-12)
 
 

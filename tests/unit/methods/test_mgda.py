@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.linalg.min_norm import hull_weights
 from dqnfed_flwr.methods._base import Method, make_method
 from tests.helpers.gradient_sets import random_set, with_spread_lengths
@@ -18,11 +18,11 @@ seeds = st.integers(0, 10_000)
 
 def method(epsilon: float, **more: object) -> Method:
     given = {"method": "fedmgda+", "fedmgda.epsilon": epsilon, "local.work": "gradient", "local.lr": 1.0}
-    return make_method(Settings.from_mapping(given | more))
+    return make_method(resolve(Settings.from_mapping(given | more)))
 
 
 def mgda(lr: float = 0.1) -> Method:
-    return make_method(Settings.from_mapping({"method": "mgda", "local.lr": lr}))
+    return make_method(resolve(Settings.from_mapping({"method": "mgda", "local.lr": lr})))
 
 
 def test_two_clients_worked_by_hand() -> None:
@@ -46,7 +46,9 @@ def test_the_step_is_eta_times_a_vector_of_unit_rows() -> None:
 
 
 def test_displacements_are_normalised_alike() -> None:
-    solved = decide(make_method(Settings.from_mapping({"method": "fedmgda+", "local.lr": 0.1})), np.diag([3.0, 0.5]))
+    solved = decide(
+        make_method(resolve(Settings.from_mapping({"method": "fedmgda+", "local.lr": 0.1}))), np.diag([3.0, 0.5])
+    )
     np.testing.assert_allclose(solved.step, [0.5, 0.5], rtol=1e-12)
 
 

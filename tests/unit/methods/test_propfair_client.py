@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dqnfed_flwr.client.numpy_client import DQNFedClient
-from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.data import load_client
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.errors import ConfigError
@@ -84,7 +84,7 @@ def test_a_large_bound_is_fedavg() -> None:
 
 
 def test_the_server_averages_as_fedavg_does() -> None:
-    method = make_method(Settings.from_mapping({"method": "propfair"}))
+    method = make_method(resolve(Settings.from_mapping({"method": "propfair"})))
     assert isinstance(method, FedAvg)
     np.testing.assert_allclose(decide(method, np.eye(2), examples=[1, 3]).step, [0.25, 0.75], rtol=1e-12)
 

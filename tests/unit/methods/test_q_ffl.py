@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.methods._base import Method, make_method
 from tests.helpers.rounds import decide
 
@@ -17,7 +17,7 @@ LOSSES = [2.0, 0.5]
 
 def q_ffl(q: float, work: str = "gradient", **local: Any) -> Method:
     given = {f"local.{name}": value for name, value in {"lr": 0.5, **local}.items()}
-    return make_method(Settings.from_mapping({"method": "q-ffl", "q-ffl.q": q, "local.work": work, **given}))
+    return make_method(resolve(Settings.from_mapping({"method": "q-ffl", "q-ffl.q": q, "local.work": work, **given})))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import trim_mean as scipy_trim_mean
 
-from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.linalg.gram import TRUSTED_CONDITION
 from dqnfed_flwr.methods._base import Method, make_method
 from dqnfed_flwr.methods.robust import krum_scores
@@ -26,7 +26,7 @@ LINE = np.array([[0.0], [1.0], [2.0], [4.0], [100.0]])
 
 
 def method(name: str, **more: object) -> Method:
-    return make_method(Settings.from_mapping({"method": name} | more))
+    return make_method(resolve(Settings.from_mapping({"method": name} | more)))
 
 
 def flwr_krum(rows: Float64Array, byzantine: int, keep: int) -> Sequence[int]:

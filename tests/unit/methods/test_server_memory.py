@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.linalg.lbfgs import SMALLEST_MOVE
 from dqnfed_flwr.methods.server_memory import MeanGradientMethod, Momentum, ServerLbfgs
 from dqnfed_flwr.types import Float64Array, RoundBatch
@@ -19,11 +19,13 @@ BATCH = RoundBatch(np.eye(2), np.ones(2), np.ones(2), np.array([0.25, 0.75]), (0
 
 
 def momentum(lr: float, beta: float) -> Momentum:
-    return Momentum(Settings.from_mapping({"method": "momentum", "local.lr": lr, "momentum.beta": beta}))
+    return Momentum(resolve(Settings.from_mapping({"method": "momentum", "local.lr": lr, "momentum.beta": beta})))
 
 
 def server_lbfgs(lr: float, memory: int) -> ServerLbfgs:
-    return ServerLbfgs(Settings.from_mapping({"method": "server-lbfgs", "local.lr": lr, "server-lbfgs.memory": memory}))
+    return ServerLbfgs(
+        resolve(Settings.from_mapping({"method": "server-lbfgs", "local.lr": lr, "server-lbfgs.memory": memory}))
+    )
 
 
 def propose(

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.methods._base import Method, make_method
 from dqnfed_flwr.methods.server_memory import MeanGradientMethod
@@ -24,7 +24,7 @@ BOTH = pytest.mark.parametrize("name", ["momentum", "server-lbfgs"])
 
 
 def make(name: str, lr: float = 0.5, **given: Any) -> Method:
-    return make_method(Settings.from_mapping({"method": name, "local.lr": lr, **given}))
+    return make_method(resolve(Settings.from_mapping({"method": name, "local.lr": lr, **given})))
 
 
 def gradients(objectives: list[Quadratic], theta: Float64Array) -> Float64Array:
@@ -99,7 +99,7 @@ class Broken(MeanGradientMethod):
     """Makes the step that it is told to."""
 
     def __init__(self, made: Callable[[Tensor], Tensor]) -> None:
-        super().__init__(HALF)
+        super().__init__(resolve(HALF))
         self.made, self.forgot = made, 0
 
     def from_mean(self, mean_gradient: Tensor, batch: RoundBatch) -> Tensor:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.methods._base import Method, make_method
 from tests.helpers.rounds import decide
 
@@ -17,7 +17,7 @@ ROWS = np.array([[2.0, 0.0], [0.0, 1.0]])
 
 
 def term(t: float, **given: Any) -> Method:
-    return make_method(Settings.from_mapping({"method": "term", "term.t": t, **given}))
+    return make_method(resolve(Settings.from_mapping({"method": "term", "term.t": t, **given})))
 
 
 def test_by_hand() -> None:

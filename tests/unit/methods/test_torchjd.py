@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torchjd.aggregation import MGDA, SumWeighting, UPGrad, UPGradWeighting
 
-from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.errors import ConfigError, RunError
 from dqnfed_flwr.linalg.min_norm import one_sided_weights
 from dqnfed_flwr.methods._base import GramMethod, Method, RoundRows, VectorMethod, make_method
@@ -29,7 +29,7 @@ seeds = st.integers(0, 10_000)
 
 
 def method(name: str, seed: int = 0) -> Method:
-    return make_method(Settings.from_mapping({"method": f"torchjd:{name}", "local.lr": 1.0, "seed": seed}))
+    return make_method(resolve(Settings.from_mapping({"method": f"torchjd:{name}", "local.lr": 1.0, "seed": seed})))
 
 
 def upgrad_by_our_own_solver(rows: Float64Array) -> Float64Array:
@@ -79,7 +79,7 @@ def test_our_mgda_agrees_with_theirs(seed: int, clients: int) -> None:
     # need more than 100 000 steps to come this near.
     rng = np.random.default_rng(seed)
     rows = np.diag(rng.uniform(1, 2, clients)) + 0.1 * random_set(rng, clients, clients)
-    ours = make_method(Settings.from_mapping({"method": "mgda", "local.lr": 1.0}))
+    ours = make_method(resolve(Settings.from_mapping({"method": "mgda", "local.lr": 1.0})))
     theirs = MGDA(epsilon=1e-12, max_iters=3000)(torch.from_numpy(rows))
     np.testing.assert_allclose(decide(ours, rows).step, theirs, atol=1e-6)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.methods._base import Method, make_method
 from tests.helpers.rounds import decide
 
@@ -18,7 +18,7 @@ LOSSES = [2.0, 0.5]  # of 1/2 |theta - (-2, 0)|^2 and 1/2 |theta - (0, -1)|^2 at
 
 
 def make(name: str, beta: float, **given: Any) -> Method:
-    return make_method(Settings.from_mapping({"method": name, f"{name}.beta": beta, **given}))
+    return make_method(resolve(Settings.from_mapping({"method": name, f"{name}.beta": beta, **given})))
 
 
 def test_by_hand() -> None:

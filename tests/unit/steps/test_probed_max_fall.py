@@ -10,6 +10,7 @@ import pytest
 
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.run import run
+from dqnfed_flwr.steps.probed import max_fall_of
 from tests.helpers.runs import TINY
 
 CONVEX: dict[str, Any] = {**TINY, "model": "logistic", "clients": 6, "participation": 0.3, "rounds": 8}
@@ -40,5 +41,5 @@ def test_with_sampling_the_bound_is_chosen_by_the_number_of_participants(
     clients: int, participation: float, max_fall: float
 ) -> None:
     settings = {"clients": clients, "participation": participation}
-    assert Settings.from_mapping(settings).max_fall(3) == pytest.approx(max_fall)
-    assert Settings.from_mapping({**settings, "step.max-fall": 0.3}).max_fall(3) == 0.3
+    assert max_fall_of(Settings.from_mapping(settings))(3) == pytest.approx(max_fall)
+    assert max_fall_of(Settings.from_mapping({**settings, "step.max-fall": 0.3}))(3) == 0.3

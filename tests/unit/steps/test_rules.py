@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dqnfed_flwr.config import Settings, StepSettings
+from dqnfed_flwr.config import Settings, StepSettings, resolve
 from dqnfed_flwr.config.methods import METHODS
 from dqnfed_flwr.methods._base import make_method
 from dqnfed_flwr.steps import RULES, Ladder, StepScale, Verdict, make_rule, mean_loss_falls, rules_for
@@ -66,7 +66,7 @@ def test_only_its_own_file_and_the_methods_know_a_rule_by_name() -> None:
 
 @pytest.mark.parametrize("name", ["newton", "fixed", "clipped", "probed"])
 def test_every_name_has_a_rule_that_judges_what_it_proposes(name: str) -> None:
-    rule = make_rule(Settings.from_mapping({"step-rule": name}))
+    rule = make_rule(resolve(Settings.from_mapping({"step-rule": name})))
     ladder = rule.propose(scale())
     assert ladder.factor > 0
     assert rule.judge(ladder, {0: HOLDS}, scale()) == Verdict(True, ladder.factor)
@@ -88,9 +88,9 @@ def test_fixed_gives_the_direction_the_length_of_algorithm_1() -> None:
 def test_a_step_without_a_length_of_its_own_is_left_as_it_is_until_a_rate_is_given(method: str, work: str) -> None:
     given_settings = {"method": method, "local.work": work, "local.lr": 0.5}
     settings = Settings.from_mapping(given_settings)
-    length = decide(make_method(settings), np.eye(3), losses=[1.0, 2.0, 3.0]).combination.length
-    assert make_rule(settings).propose(scale(length=length, number=9)) == Ladder(1.0)
-    tuned = make_rule(Settings.from_mapping({**given_settings, "step.lr": 3, "step.decay": 0.5}))
+    length = decide(make_method(resolve(settings)), np.eye(3), losses=[1.0, 2.0, 3.0]).combination.length
+    assert make_rule(resolve(settings)).propose(scale(length=length, number=9)) == Ladder(1.0)
+    tuned = make_rule(resolve(Settings.from_mapping({**given_settings, "step.lr": 3, "step.decay": 0.5})))
     assert tuned.propose(scale(length=length, number=3)) == Ladder(0.75)
 
 
@@ -402,6 +402,6 @@ def test_the_mean_loss_is_weighed_by_shares() -> None:
 def test_a_share_of_the_mean_loss_counts_from_the_floor(
     losses: tuple[float, float], floor: float | None, most: float
 ) -> None:
-    rule = make_rule(Settings.from_mapping({"step.max-fall": 0.5, "step.max-factor": 64, "step.start": 64}))
+    rule = make_rule(resolve(Settings.from_mapping({"step.max-fall": 0.5, "step.max-factor": 64, "step.start": 64})))
     told = StepScale(1.0, 1.0, 1.0, 3, losses=dict(enumerate(losses)), slopes={0: 3.0, 1: 1.0}, floor=floor)
     assert rule.propose(told).factor == pytest.approx(most)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dqnfed_flwr.config import Settings, StepSettings
+from dqnfed_flwr.config import Settings, StepSettings, resolve
 from dqnfed_flwr.steps import Staged, StepScale, make_rule
 from dqnfed_flwr.steps.probed import Probed
 from dqnfed_flwr.types import Probe
@@ -39,15 +39,17 @@ def test_a_rule_restored_goes_on_where_it_was() -> None:
 
 def test_fedcorr_goes_the_whole_way_before_its_last_stage() -> None:
     rule = make_rule(
-        Settings.from_mapping(
-            {
-                "method": "fedcorr",
-                "fedcorr.last": "dqn-fed",
-                "clients": 4,
-                "fedcorr.preprocessing": 1,
-                "fedcorr.finetuning": 2,
-                "step.start": 0.125,
-            }
+        resolve(
+            Settings.from_mapping(
+                {
+                    "method": "fedcorr",
+                    "fedcorr.last": "dqn-fed",
+                    "clients": 4,
+                    "fedcorr.preprocessing": 1,
+                    "fedcorr.finetuning": 2,
+                    "step.start": 0.125,
+                }
+            )
         )
     )
     assert [rule.propose(scale(number)).factor for number in (1, 6, 7)] == [1.0, 1.0, 0.125]

@@ -12,7 +12,7 @@ import torch
 from numpy.testing import assert_allclose
 
 from dqnfed_flwr import wire
-from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.engine.adversary import Hostile
 from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.errors import QuorumError
@@ -62,7 +62,7 @@ def hearing(
         Collected(replies, replies, RoundRows(basis, tuple(slots)), losses=dict(losses), caught=dict(caught or {})),
         Schedule({}, tuple(losses), (), (), round_number),
         RunState(theta, theta, {}, standing=standing if standing is not None else Standing(), moves=model),
-        Settings.from_mapping({"clients": len(values), "guarantee.entitlement": 0, **(settings or {})}),
+        resolve(Settings.from_mapping({"clients": len(values), "guarantee.entitlement": 0, **(settings or {})})),
         guaranteed=guaranteed,
     )
 

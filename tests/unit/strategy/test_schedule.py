@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.methods._base import make_method
 from dqnfed_flwr.strategy.schedule import needs_step, sample, schedule_evaluation, schedule_exchange
@@ -52,15 +52,15 @@ def test_clients_are_asked_for_what_is_due_and_no_more() -> None:
     ],
 )
 def test_what_a_task_needs_the_line_for(task: ClientTask, curvature: dict[str, str], needed: bool) -> None:
-    assert needs_step(task, Settings.from_mapping({"curvature": curvature})) is needed
+    assert needs_step(task, resolve(Settings.from_mapping({"curvature": curvature}))) is needed
 
 
 def test_the_step_that_led_to_the_model_goes_to_those_who_train_on_it() -> None:
-    settings = Settings.from_mapping({"method": "fednew", "clients": 2, "rounds": 9})
+    plan = resolve(Settings.from_mapping({"method": "fednew", "clients": 2, "rounds": 9}))
     model = torch.ones(3)
     state = RunState(model, model, {}, round=4, last=Move(torch.arange(3.0), 0.5))
-    tasks = schedule_exchange(state, settings, [0, 1], 2, make_method(settings)).tasks
-    assert [(task.round, task.train, task.factor, needs_step(task, settings)) for task in tasks.values()] == [
+    tasks = schedule_exchange(state, plan, [0, 1], 2, make_method(plan)).tasks
+    assert [(task.round, task.train, task.factor, needs_step(task, plan)) for task in tasks.values()] == [
         (5, True, 0.5, True)
     ] * 2
     asked = schedule_evaluation(state, [0, 1], 2).tasks
@@ -99,7 +99,7 @@ def test_samples_differ_from_round_to_round_and_are_fair() -> None:
 
 def drawn(clients: int, unusable: tuple[tuple[int, ...], ...], **settings: Any) -> tuple[int, ...]:
     """Who trains in round 1, after attempts of which some gave nothing usable."""
-    checked = Settings.from_mapping({"method": "fedavg", "clients": clients, **settings})
+    checked = resolve(Settings.from_mapping({"method": "fedavg", "clients": clients, **settings}))
     model = torch.zeros(1)
     state = RunState(model, model, {}, failures=len(unusable), unusable=unusable)
     return schedule_exchange(state, checked, [*range(clients)], 2, make_method(checked)).train

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.linalg.gram import SMALL, Basis
 from dqnfed_flwr.linalg.gram_schmidt import newton_rate_step
 from dqnfed_flwr.methods._base import RoundRows, make_method
@@ -41,7 +41,7 @@ def test_figures_stand_in_the_order_of_the_clients(rng: np.random.Generator) -> 
 @pytest.mark.parametrize("form", ["two-sided", "one-sided", "anchored"])
 def test_slopes_and_norm_are_those_of_the_step_with_empty_slots_between(rng: np.random.Generator, form: str) -> None:
     rows = conflicting_set(rng, 3, 8)
-    method = make_method(Settings.from_mapping({"dqn-fed.form": form}))
+    method = make_method(resolve(Settings.from_mapping({"dqn-fed.form": form})))
     basis = Basis(6 + method.reference_rows, 8, torch.float64)
     slots = (0, 2, 5)
     for slot, row in zip(slots, rows, strict=True):
@@ -60,7 +60,7 @@ def distance(rows: Float64Array, rates: Float64Array) -> tuple[float, bool]:
         basis.put(slot, row)
     given = RoundRows(basis, tuple(range(len(rows))))
     fitting = {k: ClientReply(10, loss=1.0, rate=float(rate)) for k, rate in enumerate(rates)}
-    step = solve(make_method(TWO_SIDED), batch_of(fitting, given, 1), given).step.numpy()
+    step = solve(make_method(resolve(TWO_SIDED)), batch_of(fitting, given, 1), given).step.numpy()
     exact = newton_rate_step(narrow.astype(np.float64), rates)[0]
     return float(np.linalg.norm(step - exact) / np.linalg.norm(exact)), basis.exact
 
@@ -87,7 +87,7 @@ def test_clients_that_send_the_same_are_solved_for_once_in_float64(rng: np.rando
         basis.put(slot, row)
     given = RoundRows(basis, (0, 1, 2))
     fitting = {k: ClientReply(10, loss=1.0, rate=float(rate)) for k, rate in enumerate(rates)}
-    solved = solve(make_method(TWO_SIDED), batch_of(fitting, given, 1), given)
+    solved = solve(make_method(resolve(TWO_SIDED)), batch_of(fitting, given, 1), given)
     assert basis.exact
     assert solved.combination.rank == 2
     exact = newton_rate_step(narrow[:2].astype(np.float64), rates[:2])[0]

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from dqnfed_flwr import run
-from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.config.methods import METHODS
 from dqnfed_flwr.linalg.gram import Basis
 from dqnfed_flwr.methods._base import make_method
@@ -30,7 +30,7 @@ def free_of_products() -> list[str]:
     alone = [
         name for name, profile in METHODS.items() if not profile.last_stage(Settings())
     ]  # others hand over to one of these
-    made = {name: make_method(Settings.from_mapping({**SMALL, "method": name})) for name in alone}
+    made = {name: make_method(resolve(Settings.from_mapping({**SMALL, "method": name}))) for name in alone}
     return [name for name, method in made.items() if not method.reads_products]
 
 
@@ -50,8 +50,8 @@ def test_the_methods_without_products_are_the_usual_ones() -> None:
 
 @pytest.mark.parametrize(("rule", "eager"), [("fixed", False), ("newton", False), ("probed", True)])
 def test_rules_that_compare_slopes_need_the_products(rule: str, eager: bool) -> None:
-    settings = Settings.from_mapping({"method": "fedsgd", "step-rule": rule})
-    assert basis_for(settings, make_method(settings), torch.zeros(4)).eager is eager
+    plan = resolve(Settings.from_mapping({"method": "fedsgd", "step-rule": rule}))
+    assert basis_for(plan, make_method(plan), torch.zeros(4)).eager is eager
 
 
 def solved_by_fedsgd(rows: list[list[float]], *, eager: bool) -> tuple[Any, Any]:
@@ -64,7 +64,7 @@ def solved_by_fedsgd(rows: list[list[float]], *, eager: bool) -> tuple[Any, Any]
     collected = Collected(replies, {}, given)
     collected.trained, collected.rows = replies, type(given)(basis, (0, 1))
     hearing = Hearing({0: 1.0, 1: 1.0}, (0, 1), {0: 0, 1: 1})
-    method = make_method(Settings.from_mapping({"method": "fedsgd", "local.lr": 0.5}))
+    method = make_method(resolve(Settings.from_mapping({"method": "fedsgd", "local.lr": 0.5})))
     batch, solved = solve_replies(method, collected, hearing, 1, 1.0)
     return solved, pending_step(batch, solved, collected, hearing, [], asked=(0, 1))
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from dqnfed_flwr import wire
-from dqnfed_flwr.config import GuaranteeSettings, Settings
+from dqnfed_flwr.config import GuaranteeSettings, Settings, resolve
 from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.guarantee.claims import LADDERS
@@ -208,7 +208,7 @@ def test_a_client_may_refuse_by_either_test_and_counts_for_both() -> None:
 def test_without_a_held_out_part_there_is_nothing_to_judge_by(judge: str) -> None:
     with pytest.raises(ConfigError, match=rf"step.judge: found '{judge}', but no client.*validation-fraction above 0"):
         Settings.from_mapping({"step.judge": judge})
-    assert not Settings.from_mapping({"step.judge": judge, "step-rule": "newton"}).judges_held_out
+    assert not resolve(Settings.from_mapping({"step.judge": judge, "step-rule": "newton"})).judges_held_out
 
 
 def test_a_word_on_held_out_samples_excuses_nobody_where_none_was_asked_for() -> None:

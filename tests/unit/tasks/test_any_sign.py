@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dqnfed_flwr.compare import compare
-from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.config.methods import METHODS
 from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.engine.run import run
@@ -225,14 +225,14 @@ def test_every_method_says_whether_the_sign_matters(method: str) -> None:
     """Where a constant added to all losses changes the weights, the method has said so."""
     from tests.helpers.rounds import decide
 
-    settings = Settings.from_mapping({"method": method, "clients": 3, "rounds": 40})
+    plan = resolve(Settings.from_mapping({"method": method, "clients": 3, "rounds": 40}))
     rows = np.random.default_rng(3).normal(size=(3, 24))
     try:
         found = [
-            decide(make_method(settings), rows, losses=[1.0 + shift, 2.0 + shift, 2.5 + shift]).step.numpy()
+            decide(make_method(plan), rows, losses=[1.0 + shift, 2.0 + shift, 2.5 + shift]).step.numpy()
             for shift in (0.0, 4.0)
         ]
     except (ConfigError, KeyError, TypeError, ValueError):
         pytest.skip("its clients send more than this helper knows")
-    if not settings.profile.nonnegative(settings, floor=False):
+    if not plan.method.nonnegative(plan, floor=False):
         np.testing.assert_allclose(found[0], found[1], rtol=1e-9, atol=1e-12)
