@@ -70,8 +70,8 @@ class GradientStrategy(OwnLoop):
         self.provenance = provenance
         self.outcome: Outcome | None = None
         self._listeners = tuple(listeners)
-        plan = resolve(settings)
-        self._method, self._rule = make_method(plan), make_rule(plan)
+        self._plan = resolve(settings)
+        self._method, self._rule = make_method(self._plan), make_rule(self._plan)
         self._registry = ClientRegistry(
             settings.clients, settings.min_clients, settings.deadline, settings.num_classes, settings.retries
         )
@@ -85,7 +85,7 @@ class GradientStrategy(OwnLoop):
         """Log the settings that differ from their defaults."""
         defaults = Settings().flat()
         changed = {key: value for key, value in self.settings.flat().items() if value != defaults[key]}
-        log(INFO, "\t├──> %s with step rule %s", self.settings.method, resolve(self.settings).rule.name)
+        log(INFO, "\t├──> %s with step rule %s", self.settings.method, self._plan.rule.name)
         log(INFO, "\t└──> %s", ", ".join(f"{key}={value}" for key, value in changed.items()) or "all defaults")
 
     def start(
@@ -156,7 +156,7 @@ class GradientStrategy(OwnLoop):
         checkpointer = Checkpointer(self.settings, parts, self._rule, grid=grid, patience=patience)
         provenance = replace(self.provenance, frozen=self._registry.form.frozen or None)
         state, events, self.provenance = checkpointer.start(partial(RunState.at, initial_arrays), provenance)
-        plan, task = resolve(self.settings), task_of(self.settings)
+        task = task_of(self.settings)
         _set_layers(self._method, task, self.settings, self._registry.form, state.theta.numel())
 
         def on_round(event: RoundEvent) -> None:
@@ -171,9 +171,9 @@ class GradientStrategy(OwnLoop):
         for listener in self._listeners:
             listener.on_start(self.settings.rounds, list(events))
         try:
-            side = OwnClients(plan, task, state, self._method, self._registry, grid, patience)
+            side = OwnClients(self._plan, task, state, self._method, self._registry, grid, patience)
             save = partial(checkpointer.save, state, self.provenance)
-            RoundLoop(plan, state, side, self._rule, on_round, save).run()
+            RoundLoop(self._plan, state, side, self._rule, on_round, save).run()
             self.outcome = outcome = _final_outcome(side, state, events)
         finally:
             for listener in self._listeners:
@@ -186,6 +186,7 @@ class GradientStrategy(OwnLoop):
             "deadline": self.settings.deadline if timeout is None else min(timeout, self.settings.deadline),
         }
         self.settings = Settings.from_mapping({**self.settings.flat(), **changes})
+        self._plan = resolve(self.settings)
         self._registry.stragglers.deadline = self.settings.deadline
 
 
