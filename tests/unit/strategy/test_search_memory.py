@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dqnfed_flwr import run
-from dqnfed_flwr.config import Settings
+from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.strategy.search_memory import SearchMemory
 from dqnfed_flwr.strategy.state import PendingStep
@@ -111,5 +111,6 @@ def test_a_search_that_others_finished_or_nobody_began_is_done_again() -> None:
 )
 def test_only_judges_who_say_the_same_again_are_not_asked(changes: dict[str, Any], repeat: bool) -> None:
     search = object.__new__(StepSearch)
-    search._settings = Settings.from_mapping(changes)
+    search._run = resolve(Settings.from_mapping(changes))
+    search._settings = search._run.settings
     assert search._answers_repeat(pending_step_of(*range(10))) is repeat
