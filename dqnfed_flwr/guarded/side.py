@@ -37,10 +37,10 @@ from dqnfed_flwr.linalg.gram import Basis
 from dqnfed_flwr.steps import Ladder
 from dqnfed_flwr.strategy.checkpointer import group
 from dqnfed_flwr.strategy.collect import Collected
-from dqnfed_flwr.strategy.exchange import Answer, Stragglers, send_and_receive, unawaited
+from dqnfed_flwr.strategy.exchange import Answer, Stragglers
 from dqnfed_flwr.strategy.hearing import Hearing
 from dqnfed_flwr.strategy.loop import most_frequent_reason
-from dqnfed_flwr.strategy.schedule import Schedule, with_probe
+from dqnfed_flwr.strategy.schedule import Schedule, exchange, with_probe
 from dqnfed_flwr.strategy.side import Direction
 from dqnfed_flwr.strategy.solve import NOT_FINITE, Solved, make_batch, solve
 from dqnfed_flwr.strategy.state import PendingStep, RunState
@@ -267,7 +267,8 @@ class StrategySide:
         for node in sorted({*nodes, *probing}):
             task = ClientTask(self.state.exchange + 1, number, train=node in nodes)
             tasks[node] = with_probe(task, pending, node) if pending is not None and node in probing else task
-        return Schedule(tasks, tuple(sorted(nodes)), tuple(sorted(probing)), (), number)
+        needed = self._settings.guarantee.needed(len(pending.clients)) if pending else 0
+        return Schedule(tasks, tuple(sorted(nodes)), tuple(sorted(probing)), (), number, needed)
 
     def _with_tasks(
         self, train: Sequence[Message], schedule: Schedule, candidate: Model, pending: PendingStep | None
@@ -301,20 +302,11 @@ class StrategySide:
         Flower's own helper hands replies over in the order in which they arrive, and reports a dead node under the
         server's id.
         """
-        stragglers = self._stragglers
-        stragglers.start_exchange()
         nodes = [message.metadata.dst_node_id for message in messages]
+        clients = dict(zip(nodes, nodes, strict=True))
         found: dict[int, list[Answer]] = {node: [] for node in nodes}  # one may be asked to evaluate several times
-        for answer in send_and_receive(
-            self._grid,
-            messages,
-            deadline=self._settings.deadline,
-            quorum=self._settings.quorum,
-            unawaited=unawaited(schedule, {node: node for node in nodes}, stragglers, self._settings),
-            meanwhile=lambda end: stragglers.drain(self._grid, end),
-        ):
-            stragglers.record(answer, answer.node)
-            found[answer.node].append(answer)
+        for node, answer in exchange(self._grid, messages, schedule, clients, self._stragglers, self._settings):
+            found[node].append(answer)
         return [found[node].pop(0) if found[node] else Answer(node, None) for node in nodes]
 
     def _evaluated(self, number: int) -> None:

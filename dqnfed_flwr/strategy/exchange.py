@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from logging import INFO, WARNING
 from typing import Protocol, runtime_checkable
@@ -27,9 +27,7 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 from google.protobuf.message import DecodeError
 
-from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import WireError, shortened
-from dqnfed_flwr.strategy.schedule import Schedule
 from dqnfed_flwr.telemetry.events import DroppedClient
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.5
@@ -149,12 +147,15 @@ def send_and_receive(
     deadline: float,
     quorum: float = 1.0,
     unawaited: Collection[int] = (),
+    judges: Collection[int] = (),
+    needed: int = 0,
     meanwhile: Callable[[float], None] = lambda end: None,
 ) -> Iterator[Answer]:
     """`push` messages and yield one answer for each as it arrives, or one for a node that gives none, last.
 
     The exchange closes after `deadline` seconds, or before, with usable replies to a share of `quorum` of them,
-    or when all have answered. Nodes that are `unawaited` do not count; what they say before it closes does.
+    or when all have answered. Nodes that are `unawaited` do not count; what they say before it closes does. A quorum
+    does not close it before `needed` of the `judges` have answered, as long as there are others of them to wait for.
     `meanwhile` is called whenever nothing has come, with the time (monotonic) at which the exchange closes.
     """
     nodes = [message.metadata.dst_node_id for message in messages]
@@ -163,15 +164,18 @@ def send_and_receive(
     end = time.monotonic() + deadline
     missing = math.ceil(quorum * sum(node not in unawaited for node in nodes) - 1e-9)
 
+    def lacks_judges() -> bool:
+        return needed > 0 and not {*judges}.isdisjoint({*waiting.values()} - {*unawaited})
+
     def is_awaited() -> bool:
-        return missing > 0 and not {*waiting.values()} <= {*unawaited}
+        return lacks_judges() or (missing > 0 and not {*waiting.values()} <= {*unawaited})
 
     for answer in arrivals(grid, waiting, end, go_on=is_awaited, meanwhile=meanwhile):
         absent.pop(answer.node, None)
-        if answer.usable and answer.node not in unawaited:
-            missing -= 1
+        missing -= answer.usable and answer.node not in unawaited
+        needed -= answer.usable and answer.node in judges
         yield answer
-        if missing <= 0:
+        if missing <= 0 and not lacks_judges():
             break
     if isinstance(grid, Withdraws):
         grid.withdraw()
@@ -308,18 +312,3 @@ class Stragglers:
         detail = f"it came {time.monotonic() - owed.sent:.0f} s after its message was sent; its exchange was over"
         self._late.append(DroppedClient(owed.client, LATE, detail))
         log(INFO, "A late reply of client %d is thrown away: %s", owed.client, detail)
-
-
-def unawaited(schedule: Schedule, nodes: Mapping[int, int], stragglers: Stragglers, settings: Settings) -> set[int]:
-    """Nodes that are asked and not waited for: those on trial, where the others are enough for the round.
-
-    An evaluation after the last round waits for none that owes a reply either. `nodes` are by client.
-    """
-    if not (schedule.train or schedule.probe):
-        return {*stragglers.on_trial, *stragglers.busy}
-    doubtful = {client for client, node in nodes.items() if node in stragglers.on_trial}
-    voters = settings.guarantee.needed(len(schedule.probe))
-    for asked, least in ((schedule.train, settings.min_clients), (schedule.probe, voters)):
-        if len({*asked} - doubtful) < min(least, len(asked)):
-            return set()
-    return set(stragglers.on_trial)

@@ -94,7 +94,7 @@ class RoundLoop:
         """Judge the pending step; where its round is over, begin the next one with the rows that came."""
         pending = self._state.pending
         accepted = pending is None or self._judge_pending(pending, schedule, collected)
-        turned_down = not accepted and self._has_judges(pending, collected)
+        turned_down = not accepted and len(collected.probes) >= schedule.needed
         asked = () if turned_down else schedule.train  # a model that was turned down may be at fault itself
         faults = {client: drop for client, drop in collected.dropped.items() if client in asked}
         self._side.note_answers(collected.trained, faults)
@@ -116,20 +116,15 @@ class RoundLoop:
         dropped = [drop for client, drop in collected.dropped.items() if client in schedule.train]
         self._step_search.begin(direction, collected, hearing, [*dropped, *side.not_asked], asked=schedule.train)
 
-    def _has_judges(self, pending: PendingStep | None, collected: Collected) -> bool:
-        """Whether enough participants of the pending step, if there is one, said what they think of it."""
-        needed = 0 if pending is None else self._settings.guarantee.needed(len(pending.clients))
-        return len(collected.probes) >= needed
-
     def _judge_pending(self, pending: PendingStep, schedule: Schedule, collected: Collected) -> bool:
         """Have the pending step judged; True if its round ended with it, so that replies go into the next."""
-        if self._has_judges(pending, collected):
+        if len(collected.probes) >= schedule.needed:
             return self._step_search.judge(pending, schedule, collected)
         self._state.cost.add_dropped(collected.dropped.values())
         if not self._drop_unjudged():
-            needed = self._settings.guarantee.needed(len(pending.clients))
             what = f"{len(collected.probes)} of {len(pending.clients)} participants of round {pending.round}"
-            self._fall_short(f"{what} answered again; {needed} must judge its step", collected.dropped.values())
+            words = f"{what} answered again; {schedule.needed} must judge its step"
+            self._fall_short(words, collected.dropped.values())
         return False
 
     def _drop_unjudged(self) -> bool:

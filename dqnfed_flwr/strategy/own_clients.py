@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from logging import WARNING
 from pathlib import Path
@@ -26,10 +26,11 @@ from dqnfed_flwr.steps import Ladder
 from dqnfed_flwr.strategy.checkpoint import output_directory
 from dqnfed_flwr.strategy.client_registry import ClientRegistry
 from dqnfed_flwr.strategy.collect import Collected, Receiver, check_least
-from dqnfed_flwr.strategy.exchange import Answer, Repeats, send_and_receive, unawaited
+from dqnfed_flwr.strategy.exchange import Repeats
 from dqnfed_flwr.strategy.hearing import Hearing, say_if_tolerate_is_cut
 from dqnfed_flwr.strategy.schedule import (
     Schedule,
+    exchange,
     needs_step,
     schedule_evaluation,
     schedule_exchange,
@@ -173,33 +174,15 @@ class OwnClients:
 
     def _exchange(self, schedule: Schedule) -> Collected:
         """Send the candidate out with `schedule`; who owes a reply when the exchange closes is noted."""
-        since, state, members, stragglers = (
-            time.perf_counter(),
-            self._state,
-            self._registry.members,
-            self._registry.stragglers,
-        )
-        stragglers.start_exchange()
+        since, state, members = time.perf_counter(), self._state, self._registry.members
         contents = contents_of(schedule, state, self._settings, self.method)
         nodes = {members[client].node_id: client for client in contents}
-        found = send_and_receive(
-            self._grid,
-            [
-                Message(contents[client], node, _message_type(schedule.tasks[client]), group_id=str(schedule.round))
-                for node, client in nodes.items()
-            ],
-            deadline=self._settings.deadline,
-            quorum=self._settings.quorum,
-            unawaited=unawaited(schedule, {client: node for node, client in nodes.items()}, stragglers, self._settings),
-            meanwhile=lambda end: stragglers.drain(self._grid, end),
-        )
-
-        def by_client() -> Iterator[tuple[int, Answer]]:
-            for answer in found:
-                stragglers.record(answer, nodes[answer.node])
-                yield nodes[answer.node], answer
-
-        collected = self._receiver.receive(by_client(), schedule, self._basis, state.cost)
+        messages = [
+            Message(contents[client], node, _message_type(schedule.tasks[client]), group_id=str(schedule.round))
+            for node, client in nodes.items()
+        ]
+        found = exchange(self._grid, messages, schedule, nodes, self._registry.stragglers, self._settings)
+        collected = self._receiver.receive(found, schedule, self._basis, state.cost)
         self._receiver.check_losses(collected, len(schedule.tasks))
         state.exchange += 1
         state.cost.exchanges += 1

@@ -93,6 +93,31 @@ def test_an_exchange_closes_at_the_quorum(clock: Clock) -> None:
         Guaranteed(FedAvg(), quorum=0.0)
 
 
+class Tiring(FedAvg):
+    """Other nodes are slow in each round."""
+
+    def __init__(self, grid: QueueingGrid) -> None:
+        super().__init__(fraction_evaluate=0.0, min_available_nodes=2)
+        self._grid = grid
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        for client, node in self._grid.nodes.items():
+            node.seconds = 1.0 + 2 * ((client + server_round) % 4)
+        return super().aggregate_train(server_round, replies)
+
+
+def test_a_quorum_closes_no_exchange_before_the_step_can_be_judged(clock: Clock) -> None:
+    grid = federation(clock, slow=1.0)
+    random.seed(0)
+    torch.manual_seed(0)
+    guarded = Guaranteed(Tiring(grid), quorum=0.25)
+    guarded.start(grid, ArrayRecord(linear(4, 2).state_dict()), num_rounds=20, timeout=TIMEOUT)
+    assert [(event.round, event.status) for event in guarded.events if not event.moved] == []
+    assert clock.now - 1000 < 20 * TIMEOUT
+
+
 def test_a_strategy_that_needs_all_nodes_is_given_all_and_the_one_at_work_is_not_asked(clock: Clock) -> None:
     grid = federation(clock, slow=24.0)
     events = run(grid, available=CLIENTS)
