@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from logging import WARNING
+from logging import INFO, WARNING
 
 import numpy as np
 import torch
@@ -111,13 +111,16 @@ class GuardedReplies(Receiver):
         self._alike.check(plain(content))
 
     def _keep(self, node: int, message: Message, collected: Collected) -> None:
-        """Keep a reply to train for the strategy, where it is sound or an error that is news."""
+        """Keep a reply to train for the strategy, where it is sound and has weight, or is an error that is news."""
         if message.has_error():
             if self._faults[node].times <= TIMES:  # else the strategy would log its error once more
                 self._replies[node] = message
         elif node in collected.answered:
             message.content = plain(message.content)
-            self._replies[node] = message
+            if self._alike.counts(message.content):
+                self._replies[node] = message
+            else:
+                log(INFO, "Node %d's update has no part in the step: its %s is 0", node, self.weight)
 
     def _note_faults(self, asked: Collection[int], dropped: Mapping[int, DroppedClient]) -> None:
         """Say who is left out; of a node that fails each time that once more, by name, and then no more.

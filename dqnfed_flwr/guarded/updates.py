@@ -60,6 +60,10 @@ class Alike:
             if not 0 <= value < math.inf or not (value or self._weighed):
                 raise WireError("bad-count", f"{self._weight} is {value:g}; replies are weighed by it")
 
+    def counts(self, content: RecordDict) -> bool:
+        """Whether a reply that passed `check` has weight: a strategy may divide by that of some replies alone."""
+        return 0 not in self._weights(content)
+
     def _weights(self, content: RecordDict) -> list[float]:
         """The weights in a reply, one in each of its records of metrics; NaN in place of a list."""
         found = [record[self._weight] for record in content.metric_records.values() if self._weight in record]
