@@ -54,10 +54,7 @@ def model_key(content: RecordDict, model: ArrayRecord) -> str | None:
 
 def with_task(content: RecordDict, task: ClientTask, key: str, before: ArrayRecord | None) -> RecordDict:
     """`content`, whose record `key` is the model, with a task for the mod; a new record."""
-    added: dict[str, ArrayRecord | ConfigRecord] = {
-        _TASK: wire.task_record(task),
-        _MODEL: ConfigRecord({"key": key}),
-    }
+    added: dict[str, ArrayRecord | ConfigRecord] = {_TASK: wire.task_record(task), _MODEL: ConfigRecord({"key": key})}
     if before is not None:
         added[_BEFORE] = before
     return RecordDict({**content, **added})

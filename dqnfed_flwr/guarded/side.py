@@ -86,6 +86,8 @@ class StrategySide:
         As of every `Side`.
     not_asked : list[DroppedClient]
         Nodes that the last exchange left out, for they owe a reply.
+    stragglers : Stragglers
+        Those replies.
     """
 
     can_train, keeps_move = True, False
@@ -111,8 +113,8 @@ class StrategySide:
         self.model = Model.of(result.arrays)
         self.replies = GuardedReplies(settings, floor, said_by(strategy, "weighted_by_key", str) or "")
         self.not_asked: list[DroppedClient] = []
-        self._stragglers = Stragglers(settings.deadline)
-        self._wrapped = Wrapped(strategy, settings, given, self._stragglers)
+        self.stragglers = Stragglers(settings.deadline)
+        self._wrapped = Wrapped(strategy, settings, given, self.stragglers)
         self._line = Line(self.model, self.model)
         self._asked: dict[int, Asked] = {}
         self._evaluations: list[Message] = []
@@ -121,7 +123,7 @@ class StrategySide:
     def ready(self, pending: PendingStep | None) -> str:
         """Wait until a node is free, and one of those who must judge the pending step; why not, if not."""
         judges = () if pending is None else pending.clients
-        if self._stragglers.wait_for(self._grid, judges):
+        if self.stragglers.wait_for(self._grid, judges):
             return ""
         return f"none of the {len(judges)} participants of round {self.state.round + 1} is there"
 
@@ -129,7 +131,7 @@ class StrategySide:
         """One exchange of a round: evaluation first, then training and tests."""
         state, pending = self.state, self.state.pending
         candidate = self._line.candidate if pending else self.model
-        self.not_asked = self._stragglers.left_out
+        self.not_asked = self.stragglers.left_out
         number = state.round + (2 if pending else 1)
         self._kept = self._memory.export_state() if self._memory else {}
         since = time.perf_counter()
@@ -158,7 +160,7 @@ class StrategySide:
             self._evaluations = evaluations(answers, self.replies.weight, self.state.cost)
             self._evaluated(self._due)
 
-    def note_answers(self, trained: Collection[int], faults: Mapping[int, DroppedClient]) -> None:
+    def note_answers(self, trained: Collection[int], faults: Mapping[int, DroppedClient], *, accepted: bool) -> None:
         """Nothing: `replies` keeps account of faults."""
 
     def check(self, collected: Collected, schedule: Schedule) -> None:
@@ -210,10 +212,6 @@ class StrategySide:
         """Never known: a strategy may ask others the next time."""
         return False
 
-    def take_late(self) -> list[DroppedClient]:
-        """Replies that came too late since the last call."""
-        return self._stragglers.take_late()
-
     def round_over(self, event: RoundEvent) -> None:
         """The candidate is the model, or the evaluation of the one before is due."""
         if not event.moved:
@@ -262,7 +260,7 @@ class StrategySide:
     def _schedule(self, number: int, train: Sequence[Message], pending: PendingStep | None) -> Schedule:
         """What each node is asked for."""
         nodes = {message.metadata.dst_node_id for message in train}
-        probing = set() if pending is None else {*pending.clients} - self._stragglers.busy
+        probing = set() if pending is None else {*pending.clients} - self.stragglers.busy
         tasks = {}
         for node in sorted({*nodes, *probing}):
             task = ClientTask(self.state.exchange + 1, number, train=node in nodes)
@@ -305,7 +303,7 @@ class StrategySide:
         nodes = [message.metadata.dst_node_id for message in messages]
         clients = dict(zip(nodes, nodes, strict=True))
         found: dict[int, list[Answer]] = {node: [] for node in nodes}  # one may be asked to evaluate several times
-        for node, answer in exchange(self._grid, messages, schedule, clients, self._stragglers, self._settings):
+        for node, answer in exchange(self._grid, messages, schedule, clients, self.stragglers, self._settings):
             found[node].append(answer)
         return [found[node].pop(0) if found[node] else Answer(node, None) for node in nodes]
 

@@ -10,7 +10,7 @@ file imports torch only where it uses it, because reading settings must not load
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
@@ -173,7 +173,8 @@ class Method(ABC):
     rests: bool = False
 
     _memories: Sequence[Memory] = ()
-    """What the method remembers between rounds, where it does not write `export_state` itself."""
+    _vectors: Sequence[str] = ()
+    """What it remembers between rounds, where it writes no `export_state`; attributes `_NAME` that hold a vector."""
 
     def __init__(self, run: RunSettings) -> None:
         self._run, self._row_lr = run, run.row_lr
@@ -231,6 +232,10 @@ class Method(ABC):
         """No length of the last step was accepted; True if the method will propose another step at this model."""
         return False
 
+    def keep_late(self, client: int, round_number: int, now: int, read: Callable[[], FloatArray]) -> bool:
+        """Whether a row of a round that came late is of use, `now` being the next round; if so, read and keep it."""
+        return False
+
     def disown(self, clients: Collection[int]) -> None:
         """Forget what these clients sent: they are not believed, or set aside, from this round on."""
         del clients
@@ -244,10 +249,16 @@ class Method(ABC):
 
         The arrays may be the method's own; they are not written to once they were given out, but replaced.
         """
-        return {name: values for memory in self._memories for name, values in memory.export_state().items()}
+        own = {name: getattr(self, f"_{name}") for name in self._vectors}
+        found = {name: vector.cpu().numpy() for name, vector in own.items() if vector is not None}
+        return found | {name: values for memory in self._memories for name, values in memory.export_state().items()}
 
     def restore_state(self, state: State) -> None:
         """Take up what `export_state` gave."""
+        import torch
+
+        for name in self._vectors:
+            setattr(self, f"_{name}", torch.from_numpy(np.array(state[name])) if name in state else None)
         for memory in self._memories:
             memory.restore_state(state)
 

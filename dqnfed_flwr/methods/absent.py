@@ -2,12 +2,12 @@
 
 With sampling, methods that look after clients in conflict also look after those of the rounds before: FedFV for `tau`
 rounds, FedMDFG for one, FedLF for as many as it takes to ask all clients once. Rows are copied only where participation
-is below 1: a client that drops out under full participation is not remembered.
+is below 1: a client that drops out under full participation is not remembered. DQN-Fed also keeps rows that come late.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,16 +16,17 @@ from numpy.typing import NDArray
 from dqnfed_flwr.methods._base import RoundRows, State
 from dqnfed_flwr.types import FloatArray, RoundBatch
 
-CLIENTS, ROUNDS, ROW = "absent_clients", "absent_rounds", "absent_row_"
+CLIENTS, ROUNDS, LATE, ROW = "absent_clients", "absent_rounds", "absent_late", "absent_row_"
 
 
 @dataclass(frozen=True, slots=True)
 class AbsentRow:
-    """The newest row [D] of a client, and the round it is from."""
+    """The newest row [D] of a client, the round it is from, and whether it came when that round had its rows."""
 
     client: int
     round: int
     row: FloatArray
+    late: bool = False
 
 
 class AbsentClients:
@@ -59,13 +60,21 @@ class AbsentClients:
         if not self.room:
             return
         since, present = batch.round - self._rounds, set(batch.clients)
-        absent = [item for item in self._known.values() if since <= item.round < batch.round]
+        absent = [item for item in self._known.values() if since <= item.round < batch.round + item.late]
         absent = sorted((item for item in absent if item.client not in present), key=lambda it: (it.round, it.client))
         kept = {item.client: item for item in absent if item.round > since}
         for client, slot in zip(batch.clients, rows.slots, strict=True):
             kept[client] = AbsentRow(client, batch.round, rows.basis.row(slot).copy())
         self._known = kept
         self.absent = tuple(absent[-self.room :])
+
+    def keep_late(self, client: int, round_number: int, now: int, read: Callable[[], FloatArray]) -> bool:
+        """As `Method.keep_late`: kept is the row of the newest round, the first of these to come."""
+        known = self._known.get(client)
+        if not self.room or now - round_number > self._rounds or (known and known.round >= round_number):
+            return False
+        self._known[client] = AbsentRow(client, round_number, read(), late=True)
+        return True
 
     def place(self, rows: RoundRows) -> tuple[int, ...]:
         """Put the rows of the absent into the last `room` slots of the basis; the slots taken."""
@@ -86,13 +95,13 @@ class AbsentClients:
         return {
             CLIENTS: np.array([item.client for item in items]),
             ROUNDS: np.array([item.round for item in items]),
+            LATE: np.array([item.late for item in items]),
             **{f"{ROW}{item.client}": item.row for item in items},
         }
 
     def restore_state(self, state: State) -> None:
         """Take up what `export_state` gave."""
-        clients, rounds = state.get(CLIENTS, np.array([], int)), state.get(ROUNDS, np.array([], int))
+        known = zip(*(state[name].tolist() for name in (CLIENTS, ROUNDS, LATE) if CLIENTS in state), strict=True)
         self._known = {
-            int(client): AbsentRow(int(client), int(number), np.array(state[f"{ROW}{client}"]))
-            for client, number in zip(clients, rounds, strict=True)
+            client: AbsentRow(client, number, np.array(state[f"{ROW}{client}"]), late) for client, number, late in known
         }

@@ -86,15 +86,13 @@ class Famo(GramMethod):
         return Combination(self._row_lr * weights, notes=notes)
 
     def export_state(self) -> dict[str, NDArray[np.generic]]:
-        """What is known of the clients seen, [n, 6]."""
-        seen = sorted(self._known)
-        known = np.array([self._known[client] for client in seen], dtype=np.float64).reshape(-1, 6)
-        return {"clients": np.array(seen, dtype=np.int64), "known": known}
+        """The clients seen, each with what is known of it [n, 7]."""
+        rows = [(client, *known) for client, known in sorted(self._known.items())]
+        return {"known": np.array(rows, np.float64).reshape(-1, 7)}
 
     def restore_state(self, state: State) -> None:
         """Inverse of `export_state`."""
-        known = np.array(state["known"], dtype=np.float64)
-        self._known = dict(zip(state["clients"].tolist(), known, strict=True))
+        self._known = {int(client): np.array(known) for client, *known in state["known"].tolist()}
 
 
 def _positive(batch: RoundBatch) -> Float64Array:

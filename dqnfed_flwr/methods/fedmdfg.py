@@ -22,7 +22,7 @@ from dqnfed_flwr.schema.run import GRADIENTS_FIRST, Profile, RunSettings
 from dqnfed_flwr.steps.search import SearchSettings
 from dqnfed_flwr.types import Combination, Float64Array, RoundBatch, SearchHints
 
-CLIENTS, VALUES, COUNTS = "reference_clients", "reference_losses", "reference_counts"
+REFERENCES = "references"
 
 
 class FedMdfgSettings(SearchSettings):
@@ -128,18 +128,13 @@ class LossReferences:
         return risen
 
     def export_state(self) -> dict[str, NDArray[np.generic]]:
-        """Clients, references and rounds taken part in."""
-        items = sorted(self._known.items())
-        return {
-            CLIENTS: np.array([client for client, _ in items], np.int64),
-            VALUES: np.array([reference for _, (reference, _) in items], np.float64),
-            COUNTS: np.array([count for _, (_, count) in items], np.int64),
-        }
+        """Client, reference and rounds taken part in [n, 3]."""
+        rows = [(client, *known) for client, known in sorted(self._known.items())]
+        return {REFERENCES: np.array(rows, np.float64).reshape(-1, 3)}
 
     def restore_state(self, state: State) -> None:
         """Take up what `export_state` gave."""
-        columns = (np.array(state[name]) for name in (CLIENTS, VALUES, COUNTS))
-        self._known = {int(client): (float(loss), int(count)) for client, loss, count in zip(*columns, strict=True)}
+        self._known = {int(client): (loss, int(count)) for client, loss, count in state[REFERENCES].tolist()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,6 +77,8 @@ class Momentum(MeanGradientMethod):
     The factor alpha is left out of the memory: it is a property of the line search, not of the direction.
     """
 
+    _vectors = ("last",)
+
     def __init__(self, run: RunSettings) -> None:
         super().__init__(run)
         self._beta = run.group_of(MomentumSettings).beta
@@ -95,16 +97,6 @@ class Momentum(MeanGradientMethod):
         """Drop u_{t-1}."""
         self._last = None
 
-    def export_state(self) -> dict[str, NDArray[np.generic]]:
-        """u_{t-1}, if any."""
-        return {} if self._last is None else {"last": self._last.cpu().numpy()}
-
-    def restore_state(self, state: State) -> None:
-        """Take up u_{t-1}."""
-        import torch
-
-        self._last = torch.from_numpy(np.array(state["last"])) if "last" in state else None
-
 
 class ServerLbfgsSettings(Group):
     """Server L-BFGS."""
@@ -118,6 +110,8 @@ class ServerLbfgs(MeanGradientMethod):
     The first step, without a pair, is eta * mean gradient. Meant for full participation: with sampling the history
     mixes different clients. No pair is formed from means of different clients.
     """
+
+    _vectors = ("gradient", "move")
 
     def __init__(self, run: RunSettings) -> None:
         from dqnfed_flwr.linalg.lbfgs import LBFGSHistory
@@ -151,29 +145,23 @@ class ServerLbfgs(MeanGradientMethod):
 
     def export_state(self) -> dict[str, NDArray[np.generic]]:
         """Pairs, last mean gradient, whose it is, and last move."""
-        state: dict[str, NDArray[np.generic]] = {}
+        state = super().export_state()
         if self._of is not None:
             state["of"] = np.array(self._of, np.int64)
         for number, (s, y) in enumerate(self._history.pairs):
             state[f"s{number}"], state[f"y{number}"] = s.cpu().numpy(), y.cpu().numpy()
-        for name, vector in (("gradient", self._gradient), ("move", self._move)):
-            if vector is not None:
-                state[name] = vector.cpu().numpy()
         return state
 
     def restore_state(self, state: State) -> None:
         """Take up what `export_state` gave."""
         import torch
 
-        def tensor(name: str) -> Tensor | None:
-            return torch.from_numpy(np.array(state[name])) if name in state else None
-
+        super().restore_state(state)
         self._history.clear()
         number = 0
-        while (s := tensor(f"s{number}")) is not None and (y := tensor(f"y{number}")) is not None:
-            self._history.push(s, y)
+        while f"s{number}" in state:
+            self._history.push(*(torch.from_numpy(np.array(state[f"{kind}{number}"])) for kind in "sy"))
             number += 1
-        self._gradient, self._move = tensor("gradient"), tensor("move")
         self._of = None if self._gradient is None else tuple(state["of"].astype(int).tolist())
 
 

@@ -20,7 +20,7 @@ from flwr.app import RecordDict
 from dqnfed_flwr import wire
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import DataError, WireError
-from dqnfed_flwr.guarantee.claims import two_losses
+from dqnfed_flwr.guarantee.claims import CONTRADICTION, two_losses
 from dqnfed_flwr.guarantee.harm import holds
 from dqnfed_flwr.guarantee.held_out import accepts
 from dqnfed_flwr.linalg.gram import Basis
@@ -118,7 +118,7 @@ class Receiver(ABC):
             try:
                 content = answer.content()
                 cost.bytes_up += wire.payload(content)
-                self._take(self.part(content), content, client, schedule, found)
+                self._take(content, client, schedule, self.form(schedule, client), found)
             except WireError as error:
                 drop = found.dropped[client] = DroppedClient(client, error.reason, error.detail)
                 self.say(drop)
@@ -127,14 +127,23 @@ class Receiver(ABC):
         found.rows = self._rows(found.trained, schedule, basis)
         return found
 
-    def _take(self, part: RecordDict, content: RecordDict, client: int, schedule: Schedule, found: Collected) -> None:
+    def late_row(self, client: int, content: RecordDict, task: ClientTask, form: ReplyForm, basis: Basis) -> FloatArray:
+        """The row of a reply that came when its exchange was over, checked as any other; `WireError` if it is unfit."""
+        found = Collected({}, {}, RoundRows(basis, ()), floor=self._floor)
+        alone = Schedule({client: task}, (client,), (), (), task.round)
+        self._take(content, client, alone, form, found)
+        if words := found.caught.get(client):
+            raise WireError(CONTRADICTION, words)
+        return basis.row(0)
+
+    def _take(self, content: RecordDict, client: int, schedule: Schedule, form: ReplyForm, found: Collected) -> None:
         """Put what one client says into `found`; `WireError` where something is unfit."""
-        task = schedule.tasks[client]
+        task, part = schedule.tasks[client], self.part(content)
         if (loss := wire.decode_loss(part, task, self._floor)) is not None:
             found.losses[client] = loss
         if probe := wire.decode_probe(part, task, self._floor):
             found.probes[client] = self._as_asked(probe)
-        reply = wire.decode_reply(part, task, self.form(schedule, client))
+        reply = wire.decode_reply(part, task, form)
         if reply.probe is not None:
             reply = replace(reply, probe=self._as_asked(reply.probe))
         if reply.row is not None:

@@ -8,9 +8,9 @@ cannot even be unpacked takes no other with it.
 A node works its messages off in their order, one at a time. If a straggler, a node slower than the rounds, were asked
 in every round all the same, it would be at work for rounds that are long over, and never catch up. So a node owes the
 reply to a message that its exchange did not wait for, and is not asked again until one of three things happens. Its
-reply comes, and is thrown away; or the node is gone, for one that was restarted has forgotten what it was at; or some
-deadlines are over. In the last case it is on trial: no exchange waits for it until it has answered something. Only this
-process' clock counts, and a checkpoint holds nothing of it: a server that is resumed asks everybody once.
+reply comes; or the node is gone, for one that was restarted has forgotten what it was at; or some deadlines are over.
+In the last case it is on trial: no exchange waits for it until it has answered something. Only this process' clock
+counts, and a checkpoint holds nothing of it: a server that is resumed asks everybody once.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ OWING, LATE = "owing", "late"
 """Reasons: a client that is not asked because it owes a reply, and a reply that came when its exchange was over."""
 ASK_AGAIN_AFTER, LONGEST_WAIT = 3.0, 24.0
 """Deadlines after which a node that owes a reply is asked again: the first, and, doubled each time, the last."""
+DISCARDED = "it is discarded"
+"""What becomes of a late reply by which nothing can be gained."""
 UNPACKING_FAILED = (ValueError, TypeError, LookupError, AttributeError, DecodeError)
 """What Flower raises while it rebuilds a message from a reply that is not what it claims to be."""
 
@@ -185,6 +187,11 @@ def send_and_receive(
         yield Answer(node, None, owed=owed.get(node, ""))
 
 
+def discard(answer: Answer) -> str:
+    """Do nothing with a late answer, and say so."""
+    return DISCARDED
+
+
 @dataclass(slots=True)
 class OwedReply:
     """A message that was not answered in time."""
@@ -192,6 +199,7 @@ class OwedReply:
     client: int
     node: int
     sent: float  # when the message was sent (monotonic)
+    read: Callable[[Answer], str]  # takes the reply in, and says what becomes of it
     ask_again: bool = False  # the node is asked again all the same; its reply is still looked for
 
 
@@ -231,23 +239,23 @@ class Stragglers:
         """Take the time at which the messages of an exchange are sent."""
         self._sent = time.monotonic()
 
-    def record(self, answer: Answer, client: int) -> None:
-        """Note what the exchange brought from a node."""
+    def record(self, answer: Answer, client: int, read: Callable[[Answer], str] = discard) -> None:
+        """Note what the exchange brought from a node; `read` takes a reply in that it still owes."""
         if answer.owed:
-            self._owed[answer.owed] = OwedReply(client, answer.node, self._sent)
+            self._owed[answer.owed] = OwedReply(client, answer.node, self._sent, read)
         elif answer.usable:
             self._last_answered[answer.node] = self._sent
             self._waits.pop(answer.node, None)
             self._on_trial.discard(answer.node)
 
     def drain(self, grid: Grid, until: float = math.inf) -> None:
-        """Take late replies in and throw them away, for as long as it is not `until` (monotonic)."""
+        """Take late replies in, for as long as it is not `until` (monotonic)."""
         for number, owed in list(self._owed.items()):
             if time.monotonic() >= until:
                 return
             for answer in pull(grid, {number: owed.node}):
                 del self._owed[number]
-                self._discard(owed, answer)
+                self._take_late(owed, answer)
         answered = self._last_answered
         self._owed = {number: owed for number, owed in self._owed.items() if owed.sent >= answered.get(owed.node, 0.0)}
 
@@ -302,13 +310,14 @@ class Stragglers:
         late, self._late = self._late, []
         return late
 
-    def _discard(self, owed: OwedReply, answer: Answer) -> None:
-        """Throw a late reply away; without one the SuperLink says that there never will be any."""
+    def _take_late(self, owed: OwedReply, answer: Answer) -> None:
+        """Take a late reply in; without one the SuperLink says that there never will be any."""
         self._last_answered[owed.node] = max(owed.sent, self._last_answered.get(owed.node, 0.0))
         if not answer.usable and not answer.unreadable:
             self._on_trial.add(owed.node)
             return
         self._on_trial.discard(owed.node)
-        detail = f"it came {time.monotonic() - owed.sent:.0f} s after its message was sent; its exchange was over"
+        seconds, words = time.monotonic() - owed.sent, owed.read(answer)
+        detail = f"it came {seconds:.0f} s after its message was sent; its exchange was over, and {words}"
         self._late.append(DroppedClient(owed.client, LATE, detail))
-        log(INFO, "A late reply of client %d is thrown away: %s", owed.client, detail)
+        log(INFO, "A late reply of client %d: %s", owed.client, detail)

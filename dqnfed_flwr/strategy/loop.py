@@ -97,7 +97,7 @@ class RoundLoop:
         turned_down = not accepted and len(collected.probes) >= schedule.needed
         asked = () if turned_down else schedule.train  # a model that was turned down may be at fault itself
         faults = {client: drop for client, drop in collected.dropped.items() if client in asked}
-        self._side.note_answers(collected.trained, faults)
+        self._side.note_answers(collected.trained, faults, accepted=accepted)
         if accepted and self._state.status == "running" and schedule.round <= self._settings.rounds:
             try:
                 self._begin_step(schedule, collected)

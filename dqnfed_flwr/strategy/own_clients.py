@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
-from functools import cache
+from functools import cache, partial
 from logging import WARNING
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dqnfed_flwr import wire
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.errors import DataError, QuorumError
+from dqnfed_flwr.errors import DataError, QuorumError, WireError
 from dqnfed_flwr.linalg.gram import Basis
 from dqnfed_flwr.linalg.row_store import RowMemory
 from dqnfed_flwr.methods._base import Method
@@ -26,7 +26,7 @@ from dqnfed_flwr.steps import Ladder
 from dqnfed_flwr.strategy.checkpoint import output_directory
 from dqnfed_flwr.strategy.client_registry import ClientRegistry
 from dqnfed_flwr.strategy.collect import Collected, Receiver, check_least
-from dqnfed_flwr.strategy.exchange import Repeats
+from dqnfed_flwr.strategy.exchange import DISCARDED, Answer, Repeats, discard
 from dqnfed_flwr.strategy.hearing import Hearing, say_if_tolerate_is_cut
 from dqnfed_flwr.strategy.schedule import (
     Schedule,
@@ -42,7 +42,7 @@ from dqnfed_flwr.strategy.state import PendingStep, RunState
 from dqnfed_flwr.tasks import TASKS, task_of
 from dqnfed_flwr.telemetry.event_log import Patience
 from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
-from dqnfed_flwr.types import ClientReply, ClientTask
+from dqnfed_flwr.types import ClientReply, ClientTask, FloatArray
 from dqnfed_flwr.wire import Buffers, ReplyForm
 
 PATIENCE = Patience()
@@ -62,6 +62,8 @@ class OwnClients:
         What clients are evaluated by.
     not_asked : list[DroppedClient]
         Clients that the last exchange left out from the start.
+    stragglers : Stragglers
+        The replies that members owe.
     """
 
     def __init__(
@@ -75,7 +77,8 @@ class OwnClients:
     ) -> None:
         self._settings, self._state, self._registry, self._grid = settings, state, registry, grid
         self.method, self.figure = method, task_of(settings).figure
-        self.not_asked: list[DroppedClient] = []
+        self.not_asked, self.stragglers = list[DroppedClient](), registry.stragglers
+        self._accepted: set[int] = set()  # exchanges whose candidate is the model, or was
         self._num_classes = registry.form.num_classes
         dim = state.theta.numel()
         method.extras(dim)  # a method that this model does not suit says so before anything is sent
@@ -107,12 +110,12 @@ class OwnClients:
 
         self._registry.wait_until(self._grid, lambda: can_go_on() or judges_given_up())
         if not can_go_on():
-            self._registry.stragglers.ask_all()  # where the others are too few, one that owes a reply is asked, too
+            self.stragglers.ask_all()  # where the others are too few, one that owes a reply is asked, too
         return "" if can_go_on() else f"{len(self._registry.members)} clients are there"
 
     def exchange(self) -> tuple[Schedule, Collected]:
         """One exchange of a round."""
-        self.not_asked = [*self._registry.stragglers.left_out, *self._registry.left_out]
+        self.not_asked = [*self.stragglers.left_out, *self._registry.left_out]
         available = list(self._registry.available)
         schedule = schedule_exchange(self._state, self._settings, available, self._num_classes, self.method)
         return schedule, self._exchange(schedule)
@@ -124,9 +127,11 @@ class OwnClients:
             schedule_evaluation(self._state, list(self._registry.members), self._num_classes)
         ).answered
 
-    def note_answers(self, trained: Collection[int], faults: Mapping[int, DroppedClient]) -> None:
-        """Leave out those that fail each time."""
+    def note_answers(self, trained: Collection[int], faults: Mapping[int, DroppedClient], *, accepted: bool) -> None:
+        """Leave out those that fail each time; rows of a candidate that was turned down are of no use later either."""
         self._registry.note_answers(trained, faults)
+        if accepted:
+            self._accepted.add(self._state.exchange)
 
     def check(self, collected: Collected, schedule: Schedule) -> None:
         """Raise `TooFewReplies` where fewer than `min-clients` sent a row of use."""
@@ -165,10 +170,6 @@ class OwnClients:
         """Whether these are all members, and each was asked."""
         return self._settings.sampled >= self._settings.clients and {*clients}.issuperset(self._registry.members)
 
-    def take_late(self) -> list[DroppedClient]:
-        """Replies that came too late since the last call."""
-        return self._registry.stragglers.take_late()
-
     def round_over(self, event: RoundEvent) -> None:
         """Nothing: the model is that of the state."""
 
@@ -181,7 +182,8 @@ class OwnClients:
             Message(contents[client], node, _message_type(schedule.tasks[client]), group_id=str(schedule.round))
             for node, client in nodes.items()
         ]
-        found = exchange(self._grid, messages, schedule, nodes, self._registry.stragglers, self._settings)
+        late = partial(self._late, schedule)
+        found = exchange(self._grid, messages, schedule, nodes, self.stragglers, self._settings, late)
         collected = self._receiver.receive(found, schedule, self._basis, state.cost)
         self._receiver.check_losses(collected, len(schedule.tasks))
         state.exchange += 1
@@ -191,6 +193,34 @@ class OwnClients:
         if isinstance(self._grid, Repeats):
             state.cost.repeated_calls += self._grid.take_repeats()
         return collected
+
+    def _late(self, schedule: Schedule, client: int) -> Callable[[Answer], str]:
+        """What takes in the reply of a client to a schedule if it comes late: its row may be of use, its test is not.
+
+        Where clients may lie, no row is: nobody has held it against those of the others.
+        """
+        task, node = schedule.tasks[client], self._registry.members[client].node_id
+        if not task.train or self._settings.guarantee.liars(len(schedule.train)):
+            return discard
+        form, state = self._receiver.form(schedule, client), self._state
+
+        def read(answer: Answer) -> str:
+            def row() -> FloatArray:
+                content = answer.content()
+                state.cost.bytes_up += wire.payload(content)
+                return self._receiver.late_row(client, content, task, form, Basis(1, form.dim, state.theta.dtype))
+
+            member, now = self._registry.members.get(client), state.round + (2 if state.pending else 1)
+            sound = member is not None and member.node_id == node and task.exchange in self._accepted
+            if not sound or state.standing.is_muted(client, task.round):
+                return DISCARDED
+            try:
+                kept = self.method.keep_late(client, task.round, now, row)
+            except WireError as error:
+                return f"{DISCARDED}: {error}"
+            return f"its row of round {task.round} is kept" if kept else DISCARDED
+
+        return read
 
 
 def contents_of(schedule: Schedule, state: RunState, settings: Settings, method: Method) -> dict[int, RecordDict]:
@@ -231,13 +261,8 @@ class _OwnReplies(Receiver):
     ) -> None:
         task = task_of(settings)
         super().__init__(settings, task.floor)
-        self._method, self._registry, self._dim, self._buffers, self._figure = (
-            method,
-            registry,
-            dim,
-            buffers,
-            task.figure,
-        )
+        self._method, self._registry, self._figure = method, registry, task.figure
+        self._dim, self._buffers = dim, buffers
 
     def form(self, schedule: Schedule, client: int) -> ReplyForm:
         """What the method asks of the client in this round."""

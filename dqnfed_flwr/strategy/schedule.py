@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 
@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.methods._base import Method
-from dqnfed_flwr.strategy.exchange import Answer, Stragglers, send_and_receive
+from dqnfed_flwr.strategy.exchange import Answer, Stragglers, discard, send_and_receive
 from dqnfed_flwr.strategy.state import PendingStep, RunState
 from dqnfed_flwr.types import ClientTask
 
@@ -68,10 +68,11 @@ def exchange(
     clients: Mapping[int, int],
     stragglers: Stragglers,
     settings: Settings,
+    late: Callable[[int], Callable[[Answer], str]] = lambda client: discard,
 ) -> Iterator[tuple[int, Answer]]:
     """`send_and_receive` the messages of a schedule, and yield each answer with its client; `clients` are by node.
 
-    Who owes a reply when it closes is noted among the `stragglers`, and late replies are taken in meanwhile.
+    Who owes a reply when it closes is noted among the `stragglers`; `late` gives what will take in that of a client.
     """
     stragglers.start_exchange()
     for answer in send_and_receive(
@@ -84,8 +85,9 @@ def exchange(
         needed=schedule.needed,
         meanwhile=lambda end: stragglers.drain(grid, end),
     ):
-        stragglers.record(answer, clients[answer.node])
-        yield clients[answer.node], answer
+        client = clients[answer.node]
+        stragglers.record(answer, client, late(client) if answer.owed else discard)
+        yield client, answer
 
 
 def _unawaited(schedule: Schedule, clients: Mapping[int, int], stragglers: Stragglers, settings: Settings) -> set[int]:

@@ -47,12 +47,7 @@ class StepSearch:
     """
 
     def __init__(
-        self,
-        settings: Settings,
-        state: RunState,
-        side: Side,
-        rule: StepRule,
-        on_round: Callable[[RoundEvent], None],
+        self, settings: Settings, state: RunState, side: Side, rule: StepRule, on_round: Callable[[RoundEvent], None]
     ) -> None:
         self._settings, self._state, self._side, self._method = settings, state, side, side.method
         self._rule, self._on_round = rule, on_round
@@ -237,7 +232,7 @@ class StepSearch:
         evaluated: Mapping[int, ClientReply],
         dropped: list[DroppedClient],
     ) -> None:
-        dropped = [*dropped, *self._side.take_late()]
+        dropped = [*dropped, *self._side.stragglers.take_late()]
         remember_round(self._state, pending, factor, losses)
         self._state.count_move(pending, factor, losses, RESTING.get(status))
         cost = self._state.cost

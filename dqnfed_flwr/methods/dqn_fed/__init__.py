@@ -23,13 +23,7 @@ from collections.abc import Callable
 
 from dqnfed_flwr.methods._base import Method
 from dqnfed_flwr.methods.dqn_fed.anchored import AnchoredMethod, OneSided, TwoSided
-from dqnfed_flwr.methods.dqn_fed.settings import (
-    NAME,
-    DqnFedSettings,
-    anchor_run,
-    faults,
-    left_to_passes,
-)
+from dqnfed_flwr.methods.dqn_fed.settings import NAME, DqnFedSettings, anchor_run, faults, left_to_passes
 from dqnfed_flwr.schema.run import GRADIENTS, Profile, RunSettings
 
 _FORMS: dict[str, Callable[[RunSettings], Method]] = {

@@ -15,7 +15,7 @@ from dqnfed_flwr.methods.absent import AbsentClients
 from dqnfed_flwr.methods.dqn_fed.anchor import Anchor
 from dqnfed_flwr.methods.dqn_fed.settings import DqnFedSettings, anchor_run
 from dqnfed_flwr.schema.run import RunSettings
-from dqnfed_flwr.types import Combination, Extras, Float64Array, RoundBatch
+from dqnfed_flwr.types import Combination, Extras, Float64Array, FloatArray, RoundBatch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -314,6 +314,10 @@ class AnchoredMethod(Method):
         self._anchor.forget()
         self._fell_back = True
         return True
+
+    def keep_late(self, client: int, round_number: int, now: int, read: Callable[[], FloatArray]) -> bool:
+        """Among the rows of the absent."""
+        return self._absent.keep_late(client, round_number, now, read)
 
     def disown(self, clients: Collection[int]) -> None:
         """Have the anchor and the memory of the absent forget them."""

@@ -20,7 +20,7 @@ Deviations from published code: see `client`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -32,7 +32,7 @@ from dqnfed_flwr.methods.fedcorr.labels import upper_component
 from dqnfed_flwr.schema.group import Group, expert, own
 from dqnfed_flwr.schema.run import Profile, RunSettings
 from dqnfed_flwr.schema.work import WorkProfile
-from dqnfed_flwr.types import Combination, Extras, RoundBatch, under
+from dqnfed_flwr.types import Combination, Extras, FloatArray, RoundBatch, under
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -188,6 +188,10 @@ class FedCorr(Method):
     def disown(self, clients: Collection[int]) -> None:
         """For the method of stage 3."""
         self._last.disown(clients)
+
+    def keep_late(self, client: int, round_number: int, now: int, read: Callable[[], FloatArray]) -> bool:
+        """For the method of stage 3, of its rounds."""
+        return self._stages.stage(round_number) == 3 and self._last.keep_late(client, round_number, now, read)
 
     def step_taken(self, step: Tensor, factor: float) -> None:
         """For the method of stage 3, in its rounds."""

@@ -17,10 +17,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
-from dqnfed_flwr.methods._base import GramMethod, RoundRows, State
+from dqnfed_flwr.methods._base import GramMethod, RoundRows
 from dqnfed_flwr.schema.group import Group, expert
 from dqnfed_flwr.schema.run import Profile, RunSettings
 from dqnfed_flwr.schema.work import WorkProfile
@@ -46,6 +43,7 @@ class FedMuon(GramMethod):
     """
 
     reads_products = False
+    _vectors = (MOMENTUM,)
 
     def __init__(self, run: RunSettings) -> None:
         super().__init__(run)
@@ -74,16 +72,6 @@ class FedMuon(GramMethod):
     def weights(self, batch: RoundBatch) -> Combination:
         """p_k."""
         return Combination(batch.shares.copy(), notes={"overflow": float(self._overflow)})
-
-    def export_state(self) -> dict[str, NDArray[np.generic]]:
-        """The mean momentum."""
-        return {} if self._momentum is None else {MOMENTUM: self._momentum.numpy()}
-
-    def restore_state(self, state: State) -> None:
-        """Inverse of `export_state`."""
-        import torch
-
-        self._momentum = torch.from_numpy(np.array(state[MOMENTUM])) if MOMENTUM in state else None
 
 
 def _faults(run: RunSettings) -> Iterator[str]:
