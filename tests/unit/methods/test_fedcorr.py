@@ -205,6 +205,13 @@ def test_stage_three_is_the_last_method(last: str, rng: np.random.Generator) -> 
     assert method.fall_back() == alone.fall_back()
 
 
+def test_a_late_row_is_kept_where_it_is_of_stage_three() -> None:
+    method = fedcorr(**{"fedcorr.last": "dqn-fed", "participation": 0.5})
+    kept = [number for number in range(13, 19) if method.keep_late(0, number, number + 1, lambda: np.ones(3))]
+    assert kept == [16, 17, 18]
+    assert not fedcorr(**{"participation": 0.5}).keep_late(0, 16, 17, lambda: np.ones(3))
+
+
 def test_what_clients_send_follows_the_stage() -> None:
     method = fedcorr(**{"fedcorr.last": "dqn-fed", "dqn-fed.anchor": "fedavg"})
     first, second, third = (method.extras_of(number, 0, 7) for number in (1, 13, 16))

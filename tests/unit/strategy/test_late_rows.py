@@ -219,6 +219,22 @@ def test_a_late_test_decides_nothing(clock: Clock) -> None:
     assert not any(drop.reason == CONTRADICTION for event in run.events for drop in event.dropped)
 
 
+class Lying(Federation):
+    """The slow client has more samples in round 4 than it said at first."""
+
+    def reply(self, client: int, given: wire.Assignment) -> ClientReply:
+        reply = super().reply(client, given)
+        return replace(reply, num_examples=999) if client == SLOW and given.task.round == 4 else reply
+
+
+@pytest.mark.parametrize("lies", [False, True])
+def test_the_row_of_a_client_that_contradicted_itself_is_not_kept(clock: Clock, lies: bool) -> None:
+    federation = (Lying if lies else Federation)(spread_out(CLIENTS))
+    run = Run(clock, settings={"step-rule": "probed"}, since=3, federation=federation)
+    assert [task.round for task in run.tasks if task.exchange == 5] == [5]
+    assert run.late == {6: DISCARDED if lies else "its row of round 5 is kept"}
+
+
 def test_a_run_that_is_resumed_has_the_late_row(clock: Clock, tmp_path: Path) -> None:
     def die(event: RoundEvent) -> None:
         if event.round == 4:
