@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord
+from flwr.app import ArrayRecord, Message
 
 from dqnfed_flwr import wire
 from dqnfed_flwr.guarantee.claims import CONTRADICTION
@@ -22,6 +22,7 @@ from dqnfed_flwr.types import ClientReply, ClientTask, FloatArray
 from tests.helpers.clock import Clock
 from tests.helpers.quadratics import Federation, spread_out, start_at, strategy
 from tests.helpers.queueing import QueueingGrid
+from tests.helpers.transport import through_flower
 from tests.unit.strategy.test_exchange_stragglers import After
 
 CLIENTS = 6
@@ -102,6 +103,25 @@ class Run:
     @property
     def model(self) -> bytes:
         return self.models[max(self.models)].tobytes()
+
+
+class Sent(QueueingGrid):
+    """Replies travel as bytes."""
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """As they arrive."""
+        replies = super().pull_messages(message_ids)
+        for reply in replies:
+            reply.content = through_flower(reply.content)
+        return replies
+
+
+def test_a_late_row_may_come_through_flower(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = Run(clock)
+    monkeypatch.setattr(f"{__name__}.QueueingGrid", Sent)
+    sent = Run(clock)
+    assert sent.late == here.late == {3: "its row of round 2 is kept"}
+    assert sent.model == here.model
 
 
 class Boastful(Federation):
