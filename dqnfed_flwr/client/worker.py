@@ -19,7 +19,7 @@ from dqnfed_flwr.client.curvature import Curvature
 from dqnfed_flwr.client.device import DTYPES, choose_device, prepare_torch
 from dqnfed_flwr.client.flat_model import FlatModel
 from dqnfed_flwr.client.gradients import LocalLoss, Scores
-from dqnfed_flwr.client.held_out import HeldOutJudge, HeldOutTest
+from dqnfed_flwr.client.held_out import HeldOutTerms, HeldOutTest
 from dqnfed_flwr.client.joint_gradients import JointPass, precompute
 from dqnfed_flwr.client.memory import CurvatureState, RoundMemory, StateArrays
 from dqnfed_flwr.client.model_checks import check_figures, check_held_out_tokens
@@ -31,7 +31,6 @@ from dqnfed_flwr.config import Settings
 from dqnfed_flwr.data.clients import Part
 from dqnfed_flwr.errors import ShapeError
 from dqnfed_flwr.guarantee.harm import holds
-from dqnfed_flwr.guarantee.held_out import FEWEST
 from dqnfed_flwr.params import Line, ParamSpec
 from dqnfed_flwr.tasks import task_of
 from dqnfed_flwr.tasks._base import Task
@@ -88,7 +87,8 @@ class Worker:
             memory = RoundMemory(self._dtype, self._device)
             self._work = make_work(ClientContext(settings, self._loss, curvature, memory, self._samples.some))
             del self._loss.model
-        self._judge = _held_out_judge(settings, data.count("validation"))
+        terms = HeldOutTerms.of(settings)
+        self._judge = None if terms is None else terms.judge(data.count("validation"))
         self.restore_state(state)
         self._comes_apart = False
 
@@ -328,13 +328,6 @@ def _test(loss_at: Callable[[float], float], task: ClientTask, suits: Callable[[
 def may_fuse(settings: Settings, device: torch.device) -> bool:
     """Whether attention may take torch's fused kernels: not where a run differentiates twice, on CUDA only if asked."""
     return not settings.differentiates_twice and (device.type != "cuda" or settings.local.fused_attention)
-
-
-def _held_out_judge(settings: Settings, samples: int) -> HeldOutJudge | None:
-    """What judges steps by so many held-out samples; None where the run does not ask for it, or they are too few."""
-    if not settings.judges_held_out or samples < FEWEST:
-        return None
-    return HeldOutJudge(settings.guarantee.held_out_level, samples, alone=settings.step.judge == "held-out")
 
 
 def _write_buffers(buffers: Buffers, model: FlatModel) -> None:

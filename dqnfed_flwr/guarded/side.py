@@ -25,6 +25,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import NDArray
 
 from dqnfed_flwr import wire
+from dqnfed_flwr.client.held_out import HeldOutTerms
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import CheckpointError, ConfigError, RunError, ShapeError
 from dqnfed_flwr.guarded.arrays import Model, check_alike, flatten, moved
@@ -273,7 +274,7 @@ class StrategySide:
     ) -> list[Message]:
         """The messages to train, with the tasks of the mod, and further ones to nodes that only test the candidate."""
         lengths = pending is not None and (pending.ladder.grow or pending.ladder.halvings)
-        before = self.model.record if lengths else None
+        before, terms = self.model.record if lengths else None, HeldOutTerms.of(self._settings)
         self._asked = {}
         for message in train:
             node, key = message.metadata.dst_node_id, model_key(message.content, candidate.record)
@@ -284,13 +285,13 @@ class StrategySide:
             rest = RecordDict({name: record for name, record in message.content.items() if name != key})
             self._asked[node] = Asked(rest, key, message.metadata.message_type)
             task = schedule.tasks[node]
-            message.content = with_task(message.content, task, key, before if task.probe else None)
+            message.content = with_task(message.content, task, key, before if task.probe else None, terms)
         messages = list(train)
         for node in schedule.probe:
             if node not in schedule.train:
                 asked = self._line.asked[node]
                 content = RecordDict({asked.key: candidate.record, **asked.content})
-                content = with_task(content, schedule.tasks[node], asked.key, before)
+                content = with_task(content, schedule.tasks[node], asked.key, before, terms)
                 messages.append(Message(content, node, asked.message_type))
         return messages
 

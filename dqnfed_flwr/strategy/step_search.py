@@ -264,8 +264,8 @@ def judged_by(pending: PendingStep) -> list[object]:
 def _why_unable(clients: Sequence[int]) -> str:
     return (
         f"Clients {', '.join(map(str, clients))} cannot judge by a held-out part: they have fewer than {FEWEST} "
-        "samples there, or know of no earlier model. Their training losses judge; a larger split.validation-fraction "
-        "helps"
+        "samples there, or know of no earlier model. Their training losses judge; hold out more samples "
+        "(split.validation-fraction, or held_out of a LocalTask)"
     )
 
 
