@@ -8,14 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from logging import WARNING
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
 from flwr.common.logger import log
 from torch import Tensor, nn
 
-from dqnfed_flwr.client.samples import Samples
 from dqnfed_flwr.errors import ConfigError, DataError, ModelError
 from dqnfed_flwr.tasks._base import Datasets, Summed, Task
 from dqnfed_flwr.tasks.batches import Batch, all_tensors, in_float64, mapped, tensors
@@ -218,13 +217,10 @@ class LoaderSamples:
             return found
         raise DataError("no batch has a sample that counts: all are empty, or all their targets are ignored")
 
-    def batches(self, rows: Iterable[Tensor]) -> Iterator[tuple[Batch, int]]:
-        """Cannot be: a loader gives its samples in its own batches."""
+    def _refuse(self, rows: object) -> NoReturn:
         raise ConfigError("samples of a loader cannot be picked; take its batches as they come")
 
-    def select(self, rows: Tensor) -> Samples:
-        """Cannot be, as `batches`."""
-        raise ConfigError("samples of a loader cannot be picked; take its batches as they come")
+    batches = select = _refuse
 
     def _count(self, batch: Any, targets: Any) -> int:
         if self._local.count is None:

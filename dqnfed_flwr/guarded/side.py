@@ -71,24 +71,7 @@ class Line:
 class StrategySide:
     """Nodes that a `strategy` configures, and the step that it would take, changed as little as clients demand.
 
-    Figures go into `result`.
-
-    Attributes
-    ----------
-    state : RunState
-        What is remembered of clients between rounds; its vectors are not used.
-    method : Nearest
-        Makes the step of the rows and the strategy's own.
-    model : Model
-        None of whose steps did harm.
-    replies : GuardedReplies
-        What is known of the nodes.
-    can_train, keeps_move : bool
-        As of every `Side`.
-    not_asked : list[DroppedClient]
-        Nodes that the last exchange left out, for they owe a reply.
-    stragglers : Stragglers
-        Those replies.
+    Figures go into `result`. Of the `state` the vectors are not used; no step that led to `model` did harm.
     """
 
     can_train, keeps_move = True, False

@@ -17,7 +17,7 @@ from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.guarded.arrays import Model
 from dqnfed_flwr.strategy.exchange import Stragglers
 from dqnfed_flwr.strategy.hearing import say_if_tolerate_is_cut
-from dqnfed_flwr.strategy.own_loop import EvaluateFn
+from dqnfed_flwr.strategy.loop import EvaluateFn
 
 T = TypeVar("T")
 

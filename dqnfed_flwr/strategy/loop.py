@@ -23,11 +23,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from logging import WARNING
+from typing import Any, NoReturn
 
+from flwr.app import ArrayRecord, MetricRecord
 from flwr.common.logger import log
+from flwr.serverapp.strategy import Strategy
 
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.errors import QuorumError
+from dqnfed_flwr.errors import ConfigError, QuorumError
 from dqnfed_flwr.steps import StepRule
 from dqnfed_flwr.strategy.collect import Collected, in_short
 from dqnfed_flwr.strategy.hearing import decide_hearing
@@ -38,6 +41,8 @@ from dqnfed_flwr.strategy.state import PendingStep, RunState
 from dqnfed_flwr.strategy.step_search import StepSearch
 from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
 
+EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
+"""Of `start`: evaluates the model after a round, on the server."""
 UNJUDGED_ATTEMPTS = 3
 """Exchanges that a step waits for any of its participants to come back, before it is dropped for the others' sake."""
 ASTRAY = (
@@ -147,6 +152,22 @@ class RoundLoop:
                 f"{self._settings.deadline:.0f} s. The model is unchanged since round {self._state.round}"
                 + most_frequent_reason(dropped, moved=self._state.moves > 0)
             )
+
+
+class OwnLoop(Strategy):
+    """A strategy whose `start` is this loop: what Flower's inherited one would call is refused.
+
+    That one ends a round before its step could be tested, and so does a strategy that wraps this one.
+    """
+
+    def _refuse(self, *given: Any, **named: Any) -> NoReturn:
+        name = type(self).__name__
+        raise ConfigError(
+            f"{name} runs its own loop: call its start, and where strategies wrap each other put it outermost, as in "
+            "Guaranteed(Other(FedAvg())), not Other(Guaranteed(FedAvg()))"
+        )
+
+    configure_train = aggregate_train = configure_evaluate = aggregate_evaluate = _refuse
 
 
 def most_frequent_reason(dropped: Collection[DroppedClient], *, moved: bool) -> str:
