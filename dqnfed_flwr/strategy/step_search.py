@@ -17,8 +17,14 @@ from dqnfed_flwr.guarantee.held_out import FEWEST
 from dqnfed_flwr.guarantee.overrule import Certificate
 from dqnfed_flwr.steps import Ladder, StepRule, Verdict, hardly_moves, mean_loss_falls
 from dqnfed_flwr.strategy.collect import Collected
-from dqnfed_flwr.strategy.hearing import Hearing, catch_liars, withdraw_votes
-from dqnfed_flwr.strategy.judging import Judgement, judge_candidate, remember_round
+from dqnfed_flwr.strategy.hearing import (
+    Hearing,
+    Judgement,
+    catch_liars,
+    judge_candidate,
+    remember_round,
+    withdraw_votes,
+)
 from dqnfed_flwr.strategy.round_event import round_event
 from dqnfed_flwr.strategy.schedule import Schedule
 from dqnfed_flwr.strategy.side import Direction, Side
