@@ -110,21 +110,18 @@ class GuardedLoss:
 
         Where it is checked, `DataError` if they cannot be told apart, depend on each other, or are not finite.
         """
-        task, local, samples = self._task, self._placed(), self._held_out
-        if task.held_out is None or _is_empty(task.held_out):
+        task, local, first = self._task, self._placed(), self._held_out is None
+        if task.held_out is None:
             return np.zeros(0)
-        if samples is None:
-            own = replace(task, batches=task.held_out)
-            samples = LoaderSamples(own, local.model.theta.device, self._begin, warn=self._check)
+        samples = self._held_out = self._held_out or self._samples(replace(task, batches=task.held_out), least=0)
         losses = local.sample_losses(local.model.theta, samples)
         if len(losses) != len(samples):
             raise DataError(
                 f"held_out: {len(samples)} samples by `count` in {len(losses)} batches; where there is a `count`, give "
                 "one sample a batch: DataLoader(..., batch_size=1)"
             )
-        if self._check and self._held_out is None:
+        if self._check and first and len(losses):
             _check_held_out(local, samples, EachTask(task), losses)
-        self._held_out = samples
         return losses
 
     def _placed(self) -> LocalLoss:
@@ -137,7 +134,7 @@ class GuardedLoss:
     def _made(self) -> LocalLoss:
         """The one local loss, of a model in which only what travels is trained."""
         flat = FlatModel(self._model, None)
-        samples = LoaderSamples(self._task, flat.theta.device, self._begin, warn=self._check)
+        samples = self._samples(self._task)
         given = self._task.batches, self._task.held_out
         if any(isinstance(batches, list | tuple) for batches in given):  # a loader makes them anew for every pass
             flat.copy_inputs()
@@ -150,6 +147,10 @@ class GuardedLoss:
             first = own_copy(self._model).train()  # takes weights apart again that layers merged to be evaluated
             check_path(local, partial(_built_anew, first, flat.theta.dtype), passes=False)
         return local
+
+    def _samples(self, task: LocalTask, least: int = 1) -> LoaderSamples:
+        device = next(p for p in self._model.parameters() if p.requires_grad).device
+        return LoaderSamples(task, device, self._begin, warn=self._check, least=least)
 
     def _begin(self) -> None:
         begin_streams()
@@ -217,14 +218,6 @@ def _check_held_out(local: LocalLoss, samples: LoaderSamples, task: EachTask, lo
     if count > 1:
         with local.model.full_precision():
             check_losses(local.model, HeldSamples(few), task)
-
-
-def _is_empty(batches: Iterable[Any]) -> bool:
-    """Whether it is known before a pass that there is no batch."""
-    try:
-        return not len(batches)  # type: ignore[arg-type]
-    except TypeError:  # a loader of a stream
-        return False
 
 
 def _begins_anew(batches: Iterable[Any]) -> bool:

@@ -172,14 +172,17 @@ class EachTask(MeanTask):
 class LoaderSamples:
     """The batches of a loader as they come: pairs on the model's device, each with its number of samples.
 
-    Batches without a sample are left out. With `warn` the first pass says where that number is hardly right.
+    Batches without a sample are left out; `least` batches there must be. With `warn` the first pass says where that
+    number is hardly right.
     """
 
     counted = False
     nbytes = 0
 
-    def __init__(self, local: LocalTask, device: torch.device, begin: Callable[[], None], *, warn: bool) -> None:
-        self._local, self._device, self._begin, self._warn = local, device, begin, warn
+    def __init__(
+        self, local: LocalTask, device: torch.device, begin: Callable[[], None], *, warn: bool, least: int = 1
+    ) -> None:
+        self._local, self._device, self._begin, self._warn, self._least = local, device, begin, warn, least
         self._read = 0
 
     def __len__(self) -> int:
@@ -202,7 +205,7 @@ class LoaderSamples:
             if count:
                 yield (inputs, targets), count
             del inputs, targets
-        if not found:
+        if found < self._least:
             raise DataError(
                 "there is no batch: the data set is empty, or drop_last drops all of it, or the batches can be gone "
                 "through once only; a client needs one batch at least, in a loader or a list"
@@ -294,12 +297,10 @@ def _elsewhere(output: Tensor) -> Tensor:
 def _check_rows(count: int, parts: Mapping[str, Any]) -> None:
     """`DataError` unless all parts of a batch have a row for each of so many samples."""
     held = {name: list(_outputs_of(part) if name == "outputs" else tensors(part)) for name, part in parts.items()}
-    alike = all(part.ndim and len(part) == count for each in held.values() for part in each)
-    if not alike or not all(held.values()) or not all_tensors([parts["inputs"], parts["targets"]]):
-        found = ", ".join(
-            f"{name} {', '.join(str(list(part.shape)) for part in each) or type(parts[name]).__name__}"
-            for name, each in held.items()
-        )
+    shapes = {name: [list(part.shape) for part in each] for name, each in held.items()}
+    alike = all(shape[:1] == [count] for each in shapes.values() for shape in each)
+    if not alike or not all(shapes.values()) or not all_tensors([parts["inputs"], parts["targets"]]):
+        found = ", ".join(f"{name} {', '.join(map(str, each)) or 'no tensor'}" for name, each in shapes.items())
         raise DataError(
             f"held_out: a batch of {count} samples has {found}, and cannot be taken apart; all must be tensors whose "
             "first axis is the sample, or each batch one sample: DataLoader(..., batch_size=1)"

@@ -37,8 +37,6 @@ from dqnfed_flwr.telemetry.standstill import stalled_words
 from dqnfed_flwr.version import package_version
 
 PATIENCE = StepSettings().patience
-OF_THEIR_OWN = 0.5
-"""Stands for the share that clients hold out, which each decides by itself."""
 
 
 class Guaranteed(OwnLoop):
@@ -153,7 +151,7 @@ class Guaranteed(OwnLoop):
                 "guarantee.tolerate": tolerate,
                 "guarantee.voters": voters,
                 "guarantee.held-out-level": held_out_level,
-                "split.validation-fraction": 0.0 if judge == "training" else OF_THEIR_OWN,
+                "split.validation-fraction": 0.0 if judge == "training" else 0.5,  # which clients decide
                 "step.judge": judge,
                 "step.halvings": halvings,
                 "step.min-move": min_move,
