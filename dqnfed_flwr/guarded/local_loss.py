@@ -37,21 +37,10 @@ class GuardedLoss:
     at every model, so that shuffling and augmentation are the same. It is to be used within `undisturbed` and `frozen`,
     so that the user's training is as it would be without this.
 
-    Parameters
-    ----------
-    task : LocalTask
-        What the loss is made of.
-    generators : Generators | None
-        Those of the task, where they were looked for already.
-    check : bool
-        Whether to check it, as `LocalLoss` does, and to warn of batches that are hardly counted right.
-
-    Raises
-    ------
-    ModelError
-        If no parameter requires a gradient, some have shapes that are not known yet, or complex values.
-    DataError
-        If the batches can be gone through once only.
+    `generators` are those of the task, where they were looked for already. With `check` the loss is checked, as
+    `LocalLoss` does, and batches that are hardly counted right are warned of. `ModelError` if no parameter requires a
+    gradient, some have shapes that are not known yet, or complex values; `DataError` if batches can be gone through
+    once only.
     """
 
     def __init__(self, task: LocalTask, generators: Generators | None = None, *, check: bool = True) -> None:
@@ -125,10 +114,8 @@ class GuardedLoss:
         return losses
 
     def _placed(self) -> LocalLoss:
-        if self._local is None:
+        while self._local is None:
             self.place({name: tensor.detach().cpu().numpy() for name, tensor in self._state().items()})
-        if self._local is None:
-            raise ModelError("no model has been placed")
         return self._local
 
     def _made(self) -> LocalLoss:

@@ -61,10 +61,10 @@ def guard(local_loss: Callable[[Message, Context], LocalTask]) -> Mod:
         own = {key: state.pop(key) for key in (_CHECKED, _HELD_OUT) if key in state}  # the user's functions see theirs
         try:
             with undisturbed():
-                local, held = _task_of(local_loss(message, context)), own.pop(_HELD_OUT, None)
+                local, held = _task_of(local_loss(message, context)), own.get(_HELD_OUT)
                 known = read(held) if isinstance(held, ArrayRecord) else {}
                 found, names, kept = answer(request, local, known, check=_CHECKED not in own)
-            own |= {_CHECKED: ConfigRecord({"run": context.run_id}), **({_HELD_OUT: write(kept)} if kept else {})}
+            own = {_CHECKED: ConfigRecord({"run": context.run_id}), **({_HELD_OUT: write(kept)} if kept else {})}
             reply = call_next(message, context) if request.task.train else Message(RecordDict(), reply_to=message)
         finally:
             state.update(own)
@@ -78,11 +78,10 @@ def guard(local_loss: Callable[[Message, Context], LocalTask]) -> Mod:
 def answer(
     request: GuardRequest, local: LocalTask, known: StateArrays | None = None, *, check: bool = True
 ) -> tuple[ClientReply, tuple[str, ...], StateArrays]:
-    """Row and loss at the model received, and the test of the step that led there; the names that the row is about.
+    """Row and loss at the model received, and the test of the step that led there; and the names that the row is about.
 
     With `check` the local loss is checked as it is made, which is due once for each node and run. What is `known` of
-    held-out losses comes back with what this message adds.
-    `ModelError` or `DataError` where the local task is of no use.
+    held-out losses comes back last, with what is added. `ModelError` or `DataError` where the local task is of no use.
     """
     since, task = time.perf_counter(), request.task
     with frozen(local) as generators:

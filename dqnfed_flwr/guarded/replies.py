@@ -45,14 +45,7 @@ Form = frozenset[str]
 class GuardedReplies(Receiver):
     """Takes in what nodes send: where a row is unfit, the client's own update does not reach the strategy either.
 
-    Parameters
-    ----------
-    settings : Settings
-        Of the guarantee.
-    floor : float | None
-        The least value of a loss; None where that is not known.
-    weight : str
-        Key of the metric by which the strategy weighs replies; empty if it has none.
+    `floor` is the least value of a loss, None where that is not known; `weight` is as in `Alike`.
 
     Attributes
     ----------
@@ -208,13 +201,9 @@ def evaluations(answers: Sequence[Answer], weight: str, cost: RoundCost) -> list
 class Alike:
     """Checks that replies have the form that most of them have.
 
-    Parameters
-    ----------
-    contents : Iterable[RecordDict]
-        Of the replies of one exchange, without what the guard added, in the order of the messages: where as many have
-        another form, the first counts.
-    weight : str
-        Key of the metric by which the strategy weighs replies; empty if it has none.
+    The `contents` are those of one exchange, without what the guard added, in the order of the messages: where as many
+    have another form, the first counts. `weight` is the key of the metric by which the strategy weighs replies; empty
+    if it has none.
     """
 
     def __init__(self, contents: Iterable[RecordDict], weight: str) -> None:

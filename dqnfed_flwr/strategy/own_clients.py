@@ -52,18 +52,7 @@ class OwnClients:
     """The members in `registry`, reached over `grid`, and the `method` that makes the steps of a run from their rows.
 
     The candidate that is sent, and the model, are those of `state`. `patience` waits for room where rows need a disk
-    and it is full.
-
-    Attributes
-    ----------
-    method : Method
-        As given.
-    figure : Figure
-        What clients are evaluated by.
-    not_asked : list[DroppedClient]
-        Clients that the last exchange left out from the start.
-    stragglers : Stragglers
-        The replies that members owe.
+    and it is full. `figure` is what clients are evaluated by.
     """
 
     def __init__(
