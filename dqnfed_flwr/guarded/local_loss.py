@@ -7,7 +7,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -132,7 +131,10 @@ class GuardedLoss:
             kept.check()
             task.check_mean(flat.module, samples.first(1)[0])
             first = own_copy(self._model).train()  # takes weights apart again that layers merged to be evaluated
-            check_path(local, partial(_built_anew, first, flat.theta.dtype), passes=False)
+            usual = flat.theta.dtype
+            check_path(
+                local, lambda to: own_copy(first) if to == usual else as_dtype(own_copy(first), to), passes=False
+            )
         return local
 
     def _samples(self, task: LocalTask, least: int = 1) -> LoaderSamples:
@@ -188,11 +190,6 @@ class GuardedLoss:
                 loaded[self._keys[key]] = given  # made anew for the state, such as the scale of a quantised layer
         if loaded:
             self._model.load_state_dict({**self._model.state_dict(), **loaded})
-
-
-def _built_anew(model: nn.Module, usual: torch.dtype, dtype: torch.dtype) -> nn.Module:
-    """A copy of a model, cast where another dtype than its `usual` one is asked for."""
-    return own_copy(model) if dtype == usual else as_dtype(own_copy(model), dtype)
 
 
 def _check_held_out(local: LocalLoss, samples: LoaderSamples, task: EachTask, losses: Float64Array) -> None:

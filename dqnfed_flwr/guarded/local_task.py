@@ -15,7 +15,7 @@ import torch
 from flwr.common.logger import log
 from torch import Tensor, nn
 
-from dqnfed_flwr.errors import ConfigError, DataError, ModelError
+from dqnfed_flwr.errors import ConfigError, DataError, DQNFedError, ModelError, shortened
 from dqnfed_flwr.tasks._base import Datasets, Summed, Task
 from dqnfed_flwr.tasks.batches import Batch, all_tensors, in_float64, mapped, tensors
 
@@ -102,7 +102,13 @@ class MeanTask(Task):
             mean = self._mean(one := _changed(outputs, cut), target := mapped(targets, cut))
             return torch.zeros_like(mean) if self._says_nothing(mean, one, target) else mean
 
-        return torch.stack([loss_of(row) for row in range(count)])
+        try:
+            return torch.stack([loss_of(row) for row in range(count)])
+        except DQNFedError:
+            raise
+        except Exception as cause:  # whatever a criterion of the user's own does
+            words = shortened(f"held_out: the criterion raised {type(cause).__name__}: {cause}")
+            raise DataError(f"{words}, for one of {count} samples; make each batch one: batch_size=1") from cause
 
     def summed(self, model: nn.Module, batch: Batch, count: int) -> Summed:
         """Mean loss times `count`, and `count` as the weight; nothing and 0 where the batch counts nothing."""

@@ -94,7 +94,9 @@ def solve(method: Method, batch: RoundBatch, rows: RoundRows) -> Solved:
     """Ask the method, with a Gramian of the precision that its condition asks for, and sum the rows."""
     method.observe(batch, rows)
     combination = method.combine(batch, rows)
-    if rows.basis.eager and not rows.basis.exact and _doubtful(combination, len(batch.clients)):
+    below_full = 0 < combination.rank < len(batch.clients) - len(combination.excluded)
+    doubtful = combination.condition > TRUSTED_CONDITION or below_full  # float32 blocks may not determine the solution
+    if rows.basis.eager and not rows.basis.exact and doubtful:
         log(DEBUG, "Condition %.1e: the Gramian is computed again in float64", combination.condition)
         rows.basis.refine()
         combination = method.combine(replace(batch, gram=rows.basis.gram(rows.slots)), rows)
@@ -126,12 +128,6 @@ def _along(weights: Float64Array, rows: RoundRows) -> tuple[float, Float64Array]
         products = rows.basis.gram(filled) @ used
         square = float(used @ products)
     return square, products[[filled.index(slot) for slot in (*rows.slots, *rows.others)]]
-
-
-def _doubtful(combination: Combination, clients: int) -> bool:
-    """Whether float32 blocks may not determine the solution: ill-conditioned, or not of full rank."""
-    solved_for = clients - len(combination.excluded)
-    return combination.condition > TRUSTED_CONDITION or 0 < combination.rank < solved_for
 
 
 def pending_step(

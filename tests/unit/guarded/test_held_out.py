@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from dqnfed_flwr import Guaranteed
 from dqnfed_flwr.client.held_out import HeldOutTerms
-from dqnfed_flwr.errors import ConfigError, DataError, ShapeError
+from dqnfed_flwr.errors import CheckpointError, ConfigError, DataError, ShapeError
 from dqnfed_flwr.guarantee.held_out import FEWEST
 from dqnfed_flwr.guarded.borrowed import undisturbed
 from dqnfed_flwr.guarded.local_loss import GuardedLoss, frozen
@@ -115,6 +115,13 @@ def contrastive(outputs: Tensor, targets: Tensor) -> Tensor:
     return near
 
 
+def of_many(outputs: Tensor, targets: Tensor) -> Tensor:
+    if len(targets) == 1:
+        raise ValueError("a single sample")
+    found: Tensor = ce(outputs, targets)
+    return found
+
+
 SPOILT = X.clone()
 SPOILT[5, 0] = torch.inf
 SEQUENCES = [(X.reshape(4, 10, 64), torch.zeros(4, 10, 10))]
@@ -137,6 +144,10 @@ SEQUENCES = [(X.reshape(4, 10, 64), torch.zeros(4, 10, 10))]
                 nn.Linear(64, 10), SEQUENCES, nn.MSELoss(), count=lambda batch: batch[1].shape[1], held_out=SEQUENCES
             ),
             r"10 samples by `count` in 1 batches; .*batch_size=1",
+        ),
+        (
+            LocalTask(nn.Linear(64, 10), BATCHES, of_many, held_out=BATCHES),
+            "the criterion raised ValueError: a single sample, for one of 40 samples; .*batch_size=1",
         ),
         (LocalTask(nn.Linear(64, 10), BATCHES, ce, held_out=[(SPOILT, Y)]), r"held-out sample 5 \(nan\), of 40"),
         (LocalTask(nn.Linear(64, 10), BATCHES, ce, held_out=iter(BATCHES)), "once only"),
@@ -287,6 +298,8 @@ def test_a_run_that_was_cut_off_judges_as_it_would_have(cut: int, tmp_path: Path
     grid = CountingGrid(app, CLIENTS)
     with pytest.raises(Cut):
         resumable(grid, output=tmp_path, listeners=[CutIn(cut)])
+    with pytest.raises(CheckpointError, match=r"step\.judge"):
+        trained(Guaranteed(made(FedAvg), output=tmp_path, resume=True), app, CLIENTS, ROUNDS, model=layered, grid=grid)
     assert resumable(grid, output=tmp_path, resume=True) == whole
 
 
