@@ -26,7 +26,7 @@ from dqnfed_flwr.client.model_checks import check_figures, check_held_out_tokens
 from dqnfed_flwr.client.parts import ClientSource, DeviceParts, naming_client
 from dqnfed_flwr.client.path_checks import Kept, check_training
 from dqnfed_flwr.client.shared_models import copied, shared_models
-from dqnfed_flwr.client.work import ClientContext, LocalRequest, RngKey, make_work
+from dqnfed_flwr.client.work import ROUNDING, ClientContext, LocalRequest, LocalResult, RngKey, make_work
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.data.clients import Part
 from dqnfed_flwr.errors import ShapeError
@@ -36,6 +36,7 @@ from dqnfed_flwr.tasks import task_of
 from dqnfed_flwr.tasks._base import Task
 from dqnfed_flwr.tasks.arrays import ArrayTask
 from dqnfed_flwr.types import ClientReply, ClientTask, Evaluation, Float64Array, FloatArray, Probe, under
+from dqnfed_flwr.wire.codecs import KINDS, Parts
 
 if TYPE_CHECKING:
     from dqnfed_flwr.params import Vector
@@ -195,11 +196,12 @@ class Worker:
         reply = ClientReply(self._loss.num_examples, probe=probed, test=test, validation=validation)
         if point is not None:
             result = self._work.perform(request, point)
+            vectors, packed = _to_send(result, request.key)
             reply = replace(
                 reply,
                 row=_read_only(result.row),
-                vectors={name: _read_only(value) for name, value in result.vectors.items()},
-                packed=result.packed,
+                vectors=vectors,
+                packed=packed,
                 figures=result.figures,
                 buffers=self._buffers(model) if self._settings.trains_buffers else {},
                 loss=point.loss,
@@ -332,6 +334,14 @@ def may_fuse(settings: Settings, device: torch.device) -> bool:
 
 def _write_buffers(buffers: Buffers, model: FlatModel) -> None:
     model.spec.write_buffers({name: torch.tensor(b) for name, b in buffers.items()}, model.module)
+
+
+def _to_send(result: LocalResult, key: RngKey) -> tuple[dict[str, FloatArray], dict[str, Parts]]:
+    """A method's further vectors: those that go as they are, and the parts of the others."""
+    vectors = {name: _read_only(value) for name, value in result.vectors.items()}
+    extra, draws = KINDS["extra"], key.generator(ROUNDING)
+    packed = {name: extra.codecs[bits].pack(vectors.pop(name), draws) for name, bits in result.bits.items()}
+    return vectors, packed
 
 
 def _read_only(vector: Tensor) -> FloatArray:

@@ -23,7 +23,7 @@ from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import RunError, ShapeError, WireError, shortened
 from dqnfed_flwr.guarded.arrays import Arrays, check_alike
 from dqnfed_flwr.guarded.records import has_reply, plain, read_names, reply_part
-from dqnfed_flwr.linalg.gram import Basis
+from dqnfed_flwr.linalg.rows import RowSet
 from dqnfed_flwr.strategy.collect import TIMES, Collected, Fault, Receiver, check_least, in_short
 from dqnfed_flwr.strategy.exchange import Answer
 from dqnfed_flwr.strategy.schedule import Schedule
@@ -60,7 +60,8 @@ class GuardedReplies(Receiver):
         self.weight = weight
         self.names: tuple[str, ...] = ()
         self.samples_of: dict[int, int] = {}
-        self._basis = Basis(2, 1, torch.float32, references=1)
+        self._size = (2, 1, torch.float32)
+        self._held = RowSet(*self._size, references=1)
         self._faults: dict[int, Fault] = {}
         self._alike = Alike((), weight)
         self._model: Arrays = {}
@@ -76,8 +77,8 @@ class GuardedReplies(Receiver):
         trained = [a.message.content for a in answers if a.node in schedule.train and a.message and a.usable]
         self._alike = Alike((plain(content) for content in trained if has_reply(content)), self.weight)
         self._model = model
-        basis = self._basis_for(max(len(schedule.train), 1) + 1, model)
-        collected = self.receive(((answer.node, answer) for answer in answers), schedule, basis, cost)
+        rows = self._rows_for(max(len(schedule.train), 1) + 1, model)
+        collected = self.receive(((answer.node, answer) for answer in answers), schedule, rows, cost)
         self._note_faults(schedule.tasks, collected.dropped)
         self._replies = {}
         for answer in answers:
@@ -92,7 +93,7 @@ class GuardedReplies(Receiver):
 
     def form(self, schedule: Schedule, client: int) -> ReplyForm:
         """A row of the agreed size."""
-        return ReplyForm(self._basis.dim, {}, floor=self._floor)
+        return ReplyForm(self._held.dim, {}, floor=self._floor)
 
     def samples(self, client: int, reply: ClientReply) -> int:
         """As its node said first."""
@@ -169,14 +170,15 @@ class GuardedReplies(Receiver):
         if said:
             self.names = said.most_common(1)[0][0]
 
-    def _basis_for(self, capacity: int, model: Arrays) -> Basis:
-        """A basis of so many slots, the last for the strategy's step."""
+    def _rows_for(self, capacity: int, model: Arrays) -> RowSet:
+        """Room for so many rows, the last for the strategy's step."""
         arrays = [model[name] for name in self.names]
         dim = max(sum(values.size for values in arrays), 1)
         dtype = torch.float64 if any(values.dtype == np.float64 for values in arrays) else torch.float32
-        if (self._basis.capacity, self._basis.dim, self._basis.dtype) != (capacity, dim, dtype):
-            self._basis = Basis(capacity, dim, dtype, references=1)
-        return self._basis
+        if self._size != (capacity, dim, dtype):
+            self._size = (capacity, dim, dtype)
+            self._held = RowSet(*self._size, references=1)
+        return self._held
 
 
 def evaluations(answers: Sequence[Answer], weight: str, cost: RoundCost) -> list[Message]:

@@ -34,7 +34,7 @@ from dqnfed_flwr.guarded.nearest import Nearest
 from dqnfed_flwr.guarded.records import model_key, with_task
 from dqnfed_flwr.guarded.replies import GuardedReplies, evaluations
 from dqnfed_flwr.guarded.wrapped import Given, Wrapped, said_by
-from dqnfed_flwr.linalg.gram import Basis
+from dqnfed_flwr.linalg.rows import RowSet
 from dqnfed_flwr.steps import Ladder
 from dqnfed_flwr.strategy.checkpointer import group
 from dqnfed_flwr.strategy.collect import Collected
@@ -165,11 +165,12 @@ class StrategySide:
             self._result.train_metrics_clientapp[number] = figures
         end, names = self.model if inner is None else Model.of(inner), self.replies.names
         check_alike("the strategy's model", end.arrays, self.model.arrays)
-        basis = collected.rows.basis
-        there = flatten(self.model.arrays, names) if names else np.zeros(basis.dim)
-        basis.put(basis.capacity - 1, there - (flatten(end.arrays, names) if names else there))
+        held = collected.rows.held
+        there = flatten(self.model.arrays, names) if names else np.zeros(held.dim)
+        reference = held.capacity - 1
+        held.put(reference, there - (flatten(end.arrays, names) if names else there))
         status = NO_STEP if inner is None else ""
-        if not status and not np.isfinite(basis.squared_norm(basis.capacity - 1)):
+        if not status and not np.isfinite(held.squared_norm(reference)):
             status = NOT_FINITE
         if hearing.heard and not status:
             rows = collected.rows_of(hearing.heard, hearing.unheard)
@@ -179,8 +180,8 @@ class StrategySide:
             solved = solve(self.method, batch, rows)
         else:
             hearing.heard = ()
-            batch, solved = _no_step(hearing, number, basis, status or NO_STEP)
-        end = _changed(end, solved, basis, names)
+            batch, solved = _no_step(hearing, number, held, status or NO_STEP)
+        end = _changed(end, solved, held, names)
         self._line = Line(end, end, {node: self._asked[node] for node in hearing.losses})
         return Direction(batch, solved)
 
@@ -302,18 +303,18 @@ class StrategySide:
             self._result.evaluate_metrics_serverapp[number] = own
 
 
-def _changed(target: Model, solved: Solved, basis: Basis, names: Sequence[str]) -> Model:
+def _changed(target: Model, solved: Solved, rows: RowSet, names: Sequence[str]) -> Model:
     """The strategy's model with the solve's correction; the very model where there is none."""
     weights = solved.combination.weights.copy()
     weights[-1] = 0.0
     if not weights.any():
         return target
-    return Model.made(moved(target.arrays, names, -basis.combine(weights).double().numpy()))
+    return Model.made(moved(target.arrays, names, -rows.combine(weights).double().numpy()))
 
 
-def _no_step(hearing: Hearing, number: int, basis: Basis, status: str) -> tuple[RoundBatch, Solved]:
+def _no_step(hearing: Hearing, number: int, rows: RowSet, status: str) -> tuple[RoundBatch, Solved]:
     """The solve of a round in which there is nothing to weigh, and nobody is heard."""
     nobody: Float64Array = np.zeros(0)
     batch = RoundBatch(np.zeros((0, 0)), nobody, nobody, nobody, (), number, slack=nobody)
-    nothing = Combination(np.zeros(basis.capacity), status=status)
-    return batch, Solved(nothing, torch.zeros(basis.dim), 0.0, np.zeros(len(hearing.slots)))
+    nothing = Combination(np.zeros(rows.capacity), status=status)
+    return batch, Solved(nothing, torch.zeros(rows.dim), 0.0, np.zeros(len(hearing.slots)))

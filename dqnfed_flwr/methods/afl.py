@@ -20,7 +20,7 @@ from dqnfed_flwr.linalg.box_qp import project_simplex
 from dqnfed_flwr.methods._base import GramMethod, RoundRows, State
 from dqnfed_flwr.schema.group import Group, own
 from dqnfed_flwr.schema.run import Profile, RunSettings
-from dqnfed_flwr.types import Combination, Float64Array, RoundBatch
+from dqnfed_flwr.types import Combination, Float64Array, RoundBatch, Sees
 
 
 class HeldWeights:
@@ -79,7 +79,7 @@ class AflSettings(Group):
 class Afl(GramMethod):
     """step = eta sum lambda_k g_k, then lambda <- Proj(lambda + gamma F) on the simplex; lambda starts at p_k."""
 
-    reads_products = False
+    sees = Sees.NORMS
 
     def __init__(self, run: RunSettings) -> None:
         super().__init__(run)

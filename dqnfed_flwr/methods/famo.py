@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from dqnfed_flwr.methods._base import GramMethod, RoundRows, State
 from dqnfed_flwr.schema.group import Group, expert
 from dqnfed_flwr.schema.run import Profile, RunSettings
-from dqnfed_flwr.types import Combination, Float64Array, RoundBatch
+from dqnfed_flwr.types import Combination, Float64Array, RoundBatch, Sees
 
 TINY_LOSS = 1e-8
 """Added to every loss, before its logarithm or reciprocal is taken."""
@@ -45,7 +45,7 @@ class Famo(GramMethod):
     z and the sum being over the clients that are compared. A client whose loss fell less than the mean gains weight.
     """
 
-    reads_products = False
+    sees = Sees.NORMS
 
     def __init__(self, run: RunSettings) -> None:
         super().__init__(run)

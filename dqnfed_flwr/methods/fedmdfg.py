@@ -20,7 +20,7 @@ from dqnfed_flwr.methods.guidance import ANGLE, Direction, angle, common_directi
 from dqnfed_flwr.schema.group import expert
 from dqnfed_flwr.schema.run import GRADIENTS_FIRST, Profile, RunSettings
 from dqnfed_flwr.steps.search import SearchSettings
-from dqnfed_flwr.types import Combination, Float64Array, RoundBatch, SearchHints
+from dqnfed_flwr.types import Combination, Float64Array, RoundBatch, SearchHints, Sees
 
 REFERENCES = "references"
 
@@ -47,6 +47,8 @@ class FedMdfg(Method):
     solved to 1e-6 and its status reported.
     """
 
+    _remembered = ("last",)
+
     def __init__(self, run: RunSettings) -> None:
         super().__init__(run)
         self._angle = run.group_of(FedMdfgSettings).angle
@@ -55,7 +57,7 @@ class FedMdfg(Method):
         self._memories = (self._references, self._absent)
         self._some_rose = self._lost = False
         self._last: tuple[int, ...] = ()
-        self.reference_rows = self._absent.room
+        self.reference_rows, self.sees = self._absent.room, Sees.PRODUCTS | self._absent.sees
 
     def observe(self, batch: RoundBatch, rows: RoundRows) -> None:
         """Take in the losses, and the rows of clients that are absent now."""
@@ -69,7 +71,7 @@ class FedMdfg(Method):
         """Coefficients of the K rows and of the absent clients' rows."""
         count = len(batch.clients)
         slots = [*rows.slots, *self._absent.place(rows)]
-        gram = rows.basis.gram(slots)
+        gram = rows.gram(slots)
         live = np.diag(batch.gram) > 0
         spread = angle(batch.losses[live]) if live.any() else 0.0
         unfair = spread > self._angle or self._some_rose
@@ -94,15 +96,6 @@ class FedMdfg(Method):
             },
             hints=SearchHints(fair=found.fair, lost=self._lost, stretch=stretch),
         )
-
-    def export_state(self) -> dict[str, NDArray[np.generic]]:
-        """References, participants and rows of the last round."""
-        return {"last": np.array(self._last, np.int64), **super().export_state()}
-
-    def restore_state(self, state: State) -> None:
-        """Take up what `export_state` gave."""
-        self._last = tuple(int(client) for client in np.array(state["last"]))
-        super().restore_state(state)
 
 
 class LossReferences:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from dqnfed_flwr.methods._base import RoundRows, VectorMethod
 from dqnfed_flwr.schema.group import Group, expert, own
 from dqnfed_flwr.schema.run import Profile, RunSettings
-from dqnfed_flwr.types import RoundBatch
+from dqnfed_flwr.types import RoundBatch, Sees
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,7 +29,7 @@ BETA1, BETA2 = 0.9, 0.99
 class ServerOptimiser(VectorMethod):
     """Averages over rounds that leave out a mean which is too large."""
 
-    reads_products = False
+    sees = Sees.SUM
     _overflow = False
 
     def notes(self) -> Mapping[str, float]:
@@ -47,7 +47,7 @@ class FedAvgMSettings(Group):
 class FedAvgM(ServerOptimiser):
     """v <- beta v + sum p_k (theta - theta_k), step = lr v, from v = 0. No deviations."""
 
-    _vectors = ("velocity",)
+    _remembered = ("velocity",)
 
     def __init__(self, run: RunSettings) -> None:
         super().__init__(run)
@@ -93,7 +93,7 @@ class FedAdam(ServerOptimiser):
     bias.
     """
 
-    _vectors = ("first", "second")
+    _remembered = ("first", "second")
 
     def __init__(self, run: RunSettings) -> None:
         super().__init__(run)

@@ -20,7 +20,7 @@ from dqnfed_flwr.methods._base import RoundRows, State, VectorMethod
 from dqnfed_flwr.schema.group import Group, expert
 from dqnfed_flwr.schema.run import GRADIENTS, Profile, RunSettings
 from dqnfed_flwr.schema.work import SGD
-from dqnfed_flwr.types import RoundBatch
+from dqnfed_flwr.types import RoundBatch, Sees
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,6 +31,8 @@ class MeanGradientMethod(VectorMethod):
 
     Where the mean loss does not fall along it, the memory begins anew, and the step is eta sum p_k g_k.
     """
+
+    sees = Sees.PRODUCTS | Sees.SUM
 
     def __init__(self, run: RunSettings) -> None:
         super().__init__(run)
@@ -77,7 +79,7 @@ class Momentum(MeanGradientMethod):
     The factor alpha is left out of the memory: it is a property of the line search, not of the direction.
     """
 
-    _vectors = ("last",)
+    _remembered = ("last",)
 
     def __init__(self, run: RunSettings) -> None:
         super().__init__(run)
@@ -111,7 +113,7 @@ class ServerLbfgs(MeanGradientMethod):
     mixes different clients. No pair is formed from means of different clients.
     """
 
-    _vectors = ("gradient", "move")
+    _remembered = ("gradient", "move", "of")
 
     def __init__(self, run: RunSettings) -> None:
         from dqnfed_flwr.linalg.lbfgs import LBFGSHistory
@@ -120,7 +122,7 @@ class ServerLbfgs(MeanGradientMethod):
         self._history = LBFGSHistory(run.group_of(ServerLbfgsSettings).memory)
         self._gradient: Tensor | None = None
         self._move: Tensor | None = None
-        self._of: tuple[int, ...] | None = None
+        self._of: tuple[int, ...] = ()  # whose it is
 
     def from_mean(self, mean_gradient: Tensor, batch: RoundBatch) -> Tensor:
         """Take in the pair of the last move, then B * mean gradient."""
@@ -145,12 +147,8 @@ class ServerLbfgs(MeanGradientMethod):
 
     def export_state(self) -> dict[str, NDArray[np.generic]]:
         """Pairs, last mean gradient, whose it is, and last move."""
-        state = super().export_state()
-        if self._of is not None:
-            state["of"] = np.array(self._of, np.int64)
-        for number, (s, y) in enumerate(self._history.pairs):
-            state[f"s{number}"], state[f"y{number}"] = s.cpu().numpy(), y.cpu().numpy()
-        return state
+        pairs = ({f"s{k}": s.cpu().numpy(), f"y{k}": y.cpu().numpy()} for k, (s, y) in enumerate(self._history.pairs))
+        return {name: values for kept in (super().export_state(), *pairs) for name, values in kept.items()}
 
     def restore_state(self, state: State) -> None:
         """Take up what `export_state` gave."""
@@ -162,7 +160,6 @@ class ServerLbfgs(MeanGradientMethod):
         while f"s{number}" in state:
             self._history.push(*(torch.from_numpy(np.array(state[f"{kind}{number}"])) for kind in "sy"))
             number += 1
-        self._of = None if self._gradient is None else tuple(state["of"].astype(int).tolist())
 
 
 MEMORY_ALONE = "it is an anchor of DQN-Fed alone, on the same rows"

@@ -25,7 +25,7 @@ from dqnfed_flwr.guarantee.claims import (
 )
 from dqnfed_flwr.guarantee.harm import STRICT, entitlement, resolution
 from dqnfed_flwr.guarantee.overrule import OVERRULED, SET_ASIDE, Standing, opposed, reach
-from dqnfed_flwr.linalg.gram import Basis, cut_long_rows
+from dqnfed_flwr.linalg.rows import RowSet
 from dqnfed_flwr.steps import Verdict
 from dqnfed_flwr.strategy.collect import Collected
 from dqnfed_flwr.strategy.schedule import Schedule
@@ -89,7 +89,7 @@ def decide_hearing(
     `guaranteed` is whether the method promises something to each client. Only then are rows that are too long cut, in
     place, and rows that oppose the others' set aside.
     """
-    losses, basis, slots = collected.losses, collected.rows.basis, collected.slots()
+    losses, rows, slots = collected.losses, collected.rows.held, collected.slots()
     standing, number = state.standing, schedule.round
     unreadable = sum(
         client in schedule.train and client not in losses and drop.reason != "absent"
@@ -112,12 +112,12 @@ def decide_hearing(
     if not guaranteed:
         return hearing
     hearing.claimants = frozenset(standing.claims.intersection(losses).difference(hearing.muted))
-    hearing.aside = _opposing(basis, hearing, liars, standing.aside) if liars else {}
+    hearing.aside = _opposing(rows, hearing, liars, standing.aside) if liars else {}
     hearing.heard = tuple(client for client in hearing.heard if client not in hearing.aside)
     hearing.disowned = standing.set_apart(losses, hearing.aside, hearing.muted, number)
     hearing.apart = frozenset(client for client in hearing.losses if standing.is_apart(client, number))
     longest = settings.guarantee.longest(len(schedule.train))
-    hearing.cuts = cut_long_rows(basis, {client: slots[client] for client in hearing.heard}, longest)
+    hearing.cuts = rows.cut_long({client: slots[client] for client in hearing.heard}, longest)
     return hearing
 
 
@@ -134,14 +134,14 @@ def _say_strict(losses: Mapping[int, float], round_number: int) -> None:
     )
 
 
-def _opposing(basis: Basis, hearing: Hearing, liars: int, before: Collection[int]) -> dict[int, str]:
+def _opposing(rows: RowSet, hearing: Hearing, liars: int, before: Collection[int]) -> dict[int, str]:
     """Those whose rows are set aside for the sake of the others' common step, with the reason.
 
     Of those who answered, no more than the `liars` are not heard, for whatever reason. The row of a claimant is kept as
     long as the others have a direction with it that is worth a step.
     """
-    heard = [client for client in hearing.heard if basis.squared_norm(hearing.slots[client]) > 0]
-    gram = basis.gram([hearing.slots[client] for client in heard])
+    heard = [client for client in hearing.heard if rows.squared_norm(hearing.slots[client]) > 0]
+    gram = rows.gram([hearing.slots[client] for client in heard])
     out = opposed(gram, heard, liars - hearing.unreadable - (len(hearing.losses) - len(heard)), before)
     kept = [client for client in out if client not in hearing.claimants]
     if len(kept) < len(out) and reach(gram, heard, kept) > HOPELESS * reach(gram, heard, out):

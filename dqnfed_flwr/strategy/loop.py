@@ -5,7 +5,7 @@ round t. One turn of the loop, in order (the first has no step to probe and to j
 
 1. Schedule: the participants of round t probe the step, a sample trains for round t+1, and clients evaluate where that
    is due.
-2. Exchange (`collect`, `exchange`): every reply is checked by itself, and its row goes into the basis.
+2. Exchange (`collect`, `exchange`): every reply is checked by itself, and its row goes into a `RowSet`.
 3. Judge (`step_search`): the probes are losses along the step. If the rule accepts the candidate, it is theta^t and
    round t is over: it cost one exchange, and the gradients at hand are those of round t+1. If not, they are thrown
    away, and the next exchange carries the factor that the rule named.

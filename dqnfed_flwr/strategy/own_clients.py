@@ -17,8 +17,8 @@ from torch import Tensor
 from dqnfed_flwr import wire
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import DataError, QuorumError, WireError
-from dqnfed_flwr.linalg.gram import Basis
 from dqnfed_flwr.linalg.row_store import RowMemory
+from dqnfed_flwr.linalg.rows import RowSet
 from dqnfed_flwr.methods._base import Method
 from dqnfed_flwr.params import line_point
 from dqnfed_flwr.run_files import private_folder
@@ -42,7 +42,7 @@ from dqnfed_flwr.strategy.state import PendingStep, RunState
 from dqnfed_flwr.tasks import TASKS, task_of
 from dqnfed_flwr.telemetry.event_log import Patience
 from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
-from dqnfed_flwr.types import ClientReply, ClientTask, FloatArray
+from dqnfed_flwr.types import ClientReply, ClientTask, FloatArray, Sees
 from dqnfed_flwr.wire import Buffers, ReplyForm
 
 PATIENCE = Patience()
@@ -72,7 +72,7 @@ class OwnClients:
         dim = state.theta.numel()
         method.extras(dim)  # a method that this model does not suit says so before anything is sent
         self._receiver = _OwnReplies(settings, method, registry, dim, state.buffers if settings.trains_buffers else {})
-        self._basis = basis_for(settings, method, state.theta, patience)
+        self._rows = rows_for(settings, method, state.theta, patience)
         say_if_tolerate_is_cut(settings, settings.sampled)
 
     @property
@@ -173,7 +173,7 @@ class OwnClients:
         ]
         late = partial(self._late, schedule)
         found = exchange(self._grid, messages, schedule, nodes, self.stragglers, self._settings, late)
-        collected = self._receiver.receive(found, schedule, self._basis, state.cost)
+        collected = self._receiver.receive(found, schedule, self._rows, state.cost)
         self._receiver.check_losses(collected, len(schedule.tasks))
         state.exchange += 1
         state.cost.exchanges += 1
@@ -197,7 +197,7 @@ class OwnClients:
             def row() -> FloatArray:
                 content = answer.content()
                 state.cost.bytes_up += wire.payload(content)
-                return self._receiver.late_row(client, content, task, form, Basis(1, form.dim, state.theta.dtype))
+                return self._receiver.late_row(client, content, task, form, RowSet(1, form.dim, state.theta.dtype))
 
             member, now = self._registry.members.get(client), state.round + (2 if state.pending else 1)
             sound = member is not None and member.node_id == node and task.exchange in self._accepted
@@ -230,14 +230,14 @@ def contents_of(schedule: Schedule, state: RunState, settings: Settings, method:
     }
 
 
-def basis_for(settings: Settings, method: Method, theta: Tensor, patience: Patience = PATIENCE) -> Basis:
+def rows_for(settings: Settings, method: Method, theta: Tensor, patience: Patience = PATIENCE) -> RowSet:
     """Room for the rows of a round, for a model like `theta` [D]."""
-    return Basis(
+    return RowSet(
         settings.sampled + method.reference_rows,
         theta.numel(),
         theta.dtype,
         references=method.reference_rows,
-        eager=method.reads_products or settings.rule.compares_slopes,
+        products=Sees.PRODUCTS in method.sees or settings.rule.compares_slopes,
         memory=_row_memory(settings, patience),
     )
 

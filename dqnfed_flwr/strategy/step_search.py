@@ -121,8 +121,8 @@ class StepSearch:
 
     def _nobody_trained(self, collected: Collected) -> bool:
         """Whether all rows are zeros that local passes left, which are no gradients and show nothing of a rest."""
-        basis = collected.rows.basis
-        return self._settings.stage_settings.work.passes and not any(map(basis.squared_norm, basis.filled))
+        rows = collected.rows.held
+        return self._settings.stage_settings.work.passes and not any(map(rows.squared_norm, rows.filled))
 
     def _note_unable(self, pending: PendingStep, votes: Mapping[int, Probe]) -> None:
         """Keep, and say once of each client, who cannot judge by a held-out part."""
@@ -304,6 +304,6 @@ def _rests_on_nothing(solved: Solved, collected: Collected, batch: RoundBatch) -
 
     A rule such as Krum or a median can come to that by a single client, and the model is not stationary for the others.
     """
-    basis, weights = collected.rows.basis, solved.combination.weights
-    weighed = [slot for slot in basis.filled if weights[slot]]
-    return bool(weighed) and not any(map(basis.squared_norm, weighed)) and bool(np.diag(batch.gram).any())
+    rows, weights = collected.rows.held, solved.combination.weights
+    weighed = [slot for slot in rows.filled if weights[slot]]
+    return bool(weighed) and not any(map(rows.squared_norm, weighed)) and bool(np.diag(batch.gram).any())

@@ -32,7 +32,7 @@ from dqnfed_flwr.methods.fedcorr.labels import upper_component
 from dqnfed_flwr.schema.group import Group, expert, own
 from dqnfed_flwr.schema.run import Profile, RunSettings
 from dqnfed_flwr.schema.work import WorkProfile
-from dqnfed_flwr.types import Combination, Extras, FloatArray, RoundBatch, under
+from dqnfed_flwr.types import Combination, Extras, FloatArray, RoundBatch, Sees, under
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -103,7 +103,7 @@ class FedCorr(Method):
         self._last = last
         self._estimates = NoiseEstimates(run.clients, run.seed)
         self._round = 0
-        self.reference_rows = last.reference_rows
+        self.reference_rows, self.sees = last.reference_rows, Sees.PRODUCTS | last.sees
         self._enter(0)
 
     @property

@@ -21,7 +21,7 @@ from dqnfed_flwr.methods._base import GramMethod, RoundRows
 from dqnfed_flwr.schema.group import Group, expert
 from dqnfed_flwr.schema.run import Profile, RunSettings
 from dqnfed_flwr.schema.work import WorkProfile
-from dqnfed_flwr.types import Combination, Extras, RoundBatch
+from dqnfed_flwr.types import Combination, Extras, RoundBatch, Sees
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,8 +42,7 @@ class FedMuon(GramMethod):
     What a client does is in `client.FedMuonWork`.
     """
 
-    reads_products = False
-    _vectors = (MOMENTUM,)
+    sees, _remembered = Sees.NORMS, (MOMENTUM,)
 
     def __init__(self, run: RunSettings) -> None:
         super().__init__(run)

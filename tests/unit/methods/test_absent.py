@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dqnfed_flwr.linalg.gram import Basis
+from dqnfed_flwr.linalg.rows import RowSet
 from dqnfed_flwr.methods._base import RoundRows
 from dqnfed_flwr.methods.absent import AbsentClients, AbsentRow
 from dqnfed_flwr.types import FloatArray, RoundBatch
@@ -18,24 +18,24 @@ from dqnfed_flwr.types import FloatArray, RoundBatch
 def take_part(memory: AbsentClients, number: int, clients: Sequence[int]) -> tuple[AbsentRow, ...]:
     """A round in which client c sends the row (c, number)."""
     count = len(clients)
-    basis = Basis(count + memory.room, 2, torch.float32)
+    held = RowSet(count + memory.room, 2, torch.float32)
     for slot, client in enumerate(clients):
-        basis.put(slot, np.array([client, number], np.float32))
+        held.put(slot, np.array([client, number], np.float32))
     batch = RoundBatch(
-        gram=basis.gram(range(count)),
+        gram=held.gram(range(count)),
         losses=np.ones(count),
         rates=np.ones(count),
         shares=np.ones(count) / count,
         clients=tuple(clients),
         round=number,
     )
-    rows = RoundRows(basis, tuple(range(count)))
+    rows = RoundRows(held, tuple(range(count)))
     memory.observe(batch, rows)
     absent, slots = memory.absent, memory.place(rows)
     assert slots == tuple(range(count, count + len(absent)))
     for slot, item in zip(slots, absent, strict=True):
-        assert np.array_equal(basis.row(slot), item.row)
-    basis.clear()
+        assert np.array_equal(held.copies([slot])[0], item.row)
+    held.clear()
     return absent
 
 

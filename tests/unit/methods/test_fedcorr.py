@@ -9,7 +9,7 @@ import torch
 
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import ConfigError
-from dqnfed_flwr.linalg.gram import Basis
+from dqnfed_flwr.linalg.rows import RowSet
 from dqnfed_flwr.methods._base import Method, RoundRows, make_method
 from dqnfed_flwr.methods.fedcorr import DECISION, LEVEL, LID, NOISE, RELABELLED, NoiseEstimates, Stages
 from dqnfed_flwr.strategy.solve import Solved, solve
@@ -45,12 +45,12 @@ def a_round(
 ) -> Solved:
     """Solve a round with the rows [K, 3] (identity-like by default) and equal samples."""
     grads = np.eye(len(clients), 8) if rows is None else rows
-    basis = Basis(CLIENTS + method.reference_rows, grads.shape[1], torch.float64)
+    held = RowSet(CLIENTS + method.reference_rows, grads.shape[1], torch.float64)
     for slot, row in enumerate(grads):
-        basis.put(slot, row)
+        held.put(slot, row)
     count = len(clients)
     batch = RoundBatch(
-        gram=basis.gram(range(count)),
+        gram=held.gram(range(count)),
         losses=np.ones(count),
         rates=np.sum(grads**2, axis=1),
         shares=np.full(count, 1 / count),
@@ -58,7 +58,7 @@ def a_round(
         round=number,
         figures=figures or {},
     )
-    return solve(method, batch, RoundRows(basis, tuple(range(count))))
+    return solve(method, batch, RoundRows(held, tuple(range(count))))
 
 
 def preprocess(method: Method, passes: int = 2, dimensions: Mapping[int, float] = DIMENSIONS) -> list[int]:
