@@ -210,15 +210,16 @@ class Method(ABC):
 
     @abstractmethod
     def combine(self, batch: RoundBatch, rows: RoundRows) -> Combination:
-        """Weights over all slots, from the state that `observe` left.
-
-        No state changes here that a second call would see.
-        """
+        """Weights over all slots, from what `observe` left; no state changes here that a second call would see."""
 
     def propose(self, batch: RoundBatch, rows: RoundRows) -> tuple[Tensor, Mapping[str, float]]:
         """What `combine` gives, as the step [D] itself and the notes: for a method that changes the step."""
         combination = self.combine(batch, rows)
         return rows.sum(combination.weights), combination.notes
+
+    def judged(self, curvatures: Mapping[int, float]) -> None:
+        """A round's first candidate showed these `Probe.curvature`, of any sign or infinite, by client with a vote."""
+        del curvatures
 
     def step_taken(self, step: Tensor, factor: float) -> None:
         """The round is over: theta^{t+1} = theta^t - `factor` * `step` [D]; factor 0 if the step was not taken."""
@@ -241,10 +242,7 @@ class Method(ABC):
         return
 
     def export_state(self) -> dict[str, NDArray[np.generic]]:
-        """What the method remembers between rounds, for a checkpoint.
-
-        The arrays may be the method's own; they are not written to once they were given out, but replaced.
-        """
+        """What it remembers between rounds: arrays that are not written to once they were given out, but replaced."""
         kept = {name: getattr(self, f"_{name}") for name in self._remembered}
         arrays = {name: np.asarray(value) for name, value in kept.items() if value is not None}
         return arrays | {name: values for memory in self._memories for name, values in memory.export_state().items()}

@@ -24,7 +24,7 @@ from tests.helpers.markdown import rows, section
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "dqnfed_flwr"
-LINES, MODULES, SMALL = 51_803, 290, 18
+LINES, MODULES, SMALL = 51_925, 291, 18
 """Bounds of the package: lines, files, and those of them below 60 lines. They only go down, or a commit says why."""
 LONGER = {"types", "schema.groups", "schema.run", "compare.tables", "telemetry.events"}
 LONGER |= {"client.worker", "client.gradients"}
