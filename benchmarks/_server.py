@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dqnfed_flwr.config import Settings, resolve
-from dqnfed_flwr.linalg.gram import IN_MEMORY, Basis
 from dqnfed_flwr.linalg.row_store import RowMemory
+from dqnfed_flwr.linalg.rows import IN_MEMORY, RowSet
 from dqnfed_flwr.methods._base import RoundRows, make_method
 from dqnfed_flwr.strategy.hearing import Hearing
 from dqnfed_flwr.strategy.solve import Solved, make_batch, solve
@@ -55,19 +55,19 @@ class LastReply:
     """
 
     def __init__(self, clients: int, parameters: int, memory: RowMemory = IN_MEMORY) -> None:
-        self._basis = Basis(clients, parameters, memory=memory)
-        self._rows = RoundRows(self._basis, tuple(range(clients)))
+        self._held = RowSet(clients, parameters, memory=memory)
+        self._rows = RoundRows(self._held, tuple(range(clients)))
         self._method = make_method(resolve(Settings.from_mapping({"method": "dqn-fed", "dqn-fed.form": "two-sided"})))
         rates = drawn_rates(clients) * parameters
         self._replies = {k: ClientReply(EXAMPLES, loss=1.0, rate=float(rate)) for k, rate in enumerate(rates)}
 
     def begin(self) -> None:
         """A new round: no reply is there."""
-        self._basis.clear()
+        self._held.clear()
 
     def take(self, client: int, row: Float32Array) -> None:
         """A reply arrives."""
-        self._basis.put(client, row)
+        self._held.put(client, row)
 
     def finish(self, row: Float32Array) -> Solved:
         """The last reply arrives: its row, the solve, the weighted sum."""

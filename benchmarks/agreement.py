@@ -1,6 +1,6 @@
 """How far the step of the real path lies from that of the paper's recursion in float64.
 
-The path is the server's: rows into the basis one by one, the two-sided method, the weighted sum. It is compared with
+The path is the server's: rows into the held one by one, the two-sided method, the weighted sum. It is compared with
 (7), (8), (12), (17) computed one client after another in float64, over random and conflicting sets of up to 50
 clients, half of them large enough for the arithmetic of large models. Errors are |step - reference| / |reference|;
 float32 rows are compared with the reference of the same rounded rows. `order_changes_bits` counts the sets whose step
@@ -22,9 +22,9 @@ from benchmarks._common import Bar, Json, arguments, report
 from benchmarks._gradient_sets import STREAMED_VALUES, GradientSet, gradient_sets
 from benchmarks._server import batch_of
 from dqnfed_flwr.config import Settings, resolve
-from dqnfed_flwr.linalg.gram import Basis
-from dqnfed_flwr.linalg.gram_schmidt import newton_rate_step
+from dqnfed_flwr.functional import newton_rate_step
 from dqnfed_flwr.linalg.min_norm import two_sided_weights
+from dqnfed_flwr.linalg.rows import RowSet
 from dqnfed_flwr.methods._base import RoundRows, make_method
 from dqnfed_flwr.strategy.solve import solve
 from dqnfed_flwr.types import ClientReply, Float64Array, FloatArray
@@ -43,11 +43,11 @@ SETTINGS = Settings.from_mapping({"method": "dqn-fed", "dqn-fed.form": "two-side
 def real_step(rows: FloatArray, rates: Float64Array, order: Sequence[int]) -> FloatArray:
     """Step [D] of the server when the replies arrive in `order`."""
     clients, dim = rows.shape
-    basis = Basis(clients, dim, torch.float32 if rows.dtype == np.float32 else torch.float64)
+    held = RowSet(clients, dim, torch.float32 if rows.dtype == np.float32 else torch.float64)
     for client in order:
-        basis.put(client, rows[client])
+        held.put(client, rows[client])
     replies = {client: ClientReply(1, loss=1.0, rate=float(rate)) for client, rate in enumerate(rates)}
-    round_rows = RoundRows(basis, tuple(range(clients)))
+    round_rows = RoundRows(held, tuple(range(clients)))
     step: FloatArray = solve(make_method(resolve(SETTINGS)), batch_of(replies, round_rows), round_rows).step.numpy()
     return step
 

@@ -7,7 +7,7 @@ Overhead: clients as in the first CIFAR-10 setup (MLP 3072-200-200-10, 500 sampl
 gradients, probed steps) on images of noise. A first run fills the clients' caches and writes down every local pass:
 gradients, losses along the step, evaluations. Then runs and repetitions of just these passes take turns;
 `overhead` is the ratio of their medians by the clock, `overhead_cpu` in processor time. Server arithmetic is what the
-method itself costs: rows into the basis, solve, step.
+method itself costs: rows into the held, solve, step.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.engine.run import run_in_process
-from dqnfed_flwr.linalg.gram import Basis
+from dqnfed_flwr.linalg.rows import RowSet
 from dqnfed_flwr.strategy.strategy import DQNFed
 from dqnfed_flwr.types import ClientReply, Evaluation
 
@@ -114,7 +114,7 @@ def overhead(settings: Settings, repeats: int) -> dict[str, Json]:
     results: list[RunResult] = []
     for _ in range(repeats):
         bare.append(timed(passes.repeat))
-        with clocked(Basis, "put") as puts:
+        with clocked(RowSet, "put") as puts:
             runs.append(timed(lambda: results.append(run_in_process(settings))))
         booked = (event.seconds.get(phase, 0.0) for event in results[-1].events for phase in ("solve", "step"))
         server.append(sum(puts) + sum(booked))

@@ -1,6 +1,6 @@
 """What the server owes after the last reply with every method, against FedAvg in the same machinery.
 
-For each method: the last row into the basis, the solve, the weighted sum, by the code that the strategy runs. The
+For each method: the last row into the held, the solve, the weighted sum, by the code that the strategy runs. The
 other rows were taken in before, once. FedAvg and the method take turns on the same rows, and the ratio is of medians.
 The bar holds for methods that need inner products only; others are shown beside them.
 """
@@ -18,7 +18,7 @@ from benchmarks._server import EXAMPLES, batch_of, drawn_rates, drawn_row
 from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.config.methods import METHODS
 from dqnfed_flwr.errors import ConfigError
-from dqnfed_flwr.linalg.gram import Basis
+from dqnfed_flwr.linalg.rows import RowSet
 from dqnfed_flwr.methods._base import GramMethod, Method, RoundRows, make_method
 from dqnfed_flwr.strategy.solve import solve
 from dqnfed_flwr.types import ClientReply
@@ -45,9 +45,9 @@ class Server:
     """
 
     def __init__(self, clients: int, parameters: int, spare: int) -> None:
-        self._basis = Basis(clients + spare, parameters)
+        self._held = RowSet(clients + spare, parameters)
         for client in range(clients - 1):
-            self._basis.put(client, drawn_row(client, parameters))
+            self._held.put(client, drawn_row(client, parameters))
         self._last = drawn_row(clients - 1, parameters)
         losses = np.random.default_rng(clients).uniform(0.5, 2.0, clients)
         self._replies = {
@@ -58,15 +58,15 @@ class Server:
     def finish(self, method: Method) -> None:
         """The last reply arrives, and the step is made."""
         clients = len(self._replies)
-        self._basis.put(clients - 1, self._last)
-        rows = RoundRows(self._basis, tuple(range(clients)))
+        self._held.put(clients - 1, self._last)
+        rows = RoundRows(self._held, tuple(range(clients)))
         solve(method, batch_of(self._replies, rows), rows)
 
     def begin(self) -> None:
         """As before the last reply."""
-        for slot in self._basis.filled:
+        for slot in self._held.filled:
             if slot >= len(self._replies) - 1:
-                self._basis.drop(slot)
+                self._held.drop(slot)
 
 
 def candidates(clients: int) -> dict[str, Method]:

@@ -29,8 +29,8 @@ from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
 
 from benchmarks._common import Bar, Json, arguments, median, report, seconds_of, seconds_once
 from benchmarks._server import EXAMPLES, Float32Array, LastReply, drawn_rates, drawn_row
-from dqnfed_flwr.linalg.gram_schmidt import newton_rate_step
-from dqnfed_flwr.wire.arrays import Array
+from dqnfed_flwr.functional import newton_rate_step
+from dqnfed_flwr.wire.codecs import Array
 
 READS = 5
 MEMORY = Bar("memory_over_rows_plus_100mb", "<=", 1.0)

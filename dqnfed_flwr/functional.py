@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Generic, TypeGuard, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dqnfed_flwr.errors import ShapeError
+from dqnfed_flwr.errors import DQNFedError, ShapeError
 from dqnfed_flwr.linalg.min_norm import (
     CUTOFF,
     GramSolution,
@@ -153,6 +153,55 @@ def minimum_norm_point(grads: RowsT) -> StepResult[RowsT]:
         If `grads` has an unfit shape or dtype or is not finite.
     """
     return _result(grads, hull_weights(_gramian(grads)))
+
+
+def newton_rate_step(grads: FloatArray, rates: Float64Array) -> tuple[FloatArray, float]:
+    """The paper's server step as printed, by the recursion (7), (8), weights (12) and length (17).
+
+    Slower than `two_sided_step`, and in float32 it depends on the order of clients: the tests' oracle.
+
+    Parameters
+    ----------
+    grads : FloatArray
+        g_k, [K, D], float32 or float64, linearly independent.
+    rates : Float64Array
+        d_k, [K]; not 0.
+
+    Returns
+    -------
+    FloatArray
+        The step [D] in the dtype of `grads`, in which everything of size D is computed.
+    float
+        eta (17).
+
+    Raises
+    ------
+    ShapeError
+        If an array has another shape or dtype, or `rates` is not finite.
+    DQNFedError
+        If a denominator of (8) or a norm is zero: the paper does not treat these cases.
+    """
+    if grads.ndim != 2 or grads.dtype not in (np.float32, np.float64) or 0 in grads.shape:
+        raise ShapeError(f"gradients of shape {grads.shape} and dtype {grads.dtype}; need [K, D], float32 or float64")
+    rates = checked_vector("rates", rates, len(grads))
+    orthogonal = np.empty_like(grads)  # g~_k
+    squares = np.zeros(len(grads))  # |g~_k|^2
+    for k, gradient in enumerate(grads):
+        remainder, denominator = gradient.copy(), float(rates[k])
+        for i in range(k):
+            a = float(gradient @ orthogonal[i]) / squares[i]
+            remainder -= grads.dtype.type(a) * orthogonal[i]
+            denominator -= a
+        if denominator == 0:
+            raise DQNFedError(f"the denominator of (8) is zero at client {k}; use two_sided_weights")
+        orthogonal[k] = remainder / grads.dtype.type(denominator)
+        squares[k] = float(orthogonal[k] @ orthogonal[k])
+        if squares[k] == 0:
+            raise DQNFedError(f"gradient {k} depends on those before it, or is zero; use two_sided_weights")
+    eta = float((1 / squares).sum())
+    shares = 1 / squares / eta  # lambda_k
+    direction = shares.astype(grads.dtype) @ orthogonal
+    return grads.dtype.type(eta) * direction, eta
 
 
 def _result(grads: RowsT, solution: GramSolution, reference: RowsT | None = None) -> StepResult[RowsT]:

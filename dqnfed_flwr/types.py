@@ -3,7 +3,7 @@
 | name | paper (Hamidi and Ye, TMLR 2025) | meaning | shape |
 |---|---|---|---|
 | `K` | K, |S^t| | clients whose reply counts in this round | |
-| `B` | | rows of the basis: the K gradients, then the reference rows of an anchored method | |
+| `B` | | rows of a round: the K gradients, then the reference rows of an anchored method | |
 | `D` | d | trainable parameters of the model | |
 | `theta` | theta^t | global model, flattened | [D] |
 | `grads` | g_k | local gradients, one row a client | [K, D] |
@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Flag, auto
 from typing import Any, TypeVar
 
 import numpy as np
@@ -125,26 +126,6 @@ class ClientTask:
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
-    """A vector [D] in a few bits a value, as `linalg.quantise` packs it.
-
-    Attributes
-    ----------
-    codes : NDArray[np.uint8]
-        Whole numbers, several a byte.
-    scales : NDArray[np.uint16]
-        The bits of a bfloat16 for each block of values.
-    bits, dim : int
-        Bits of a value, and D.
-    """
-
-    codes: NDArray[np.uint8]
-    scales: NDArray[np.uint16]
-    bits: int
-    dim: int
-
-
-@dataclass(frozen=True, slots=True)
 class Extras:
     """What a method asks clients for in addition to gradient, loss and rate.
 
@@ -157,7 +138,7 @@ class Extras:
     limits : Mapping[str, tuple[float, float]]
         Least and largest value of those figures that have limits; what lies outside is turned away.
     bits : Mapping[str, int]
-        Bits a value of those vectors that come as `Packed`.
+        Bits a value of those vectors that come rounded, as `wire.codecs` has it.
     """
 
     vectors: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -199,6 +180,14 @@ class Probe:
     losses: tuple[float, ...] = ()
     behind_loss: float | None = None
     held_out: bool | None = None
+
+    def curvature(self, before: float, slope: float, factor: float, length: float) -> float:
+        """u^T H_k u / |u|^2 as far as two losses and a slope show it, u the step of this length.
+
+        It is 2 (f_k(a) - f_k(0) + a g_k . u) / (a |u|)^2, a = `factor` and f_k(0) = `before`; not finite where the loss
+        is not.
+        """
+        return 2 * (self.loss - before + factor * slope) / (factor * length) ** 2
 
 
 SIGNIFICANT = 4
@@ -306,8 +295,8 @@ class ClientReply:
         Row g_k of the round (or theta - theta_k when the local work is SGD), None unless trained.
     vectors : Mapping[str, FloatArray]
         Further arrays that the method asks for, by name.
-    packed : Mapping[str, Packed]
-        Those that a client sends in a few bits a value; the server has them among `vectors`.
+    packed : Mapping[str, Mapping[str, NDArray]]
+        The parts of those that a client sends in a few bits a value; the server has them among `vectors`.
     figures : Mapping[str, float]
         Further figures that it asks for.
     buffers : Mapping[str, NDArray]
@@ -331,7 +320,7 @@ class ClientReply:
     num_examples: int
     row: FloatArray | None = None
     vectors: Mapping[str, FloatArray] = field(default_factory=dict)
-    packed: Mapping[str, Packed] = field(default_factory=dict)
+    packed: Mapping[str, Mapping[str, NDArray[np.generic]]] = field(default_factory=dict)
     figures: Mapping[str, float] = field(default_factory=dict)
     buffers: Mapping[str, NDArray[np.generic]] = field(default_factory=dict)
     loss: float = float("nan")
@@ -342,6 +331,20 @@ class ClientReply:
     pairs_kept: int = 0
     pairs_rejected: int = 0
     seconds: float = 0.0
+
+
+class Sees(Flag):
+    """What a method reads of rows. The weighted sum that makes the step the server makes, for any of them."""
+
+    NORMS = 0
+    """Their norms alone."""
+    PRODUCTS = auto()
+    """Inner products of different rows, references among them; norm and slopes of the step are then made of these."""
+    SUM = auto()
+    """Weighted sums [D], to make a step of."""
+    COLUMNS = auto()
+    """Values of single rows: columns, or copies to keep for a later round."""
+    ALL = PRODUCTS | SUM | COLUMNS
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,12 +396,12 @@ class RoundBatch:
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """A method's answer: coefficients over the rows of the basis, step = weights @ rows.
+    """A method's answer: coefficients over all rows, step = weights @ rows.
 
     Attributes
     ----------
     weights : Float64Array
-        [B]; an entry for every row of the basis, the K clients first.
+        [B]; an entry for every slot, the K clients first.
     length : float
         The method's natural length eta^t (17): the step is `length` times the paper's direction d^t. 1 where the
         method has none.

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from dqnfed_flwr.client.memory import StateArrays
 from dqnfed_flwr.errors import ShapeError
-from dqnfed_flwr.guarantee.held_out import block, level, rises_above_any
+from dqnfed_flwr.guarantee.held_out import FEWEST, block, level, rises_above_any
+from dqnfed_flwr.schema.plan import RunPlan
 from dqnfed_flwr.types import ClientTask, Float64Array
 
 KEPT = 4
@@ -111,7 +112,7 @@ class HeldOutMemory:
             if name not in found or not number.isdecimal() or values.shape != (self._samples,):
                 raise ShapeError(
                     f"held-out memory: entry {key!r} of shape {values.shape}; this client has {self._samples} held-out "
-                    "samples; restore what `export` gave, or start the client with an empty state"
+                    "samples: they stay the same in a run; restore what `export` gave, or start it with an empty state"
                 )
             found[name][int(number)] = np.array(values, np.float64)
         self._trained, self._earlier = (dict(sorted(known.items())) for known in found.values())
@@ -134,10 +135,26 @@ class HeldOutJudge:
 
         A task that asks for both has one pass over the samples at the candidate.
         """
-        test = None
-        if task.probe and (earlier := self.memory.before_step(task.round - 1)):
-            answer = self.memory.count_answer(task.exchange, 1 + task.grow)
-            test = HeldOutTest(task, losses_at, earlier, answer, self._alpha, self._alone)
+        earlier = self.memory.before_step(task.round - 1) if task.probe else []
+        answer = self.memory.count_answer(task.exchange, 1 + task.grow if earlier else 0)
         if task.train:
             self.memory.train(task.round, losses_at(task.factor))
-        return test
+        return HeldOutTest(task, losses_at, earlier, answer, self._alpha, self._alone) if earlier else None
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOutTerms:
+    """What a run asks of those who judge by a held-out part; see `HeldOutJudge`."""
+
+    alpha: float
+    alone: bool
+
+    @classmethod
+    def of(cls, run: RunPlan) -> HeldOutTerms | None:
+        """Those of a run; None where training losses judge."""
+        alone = run.settings.step.judge == "held-out"
+        return cls(run.settings.guarantee.held_out_level, alone) if run.judges_held_out else None
+
+    def judge(self, samples: int) -> HeldOutJudge | None:
+        """What judges by so many samples; None where they are too few."""
+        return HeldOutJudge(self.alpha, samples, alone=self.alone) if samples >= FEWEST else None

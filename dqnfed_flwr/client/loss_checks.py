@@ -37,15 +37,9 @@ Run = Callable[[], object]
 def check_losses(model: FlatModel, samples: Samples, task: Task) -> bool:
     """Ask for the losses of a few samples, together and by themselves; whether parts of them are weighted.
 
-    A model that changes its inputs in place is given copies of them from now on.
-
-    Raises
-    ------
-    DataError
-        If model or task raise anything, losses are not finite or depend on the other samples of the batch, or `losses`
-        changes its batch.
-    ModelError
-        If they give something else with other random numbers.
+    A model that changes its inputs in place is given copies of them from now on. `DataError` if model or task raise
+    anything, losses are not finite or depend on the other samples of the batch, or `losses` changes its batch;
+    `ModelError` if they give something else with other random numbers.
     """
     few, count = samples.first(TRIED)
     if not same(few, samples.first(TRIED)[0]):

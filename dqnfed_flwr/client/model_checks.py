@@ -64,10 +64,7 @@ def check_fit(model: FlatModel, samples: Samples, task: ArrayTask, outputs: int)
 def check_figures(model: FlatModel, samples: Samples, task: Task) -> None:
     """Have the task count its figures on a few of these samples, or on all where so few do not suffice.
 
-    Raises
-    ------
-    ConfigError, DataError
-        If metrics or predictions raise, or give no number.
+    `ConfigError` or `DataError` if metrics or predictions raise, or give no number.
     """
     few = samples.select(torch.arange(min(_TRIED, len(samples))))
     with torch.no_grad():

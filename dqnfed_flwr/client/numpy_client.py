@@ -19,7 +19,7 @@ from dqnfed_flwr.data.clients import Part
 from dqnfed_flwr.errors import ConfigError, ShapeError
 from dqnfed_flwr.types import ClientReply, ClientTask, Evaluation, Float64Array, FloatArray
 from dqnfed_flwr.version import package_version
-from dqnfed_flwr.wire.arrays import DIRECTIVE, EXTRA
+from dqnfed_flwr.wire.codecs import DIRECTIVE, EXTRA
 from dqnfed_flwr.wire.task import TASK_FIELDS
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ class DQNFedClient(NumPyClient):
         task, has_step = read_task(config)
         reply = self._work_on_lists(replace(task, train=True), parameters, has_step)
         row: Arrays = [] if reply.row is None else [reply.row]
-        packed = [part for vector in reply.packed.values() for part in (vector.codes, vector.scales)]
+        packed = [part for parts in reply.packed.values() for part in parts.values()]
         arrays = [*row, *reply.vectors.values(), *packed, *reply.buffers.values()]
         return arrays, reply.num_examples, metrics_of(reply)
 

@@ -192,12 +192,8 @@ ClientSource = ClientData | StoredData | OwnData
 def open_client(settings: Settings, partition: int, data_path: str | None = None) -> ClientSource:
     """The data of one client of a run; arrays with a part of more than `local.held-bytes` stay where they are stored.
 
-    Raises
-    ------
-    ConfigError
-        If there is no such task.
-    DataError
-        If data or partition cannot be used, as `load_client`; `ClientDataError` where it is this client's own fault.
+    `ConfigError` if there is no such task, `DataError` if data or partition cannot be used, as `load_client`;
+    `ClientDataError` where it is this client's own fault.
     """
     task = task_of(settings)
     if isinstance(task, ArrayTask):
@@ -279,10 +275,7 @@ class DeviceParts:
     def part(self, name: Part) -> Samples:
         """The samples of a part, which may be none.
 
-        Raises
-        ------
-        DataError
-            If a label does not fit the classes, or the task's data cannot be read.
+        `DataError` if a label does not fit the classes, or the task's data cannot be read.
         """
         if name not in self._held:
             with naming_client(self._partition):

@@ -58,15 +58,9 @@ def check_path(loss: LocalLoss, build: Callable[[torch.dtype], nn.Module], *, pa
     """Check the loss of a user's own model at a second model, near the first.
 
     `build` makes the module anew, in a dtype, on the CPU. `passes` says whether clients train it by local SGD, in
-    training mode. Model and buffers are as before afterwards.
-
-    Raises
-    ------
-    ModelError
-        If the loss does not depend on the parameters, a module built anew has another one with the same parameters and
-        buffers, the gradient is not its derivative, or training mode gives something that is no loss.
-    DataError
-        As `check_losses`.
+    training mode. Model and buffers are as before afterwards. `ModelError` if the loss does not depend on the
+    parameters, a module built anew has another one with the same parameters and buffers, the gradient is not its
+    derivative, or training mode gives something that is no loss; `DataError` as of `check_losses`.
     """
     model, start = loss.model, loss.model.theta
     few, count = loss.samples.first(TRIED)
@@ -127,12 +121,8 @@ class Kept:
 def check_training(loss: LocalLoss, size: int = TRIED) -> None:
     """Have a batch of at most `size` samples go through the model in training mode; its buffers stay.
 
-    Raises
-    ------
-    DataError
-        If a single sample, all that the client has or a batch holds, cannot be trained on.
-    ModelError
-        If training mode gives something that is no loss.
+    `DataError` if a single sample, all that the client has or a batch holds, cannot be trained on; `ModelError` if
+    training mode gives something that is no loss.
     """
     model, task = loss.model, loss.task
     batch, count = loss.samples.first(size)

@@ -213,12 +213,8 @@ def read_samples(dataset: MapStyle, reading: Reading) -> Samples:
     """The samples of a data set: held where they fill at most `reading.most` bytes, else read in every pass.
 
     Held are batches of tensors that torch's own collate makes, or a data set that gives whole batches; what a `collate`
-    of the user's makes of all samples at once may be another thing than what it makes of a few.
-
-    Raises
-    ------
-    DataError
-        If it has no length, draws random numbers, or its samples are not the same each time.
+    of the user's makes of all samples at once may be another thing than what it makes of a few. `DataError` if it has
+    no length, draws random numbers, or its samples are not the same each time.
     """
     count = length_of(dataset, f"client {reading.client}: a data set")
     if not count:

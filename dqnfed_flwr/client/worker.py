@@ -19,25 +19,25 @@ from dqnfed_flwr.client.curvature import Curvature
 from dqnfed_flwr.client.device import DTYPES, choose_device, prepare_torch
 from dqnfed_flwr.client.flat_model import FlatModel
 from dqnfed_flwr.client.gradients import LocalLoss, Scores
-from dqnfed_flwr.client.held_out import HeldOutJudge, HeldOutTest
+from dqnfed_flwr.client.held_out import HeldOutTerms, HeldOutTest
 from dqnfed_flwr.client.joint_gradients import JointPass, precompute
 from dqnfed_flwr.client.memory import CurvatureState, RoundMemory, StateArrays
 from dqnfed_flwr.client.model_checks import check_figures, check_held_out_tokens
 from dqnfed_flwr.client.parts import ClientSource, DeviceParts, naming_client
 from dqnfed_flwr.client.path_checks import Kept, check_training
 from dqnfed_flwr.client.shared_models import copied, shared_models
-from dqnfed_flwr.client.work import ClientContext, LocalRequest, RngKey, make_work
+from dqnfed_flwr.client.work import ROUNDING, ClientContext, LocalRequest, LocalResult, RngKey, make_work
 from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.data.clients import Part
 from dqnfed_flwr.errors import ShapeError
 from dqnfed_flwr.guarantee.harm import holds
-from dqnfed_flwr.guarantee.held_out import FEWEST
 from dqnfed_flwr.params import Line, ParamSpec
 from dqnfed_flwr.schema.plan import RunPlan
 from dqnfed_flwr.tasks import task_of
 from dqnfed_flwr.tasks._base import Task
 from dqnfed_flwr.tasks.arrays import ArrayTask
 from dqnfed_flwr.types import ClientReply, ClientTask, Evaluation, Float64Array, FloatArray, Probe, under
+from dqnfed_flwr.wire.codecs import KINDS, Parts
 
 if TYPE_CHECKING:
     from dqnfed_flwr.params import Vector
@@ -89,7 +89,8 @@ class Worker:
             memory = RoundMemory(self._dtype, self._device)
             self._work = make_work(ClientContext(self._plan, self._loss, curvature, memory, self._samples.some))
             del self._loss.model
-        self._judge = _held_out_judge(self._plan, data.count("validation"))
+        terms = HeldOutTerms.of(self._plan)
+        self._judge = None if terms is None else terms.judge(data.count("validation"))
         self.restore_state(state)
         self._comes_apart = False
 
@@ -196,11 +197,12 @@ class Worker:
         reply = ClientReply(self._loss.num_examples, probe=probed, test=test, validation=validation)
         if point is not None:
             result = self._work.perform(request, point)
+            vectors, packed = _to_send(result, request.key)
             reply = replace(
                 reply,
                 row=_read_only(result.row),
-                vectors={name: _read_only(value) for name, value in result.vectors.items()},
-                packed=result.packed,
+                vectors=vectors,
+                packed=packed,
                 figures=result.figures,
                 buffers=self._buffers(model) if self._plan.work.passes else {},
                 loss=point.loss,
@@ -331,16 +333,16 @@ def may_fuse(run: RunPlan, device: torch.device) -> bool:
     return not run.differentiates_twice and (device.type != "cuda" or run.settings.local.fused_attention)
 
 
-def _held_out_judge(run: RunPlan, samples: int) -> HeldOutJudge | None:
-    """What judges steps by so many held-out samples; None where the run does not ask for it, or they are too few."""
-    settings = run.settings
-    if not run.judges_held_out or samples < FEWEST:
-        return None
-    return HeldOutJudge(settings.guarantee.held_out_level, samples, alone=settings.step.judge == "held-out")
-
-
 def _write_buffers(buffers: Buffers, model: FlatModel) -> None:
     model.spec.write_buffers({name: torch.tensor(b) for name, b in buffers.items()}, model.module)
+
+
+def _to_send(result: LocalResult, key: RngKey) -> tuple[dict[str, FloatArray], dict[str, Parts]]:
+    """A method's further vectors: those that go as they are, and the parts of the others."""
+    vectors = {name: _read_only(value) for name, value in result.vectors.items()}
+    extra, draws = KINDS["extra"], key.generator(ROUNDING)
+    packed = {name: extra.codecs[bits].pack(vectors.pop(name), draws) for name, bits in result.bits.items()}
+    return vectors, packed
 
 
 def _read_only(vector: Tensor) -> FloatArray:

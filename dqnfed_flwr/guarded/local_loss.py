@@ -6,9 +6,10 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager
-from functools import partial
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
@@ -16,15 +17,16 @@ from torch.utils.data import DataLoader
 
 from dqnfed_flwr.client.flat_model import FlatModel
 from dqnfed_flwr.client.gradients import LocalLoss
+from dqnfed_flwr.client.loss_checks import check_losses, loss_words
 from dqnfed_flwr.client.path_checks import Kept, check_path
+from dqnfed_flwr.client.samples import HeldSamples
 from dqnfed_flwr.errors import DataError, ModelError
 from dqnfed_flwr.guarded.arrays import Arrays
-from dqnfed_flwr.guarded.borrowed import SEED, Modes, begin_streams, borrowed
-from dqnfed_flwr.guarded.generators import Generators
-from dqnfed_flwr.guarded.local_task import LoaderSamples, LocalTask, MeanTask
+from dqnfed_flwr.guarded.borrowed import SEED, Generators, Modes, begin_streams, borrowed
+from dqnfed_flwr.guarded.local_task import EachTask, LoaderSamples, LocalTask, MeanTask
 from dqnfed_flwr.guarded.naming import matched, matched_by_loading
 from dqnfed_flwr.models.making import as_dtype, own_copy
-from dqnfed_flwr.types import FloatArray
+from dqnfed_flwr.types import Float64Array, FloatArray
 
 
 class GuardedLoss:
@@ -34,32 +36,23 @@ class GuardedLoss:
     at every model, so that shuffling and augmentation are the same. It is to be used within `undisturbed` and `frozen`,
     so that the user's training is as it would be without this.
 
-    Parameters
-    ----------
-    task : LocalTask
-        What the loss is made of.
-    generators : Generators | None
-        Those of the task, where they were looked for already.
-    check : bool
-        Whether to check it, as `LocalLoss` does, and to warn of batches that are hardly counted right.
-
-    Raises
-    ------
-    ModelError
-        If no parameter requires a gradient, some have shapes that are not known yet, or complex values.
-    DataError
-        If the batches can be gone through once only.
+    `generators` are those of the task, where they were looked for already. With `check` the loss is checked, as
+    `LocalLoss` does, and batches that are hardly counted right are warned of. `ModelError` if no parameter requires a
+    gradient, some have shapes that are not known yet, or complex values; `DataError` if batches can be gone through
+    once only.
     """
 
     def __init__(self, task: LocalTask, generators: Generators | None = None, *, check: bool = True) -> None:
         self._task, self._model, self._check = task, task.model, check
         _check_model(task.model)
-        if isinstance(task.batches, Iterator) or not _begins_anew(task.batches):
-            raise DataError("the batches can be gone through once only; give a loader or a list")
+        for batches in (task.batches, () if task.held_out is None else task.held_out):
+            if isinstance(batches, Iterator) or not _begins_anew(batches):
+                raise DataError("the batches can be gone through once only; give a loader or a list")
         self._modes = Modes(task.model)
         self._generators = generators or Generators(task, SEED)
         self._keys: dict[str, str] = {}  # the model's names, by those of the arrays received
         self._local: LocalLoss | None = None
+        self._held_out: LoaderSamples | None = None
         self.names: tuple[str, ...] = ()
         """Names of the arrays that travel and are trained as the server calls them, in the order of the row."""
 
@@ -100,18 +93,36 @@ class GuardedLoss:
             local.look_through()
         return loss, gradient.float().cpu().numpy()
 
+    def held_out_losses(self) -> Float64Array:
+        """The loss of each sample that is held out [n], in the same order each time; none where there are none.
+
+        Where it is checked, `DataError` if they cannot be told apart, depend on each other, or are not finite.
+        """
+        task, local, first = self._task, self._placed(), self._held_out is None
+        if task.held_out is None:
+            return np.zeros(0)
+        samples = self._held_out = self._held_out or self._samples(replace(task, batches=task.held_out), least=0)
+        losses = local.sample_losses(local.model.theta, samples)
+        if len(losses) != len(samples):
+            raise DataError(
+                f"held_out: {len(samples)} samples by `count` in {len(losses)} batches; where there is a `count`, give "
+                "one sample a batch: DataLoader(..., batch_size=1)"
+            )
+        if self._check and first and len(losses):
+            _check_held_out(local, samples, EachTask(task), losses)
+        return losses
+
     def _placed(self) -> LocalLoss:
-        if self._local is None:
+        while self._local is None:
             self.place({name: tensor.detach().cpu().numpy() for name, tensor in self._state().items()})
-        if self._local is None:
-            raise ModelError("no model has been placed")
         return self._local
 
     def _made(self) -> LocalLoss:
         """The one local loss, of a model in which only what travels is trained."""
         flat = FlatModel(self._model, None)
-        samples = LoaderSamples(self._task, flat.theta.device, self._begin, warn=self._check)
-        if isinstance(self._task.batches, list | tuple):  # a loader makes its batches anew for every pass
+        samples = self._samples(self._task)
+        given = self._task.batches, self._task.held_out
+        if any(isinstance(batches, list | tuple) for batches in given):  # a loader makes them anew for every pass
             flat.copy_inputs()
         kept = Kept(flat)
         task = MeanTask(self._task)
@@ -120,8 +131,15 @@ class GuardedLoss:
             kept.check()
             task.check_mean(flat.module, samples.first(1)[0])
             first = own_copy(self._model).train()  # takes weights apart again that layers merged to be evaluated
-            check_path(local, partial(_built_anew, first, flat.theta.dtype), passes=False)
+            usual = flat.theta.dtype
+            check_path(
+                local, lambda to: own_copy(first) if to == usual else as_dtype(own_copy(first), to), passes=False
+            )
         return local
+
+    def _samples(self, task: LocalTask, least: int = 1) -> LoaderSamples:
+        device = next(p for p in self._model.parameters() if p.requires_grad).device
+        return LoaderSamples(task, device, self._begin, warn=self._check, least=least)
 
     def _begin(self) -> None:
         begin_streams()
@@ -174,9 +192,16 @@ class GuardedLoss:
             self._model.load_state_dict({**self._model.state_dict(), **loaded})
 
 
-def _built_anew(model: nn.Module, usual: torch.dtype, dtype: torch.dtype) -> nn.Module:
-    """A copy of a model, cast where another dtype than its `usual` one is asked for."""
-    return own_copy(model) if dtype == usual else as_dtype(own_copy(model), dtype)
+def _check_held_out(local: LocalLoss, samples: LoaderSamples, task: EachTask, losses: Float64Array) -> None:
+    """Check that all held-out losses are finite, and those of the first batch, where it has several, their own."""
+    few, count = samples.first(1)
+    if count > 1:
+        task.check_mean(local.model.module, few)
+    if faults := {row: loss for row, loss in enumerate(losses) if not math.isfinite(loss)}:
+        raise DataError(loss_words(faults, len(losses), "held-out sample"))
+    if count > 1:
+        with local.model.full_precision():
+            check_losses(local.model, HeldSamples(few), task)
 
 
 def _begins_anew(batches: Iterable[Any]) -> bool:

@@ -8,17 +8,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from logging import WARNING
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
 from flwr.common.logger import log
 from torch import Tensor, nn
 
-from dqnfed_flwr.client.samples import Samples
-from dqnfed_flwr.errors import ConfigError, DataError, ModelError
+from dqnfed_flwr.errors import ConfigError, DataError, DQNFedError, ModelError, shortened
 from dqnfed_flwr.tasks._base import Datasets, Summed, Task
-from dqnfed_flwr.tasks.batches import Batch, in_float64, tensors
+from dqnfed_flwr.tasks.batches import Batch, all_tensors, in_float64, mapped, tensors
 
 NEARLY = 1e-4
 """Relative difference that rounding may make."""
@@ -55,6 +54,9 @@ class LocalTask:
         axis of the targets is not the sample: sequences first [L, n], graphs, boxes.
     load : Callable[[model, dict[str, Tensor]], object] | None
         Puts the arrays received into the model, such as `peft.set_peft_model_state_dict`; by default they go by name.
+    held_out : Iterable | None
+        Samples that the client does not train on, the same ones each time, for a strategy whose `judge` asks for them.
+        In batches as in `batches`, where each tensor has the sample as its first axis, else one sample a batch.
     """
 
     model: nn.Module
@@ -63,6 +65,7 @@ class LocalTask:
     pair: Callable[[Any], tuple[Any, Any]] = _as_pair
     count: Callable[[Any], int] | None = None
     load: Callable[[nn.Module, dict[str, Tensor]], object] | None = None
+    held_out: Iterable[Any] | None = None
 
 
 class MeanTask(Task):
@@ -83,15 +86,36 @@ class MeanTask(Task):
         raise ConfigError("a guarded client has batches, no data sets; ask its LocalTask for them")
 
     def losses(self, model: nn.Module, batch: Batch) -> Tensor:
-        """For each sample of a batch the mean over the batch."""
-        targets = batch[1]
-        return self._mean(model, batch)[0].expand(len(targets))
+        """The criterion for each sample by itself [n], of what the model gives for all at once; 0 where nothing counts.
+
+        A batch with a count of the user's own is taken for one sample.
+        """
+        outputs, targets = model(batch[0]), batch[1]
+        count = 1 if self._local.count else len(targets)
+        if count > 1:
+            _check_rows(count, {"inputs": batch[0], "outputs": outputs, "targets": targets})
+
+        def loss_of(row: int) -> Tensor:
+            def cut(part: Tensor) -> Tensor:
+                return part[row : row + 1] if count > 1 else part
+
+            mean = self._mean(one := _changed(outputs, cut), target := mapped(targets, cut))
+            return torch.zeros_like(mean) if self._says_nothing(mean, one, target) else mean
+
+        try:
+            return torch.stack([loss_of(row) for row in range(count)])
+        except DQNFedError:
+            raise
+        except Exception as cause:  # whatever a criterion of the user's own does
+            words = shortened(f"held_out: the criterion raised {type(cause).__name__}: {cause}")
+            raise DataError(f"{words}, for one of {count} samples; make each batch one: batch_size=1") from cause
 
     def summed(self, model: nn.Module, batch: Batch, count: int) -> Summed:
         """Mean loss times `count`, and `count` as the weight; nothing and 0 where the batch counts nothing."""
         with torch.enable_grad():  # kernels for inference alone may round otherwise
-            mean, outputs = self._mean(model, batch)
-            if mean.isnan() and self._says_nothing(outputs, batch[1]):
+            outputs = model(batch[0])
+            mean = self._mean(outputs, batch[1])
+            if self._says_nothing(mean, outputs, batch[1]):
                 nothing = torch.zeros((), dtype=torch.float64, requires_grad=True)
                 return Summed(nothing, torch.zeros((), dtype=torch.float64))
             return Summed(in_float64(mean) * count, torch.tensor(float(count), dtype=torch.float64))
@@ -117,34 +141,54 @@ class MeanTask(Task):
                 'mean: reduction="mean"'
             )
 
-    def _mean(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Any]:
-        """The criterion's scalar, and the outputs that it is of."""
-        inputs, targets = batch
-        outputs = model(inputs)
+    def _mean(self, outputs: Any, targets: Any) -> Tensor:
+        """The criterion's scalar."""
         loss = self._local.criterion(outputs, targets)
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             raise ModelError("the criterion gives no scalar; it must be the mean loss of the batch")
-        return loss.reshape(()), outputs
+        return loss.reshape(())
 
-    def _says_nothing(self, outputs: Any, targets: Any) -> bool:
-        """Whether the criterion is NaN at other outputs too, while these are finite."""
-        if not all(bool(part.isfinite().all()) for part in _outputs_of(outputs)):
+    def _says_nothing(self, mean: Tensor, outputs: Any, targets: Any) -> bool:
+        """Whether the criterion's `mean` is NaN, at other outputs too, while these are finite."""
+        if not mean.isnan() or not all(bool(part.isfinite().all()) for part in _outputs_of(outputs)):
             return False
         with torch.no_grad():
-            return bool(self._local.criterion(_elsewhere(outputs), targets).isnan())
+            return bool(self._local.criterion(_changed(outputs, _elsewhere), targets).isnan())
+
+
+class EachTask(MeanTask):
+    """The same, where the losses of a batch are those of its samples, added up."""
+
+    summed = Task.summed
+
+    def check_mean(self, model: nn.Module, batch: Batch) -> None:
+        """`DataError` where the criterion's mean of a batch is no mean of what it gives for each sample by itself."""
+        with torch.no_grad():
+            each, mean = self.losses(model, batch).double(), float(self._mean(model(batch[0]), batch[1]))
+        least, most = float(each.min()), float(each.max())
+        room = NEARLY * max(abs(least), abs(most))
+        if math.isfinite(mean) and not least - room <= mean <= most + room:
+            raise DataError(
+                f"held_out: the criterion gives {mean:.6g} for {len(each)} samples, and {least:.6g} to {most:.6g} for "
+                "each by itself; it must be a mean of what samples have by themselves. One that compares samples with "
+                "each other (contrastive, ranking) takes a batch for one: LocalTask(..., count=lambda batch: 1)"
+            )
 
 
 class LoaderSamples:
     """The batches of a loader as they come: pairs on the model's device, each with its number of samples.
 
-    Batches without a sample are left out. With `warn` the first pass says where that number is hardly right.
+    Batches without a sample are left out; `least` batches there must be. With `warn` the first pass says where that
+    number is hardly right.
     """
 
     counted = False
     nbytes = 0
 
-    def __init__(self, local: LocalTask, device: torch.device, begin: Callable[[], None], *, warn: bool) -> None:
-        self._local, self._device, self._begin, self._warn = local, device, begin, warn
+    def __init__(
+        self, local: LocalTask, device: torch.device, begin: Callable[[], None], *, warn: bool, least: int = 1
+    ) -> None:
+        self._local, self._device, self._begin, self._warn, self._least = local, device, begin, warn, least
         self._read = 0
 
     def __len__(self) -> int:
@@ -167,7 +211,7 @@ class LoaderSamples:
             if count:
                 yield (inputs, targets), count
             del inputs, targets
-        if not found:
+        if found < self._least:
             raise DataError(
                 "there is no batch: the data set is empty, or drop_last drops all of it, or the batches can be gone "
                 "through once only; a client needs one batch at least, in a loader or a list"
@@ -182,13 +226,10 @@ class LoaderSamples:
             return found
         raise DataError("no batch has a sample that counts: all are empty, or all their targets are ignored")
 
-    def batches(self, rows: Iterable[Tensor]) -> Iterator[tuple[Batch, int]]:
-        """Cannot be: a loader gives its samples in its own batches."""
+    def _refuse(self, rows: object) -> NoReturn:
         raise ConfigError("samples of a loader cannot be picked; take its batches as they come")
 
-    def select(self, rows: Tensor) -> Samples:
-        """Cannot be, as `batches`."""
-        raise ConfigError("samples of a loader cannot be picked; take its batches as they come")
+    batches = select = _refuse
 
     def _count(self, batch: Any, targets: Any) -> int:
         if self._local.count is None:
@@ -254,19 +295,37 @@ def _outputs_of(outputs: Any) -> Iterator[Tensor]:
     return (part for part in tensors(held) if part.is_floating_point() or part.is_complex())
 
 
-def _elsewhere(outputs: Any) -> Any:
-    """Outputs of the same kind with other numbers."""
+def _elsewhere(output: Tensor) -> Tensor:
+    """An output of the same kind with other numbers."""
+    return torch.full_like(output, ANYWHERE) if output.is_floating_point() or output.is_complex() else output
+
+
+def _check_rows(count: int, parts: Mapping[str, Any]) -> None:
+    """`DataError` unless all parts of a batch have a row for each of so many samples."""
+    held = {name: list(_outputs_of(part) if name == "outputs" else tensors(part)) for name, part in parts.items()}
+    shapes = {name: [list(part.shape) for part in each] for name, each in held.items()}
+    alike = all(shape[:1] == [count] for each in shapes.values() for shape in each)
+    if not alike or not all(shapes.values()) or not all_tensors([parts["inputs"], parts["targets"]]):
+        found = ", ".join(f"{name} {', '.join(map(str, each)) or 'no tensor'}" for name, each in shapes.items())
+        raise DataError(
+            f"held_out: a batch of {count} samples has {found}, and cannot be taken apart; all must be tensors whose "
+            "first axis is the sample, or each batch one sample: DataLoader(..., batch_size=1)"
+        )
+
+
+def _changed(outputs: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Outputs of the same kind with every tensor changed."""
     if isinstance(outputs, Tensor):
-        return torch.full_like(outputs, ANYWHERE) if outputs.is_floating_point() or outputs.is_complex() else outputs
+        return change(outputs)
     if isinstance(outputs, tuple) and hasattr(outputs, "_fields"):
-        return type(outputs)(*map(_elsewhere, outputs))
+        return type(outputs)(*(_changed(part, change) for part in outputs))
     if isinstance(outputs, list | tuple):
-        return type(outputs)(map(_elsewhere, outputs))
+        return type(outputs)(_changed(part, change) for part in outputs)
     found = copy.copy(outputs)
     if isinstance(outputs, Mapping):  # among them those of transformers, whose entries are attributes as well
         for key, value in outputs.items():
-            found[key] = _elsewhere(value)
+            found[key] = _changed(value, change)
     else:
         for key, value in getattr(outputs, "__dict__", {}).items():
-            setattr(found, key, _elsewhere(value))
+            setattr(found, key, _changed(value, change))
     return found

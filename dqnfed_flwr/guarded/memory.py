@@ -122,11 +122,7 @@ def restore_figures(result: Result, figures: list[dict[str, dict[str, Any]]]) ->
 
 
 def _parts(result: Result) -> list[dict[int, MetricRecord]]:
-    return [
-        result.train_metrics_clientapp,
-        result.evaluate_metrics_clientapp,
-        result.evaluate_metrics_serverapp,
-    ]
+    return [result.train_metrics_clientapp, result.evaluate_metrics_clientapp, result.evaluate_metrics_serverapp]
 
 
 def _says_itself(thing: object) -> bool:

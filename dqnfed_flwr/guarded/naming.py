@@ -25,21 +25,8 @@ def matched(arrays: Arrays, shapes: Shapes, trained: Collection[str]) -> dict[st
 
     The names are the same, or the arrays are all in their order, or one name is the other without some of its parts, as
     `peft` leaves out the name of its adapter and wrappers put theirs in front. Where several of the model's would do,
-    it is a trained one, then one with more parts than the array's, then the one with the fewest more.
-
-    Parameters
-    ----------
-    arrays : Arrays
-        As received.
-    shapes : Mapping[str, tuple[int, ...]]
-        Of the tensors of the model's state.
-    trained : Collection[str]
-        Its names that are trained.
-
-    Raises
-    ------
-    ModelError
-        If they cannot be matched one to one.
+    it is a trained one, then one with more parts than the array's, then the one with the fewest more. `shapes` are
+    those of the model's state, `trained` its names that are trained; `ModelError` if there is no match one to one.
     """
     if arrays.keys() <= shapes.keys():
         return {name: name for name in arrays}

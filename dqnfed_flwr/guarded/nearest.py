@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from dqnfed_flwr.linalg.min_norm import Status, one_sided_weights
 from dqnfed_flwr.methods._base import Method, RoundRows, answer
 from dqnfed_flwr.schema.plan import RunPlan
-from dqnfed_flwr.types import Combination, Float64Array, RoundBatch
+from dqnfed_flwr.types import Combination, Float64Array, RoundBatch, Sees
 
 CHANGED = "step_changed"
 """Note of a round: 1 where the strategy's step was changed, 0 where it was offered as it was."""
@@ -26,10 +26,11 @@ class Nearest(Method):
     rise at second; so those above their entitlement are then asked to fall, by the share `demand` of the mean rate at
     which u_ref lowers their losses, each in proportion to |g_k|^2. Where no step does that, d_k = 0 stands.
 
-    The reference lies in the last slot of the basis. `cuts` says by what rows were made shorter before, by client.
+    The reference lies in the last slot. `cuts` says by what rows were made shorter before, by client.
     """
 
     reference_rows = 1
+    sees = Sees.PRODUCTS
     guaranteed = True
 
     def __init__(self, run: RunPlan, demand: float) -> None:
@@ -39,11 +40,11 @@ class Nearest(Method):
 
     def combine(self, batch: RoundBatch, rows: RoundRows) -> Combination:
         """Coefficients of the K rows, and 1 for the reference."""
-        reference = rows.basis.capacity - 1
-        gram = rows.basis.gram([*rows.slots, reference])
+        reference = rows.capacity - 1
+        gram = rows.gram([*rows.slots, reference])
         own, descents = gram[:-1, :-1], gram[-1, :-1]
         bounds = self._bounds(batch)
-        weights = np.zeros(rows.basis.capacity)
+        weights = np.zeros(rows.capacity)
         weights[reference] = 1.0
         kept = one_sided_weights(own, np.minimum(bounds, descents), offset=descents)
         if (descents >= bounds).all():

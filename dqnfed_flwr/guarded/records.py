@@ -5,6 +5,7 @@
 | server to client | ConfigRecord `dqnfed.task` | the fields of `ClientTask` |
 | | ConfigRecord `dqnfed.model` | `key`: name of the record that holds the model |
 | | ArrayRecord `dqnfed.before` | the model that the step leads from, where the client may be asked for other lengths |
+| | ConfigRecord `dqnfed.judge` | the fields of `HeldOutTerms`, where clients judge by their held-out parts |
 | client to server | ArrayRecord `dqnfed.vectors` | `gradient`: the row, float32 [D] |
 | | MetricRecord `dqnfed.figures` | as in `wire.reply` |
 | | ConfigRecord `dqnfed.parameters` | `names`: of the arrays that the row is about, in its order |
@@ -14,18 +15,19 @@ Each side takes the records off again before the user's function, or the strateg
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
 from dqnfed_flwr import wire
+from dqnfed_flwr.client.held_out import HeldOutTerms
 from dqnfed_flwr.errors import WireError
 from dqnfed_flwr.guarded.arrays import Arrays, read
 from dqnfed_flwr.types import ClientReply, ClientTask
 
 PREFIX = "dqnfed."
 _TASK, _MODEL, _BEFORE = PREFIX + "task", PREFIX + "model", PREFIX + "before"
-_NAMES = PREFIX + "parameters"
+_NAMES, _JUDGE = PREFIX + "parameters", PREFIX + "judge"
 MOST_NAMES = 100_000
 ARMIJO = 0.0
 """Of a client's test, on both sides: a loss need not fall, only not rise above its ceiling."""
@@ -38,6 +40,7 @@ class GuardRequest:
     task: ClientTask
     arrays: Arrays  # the model received
     before: Arrays | None  # the model before the step that leads there
+    terms: HeldOutTerms | None = None  # how it judges by its held-out part, where it shall
 
 
 def plain(content: RecordDict) -> RecordDict:
@@ -52,14 +55,15 @@ def model_key(content: RecordDict, model: ArrayRecord) -> str | None:
     return next(iter(same or [key for key, record in records.items() if record == model]), None)
 
 
-def with_task(content: RecordDict, task: ClientTask, key: str, before: ArrayRecord | None) -> RecordDict:
+def with_task(
+    content: RecordDict, task: ClientTask, key: str, before: ArrayRecord | None, terms: HeldOutTerms | None = None
+) -> RecordDict:
     """`content`, whose record `key` is the model, with a task for the mod; a new record."""
-    added: dict[str, ArrayRecord | ConfigRecord] = {
-        _TASK: wire.task_record(task),
-        _MODEL: ConfigRecord({"key": key}),
-    }
+    added: dict[str, ArrayRecord | ConfigRecord] = {_TASK: wire.task_record(task), _MODEL: ConfigRecord({"key": key})}
     if before is not None:
         added[_BEFORE] = before
+    if terms is not None:
+        added[_JUDGE] = ConfigRecord(asdict(terms))
     return RecordDict({**content, **added})
 
 
@@ -70,10 +74,15 @@ def read_request(content: RecordDict) -> GuardRequest | None:
         return None
     if not isinstance(task, ConfigRecord) or not isinstance(where, ConfigRecord):
         raise WireError("missing-key", f"records {sorted(content)}; need {_TASK!r} and {_MODEL!r}")
-    model, before = content.get(str(where.get("key"))), content.get(_BEFORE)
+    model, before, terms = content.get(str(where.get("key"))), content.get(_BEFORE), content.get(_JUDGE)
     if not isinstance(model, ArrayRecord):
         raise WireError("missing-key", f"records {sorted(content)}; need the model {where.get('key')!r}")
-    return GuardRequest(wire.read_task(task), read(model), read(before) if isinstance(before, ArrayRecord) else None)
+    return GuardRequest(
+        wire.read_task(task),
+        read(model),
+        read(before) if isinstance(before, ArrayRecord) else None,
+        HeldOutTerms(**terms) if isinstance(terms, ConfigRecord) else None,  # type: ignore[arg-type]
+    )
 
 
 def with_reply(content: RecordDict, reply: ClientReply, names: tuple[str, ...]) -> RecordDict:

@@ -25,6 +25,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import NDArray
 
 from dqnfed_flwr import wire
+from dqnfed_flwr.client.held_out import HeldOutTerms
 from dqnfed_flwr.errors import CheckpointError, ConfigError, RunError, ShapeError
 from dqnfed_flwr.guarded.arrays import Model, check_alike, flatten, moved
 from dqnfed_flwr.guarded.memory import StrategyMemory, figures_of, restore_figures
@@ -32,15 +33,15 @@ from dqnfed_flwr.guarded.nearest import Nearest
 from dqnfed_flwr.guarded.records import model_key, with_task
 from dqnfed_flwr.guarded.replies import GuardedReplies, evaluations
 from dqnfed_flwr.guarded.wrapped import Given, Wrapped, said_by
-from dqnfed_flwr.linalg.gram import Basis
+from dqnfed_flwr.linalg.rows import RowSet
 from dqnfed_flwr.schema.plan import RunPlan
 from dqnfed_flwr.steps import Ladder
 from dqnfed_flwr.strategy.checkpointer import group
 from dqnfed_flwr.strategy.collect import Collected
-from dqnfed_flwr.strategy.exchange import Answer, Stragglers, send_and_receive, unawaited
+from dqnfed_flwr.strategy.exchange import Answer, Stragglers
 from dqnfed_flwr.strategy.hearing import Hearing
 from dqnfed_flwr.strategy.loop import most_frequent_reason
-from dqnfed_flwr.strategy.schedule import Schedule, with_probe
+from dqnfed_flwr.strategy.schedule import Schedule, exchange, with_probe
 from dqnfed_flwr.strategy.side import Direction
 from dqnfed_flwr.strategy.solve import NOT_FINITE, Solved, make_batch, solve
 from dqnfed_flwr.strategy.state import PendingStep, RunState
@@ -70,22 +71,7 @@ class Line:
 class StrategySide:
     """Nodes that a `strategy` configures, and the step that it would take, changed as little as clients demand.
 
-    Figures go into `result`.
-
-    Attributes
-    ----------
-    state : RunState
-        What is remembered of clients between rounds; its vectors are not used.
-    method : Nearest
-        Makes the step of the rows and the strategy's own.
-    model : Model
-        None of whose steps did harm.
-    replies : GuardedReplies
-        What is known of the nodes.
-    figure, can_train, keeps_move : Figure, bool, bool
-        As of every `Side`.
-    not_asked : list[DroppedClient]
-        Nodes that the last exchange left out, for they owe a reply.
+    Figures go into `result`. Of the `state` the vectors are not used; no step that led to `model` did harm.
     """
 
     figure, can_train, keeps_move = ACCURACY, True, False
@@ -93,7 +79,7 @@ class StrategySide:
     def __init__(
         self, strategy: Strategy, run: RunPlan, *, demand: float, floor: float | None, given: Given, result: Result
     ) -> None:
-        self._strategy, self._settings = strategy, run.settings
+        self._strategy, self._run, self._settings = strategy, run, run.settings
         nothing = torch.empty(0)
         self.state = RunState(nothing, nothing, {})
         configs = {"train": given.train_config, "evaluate": given.evaluate_config}
@@ -104,8 +90,8 @@ class StrategySide:
         self.model = Model.of(result.arrays)
         self.replies = GuardedReplies(run, floor, said_by(strategy, "weighted_by_key", str) or "")
         self.not_asked: list[DroppedClient] = []
-        self._stragglers = Stragglers(run.settings.deadline)
-        self._wrapped = Wrapped(strategy, run, given, self._stragglers)
+        self.stragglers = Stragglers(run.settings.deadline)
+        self._wrapped = Wrapped(strategy, run, given, self.stragglers)
         self._line = Line(self.model, self.model)
         self._asked: dict[int, Asked] = {}
         self._evaluations: list[Message] = []
@@ -114,7 +100,7 @@ class StrategySide:
     def ready(self, pending: PendingStep | None) -> str:
         """Wait until a node is free, and one of those who must judge the pending step; why not, if not."""
         judges = () if pending is None else pending.clients
-        if self._stragglers.wait_for(self._grid, judges):
+        if self.stragglers.wait_for(self._grid, judges):
             return ""
         return f"none of the {len(judges)} participants of round {self.state.round + 1} is there"
 
@@ -122,7 +108,7 @@ class StrategySide:
         """One exchange of a round: evaluation first, then training and tests."""
         state, pending = self.state, self.state.pending
         candidate = self._line.candidate if pending else self.model
-        self.not_asked = self._stragglers.left_out
+        self.not_asked = self.stragglers.left_out
         number = state.round + (2 if pending else 1)
         self._kept = self._memory.export_state() if self._memory else {}
         since = time.perf_counter()
@@ -151,7 +137,7 @@ class StrategySide:
             self._evaluations = evaluations(answers, self.replies.weight, self.state.cost)
             self._evaluated(self._due)
 
-    def note_answers(self, trained: Collection[int], faults: Mapping[int, DroppedClient]) -> None:
+    def note_answers(self, trained: Collection[int], faults: Mapping[int, DroppedClient], *, accepted: bool) -> None:
         """Nothing: `replies` keeps account of faults."""
 
     def check(self, collected: Collected, schedule: Schedule) -> None:
@@ -172,11 +158,12 @@ class StrategySide:
             self._result.train_metrics_clientapp[number] = figures
         end, names = self.model if inner is None else Model.of(inner), self.replies.names
         check_alike("the strategy's model", end.arrays, self.model.arrays)
-        basis = collected.rows.basis
-        there = flatten(self.model.arrays, names) if names else np.zeros(basis.dim)
-        basis.put(basis.capacity - 1, there - (flatten(end.arrays, names) if names else there))
+        held = collected.rows.held
+        there = flatten(self.model.arrays, names) if names else np.zeros(held.dim)
+        reference = held.capacity - 1
+        held.put(reference, there - (flatten(end.arrays, names) if names else there))
         status = NO_STEP if inner is None else ""
-        if not status and not np.isfinite(basis.squared_norm(basis.capacity - 1)):
+        if not status and not np.isfinite(held.squared_norm(reference)):
             status = NOT_FINITE
         if hearing.heard and not status:
             rows = collected.rows_of(hearing.heard, hearing.unheard)
@@ -186,8 +173,8 @@ class StrategySide:
             solved = solve(self.method, batch, rows)
         else:
             hearing.heard = ()
-            batch, solved = _no_step(hearing, number, basis, status or NO_STEP)
-        end = _changed(end, solved, basis, names)
+            batch, solved = _no_step(hearing, number, held, status or NO_STEP)
+        end = _changed(end, solved, held, names)
         self._line = Line(end, end, {node: self._asked[node] for node in hearing.losses})
         return Direction(batch, solved)
 
@@ -202,10 +189,6 @@ class StrategySide:
     def everybody_in(self, clients: Collection[int]) -> bool:
         """Never known: a strategy may ask others the next time."""
         return False
-
-    def take_late(self) -> list[DroppedClient]:
-        """Replies that came too late since the last call."""
-        return self._stragglers.take_late()
 
     def round_over(self, event: RoundEvent) -> None:
         """The candidate is the model, or the evaluation of the one before is due."""
@@ -255,19 +238,20 @@ class StrategySide:
     def _schedule(self, number: int, train: Sequence[Message], pending: PendingStep | None) -> Schedule:
         """What each node is asked for."""
         nodes = {message.metadata.dst_node_id for message in train}
-        probing = set() if pending is None else {*pending.clients} - self._stragglers.busy
+        probing = set() if pending is None else {*pending.clients} - self.stragglers.busy
         tasks = {}
         for node in sorted({*nodes, *probing}):
             task = ClientTask(self.state.exchange + 1, number, train=node in nodes)
             tasks[node] = with_probe(task, pending, node) if pending is not None and node in probing else task
-        return Schedule(tasks, tuple(sorted(nodes)), tuple(sorted(probing)), (), number)
+        needed = self._settings.guarantee.needed(len(pending.clients)) if pending else 0
+        return Schedule(tasks, tuple(sorted(nodes)), tuple(sorted(probing)), (), number, needed)
 
     def _with_tasks(
         self, train: Sequence[Message], schedule: Schedule, candidate: Model, pending: PendingStep | None
     ) -> list[Message]:
         """The messages to train, with the tasks of the mod, and further ones to nodes that only test the candidate."""
         lengths = pending is not None and (pending.ladder.grow or pending.ladder.halvings)
-        before = self.model.record if lengths else None
+        before, terms = self.model.record if lengths else None, HeldOutTerms.of(self._run)
         self._asked = {}
         for message in train:
             node, key = message.metadata.dst_node_id, model_key(message.content, candidate.record)
@@ -278,13 +262,13 @@ class StrategySide:
             rest = RecordDict({name: record for name, record in message.content.items() if name != key})
             self._asked[node] = Asked(rest, key, message.metadata.message_type)
             task = schedule.tasks[node]
-            message.content = with_task(message.content, task, key, before if task.probe else None)
+            message.content = with_task(message.content, task, key, before if task.probe else None, terms)
         messages = list(train)
         for node in schedule.probe:
             if node not in schedule.train:
                 asked = self._line.asked[node]
                 content = RecordDict({asked.key: candidate.record, **asked.content})
-                content = with_task(content, schedule.tasks[node], asked.key, before)
+                content = with_task(content, schedule.tasks[node], asked.key, before, terms)
                 messages.append(Message(content, node, asked.message_type))
         return messages
 
@@ -294,20 +278,11 @@ class StrategySide:
         Flower's own helper hands replies over in the order in which they arrive, and reports a dead node under the
         server's id.
         """
-        stragglers = self._stragglers
-        stragglers.start_exchange()
         nodes = [message.metadata.dst_node_id for message in messages]
+        clients = dict(zip(nodes, nodes, strict=True))
         found: dict[int, list[Answer]] = {node: [] for node in nodes}  # one may be asked to evaluate several times
-        for answer in send_and_receive(
-            self._grid,
-            messages,
-            deadline=self._settings.deadline,
-            quorum=self._settings.quorum,
-            unawaited=unawaited(schedule, {node: node for node in nodes}, stragglers, self._settings),
-            meanwhile=lambda end: stragglers.drain(self._grid, end),
-        ):
-            stragglers.record(answer, answer.node)
-            found[answer.node].append(answer)
+        for node, answer in exchange(self._grid, messages, schedule, clients, self.stragglers, self._settings):
+            found[node].append(answer)
         return [found[node].pop(0) if found[node] else Answer(node, None) for node in nodes]
 
     def _evaluated(self, number: int) -> None:
@@ -321,18 +296,18 @@ class StrategySide:
             self._result.evaluate_metrics_serverapp[number] = own
 
 
-def _changed(target: Model, solved: Solved, basis: Basis, names: Sequence[str]) -> Model:
+def _changed(target: Model, solved: Solved, rows: RowSet, names: Sequence[str]) -> Model:
     """The strategy's model with the solve's correction; the very model where there is none."""
     weights = solved.combination.weights.copy()
     weights[-1] = 0.0
     if not weights.any():
         return target
-    return Model.made(moved(target.arrays, names, -basis.combine(weights).double().numpy()))
+    return Model.made(moved(target.arrays, names, -rows.combine(weights).double().numpy()))
 
 
-def _no_step(hearing: Hearing, number: int, basis: Basis, status: str) -> tuple[RoundBatch, Solved]:
+def _no_step(hearing: Hearing, number: int, rows: RowSet, status: str) -> tuple[RoundBatch, Solved]:
     """The solve of a round in which there is nothing to weigh, and nobody is heard."""
     nobody: Float64Array = np.zeros(0)
     batch = RoundBatch(np.zeros((0, 0)), nobody, nobody, nobody, (), number, slack=nobody)
-    nothing = Combination(np.zeros(basis.capacity), status=status)
-    return batch, Solved(nothing, torch.zeros(basis.dim), 0.0, np.zeros(len(hearing.slots)))
+    nothing = Combination(np.zeros(rows.capacity), status=status)
+    return batch, Solved(nothing, torch.zeros(rows.dim), 0.0, np.zeros(len(hearing.slots)))

@@ -18,6 +18,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from dqnfed_flwr.config import Settings, StepSettings, resolve
 from dqnfed_flwr.errors import ConfigError, StalledError
+from dqnfed_flwr.guarantee.held_out import Judge
 from dqnfed_flwr.guarded.records import ARMIJO
 from dqnfed_flwr.guarded.side import StrategySide
 from dqnfed_flwr.guarded.wrapped import Given
@@ -26,8 +27,7 @@ from dqnfed_flwr.run_files import CHECKPOINT, EVENTS, RUN, private_folder
 from dqnfed_flwr.steps import make_rule
 from dqnfed_flwr.strategy.checkpoint import Provenance
 from dqnfed_flwr.strategy.checkpointer import Checkpointer
-from dqnfed_flwr.strategy.loop import RoundLoop
-from dqnfed_flwr.strategy.own_loop import EvaluateFn, OwnLoop
+from dqnfed_flwr.strategy.loop import EvaluateFn, OwnLoop, RoundLoop
 from dqnfed_flwr.tasks import check_floor
 from dqnfed_flwr.telemetry.event_log import EventLog, Patience
 from dqnfed_flwr.telemetry.events import Listener, RoundEvent, Totals
@@ -66,6 +66,11 @@ class Guaranteed(OwnLoop):
     quorum : float
         Share of the nodes asked whose replies close an exchange. A node that owes a reply is not asked again until it
         has come, or some timeouts are over. See `quorum`.
+    judge : str
+        Losses by which clients judge a step: "training", "held-out", those of the part that their `LocalTask` holds
+        out, or "both". See `step.judge`.
+    held_out_level : float
+        Chance that a client that is never harmed on its held-out part is the cause of a refusal in a run.
     demand : float
         Where the step must be changed: how fast the losses of clients above their entitlement fall then, as a share of
         the mean rate at which the strategy's own step lowers them; 0 only keeps them from rising at first order.
@@ -113,6 +118,8 @@ class Guaranteed(OwnLoop):
         tolerate: float = 0.0,
         voters: float = 0.5,
         quorum: float = 1.0,
+        judge: Judge = "training",
+        held_out_level: float = 0.1,
         demand: float = 1.0,
         halvings: int = 6,
         min_move: float = 1e-7,
@@ -143,6 +150,9 @@ class Guaranteed(OwnLoop):
                 "guarantee.entitlement": entitlement,
                 "guarantee.tolerate": tolerate,
                 "guarantee.voters": voters,
+                "guarantee.held-out-level": held_out_level,
+                "split.validation-fraction": 0.0 if judge == "training" else 0.5,  # which clients decide
+                "step.judge": judge,
                 "step.halvings": halvings,
                 "step.min-move": min_move,
                 "step.patience": patience,
@@ -166,7 +176,8 @@ class Guaranteed(OwnLoop):
         guarantee = self._settings.guarantee
         log(INFO, "\t├──> Guarantee:")
         log(INFO, "\t│\t├── Entitlement: %s | may lie: %g", guarantee.entitlement, guarantee.tolerate)
-        log(INFO, "\t│\t└── Demand: %g | halvings: %d", self._demand, self._settings.step.halvings)
+        step = self._settings.step
+        log(INFO, "\t│\t└── Demand: %g | halvings: %d | judge: %s", self._demand, step.halvings, step.judge)
         self.strategy.summary()
 
     def start(

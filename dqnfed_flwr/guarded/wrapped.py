@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from logging import INFO
 from typing import TypeVar
 
-from flwr.app import ArrayRecord, ConfigRecord, Message
+from flwr.app import ConfigRecord, Message
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvgM, Strategy
@@ -17,7 +17,7 @@ from dqnfed_flwr.guarded.arrays import Model
 from dqnfed_flwr.schema.plan import RunPlan
 from dqnfed_flwr.strategy.exchange import Stragglers
 from dqnfed_flwr.strategy.hearing import say_if_tolerate_is_cut
-from dqnfed_flwr.strategy.own_loop import EvaluateFn
+from dqnfed_flwr.strategy.loop import EvaluateFn
 
 T = TypeVar("T")
 
@@ -49,7 +49,9 @@ class Wrapped:
         """The strategy's messages to train at a model in a round."""
         log(INFO, "")
         log(INFO, "[ROUND %d/%d]", number, self._run.settings.rounds)
-        _begin_at(self._strategy, model.record)
+        for each in strategies_in(self._strategy):
+            if isinstance(each, FedAvgM):  # the only one of Flower's that goes on from the model that it made itself
+                each.current_arrays = model.record
         config = self._given.train_config
         train = list(self._strategy.configure_train(number, model.record, config, self._given.grid))
         nodes = [message.metadata.dst_node_id for message in train]
@@ -80,10 +82,3 @@ def said_by(strategy: Strategy, name: str, kind: type[T]) -> T | None:
     """An attribute of a strategy of Flower's, or of one that it wraps; None if none has it."""
     found = (getattr(each, name, None) for each in strategies_in(strategy))
     return next((value for value in found if isinstance(value, kind)), None)
-
-
-def _begin_at(strategy: Strategy, model: ArrayRecord) -> None:
-    """Have a strategy that goes on from the model it made itself go on from `model`: of Flower's, FedAvgM."""
-    for each in strategies_in(strategy):
-        if isinstance(each, FedAvgM):
-            each.current_arrays = model

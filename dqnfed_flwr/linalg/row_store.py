@@ -1,4 +1,4 @@
-"""Where rows [B, D] lie: in memory, or above a bound in a file.
+"""Forms of rows [B, D]: where they lie, in memory or above a bound in a file, and what reads all of them.
 
 The file has no name: it is gone with the process, however that ends. Its room is taken before the first row comes, so
 that a full disk shows at once. It is read and written by calls, not mapped: a row that replaces one of the round before
@@ -12,15 +12,18 @@ import mmap
 import os
 import tempfile
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from dqnfed_flwr.linalg.sweeps import copy_and_measure, squared_norm
-from dqnfed_flwr.types import FloatArray
+from dqnfed_flwr.linalg import sweeps
+from dqnfed_flwr.types import Float64Array, FloatArray
 
 DType = np.dtype[np.floating]
 Write = Callable[[Path, Callable[[], None]], None]
@@ -28,8 +31,8 @@ AHEAD = 2
 """Strips that are read ahead of one that is asked for."""
 
 
-class Rows:
-    """Rows in memory, zeros at first.
+class HostRows:
+    """Rows in memory, zeros at first, and what `RowSet` asks of any form of them.
 
     Attributes
     ----------
@@ -45,25 +48,76 @@ class Rows:
 
     def __init__(self, capacity: int, dim: int, dtype: DType) -> None:
         self.shape, self.dtype = (capacity, dim), dtype
-        self._array = self._held()
+        self._array = np.zeros(self.shape, dtype)
 
-    def _held(self) -> FloatArray:
-        return np.zeros(self.shape, self.dtype)
-
-    def put(self, slot: int, row: NDArray[np.floating]) -> float:
+    def put(self, slot: int, row: NDArray[np.floating] | Tensor) -> float:
         """Copy `row` [D], cast to the dtype, into `slot`; its squared norm."""
-        return copy_and_measure(row, self._array[slot])
+        return sweeps.copy_and_measure(_on_host(row), self._array[slot])
 
-    def row(self, slot: int) -> FloatArray:
-        """The row in `slot` [D], to be read until another is put there."""
-        return np.asarray(self._array[slot])
+    def erase(self, slot: int) -> None:
+        """Zeros into `slot`."""
+        self.put(slot, np.zeros(self.shape[1], self.dtype))
+
+    def scale(self, slot: int, factor: float) -> float:
+        """Multiply the row in `slot`; its squared norm then."""
+        return self.put(slot, self._row(slot) * self.dtype.type(factor))
+
+    def square(self, vector: Tensor) -> float:
+        """Squared norm of a vector [D] like a row."""
+        return sweeps.squared_norm(vector.numpy())
+
+    def vector(self, slot: int) -> Tensor:
+        """A copy of the row in `slot` [D]."""
+        return torch.from_numpy(self._row(slot).copy())
+
+    def columns(self, slots: Sequence[int], part: slice) -> Float64Array:
+        """Some columns of the rows in `slots`, in float64 [len(slots), width]."""
+        return np.asarray(self.strip(part)[list(slots)], dtype=np.float64)
+
+    def assemble(self, parts: Iterable[tuple[slice, Float64Array]]) -> Tensor:
+        """A vector [D] like a row, of some columns and their values; 0 elsewhere."""
+        out = np.zeros(self.shape[1], self.dtype)
+        for part, values in parts:
+            out[part] = values
+        return torch.from_numpy(out)
 
     def strip(self, part: slice) -> FloatArray:
         """Columns of all rows, to be read only [B, width]."""
         return self._array[:, part]
 
+    def products(self, due: Sequence[int], known: Sequence[int]) -> Float64Array:
+        """Inner products of the float32 rows in slots `due` [m] with one another and with those `known`, [m, B]."""
+        parts = sweeps.slices(self.shape[1], sweeps.strip_width(self.shape[0]))
+        found = np.asarray(sum(sweeps.in_threads(lambda part: sweeps.products(self.strip(part), due, known), parts)))
+        among = np.tril(found[:, due])
+        found[:, due] = among + np.tril(among, -1).T
+        return found
 
-class FileRows(Rows):
+    def wide_products(self, pairs: Sequence[tuple[slice, slice]]) -> Float64Array:
+        """Inner products made in float64, [B, B], of the rows in the slots of each pair."""
+        parts = sweeps.slices(self.shape[1], sweeps.SEGMENT)
+        return np.asarray(sum(sweeps.in_threads(lambda part: sweeps.wide_products(self.strip(part), pairs), parts)))
+
+    def sum(self, weights: Float64Array) -> Tensor:
+        """weights [B] @ rows, [D], in the dtype of the rows."""
+        factors = weights.astype(self.dtype)
+        return self._summed(partial(sweeps.weighted_sum, factors), sweeps.strip_width(self.shape[0]))
+
+    def wide_sum(self, weights: Float64Array) -> Tensor:
+        """The same, made in float64 and rounded to the dtype of the rows."""
+        return self._summed(partial(sweeps.wide_weighted_sum, weights), sweeps.SEGMENT)
+
+    def _summed(self, put: Callable[[FloatArray, FloatArray], None], width: int) -> Tensor:
+        out = np.empty(self.shape[1], self.dtype)
+        sweeps.in_threads(lambda part: put(self.strip(part), out[part]), sweeps.slices(len(out), width))
+        return torch.from_numpy(out)
+
+    def _row(self, slot: int) -> FloatArray:
+        """The row in `slot` [D], to be read until another is put there."""
+        return np.asarray(self._array[slot])
+
+
+class SpilledRows(HostRows):
     """Rows in a file without a name in `folder`; OSError where the disk has no room for it."""
 
     spilled = True
@@ -74,26 +128,17 @@ class FileRows(Rows):
         weakref.finalize(self, self._file.close)
         os.posix_fallocate(self._file.fileno(), 0, capacity * self._stride)
         os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # `strip` knows better what comes next
-        super().__init__(capacity, dim, dtype)
+        self.shape, self.dtype = (capacity, dim), dtype
 
-    def _held(self) -> FloatArray:
-        return np.zeros((0, 0), self.dtype)
-
-    def put(self, slot: int, row: NDArray[np.floating]) -> float:
+    def put(self, slot: int, row: NDArray[np.floating] | Tensor) -> float:
         """Write `row` [D], cast to the dtype, into `slot`; its squared norm."""
         with np.errstate(over="ignore", invalid="ignore"):
-            values = np.ascontiguousarray(row, self.dtype)
+            values = np.ascontiguousarray(_on_host(row), self.dtype)
         start, left = slot * self._stride, values.view(np.uint8).data
         while left:
             left = left[os.pwrite(self._file.fileno(), left, start + values.nbytes - len(left)) :]
         os.posix_fadvise(self._file.fileno(), start, self._stride, os.POSIX_FADV_DONTNEED)  # begins to write to disk
-        return squared_norm(values)
-
-    def row(self, slot: int) -> FloatArray:
-        """A copy of the row in `slot` [D]."""
-        found = np.empty(self.shape[1], self.dtype)
-        self._read(slot, 0, found)
-        return found
+        return sweeps.squared_norm(values)
 
     def strip(self, part: slice) -> FloatArray:
         """A copy of columns of all rows [B, width]; those that come next are read in the background."""
@@ -107,6 +152,12 @@ class FileRows(Rows):
             self._read(slot, offset, row)
         return found
 
+    def _row(self, slot: int) -> FloatArray:
+        """A copy of the row in `slot` [D]."""
+        found = np.empty(self.shape[1], self.dtype)
+        self._read(slot, 0, found)
+        return found
+
     def _read(self, slot: int, offset: int, into: FloatArray) -> None:
         start, left = slot * self._stride + offset, into.view(np.uint8).data
         while left:
@@ -116,9 +167,8 @@ class FileRows(Rows):
             left = left[count:]
 
 
-def _do(path: Path, action: Callable[[], None]) -> None:
-    del path
-    action()
+def _on_host(row: NDArray[np.floating] | Tensor) -> NDArray[np.floating]:
+    return row.detach().cpu().numpy() if isinstance(row, Tensor) else row
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,19 +187,13 @@ class RowMemory:
 
     bound: int | None = None
     folder: str = ""
-    write: Write = _do
+    write: Write = lambda folder, action: action()
 
-    def rows(self, capacity: int, dim: int, dtype: DType) -> Rows:
-        """Rows of zeros, B = `capacity` and D = `dim`.
-
-        Raises
-        ------
-        OSError
-            If the file cannot be made.
-        """
+    def rows(self, capacity: int, dim: int, dtype: DType) -> HostRows:
+        """Rows of zeros, B = `capacity` and D = `dim`; OSError if the file cannot be made."""
         if self.bound is None or capacity * dim * dtype.itemsize <= self.bound:
-            return Rows(capacity, dim, dtype)
+            return HostRows(capacity, dim, dtype)
         folder = Path(self.folder or tempfile.gettempdir())
-        made: list[Rows] = []
-        self.write(folder, lambda: made.append(FileRows(capacity, dim, dtype, folder)))
+        made: list[HostRows] = []
+        self.write(folder, lambda: made.append(SpilledRows(capacity, dim, dtype, folder)))
         return made[0]

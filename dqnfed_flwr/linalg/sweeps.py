@@ -18,13 +18,11 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import cache
 from itertools import pairwise
-from typing import Protocol, TypeVar, cast
+from typing import TypeVar, cast
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
-from torch import Tensor
 
 from dqnfed_flwr.types import Float64Array, FloatArray
 
@@ -56,35 +54,16 @@ BLOCKS = 96
 """Blocks that NumPy is given at once: between two calls a thread may wait for the interpreter."""
 
 
-class Strips(Protocol):
-    """Rows of a shape [B, D] and a dtype, columns of which can be had."""
-
-    shape: tuple[int, int]
-    dtype: np.dtype[np.floating]
-
-    def strip(self, part: slice) -> FloatArray:
-        """Columns of all rows, to be read only [B, width]."""
-
-
 def strip_width(count: int) -> int:
     """Columns of `count` rows that a thread takes at once, the same whatever is asked for, for the sake of the bits."""
     return max(1, AT_ONCE // (count * STRIP)) * STRIP
 
 
-def products(rows: Strips, due: Sequence[int], known: Sequence[int]) -> Float64Array:
-    """Inner products of the float32 rows in slots `due` [m] with one another and with those `known`, [m, B].
+def products(strip: FloatArray, due: Sequence[int], known: Sequence[int]) -> Float64Array:
+    """Inner products [m, B] in a strip of float32 rows [B, width], of each row `due` with those before it and `known`.
 
     They are 0 for other slots. Values that are not finite raise no warning; their products show it.
     """
-    strips = slices(rows.shape[1], strip_width(rows.shape[0]))
-    found = np.asarray(sum(in_threads(lambda part: _strip_products(rows.strip(part), due, known), strips)))
-    among = np.tril(found[:, due])
-    found[:, due] = among + np.tril(among, -1).T
-    return found
-
-
-def _strip_products(strip: FloatArray, due: Sequence[int], known: Sequence[int]) -> Float64Array:
-    """`products` in a strip [B, width], of a due row with those due before it."""
     found = np.zeros((len(due), len(strip)))
     for few in slices(len(due), TOGETHER):
         mine, others = due[few], [*known, *due[: few.start]]
@@ -213,16 +192,11 @@ def alike(width: int) -> bool:
     )
 
 
-def wide_products(rows: Strips, pairs: Sequence[tuple[slice, slice]]) -> Float64Array:
+def wide_products(segment: FloatArray, pairs: Sequence[tuple[slice, slice]]) -> Float64Array:
     """Inner products made in float64, [B, B], of the rows in the first slots of each pair with those in the second.
 
-    They are 0 for other slots. Bits depend on how many slots there are in each.
+    They are those of a segment [B, width], and 0 for other slots. Bits depend on how many slots there are in each.
     """
-    segments = slices(rows.shape[1], SEGMENT)
-    return np.asarray(sum(in_threads(lambda part: _wide(rows.strip(part), pairs), segments)))
-
-
-def _wide(segment: FloatArray, pairs: Sequence[tuple[slice, slice]]) -> Float64Array:
     total = np.zeros((len(segment), len(segment)))
     with _quiet():
         for part in slices(segment.shape[1], NARROW):
@@ -233,35 +207,20 @@ def _wide(segment: FloatArray, pairs: Sequence[tuple[slice, slice]]) -> Float64A
     return total
 
 
-def weighted_sum(rows: Strips, weights: Float64Array) -> Tensor:
-    """weights [B] @ rows, [D], in the dtype of the rows."""
-    out = np.empty(rows.shape[1], rows.dtype)
-    factors = weights.astype(out.dtype)
-
-    def strip(part: slice) -> None:
-        values, into = rows.strip(part), out[part]
-        whole = len(into) // SUM_BLOCK * SUM_BLOCK
-        blocks = values[:, :whole].reshape(len(values), -1, SUM_BLOCK).swapaxes(0, 1)
-        with _quiet():
-            np.matmul(factors[None], blocks, out=into[:whole].reshape(-1, 1, SUM_BLOCK))
-            np.matmul(factors, values[:, whole:], out=into[whole:])
-
-    drain(in_threads(strip, slices(len(out), strip_width(len(factors)))))
-    return torch.from_numpy(out)
+def weighted_sum(weights: FloatArray, strip: FloatArray, into: FloatArray) -> None:
+    """Put weights [B] @ strip [B, width] into [width]; all have one dtype."""
+    whole = len(into) // SUM_BLOCK * SUM_BLOCK
+    blocks = strip[:, :whole].reshape(len(strip), -1, SUM_BLOCK).swapaxes(0, 1)
+    with _quiet():
+        np.matmul(weights[None], blocks, out=into[:whole].reshape(-1, 1, SUM_BLOCK))
+        np.matmul(weights, strip[:, whole:], out=into[whole:])
 
 
-def wide_weighted_sum(rows: Strips, weights: Float64Array) -> Tensor:
-    """weights [B] @ rows, [D], made in float64 and rounded to the dtype of the rows."""
-    out = np.empty(rows.shape[1], rows.dtype)
-
-    def segment(part: slice) -> None:
-        strip, into = rows.strip(part), out[part]
-        with np.errstate(over="ignore"):  # an infinite entry is seen by the norm of the sum
-            for narrow in slices(len(into), NARROW):
-                into[narrow] = weights @ strip[:, narrow].astype(np.float64)
-
-    drain(in_threads(segment, slices(len(out), SEGMENT)))
-    return torch.from_numpy(out)
+def wide_weighted_sum(weights: Float64Array, segment: FloatArray, into: FloatArray) -> None:
+    """The same, made in float64 and rounded to the dtype of `into`."""
+    with np.errstate(over="ignore"):  # an infinite entry is seen by the norm of the sum
+        for narrow in slices(len(into), NARROW):
+            into[narrow] = weights @ segment[:, narrow].astype(np.float64)
 
 
 def squared_norm(row: FloatArray) -> float:
@@ -310,12 +269,6 @@ def in_threads(work: Callable[[slice], _T], parts: Sequence[slice]) -> Iterator[
     for helper in helpers:
         helper.result()
     return iter(cast("list[_T]", done))
-
-
-def drain(results: Iterator[None]) -> None:
-    """Wait for work that returns nothing."""
-    for _ in results:
-        pass
 
 
 def _quiet() -> np.errstate:

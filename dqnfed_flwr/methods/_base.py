@@ -1,7 +1,7 @@
 """What a method is: it turns the figures of a round into coefficients over the rows.
 
 Most methods need only inner products and derive from `GramMethod`: a small function from a `RoundBatch` to K weights.
-Those that need a vector of size D derive from `Method` and ask the basis for it: the type says what a method costs.
+Those that make a vector of size D derive from `VectorMethod`. `sees` declares what is read of rows: no more is given.
 
 The file of a method ends with `METHODS`, a `Profile` for each method in it; `config.methods` finds them there. Such a
 file imports torch only where it uses it, because reading settings must not load torch.
@@ -10,40 +10,36 @@ file imports torch only where it uses it, because reading settings must not load
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dqnfed_flwr.errors import RunError
 from dqnfed_flwr.schema.plan import RunPlan
-from dqnfed_flwr.types import Combination, Extras, Float64Array, FloatArray, RoundBatch
+from dqnfed_flwr.types import Combination, Extras, Float64Array, FloatArray, RoundBatch, Sees
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from dqnfed_flwr.linalg.gram import Basis
     from dqnfed_flwr.linalg.min_norm import GramSolution
+    from dqnfed_flwr.linalg.rows import RowSet
 
 ZERO_GRADIENT, BAD_RATE = "zero-gradient", "bad-rate"
 """Why a method leaves a client out of a round."""
-T = TypeVar("T")
 State = Mapping[str, NDArray[np.generic]]
-CurvatureMatrix = Literal["hessian", "gauss-newton"]
-SOFTMAX = "solves with the Gauss-Newton matrix of a cross-entropy; use {key} hessian"
-"""Why a method refuses other tasks than classification, with the key of its matrix."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoundRows:
-    """The D-sized side of a round.
+    """The D-sized side of a round, as far as a method `sees` it: `RunError` where it reads more.
 
     Attributes
     ----------
-    basis : Basis
-        Rows of the clients, and free slots behind them for references.
+    held : RowSet
+        Rows of the clients, and free slots behind them for references; for the server, not for a method.
     slots : tuple[int, ...]
         Slot of each client's row, in the order of `RoundBatch.clients`.
     vectors : Mapping[str, tuple[FloatArray, ...]]
@@ -55,16 +51,22 @@ class RoundRows:
         How many of the last slots belong to somebody else: an anchor does not see those of the method around it.
     """
 
-    basis: Basis
+    held: RowSet
     slots: tuple[int, ...]
     vectors: Mapping[str, tuple[FloatArray, ...]] = field(default_factory=dict)
     others: tuple[int, ...] = ()
     hidden: int = 0
+    sees: Sees = Sees.ALL
 
     @property
     def capacity(self) -> int:
         """B, slots that a method sees: the clients', then its own."""
-        return self.basis.capacity - self.hidden
+        return self.held.capacity - self.hidden
+
+    @property
+    def dim(self) -> int:
+        """D."""
+        return self.held.dim
 
     def combine(self, weights: Float64Array) -> Tensor:
         """Weighted sum [D] of the clients' rows by K weights."""
@@ -72,7 +74,23 @@ class RoundRows:
 
     def sum(self, weights: Float64Array) -> Tensor:
         """Weighted sum [D] of the rows in all slots, by B weights."""
-        return self.basis.combine(np.pad(weights, (0, self.hidden)))
+        return self._read(Sees.SUM).combine(np.pad(weights, (0, self.hidden)))
+
+    def gram(self, slots: Sequence[int]) -> Float64Array:
+        """Inner products of the rows in `slots`; 0 where there is no row."""
+        return self._read(Sees.PRODUCTS).gram(slots)
+
+    def squared_norm(self, slot: int) -> float:
+        """|row|^2 of the row in `slot`; infinite or NaN where it is not fit."""
+        return self.held.squared_norm(slot)
+
+    def put(self, slot: int, row: Tensor | FloatArray) -> None:
+        """Put a reference [D] into a slot of the method's own."""
+        self.held.put(slot, row)
+
+    def drop(self, slot: int) -> None:
+        """Forget it."""
+        self.held.drop(slot)
 
     def spread(self, weights: Float64Array) -> Float64Array:
         """Lay K weights out over all slots [B]."""
@@ -84,21 +102,33 @@ class RoundRows:
         """Mean of the clients' arrays `name` by sample shares [K], summed in the order of the clients."""
         if name not in self.vectors:
             raise RunError(f"this method needs the clients' {name!r}, which their replies do not hold")
-        first, *_ = self.vectors[name]
         import torch
 
-        total = np.zeros_like(first)
+        total = np.zeros_like(self.vectors[name][0])
         for share, vector in zip(shares, self.vectors[name], strict=True):
             total += vector * total.dtype.type(share)
         return torch.from_numpy(total)
 
     def columns(self, part: slice) -> Float64Array:
         """The clients' rows in some columns, in float64 [K, width]: a copy."""
-        return self.basis.columns(self.slots, part)
+        return self._read(Sees.COLUMNS).columns(self.slots, part)
 
     def column_blocks(self) -> list[slice]:
         """Consecutive blocks of columns, each small enough for a float64 copy of all rows."""
-        return self.basis.column_blocks()
+        return self.held.column_blocks()
+
+    def assemble(self, parts: Iterable[tuple[slice, Float64Array]]) -> Tensor:
+        """A vector [D] like a row, of some columns and their values; 0 elsewhere."""
+        return self.held.assemble(parts)
+
+    def copies(self) -> list[FloatArray]:
+        """The clients' rows, each [D], to be kept."""
+        return self._read(Sees.COLUMNS).copies(self.slots)
+
+    def _read(self, what: Sees) -> RowSet:
+        if what not in self.sees:
+            raise RunError(f"the method reads {what.name} of rows, which it does not declare in `sees`: {self.sees}")
+        return self.held
 
 
 class Memory(Protocol):
@@ -109,40 +139,6 @@ class Memory(Protocol):
 
     def restore_state(self, state: State) -> None:
         """Take up its part of a state; the arrays of others may be in it."""
-
-
-TAKEN = "taken"
-
-
-class Taken:
-    """The round of the last reply of each client that counted; a client that keeps state compares it with its own."""
-
-    def __init__(self) -> None:
-        self._rounds: dict[int, int] = {}
-
-    def __contains__(self, client: int) -> bool:
-        """Whether a reply of `client` was ever taken in."""
-        return client in self._rounds
-
-    def note(self, clients: Iterable[int], round_number: int) -> None:
-        """Replies of `clients` in a round count."""
-        self._rounds |= dict.fromkeys(clients, round_number)
-
-    def forget(self) -> None:
-        """Take all clients for new."""
-        self._rounds.clear()
-
-    def directives(self, client: int) -> Mapping[str, float]:
-        """The directive for `client`: its round, 0 for a new client."""
-        return {TAKEN: float(self._rounds.get(client, 0))}
-
-    def export(self) -> NDArray[np.int64]:
-        """Clients and rounds, int64 [n, 2]."""
-        return np.array(sorted(self._rounds.items()), dtype=np.int64).reshape(-1, 2)
-
-    def restore(self, pairs: NDArray[np.generic]) -> None:
-        """Inverse of `export`."""
-        self._rounds = {int(client): int(number) for client, number in np.asarray(pairs, np.int64)}
 
 
 class Method(ABC):
@@ -157,10 +153,10 @@ class Method(ABC):
     Attributes
     ----------
     reference_rows : int
-        Slots beyond the K clients that the method uses in the basis; they follow the clients' slots.
-    reads_products : bool
-        Whether it looks at inner products of different rows. If not, and if the step rule compares no slopes, the
-        server does not compute them; `RoundBatch.gram` then holds its diagonal alone.
+        Slots beyond the K clients that the method uses; they follow the clients'.
+    sees : Sees
+        What it reads of rows; all that there is if it does not say. Without `PRODUCTS`, and if the step rule compares
+        no slopes, the server does not compute them; `RoundBatch.gram` then holds its diagonal alone.
     guaranteed : bool
         Whether the step lowers the loss of each client whose row is given, so that a client can hold up the others.
     rests : bool
@@ -168,12 +164,13 @@ class Method(ABC):
     """
 
     reference_rows: int = 0
-    reads_products: bool = True
+    sees: Sees = Sees.ALL
     guaranteed: bool = False
     rests: bool = False
 
+    _remembered: Sequence[str] = ()
     _memories: Sequence[Memory] = ()
-    """What the method remembers between rounds, where it does not write `export_state` itself."""
+    """What it keeps between rounds: attributes `_NAME` (whole numbers, tuples of them, arrays, tensors), and more."""
 
     def __init__(self, run: RunPlan) -> None:
         self._run, self._row_lr = run, run.row_lr
@@ -213,15 +210,16 @@ class Method(ABC):
 
     @abstractmethod
     def combine(self, batch: RoundBatch, rows: RoundRows) -> Combination:
-        """Weights over all slots of the basis, from the state that `observe` left.
-
-        No state changes here that a second call would see.
-        """
+        """Weights over all slots, from what `observe` left; no state changes here that a second call would see."""
 
     def propose(self, batch: RoundBatch, rows: RoundRows) -> tuple[Tensor, Mapping[str, float]]:
         """What `combine` gives, as the step [D] itself and the notes: for a method that changes the step."""
         combination = self.combine(batch, rows)
         return rows.sum(combination.weights), combination.notes
+
+    def judged(self, curvatures: Mapping[int, float]) -> None:
+        """A round's first candidate showed these `Probe.curvature`, of any sign or infinite, by client with a vote."""
+        del curvatures
 
     def step_taken(self, step: Tensor, factor: float) -> None:
         """The round is over: theta^{t+1} = theta^t - `factor` * `step` [D]; factor 0 if the step was not taken."""
@@ -229,6 +227,10 @@ class Method(ABC):
 
     def fall_back(self) -> bool:
         """No length of the last step was accepted; True if the method will propose another step at this model."""
+        return False
+
+    def keep_late(self, client: int, round_number: int, now: int, read: Callable[[], FloatArray]) -> bool:
+        """Whether a row of a round that came late is of use, `now` being the next round; if so, read and keep it."""
         return False
 
     def disown(self, clients: Collection[int]) -> None:
@@ -240,27 +242,41 @@ class Method(ABC):
         return
 
     def export_state(self) -> dict[str, NDArray[np.generic]]:
-        """What the method remembers between rounds, for a checkpoint.
-
-        The arrays may be the method's own; they are not written to once they were given out, but replaced.
-        """
-        return {name: values for memory in self._memories for name, values in memory.export_state().items()}
+        """What it remembers between rounds: arrays that are not written to once they were given out, but replaced."""
+        kept = {name: getattr(self, f"_{name}") for name in self._remembered}
+        arrays = {name: np.asarray(value) for name, value in kept.items() if value is not None}
+        return arrays | {name: values for memory in self._memories for name, values in memory.export_state().items()}
 
     def restore_state(self, state: State) -> None:
         """Take up what `export_state` gave."""
+        for name in self._remembered:
+            setattr(self, f"_{name}", _as_kept(getattr(self, f"_{name}"), state.get(name)))
         for memory in self._memories:
             memory.restore_state(state)
 
 
+def _as_kept(now: Any, found: NDArray[np.generic] | None) -> Any:
+    """What was remembered, of the type that stands in its place `now`: of a tensor where that is None."""
+    if found is None or isinstance(now, np.ndarray):
+        return None if found is None else np.array(found)
+    if isinstance(now, int | tuple):
+        return type(now)(found.tolist())
+    import torch
+
+    return torch.from_numpy(np.array(found))
+
+
 class GramMethod(Method):
     """A method that never sees a vector of size D."""
+
+    sees = Sees.PRODUCTS
 
     @abstractmethod
     def weights(self, batch: RoundBatch) -> Combination:
         """Coefficients of the K clients' rows [K]."""
 
     def combine(self, batch: RoundBatch, rows: RoundRows) -> Combination:
-        """`weights`, laid out over the slots of the basis."""
+        """`weights`, laid out over all slots."""
         combination = self.weights(batch)
         return replace(combination, weights=rows.spread(combination.weights))
 
@@ -275,18 +291,16 @@ class VectorMethod(Method):
         """The step [D], in the dtype of the rows."""
 
     def combine(self, batch: RoundBatch, rows: RoundRows) -> Combination:
-        """`step`, put into the last row of the basis with weight 1, and `notes`."""
-        weights = np.zeros(rows.capacity)
-        weights[-1] = 1.0
-        rows.basis.put(rows.capacity - 1, self.step(batch, rows))
-        return Combination(weights, notes=self.notes())
+        """`step`, put into the last slot with weight 1, and `notes`."""
+        rows.put(rows.capacity - 1, self.step(batch, rows))
+        return Combination(np.eye(rows.capacity)[-1], notes=self.notes())
 
     def notes(self) -> Mapping[str, float]:
         """Figures for the event log, of the last `step`."""
         return {}
 
     def propose(self, batch: RoundBatch, rows: RoundRows) -> tuple[Tensor, Mapping[str, float]]:
-        """`step` itself, which takes up no row of the basis, and `notes`."""
+        """`step` itself, which takes up no slot, and `notes`."""
         return self.step(batch, rows), self.notes()
 
 
@@ -332,8 +346,3 @@ def answer(weights: Float64Array, solution: GramSolution, excluded: Mapping[int,
         excluded=excluded,
         **{"status": solution.status, **more},
     )
-
-
-def cg_title(matrix: CurvatureMatrix) -> str:
-    """What a title says of conjugate gradients on products with this matrix."""
-    return "CG" if matrix == "hessian" else "CG, Gauss-Newton"

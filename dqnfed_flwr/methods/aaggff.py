@@ -26,10 +26,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dqnfed_flwr.linalg.box_qp import box_simplex_weights
-from dqnfed_flwr.methods._base import GramMethod, RoundRows, State
+from dqnfed_flwr.methods._base import GramMethod, RoundRows
 from dqnfed_flwr.schema.group import Group, expert
 from dqnfed_flwr.schema.plan import Profile, RunPlan
-from dqnfed_flwr.types import Combination, Float64Array, RoundBatch
+from dqnfed_flwr.types import Combination, Float64Array, RoundBatch, Sees
 
 MOST_CLIENTS = 1000
 """Clients whose K x K matrix AAggFF-S solves with in every round."""
@@ -76,7 +76,7 @@ class Aaggff(GramMethod):
         c, the largest response.
     """
 
-    reads_products = False
+    sees = Sees.NORMS
 
     def __init__(self, run: RunPlan) -> None:
         super().__init__(run)
@@ -120,6 +120,8 @@ class AaggffSilo(Aaggff):
     The decision before round 1 is the same for all.
     """
 
+    _remembered = ("decision", "linear", "quadratic")
+
     def __init__(self, run: RunPlan) -> None:
         super().__init__(run)
         count = self._clients
@@ -143,16 +145,6 @@ class AaggffSilo(Aaggff):
         total = float(held.sum())
         return np.asarray(held / total) if total > 0 else np.full(len(held), 1 / len(held))
 
-    def export_state(self) -> dict[str, NDArray[np.generic]]:
-        """p and the sums that decide it."""
-        return {"decision": self._decision, "linear": self._linear, "quadratic": self._quadratic}
-
-    def restore_state(self, state: State) -> None:
-        """Inverse of `export_state`."""
-        self._decision, self._linear, self._quadratic = (
-            np.array(state[name], dtype=np.float64) for name in ("decision", "linear", "quadratic")
-        )
-
 
 class AaggffDevice(Aaggff):
     """AAggFF-D: after t rounds p_k is proportional to exp(sum_t s_tk sqrt(log K / (t + 1))).
@@ -160,6 +152,8 @@ class AaggffDevice(Aaggff):
     -s_t is the gradient, linearised at the mean response r' of those present, at the doubly robust estimate of all
     responses: r' + (r_k - r') / C for those present and r' for the others, over 1 + r'.
     """
+
+    _remembered = ("scores", "rounds")
 
     def __init__(self, run: RunPlan) -> None:
         super().__init__(run)
@@ -181,14 +175,6 @@ class AaggffDevice(Aaggff):
         )
         powers = np.exp(scores - scores.max())
         return np.asarray(powers / powers.sum())
-
-    def export_state(self) -> dict[str, NDArray[np.generic]]:
-        """Scores, and the rounds that they are from."""
-        return {"scores": self._scores, "rounds": np.array(self._rounds, dtype=np.int64)}
-
-    def restore_state(self, state: State) -> None:
-        """Inverse of `export_state`."""
-        self._scores, self._rounds = np.array(state["scores"], dtype=np.float64), int(state["rounds"])
 
 
 def _form(run: RunPlan) -> str:

@@ -20,7 +20,7 @@ from dqnfed_flwr.linalg.box_qp import project_simplex
 from dqnfed_flwr.methods._base import GramMethod, RoundRows, State
 from dqnfed_flwr.schema.group import Group, own
 from dqnfed_flwr.schema.plan import Profile, RunPlan
-from dqnfed_flwr.types import Combination, Float64Array, RoundBatch
+from dqnfed_flwr.types import Combination, Float64Array, RoundBatch, Sees
 
 
 class HeldWeights:
@@ -60,19 +60,14 @@ class HeldWeights:
         self._weights = {client: weight * rest for client, weight in self._weights.items()} | entering
 
     def export_state(self) -> dict[str, NDArray[np.generic]]:
-        """Weights and samples of all clients seen."""
-        seen = sorted(self._weights)
-        return {
-            "clients": np.array(seen, dtype=np.int64),
-            "examples": np.array([self._samples[client] for client in seen], dtype=np.float64),
-            "lambda": np.array([self._weights[client] for client in seen], dtype=np.float64),
-        }
+        """Client, samples and weight of all seen [n, 3]."""
+        rows = [(client, self._samples[client], weight) for client, weight in sorted(self._weights.items())]
+        return {"seen": np.array(rows, np.float64).reshape(-1, 3)}
 
     def restore_state(self, state: State) -> None:
         """Inverse of `export_state`."""
-        clients = state["clients"].tolist()
-        self._weights = dict(zip(clients, state["lambda"].tolist(), strict=True))
-        self._samples = dict(zip(clients, state["examples"].tolist(), strict=True))
+        self._samples = {int(client): samples for client, samples, _ in state["seen"].tolist()}
+        self._weights = {int(client): weight for client, _, weight in state["seen"].tolist()}
 
 
 class AflSettings(Group):
@@ -84,7 +79,7 @@ class AflSettings(Group):
 class Afl(GramMethod):
     """step = eta sum lambda_k g_k, then lambda <- Proj(lambda + gamma F) on the simplex; lambda starts at p_k."""
 
-    reads_products = False
+    sees = Sees.NORMS
 
     def __init__(self, run: RunPlan) -> None:
         super().__init__(run)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from dqnfed_flwr.methods._base import GramMethod, RoundRows, State
 from dqnfed_flwr.schema.group import Group, expert
 from dqnfed_flwr.schema.plan import Profile, RunPlan
-from dqnfed_flwr.types import Combination, Float64Array, RoundBatch
+from dqnfed_flwr.types import Combination, Float64Array, RoundBatch, Sees
 
 TINY_LOSS = 1e-8
 """Added to every loss, before its logarithm or reciprocal is taken."""
@@ -45,7 +45,7 @@ class Famo(GramMethod):
     z and the sum being over the clients that are compared. A client whose loss fell less than the mean gains weight.
     """
 
-    reads_products = False
+    sees = Sees.NORMS
 
     def __init__(self, run: RunPlan) -> None:
         super().__init__(run)
@@ -86,15 +86,13 @@ class Famo(GramMethod):
         return Combination(self._row_lr * weights, notes=notes)
 
     def export_state(self) -> dict[str, NDArray[np.generic]]:
-        """What is known of the clients seen, [n, 6]."""
-        seen = sorted(self._known)
-        known = np.array([self._known[client] for client in seen], dtype=np.float64).reshape(-1, 6)
-        return {"clients": np.array(seen, dtype=np.int64), "known": known}
+        """The clients seen, each with what is known of it [n, 7]."""
+        rows = [(client, *known) for client, known in sorted(self._known.items())]
+        return {"known": np.array(rows, np.float64).reshape(-1, 7)}
 
     def restore_state(self, state: State) -> None:
         """Inverse of `export_state`."""
-        known = np.array(state["known"], dtype=np.float64)
-        self._known = dict(zip(state["clients"].tolist(), known, strict=True))
+        self._known = {int(client): np.array(known) for client, *known in state["known"].tolist()}
 
 
 def _positive(batch: RoundBatch) -> Float64Array:

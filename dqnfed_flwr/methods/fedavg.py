@@ -9,7 +9,7 @@ from __future__ import annotations
 from dqnfed_flwr.methods._base import GramMethod
 from dqnfed_flwr.schema.plan import GRADIENTS, Profile
 from dqnfed_flwr.schema.work import SGD
-from dqnfed_flwr.types import Combination, RoundBatch
+from dqnfed_flwr.types import Combination, RoundBatch, Sees
 
 
 class FedAvg(GramMethod):
@@ -18,7 +18,7 @@ class FedAvg(GramMethod):
     Deviations: the shares p_k are those of the clients present, as in the paper's Algorithm 1.
     """
 
-    reads_products = False
+    sees = Sees.NORMS
 
     def weights(self, batch: RoundBatch) -> Combination:
         """p_k."""
@@ -28,7 +28,7 @@ class FedAvg(GramMethod):
 class FedSgd(GramMethod):
     """step = eta * sum p_k g_k, the rows being gradients at the received model. No deviations."""
 
-    reads_products = False
+    sees = Sees.NORMS
 
     def weights(self, batch: RoundBatch) -> Combination:
         """eta * p_k."""

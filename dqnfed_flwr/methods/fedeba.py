@@ -19,7 +19,7 @@ from dqnfed_flwr.methods._base import GramMethod
 from dqnfed_flwr.methods.guidance import ANGLE, angle
 from dqnfed_flwr.schema.group import Group, expert, own
 from dqnfed_flwr.schema.plan import Profile, RunPlan
-from dqnfed_flwr.types import Combination, RoundBatch
+from dqnfed_flwr.types import Combination, RoundBatch, Sees
 
 
 class FedEbaSettings(Group):
@@ -37,7 +37,7 @@ class FedEba(GramMethod):
     eta sum ((1 - alpha) p_k + alpha / K) g_k.
     """
 
-    reads_products = False
+    sees = Sees.NORMS
 
     def weights(self, batch: RoundBatch) -> Combination:
         """eta times the weights, which sum to 1."""

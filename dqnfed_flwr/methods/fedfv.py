@@ -17,7 +17,7 @@ from dqnfed_flwr.methods.absent import AbsentClients
 from dqnfed_flwr.methods.guidance import VANISHING
 from dqnfed_flwr.schema.group import Group, expert, own
 from dqnfed_flwr.schema.plan import Profile, RunPlan
-from dqnfed_flwr.types import Combination, Float64Array, RoundBatch
+from dqnfed_flwr.types import Combination, Float64Array, RoundBatch, Sees
 
 
 class FedFvSettings(Group):
@@ -55,7 +55,7 @@ class FedFV(Method):
         self._alpha = settings.alpha
         self._absent = AbsentClients(settings.tau, run.settings.sampled, run.settings.clients)
         self._memories = (self._absent,)
-        self.reference_rows = self._absent.room
+        self.reference_rows, self.sees = self._absent.room, Sees.PRODUCTS | self._absent.sees
 
     def observe(self, batch: RoundBatch, rows: RoundRows) -> None:
         """Remember the rows, and find those of clients that are absent now."""
@@ -65,7 +65,7 @@ class FedFV(Method):
         """Coefficients of the K rows and of the absent clients' rows."""
         count = len(batch.clients)
         slots = [*rows.slots, *self._absent.place(rows)]
-        gram = rows.basis.gram(slots)
+        gram = rows.gram(slots)
         order = sorted(range(count), key=lambda k: (batch.losses[k], batch.clients[k]))
         kept = set(order[count - math.ceil(self._alpha * (count - 1) - 1e-9) :])
         mean = np.mean([_unit_vector(k, gram) if k in kept else project(k, order, gram) for k in range(count)], axis=0)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dqnfed_flwr.methods._base import RoundRows, State, VectorMethod
 from dqnfed_flwr.schema.group import Group, expert
 from dqnfed_flwr.schema.plan import Profile, RunPlan
-from dqnfed_flwr.types import Float64Array, RoundBatch
+from dqnfed_flwr.types import Float64Array, RoundBatch, Sees
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -74,7 +74,7 @@ class FedHeal(VectorMethod):
     and not a sum of the tensors' norms; sum d is over the clients of the round; a share of exactly tau suffices.
     """
 
-    reads_products = False
+    sees = Sees.COLUMNS
 
     def __init__(self, run: RunPlan) -> None:
         super().__init__(run)
@@ -86,7 +86,7 @@ class FedHeal(VectorMethod):
     def observe(self, batch: RoundBatch, rows: RoundRows) -> None:
         """Count the signs of the round, and weigh the clients."""
         for client in batch.clients:
-            self._meet(client, rows.basis.dim, 1 / len(batch.clients))
+            self._meet(client, rows.dim, 1 / len(batch.clients))
         squares = np.zeros(len(batch.clients))
         kept = 0
         for part, values, positive in self._blocks(rows):
@@ -95,7 +95,7 @@ class FedHeal(VectorMethod):
             mask = self._mask(batch, part, positive)
             squares += np.sum(np.square(values, where=mask, out=np.zeros_like(values)), axis=1)
             kept += int(mask.sum())
-        self._kept = kept / (len(batch.clients) * rows.basis.dim)
+        self._kept = kept / (len(batch.clients) * rows.dim)
         norms = np.sqrt(squares)
         shares = norms / norms.sum() if norms.any() else np.full(norms.size, 1 / norms.size)
         for client, share in zip(batch.clients, shares.tolist(), strict=True):
@@ -103,17 +103,18 @@ class FedHeal(VectorMethod):
 
     def step(self, batch: RoundBatch, rows: RoundRows) -> Tensor:
         """eta * masked mean [D]."""
-        import torch
-
         records = [self._records[client] for client in batch.clients]
         weights = np.array([record.total / record.mass for record in records])[:, None]
-        out = np.zeros(rows.basis.dim, rows.basis.row(0).dtype)
-        for part, values, positive in self._blocks(rows):
-            present = weights * self._mask(batch, part, positive)
+
+        def mean(values: Float64Array, mask: NDArray[np.bool_]) -> Float64Array:
+            present = weights * mask
             total = present.sum(axis=0)
-            moved = np.divide((present * values).sum(axis=0), total, out=np.zeros_like(total), where=total > 0)
-            out[part] = self._row_lr * moved
-        return torch.from_numpy(out)
+            return np.asarray(np.divide((present * values).sum(axis=0), total, np.zeros_like(total), where=total > 0))
+
+        return rows.assemble(
+            (part, self._row_lr * mean(values, self._mask(batch, part, positive)))
+            for part, values, positive in self._blocks(rows)
+        )
 
     def notes(self) -> dict[str, float]:
         """Share of the coordinates that were kept."""

@@ -17,13 +17,14 @@ from dqnfed_flwr.methods._base import LayerMethod, RoundRows, left_out
 from dqnfed_flwr.methods.absent import AbsentClients
 from dqnfed_flwr.methods.guidance import ANGLE, Direction, common_direction, fairness_row
 from dqnfed_flwr.schema.plan import Profile, RunPlan
-from dqnfed_flwr.types import Combination, Float64Array, RoundBatch
+from dqnfed_flwr.types import Combination, Float64Array, RoundBatch, Sees
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 VANISHING = 1e-5
 """A layer whose direction is shorter, relatively, counts as vanished and is merged with a neighbour."""
+Parts = Iterator[tuple[slice, Float64Array]]
 _GRAVITY = [Status.CONVERGED, Status.BVLS, Status.NOT_CONVERGED, Status.STATIONARY]
 
 
@@ -52,6 +53,8 @@ class FedLf(LayerMethod):
     nothing is divided by their length; the window of absent clients counts clients, not those seen so far.
     """
 
+    sees = Sees.PRODUCTS | Sees.COLUMNS
+
     def __init__(self, run: RunPlan) -> None:
         super().__init__(run)
         clients, sampled = run.settings.clients, run.settings.sampled
@@ -72,7 +75,7 @@ class FedLf(LayerMethod):
         """The step [D], in the dtype of the rows; zero where the clients have no common descent direction."""
         count = len(batch.clients)
         live = np.diag(batch.gram) > 0
-        layers = self.layers or (slice(0, rows.basis.dim),)
+        layers = self.layers or (slice(0, rows.dim),)
         grams = [self._gram(layer, rows) for layer in layers]
         blocks, fair, dropped = self._solve(grams, count, fairness_row(batch.losses, live))
         vanished = len(blocks) == 1 and self._vanishes(blocks[0])
@@ -93,7 +96,7 @@ class FedLf(LayerMethod):
                 "objectives_dropped": float(dropped),
             },
         )
-        return self._assemble(blocks, layers, rows, scale)
+        return rows.assemble(self._moves(blocks, layers, rows, scale))
 
     def _solve(
         self, grams: list[Float64Array], count: int, fairness: Float64Array | None
@@ -136,7 +139,7 @@ class FedLf(LayerMethod):
             gram += part @ part.T
         return (gram + gram.T) / 2
 
-    def _parts(self, layer: slice, rows: RoundRows) -> Iterator[tuple[slice, Float64Array]]:
+    def _parts(self, layer: slice, rows: RoundRows) -> Parts:
         """The columns of a layer, block by block, of the clients' rows and of those absent, in float64."""
         for columns in rows.column_blocks():
             part = slice(max(layer.start, columns.start), min(layer.stop, columns.stop))
@@ -144,16 +147,13 @@ class FedLf(LayerMethod):
                 absent = [item.row[part].astype(np.float64)[None] for item in self._absent.absent]
                 yield part, np.concatenate([rows.columns(part), *absent])
 
-    def _assemble(self, blocks: Sequence[Block], layers: Sequence[slice], rows: RoundRows, scale: float) -> Tensor:
-        import torch
-
-        step = np.zeros(rows.basis.dim, rows.basis.row(0).dtype)
+    def _moves(self, blocks: Sequence[Block], layers: Sequence[slice], rows: RoundRows, scale: float) -> Parts:
+        """The step, block by block of columns; nothing where there is none."""
         for block in blocks if scale else ():
             weights = scale * block.direction.weights
             for layer in block.layers:
                 for part, values in self._parts(layers[layer], rows):
-                    step[part] = weights @ values[: len(weights)]
-        return torch.from_numpy(step)
+                    yield part, weights @ values[: len(weights)]
 
 
 class _FedLf(Profile):

@@ -20,9 +20,9 @@ from dqnfed_flwr.methods.guidance import ANGLE, Direction, angle, common_directi
 from dqnfed_flwr.schema.group import expert
 from dqnfed_flwr.schema.plan import GRADIENTS_FIRST, Profile, RunPlan
 from dqnfed_flwr.steps.search import SearchSettings
-from dqnfed_flwr.types import Combination, Float64Array, RoundBatch, SearchHints
+from dqnfed_flwr.types import Combination, Float64Array, RoundBatch, SearchHints, Sees
 
-CLIENTS, VALUES, COUNTS = "reference_clients", "reference_losses", "reference_counts"
+REFERENCES = "references"
 
 
 class FedMdfgSettings(SearchSettings):
@@ -47,6 +47,8 @@ class FedMdfg(Method):
     solved to 1e-6 and its status reported.
     """
 
+    _remembered = ("last",)
+
     def __init__(self, run: RunPlan) -> None:
         super().__init__(run)
         self._angle = run.group_of(FedMdfgSettings).angle
@@ -55,7 +57,7 @@ class FedMdfg(Method):
         self._memories = (self._references, self._absent)
         self._some_rose = self._lost = False
         self._last: tuple[int, ...] = ()
-        self.reference_rows = self._absent.room
+        self.reference_rows, self.sees = self._absent.room, Sees.PRODUCTS | self._absent.sees
 
     def observe(self, batch: RoundBatch, rows: RoundRows) -> None:
         """Take in the losses, and the rows of clients that are absent now."""
@@ -69,7 +71,7 @@ class FedMdfg(Method):
         """Coefficients of the K rows and of the absent clients' rows."""
         count = len(batch.clients)
         slots = [*rows.slots, *self._absent.place(rows)]
-        gram = rows.basis.gram(slots)
+        gram = rows.gram(slots)
         live = np.diag(batch.gram) > 0
         spread = angle(batch.losses[live]) if live.any() else 0.0
         unfair = spread > self._angle or self._some_rose
@@ -95,15 +97,6 @@ class FedMdfg(Method):
             hints=SearchHints(fair=found.fair, lost=self._lost, stretch=stretch),
         )
 
-    def export_state(self) -> dict[str, NDArray[np.generic]]:
-        """References, participants and rows of the last round."""
-        return {"last": np.array(self._last, np.int64), **super().export_state()}
-
-    def restore_state(self, state: State) -> None:
-        """Take up what `export_state` gave."""
-        self._last = tuple(int(client) for client in np.array(state["last"]))
-        super().restore_state(state)
-
 
 class LossReferences:
     """What a client's loss has come down to, round by round (FedMDFG).
@@ -128,18 +121,13 @@ class LossReferences:
         return risen
 
     def export_state(self) -> dict[str, NDArray[np.generic]]:
-        """Clients, references and rounds taken part in."""
-        items = sorted(self._known.items())
-        return {
-            CLIENTS: np.array([client for client, _ in items], np.int64),
-            VALUES: np.array([reference for _, (reference, _) in items], np.float64),
-            COUNTS: np.array([count for _, (_, count) in items], np.int64),
-        }
+        """Client, reference and rounds taken part in [n, 3]."""
+        rows = [(client, *known) for client, known in sorted(self._known.items())]
+        return {REFERENCES: np.array(rows, np.float64).reshape(-1, 3)}
 
     def restore_state(self, state: State) -> None:
         """Take up what `export_state` gave."""
-        columns = (np.array(state[name]) for name in (CLIENTS, VALUES, COUNTS))
-        self._known = {int(client): (float(loss), int(count)) for client, loss, count in zip(*columns, strict=True)}
+        self._known = {int(client): (loss, int(count)) for client, loss, count in state[REFERENCES].tolist()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,13 +14,10 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
-from dqnfed_flwr.methods._base import RoundRows, State, VectorMethod
+from dqnfed_flwr.methods._base import RoundRows, VectorMethod
 from dqnfed_flwr.schema.group import Group, expert, own
 from dqnfed_flwr.schema.plan import Profile, RunPlan
-from dqnfed_flwr.types import RoundBatch
+from dqnfed_flwr.types import RoundBatch, Sees
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,7 +29,7 @@ BETA1, BETA2 = 0.9, 0.99
 class ServerOptimiser(VectorMethod):
     """Averages over rounds that leave out a mean which is too large."""
 
-    reads_products = False
+    sees = Sees.SUM
     _overflow = False
 
     def notes(self) -> Mapping[str, float]:
@@ -49,6 +46,8 @@ class FedAvgMSettings(Group):
 
 class FedAvgM(ServerOptimiser):
     """v <- beta v + sum p_k (theta - theta_k), step = lr v, from v = 0. No deviations."""
+
+    _remembered = ("velocity",)
 
     def __init__(self, run: RunPlan) -> None:
         super().__init__(run)
@@ -76,16 +75,6 @@ class FedAvgM(ServerOptimiser):
 
         self._velocity = torch.zeros_like(self._velocity)
 
-    def export_state(self) -> dict[str, NDArray[np.generic]]:
-        """v."""
-        return {"velocity": self._velocity.numpy()}
-
-    def restore_state(self, state: State) -> None:
-        """Take up v."""
-        import torch
-
-        self._velocity = torch.from_numpy(np.array(state["velocity"]))
-
 
 class FedAdamSettings(Group):
     """FedAdam."""
@@ -103,6 +92,8 @@ class FedAdam(ServerOptimiser):
     from the paper: clients count by sample share, not alike. From published code: some start v at 0, some correct the
     bias.
     """
+
+    _remembered = ("first", "second")
 
     def __init__(self, run: RunPlan) -> None:
         super().__init__(run)
@@ -134,16 +125,6 @@ class FedAdam(ServerOptimiser):
         import torch
 
         self._first = torch.zeros_like(self._first)
-
-    def export_state(self) -> dict[str, NDArray[np.generic]]:
-        """m and v."""
-        return {"first": self._first.numpy(), "second": self._second.numpy()}
-
-    def restore_state(self, state: State) -> None:
-        """Take up m and v."""
-        import torch
-
-        self._first, self._second = (torch.from_numpy(np.array(state[name])) for name in ("first", "second"))
 
 
 METHODS = (

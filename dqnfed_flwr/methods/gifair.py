@@ -12,7 +12,7 @@ from __future__ import annotations
 from dqnfed_flwr.methods._base import GramMethod
 from dqnfed_flwr.schema.group import Group, own
 from dqnfed_flwr.schema.plan import Profile
-from dqnfed_flwr.types import Combination, RoundBatch
+from dqnfed_flwr.types import Combination, RoundBatch, Sees
 
 
 class GiFairSettings(Group):
@@ -27,7 +27,7 @@ class GiFair(GramMethod):
     The weights sum to 1 and none is negative, because lambda = strength * min p_k / (K - 1).
     """
 
-    reads_products = False
+    sees = Sees.NORMS
 
     def weights(self, batch: RoundBatch) -> Combination:
         """eta (p_k + lambda r_k)."""

@@ -16,7 +16,7 @@ from dqnfed_flwr.methods._base import GramMethod
 from dqnfed_flwr.schema.group import Group, own
 from dqnfed_flwr.schema.plan import Profile, RunPlan
 from dqnfed_flwr.schema.work import SGD
-from dqnfed_flwr.types import Combination, RoundBatch
+from dqnfed_flwr.types import Combination, RoundBatch, Sees
 
 SMALLEST_LOSS = 1e-10
 """Losses are taken to be at least this: F^(q-1) has no value at 0."""
@@ -35,7 +35,7 @@ class QFfl(GramMethod):
     h_k = q F_k^(q-1) |L (theta - theta_k)|^2 + L F_k^q
     """
 
-    reads_products = False
+    sees = Sees.NORMS
 
     def __init__(self, run: RunPlan) -> None:
         super().__init__(run)

@@ -21,7 +21,7 @@ from dqnfed_flwr.linalg.min_norm import CUTOFF, ScaledGram
 from dqnfed_flwr.methods._base import GramMethod, RoundRows, VectorMethod
 from dqnfed_flwr.schema.group import Group, expert, own
 from dqnfed_flwr.schema.plan import Profile, RunPlan
-from dqnfed_flwr.types import Combination, Float64Array, RoundBatch
+from dqnfed_flwr.types import Combination, Float64Array, RoundBatch, Sees
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -97,7 +97,7 @@ class TrimmedMeanSettings(Group):
 class CoordinateWise(VectorMethod):
     """step = eta * a figure of each column of the rows, computed in float64 on blocks of columns."""
 
-    reads_products = False
+    sees = Sees.COLUMNS
 
     @abstractmethod
     def figure(self, columns: Float64Array) -> Float64Array:
@@ -105,12 +105,7 @@ class CoordinateWise(VectorMethod):
 
     def step(self, batch: RoundBatch, rows: RoundRows) -> Tensor:
         """eta * figure of every column [D]."""
-        import torch
-
-        out = np.empty(rows.basis.dim, rows.basis.row(0).dtype)
-        for part in rows.column_blocks():
-            out[part] = self._row_lr * self.figure(rows.columns(part))
-        return torch.from_numpy(out)
+        return rows.assemble((part, self._row_lr * self.figure(rows.columns(part))) for part in rows.column_blocks())
 
 
 class Median(CoordinateWise):

@@ -20,7 +20,7 @@ from dqnfed_flwr.methods._base import RoundRows, State, VectorMethod
 from dqnfed_flwr.schema.group import Group, expert
 from dqnfed_flwr.schema.plan import GRADIENTS, Profile, RunPlan
 from dqnfed_flwr.schema.work import SGD
-from dqnfed_flwr.types import RoundBatch
+from dqnfed_flwr.types import RoundBatch, Sees
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,6 +31,8 @@ class MeanGradientMethod(VectorMethod):
 
     Where the mean loss does not fall along it, the memory begins anew, and the step is eta sum p_k g_k.
     """
+
+    sees = Sees.PRODUCTS | Sees.SUM
 
     def __init__(self, run: RunPlan) -> None:
         super().__init__(run)
@@ -77,6 +79,8 @@ class Momentum(MeanGradientMethod):
     The factor alpha is left out of the memory: it is a property of the line search, not of the direction.
     """
 
+    _remembered = ("last",)
+
     def __init__(self, run: RunPlan) -> None:
         super().__init__(run)
         self._beta = run.group_of(MomentumSettings).beta
@@ -95,16 +99,6 @@ class Momentum(MeanGradientMethod):
         """Drop u_{t-1}."""
         self._last = None
 
-    def export_state(self) -> dict[str, NDArray[np.generic]]:
-        """u_{t-1}, if any."""
-        return {} if self._last is None else {"last": self._last.cpu().numpy()}
-
-    def restore_state(self, state: State) -> None:
-        """Take up u_{t-1}."""
-        import torch
-
-        self._last = torch.from_numpy(np.array(state["last"])) if "last" in state else None
-
 
 class ServerLbfgsSettings(Group):
     """Server L-BFGS."""
@@ -119,6 +113,8 @@ class ServerLbfgs(MeanGradientMethod):
     mixes different clients. No pair is formed from means of different clients.
     """
 
+    _remembered = ("gradient", "move", "of")
+
     def __init__(self, run: RunPlan) -> None:
         from dqnfed_flwr.linalg.lbfgs import LBFGSHistory
 
@@ -126,7 +122,7 @@ class ServerLbfgs(MeanGradientMethod):
         self._history = LBFGSHistory(run.group_of(ServerLbfgsSettings).memory)
         self._gradient: Tensor | None = None
         self._move: Tensor | None = None
-        self._of: tuple[int, ...] | None = None
+        self._of: tuple[int, ...] = ()  # whose it is
 
     def from_mean(self, mean_gradient: Tensor, batch: RoundBatch) -> Tensor:
         """Take in the pair of the last move, then B * mean gradient."""
@@ -151,30 +147,19 @@ class ServerLbfgs(MeanGradientMethod):
 
     def export_state(self) -> dict[str, NDArray[np.generic]]:
         """Pairs, last mean gradient, whose it is, and last move."""
-        state: dict[str, NDArray[np.generic]] = {}
-        if self._of is not None:
-            state["of"] = np.array(self._of, np.int64)
-        for number, (s, y) in enumerate(self._history.pairs):
-            state[f"s{number}"], state[f"y{number}"] = s.cpu().numpy(), y.cpu().numpy()
-        for name, vector in (("gradient", self._gradient), ("move", self._move)):
-            if vector is not None:
-                state[name] = vector.cpu().numpy()
-        return state
+        pairs = ({f"s{k}": s.cpu().numpy(), f"y{k}": y.cpu().numpy()} for k, (s, y) in enumerate(self._history.pairs))
+        return {name: values for kept in (super().export_state(), *pairs) for name, values in kept.items()}
 
     def restore_state(self, state: State) -> None:
         """Take up what `export_state` gave."""
         import torch
 
-        def tensor(name: str) -> Tensor | None:
-            return torch.from_numpy(np.array(state[name])) if name in state else None
-
+        super().restore_state(state)
         self._history.clear()
         number = 0
-        while (s := tensor(f"s{number}")) is not None and (y := tensor(f"y{number}")) is not None:
-            self._history.push(s, y)
+        while f"s{number}" in state:
+            self._history.push(*(torch.from_numpy(np.array(state[f"{kind}{number}"])) for kind in "sy"))
             number += 1
-        self._gradient, self._move = tensor("gradient"), tensor("move")
-        self._of = None if self._gradient is None else tuple(state["of"].astype(int).tolist())
 
 
 MEMORY_ALONE = "it is an anchor of DQN-Fed alone, on the same rows"

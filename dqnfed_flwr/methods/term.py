@@ -15,7 +15,7 @@ import numpy as np
 from dqnfed_flwr.methods._base import GramMethod
 from dqnfed_flwr.schema.group import Group, own
 from dqnfed_flwr.schema.plan import Profile
-from dqnfed_flwr.types import Combination, RoundBatch
+from dqnfed_flwr.types import Combination, RoundBatch, Sees
 
 
 class TermSettings(Group):
@@ -27,7 +27,7 @@ class TermSettings(Group):
 class Term(GramMethod):
     """step = eta sum w_k g_k with w_k proportional to p_k exp(t F_k): the gradient of (1/t) log sum p_k exp(t F_k)."""
 
-    reads_products = False
+    sees = Sees.NORMS
 
     def weights(self, batch: RoundBatch) -> Combination:
         """eta w_k, with the largest loss subtracted in the exponent."""

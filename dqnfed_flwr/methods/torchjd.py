@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import math
 from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from dqnfed_flwr.errors import ConfigError, RunError
 from dqnfed_flwr.methods._base import GramMethod, Method, RoundRows, State, VectorMethod
 from dqnfed_flwr.schema.plan import GRADIENTS_FIRST, Profile, RunPlan
-from dqnfed_flwr.types import Combination, RoundBatch
+from dqnfed_flwr.types import Combination, RoundBatch, Sees
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -119,19 +120,21 @@ class TorchJdGram(TorchJd, GramMethod):
 class TorchJdRows(TorchJd, VectorMethod):
     """step = eta * aggregator(rows), on the stacked rows [K, D] in their own dtype: a copy of all rows."""
 
+    sees = Sees.PRODUCTS | Sees.COLUMNS
+
     def step(self, batch: RoundBatch, rows: RoundRows) -> Tensor:
         """eta * what torchjd makes of the rows [D]."""
         import torch
 
-        stacked = torch.from_numpy(np.stack([rows.basis.row(slot) for slot in rows.slots]))
+        stacked = torch.from_numpy(np.stack(rows.copies()))
         return self._row_lr * self._calls(stacked, batch.round).to(stacked.dtype)
 
     def combine(self, batch: RoundBatch, rows: RoundRows) -> Combination:
         """The step; 0 with status `not-finite` where torchjd gives none."""
         combination = super().combine(batch, rows)
-        if np.isfinite(rows.basis.row(rows.capacity - 1)).all():
+        if math.isfinite(rows.squared_norm(rows.capacity - 1)):
             return combination
-        rows.basis.put(rows.capacity - 1, np.zeros(rows.basis.dim))
+        rows.drop(rows.capacity - 1)
         return replace(combination, weights=np.zeros(rows.capacity), status=NOT_FINITE)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from dqnfed_flwr.methods._base import GramMethod
 from dqnfed_flwr.schema.group import Group, own
 from dqnfed_flwr.schema.plan import Profile
-from dqnfed_flwr.types import Combination, RoundBatch
+from dqnfed_flwr.types import Combination, RoundBatch, Sees
 
 
 class VRedSettings(Group):
@@ -35,7 +35,7 @@ class VRed(GramMethod):
     p_k (1 + 2 beta (e_k - sum p_j e_j)). The weights sum to 1; with a large beta some are negative.
     """
 
-    reads_products = False
+    sees = Sees.NORMS
 
     group: type[VRedSettings] | type[SemiVRedSettings] = VRedSettings
     upper = False

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+CurvatureMatrix = Literal["hessian", "gauss-newton"]
+SOFTMAX = "solves with the Gauss-Newton matrix of a cross-entropy; use {key} hessian"
+"""Why a method refuses other tasks than classification, with the key of its matrix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,3 +50,8 @@ LBFGS = WorkProfile("lbfgs", "dqnfed_flwr.client.work:LbfgsWork", epochs=True, g
 SGD = WorkProfile("sgd", "dqnfed_flwr.client.work:SgdWork", passes=True)
 GENERAL = {work.name: work for work in (GRADIENT, LBFGS, SGD)}
 """The work that any method may be fed with."""
+
+
+def cg_title(matrix: CurvatureMatrix) -> str:
+    """What a title says of conjugate gradients on products with this matrix."""
+    return "CG" if matrix == "hessian" else "CG, Gauss-Newton"

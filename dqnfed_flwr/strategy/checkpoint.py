@@ -13,7 +13,7 @@ import os
 import zipfile
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -50,13 +50,9 @@ class Place:
     dtype: str
     shape: tuple[int, ...]
 
-    def as_list(self) -> list[int | str | list[int]]:
-        """For JSON."""
-        return [self.offset, self.length, self.checksum, self.dtype, list(self.shape)]
-
     @classmethod
     def of(cls, values: object) -> Place:
-        """Inverse of `as_list`; ValueError or TypeError if `values` is no such list."""
+        """Inverse of `astuple`, as JSON has it; ValueError or TypeError if `values` is no such list."""
         match values:
             case [int(offset), int(length), int(checksum), str(dtype), list(shape)]:
                 return cls(offset, length, checksum, dtype, tuple(map(int, shape)))
@@ -181,7 +177,7 @@ class CheckpointStore:
             self._vectors = VectorFile(_vectors_of(self.path), _places_in(self.path))
         long = {name: values for name, values in arrays.items() if values.nbytes >= LONG}
         short = {name: values for name, values in arrays.items() if name not in long}
-        places = {name: place.as_list() for name, place in self._vectors.put(long).items()}
+        places = {name: astuple(place) for name, place in self._vectors.put(long).items()}
         text = json.dumps({"format": FORMAT, NAMES: sorted(short), VECTORS: places, **record})
         self._replace({RECORD: np.frombuffer(text.encode(), np.uint8), **short})
         self._vectors.commit()

@@ -1,4 +1,4 @@
-"""Taking replies in: checked one by one as they arrive, rows straight into the basis; and faults that stay.
+"""Taking replies in: checked one by one as they arrive, rows straight to their place; and faults that stay.
 
 A fault stays that a node answers in the same way, several times in a row. An absence is no answer, and counts neither
 way. What depends on the model, such as a gradient that is not finite, is no fault of this kind: at another model the
@@ -7,22 +7,20 @@ client may be well again.
 
 from __future__ import annotations
 
-import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import torch
 from flwr.app import RecordDict
 
 from dqnfed_flwr import wire
 from dqnfed_flwr.errors import DataError, WireError
-from dqnfed_flwr.guarantee.claims import two_losses
+from dqnfed_flwr.guarantee.claims import CONTRADICTION, two_losses
 from dqnfed_flwr.guarantee.harm import holds
 from dqnfed_flwr.guarantee.held_out import accepts
-from dqnfed_flwr.linalg.gram import Basis
+from dqnfed_flwr.linalg.rows import LONGEST_ROW, RowSet
 from dqnfed_flwr.methods._base import RoundRows
 from dqnfed_flwr.schema.plan import RunPlan
 from dqnfed_flwr.strategy.exchange import Answer
@@ -34,8 +32,6 @@ from dqnfed_flwr.wire import ReplyForm
 
 NOTHING: FloatArray = np.empty(0, np.float32)
 """Stands for an array that a client was not asked for."""
-LONGEST_ROW = math.sqrt(torch.finfo(torch.float32).max)
-"""Norm of a row, some 1.8e19, up to which sums of rows are finite in float32, and products of products in float64."""
 REPEATED = "repeated-fault"
 """Reason: a client that is not asked any more, for it answered with the same fault several times in a row."""
 TIMES = 3
@@ -49,7 +45,7 @@ _NUMBER = re.compile(r"0x[0-9a-f]+|\d+", re.IGNORECASE)
 class Collected:
     """What an exchange brought; the dicts are by client, rising but for `caught`."""
 
-    answered: dict[int, ClientReply]  # all replies of sound form, without the row itself, which is in the basis
+    answered: dict[int, ClientReply]  # all replies of sound form, without the row itself, which is in `rows`
     trained: dict[int, ClientReply]  # those with a row
     rows: RoundRows  # in the order of `trained`
     probes: dict[int, Probe] = field(default_factory=dict)  # of the candidate; also where the rest of a reply is unfit
@@ -72,11 +68,11 @@ class Collected:
         slots, places = self.slots(), {client: k for k, client in enumerate(self.trained)}
         vectors = {name: tuple(each[places[client]] for client in heard) for name, each in self.rows.vectors.items()}
         chosen, further = (tuple(slots[client] for client in clients) for clients in (heard, others))
-        return RoundRows(self.rows.basis, chosen, vectors, further)
+        return RoundRows(self.rows.held, chosen, vectors, further)
 
 
 class Receiver(ABC):
-    """Checks the replies of clients, each by itself, and puts their rows into the basis.
+    """Checks the replies of clients, each by itself, and puts their rows into a `RowSet`.
 
     A reply counts whole or not at all; but its loss and its test count where they can be read. Subclasses say what form
     replies must have.
@@ -106,40 +102,49 @@ class Receiver(ABC):
         """Raise `WireError` where a reply with a row is unfit in a way of its own."""
 
     def receive(
-        self, answers: Iterable[tuple[int, Answer]], schedule: Schedule, basis: Basis, cost: RoundCost
+        self, answers: Iterable[tuple[int, Answer]], schedule: Schedule, rows: RowSet, cost: RoundCost
     ) -> Collected:
-        """Check the answers, given with their client, one by one; rows go into the `basis` as they come.
+        """Check the answers, given with their client, one by one; `rows` take theirs in as they come.
 
         Each is compared with itself, and with the samples that its client had at first. Costs are added to `cost`.
         """
-        basis.clear()
-        found = Collected({}, {}, RoundRows(basis, ()), floor=self._floor)
+        rows.clear()
+        found = Collected({}, {}, RoundRows(rows, ()), floor=self._floor)
         for client, answer in answers:
             try:
                 content = answer.content()
                 cost.bytes_up += wire.payload(content)
-                self._take(self.part(content), content, client, schedule, found)
+                self._take(content, client, schedule, self.form(schedule, client), found)
             except WireError as error:
                 drop = found.dropped[client] = DroppedClient(client, error.reason, error.detail)
                 self.say(drop)
         found.sort()
         found.trained = {client: reply for client, reply in found.answered.items() if client in schedule.train}
-        found.rows = self._rows(found.trained, schedule, basis)
+        found.rows = self._rows(found.trained, schedule, rows)
         return found
 
-    def _take(self, part: RecordDict, content: RecordDict, client: int, schedule: Schedule, found: Collected) -> None:
+    def late_row(self, client: int, content: RecordDict, task: ClientTask, form: ReplyForm, rows: RowSet) -> FloatArray:
+        """The row of a reply that came when its exchange was over, checked as any other; `WireError` if it is unfit."""
+        found = Collected({}, {}, RoundRows(rows, ()), floor=self._floor)
+        alone = Schedule({client: task}, (client,), (), (), task.round)
+        self._take(content, client, alone, form, found)
+        if words := found.caught.get(client):
+            raise WireError(CONTRADICTION, words)
+        return rows.copies([0])[0]
+
+    def _take(self, content: RecordDict, client: int, schedule: Schedule, form: ReplyForm, found: Collected) -> None:
         """Put what one client says into `found`; `WireError` where something is unfit."""
-        task = schedule.tasks[client]
+        task, part = schedule.tasks[client], self.part(content)
         if (loss := wire.decode_loss(part, task, self._floor)) is not None:
             found.losses[client] = loss
         if probe := wire.decode_probe(part, task, self._floor):
             found.probes[client] = self._as_asked(probe)
-        reply = wire.decode_reply(part, task, self.form(schedule, client))
+        reply = wire.decode_reply(part, task, form)
         if reply.probe is not None:
             reply = replace(reply, probe=self._as_asked(reply.probe))
         if reply.row is not None:
             self.admit(content, reply)
-            _put(found.rows.basis, schedule.train.index(client), reply.row, reply.vectors)
+            _put(found.rows.held, schedule.train.index(client), reply.row, reply.vectors)
         found.answered[client] = replace(reply, row=None)
         if words := self._contradiction(reply, task, self.samples(client, reply)):
             found.caught[client] = words
@@ -163,12 +168,12 @@ class Receiver(ABC):
         return two_losses("its probe has loss", loss, "its gradient's pass", reply.loss) if task.train else ""
 
     @staticmethod
-    def _rows(trained: Mapping[int, ClientReply], schedule: Schedule, basis: Basis) -> RoundRows:
+    def _rows(trained: Mapping[int, ClientReply], schedule: Schedule, rows: RowSet) -> RoundRows:
         slots = tuple(schedule.train.index(client) for client in trained)
         replies = list(trained.values())
         names = dict.fromkeys(name for reply in replies for name in reply.vectors)
         vectors = {name: tuple(reply.vectors.get(name, NOTHING) for reply in replies) for name in names}
-        return RoundRows(basis, slots, vectors)
+        return RoundRows(rows, slots, vectors)
 
 
 def check_least(found: Collected, liars: int) -> None:
@@ -184,18 +189,13 @@ def check_least(found: Collected, liars: int) -> None:
         )
 
 
-def _put(basis: Basis, slot: int, row: FloatArray, vectors: Mapping[str, FloatArray]) -> None:
-    """Put a client's row [D] into `slot`, which stays empty with a `WireError` where a number is of no use.
-
-    That is one in the row, or in the further `vectors` of the reply, by name.
-    """
-    basis.put(slot, row)
-    if not basis.squared_norm(slot) <= LONGEST_ROW**2:
-        basis.drop(slot)
+def _put(rows: RowSet, slot: int, row: FloatArray, vectors: Mapping[str, FloatArray]) -> None:
+    """Put a client's row [D] into `slot`; `WireError`, and it stays empty, for what is not finite, as in `vectors`."""
+    if not rows.admit(slot, row):
         raise WireError("not-finite", f"the gradient holds NaN or Inf, or is longer than {LONGEST_ROW:.2g}")
     for name, vector in vectors.items():
         if not np.isfinite(vector).all():
-            basis.drop(slot)
+            rows.drop(slot)
             raise WireError("not-finite", f"{name!r} holds NaN or Inf")
 
 

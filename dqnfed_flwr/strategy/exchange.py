@@ -8,16 +8,16 @@ cannot even be unpacked takes no other with it.
 A node works its messages off in their order, one at a time. If a straggler, a node slower than the rounds, were asked
 in every round all the same, it would be at work for rounds that are long over, and never catch up. So a node owes the
 reply to a message that its exchange did not wait for, and is not asked again until one of three things happens. Its
-reply comes, and is thrown away; or the node is gone, for one that was restarted has forgotten what it was at; or some
-deadlines are over. In the last case it is on trial: no exchange waits for it until it has answered something. Only this
-process' clock counts, and a checkpoint holds nothing of it: a server that is resumed asks everybody once.
+reply comes; or the node is gone, for one that was restarted has forgotten what it was at; or some deadlines are over.
+In the last case it is on trial: no exchange waits for it until it has answered something. Only this process' clock
+counts, and a checkpoint holds nothing of it: a server that is resumed asks everybody once.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from logging import INFO, WARNING
 from typing import Protocol, runtime_checkable
@@ -28,8 +28,6 @@ from flwr.serverapp import Grid
 from google.protobuf.message import DecodeError
 
 from dqnfed_flwr.errors import WireError, shortened
-from dqnfed_flwr.schema.run import RunSettings
-from dqnfed_flwr.strategy.schedule import Schedule
 from dqnfed_flwr.telemetry.events import DroppedClient
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.5
@@ -39,6 +37,8 @@ OWING, LATE = "owing", "late"
 """Reasons: a client that is not asked because it owes a reply, and a reply that came when its exchange was over."""
 ASK_AGAIN_AFTER, LONGEST_WAIT = 3.0, 24.0
 """Deadlines after which a node that owes a reply is asked again: the first, and, doubled each time, the last."""
+DISCARDED = "it is discarded"
+"""What becomes of a late reply by which nothing can be gained."""
 UNPACKING_FAILED = (ValueError, TypeError, LookupError, AttributeError, DecodeError)
 """What Flower raises while it rebuilds a message from a reply that is not what it claims to be."""
 
@@ -149,12 +149,15 @@ def send_and_receive(
     deadline: float,
     quorum: float = 1.0,
     unawaited: Collection[int] = (),
+    judges: Collection[int] = (),
+    needed: int = 0,
     meanwhile: Callable[[float], None] = lambda end: None,
 ) -> Iterator[Answer]:
     """`push` messages and yield one answer for each as it arrives, or one for a node that gives none, last.
 
     The exchange closes after `deadline` seconds, or before, with usable replies to a share of `quorum` of them,
-    or when all have answered. Nodes that are `unawaited` do not count; what they say before it closes does.
+    or when all have answered. Nodes that are `unawaited` do not count; what they say before it closes does. A quorum
+    does not close it before `needed` of the `judges` have answered, as long as there are others of them to wait for.
     `meanwhile` is called whenever nothing has come, with the time (monotonic) at which the exchange closes.
     """
     nodes = [message.metadata.dst_node_id for message in messages]
@@ -163,15 +166,18 @@ def send_and_receive(
     end = time.monotonic() + deadline
     missing = math.ceil(quorum * sum(node not in unawaited for node in nodes) - 1e-9)
 
+    def lacks_judges() -> bool:
+        return needed > 0 and not {*judges}.isdisjoint({*waiting.values()} - {*unawaited})
+
     def is_awaited() -> bool:
-        return missing > 0 and not {*waiting.values()} <= {*unawaited}
+        return lacks_judges() or (missing > 0 and not {*waiting.values()} <= {*unawaited})
 
     for answer in arrivals(grid, waiting, end, go_on=is_awaited, meanwhile=meanwhile):
         absent.pop(answer.node, None)
-        if answer.usable and answer.node not in unawaited:
-            missing -= 1
+        missing -= answer.usable and answer.node not in unawaited
+        needed -= answer.usable and answer.node in judges
         yield answer
-        if missing <= 0:
+        if missing <= 0 and not lacks_judges():
             break
     if isinstance(grid, Withdraws):
         grid.withdraw()
@@ -181,6 +187,11 @@ def send_and_receive(
         yield Answer(node, None, owed=owed.get(node, ""))
 
 
+def discard(answer: Answer) -> str:
+    """Do nothing with a late answer, and say so."""
+    return DISCARDED
+
+
 @dataclass(slots=True)
 class OwedReply:
     """A message that was not answered in time."""
@@ -188,6 +199,7 @@ class OwedReply:
     client: int
     node: int
     sent: float  # when the message was sent (monotonic)
+    read: Callable[[Answer], str]  # takes the reply in, and says what becomes of it
     ask_again: bool = False  # the node is asked again all the same; its reply is still looked for
 
 
@@ -227,23 +239,23 @@ class Stragglers:
         """Take the time at which the messages of an exchange are sent."""
         self._sent = time.monotonic()
 
-    def record(self, answer: Answer, client: int) -> None:
-        """Note what the exchange brought from a node."""
+    def record(self, answer: Answer, client: int, read: Callable[[Answer], str] = discard) -> None:
+        """Note what the exchange brought from a node; `read` takes a reply in that it still owes."""
         if answer.owed:
-            self._owed[answer.owed] = OwedReply(client, answer.node, self._sent)
+            self._owed[answer.owed] = OwedReply(client, answer.node, self._sent, read)
         elif answer.usable:
             self._last_answered[answer.node] = self._sent
             self._waits.pop(answer.node, None)
             self._on_trial.discard(answer.node)
 
     def drain(self, grid: Grid, until: float = math.inf) -> None:
-        """Take late replies in and throw them away, for as long as it is not `until` (monotonic)."""
+        """Take late replies in, for as long as it is not `until` (monotonic)."""
         for number, owed in list(self._owed.items()):
             if time.monotonic() >= until:
                 return
             for answer in pull(grid, {number: owed.node}):
                 del self._owed[number]
-                self._discard(owed, answer)
+                self._take_late(owed, answer)
         answered = self._last_answered
         self._owed = {number: owed for number, owed in self._owed.items() if owed.sent >= answered.get(owed.node, 0.0)}
 
@@ -298,28 +310,14 @@ class Stragglers:
         late, self._late = self._late, []
         return late
 
-    def _discard(self, owed: OwedReply, answer: Answer) -> None:
-        """Throw a late reply away; without one the SuperLink says that there never will be any."""
+    def _take_late(self, owed: OwedReply, answer: Answer) -> None:
+        """Take a late reply in; without one the SuperLink says that there never will be any."""
         self._last_answered[owed.node] = max(owed.sent, self._last_answered.get(owed.node, 0.0))
         if not answer.usable and not answer.unreadable:
             self._on_trial.add(owed.node)
             return
         self._on_trial.discard(owed.node)
-        detail = f"it came {time.monotonic() - owed.sent:.0f} s after its message was sent; its exchange was over"
+        seconds, words = time.monotonic() - owed.sent, owed.read(answer)
+        detail = f"it came {seconds:.0f} s after its message was sent; its exchange was over, and {words}"
         self._late.append(DroppedClient(owed.client, LATE, detail))
-        log(INFO, "A late reply of client %d is thrown away: %s", owed.client, detail)
-
-
-def unawaited(schedule: Schedule, nodes: Mapping[int, int], stragglers: Stragglers, settings: RunSettings) -> set[int]:
-    """Nodes that are asked and not waited for: those on trial, where the others are enough for the round.
-
-    An evaluation after the last round waits for none that owes a reply either. `nodes` are by client.
-    """
-    if not (schedule.train or schedule.probe):
-        return {*stragglers.on_trial, *stragglers.busy}
-    doubtful = {client for client, node in nodes.items() if node in stragglers.on_trial}
-    voters = settings.guarantee.needed(len(schedule.probe))
-    for asked, least in ((schedule.train, settings.min_clients), (schedule.probe, voters)):
-        if len({*asked} - doubtful) < min(least, len(asked)):
-            return set()
-    return set(stragglers.on_trial)
+        log(INFO, "A late reply of client %d: %s", owed.client, detail)

@@ -1,10 +1,11 @@
-"""Who has a say in a round: whose rows make its step, and whose votes on the step count."""
+"""Who has a say in a round: whose rows make its step, whose votes on the step count, and what the votes decide."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from logging import WARNING
 
 from flwr.common.logger import log
@@ -22,10 +23,11 @@ from dqnfed_flwr.guarantee.claims import (
     refuses_against_its_gradient,
     two_losses,
 )
-from dqnfed_flwr.guarantee.harm import STRICT, entitlement
+from dqnfed_flwr.guarantee.harm import STRICT, entitlement, resolution
 from dqnfed_flwr.guarantee.overrule import OVERRULED, SET_ASIDE, Standing, opposed, reach
-from dqnfed_flwr.linalg.gram import Basis, cut_long_rows
+from dqnfed_flwr.linalg.rows import RowSet
 from dqnfed_flwr.schema.plan import RunPlan
+from dqnfed_flwr.steps import Verdict
 from dqnfed_flwr.strategy.collect import Collected
 from dqnfed_flwr.strategy.schedule import Schedule
 from dqnfed_flwr.strategy.state import PendingStep, RunState
@@ -34,6 +36,8 @@ from dqnfed_flwr.types import Probe
 
 HOPELESS = 0.1
 """The row of a claimant is set aside where it takes away all but this share of the others' best common cosine."""
+CONTESTED_TRIES = 2
+"""Candidates of a contested round; if a client refuses the last one too, the model stays for this round."""
 
 
 def say_if_tolerate_is_cut(run: RunPlan, asked: int) -> None:
@@ -86,7 +90,7 @@ def decide_hearing(
     `guaranteed` is whether the method promises something to each client. Only then are rows that are too long cut, in
     place, and rows that oppose the others' set aside.
     """
-    losses, basis, slots = collected.losses, collected.rows.basis, collected.slots()
+    losses, rows, slots = collected.losses, collected.rows.held, collected.slots()
     standing, number = state.standing, schedule.round
     unreadable = sum(
         client in schedule.train and client not in losses and drop.reason != "absent"
@@ -110,12 +114,12 @@ def decide_hearing(
     if not guaranteed:
         return hearing
     hearing.claimants = frozenset(standing.claims.intersection(losses).difference(hearing.muted))
-    hearing.aside = _opposing(basis, hearing, liars, standing.aside) if liars else {}
+    hearing.aside = _opposing(rows, hearing, liars, standing.aside) if liars else {}
     hearing.heard = tuple(client for client in hearing.heard if client not in hearing.aside)
     hearing.disowned = standing.set_apart(losses, hearing.aside, hearing.muted, number)
     hearing.apart = frozenset(client for client in hearing.losses if standing.is_apart(client, number))
     longest = guarantee.longest(len(schedule.train))
-    hearing.cuts = cut_long_rows(basis, {client: slots[client] for client in hearing.heard}, longest)
+    hearing.cuts = rows.cut_long({client: slots[client] for client in hearing.heard}, longest)
     return hearing
 
 
@@ -132,14 +136,14 @@ def _say_strict(losses: Mapping[int, float], round_number: int) -> None:
     )
 
 
-def _opposing(basis: Basis, hearing: Hearing, liars: int, before: Collection[int]) -> dict[int, str]:
+def _opposing(rows: RowSet, hearing: Hearing, liars: int, before: Collection[int]) -> dict[int, str]:
     """Those whose rows are set aside for the sake of the others' common step, with the reason.
 
     Of those who answered, no more than the `liars` are not heard, for whatever reason. The row of a claimant is kept as
     long as the others have a direction with it that is worth a step.
     """
-    heard = [client for client in hearing.heard if basis.squared_norm(hearing.slots[client]) > 0]
-    gram = basis.gram([hearing.slots[client] for client in heard])
+    heard = [client for client in hearing.heard if rows.squared_norm(hearing.slots[client]) > 0]
+    gram = rows.gram([hearing.slots[client] for client in heard])
     out = opposed(gram, heard, liars - hearing.unreadable - (len(hearing.losses) - len(heard)), before)
     kept = [client for client in out if client not in hearing.claimants]
     if len(kept) < len(out) and reach(gram, heard, kept) > HOPELESS * reach(gram, heard, out):
@@ -282,3 +286,65 @@ def overrule_refusals(
         pending.dropped.append(DroppedClient(client, OVERRULED, detail))
     pending.votes.overruled = (*pending.votes.overruled, *refusing)
     return True
+
+
+class Judgement(Enum):
+    """What becomes of a candidate."""
+
+    ACCEPTED = "it is the model"
+    SHORTER = "a shorter one is tried"
+    RESTART = "the first factor is tried again: some for whom it was cut have no vote any more"
+    CONTESTED = "the round is over: a client whose vote cannot be withdrawn refuses it"
+    NO_LENGTH = "no length of the step is left to try"
+
+
+def judge_candidate(
+    pending: PendingStep,
+    collected: Collected,
+    withdraw: Callable[[Mapping[int, Probe], Mapping[int, str], bool], bool],
+    verdict_of: Callable[[Mapping[int, Probe]], Verdict],
+) -> tuple[Judgement, float]:
+    """What becomes of the candidate by the probes in `collected`, one at least; and the factor that counts or follows.
+
+    `withdraw` takes votes away, see `hearing.withdraw_votes`: its arguments are the votes, who contradicts itself in
+    this exchange, and whether it is the last chance. `verdict_of` is the step rule on the votes that count. Where the
+    candidate is not accepted a miss is noted in `pending`.
+    """
+    withdrawn = withdraw(pending.votes.counted(collected.probes), collected.caught, False)
+    if withdrawn and pending.ladder.factor < pending.first:
+        pending.misses += 1
+        return Judgement.RESTART, pending.first
+    votes = pending.votes.counted(collected.probes)
+    verdict = verdict_of(votes)
+    if verdict.accepted:
+        return Judgement.ACCEPTED, verdict.factor
+    pending.misses += 1
+    if pending.scale.contested and pending.misses >= CONTESTED_TRIES:
+        return Judgement.CONTESTED, 0.0
+    if not verdict.stationary:
+        return Judgement.SHORTER, verdict.factor
+    if withdraw(votes, {}, True):
+        return Judgement.RESTART, pending.first
+    return Judgement.NO_LENGTH, 0.0
+
+
+def remember_round(state: RunState, pending: PendingStep, factor: float, losses: Mapping[int, float]) -> None:
+    """Note in `state.standing` what the round of the `pending` step showed of its participants.
+
+    `losses` are those that they reported at the model after it, which moved where `factor` is not 0.
+    """
+    state.standing.took_part(pending.clients, new_claimants(pending, losses), pending.votes.refused, pending.round)
+    if factor:
+        state.standing.said |= {client: (state.moves, loss) for client, loss in losses.items()}
+
+
+def new_claimants(pending: PendingStep, losses: Mapping[int, float]) -> list[int]:
+    """Who has a claim after a round: the overruled, and those set aside whose loss did not fall.
+
+    A round in which a client has a claim gives no other, so that there are rounds without.
+    """
+    if pending.scale.contested:
+        return []
+    before = pending.losses
+    idle = [c for c in pending.votes.aside if not losses.get(c, before[c]) < before[c] - resolution(before[c])]
+    return [*pending.votes.overruled, *idle]

@@ -5,7 +5,7 @@ round t. One turn of the loop, in order (the first has no step to probe and to j
 
 1. Schedule: the participants of round t probe the step, a sample trains for round t+1, and clients evaluate where that
    is due.
-2. Exchange (`collect`, `exchange`): every reply is checked by itself, and its row goes into the basis.
+2. Exchange (`collect`, `exchange`): every reply is checked by itself, and its row goes into a `RowSet`.
 3. Judge (`step_search`): the probes are losses along the step. If the rule accepts the candidate, it is theta^t and
    round t is over: it cost one exchange, and the gradients at hand are those of round t+1. If not, they are thrown
    away, and the next exchange carries the factor that the rule named.
@@ -23,10 +23,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from logging import WARNING
+from typing import Any, NoReturn
 
+from flwr.app import ArrayRecord, MetricRecord
 from flwr.common.logger import log
+from flwr.serverapp.strategy import Strategy
 
-from dqnfed_flwr.errors import QuorumError
+from dqnfed_flwr.errors import ConfigError, QuorumError
 from dqnfed_flwr.schema.plan import RunPlan
 from dqnfed_flwr.steps import StepRule
 from dqnfed_flwr.strategy.collect import Collected, in_short
@@ -38,6 +41,8 @@ from dqnfed_flwr.strategy.state import PendingStep, RunState
 from dqnfed_flwr.strategy.step_search import StepSearch
 from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
 
+EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
+"""Of `start`: evaluates the model after a round, on the server."""
 UNJUDGED_ATTEMPTS = 3
 """Exchanges that a step waits for any of its participants to come back, before it is dropped for the others' sake."""
 ASTRAY = (
@@ -94,10 +99,10 @@ class RoundLoop:
         """Judge the pending step; where its round is over, begin the next one with the rows that came."""
         pending = self._state.pending
         accepted = pending is None or self._judge_pending(pending, schedule, collected)
-        turned_down = not accepted and self._has_judges(pending, collected)
+        turned_down = not accepted and len(collected.probes) >= schedule.needed
         asked = () if turned_down else schedule.train  # a model that was turned down may be at fault itself
         faults = {client: drop for client, drop in collected.dropped.items() if client in asked}
-        self._side.note_answers(collected.trained, faults)
+        self._side.note_answers(collected.trained, faults, accepted=accepted)
         if accepted and self._state.status == "running" and schedule.round <= self._settings.rounds:
             try:
                 self._begin_step(schedule, collected)
@@ -116,20 +121,15 @@ class RoundLoop:
         dropped = [drop for client, drop in collected.dropped.items() if client in schedule.train]
         self._step_search.begin(direction, collected, hearing, [*dropped, *side.not_asked], asked=schedule.train)
 
-    def _has_judges(self, pending: PendingStep | None, collected: Collected) -> bool:
-        """Whether enough participants of the pending step, if there is one, said what they think of it."""
-        needed = 0 if pending is None else self._settings.guarantee.needed(len(pending.clients))
-        return len(collected.probes) >= needed
-
     def _judge_pending(self, pending: PendingStep, schedule: Schedule, collected: Collected) -> bool:
         """Have the pending step judged; True if its round ended with it, so that replies go into the next."""
-        if self._has_judges(pending, collected):
+        if len(collected.probes) >= schedule.needed:
             return self._step_search.judge(pending, schedule, collected)
         self._state.cost.add_dropped(collected.dropped.values())
         if not self._drop_unjudged():
-            needed = self._settings.guarantee.needed(len(pending.clients))
             what = f"{len(collected.probes)} of {len(pending.clients)} participants of round {pending.round}"
-            self._fall_short(f"{what} answered again; {needed} must judge its step", collected.dropped.values())
+            words = f"{what} answered again; {schedule.needed} must judge its step"
+            self._fall_short(words, collected.dropped.values())
         return False
 
     def _drop_unjudged(self) -> bool:
@@ -152,6 +152,22 @@ class RoundLoop:
                 f"{self._settings.deadline:.0f} s. The model is unchanged since round {self._state.round}"
                 + most_frequent_reason(dropped, moved=self._state.moves > 0)
             )
+
+
+class OwnLoop(Strategy):
+    """A strategy whose `start` is this loop: what Flower's inherited one would call is refused.
+
+    That one ends a round before its step could be tested, and so does a strategy that wraps this one.
+    """
+
+    def _refuse(self, *given: Any, **named: Any) -> NoReturn:
+        name = type(self).__name__
+        raise ConfigError(
+            f"{name} runs its own loop: call its start, and where strategies wrap each other put it outermost, as in "
+            "Guaranteed(Other(FedAvg())), not Other(Guaranteed(FedAvg()))"
+        )
+
+    configure_train = aggregate_train = configure_evaluate = aggregate_evaluate = _refuse
 
 
 def most_frequent_reason(dropped: Collection[DroppedClient], *, moved: bool) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
-from functools import cache
+from collections.abc import Callable, Collection, Mapping
+from functools import cache, partial
 from logging import WARNING
 from pathlib import Path
 
@@ -15,9 +15,9 @@ from flwr.serverapp import Grid
 from torch import Tensor
 
 from dqnfed_flwr import wire
-from dqnfed_flwr.errors import DataError, QuorumError
-from dqnfed_flwr.linalg.gram import Basis
+from dqnfed_flwr.errors import DataError, QuorumError, WireError
 from dqnfed_flwr.linalg.row_store import RowMemory
+from dqnfed_flwr.linalg.rows import RowSet
 from dqnfed_flwr.methods._base import Method
 from dqnfed_flwr.params import line_point
 from dqnfed_flwr.run_files import private_folder
@@ -27,10 +27,11 @@ from dqnfed_flwr.steps import Ladder
 from dqnfed_flwr.strategy.checkpoint import output_directory
 from dqnfed_flwr.strategy.client_registry import ClientRegistry
 from dqnfed_flwr.strategy.collect import Collected, Receiver, check_least
-from dqnfed_flwr.strategy.exchange import Answer, Repeats, send_and_receive, unawaited
+from dqnfed_flwr.strategy.exchange import DISCARDED, Answer, Repeats, discard
 from dqnfed_flwr.strategy.hearing import Hearing, say_if_tolerate_is_cut
 from dqnfed_flwr.strategy.schedule import (
     Schedule,
+    exchange,
     needs_step,
     schedule_evaluation,
     schedule_exchange,
@@ -43,7 +44,7 @@ from dqnfed_flwr.tasks import TASKS
 from dqnfed_flwr.tasks._base import Task
 from dqnfed_flwr.telemetry.event_log import Patience
 from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
-from dqnfed_flwr.types import ClientReply, ClientTask
+from dqnfed_flwr.types import ClientReply, ClientTask, FloatArray, Sees
 from dqnfed_flwr.wire import Buffers, ReplyForm
 
 PATIENCE = Patience()
@@ -53,16 +54,7 @@ class OwnClients:
     """The members in `registry`, reached over `grid`, and the `method` that makes the steps of a run from their rows.
 
     They train `task`. The candidate that is sent, and the model, are those of `state`. `patience` waits for room where
-    rows need a disk and it is full.
-
-    Attributes
-    ----------
-    method : Method
-        As given.
-    figure : Figure
-        What clients are evaluated by.
-    not_asked : list[DroppedClient]
-        Clients that the last exchange left out from the start.
+    rows need a disk and it is full. `figure` is what clients are evaluated by.
     """
 
     def __init__(
@@ -77,12 +69,13 @@ class OwnClients:
     ) -> None:
         self._run, self._settings, self._state, self._registry, self._grid = run, run.settings, state, registry, grid
         self.method, self.figure = method, task.figure
-        self.not_asked: list[DroppedClient] = []
+        self.not_asked, self.stragglers = list[DroppedClient](), registry.stragglers
+        self._accepted: set[int] = set()  # exchanges whose candidate is the model, or was
         self._num_classes = registry.form.num_classes
         dim = state.theta.numel()
         method.extras(dim)  # a method that this model does not suit says so before anything is sent
         self._receiver = _OwnReplies(run, task, method, registry, dim, state.buffers if run.work.passes else {})
-        self._basis = basis_for(run, method, state.theta, patience)
+        self._rows = rows_for(run, method, state.theta, patience)
         say_if_tolerate_is_cut(run, run.settings.sampled)
 
     @property
@@ -109,12 +102,12 @@ class OwnClients:
 
         self._registry.wait_until(self._grid, lambda: can_go_on() or judges_given_up())
         if not can_go_on():
-            self._registry.stragglers.ask_all()  # where the others are too few, one that owes a reply is asked, too
+            self.stragglers.ask_all()  # where the others are too few, one that owes a reply is asked, too
         return "" if can_go_on() else f"{len(self._registry.members)} clients are there"
 
     def exchange(self) -> tuple[Schedule, Collected]:
         """One exchange of a round."""
-        self.not_asked = [*self._registry.stragglers.left_out, *self._registry.left_out]
+        self.not_asked = [*self.stragglers.left_out, *self._registry.left_out]
         available = list(self._registry.available)
         schedule = schedule_exchange(self._state, self._run, available, self._num_classes, self.method)
         return schedule, self._exchange(schedule)
@@ -125,9 +118,11 @@ class OwnClients:
         schedule = schedule_evaluation(self._state, list(self._registry.members), self._num_classes)
         return self._exchange(schedule).answered
 
-    def note_answers(self, trained: Collection[int], faults: Mapping[int, DroppedClient]) -> None:
-        """Leave out those that fail each time."""
+    def note_answers(self, trained: Collection[int], faults: Mapping[int, DroppedClient], *, accepted: bool) -> None:
+        """Leave out those that fail each time; rows of a candidate that was turned down are of no use later either."""
         self._registry.note_answers(trained, faults)
+        if accepted:
+            self._accepted.add(self._state.exchange)
 
     def check(self, collected: Collected, schedule: Schedule) -> None:
         """Raise `TooFewReplies` where fewer than `min-clients` sent a row of use."""
@@ -166,38 +161,21 @@ class OwnClients:
         """Whether these are all members, and each was asked."""
         return self._settings.sampled >= self._settings.clients and {*clients}.issuperset(self._registry.members)
 
-    def take_late(self) -> list[DroppedClient]:
-        """Replies that came too late since the last call."""
-        return self._registry.stragglers.take_late()
-
     def round_over(self, event: RoundEvent) -> None:
         """Nothing: the model is that of the state."""
 
     def _exchange(self, schedule: Schedule) -> Collected:
         """Send the candidate out with `schedule`; who owes a reply when the exchange closes is noted."""
-        since, state = time.perf_counter(), self._state
-        members, stragglers = self._registry.members, self._registry.stragglers
-        stragglers.start_exchange()
+        since, state, members = time.perf_counter(), self._state, self._registry.members
         contents = contents_of(schedule, state, self._run, self.method)
         nodes = {members[client].node_id: client for client in contents}
-        found = send_and_receive(
-            self._grid,
-            [
-                Message(contents[client], node, _message_type(schedule.tasks[client]), group_id=str(schedule.round))
-                for node, client in nodes.items()
-            ],
-            deadline=self._settings.deadline,
-            quorum=self._settings.quorum,
-            unawaited=unawaited(schedule, {client: node for node, client in nodes.items()}, stragglers, self._settings),
-            meanwhile=lambda end: stragglers.drain(self._grid, end),
-        )
-
-        def by_client() -> Iterator[tuple[int, Answer]]:
-            for answer in found:
-                stragglers.record(answer, nodes[answer.node])
-                yield nodes[answer.node], answer
-
-        collected = self._receiver.receive(by_client(), schedule, self._basis, state.cost)
+        messages = [
+            Message(contents[client], node, _message_type(schedule.tasks[client]), group_id=str(schedule.round))
+            for node, client in nodes.items()
+        ]
+        late = partial(self._late, schedule)
+        found = exchange(self._grid, messages, schedule, nodes, self.stragglers, self._settings, late)
+        collected = self._receiver.receive(found, schedule, self._rows, state.cost)
         self._receiver.check_losses(collected, len(schedule.tasks))
         state.exchange += 1
         state.cost.exchanges += 1
@@ -206,6 +184,34 @@ class OwnClients:
         if isinstance(self._grid, Repeats):
             state.cost.repeated_calls += self._grid.take_repeats()
         return collected
+
+    def _late(self, schedule: Schedule, client: int) -> Callable[[Answer], str]:
+        """What takes in the reply of a client to a schedule if it comes late: its row may be of use, its test is not.
+
+        Where clients may lie, no row is: nobody has held it against those of the others.
+        """
+        task, node = schedule.tasks[client], self._registry.members[client].node_id
+        if not task.train or self._settings.guarantee.liars(len(schedule.train)):
+            return discard
+        form, state = self._receiver.form(schedule, client), self._state
+
+        def read(answer: Answer) -> str:
+            def row() -> FloatArray:
+                content = answer.content()
+                state.cost.bytes_up += wire.payload(content)
+                return self._receiver.late_row(client, content, task, form, RowSet(1, form.dim, state.theta.dtype))
+
+            member, now = self._registry.members.get(client), state.round + (2 if state.pending else 1)
+            sound = member is not None and member.node_id == node and task.exchange in self._accepted
+            if not sound or state.standing.is_muted(client, task.round):
+                return DISCARDED
+            try:
+                kept = self.method.keep_late(client, task.round, now, row)
+            except WireError as error:
+                return f"{DISCARDED}: {error}"
+            return f"its row of round {task.round} is kept" if kept else DISCARDED
+
+        return read
 
 
 def contents_of(schedule: Schedule, state: RunState, run: RunPlan, method: Method) -> dict[int, RecordDict]:
@@ -226,14 +232,14 @@ def contents_of(schedule: Schedule, state: RunState, run: RunPlan, method: Metho
     }
 
 
-def basis_for(run: RunPlan, method: Method, theta: Tensor, patience: Patience = PATIENCE) -> Basis:
+def rows_for(run: RunPlan, method: Method, theta: Tensor, patience: Patience = PATIENCE) -> RowSet:
     """Room for the rows of a round, for a model like `theta` [D]."""
-    return Basis(
+    return RowSet(
         run.settings.sampled + method.reference_rows,
         theta.numel(),
         theta.dtype,
         references=method.reference_rows,
-        eager=method.reads_products or run.rule.compares_slopes,
+        products=Sees.PRODUCTS in method.sees or run.rule.compares_slopes,
         memory=_row_memory(run.settings, patience),
     )
 
@@ -245,8 +251,8 @@ class _OwnReplies(Receiver):
         self, run: RunPlan, task: Task, method: Method, registry: ClientRegistry, dim: int, buffers: Buffers
     ) -> None:
         super().__init__(run, task.floor)
-        self._method, self._registry, self._dim = method, registry, dim
-        self._buffers, self._figure = buffers, task.figure
+        self._method, self._registry, self._figure = method, registry, task.figure
+        self._dim, self._buffers = dim, buffers
 
     def form(self, schedule: Schedule, client: int) -> ReplyForm:
         """What the method asks of the client in this round."""

@@ -75,17 +75,17 @@ def round_event(
 
 def _with_clients(event: RoundEvent, pending: PendingStep) -> RoundEvent:
     """`event` with what the clients had to say in it, and with the certificate where the model stayed."""
-    certificate = Certificate(distance=math.nan) if event.moved else pending.certificate
+    certificate, votes = Certificate(distance=math.nan) if event.moved else pending.certificate, pending.votes
     return replace(
         event,
         asked=len(pending.asked),
         no_part=without_part(pending),
-        heard=list(pending.votes.heard),
-        overruled=[client for client in pending.votes.overruled if client not in pending.votes.caught],
-        refused=list(pending.votes.refused),
-        refused_training=list(pending.votes.refused_training),
-        refused_held_out=list(pending.votes.refused_held_out),
-        unable=list(pending.votes.unable),
+        heard=list(votes.heard),
+        overruled=[client for client in votes.overruled if client not in votes.caught],
+        refused=list(votes.refused),
+        refused_training=list(votes.refused_training),
+        refused_held_out=list(votes.refused_held_out),
+        unable=list(votes.unable),
         entitlement=pending.entitlement,
         certificate=dict(certificate.weights),
         distance=certificate.distance,

@@ -1,16 +1,19 @@
-"""Who is asked for what in the next exchange."""
+"""Who is asked for what in the next exchange, and who is waited for."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 
 import numpy as np
+from flwr.app import Message
+from flwr.serverapp import Grid
 
 from dqnfed_flwr.methods._base import Method
 from dqnfed_flwr.schema.plan import RunPlan
 from dqnfed_flwr.schema.run import RunSettings
+from dqnfed_flwr.strategy.exchange import Answer, Stragglers, discard, send_and_receive
 from dqnfed_flwr.strategy.state import PendingStep, RunState
 from dqnfed_flwr.types import ClientTask
 
@@ -24,6 +27,7 @@ class Schedule:
     probe: tuple[int, ...]
     evaluate: tuple[int, ...]
     round: int  # whose gradients are asked for
+    needed: int = 0  # how many that probe must answer, or the step cannot be judged
 
 
 def schedule_exchange(state: RunState, run: RunPlan, clients: list[int], num_classes: int, method: Method) -> Schedule:
@@ -46,13 +50,59 @@ def schedule_exchange(state: RunState, run: RunPlan, clients: list[int], num_cla
     evaluate = tuple(sorted(clients)) if pending and _due(pending.round, settings) else ()
     tasks = _tasks(state, train_round, train, probe, evaluate, num_classes)
     tasks |= {client: replace(tasks[client], directives=method.directives(train_round, client)) for client in train}
-    return Schedule(tasks, train, probe, evaluate, train_round)
+    needed = settings.guarantee.needed(len(pending.clients)) if pending else 0
+    return Schedule(tasks, train, probe, evaluate, train_round, needed)
 
 
 def schedule_evaluation(state: RunState, clients: list[int], num_classes: int) -> Schedule:
     """Plan an exchange that only evaluates the model as it stands, before the round that would follow."""
     following = state.round + 1
     return Schedule(_tasks(state, following, (), (), clients, num_classes), (), (), tuple(clients), following)
+
+
+def exchange(
+    grid: Grid,
+    messages: Sequence[Message],
+    schedule: Schedule,
+    clients: Mapping[int, int],
+    stragglers: Stragglers,
+    settings: RunSettings,
+    late: Callable[[int], Callable[[Answer], str]] = lambda client: discard,
+) -> Iterator[tuple[int, Answer]]:
+    """`send_and_receive` the messages of a schedule, and yield each answer with its client; `clients` are by node.
+
+    Who owes a reply when it closes is noted among the `stragglers`; `late` gives what will take in that of a client.
+    """
+    stragglers.start_exchange()
+    for answer in send_and_receive(
+        grid,
+        messages,
+        deadline=settings.deadline,
+        quorum=settings.quorum,
+        unawaited=_unawaited(schedule, clients, stragglers, settings),
+        judges=[node for node, client in clients.items() if client in schedule.probe],
+        needed=schedule.needed,
+        meanwhile=lambda end: stragglers.drain(grid, end),
+    ):
+        client = clients[answer.node]
+        stragglers.record(answer, client, late(client) if answer.owed else discard)
+        yield client, answer
+
+
+def _unawaited(
+    schedule: Schedule, clients: Mapping[int, int], stragglers: Stragglers, settings: RunSettings
+) -> set[int]:
+    """Nodes that are asked and not waited for: those on trial, where the others are enough for the round.
+
+    An evaluation after the last round waits for none that owes a reply either. `clients` are by node.
+    """
+    if not (schedule.train or schedule.probe):
+        return {*stragglers.on_trial, *stragglers.busy}
+    doubtful = {client for node, client in clients.items() if node in stragglers.on_trial}
+    for asked, least in ((schedule.train, settings.min_clients), (schedule.probe, schedule.needed)):
+        if len({*asked} - doubtful) < min(least, len(asked)):
+            return set()
+    return set(stragglers.on_trial)
 
 
 def needs_step(task: ClientTask, run: RunPlan) -> bool:

@@ -12,6 +12,7 @@ from typing import Protocol
 from dqnfed_flwr.methods._base import Method
 from dqnfed_flwr.steps import Ladder
 from dqnfed_flwr.strategy.collect import Collected
+from dqnfed_flwr.strategy.exchange import Stragglers
 from dqnfed_flwr.strategy.hearing import Hearing
 from dqnfed_flwr.strategy.schedule import Schedule
 from dqnfed_flwr.strategy.solve import Solved
@@ -58,6 +59,10 @@ class Side(Protocol):
         """Clients that the last exchange left out from the start."""
 
     @property
+    def stragglers(self) -> Stragglers:
+        """The replies that clients owe."""
+
+    @property
     def keeps_move(self) -> bool:
         """Whether clients that train need the step that led to the model."""
 
@@ -67,8 +72,8 @@ class Side(Protocol):
     def exchange(self) -> tuple[Schedule, Collected]:
         """Send the candidate out, with what is asked of each client, and take the replies in."""
 
-    def note_answers(self, trained: Collection[int], faults: Mapping[int, DroppedClient]) -> None:
-        """Take note of who trained, and of whose answer to that did not count."""
+    def note_answers(self, trained: Collection[int], faults: Mapping[int, DroppedClient], *, accepted: bool) -> None:
+        """Note who trained, whose answer to that did not count, and whether the candidate sent is `accepted`."""
 
     def check(self, collected: Collected, schedule: Schedule) -> None:
         """Raise `TooFewReplies` where no step can be made of what came."""
@@ -81,9 +86,6 @@ class Side(Protocol):
 
     def everybody_in(self, clients: Collection[int]) -> bool:
         """Whether these are all the clients that there are."""
-
-    def take_late(self) -> list[DroppedClient]:
-        """Replies that came too late since the last call."""
 
     def round_over(self, event: RoundEvent) -> None:
         """A round is over, with the candidate as the model where it moved."""

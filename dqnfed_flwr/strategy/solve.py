@@ -12,8 +12,8 @@ import torch
 from flwr.common.logger import log
 from torch import Tensor
 
-from dqnfed_flwr.linalg.gram import TRUSTED_CONDITION
-from dqnfed_flwr.linalg.sweeps import one_blas_thread, squared_norm
+from dqnfed_flwr.linalg.rows import TRUSTED_CONDITION
+from dqnfed_flwr.linalg.sweeps import one_blas_thread
 from dqnfed_flwr.methods._base import Method, RoundRows
 from dqnfed_flwr.steps import Ladder, StepScale
 from dqnfed_flwr.strategy.collect import Collected
@@ -56,7 +56,7 @@ def solve_replies(
     solved = solve(method, batch, rows)
     if solved.products or solved.norm > 0 or method.inner.rests:
         return batch, solved
-    return replace(batch, gram=rows.basis.gram(rows.slots)), replace(solved, products=True)
+    return replace(batch, gram=rows.held.gram(rows.slots)), replace(solved, products=True)
 
 
 def make_batch(
@@ -75,7 +75,7 @@ def make_batch(
     losses = np.array([reply.loss for reply in heard])
     cuts = np.array([hearing.cuts.get(client, 1.0) for client in hearing.heard])
     return RoundBatch(
-        gram=_products(rows),
+        gram=rows.held.read_products(rows.slots),
         losses=losses,
         rates=np.array([reply.rate for reply in heard]) * cuts**2,
         shares=weighed / weighed.sum(),
@@ -92,46 +92,22 @@ def make_batch(
 @one_blas_thread()
 def solve(method: Method, batch: RoundBatch, rows: RoundRows) -> Solved:
     """Ask the method, with a Gramian of the precision that its condition asks for, and sum the rows."""
+    held, rows = rows.held, replace(rows, sees=method.sees)
     method.observe(batch, rows)
     combination = method.combine(batch, rows)
-    if rows.basis.eager and not rows.basis.exact and _doubtful(combination, len(batch.clients)):
+    below_full = 0 < combination.rank < len(batch.clients) - len(combination.excluded)
+    doubtful = combination.condition > TRUSTED_CONDITION or below_full  # float32 blocks may not determine the solution
+    if doubtful and held.refine():
         log(DEBUG, "Condition %.1e: the Gramian is computed again in float64", combination.condition)
-        rows.basis.refine()
-        combination = method.combine(replace(batch, gram=rows.basis.gram(rows.slots)), rows)
-    step = rows.basis.combine(combination.weights)
-    if rows.basis.eager:
-        square, slopes = _along(combination.weights, rows)
-    else:
-        square, slopes = squared_norm(step.numpy()), np.zeros(len(rows.slots) + len(rows.others))
+        combination = method.combine(replace(batch, gram=held.gram(rows.slots)), rows)
+    step = held.combine(combination.weights)
+    square, slopes = held.along(combination.weights, step, (*rows.slots, *rows.others))
     norm = math.sqrt(max(square, 0.0)) if math.isfinite(square) else math.inf
     if not norm < torch.finfo(step.dtype).max:
         log(WARNING, "The step of round %d is not finite; the model stays", batch.round)
         nothing = replace(combination, weights=np.zeros_like(combination.weights), status=NOT_FINITE)
-        return Solved(nothing, torch.zeros_like(step), 0.0, np.zeros_like(slopes), rows.basis.eager)
-    return Solved(combination, step, norm, slopes, rows.basis.eager)
-
-
-def _products(rows: RoundRows) -> Float64Array:
-    """Inner products of the clients' rows [K, K]."""
-    if rows.basis.eager:
-        return rows.basis.gram(rows.slots)
-    return np.diag([rows.basis.squared_norm(slot) for slot in rows.slots])
-
-
-def _along(weights: Float64Array, rows: RoundRows) -> tuple[float, Float64Array]:
-    """|step|^2 of the sum by B `weights`, and `Solved.slopes`, from the products of the rows."""
-    filled = rows.basis.filled
-    used = weights[list(filled)]
-    with np.errstate(over="ignore", invalid="ignore"):  # who asks looks at them
-        products = rows.basis.gram(filled) @ used
-        square = float(used @ products)
-    return square, products[[filled.index(slot) for slot in (*rows.slots, *rows.others)]]
-
-
-def _doubtful(combination: Combination, clients: int) -> bool:
-    """Whether float32 blocks may not determine the solution: ill-conditioned, or not of full rank."""
-    solved_for = clients - len(combination.excluded)
-    return combination.condition > TRUSTED_CONDITION or 0 < combination.rank < solved_for
+        return Solved(nothing, torch.zeros_like(step), 0.0, np.zeros_like(slopes), held.products)
+    return Solved(combination, step, norm, slopes, held.products)
 
 
 def pending_step(

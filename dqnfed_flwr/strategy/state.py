@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -16,10 +18,9 @@ from dqnfed_flwr.config import GuaranteeSettings, Settings
 from dqnfed_flwr.guarantee.overrule import Certificate, Standing, certificate
 from dqnfed_flwr.record_codec import TRANSIENT
 from dqnfed_flwr.steps import Ladder, StepScale
-from dqnfed_flwr.strategy.search_memory import SearchMemory
 from dqnfed_flwr.strategy.votes import Votes
 from dqnfed_flwr.telemetry.events import DroppedClient
-from dqnfed_flwr.types import Combination, Float64Array
+from dqnfed_flwr.types import Combination, Float64Array, Probe
 from dqnfed_flwr.wire import Buffers, decode_model
 
 RunStatus = Literal[
@@ -66,6 +67,14 @@ class PendingStep:
     def known_scale(self, settings: GuaranteeSettings) -> StepScale:
         """What the step rule may know: the scale, losses and slopes of the participants, and how many may lie."""
         return replace(self.scale, losses=self.losses, slopes=self.slopes, doubters=settings.liars(len(self.asked)))
+
+    def curvatures(self, probes: Mapping[int, Probe]) -> dict[int, float]:
+        """Of the losses of those with a vote along the step, by their `probes` of the candidate."""
+        factor, length = self.ladder.factor, self.scale.norm
+        return {
+            client: probe.curvature(self.losses[client], self.slopes[client], factor, length)
+            for client, probe in self.votes.counted(probes).items()
+        }
 
     @property
     def certificate(self) -> Certificate:
@@ -121,6 +130,45 @@ class Move:
 
     step: Tensor
     factor: float
+
+
+@dataclass(slots=True)
+class SearchMemory:
+    """The search for a length that is under way, and the last that found none, with how its round ended.
+
+    A search is known by its first step, the factor it begins with, and all that its judges are asked: with the same
+    participants, losses and rules, clients give the same answers again.
+    """
+
+    round: int = 0
+    judges: tuple[int, ...] = ()
+    begun: str = ""
+    vain: str = ""
+    status: str = ""
+
+    def begin(self, round_number: int, step: Tensor, judges: Sequence[int], judged_by: Sequence[object]) -> str:
+        """Note the first step [D] of a round; how its search ended the last time, empty if it is to be done.
+
+        `judges` are the participants, and `judged_by` is all else that decides on its length, as JSON can write it.
+        Where a further step of the round has other judges, the search is not one that can be known again.
+        """
+        if self.round == round_number:
+            self.begun = self.begun if tuple(judges) == self.judges else ""
+            return ""
+        self.judges = tuple(judges)
+        digest = hashlib.sha256(json.dumps([list(judges), *judged_by]).encode())
+        digest.update(step.numpy().tobytes())
+        self.round, self.begun = round_number, digest.hexdigest()
+        return self.status if self.begun == self.vain else ""
+
+    def in_vain(self, round_number: int, status: str) -> None:
+        """A round ended without a length, with all steps tried in it; one in which none was tried says nothing."""
+        if self.round == round_number and self.begun:
+            self.vain, self.status = self.begun, status
+
+    def forget(self) -> None:
+        """The model has moved."""
+        self.vain = self.status = ""
 
 
 @dataclass(slots=True)

@@ -17,8 +17,14 @@ from dqnfed_flwr.guarantee.overrule import Certificate
 from dqnfed_flwr.schema.plan import RunPlan
 from dqnfed_flwr.steps import Ladder, StepRule, Verdict, hardly_moves, mean_loss_falls
 from dqnfed_flwr.strategy.collect import Collected
-from dqnfed_flwr.strategy.hearing import Hearing, catch_liars, withdraw_votes
-from dqnfed_flwr.strategy.judging import Judgement, judge_candidate, remember_round
+from dqnfed_flwr.strategy.hearing import (
+    Hearing,
+    Judgement,
+    catch_liars,
+    judge_candidate,
+    remember_round,
+    withdraw_votes,
+)
 from dqnfed_flwr.strategy.round_event import round_event
 from dqnfed_flwr.strategy.schedule import Schedule
 from dqnfed_flwr.strategy.side import Direction, Side
@@ -95,6 +101,8 @@ class StepSearch:
         """
         if self._run.judges_held_out:
             self._note_unable(pending, pending.votes.counted(collected.probes))
+        if not pending.misses and not pending.relaxed and pending.ladder.factor:
+            self._method.judged(pending.curvatures(collected.probes))
         withdraw, verdict = partial(self._withdraw_votes, pending), partial(self._verdict, pending)
         judgement, factor = judge_candidate(pending, collected, withdraw, verdict)
         if judgement is Judgement.ACCEPTED:
@@ -113,8 +121,8 @@ class StepSearch:
 
     def _nobody_trained(self, collected: Collected) -> bool:
         """Whether all rows are zeros that local passes left, which are no gradients and show nothing of a rest."""
-        basis = collected.rows.basis
-        return self._run.last.work.passes and not any(map(basis.squared_norm, basis.filled))
+        rows = collected.rows.held
+        return self._run.last.work.passes and not any(map(rows.squared_norm, rows.filled))
 
     def _note_unable(self, pending: PendingStep, votes: Mapping[int, Probe]) -> None:
         """Keep, and say once of each client, who cannot judge by a held-out part."""
@@ -230,7 +238,7 @@ class StepSearch:
         evaluated: Mapping[int, ClientReply],
         dropped: list[DroppedClient],
     ) -> None:
-        dropped = [*dropped, *self._side.take_late()]
+        dropped = [*dropped, *self._side.stragglers.take_late()]
         remember_round(self._state, pending, factor, losses)
         self._state.count_move(pending, factor, losses, RESTING.get(status))
         cost = self._state.cost
@@ -262,8 +270,8 @@ def judged_by(pending: PendingStep) -> list[object]:
 def _why_unable(clients: Sequence[int]) -> str:
     return (
         f"Clients {', '.join(map(str, clients))} cannot judge by a held-out part: they have fewer than {FEWEST} "
-        "samples there, or know of no earlier model. Their training losses judge; a larger split.validation-fraction "
-        "helps"
+        "samples there, or know of no earlier model. Their training losses judge; hold out more samples "
+        "(split.validation-fraction, or held_out of a LocalTask)"
     )
 
 
@@ -296,6 +304,6 @@ def _rests_on_nothing(solved: Solved, collected: Collected, batch: RoundBatch) -
 
     A rule such as Krum or a median can come to that by a single client, and the model is not stationary for the others.
     """
-    basis, weights = collected.rows.basis, solved.combination.weights
-    weighed = [slot for slot in basis.filled if weights[slot]]
-    return bool(weighed) and not any(map(basis.squared_norm, weighed)) and bool(np.diag(batch.gram).any())
+    rows, weights = collected.rows.held, solved.combination.weights
+    weighed = [slot for slot in rows.filled if weights[slot]]
+    return bool(weighed) and not any(map(rows.squared_norm, weighed)) and bool(np.diag(batch.gram).any())

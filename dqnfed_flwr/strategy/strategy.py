@@ -26,9 +26,8 @@ from dqnfed_flwr.strategy.checkpoint import Provenance
 from dqnfed_flwr.strategy.checkpointer import Checkpointer
 from dqnfed_flwr.strategy.client_registry import ClientRegistry
 from dqnfed_flwr.strategy.compatibility import Form
-from dqnfed_flwr.strategy.loop import RoundLoop
+from dqnfed_flwr.strategy.loop import EvaluateFn, OwnLoop, RoundLoop
 from dqnfed_flwr.strategy.own_clients import OwnClients
-from dqnfed_flwr.strategy.own_loop import EvaluateFn, OwnLoop
 from dqnfed_flwr.strategy.round_event import Evaluated, evaluations, metrics
 from dqnfed_flwr.strategy.state import RunState
 from dqnfed_flwr.tasks import task_of

@@ -11,12 +11,12 @@
 What comes from a client is checked here before anything else sees it: keys, dtype, shape, size, finiteness and range.
 """
 
-from dqnfed_flwr.wire.arrays import FIGURES as FIGURES
-from dqnfed_flwr.wire.arrays import PROPERTIES as PROPERTIES
-from dqnfed_flwr.wire.arrays import VECTORS as VECTORS
-from dqnfed_flwr.wire.arrays import Buffers as Buffers
-from dqnfed_flwr.wire.arrays import payload as payload
-from dqnfed_flwr.wire.arrays import strays as strays
+from dqnfed_flwr.wire.codecs import FIGURES as FIGURES
+from dqnfed_flwr.wire.codecs import PROPERTIES as PROPERTIES
+from dqnfed_flwr.wire.codecs import VECTORS as VECTORS
+from dqnfed_flwr.wire.codecs import Buffers as Buffers
+from dqnfed_flwr.wire.codecs import payload as payload
+from dqnfed_flwr.wire.codecs import strays as strays
 from dqnfed_flwr.wire.reply import BELOW_FLOOR as BELOW_FLOOR
 from dqnfed_flwr.wire.reply import MAX_EXAMPLES as MAX_EXAMPLES
 from dqnfed_flwr.wire.reply import ReplyForm as ReplyForm

@@ -11,27 +11,25 @@ from flwr.app import Array as FlowerArray
 from flwr.app import ArrayRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
-from dqnfed_flwr.errors import ShapeError, WireError
+from dqnfed_flwr.errors import WireError
 from dqnfed_flwr.guarantee.harm import below_floor
-from dqnfed_flwr.linalg.quantise import packed_sizes, unpack
-from dqnfed_flwr.types import ACCURACY, ClientReply, ClientTask, Evaluation, Extras, Figure, FloatArray, Packed, Probe
-from dqnfed_flwr.wire.arrays import (
+from dqnfed_flwr.types import ACCURACY, ClientReply, ClientTask, Evaluation, Extras, Figure, FloatArray, Probe
+from dqnfed_flwr.wire.codecs import (
     BUFFER,
     EXTRA,
     FIGURES,
+    KINDS,
     VECTORS,
+    WHOLE,
     Array,
     Buffers,
+    Parts,
     check_keys,
-    floats,
     of_kind,
     strays,
     view,
 )
 
-FLOATS = ("float32", "float64")
-CODES, SCALES = ".codes", ".scales"
-"""End the names of the two arrays of a packed vector."""
 VARIANCE = "running_var"
 """Ends the name of torch's buffer of variances."""
 MAX_EXAMPLES = 10**9
@@ -72,11 +70,10 @@ def encode_reply(reply: ClientReply) -> RecordDict:
     """Content of a client's reply."""
     vectors = ArrayRecord()
     if reply.row is not None:
-        vectors["gradient"] = Array(reply.row)
-    for name, vector in reply.vectors.items():
-        vectors[EXTRA + name] = Array(vector)
-    for name, packed in reply.packed.items():
-        vectors[EXTRA + name + CODES], vectors[EXTRA + name + SCALES] = Array(packed.codes), Array(packed.scales)
+        KINDS["row"].write(vectors, reply.row)
+    further: dict[str, FloatArray | Parts] = {**reply.vectors, **reply.packed}
+    for name, vector in further.items():
+        KINDS["extra"].write(vectors, vector, name)
     for name, value in reply.buffers.items():
         vectors[BUFFER + name] = Array(value)
     return RecordDict({VECTORS: vectors, FIGURES: MetricRecord(_reply_figures(reply))})
@@ -98,9 +95,9 @@ def _reply_figures(reply: ClientReply) -> FigureValues:
 
 def change_row(content: RecordDict, change: Callable[[FloatArray], FloatArray]) -> None:
     """Replace the row of a reply, where it brings one, by what `change` makes of it."""
-    vectors = of_kind(content, ArrayRecord).get(VECTORS)
-    if vectors is not None and "gradient" in vectors:
-        vectors["gradient"] = Array(change(floats(vectors["gradient"].numpy())))
+    vectors, kind = of_kind(content, ArrayRecord).get(VECTORS), KINDS["row"]
+    if vectors is not None and kind.key in vectors:
+        kind.write(vectors, change(kind.sent(vectors)))
 
 
 def decode_reply(content: RecordDict, task: ClientTask, form: ReplyForm) -> ClientReply:
@@ -131,17 +128,17 @@ def decode_reply(content: RecordDict, task: ClientTask, form: ReplyForm) -> Clie
     )
     if not task.train:
         return ClientReply(num_examples, probe=probe, test=test, validation=validation, seconds=seconds)
-    wanted = form.extras
-    whole = {EXTRA + name for name in wanted.vectors if name not in wanted.bits}
-    packed = {EXTRA + name + part for name in wanted.bits for part in (CODES, SCALES)}
-    check_keys("vectors", set(vectors), {"gradient", *whole, *packed, *(BUFFER + name for name in form.buffers)})
+    wanted, row, extra = form.extras, KINDS["row"], KINDS["extra"]
+    bits = {name: wanted.bits.get(name, WHOLE) for name in wanted.vectors}
+    further = (key for name in bits for key in extra.keys(name, bits[name]))
+    check_keys("vectors", set(vectors), {*row.keys(), *further, *(BUFFER + name for name in form.buffers)})
     rate = figures.number("rate")
     if not 0 <= rate <= LARGEST:
         raise WireError("bad-rate", f"rate {rate}; need 0 to {LARGEST:g}")
     return ClientReply(
         num_examples=num_examples,
-        row=floats(view(vectors["gradient"], (form.dim,), FLOATS)),
-        vectors={name: _read_vector(name, vectors, wanted) for name in wanted.vectors},
+        row=row.read(vectors, (form.dim,)),
+        vectors={name: extra.read(vectors, shape, name, bits[name]) for name, shape in wanted.vectors.items()},
         figures={name: figures.within(EXTRA + name, wanted.limits.get(name)) for name in wanted.figures},
         buffers={name: _read_buffer(name, vectors[BUFFER + name], value) for name, value in form.buffers.items()},
         loss=figures.loss("loss"),
@@ -179,21 +176,6 @@ def decode_loss(content: RecordDict, task: ClientTask, floor: float | None = Non
         return _figures_of(content, floor).loss("loss") if task.train else None
     except WireError:
         return None
-
-
-def _read_vector(name: str, vectors: ArrayRecord, wanted: Extras) -> FloatArray:
-    shape, key = wanted.vectors[name], EXTRA + name
-    if name not in wanted.bits:
-        return floats(view(vectors[key], shape, FLOATS))
-    bits, (dim,) = wanted.bits[name], shape
-    codes, scales = packed_sizes(dim, bits)
-    arrays = view(vectors[key + CODES], (codes,), ("uint8",)), view(vectors[key + SCALES], (scales,), ("uint16",))
-    try:
-        return unpack(
-            Packed(arrays[0].astype(np.uint8, copy=False), arrays[1].astype(np.uint16, copy=False), bits, dim)
-        )
-    except ShapeError as error:
-        raise WireError("bad-array", f"{name!r}: {error}") from None
 
 
 def _read_buffer(name: str, array: FlowerArray, current: NDArray[np.generic]) -> NDArray[np.generic]:

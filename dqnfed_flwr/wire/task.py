@@ -13,17 +13,16 @@ from numpy.typing import NDArray
 
 from dqnfed_flwr.errors import WireError
 from dqnfed_flwr.types import ClientTask, FloatArray, under
-from dqnfed_flwr.wire.arrays import (
+from dqnfed_flwr.wire.codecs import (
     BUFFER,
     DIRECTIVE,
-    EXTRA,
+    KINDS,
     MEMORY,
     MODEL,
     PROPERTIES,
     TASK,
     Array,
     Buffers,
-    floats,
     of_kind,
     view,
 )
@@ -51,22 +50,22 @@ def encode_model(
 ) -> ArrayRecord:
     """The record of a model, of the step through it, and of further vectors that a method sends."""
     record = ArrayRecord()
-    record["theta"] = Array(theta)
+    KINDS["model"].write(record, theta)
     if step is not None:
-        record["step"] = Array(step)
+        KINDS["step"].write(record, step)
     for name, value in buffers.items():
         record[BUFFER + name] = Array(value)
     for name, vector in vectors.items():
-        record[EXTRA + name] = Array(vector)
+        KINDS["extra"].write(record, vector, name)
     return record
 
 
 def decode_model(record: ArrayRecord) -> tuple[FloatArray, FloatArray | None, Buffers]:
     """Theta, step (or None) and buffers of a model record; `WireError` if theta or a readable array is missing."""
-    if "theta" not in record:
-        raise WireError("missing-key", "the model record has no 'theta'; make it with wire.encode_model")
-    arrays = _as_sent(record)
-    return floats(arrays["theta"]), floats(arrays["step"]) if "step" in arrays else None, under(BUFFER, arrays)
+    model, step = KINDS["model"], KINDS["step"]
+    if model.key not in record:
+        raise WireError("missing-key", f"the model record has no {model.key!r}; make it with wire.encode_model")
+    return model.sent(record), step.sent(record) if step.key in record else None, under(BUFFER, _as_sent(record))
 
 
 def task_record(task: ClientTask) -> ConfigRecord:
@@ -97,7 +96,7 @@ def decode_task(content: RecordDict) -> Assignment:
     model, config = of_kind(content, ArrayRecord).get(MODEL), of_kind(content, ConfigRecord).get(TASK)
     if model is None or config is None:
         raise WireError("missing-key", f"records {sorted(content)}; need {MODEL!r} and {TASK!r}")
-    vectors = {name: floats(vector) for name, vector in under(EXTRA, _as_sent(model)).items()}
+    vectors = {name: KINDS["extra"].sent(model, name) for name in under(KINDS["extra"].key, model)}
     return Assignment(read_task(config), *decode_model(model), vectors)
 
 

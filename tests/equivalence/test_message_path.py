@@ -14,7 +14,7 @@ from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.data import load_client
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.engine.server_run import serve
-from dqnfed_flwr.linalg.gram import Basis
+from dqnfed_flwr.linalg.rows import RowSet
 from dqnfed_flwr.methods._base import RoundRows, make_method
 from dqnfed_flwr.models import build_model
 from dqnfed_flwr.params import ParamSpec, line_point
@@ -65,10 +65,10 @@ def test_a_run_is_what_direct_calls_make_it(method: str) -> None:
     theta, rule = ParamSpec.of(module).flatten(module), make_method(resolve(settings))
     for number in range(1, settings.rounds + 1):
         replies = {k: client.work(ClientTask(number, number), theta) for k, client in enumerate(clients)}
-        rows = RoundRows(Basis(len(clients), len(theta), torch.float32), tuple(replies))
+        rows = RoundRows(RowSet(len(clients), len(theta), torch.float32), tuple(replies))
         for slot, reply in replies.items():
             assert reply.row is not None
-            rows.basis.put(slot, reply.row)
+            rows.held.put(slot, reply.row)
         step = solve(rule, batch_of(replies, rows, number), rows).step
         theta = line_point(theta, step, 0.0, 1.0)
     assert np.array_equal(run(settings).theta, theta)

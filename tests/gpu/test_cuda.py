@@ -19,7 +19,7 @@ from dqnfed_flwr.client.samples import read_samples
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.engine.run import run_in_process
-from dqnfed_flwr.linalg.gram import Basis
+from dqnfed_flwr.linalg.rows import RowSet
 from dqnfed_flwr.models import build_model
 
 pytestmark = [
@@ -105,11 +105,11 @@ def test_chunks_fill_a_part_of_the_card_with_and_without_autocast() -> None:
 def test_rows_of_the_card_go_into_the_servers_gramian() -> None:
     rows = torch.randn(5, 20_000, generator=torch.Generator().manual_seed(0))
     there = rows.cuda()
-    basis = Basis(5, 20_000)
+    held = RowSet(5, 20_000)
     for slot, row in enumerate(there):
-        basis.put(slot, row)
+        held.put(slot, row)
     exact = (rows.double() @ rows.double().T).numpy()
-    np.testing.assert_allclose(basis.gram(range(5)), exact, rtol=1e-5, atol=1e-3)
+    np.testing.assert_allclose(held.gram(range(5)), exact, rtol=1e-5, atol=1e-3)
 
 
 class Images(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):

@@ -67,8 +67,9 @@ def app_on(
     lr: float = 0.5,
     shuffle: bool = True,
     mods: Sequence[Mod] = (),
+    held_out: Sequence[Part | None] = (),
 ) -> ClientApp:
-    """The app; `mods` come after the guard."""
+    """The app; `mods` come after the guard, and `held_out` are parts that clients judge by, if they have any."""
     app = ClientApp()
 
     def part_of(context: Context) -> Part:
@@ -76,8 +77,13 @@ def app_on(
 
     def local_loss(message: Message, context: Context) -> LocalTask:
         del message
-        loader = DataLoader(TensorDataset(*part_of(context)), batch_size=16, shuffle=shuffle)
-        return LocalTask(model(), loader, nn.CrossEntropyLoss())
+        apart = held_out[int(context.node_config["partition-id"])] if held_out else None
+        loader, *others = (
+            DataLoader(TensorDataset(*part), batch_size=16, shuffle=shuffle)
+            for part in (part_of(context), apart)
+            if part is not None
+        )
+        return LocalTask(model(), loader, nn.CrossEntropyLoss(), held_out=others[0] if others else None)
 
     def train(message: Message, context: Context) -> Message:
         net = model()

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
-from dqnfed_flwr.linalg.gram import Basis
+from dqnfed_flwr.linalg.row_store import RowMemory
+from dqnfed_flwr.linalg.rows import IN_MEMORY, RowSet
 from dqnfed_flwr.methods._base import LayerMethod, Method, RoundRows
 from dqnfed_flwr.strategy.solve import Solved, solve
 from dqnfed_flwr.types import Float64Array, FloatArray, RoundBatch
@@ -16,11 +17,11 @@ Vectors = Mapping[str, tuple[FloatArray, ...]]
 
 
 def round_rows(rows: Float64Array, further: int = 0) -> RoundRows:
-    """Rows [K, D] in the first slots of a basis with `further` empty ones."""
-    basis = Basis(len(rows) + further, rows.shape[1], torch.float64)
+    """Rows [K, D] in the first slots of a row set with `further` empty ones."""
+    held = RowSet(len(rows) + further, rows.shape[1], torch.float64)
     for slot, row in enumerate(rows):
-        basis.put(slot, row)
-    return RoundRows(basis, tuple(range(len(rows))))
+        held.put(slot, row)
+    return RoundRows(held, tuple(range(len(rows))))
 
 
 def decide(
@@ -35,6 +36,7 @@ def decide(
     vectors: Vectors | None = None,
     figures: Mapping[str, Float64Array] | None = None,
     slack: Sequence[float] = (),
+    memory: RowMemory = IN_MEMORY,
 ) -> Solved:
     """What `method` makes of the rows [K, D].
 
@@ -44,14 +46,14 @@ def decide(
     count, dim = grads.shape
     if isinstance(method, LayerMethod) and not method.layers:
         method.layers = tuple(slice(*bounds) for bounds in ((0, 1), (1, dim // 2), (dim // 2, dim)))
-    basis = Basis(count + method.reference_rows, dim, torch.float64)
+    held = RowSet(count + method.reference_rows, dim, torch.float64, memory=memory)
     for slot, row in enumerate(grads):
-        basis.put(slot, row)
+        held.put(slot, row)
     weights = np.asarray(examples or [1.0] * count)
     asked = method.extras(dim)
     blank = {name: tuple(np.zeros(shape) for _ in grads) for name, shape in asked.vectors.items()}
     batch = RoundBatch(
-        gram=basis.gram(range(count)),
+        gram=held.gram(range(count)),
         losses=np.ones(count) if losses is None else np.asarray(losses, np.float64),
         rates=np.sum(grads**2, axis=1) if rates is None else np.asarray(rates, np.float64),
         shares=weights / weights.sum(),
@@ -62,4 +64,4 @@ def decide(
         slack=np.asarray(slack, np.float64),
     )
     given = {**blank, "anchor": tuple(0.1 * grads), **(vectors or {})}
-    return solve(method, batch, RoundRows(basis, tuple(range(count)), given))
+    return solve(method, batch, RoundRows(held, tuple(range(count)), given))

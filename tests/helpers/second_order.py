@@ -13,7 +13,7 @@ from scipy.special import softmax
 from dqnfed_flwr.client.numpy_client import DQNFedClient
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.data import ClientData
-from dqnfed_flwr.linalg.gram import Basis
+from dqnfed_flwr.linalg.rows import RowSet
 from dqnfed_flwr.methods._base import Method, RoundRows
 from dqnfed_flwr.strategy.solve import Solved, solve
 from dqnfed_flwr.types import ClientReply, ClientTask, Float64Array
@@ -109,11 +109,11 @@ class Rounds:
         """The step of the coming round."""
         self.round += 1
         dim = len(self.theta)
-        basis = Basis(len(replies) + self.method.reference_rows, dim, torch.float64)
+        held = RowSet(len(replies) + self.method.reference_rows, dim, torch.float64)
         for slot, reply in enumerate(replies.values()):
-            basis.put(slot, row_of(reply))
+            held.put(slot, row_of(reply))
         names = self.method.extras(dim).vectors
         vectors = {name: tuple(reply.vectors[name] for reply in replies.values()) for name in names}
-        rows = RoundRows(basis, tuple(range(len(replies))), vectors)
+        rows = RoundRows(held, tuple(range(len(replies))), vectors)
         batch = batch_of(replies, rows, self.round, theta_norm=float(np.linalg.norm(self.theta)))
         return solve(self.method, batch, rows)

@@ -37,7 +37,7 @@ from dqnfed_flwr.config import Settings
 from dqnfed_flwr.data import load_client
 from dqnfed_flwr.engine.start import initial_model
 from dqnfed_flwr.guarantee.held_out import rises
-from dqnfed_flwr.linalg.gram import Basis
+from dqnfed_flwr.linalg.rows import RowSet
 from dqnfed_flwr.strategy.client_registry import ClientRegistry
 from dqnfed_flwr.strategy.compatibility import Member, common_form
 
@@ -238,9 +238,9 @@ def test_gradient_sets_are_drawn_anew_and_conflict() -> None:
 
 def test_engine(tmp_path: Path) -> None:
     arguments = ["--clients", "4", "--samples", "20", "--participation", "0.5", "--rounds", "2", "--repeats", "1"]
-    put = Basis.put
+    put = RowSet.put
     record = record_of(engine.main, arguments, tmp_path)
-    assert Basis.put is put
+    assert RowSet.put is put
     for key in ("messages_per_second", "grid_messages_per_second", "overhead", "overhead_without_server_arithmetic"):
         assert record[key] > 0
     assert record["gradient_passes"] == 4

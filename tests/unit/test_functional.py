@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from dqnfed_flwr import functional
 from dqnfed_flwr.errors import ShapeError
-from dqnfed_flwr.functional import minimum_norm_point, one_sided_step, two_sided_step
-from dqnfed_flwr.linalg.gram_schmidt import newton_rate_step
+from dqnfed_flwr.functional import minimum_norm_point, newton_rate_step, one_sided_step, two_sided_step
 from dqnfed_flwr.linalg.min_norm import Status
 from dqnfed_flwr.types import Float64Array, FloatArray
 from tests.helpers.gradient_sets import (

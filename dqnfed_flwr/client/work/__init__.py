@@ -27,7 +27,7 @@ from dqnfed_flwr.config import LocalSettings
 from dqnfed_flwr.params import Line
 from dqnfed_flwr.randomness import seeded
 from dqnfed_flwr.schema.plan import RunPlan
-from dqnfed_flwr.types import ClientTask, Packed, under
+from dqnfed_flwr.types import ClientTask, under
 
 MEMORY = "work/"
 _SHUFFLE, _SUBSET, _DROPOUT, ROUNDING = 0, 1, 2, 4  # streams of the seed; 3 is FedCorr's
@@ -84,14 +84,14 @@ class LocalRequest:
 class LocalResult:
     """The client's row [D] and rate d~_k, with the vectors and figures that the method's `extras` ask for.
 
-    Vectors are `packed` where they go out in a few bits a value.
+    Vectors go out as they are, or in so many `bits` a value.
     """
 
     row: Tensor
     rate: Rate
     vectors: Mapping[str, Tensor] = field(default_factory=dict)
     figures: Mapping[str, float] = field(default_factory=dict)
-    packed: Mapping[str, Packed] = field(default_factory=dict)
+    bits: Mapping[str, int] = field(default_factory=dict)
 
 
 class LocalWork(ABC):

@@ -2,7 +2,7 @@
 
 The anchor decides as it would by itself, with settings, local work, further arrays, directives and memory of its own.
 Where its local work is one gradient, it sees the rows of the method around it. Where it is any other, clients send its
-row next to their gradient, and the anchor's rows lie in a basis of their own.
+row next to their gradient, and the anchor's rows are a set of their own.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from dqnfed_flwr.methods._base import Method, RoundRows, State, VectorMethod
 from dqnfed_flwr.methods.dqn_fed.settings import WHOLE, DqnFedSettings
 from dqnfed_flwr.schema.plan import RunPlan
 from dqnfed_flwr.schema.work import GRADIENT
-from dqnfed_flwr.types import Extras, FloatArray, RoundBatch, under
+from dqnfed_flwr.types import Extras, FloatArray, RoundBatch, Sees, under
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from dqnfed_flwr.linalg.gram import Basis
+    from dqnfed_flwr.linalg.rows import RowSet
 
 ANCHOR = "anchor"
 """The anchor's row among a client's arrays."""
@@ -47,19 +47,19 @@ class Anchor:
     method : Method
         The method itself.
     reference_rows : int
-        Slots that it needs in the basis of the method around it, right behind those of the clients.
+        Slots that it needs among those of the method around it, right behind those of the clients.
     """
 
     def __init__(self, run: RunPlan) -> None:
         self._run = run
         self.method: Method = run.method.build(run)
         self._sent = run.work is not GRADIENT
-        shares_basis = not self._sent and not isinstance(self.method, VectorMethod)
-        self.reference_rows = self.method.reference_rows if shares_basis else 0
+        shares_rows = not self._sent and not isinstance(self.method, VectorMethod)
+        self.reference_rows = self.method.reference_rows if shares_rows else 0
         own_settings = run.group_of(DqnFedSettings)
         self._bits, self._share = own_settings.anchor_bits, own_settings.anchor_share if self._sent else 1.0
         self._spared: frozenset[int] = frozenset()
-        self._basis: Basis | None = None
+        self._rows: RowSet | None = None
         self._cut = 0
 
     def extras(self, dim: int) -> Extras:
@@ -100,29 +100,25 @@ class Anchor:
     def observe(self, batch: RoundBatch, rows: RoundRows, hidden: int) -> tuple[RoundBatch, RoundRows]:
         """Take in the figures of a round, and give them as the anchor sees them.
 
-        `hidden` are the slots of the basis behind those of the anchor.
+        `hidden` are the slots behind those of the anchor.
         """
         figures, vectors = under(OF_ANCHOR, batch.figures), under(OF_ANCHOR, rows.vectors)
         mine = replace(batch, figures=figures, slack=np.zeros(0))
-        seen = replace(rows, vectors=vectors, others=(), hidden=hidden)
+        sees = self.method.sees | Sees.SUM  # its answer may be weights, which `propose` makes a step of
+        seen = replace(rows, vectors=vectors, others=(), hidden=hidden, sees=sees)
         if self._sent:
-            mine, seen = self._own(mine, rows, vectors)
+            mine, seen = self._own(mine, rows, seen)
         if mine.clients:
             self.method.observe(mine, seen)
         return mine, seen
 
-    def _own(
-        self, batch: RoundBatch, rows: RoundRows, vectors: Mapping[str, tuple[FloatArray, ...]]
-    ) -> tuple[RoundBatch, RoundRows]:
+    def _own(self, batch: RoundBatch, rows: RoundRows, seen: RoundRows) -> tuple[RoundBatch, RoundRows]:
         """The round of those that sent a row for the anchor."""
         given = rows.vectors.get(ANCHOR, (np.empty(0),) * len(rows.slots))  # nobody who was asked for one may be left
         there = np.array([row.size > 0 for row in given])
         slots = tuple(slot for slot, sent in zip(rows.slots, there, strict=True) if sent)
-        basis = self._fill(rows.basis, dict(zip(rows.slots, given, strict=True)), slots)
-        if self.method.reads_products:
-            gram = basis.gram(slots)
-        else:
-            gram = np.diag([basis.squared_norm(slot) for slot in slots])
+        held = self._fill(rows.held, dict(zip(rows.slots, given, strict=True)), slots)
+        gram = held.gram(slots) if Sees.PRODUCTS in self.method.sees else held.diagonal(slots)
         shares = batch.shares[there]
         mine = replace(
             batch,
@@ -133,32 +129,29 @@ class Anchor:
             clients=tuple(client for client, sent in zip(batch.clients, there, strict=True) if sent),
             examples=batch.examples[there],
         )
-        return mine, RoundRows(basis, slots, vectors)
+        return mine, replace(seen, held=held, slots=slots, hidden=0)
 
     def propose(self, batch: RoundBatch, rows: RoundRows) -> tuple[Tensor, Mapping[str, float]]:
         """Its step [D], from what `observe` gave, and notes for the event log.
 
         Products of gradients are as precise as they are by now; those of the anchor's own rows stay as they were.
         """
-        batch = batch if self._sent else replace(batch, gram=rows.basis.gram(rows.slots))
+        batch = batch if self._sent else replace(batch, gram=rows.held.gram(rows.slots))
         step, notes = self.method.propose(batch, rows)
         found = {name if name.startswith(ANCHOR) else f"anchor_{name}": value for name, value in notes.items()}
         return step, {**found, **({"anchor_cut": float(self._cut)} if self._cut else {})}
 
-    def _fill(self, around: Basis, rows: Mapping[int, FloatArray], slots: tuple[int, ...]) -> Basis:
-        """The anchor's rows in the `slots` that the gradients have in the basis `around`; long rows are cut."""
-        from dqnfed_flwr.linalg.gram import Basis, cut_long_rows
-
-        if self._basis is None:
-            references, count = self.method.reference_rows, self._run.settings.sampled
-            size, where = (count + references, around.dim, around.dtype), around.memory
-            self._basis = Basis(*size, references=references, eager=False, memory=where)
-        self._basis.clear()
+    def _fill(self, around: RowSet, rows: Mapping[int, FloatArray], slots: tuple[int, ...]) -> RowSet:
+        """The anchor's rows in the `slots` that the gradients have in `around`; long rows are cut."""
+        if self._rows is None:
+            references = self.method.reference_rows
+            self._rows = around.alike(self._run.settings.sampled + references, references)
+        self._rows.clear()
         for slot in slots:
-            self._basis.put(slot, rows[slot])
+            self._rows.put(slot, rows[slot])
         longest = self._run.settings.guarantee.longest(len(rows))
-        self._cut = len(cut_long_rows(self._basis, {slot: slot for slot in slots}, longest))
-        return self._basis
+        self._cut = len(self._rows.cut_long({slot: slot for slot in slots}, longest))
+        return self._rows
 
     def step_taken(self, step: Tensor, factor: float) -> None:
         """Learn the step that was taken in place of its own."""

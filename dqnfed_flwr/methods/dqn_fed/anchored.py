@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dqnfed_flwr.linalg.min_norm import GramSolution, one_sided_weights, two_sided_weights
-from dqnfed_flwr.methods._base import GramMethod, Method, RoundRows, State, answer, left_out
+from dqnfed_flwr.methods._base import GramMethod, Method, RoundRows, answer, left_out
 from dqnfed_flwr.methods.absent import AbsentClients
 from dqnfed_flwr.methods.dqn_fed.anchor import Anchor
 from dqnfed_flwr.methods.dqn_fed.settings import DqnFedSettings
+from dqnfed_flwr.methods.dqn_fed.step_curvature import StepCurvature
 from dqnfed_flwr.schema.plan import RunPlan
-from dqnfed_flwr.types import Combination, Extras, Float64Array, RoundBatch
+from dqnfed_flwr.types import Combination, Extras, Float64Array, FloatArray, RoundBatch, Sees
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,15 +47,15 @@ class OneSided(GramMethod):
     shortest point of the convex hull of the unit gradients of those above their entitlement.
     """
 
-    guaranteed = True
+    guaranteed, _remembered = True, ("fallback",)
 
     def __init__(self, run: RunPlan) -> None:
         super().__init__(run)
-        self._spread, self._fallbacks = run.group_of(DqnFedSettings).rate_spread, 0
+        self._spread, self._fallback = run.group_of(DqnFedSettings).rate_spread, 0
 
     def weights(self, batch: RoundBatch) -> Combination:
         """Coefficients of the K rows, 0 for clients left out."""
-        if not self._fallbacks:
+        if not self._fallback:
             found = weigh(batch, self._spread, one_sided_weights)
             if found.status != "stationary":
                 return found
@@ -62,20 +63,12 @@ class OneSided(GramMethod):
 
     def step_taken(self, step: object, factor: float) -> None:
         """The next round begins with the rates again."""
-        self._fallbacks = 0
+        self._fallback = 0
 
     def fall_back(self) -> bool:
         """Fall back to equal cosines, once a round."""
-        self._fallbacks += 1
-        return self._fallbacks == 1
-
-    def export_state(self) -> dict[str, NDArray[np.generic]]:
-        """How often it has fallen back in this round."""
-        return {"fallback": np.array(self._fallbacks)}
-
-    def restore_state(self, state: State) -> None:
-        """Take up what `export_state` gave."""
-        self._fallbacks = int(state["fallback"])
+        self._fallback += 1
+        return self._fallback == 1
 
 
 def weigh(batch: RoundBatch, spread: float, solve: Solve) -> Combination:
@@ -155,15 +148,16 @@ class AnchoredMethod(Method):
     this keeps the step from undoing what others have just learnt, and promises them nothing. Where no step meets
     these conditions and those of the participants, the absent are left out of the round and counted.
 
-    A client whose loss is below its entitlement e asks only for g_k . u >= -(e - f_k).
+    A client whose loss is below its entitlement e asks only for g_k . u >= -(e - f_k). With a `margin`, any other asks
+    for what a step of factor 1 needs by the curvature of its loss along earlier steps, at least (`StepCurvature`).
 
     Where no such step exists, or no length of it suits all (a noisy anchor does that to clients near their optimum),
     the method retreats for one round: the anchor begins anew and the step is that of `OneSided`.
 
-    Slots of the basis: the participants, what the anchor's method needs, the anchor's step, rows of absent clients.
+    Slots: the participants, what the anchor's method needs, the anchor's step, rows of absent clients.
     """
 
-    guaranteed = True
+    guaranteed, _remembered = True, ("retreated",)
 
     def __init__(self, run: RunPlan) -> None:
         super().__init__(run)
@@ -171,10 +165,12 @@ class AnchoredMethod(Method):
         self._anchor = Anchor(run.anchor or run)
         self._one_sided = OneSided(run)
         self._absent = AbsentClients(settings.absent_rounds, run.settings.sampled, run.settings.clients)
-        self._memories = (self._one_sided, self._anchor, self._absent)
-        self._fell_back = self._reset = False
+        self._curvature = StepCurvature(settings.margin)
+        self._memories = (self._one_sided, self._anchor, self._absent, self._curvature)
+        self._retreated = self._reset = False
         self._seen: tuple[RoundBatch, RoundRows] | None = None
         self.reference_rows = self._anchor.reference_rows + 1 + self._absent.room
+        self.sees = Sees.PRODUCTS | Sees.SUM | self._anchor.method.sees | self._absent.sees
 
     @property
     def inner(self) -> Method:
@@ -209,7 +205,7 @@ class AnchoredMethod(Method):
         """
         self._reset = False
         self._absent.observe(batch, rows)
-        self._seen = None if self._fell_back else self._anchor.observe(batch, rows, 1 + self._absent.room)
+        self._seen = None if self._retreated else self._anchor.observe(batch, rows, 1 + self._absent.room)
 
     def combine(self, batch: RoundBatch, rows: RoundRows) -> Combination:
         """Coefficients of the K rows, of the anchor's step, and of the rows of absent clients."""
@@ -230,7 +226,7 @@ class AnchoredMethod(Method):
                 # the precision that is needed is that of the promise to those present
                 slots = [*present, *absent]
                 solution = replace(for_all, rank=solution.rank, condition=solution.condition)
-        nothing = not solution.weights.any() and not rows.basis.squared_norm(self._reference_slot(rows))
+        nothing = not solution.weights.any() and not rows.squared_norm(self._reference_slot(rows))
         if nothing or solution.status == "stationary":
             return self._one_sided_step(batch, rows)
         weights[slots] = solution.weights
@@ -245,7 +241,7 @@ class AnchoredMethod(Method):
 
     def _harms(self, absent: Sequence[int], present: Sequence[int], solution: GramSolution, rows: RoundRows) -> bool:
         """Whether the step of `solution` would raise a loss behind the rows `absent`."""
-        products = rows.basis.gram([*absent, *present])[: len(absent), len(absent) :] @ solution.weights
+        products = rows.gram([*absent, *present])[: len(absent), len(absent) :] @ solution.weights
         return bool((self._descent(absent, rows) + products < 0).any())
 
     def _reference_slot(self, rows: RoundRows) -> int:
@@ -277,55 +273,57 @@ class AnchoredMethod(Method):
     def _put(self, step: Tensor, batch: RoundBatch, rows: RoundRows) -> bool:
         """Put a step into the slot of the anchor's, if the mean loss falls along it; whether that is so."""
         slot = self._reference_slot(rows)
-        rows.basis.put(slot, step)
+        rows.put(slot, step)
         descent = self._descent(rows.slots, rows)
         falls = bool(np.isfinite(descent).all()) and float(batch.shares @ descent) > 0
         if not falls:
-            rows.basis.drop(slot)
+            rows.drop(slot)
         return falls
 
     def _descent(self, slots: Sequence[int], rows: RoundRows) -> Float64Array:
         """How fast the losses behind rows fall along the anchor's step, 0 where there is none."""
-        return rows.basis.gram((*slots, self._reference_slot(rows)))[-1, :-1]
+        return rows.gram((*slots, self._reference_slot(rows)))[-1, :-1]
 
     def _rates(self, batch: RoundBatch, index: NDArray[np.intp], slots: Sequence[int], rows: RoundRows) -> Float64Array:
         """What the clients at `index` ask for: rates brought to the scale of the anchor, or no more than a rise."""
         served = batch.served[index]
-        rates = limit_spread(batch.rates[index], np.diag(rows.basis.gram(slots)), self._settings.rate_spread)
+        rates = limit_spread(batch.rates[index], np.diag(rows.gram(slots)), self._settings.rate_spread)
         if not served.all():
             descents = np.maximum(self._descent(slots, rows), 0)
             descent = float(descents[~served].mean()) or float(descents.mean())
             rates = self._settings.scale * descent * rates / rates[~served].mean()
+            square = rows.squared_norm(self._reference_slot(rows))
+            rates = np.maximum(rates, self._curvature.demands([batch.clients[k] for k in index], square))
         return np.where(served, -batch.slack[index], rates) if served.any() else np.asarray(rates)
 
     def _solve(self, slots: Sequence[int], rates: Float64Array, rows: RoundRows) -> GramSolution:
-        return one_sided_weights(rows.basis.gram(slots), rates, offset=self._descent(slots, rows))
+        return one_sided_weights(rows.gram(slots), rates, offset=self._descent(slots, rows))
+
+    def judged(self, curvatures: Mapping[int, float]) -> None:
+        """What the next demands are made of."""
+        self._curvature.note(curvatures)
 
     def step_taken(self, step: Tensor, factor: float) -> None:
         """The anchor remembers the step; a retreat ends with its round."""
         self._anchor.step_taken(step, factor)
         self._one_sided.step_taken(step, factor)
-        self._fell_back = False
+        self._retreated = False
 
     def fall_back(self) -> bool:
         """Fall back to the one-sided step, and then to its own fallback."""
-        if self._fell_back:
+        if self._retreated:
             return self._one_sided.fall_back()
         self._anchor.forget()
-        self._fell_back = True
+        self._retreated = True
         return True
+
+    def keep_late(self, client: int, round_number: int, now: int, read: Callable[[], FloatArray]) -> bool:
+        """Among the rows of the absent."""
+        return self._absent.keep_late(client, round_number, now, read)
 
     def disown(self, clients: Collection[int]) -> None:
         """Have the anchor and the memory of the absent forget them."""
         self._anchor.disown(clients)
         if clients:
             self._absent.forget(clients)
-
-    def export_state(self) -> dict[str, NDArray[np.generic]]:
-        """The memories, and whether it retreated."""
-        return {"retreated": np.array(self._fell_back), **super().export_state()}
-
-    def restore_state(self, state: State) -> None:
-        """Take up what `export_state` gave."""
-        self._fell_back = bool(state["retreated"])
-        super().restore_state(state)
+            self._curvature.forget(clients)

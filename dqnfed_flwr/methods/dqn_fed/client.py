@@ -11,9 +11,8 @@ from torch import Tensor
 
 from dqnfed_flwr.client.curvature import Curvature, Point
 from dqnfed_flwr.client.memory import CurvatureState, RoundMemory
-from dqnfed_flwr.client.work import ROUNDING, ClientContext, LocalRequest, LocalResult, LocalWork, make_work
+from dqnfed_flwr.client.work import ClientContext, LocalRequest, LocalResult, LocalWork, make_work
 from dqnfed_flwr.errors import ConfigError
-from dqnfed_flwr.linalg.quantise import pack
 from dqnfed_flwr.methods.dqn_fed.anchor import ANCHOR, OF_ANCHOR, STATE
 from dqnfed_flwr.methods.dqn_fed.settings import WHOLE, DqnFedSettings
 from dqnfed_flwr.types import under
@@ -52,12 +51,10 @@ class AnchoredWork(LocalWork):
         vectors = under(OF_ANCHOR, request.vectors)
         of_anchor = self._anchor.perform(replace(request, task=task, vectors=vectors), point)
         spec.write_buffers(received, module)
-        vectors, figures, row = _named(of_anchor.vectors), _named(of_anchor.figures), of_anchor.row
+        vectors = {ANCHOR: of_anchor.row, **_named(of_anchor.vectors)}
         bits = self._settings.group_of(DqnFedSettings).anchor_bits
-        if bits == WHOLE:
-            return replace(result, vectors={ANCHOR: row, **vectors}, figures=figures)
-        packed = {ANCHOR: pack(row.cpu().numpy(), bits, request.key.generator(ROUNDING))}
-        return replace(result, vectors=vectors, packed=packed, figures=figures)
+        few = {} if bits == WHOLE else {ANCHOR: bits}
+        return replace(result, vectors=vectors, bits=few, figures=_named(of_anchor.figures))
 
     def evaluated(self, request: LocalRequest) -> Tensor:
         """What the first work says."""

@@ -20,7 +20,7 @@ Deviations from published code: see `client`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -33,7 +33,7 @@ from dqnfed_flwr.schema.group import Group, expert, own
 from dqnfed_flwr.schema.plan import LastStage, Profile, RunPlan
 from dqnfed_flwr.schema.run import RunSettings
 from dqnfed_flwr.schema.work import WorkProfile
-from dqnfed_flwr.types import Combination, Extras, RoundBatch, under
+from dqnfed_flwr.types import Combination, Extras, FloatArray, RoundBatch, Sees, under
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -104,7 +104,7 @@ class FedCorr(Method):
         self._last = last
         self._estimates = NoiseEstimates(run.settings.clients, run.settings.seed)
         self._round = 0
-        self.reference_rows = last.reference_rows
+        self.reference_rows, self.sees = last.reference_rows, Sees.PRODUCTS | last.sees
         self._enter(0)
 
     @property
@@ -189,6 +189,15 @@ class FedCorr(Method):
     def disown(self, clients: Collection[int]) -> None:
         """For the method of stage 3."""
         self._last.disown(clients)
+
+    def keep_late(self, client: int, round_number: int, now: int, read: Callable[[], FloatArray]) -> bool:
+        """For the method of stage 3, of its rounds."""
+        return self._stages.stage(round_number) == 3 and self._last.keep_late(client, round_number, now, read)
+
+    def judged(self, curvatures: Mapping[int, float]) -> None:
+        """For the method of stage 3, in its rounds."""
+        if self._stages.stage(self._round) == 3:
+            self._last.judged(curvatures)
 
     def step_taken(self, step: Tensor, factor: float) -> None:
         """For the method of stage 3, in its rounds."""

@@ -17,14 +17,11 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
-from dqnfed_flwr.methods._base import GramMethod, RoundRows, State
+from dqnfed_flwr.methods._base import GramMethod, RoundRows
 from dqnfed_flwr.schema.group import Group, expert
 from dqnfed_flwr.schema.plan import Profile, RunPlan
 from dqnfed_flwr.schema.work import WorkProfile
-from dqnfed_flwr.types import Combination, Extras, RoundBatch
+from dqnfed_flwr.types import Combination, Extras, RoundBatch, Sees
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,7 +42,7 @@ class FedMuon(GramMethod):
     What a client does is in `client.FedMuonWork`.
     """
 
-    reads_products = False
+    sees, _remembered = Sees.NORMS, (MOMENTUM,)
 
     def __init__(self, run: RunPlan) -> None:
         super().__init__(run)
@@ -74,16 +71,6 @@ class FedMuon(GramMethod):
     def weights(self, batch: RoundBatch) -> Combination:
         """p_k."""
         return Combination(batch.shares.copy(), notes={"overflow": float(self._overflow)})
-
-    def export_state(self) -> dict[str, NDArray[np.generic]]:
-        """The mean momentum."""
-        return {} if self._momentum is None else {MOMENTUM: self._momentum.numpy()}
-
-    def restore_state(self, state: State) -> None:
-        """Inverse of `export_state`."""
-        import torch
-
-        self._momentum = torch.from_numpy(np.array(state[MOMENTUM])) if MOMENTUM in state else None
 
 
 class _FedMuon(Profile):

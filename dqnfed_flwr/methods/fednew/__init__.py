@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dqnfed_flwr.methods._base import SOFTMAX, CurvatureMatrix, GramMethod, RoundRows, State, Taken, cg_title
+from dqnfed_flwr.methods._base import GramMethod, RoundRows
+from dqnfed_flwr.methods.absent import Taken
 from dqnfed_flwr.schema.group import Group, expert
 from dqnfed_flwr.schema.plan import Profile, RunPlan
-from dqnfed_flwr.schema.work import WorkProfile
-from dqnfed_flwr.types import Combination, Extras, RoundBatch
+from dqnfed_flwr.schema.work import SOFTMAX, CurvatureMatrix, WorkProfile, cg_title
+from dqnfed_flwr.types import Combination, Extras, RoundBatch, Sees
 
 
 def _by_cg(run: RunPlan) -> bool:
@@ -49,12 +49,13 @@ class FedNew(GramMethod):
     positive definite is repaired and counted, not pseudo-inverted.
     """
 
-    reads_products = False
+    sees, _remembered = Sees.NORMS, ("last",)
 
     def __init__(self, run: RunPlan) -> None:
         super().__init__(run)
         self._taken = Taken()
-        self._last: frozenset[int] = frozenset()  # whose replies counted last
+        self._memories = (self._taken,)
+        self._last: tuple[int, ...] = ()  # whose replies counted last
         self._anew = False
 
     def extras(self, dim: int) -> Extras:
@@ -77,13 +78,12 @@ class FedNew(GramMethod):
 
     def observe(self, batch: RoundBatch, rows: RoundRows) -> None:
         """These clients' y_k go into the step. Their duals go on if those of the step before are all among them."""
-        clients = frozenset(batch.clients)
-        self._anew = not self._last <= clients
+        self._anew = not set(self._last) <= set(batch.clients)
         if self._anew:
             self._taken.forget()
         else:
-            self._taken.note(clients, batch.round)
-        self._last = clients
+            self._taken.note(batch.clients, batch.round)
+        self._last = batch.clients
 
     def weights(self, batch: RoundBatch) -> Combination:
         """p_k."""
@@ -92,15 +92,6 @@ class FedNew(GramMethod):
             notes["cg_iterations"] = float(batch.figures["iterations"].max())
             notes["not_positive"] = float(np.count_nonzero(batch.figures["repaired"]))
         return Combination(batch.shares.copy(), notes=notes)
-
-    def export_state(self) -> dict[str, NDArray[np.generic]]:
-        """Which replies counted."""
-        return {"taken": self._taken.export(), "last": np.array(sorted(self._last), dtype=np.int64)}
-
-    def restore_state(self, state: State) -> None:
-        """Take up what `export_state` gave."""
-        self._taken.restore(state["taken"])
-        self._last = frozenset(int(client) for client in state["last"])
 
 
 class _FedNew(Profile):

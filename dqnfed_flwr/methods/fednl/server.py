@@ -19,10 +19,11 @@ from dqnfed_flwr.linalg.hessian_blocks import (
     solve_projected,
     solve_shifted,
 )
-from dqnfed_flwr.methods._base import LayerMethod, RoundRows, State, Taken, VectorMethod
+from dqnfed_flwr.methods._base import LayerMethod, RoundRows, State, VectorMethod
+from dqnfed_flwr.methods.absent import Taken
 from dqnfed_flwr.methods.fednl import FedNlSettings
 from dqnfed_flwr.schema.plan import RunPlan
-from dqnfed_flwr.types import Extras, FloatArray, RoundBatch
+from dqnfed_flwr.types import Extras, FloatArray, RoundBatch, Sees
 
 MOST_RESTARTS = 3
 """How often a client may lose its Hessian, and with it those of all; one that always does would keep them at 0."""
@@ -134,7 +135,7 @@ class HessianLedger:
         clients = sorted(self._samples)
         errors = [self._errors[client].numpy() for client in clients]
         return {
-            "taken": self.taken.export(),
+            **self.taken.export_state(),
             "clients": np.array(clients, np.int64),
             "samples": np.array([self._samples[client] for client in clients]),
             "errors": np.array(errors, np.float64),
@@ -145,7 +146,7 @@ class HessianLedger:
 
     def restore_state(self, state: State) -> None:
         """Inverse of `export_state`."""
-        self.taken.restore(state["taken"])
+        self.taken.restore_state(state)
         self._restarts = {int(client): int(count) for client, count in np.asarray(state["restarts"], np.int64)}
         clients = [int(client) for client in np.asarray(state["clients"], np.int64)]
         self._samples = dict(zip(clients, map(float, np.asarray(state["samples"], np.float64)), strict=True))
@@ -180,8 +181,6 @@ class FedNl(VectorMethod):
     diagonal form is not in the paper. Deviations from published code: the norm is Frobenius, not spectral.
     """
 
-    reads_products = False
-
     def __init__(self, run: RunPlan) -> None:
         super().__init__(run)
         settings = self._settings = run.group_of(FedNlSettings)
@@ -190,6 +189,7 @@ class FedNl(VectorMethod):
         self._diagonal = settings.form == "diagonal"
         self._damping = DAMPING if settings.form == "last-layer" else 0.0
         self._continues = sampled and settings.form == "exact"
+        self.sees = Sees.SUM | Sees.COLUMNS if self._continues else Sees.SUM
         self._fresh = settings.fresh or sampled
         self._compressor = make_compressor(settings.form, settings.compressor, settings.size)
         self._ledger = HessianLedger(self._compressor, settings.alpha, continues=self._continues)
@@ -231,7 +231,7 @@ class FedNl(VectorMethod):
 
     def observe(self, batch: RoundBatch, rows: RoundRows) -> None:
         """Correct the Hessians, and fix the system that the round's step solves."""
-        columns = self.columns(rows.basis.dim)
+        columns = self.columns(rows.dim)
         given = self._contributions(batch, rows, columns)
         counted, forgot = self._ledger.admit(given, columns.shape)
         self._notes = {
@@ -279,7 +279,7 @@ class FedNl(VectorMethod):
 
     def _contributions(self, batch: RoundBatch, rows: RoundRows, columns: NDArray[np.int64]) -> list[Contribution]:
         """What each client adds; those whose figures or corrections make no sense are left out."""
-        gradients = rows.columns(slice(0, rows.basis.dim)) if self._continues else None
+        gradients = rows.columns(slice(0, rows.dim)) if self._continues else None
         names, given = self._compressor.shapes(*columns.shape), []
         for k, client in enumerate(batch.clients):
             anew, start = (float(batch.figures[name][k]) for name in ("anew", "start"))

@@ -12,11 +12,11 @@ from typing import Literal
 
 import numpy as np
 
-from dqnfed_flwr.methods._base import SOFTMAX, CurvatureMatrix, GramMethod, cg_title
+from dqnfed_flwr.methods._base import GramMethod
 from dqnfed_flwr.schema.group import Group, expert
 from dqnfed_flwr.schema.plan import Profile, RunPlan
-from dqnfed_flwr.schema.work import WorkProfile
-from dqnfed_flwr.types import Combination, Extras, Float64Array, RoundBatch
+from dqnfed_flwr.schema.work import SOFTMAX, CurvatureMatrix, WorkProfile, cg_title
+from dqnfed_flwr.types import Combination, Extras, Float64Array, RoundBatch, Sees
 
 
 def _by_cg(run: RunPlan) -> bool:
@@ -40,7 +40,7 @@ class LocalNewton(GramMethod):
     the notes, where published code returns what its solver left.
     """
 
-    reads_products = False
+    sees = Sees.NORMS
 
     def __init__(self, run: RunPlan) -> None:
         super().__init__(run)

@@ -172,7 +172,7 @@ def test_the_probe_walks_down_the_line_until_its_test_holds() -> None:
         return objective(task, between(before, ahead, share, found.names)).loss()
 
     asked = ClientTask(1, 2, train=False, probe=True, factor=1.0, halvings=8, reference_loss=start)
-    reply, _ = answer(GuardRequest(asked, ahead, before), task)
+    reply, *_ = answer(GuardRequest(asked, ahead, before), task)
     rungs = [0.5**k for k in range(1, 9)]
     assert reply.probe is not None
     assert loss_at(1.0) > start

@@ -11,7 +11,7 @@ from scipy.optimize import LinearConstraint, minimize
 
 from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.guarded.nearest import CHANGED, Nearest
-from dqnfed_flwr.linalg.gram import Basis
+from dqnfed_flwr.linalg.rows import RowSet
 from dqnfed_flwr.methods._base import RoundRows
 from dqnfed_flwr.types import Combination, Float64Array, RoundBatch
 
@@ -25,12 +25,12 @@ slacks = arrays(np.float64, K, elements=st.sampled_from([0.0, 0.0, 0.5, 2.0]))
 def solved(
     grads: Float64Array, reference: Float64Array, slack: Float64Array, demand: float
 ) -> tuple[Combination, Float64Array]:
-    basis = Basis(K + 1, D, torch.float64, references=1)
+    held = RowSet(K + 1, D, torch.float64, references=1)
     for slot, row in enumerate([*grads, reference]):
-        basis.put(slot, row)
-    rows = RoundRows(basis, tuple(range(K)))
+        held.put(slot, row)
+    rows = RoundRows(held, tuple(range(K)))
     thirds = np.full(K, 1 / 3)
-    batch = RoundBatch(basis.gram(rows.slots), np.ones(K), np.zeros(K), thirds, tuple(range(K)), 1, slack=slack)
+    batch = RoundBatch(held.gram(rows.slots), np.ones(K), np.zeros(K), thirds, tuple(range(K)), 1, slack=slack)
     combination = Nearest(resolve(Settings()), demand).combine(batch, rows)
     return combination, np.asarray(combination.weights @ np.vstack([grads, reference]))
 

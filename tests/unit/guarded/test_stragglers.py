@@ -34,7 +34,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def federation(clock: Clock, slow: float) -> QueueingGrid:
     """Nodes that need a second each, and one that needs `slow`."""
-    grid = QueueingGrid(app_on(alike(CLIENTS), lambda: linear(4, 2), lr=0.1), CLIENTS, clock)
+    app = app_on(alike(CLIENTS), lambda: linear(4, 2), lr=0.1, held_out=alike(CLIENTS, seed=1))
+    grid = QueueingGrid(app, CLIENTS, clock)
     for client, node in grid.nodes.items():
         node.seconds = slow if client == SLOW else 1.0
     return grid
@@ -93,11 +94,57 @@ def test_an_exchange_closes_at_the_quorum(clock: Clock) -> None:
         Guaranteed(FedAvg(), quorum=0.0)
 
 
+class Tiring(FedAvg):
+    """Other nodes are slow in each round."""
+
+    def __init__(self, grid: QueueingGrid) -> None:
+        super().__init__(fraction_evaluate=0.0, min_available_nodes=2)
+        self._grid = grid
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        for client, node in self._grid.nodes.items():
+            node.seconds = 1.0 + 2 * ((client + server_round) % 4)
+        return super().aggregate_train(server_round, replies)
+
+
+def test_a_quorum_closes_no_exchange_before_the_step_can_be_judged(clock: Clock) -> None:
+    grid = federation(clock, slow=1.0)
+    random.seed(0)
+    torch.manual_seed(0)
+    guarded = Guaranteed(Tiring(grid), quorum=0.25)
+    guarded.start(grid, ArrayRecord(linear(4, 2).state_dict()), num_rounds=20, timeout=TIMEOUT)
+    assert [(event.round, event.status) for event in guarded.events if not event.moved] == []
+    assert clock.now - 1000 < 20 * TIMEOUT
+
+
 def test_a_strategy_that_needs_all_nodes_is_given_all_and_the_one_at_work_is_not_asked(clock: Clock) -> None:
     grid = federation(clock, slow=24.0)
     events = run(grid, available=CLIENTS)
     assert all(event.participants == [2, 3, 5] for event in events)
     assert grid.nodes[SLOW].backlog <= 1
+
+
+def test_a_node_that_was_slow_for_a_while_judges_by_its_held_out_part_again(clock: Clock) -> None:
+    grid = federation(clock, slow=14.0)
+
+    class Recovers:
+        def on_start(self, rounds: int, done: list[RoundEvent]) -> None: ...
+
+        def on_round(self, event: RoundEvent) -> None:
+            if event.round == 3:
+                grid.nodes[SLOW].seconds = 1.0
+
+        def on_end(self) -> None: ...
+
+    random.seed(0)
+    guarded = Guaranteed(FedAvg(fraction_evaluate=0.0), judge="both", listeners=[Recovers()])
+    guarded.start(grid, ArrayRecord(linear(4, 2).state_dict()), num_rounds=14, timeout=TIMEOUT)
+    assert [event.participants for event in guarded.events[:3]] == [[2, 3, 5]] * 3
+    assert SLOW_NODE in guarded.events[-1].participants
+    assert all(event.moved and event.unable == [] for event in guarded.events)
+    assert not {reason for _, reason in dropped(guarded.events)} & {"contradiction", "client-error"}
 
 
 class Leaving(FedAvg):

@@ -13,7 +13,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import FedAvg
+from flwr.serverapp.strategy import Bulyan, FedAvg, FedMedian, FedTrimmedAvg, Krum, MultiKrum
 from numpy.typing import DTypeLike
 from torch import nn
 
@@ -155,6 +155,46 @@ def test_a_reply_without_weight_is_taken_where_another_has_some() -> None:
     guarded = guarded_of_three()
     trained(guarded, Meddling(app_on(alike(2), small, lr=0.1), 1, of_no_weight), 2, 1, model=small)
     assert (guarded.events[0].heard, guarded.events[0].dropped) == ([FIRST_NODE, FIRST_NODE + 1], [])
+
+
+@pytest.mark.parametrize("weightless", range(CLIENTS))
+@pytest.mark.parametrize("strategy", [Krum, MultiKrum, FedTrimmedAvg, FedMedian, Bulyan, FedAvg])
+def test_a_reply_without_weight_ends_no_strategy_that_chooses_among_replies(
+    strategy: type[FedAvg], weightless: int
+) -> None:
+    guarded = Guaranteed(strategy(fraction_evaluate=0.0))
+    trained(guarded, Meddling(app_on(alike(CLIENTS), small, lr=0.1), weightless, of_no_weight), CLIENTS, 2, model=small)
+    assert [(event.heard, event.moved) for event in guarded.events] == [([2, 3, 4, 5], True)] * 2
+
+
+def test_a_reply_without_weight_is_no_part_of_the_step_and_has_a_say_in_it() -> None:
+    class Watching(FedAvg):
+        given: tuple[int, ...] = ()
+
+        def aggregate_train(
+            self, server_round: int, replies: Iterable[Message]
+        ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+            replies = list(replies)
+            self.given = tuple(sorted(reply.metadata.src_node_id for reply in replies))
+            return super().aggregate_train(server_round, replies)
+
+    watching = Watching(fraction_evaluate=0.0)
+    guarded = Guaranteed(watching)
+    trained(guarded, Meddling(app_on(alike(3), small, lr=0.1), 1, of_no_weight), 3, 1, model=small)
+    assert (watching.given, guarded.events[0].heard) == ((2, 4), [2, 3, 4])
+
+
+def test_a_strategy_is_not_left_with_replies_of_no_weight_where_the_others_contradict_themselves() -> None:
+    def lie(reply: Message) -> Message:
+        if "arrays" in reply.content:
+            figures = reply.content.metric_records[FIGURES]
+            figures["num-examples"] = 31 if "probe-loss" in figures else 30
+        return reply
+
+    app = Meddling(Meddling(app_on(alike(2), small, lr=0.1), 0, lie), 1, of_no_weight)
+    guarded = guarded_of_three()
+    trained(guarded, app, 2, 3, model=small)
+    assert [event.status for event in guarded.events[1:]] == ["no-step"] * 2
 
 
 def test_replies_of_which_none_has_weight_are_refused_before_the_strategy_divides_by_it() -> None:

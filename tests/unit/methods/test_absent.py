@@ -6,34 +6,36 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from dqnfed_flwr.linalg.gram import Basis
+from dqnfed_flwr.linalg.rows import RowSet
 from dqnfed_flwr.methods._base import RoundRows
 from dqnfed_flwr.methods.absent import AbsentClients, AbsentRow
-from dqnfed_flwr.types import RoundBatch
+from dqnfed_flwr.types import FloatArray, RoundBatch
 
 
 def take_part(memory: AbsentClients, number: int, clients: Sequence[int]) -> tuple[AbsentRow, ...]:
     """A round in which client c sends the row (c, number)."""
     count = len(clients)
-    basis = Basis(count + memory.room, 2, torch.float32)
+    held = RowSet(count + memory.room, 2, torch.float32)
     for slot, client in enumerate(clients):
-        basis.put(slot, np.array([client, number], np.float32))
+        held.put(slot, np.array([client, number], np.float32))
     batch = RoundBatch(
-        gram=basis.gram(range(count)),
+        gram=held.gram(range(count)),
         losses=np.ones(count),
         rates=np.ones(count),
         shares=np.ones(count) / count,
         clients=tuple(clients),
         round=number,
     )
-    rows = RoundRows(basis, tuple(range(count)))
+    rows = RoundRows(held, tuple(range(count)))
     memory.observe(batch, rows)
     absent, slots = memory.absent, memory.place(rows)
     assert slots == tuple(range(count, count + len(absent)))
     for slot, item in zip(slots, absent, strict=True):
-        assert np.array_equal(basis.row(slot), item.row)
-    basis.clear()
+        assert np.array_equal(held.copies([slot])[0], item.row)
+    held.clear()
     return absent
 
 
@@ -50,6 +52,58 @@ def test_a_client_counts_for_so_many_rounds_after_its_last() -> None:
     assert seen(take_part(memory, 3, [2, 4])) == [(1, 5), (2, 0), (2, 1)]  # 4 is back
     assert seen(take_part(memory, 4, [2, 3])) == [(2, 0), (2, 1), (3, 4)]  # 5 was last seen three rounds ago
     assert seen(take_part(memory, 9, [2, 3])) == []
+
+
+def late(memory: AbsentClients, client: int, number: int, now: int) -> bool:
+    return memory.keep_late(client, number, now, lambda: np.array([client, number], np.float32))
+
+
+def test_a_row_that_comes_late_counts_until_the_rounds_are_over() -> None:
+    memory = AbsentClients(2, sampled=2, clients=6)
+    take_part(memory, 1, [4, 5])
+    take_part(memory, 2, [0, 1])
+    assert late(memory, 3, 2, now=3)
+    assert late(memory, 4, 2, now=3)  # newer than the row of round 1
+    assert not late(memory, 0, 1, now=3)  # older than what is kept
+    assert not late(memory, 2, 1, now=4)
+    assert seen(take_part(memory, 3, [2, 3])) == [(1, 5), (2, 0), (2, 1), (2, 4)]  # 3 is back
+    assert seen(take_part(memory, 4, [2, 3])) == [(2, 0), (2, 1), (2, 4)]
+    assert not late(memory, 3, 3, now=5)
+    assert seen(take_part(memory, 5, [0, 1])) == [(4, 2), (4, 3)]
+
+
+def test_a_late_row_of_a_round_that_is_solved_again_counts_in_it() -> None:
+    memory = AbsentClients(2, sampled=2, clients=6)
+    take_part(memory, 1, [4, 5])
+    assert late(memory, 3, 1, now=1)
+    assert seen(take_part(memory, 1, [4])) == [(1, 3)]
+    restored = AbsentClients(2, sampled=2, clients=6)
+    restored.restore_state(memory.export_state())
+    for each in (memory, restored):
+        assert seen(take_part(each, 1, [4])) == [(1, 3)]
+        assert seen(take_part(each, 2, [0, 1])) == [(1, 3), (1, 4)]
+        assert seen(take_part(each, 4, [0, 1])) == []
+
+
+@given(st.permutations([(client, number) for client in (2, 3) for number in (1, 2, 3)]))
+def test_the_order_in_which_late_rows_come_makes_no_difference(order: list[tuple[int, int]]) -> None:
+    memory = AbsentClients(3, sampled=2, clients=6)
+    take_part(memory, 2, [0, 2])
+    for client, number in order:
+        late(memory, client, number, now=4)
+    assert seen(take_part(memory, 4, [4, 5])) == [(2, 0), (3, 2), (3, 3)]
+
+
+def test_a_late_row_of_no_use_is_not_read() -> None:
+    def read() -> FloatArray:
+        raise AssertionError("it is read")
+
+    memory = AbsentClients(2, sampled=2, clients=6)
+    take_part(memory, 2, [0, 1])
+    assert not memory.keep_late(0, 2, 3, read)
+    assert not memory.keep_late(3, 1, 4, read)
+    assert not AbsentClients(2, sampled=6, clients=6).keep_late(3, 1, 2, read)
+    assert not AbsentClients(0, sampled=2, clients=6).keep_late(3, 1, 1, read)
 
 
 def test_nothing_is_kept_where_everybody_is_asked() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dqnfed_flwr.config import Settings, resolve
-from dqnfed_flwr.linalg.gram_schmidt import newton_rate_step
+from dqnfed_flwr.functional import newton_rate_step
 from dqnfed_flwr.methods._base import Method, make_method
 from tests.helpers.gradient_sets import conflicting_set, random_set
 from tests.helpers.rounds import decide

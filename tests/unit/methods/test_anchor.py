@@ -11,7 +11,7 @@ import torch
 from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.config.methods import METHODS
 from dqnfed_flwr.errors import ConfigError
-from dqnfed_flwr.linalg.gram import Basis
+from dqnfed_flwr.linalg.rows import RowSet
 from dqnfed_flwr.methods._base import LayerMethod, Method, make_method
 from dqnfed_flwr.methods.dqn_fed import unfit_as_anchor
 from dqnfed_flwr.schema.work import GENERAL
@@ -170,10 +170,10 @@ def test_sums_without_products_are_as_exact(rng: np.random.Generator) -> None:
     rows[1] = -rows[0] + 1e-4 * rows[2]
     weights = np.array([1.0, 1, 0, 0, 0, 0, 0, 0])
     sums = []
-    for eager in (True, False):
-        basis = Basis(8, rows.shape[1], torch.float32, eager=eager)
+    for products in (True, False):
+        held = RowSet(8, rows.shape[1], torch.float32, products=products)
         for slot, row in enumerate(rows):
-            basis.put(slot, row)
-        sums.append(basis.combine(weights))
+            held.put(slot, row)
+        sums.append(held.combine(weights))
     assert torch.equal(*sums)
     np.testing.assert_array_equal(sums[0], (rows[0].astype(np.float64) + rows[1]).astype(np.float32))

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dqnfed_flwr.config import Scalar, Settings, resolve
+from dqnfed_flwr.functional import newton_rate_step
 from dqnfed_flwr.guarantee.overrule import certificate
-from dqnfed_flwr.linalg.gram import Basis
-from dqnfed_flwr.linalg.gram_schmidt import newton_rate_step
+from dqnfed_flwr.linalg.rows import RowSet
 from dqnfed_flwr.methods._base import Method, RoundRows, make_method
 from dqnfed_flwr.methods.dqn_fed.anchored import MAX_INVERSE_CURVATURE
 from dqnfed_flwr.types import Float64Array, RoundBatch
@@ -96,12 +96,12 @@ def test_a_reference_that_raises_the_mean_loss_is_replaced_and_forgotten() -> No
 def test_an_anchor_that_was_reset_is_counted_though_the_round_is_solved_again() -> None:
     method = dqn_fed(anchor="momentum", lr=0.1)
     method.step_taken(torch.tensor([-50.0, 0.0], dtype=torch.float64), 1.0)
-    basis = Basis(2 + method.reference_rows, 2, torch.float64)
+    held = RowSet(2 + method.reference_rows, 2, torch.float64)
     for slot, row in enumerate([[1.0, 0.2], [1.0, -0.2]]):
-        basis.put(slot, np.array(row))
-    gram = basis.gram((0, 1))
+        held.put(slot, np.array(row))
+    gram = held.gram((0, 1))
     batch = RoundBatch(gram, np.ones(2), np.diag(gram).copy(), np.full(2, 0.5), (0, 1), 1)
-    rows = RoundRows(basis, (0, 1))
+    rows = RoundRows(held, (0, 1))
     method.observe(batch, rows)
     once, again = method.combine(batch, rows), method.combine(batch, rows)
     assert once.notes["anchor_reset"] == again.notes["anchor_reset"] == 1

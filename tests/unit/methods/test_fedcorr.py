@@ -9,7 +9,7 @@ import torch
 
 from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.errors import ConfigError
-from dqnfed_flwr.linalg.gram import Basis
+from dqnfed_flwr.linalg.rows import RowSet
 from dqnfed_flwr.methods._base import Method, RoundRows, make_method
 from dqnfed_flwr.methods.fedcorr import DECISION, LEVEL, LID, NOISE, RELABELLED, NoiseEstimates, Stages
 from dqnfed_flwr.strategy.solve import Solved, solve
@@ -45,12 +45,12 @@ def a_round(
 ) -> Solved:
     """Solve a round with the rows [K, 3] (identity-like by default) and equal samples."""
     grads = np.eye(len(clients), 8) if rows is None else rows
-    basis = Basis(CLIENTS + method.reference_rows, grads.shape[1], torch.float64)
+    held = RowSet(CLIENTS + method.reference_rows, grads.shape[1], torch.float64)
     for slot, row in enumerate(grads):
-        basis.put(slot, row)
+        held.put(slot, row)
     count = len(clients)
     batch = RoundBatch(
-        gram=basis.gram(range(count)),
+        gram=held.gram(range(count)),
         losses=np.ones(count),
         rates=np.sum(grads**2, axis=1),
         shares=np.full(count, 1 / count),
@@ -58,7 +58,7 @@ def a_round(
         round=number,
         figures=figures or {},
     )
-    return solve(method, batch, RoundRows(basis, tuple(range(count))))
+    return solve(method, batch, RoundRows(held, tuple(range(count))))
 
 
 def preprocess(method: Method, passes: int = 2, dimensions: Mapping[int, float] = DIMENSIONS) -> list[int]:
@@ -203,6 +203,13 @@ def test_stage_three_is_the_last_method(last: str, rng: np.random.Generator) -> 
         for each in (method, alone):
             each.step_taken(plain.step, 0.5)
     assert method.fall_back() == alone.fall_back()
+
+
+def test_a_late_row_is_kept_where_it_is_of_stage_three() -> None:
+    method = fedcorr(**{"fedcorr.last": "dqn-fed", "participation": 0.5})
+    kept = [number for number in range(13, 19) if method.keep_late(0, number, number + 1, lambda: np.ones(3))]
+    assert kept == [16, 17, 18]
+    assert not fedcorr(**{"participation": 0.5}).keep_late(0, 16, 17, lambda: np.ones(3))
 
 
 def test_what_clients_send_follows_the_stage() -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from dqnfed_flwr.config import Settings, resolve
-from dqnfed_flwr.linalg.gram import Basis
+from dqnfed_flwr.linalg.rows import RowSet
 from dqnfed_flwr.methods import fedopt
 from dqnfed_flwr.methods._base import Method, RoundRows, VectorMethod, make_method
 from dqnfed_flwr.types import RoundBatch
@@ -123,6 +123,6 @@ def test_asked_twice_in_a_round_gives_the_same(name: str) -> None:
     method = make(name)
     assert isinstance(method, VectorMethod)
     first = decide(method, SECOND)
-    basis = Basis(3, 2, torch.float64)
+    held = RowSet(3, 2, torch.float64)
     batch = RoundBatch(np.eye(2), np.ones(2), np.ones(2), np.full(2, 0.5), (0, 1), 1)
-    assert torch.equal(method.step(batch, RoundRows(basis, (0, 1))), first.step)
+    assert torch.equal(method.step(batch, RoundRows(held, (0, 1))), first.step)

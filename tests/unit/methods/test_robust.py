@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy.stats import trim_mean as scipy_trim_mean
 
 from dqnfed_flwr.config import Settings, resolve
-from dqnfed_flwr.linalg.gram import TRUSTED_CONDITION
+from dqnfed_flwr.linalg.rows import TRUSTED_CONDITION
 from dqnfed_flwr.methods._base import Method, make_method
 from dqnfed_flwr.methods.robust import krum_scores
 from dqnfed_flwr.types import Float64Array

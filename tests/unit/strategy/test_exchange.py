@@ -102,6 +102,40 @@ def test_a_quorum_is_enough(clock: Clock) -> None:
     assert clock.slept < 5
 
 
+def judged(grid: InProcessGrid, judges: list[int], needed: int, unawaited: Iterable[int] = ()) -> dict[int, str]:
+    found = send_and_receive(
+        grid, to_all(), deadline=10, quorum=0.25, judges=judges, needed=needed, unawaited={*unawaited}
+    )
+    return {answer.node: outcome(answer) for answer in found}
+
+
+@pytest.mark.parametrize(("needed", "after", "late"), [(0, 0, [3, 4, 5]), (1, 2, [4, 5]), (2, 4, [5])])
+def test_a_quorum_waits_for_as_many_judges_as_are_needed(
+    clock: Clock, needed: int, after: float, late: list[int]
+) -> None:
+    found = judged(SlowGrid(clock, {2: 0, 3: 2, 4: 4, 5: 99}), [3, 4, 5], needed)
+    assert [node for node, said in found.items() if said == "absent"] == late
+    assert after <= clock.slept < after + 0.6
+
+
+def test_judges_that_do_not_answer_are_waited_for_until_the_deadline(clock: Clock) -> None:
+    found = judged(SlowGrid(clock, {2: 0, 3: 99, 4: 4, 5: 99}), [3, 5], 1)
+    assert found == {2: "answered", 3: "absent", 4: "answered", 5: "absent"}
+    assert clock.slept == pytest.approx(10)
+
+
+def test_judges_that_fail_hold_nobody_up(clock: Clock) -> None:
+    assert judged(SlowGrid(clock, {2: 0, 3: 1, 4: 9, 5: 9}, failing=[3]), [3], 1)[3] == "client-error"
+    assert clock.slept < 2
+
+
+def test_judges_on_trial_hold_nobody_up_and_have_a_say(clock: Clock) -> None:
+    assert judged(SlowGrid(clock, {2: 0, 3: 99, 4: 99, 5: 99}), [3], 1, unawaited=[3])[3] == "absent"
+    assert clock.slept == 0
+    assert judged(SlowGrid(clock, {2: 3, 3: 1, 4: 99, 5: 99}), [3, 4], 1, unawaited=[3])[3] == "answered"
+    assert clock.slept < 4
+
+
 def test_an_error_does_not_count_towards_the_quorum(clock: Clock) -> None:
     grid = SlowGrid(clock, {2: 0, 3: 0, 4: 3, 5: 3}, failing=[2, 3])
     found = talk(grid, quorum=0.5)

@@ -128,6 +128,20 @@ def test_a_quorum_below_one_never_hears_a_slow_node(clock: Clock) -> None:
     assert dropped(events(server))[SLOW, LATE] > 3  # and that is counted
 
 
+@pytest.mark.parametrize("rule", ["clipped", "probed"])
+def test_a_quorum_closes_no_exchange_before_the_step_can_be_judged(clock: Clock, rule: str) -> None:
+    grid = federation(clock, slow=1.0)
+
+    def tire(event: RoundEvent) -> None:
+        for client, node in grid.nodes.items():
+            node.seconds = 1.0 + 2 * ((client + event.round) % 4)
+
+    done = events(trained(grid, {"quorum": 0.25, "step-rule": rule}, tire))
+    assert all(event.moved and event.exchanges <= 2 for event in done)
+    assert not any(np.isnan(event.losses_after).all() for event in done)
+    assert clock.now - 1000 < 20 * DEADLINE
+
+
 def test_late_work_is_never_used(clock: Clock) -> None:
     slow = trained(federation(clock, slow=24.0))
     silent = trained(SilentGrid(Federation(spread_out(CLIENTS)).app(), CLIENTS, silent=[SLOW]))

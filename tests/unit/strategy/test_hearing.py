@@ -18,7 +18,7 @@ from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.errors import QuorumError
 from dqnfed_flwr.guarantee.claims import CONTRADICTION, DRAWS, TWO_LOSSES
 from dqnfed_flwr.guarantee.overrule import APART_ROUNDS, MUTED, OVERRULED, SET_ASIDE, Standing
-from dqnfed_flwr.linalg.gram import Basis
+from dqnfed_flwr.linalg.rows import RowSet
 from dqnfed_flwr.methods._base import ZERO_GRADIENT, RoundRows
 from dqnfed_flwr.schema.groups import LONGEST_NORM
 from dqnfed_flwr.strategy.collect import OF_THE_MODEL, REPEATED, TIMES, Collected
@@ -47,19 +47,19 @@ def hearing(
     round_number: int = 1,
     model: int = 0,
     guaranteed: bool = True,
-    basis: Basis | None = None,
+    held: RowSet | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> Hearing:
     """Of clients 0, 1, ... with these rows and losses of 1; further participants have no row."""
     values = np.asarray(rows, np.float64)
-    if basis is None:
-        basis = round_rows(values).basis
+    if held is None:
+        held = round_rows(values).held
     slots = {client: client for client in range(len(values))}
     losses = losses or dict.fromkeys(slots, 1.0)
     replies = dict.fromkeys(slots, ClientReply(1))
     theta = torch.zeros(1)
     return decide_hearing(
-        Collected(replies, replies, RoundRows(basis, tuple(slots)), losses=dict(losses), caught=dict(caught or {})),
+        Collected(replies, replies, RoundRows(held, tuple(slots)), losses=dict(losses), caught=dict(caught or {})),
         Schedule({}, tuple(losses), (), (), round_number),
         RunState(theta, theta, {}, standing=standing if standing is not None else Standing(), moves=model),
         resolve(Settings.from_mapping({"clients": len(values), "guarantee.entitlement": 0, **(settings or {})})),
@@ -192,14 +192,14 @@ def test_who_is_apart_is_heard_but_has_no_share() -> None:
 @pytest.mark.parametrize(("tolerate", "longest"), [(0, LONGEST_NORM), (1, 1.0)])
 def test_a_row_too_long_is_cut_with_its_rate(tolerate: int, longest: float) -> None:
     rows = np.array([[1.0, 0.0]] * 4 + [[100.0, 0.0]])
-    basis = Basis(5, 2, torch.float64)
+    held = RowSet(5, 2, torch.float64)
     for slot, row in enumerate(rows):
-        basis.put(slot, row)
-    found = hearing(rows, basis=basis, settings={"guarantee.tolerate": tolerate})
+        held.put(slot, row)
+    found = hearing(rows, held=held, settings={"guarantee.tolerate": tolerate})
     assert found.cuts == pytest.approx({4: longest / 100})
-    assert_allclose(basis.row(4), [longest, 0.0])
+    assert_allclose(held.copies([4])[0], [longest, 0.0])
     replies = {client: ClientReply(10, loss=1.0, rate=float(rows[client, 0] ** 2)) for client in range(5)}
-    batch = make_batch(replies, found, round_rows(np.array([basis.row(k) for k in range(5)])), 1, 1.0)
+    batch = make_batch(replies, found, round_rows(np.array([held.copies([k])[0] for k in range(5)])), 1, 1.0)
     assert_allclose(batch.rates, np.diag(batch.gram))  # the curvature that it stands for is the same
 
 
@@ -211,13 +211,13 @@ def test_rows_of_a_method_without_a_promise_stay_as_long_as_they_came() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_scaled_row_scales_its_products(dtype: torch.dtype) -> None:
     rows = np.random.default_rng(0).standard_normal((3, 7))
-    basis = Basis(3, 7, dtype)
+    held = RowSet(3, 7, dtype)
     for slot, row in enumerate(rows):
-        basis.put(slot, row)
-    basis.scale(1, 0.25)
+        held.put(slot, row)
+    held.scale(1, 0.25)
     expected = rows * np.array([[1.0], [0.25], [1.0]])
-    assert_allclose(basis.gram(range(3)), expected @ expected.T, rtol=1e-5)
-    assert_allclose(basis.row(1), expected[1], rtol=1e-6)
+    assert_allclose(held.gram(range(3)), expected @ expected.T, rtol=1e-5)
+    assert_allclose(held.copies([1])[0], expected[1], rtol=1e-6)
 
 
 def attacked(kind: str, **settings: Any) -> Outcome:

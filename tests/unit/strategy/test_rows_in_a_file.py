@@ -21,13 +21,13 @@ from tests.helpers.runs import TINY
 def made(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Folders in which files of rows were made."""
     folders: list[Path] = []
-    create = row_store.FileRows.__init__
+    create = row_store.SpilledRows.__init__
 
-    def noted(self: row_store.FileRows, *given: Any) -> None:
+    def noted(self: row_store.SpilledRows, *given: Any) -> None:
         create(self, *given)
         folders.append(given[-1])
 
-    monkeypatch.setattr(row_store.FileRows, "__init__", noted)
+    monkeypatch.setattr(row_store.SpilledRows, "__init__", noted)
     return folders
 
 

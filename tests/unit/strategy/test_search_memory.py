@@ -11,8 +11,7 @@ import torch
 from dqnfed_flwr import run
 from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.engine.result import RunResult
-from dqnfed_flwr.strategy.search_memory import SearchMemory
-from dqnfed_flwr.strategy.state import PendingStep
+from dqnfed_flwr.strategy.state import PendingStep, SearchMemory
 from dqnfed_flwr.strategy.step_search import StepSearch, judged_by
 from tests.helpers.pendings import pending_step_of
 from tests.helpers.runs import TINY

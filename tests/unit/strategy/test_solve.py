@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from dqnfed_flwr.config import Settings, resolve
-from dqnfed_flwr.linalg.gram import SMALL, Basis
-from dqnfed_flwr.linalg.gram_schmidt import newton_rate_step
+from dqnfed_flwr.functional import newton_rate_step
+from dqnfed_flwr.linalg.rows import SMALL, RowSet
 from dqnfed_flwr.methods._base import RoundRows, make_method
 from dqnfed_flwr.strategy.solve import solve
 from dqnfed_flwr.types import ClientReply, Float64Array
@@ -27,10 +27,10 @@ def replies(count: int, clients: tuple[int, ...]) -> dict[int, ClientReply]:
 
 def test_figures_stand_in_the_order_of_the_clients(rng: np.random.Generator) -> None:
     rows = rng.standard_normal((2, 4))
-    basis = Basis(5, 4, torch.float64)
-    basis.put(3, rows[1])
-    basis.put(1, rows[0])
-    batch = batch_of(replies(2, (4, 9)), RoundRows(basis, (1, 3)), 7)
+    held = RowSet(5, 4, torch.float64)
+    held.put(3, rows[1])
+    held.put(1, rows[0])
+    batch = batch_of(replies(2, (4, 9)), RoundRows(held, (1, 3)), 7)
     assert (batch.clients, batch.round) == ((4, 9), 7)
     np.testing.assert_allclose(batch.gram, rows @ rows.T, rtol=1e-14)
     assert batch.losses.tolist() == [0.5, 1.5]
@@ -42,11 +42,11 @@ def test_figures_stand_in_the_order_of_the_clients(rng: np.random.Generator) -> 
 def test_slopes_and_norm_are_those_of_the_step_with_empty_slots_between(rng: np.random.Generator, form: str) -> None:
     rows = conflicting_set(rng, 3, 8)
     method = make_method(resolve(Settings.from_mapping({"dqn-fed.form": form})))
-    basis = Basis(6 + method.reference_rows, 8, torch.float64)
+    held = RowSet(6 + method.reference_rows, 8, torch.float64)
     slots = (0, 2, 5)
     for slot, row in zip(slots, rows, strict=True):
-        basis.put(slot, row)
-    given = RoundRows(basis, slots)
+        held.put(slot, row)
+    given = RoundRows(held, slots)
     solved = solve(method, batch_of(replies(3, (1, 4, 6)), given, 1), given)
     np.testing.assert_allclose(solved.slopes, rows @ solved.step.numpy(), rtol=1e-10)
     assert solved.norm == pytest.approx(float(solved.step.norm()), rel=1e-10)
@@ -55,14 +55,14 @@ def test_slopes_and_norm_are_those_of_the_step_with_empty_slots_between(rng: np.
 def distance(rows: Float64Array, rates: Float64Array) -> tuple[float, bool]:
     """How far the step from float32 rows is from the recursion in float64 on the same rows; whether it was refined."""
     narrow = rows.astype(np.float32)
-    basis = Basis(len(rows), rows.shape[1])
+    held = RowSet(len(rows), rows.shape[1])
     for slot, row in enumerate(narrow):
-        basis.put(slot, row)
-    given = RoundRows(basis, tuple(range(len(rows))))
+        held.put(slot, row)
+    given = RoundRows(held, tuple(range(len(rows))))
     fitting = {k: ClientReply(10, loss=1.0, rate=float(rate)) for k, rate in enumerate(rates)}
     step = solve(make_method(resolve(TWO_SIDED)), batch_of(fitting, given, 1), given).step.numpy()
     exact = newton_rate_step(narrow.astype(np.float64), rates)[0]
-    return float(np.linalg.norm(step - exact) / np.linalg.norm(exact)), basis.exact
+    return float(np.linalg.norm(step - exact) / np.linalg.norm(exact)), held.exact
 
 
 @pytest.mark.parametrize(("common", "refined"), [(0.5, False), (1e-2, True)])
@@ -82,13 +82,13 @@ def test_clients_that_send_the_same_are_solved_for_once_in_float64(rng: np.rando
     rows = rng.standard_normal((2, SMALL // 3 + 1))
     rates = np.array([1.0, 2.0, 2.0])
     narrow = rows[[0, 1, 1]].astype(np.float32)
-    basis = Basis(3, narrow.shape[1])
+    held = RowSet(3, narrow.shape[1])
     for slot, row in enumerate(narrow):
-        basis.put(slot, row)
-    given = RoundRows(basis, (0, 1, 2))
+        held.put(slot, row)
+    given = RoundRows(held, (0, 1, 2))
     fitting = {k: ClientReply(10, loss=1.0, rate=float(rate)) for k, rate in enumerate(rates)}
     solved = solve(make_method(resolve(TWO_SIDED)), batch_of(fitting, given, 1), given)
-    assert basis.exact
+    assert held.exact
     assert solved.combination.rank == 2
     exact = newton_rate_step(narrow[:2].astype(np.float64), rates[:2])[0]
     assert np.linalg.norm(solved.step.numpy() - exact) / np.linalg.norm(exact) < 1e-6

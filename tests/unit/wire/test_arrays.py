@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
 from dqnfed_flwr.errors import WireError
-from dqnfed_flwr.wire.arrays import Array, size, view
+from dqnfed_flwr.wire.codecs import Array, size, view
 
 FLOATS = ("float32", "float64")
 arrays = hnp.arrays(

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from dqnfed_flwr import wire
 from dqnfed_flwr.errors import WireError
-from dqnfed_flwr.linalg.quantise import pack
 from dqnfed_flwr.types import ClientReply, ClientTask, Evaluation, Extras, Figure, Probe
 from dqnfed_flwr.wire import ReplyForm
+from dqnfed_flwr.wire.codecs import KINDS
 from tests.helpers.transport import through_flower
 
 BUFFERS = {"norm.mean": np.array([1.0, 2.0]), "norm.count": np.array(7)}
@@ -132,7 +132,7 @@ def test_a_reply_arrives_as_it_was_sent(transport: str, exchange: tuple[ClientTa
 def as_sent(reply: ClientReply, form: ReplyForm) -> ClientReply:
     """A reply with the vectors packed that the form has in a few bits; these values lie on levels."""
     packed = {
-        name: pack(vector, form.extras.bits[name], np.random.default_rng(0))
+        name: KINDS["extra"].codecs[form.extras.bits[name]].pack(vector, np.random.default_rng(0))
         for name, vector in reply.vectors.items()
         if name in form.extras.bits
     }

@@ -1,4 +1,6 @@
-"""Rows in one preallocated array, with their Gramian and their weighted sums.
+"""The rows of a round behind one door: put, weighed, measured, scaled, kept, and read as columns.
+
+Where they lie, and what reads all of them at once, is a form of `row_store`: memory or a file.
 
 Inner products have the same bits in whatever order rows arrive. Those of float32 rows are made pair by pair
 (`sweeps`), so that it does not matter which rows are multiplied together: as rows arrive, `WAITING` of them at a time,
@@ -17,7 +19,7 @@ ill-conditioned Gramian, `combine` where the weighted rows cancel.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import combinations_with_replacement
 
 import numpy as np
@@ -40,11 +42,13 @@ TRUSTED_CONDITION = 1e3
 """Largest condition number of the unit-diagonal Gramian for which float32 blocks determine a solution to 1e-5."""
 TRUSTED_CANCELLATION = 8.0
 """Largest sqrt(sum |w_k g_k|^2) / |sum w_k g_k| for which a float32 weighted sum is good to 1e-6."""
+LONGEST_ROW = math.sqrt(torch.finfo(torch.float32).max)
+"""Norm of a row, some 1.8e19, up to which sums of rows are finite in float32, and products of products in float64."""
 IN_MEMORY = RowMemory()
 
 
-class Basis:
-    """K client rows and a few reference rows [B, D] on the host, with their inner products.
+class RowSet:
+    """K client rows and a few reference rows [B, D], with their inner products.
 
     Parameters
     ----------
@@ -56,19 +60,18 @@ class Basis:
         float32 or float64.
     references : int
         How many of the last slots are filled after the others; they are in groups of their own.
-    eager : bool
-        Whether products of rows, but for references, are computed as they arrive, or not before they are asked for.
+    products : bool
+        Whether products of different rows are read. Those of all but references are then computed as rows arrive; else
+        nobody computes any but by `gram`.
     memory : RowMemory
         Where the rows lie. Products of rows in a file are computed when they are asked for, in one sweep.
 
     Attributes
     ----------
-    dtype : torch.dtype
-        Of the rows.
+    capacity, dim, products
+        As they were given.
     exact : bool
         Whether the Gramian has float64 precision already.
-    eager, memory
-        As they were given.
 
     Raises
     ------
@@ -85,13 +88,13 @@ class Basis:
         dtype: torch.dtype = torch.float32,
         *,
         references: int = 0,
-        eager: bool = True,
+        products: bool = True,
         memory: RowMemory = IN_MEMORY,
     ) -> None:
         if capacity < 1 or dim < 1 or dtype not in (torch.float32, torch.float64):
-            raise ShapeError(f"a basis of {capacity} x {dim} {dtype}; need positive sizes, float32 or float64")
-        self.dtype, self.eager = dtype, eager
-        self.memory = memory
+            raise ShapeError(f"rows of {capacity} x {dim} {dtype}; need positive sizes, float32 or float64")
+        self.capacity, self.dim, self.products = capacity, dim, products
+        self._dtype, self._memory = dtype, memory
         self._rows = memory.rows(capacity, dim, np.dtype(np.float32 if dtype == torch.float32 else np.float64))
         self._norms: dict[int, float] = {}
         self._products = np.zeros((capacity, capacity))
@@ -104,15 +107,9 @@ class Basis:
         self._clients = slice(0, first)
         self._owed = np.zeros(capacity, dtype=bool)  # rows whose products are out of date
 
-    @property
-    def capacity(self) -> int:
-        """B, slots for rows."""
-        return int(self._rows.shape[0])
-
-    @property
-    def dim(self) -> int:
-        """D."""
-        return int(self._rows.shape[1])
+    def alike(self, capacity: int, references: int) -> RowSet:
+        """Room for further rows of this size, which lie as these do; their products are computed by `gram` alone."""
+        return RowSet(capacity, self.dim, self._dtype, references=references, products=False, memory=self._memory)
 
     @property
     def filled(self) -> tuple[int, ...]:
@@ -129,21 +126,28 @@ class Basis:
         ShapeError
             If the row has not D values, or there is no such slot.
         """
-        values = row.detach().cpu().numpy() if isinstance(row, Tensor) else row
-        if values.shape != (self.dim,):
-            raise ShapeError(f"a row of shape {values.shape}; this basis holds rows of ({self.dim},)")
+        if tuple(row.shape) != (self.dim,):
+            raise ShapeError(f"a row of shape {tuple(row.shape)}; these are rows of ({self.dim},)")
         if not 0 <= slot < self.capacity:
-            raise ShapeError(f"slot {slot}; this basis has slots 0 to {self.capacity - 1}")
-        self._norms[slot] = self._rows.put(slot, values)
+            raise ShapeError(f"slot {slot}; there are slots 0 to {self.capacity - 1}")
+        self._norms[slot] = self._rows.put(slot, row)
         self._filled[slot] = self._owed[slot] = True
-        if self.eager and not self._rows.spilled and slot < self._clients.stop:
+        if self.products and not self._rows.spilled and slot < self._clients.stop:
             self._pay(self._due())
+
+    def admit(self, slot: int, row: NDArray[np.floating] | Tensor) -> bool:
+        """`put` a row that comes from elsewhere; False, and nothing is kept, where it is not finite or too long."""
+        self.put(slot, row)
+        if fit := self.squared_norm(slot) <= LONGEST_ROW**2:
+            return fit
+        self.drop(slot)
+        return False
 
     def clear(self) -> None:
         """Forget all rows; the array is kept for the next round, without values that would turn every sum into NaN."""
         for slot in self.filled:
             if not math.isfinite(self.squared_norm(slot)):
-                self._empty(slot)
+                self._rows.erase(slot)
         self.exact = self._always_exact
         self._filled[:] = self._owed[:] = False
         self._products[:] = 0
@@ -152,26 +156,39 @@ class Basis:
     def drop(self, slot: int) -> None:
         """Forget the row in `slot`."""
         self._norms.pop(slot, None)
-        self._empty(slot)
+        self._rows.erase(slot)
         self._filled[slot] = self._owed[slot] = False
         self._products[slot] = self._products[:, slot] = 0
 
     def squared_norm(self, slot: int) -> float:
-        """|row|^2 of the row in `slot`, without any other product; infinite or NaN where the row is not fit."""
-        if slot not in self._norms:
-            self._norms[slot] = sweeps.squared_norm(self._rows.row(slot))
-        return self._norms[slot]
+        """|row|^2 of the row in `slot`, 0 where there is none; infinite or NaN where the row is not fit."""
+        return self._norms.get(slot, 0.0)
 
     def scale(self, slot: int, factor: float) -> None:
         """Multiply the row in `slot` by `factor`, and its products with it.
 
         Those that are owed are computed before: what came first, and where rows lie, must not decide which are.
         """
-        if self.eager:
+        if self.products:
             self._pay(self._filled)
-        self._norms[slot] = self._rows.put(slot, self._rows.row(slot) * self._rows.dtype.type(factor))
+        self._norms[slot] = self._rows.scale(slot, factor)
         self._products[slot] *= factor
         self._products[:, slot] *= factor
+
+    def cut_long(self, slots: Mapping[int, int], medians: float) -> dict[int, float]:
+        """Scale rows longer than so many `medians` of all to that length; by what, for those that were.
+
+        `slots` and the factors returned are by client. Rows of zeros do not count in the median.
+        """
+        norms = {client: math.sqrt(self.squared_norm(slot)) for client, slot in slots.items()}
+        moving = [norm for norm in norms.values() if norm > 0]
+        if not moving:
+            return {}
+        longest = medians * float(np.median(moving))
+        cuts = {client: longest / norm for client, norm in norms.items() if norm > longest}
+        for client, by in cuts.items():
+            self.scale(slots[client], by)
+        return cuts
 
     def gram(self, slots: Iterable[int]) -> Float64Array:
         """Inner products of the rows in `slots`, float64; 0 where there is no row."""
@@ -181,18 +198,44 @@ class Basis:
         self._pay(asked)
         return self._products[np.ix_(index, index)]
 
-    def refine(self) -> None:
-        """Have the Gramian computed anew with float64 products."""
+    def read_products(self, slots: Collection[int]) -> Float64Array:
+        """`gram` where `products` are read, else no more than its diagonal."""
+        return self.gram(slots) if self.products else self.diagonal(slots)
+
+    def diagonal(self, slots: Iterable[int]) -> Float64Array:
+        """Squared norms of the rows in `slots`, as a matrix without any other product."""
+        return np.diag([self.squared_norm(slot) for slot in slots])
+
+    def refine(self) -> bool:
+        """Have the Gramian computed anew with float64 products; False where it has them, or nobody reads any."""
+        if self.exact or not self.products:
+            return False
         self.exact = True
         self._owed[:] = self._filled
+        return True
 
-    def row(self, slot: int) -> FloatArray:
-        """The row in `slot` [D], to be read until another row is put there."""
-        return self._rows.row(slot)
+    def along(self, weights: Float64Array, total: Tensor, slots: Sequence[int]) -> tuple[float, Float64Array]:
+        """|total|^2 of the sum by B `weights`, and its products with the rows in `slots`, 0 without `products`."""
+        if not self.products:
+            return self._rows.square(total), np.zeros(len(slots))
+        filled = self.filled
+        used = weights[list(filled)]
+        with np.errstate(over="ignore", invalid="ignore"):  # who asks looks at them
+            found = self.gram(filled) @ used
+            square = float(used @ found)
+        return square, found[[filled.index(slot) for slot in slots]]
+
+    def copies(self, slots: Iterable[int]) -> list[FloatArray]:
+        """The rows in `slots`, each [D], to be kept."""
+        return [self._rows.vector(slot).numpy() for slot in slots]
 
     def columns(self, slots: Sequence[int], part: slice) -> Float64Array:
         """Some columns of the rows in `slots`, copied to float64 [len(slots), width]."""
-        return np.asarray(self._rows.strip(part)[list(slots)], dtype=np.float64)
+        return self._rows.columns(slots, part)
+
+    def assemble(self, parts: Iterable[tuple[slice, Float64Array]]) -> Tensor:
+        """A vector [D] like a row, of some columns and their values; 0 elsewhere."""
+        return self._rows.assemble(parts)
 
     def column_blocks(self) -> list[slice]:
         """All columns, in blocks of which a float64 copy of every row is cheap."""
@@ -202,16 +245,11 @@ class Basis:
         """weights @ rows, [D] in the dtype of the rows; `weights` [B] are 0 for empty slots."""
         (used,) = np.nonzero(weights)
         if used.size == 1 and weights[used[0]] == 1:
-            return torch.from_numpy(self._rows.row(int(used[0])).copy())
-        if self._always_exact or (self.eager and self._cancels(weights)):
-            return sweeps.wide_weighted_sum(self._rows, weights)
-        total = sweeps.weighted_sum(self._rows, weights)
-        if not self.eager and self._cancelled(weights, total.numpy()):
-            return sweeps.wide_weighted_sum(self._rows, weights)
-        return total
-
-    def _empty(self, slot: int) -> None:
-        self._rows.put(slot, np.zeros(self.dim, self._rows.dtype))
+            return self._rows.vector(int(used[0]))
+        if self._always_exact or (self.products and self._cancels(weights)):
+            return self._rows.wide_sum(weights)
+        total = self._rows.sum(weights)
+        return self._rows.wide_sum(weights) if not self.products and self._cancelled(weights, total) else total
 
     def _due(self) -> NDArray[np.bool_]:
         """Slots whose products are to be computed now that one more is filled, if they are owed [B]."""
@@ -236,7 +274,7 @@ class Basis:
         self._owed &= ~due
 
     def _multiply(self, due: NDArray[np.intp], known: NDArray[np.intp]) -> None:
-        found = sweeps.products(self._rows, due.tolist(), known.tolist())
+        found = self._rows.products(due.tolist(), known.tolist())
         self._products[due] = found
         self._products[:, due] = found.T
 
@@ -248,7 +286,7 @@ class Basis:
         known = self._filled & (due | ~self._owed)
         others = [slots for slots in self._groups if known[slots].any()]
         pairs = [pair for pair in combinations_with_replacement(others, 2) if pair[0] in mine or pair[1] in mine]
-        found = sweeps.wide_products(self._rows, pairs)
+        found = self._rows.wide_products(pairs)
         for one, other in pairs:
             products = found[one, other]
             if one == other:
@@ -265,24 +303,8 @@ class Basis:
         whole = float(weights[used] @ gram @ weights[used])
         return parts > TRUSTED_CANCELLATION**2 * max(whole, 0.0)
 
-    def _cancelled(self, weights: Float64Array, total: FloatArray) -> bool:
+    def _cancelled(self, weights: Float64Array, total: Tensor) -> bool:
         """As `_cancels`, seen on the sum, where the products are not at hand."""
         (used,) = np.nonzero(weights)
         parts = sum(float(weights[slot]) ** 2 * self.squared_norm(slot) for slot in used.tolist())
-        return parts > TRUSTED_CANCELLATION**2 * sweeps.squared_norm(total)
-
-
-def cut_long_rows(basis: Basis, slots: Mapping[int, int], medians: float) -> dict[int, float]:
-    """Scale rows longer than so many `medians` of all to that length; by what, for those that were.
-
-    `slots` and the factors returned are by client. Rows of zeros do not count in the median.
-    """
-    norms = {client: math.sqrt(basis.squared_norm(slot)) for client, slot in slots.items()}
-    moving = [norm for norm in norms.values() if norm > 0]
-    if not moving:
-        return {}
-    longest = medians * float(np.median(moving))
-    cuts = {client: longest / norm for client, norm in norms.items() if norm > longest}
-    for client, by in cuts.items():
-        basis.scale(slots[client], by)
-    return cuts
+        return parts > TRUSTED_CANCELLATION**2 * self._rows.square(total)

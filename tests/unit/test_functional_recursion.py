@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dqnfed_flwr.errors import DQNFedError, ShapeError
-from dqnfed_flwr.linalg.gram_schmidt import newton_rate_step
+from dqnfed_flwr.functional import newton_rate_step
 from dqnfed_flwr.types import Float64Array
 from tests.helpers.gradient_sets import random_set
 
