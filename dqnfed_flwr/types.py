@@ -181,14 +181,6 @@ class Probe:
     behind_loss: float | None = None
     held_out: bool | None = None
 
-    def curvature(self, before: float, slope: float, factor: float, length: float) -> float:
-        """u^T H_k u / |u|^2 as far as two losses and a slope show it, u the step of this length.
-
-        It is 2 (f_k(a) - f_k(0) + a g_k . u) / (a |u|)^2, a = `factor` and f_k(0) = `before`; not finite where the loss
-        is not.
-        """
-        return 2 * (self.loss - before + factor * slope) / (factor * length) ** 2
-
 
 SIGNIFICANT = 4
 """Digits of a figure that is not shown in per cent."""

@@ -217,10 +217,6 @@ class Method(ABC):
         combination = self.combine(batch, rows)
         return rows.sum(combination.weights), combination.notes
 
-    def judged(self, curvatures: Mapping[int, float]) -> None:
-        """A round's first candidate showed these `Probe.curvature`, of any sign or infinite, by client with a vote."""
-        del curvatures
-
     def step_taken(self, step: Tensor, factor: float) -> None:
         """The round is over: theta^{t+1} = theta^t - `factor` * `step` [D]; factor 0 if the step was not taken."""
         del step, factor

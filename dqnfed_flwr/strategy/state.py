@@ -20,7 +20,7 @@ from dqnfed_flwr.record_codec import TRANSIENT
 from dqnfed_flwr.steps import Ladder, StepScale
 from dqnfed_flwr.strategy.votes import Votes
 from dqnfed_flwr.telemetry.events import DroppedClient
-from dqnfed_flwr.types import Combination, Float64Array, Probe
+from dqnfed_flwr.types import Combination, Float64Array
 from dqnfed_flwr.wire import Buffers, decode_model
 
 RunStatus = Literal[
@@ -67,14 +67,6 @@ class PendingStep:
     def known_scale(self, settings: GuaranteeSettings) -> StepScale:
         """What the step rule may know: the scale, losses and slopes of the participants, and how many may lie."""
         return replace(self.scale, losses=self.losses, slopes=self.slopes, doubters=settings.liars(len(self.asked)))
-
-    def curvatures(self, probes: Mapping[int, Probe]) -> dict[int, float]:
-        """Of the losses of those with a vote along the step, by their `probes` of the candidate."""
-        factor, length = self.ladder.factor, self.scale.norm
-        return {
-            client: probe.curvature(self.losses[client], self.slopes[client], factor, length)
-            for client, probe in self.votes.counted(probes).items()
-        }
 
     @property
     def certificate(self) -> Certificate:

@@ -101,8 +101,6 @@ class StepSearch:
         """
         if self._run.judges_held_out:
             self._note_unable(pending, pending.votes.counted(collected.probes))
-        if not pending.misses and not pending.relaxed and pending.ladder.factor:
-            self._method.judged(pending.curvatures(collected.probes))
         withdraw, verdict = partial(self._withdraw_votes, pending), partial(self._verdict, pending)
         judgement, factor = judge_candidate(pending, collected, withdraw, verdict)
         if judgement is Judgement.ACCEPTED:

@@ -14,7 +14,6 @@ from dqnfed_flwr.methods._base import GramMethod, Method, RoundRows, answer, lef
 from dqnfed_flwr.methods.absent import AbsentClients
 from dqnfed_flwr.methods.dqn_fed.anchor import Anchor
 from dqnfed_flwr.methods.dqn_fed.settings import DqnFedSettings
-from dqnfed_flwr.methods.dqn_fed.step_curvature import StepCurvature
 from dqnfed_flwr.schema.plan import RunPlan
 from dqnfed_flwr.types import Combination, Extras, Float64Array, FloatArray, RoundBatch, Sees
 
@@ -148,8 +147,7 @@ class AnchoredMethod(Method):
     this keeps the step from undoing what others have just learnt, and promises them nothing. Where no step meets
     these conditions and those of the participants, the absent are left out of the round and counted.
 
-    A client whose loss is below its entitlement e asks only for g_k . u >= -(e - f_k). With a `margin`, any other asks
-    for what a step of factor 1 needs by the curvature of its loss along earlier steps, at least (`StepCurvature`).
+    A client whose loss is below its entitlement e asks only for g_k . u >= -(e - f_k).
 
     Where no such step exists, or no length of it suits all (a noisy anchor does that to clients near their optimum),
     the method retreats for one round: the anchor begins anew and the step is that of `OneSided`.
@@ -165,8 +163,7 @@ class AnchoredMethod(Method):
         self._anchor = Anchor(run.anchor or run)
         self._one_sided = OneSided(run)
         self._absent = AbsentClients(settings.absent_rounds, run.settings.sampled, run.settings.clients)
-        self._curvature = StepCurvature(settings.margin)
-        self._memories = (self._one_sided, self._anchor, self._absent, self._curvature)
+        self._memories = (self._one_sided, self._anchor, self._absent)
         self._retreated = self._reset = False
         self._seen: tuple[RoundBatch, RoundRows] | None = None
         self.reference_rows = self._anchor.reference_rows + 1 + self._absent.room
@@ -292,16 +289,10 @@ class AnchoredMethod(Method):
             descents = np.maximum(self._descent(slots, rows), 0)
             descent = float(descents[~served].mean()) or float(descents.mean())
             rates = self._settings.scale * descent * rates / rates[~served].mean()
-            square = rows.squared_norm(self._reference_slot(rows))
-            rates = np.maximum(rates, self._curvature.demands([batch.clients[k] for k in index], square))
         return np.where(served, -batch.slack[index], rates) if served.any() else np.asarray(rates)
 
     def _solve(self, slots: Sequence[int], rates: Float64Array, rows: RoundRows) -> GramSolution:
         return one_sided_weights(rows.gram(slots), rates, offset=self._descent(slots, rows))
-
-    def judged(self, curvatures: Mapping[int, float]) -> None:
-        """What the next demands are made of."""
-        self._curvature.note(curvatures)
 
     def step_taken(self, step: Tensor, factor: float) -> None:
         """The anchor remembers the step; a retreat ends with its round."""
@@ -326,4 +317,3 @@ class AnchoredMethod(Method):
         self._anchor.disown(clients)
         if clients:
             self._absent.forget(clients)
-            self._curvature.forget(clients)

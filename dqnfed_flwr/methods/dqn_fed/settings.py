@@ -73,13 +73,6 @@ class DqnFedSettings(Group):
         1.0, "share of a round's clients that send that row, drawn anew in each round", read=_sends_row, gt=0, le=1
     )
     scale: float = expert(1.0, "c: rates over the anchor's own mean descent (anchored)", read=anchored, gt=0)
-    margin: float = expert(
-        0.0,
-        "ask each client for so many times the fall that a step of factor 1 needs, by the curvature of its loss along "
-        "earlier steps; for deep networks, about 1.2; 0 does not ask (anchored)",
-        read=anchored,
-        ge=0,
-    )
     rate_spread: float = expert(
         2.0,
         "hold d_k/|g_k|^2 within this factor, at least 1, of its median; 0 leaves the rates alone",

@@ -194,11 +194,6 @@ class FedCorr(Method):
         """For the method of stage 3, of its rounds."""
         return self._stages.stage(round_number) == 3 and self._last.keep_late(client, round_number, now, read)
 
-    def judged(self, curvatures: Mapping[int, float]) -> None:
-        """For the method of stage 3, in its rounds."""
-        if self._stages.stage(self._round) == 3:
-            self._last.judged(curvatures)
-
     def step_taken(self, step: Tensor, factor: float) -> None:
         """For the method of stage 3, in its rounds."""
         if self._stages.stage(self._round) == 3:

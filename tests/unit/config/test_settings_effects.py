@@ -41,7 +41,6 @@ OTHER: dict[str, Scalar] = {
     "dqn-fed.anchor-bits": 2,
     "dqn-fed.anchor-share": 0.4,
     "momentum.beta": 0.1,
-    "dqn-fed.margin": 40.0,
     "dqn-fed.rate-spread": 50.0,
     "server-lbfgs.memory": 1,
     "dqn-fed.absent-rounds": 9,
