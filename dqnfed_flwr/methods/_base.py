@@ -246,15 +246,18 @@ class Method(ABC):
     def restore_state(self, state: State) -> None:
         """Take up what `export_state` gave."""
         for name in self._remembered:
-            setattr(self, f"_{name}", _as_kept(getattr(self, f"_{name}"), state.get(name)))
+            setattr(self, f"_{name}", _as_kept(name, state, getattr(self, f"_{name}")))
         for memory in self._memories:
             memory.restore_state(state)
 
 
-def _as_kept(now: Any, found: NDArray[np.generic] | None) -> Any:
-    """What was remembered, of the type that stands in its place `now`: of a tensor where that is None."""
-    if found is None or isinstance(now, np.ndarray):
-        return None if found is None else np.array(found)
+def _as_kept(name: str, state: State, now: Any) -> Any:
+    """What was remembered, of the type of `now`, a fresh method's: where that is None, a tensor or still None."""
+    if now is None and name not in state:
+        return None
+    found = state[name]
+    if isinstance(now, np.ndarray):
+        return np.array(found)
     if isinstance(now, int | tuple):
         return type(now)(found.tolist())
     import torch

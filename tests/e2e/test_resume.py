@@ -145,7 +145,7 @@ def test_a_finished_run_can_be_given_more_rounds(tmp_path: Path, name: str) -> N
 
 
 @pytest.mark.parametrize(
-    "lost", ["method/examples", "theta", "settings", "fingerprint", "commits", "rule", "standing", "last"]
+    "lost", ["method/seen", "theta", "settings", "fingerprint", "commits", "rule", "standing", "last"]
 )
 def test_a_checkpoint_that_lacks_something_is_refused_and_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -84,22 +83,17 @@ def test_no_arguments_show_the_help() -> None:
 
 
 @pytest.mark.parametrize("words", [[], ["run"], ["compare"]])
-def test_help_answers_at_once_and_loads_nothing_heavy(words: list[str]) -> None:
+def test_help_loads_nothing_heavy(words: list[str]) -> None:
     code = (
         "import sys\nfrom dqnfed_flwr.cli import main\n"
         f"sys.argv = ['dqnfed', *{words}, '--help']\n"
         "try:\n    main()\nfinally:\n    print(*sys.modules, file=sys.stderr)"
     )
-    took = []
-    for _ in range(3):
-        began = time.perf_counter()
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-        took.append(time.perf_counter() - began)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(done.stderr.split())
     assert loaded.isdisjoint(HEAVY)
     ours = {name.removeprefix("dqnfed_flwr.cli.") for name in loaded if name.startswith("dqnfed_flwr.cli.")}
     assert ours == {"app", "command", *words}
-    assert min(took) < 0.6
 
 
 def test_the_package_loads_nothing_heavy() -> None:
