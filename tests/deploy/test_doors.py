@@ -101,6 +101,7 @@ def test_a_key_that_is_not_registered(server: Loopback) -> None:
     assert "[ApiError:2004] Attempted to register SuperNode" in server.programs["superlink"].text()
 
 
+@pytest.mark.slow
 def test_a_call_recorded_ten_minutes_ago(server: Loopback) -> None:
     """The signature covers a time stamp alone, so an old stamp and its signature are what somebody could replay."""
     program = stranger(server, "recorded")
@@ -193,6 +194,7 @@ def test_a_node_without_tls(server: Loopback) -> None:
     assert "online" not in listed(server.flwr).values()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["fleet_port", "control_port"])
 def test_plain_text_at_a_tls_port(server: Loopback, which: str) -> None:
     with socket.create_connection(("127.0.0.1", getattr(server.federation, which)), 5) as end:
@@ -221,6 +223,7 @@ def test_an_operator_who_trusts_another_authority(server: Loopback, tmp_path: Pa
     assert server.programs["superlink"].text().count("ControlServicer.ListNodes") == heard + 1
 
 
+@pytest.mark.slow
 def test_an_executor_with_another_secret(server: Loopback) -> None:
     place = server.directory / "server"
     write_private(place / "wrong.secret", b"wrong")

@@ -30,6 +30,7 @@ def plays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     lora.texts.cache_clear()
 
 
+@pytest.mark.slow
 def test_both_stages_run_and_are_told(plays: Path) -> None:
     target = plays / "figures.json"
     few = ["--steps", "3", "--clients", "3", "--rounds", "2", "--set", "local.lr=0.1"]

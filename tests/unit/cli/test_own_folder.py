@@ -76,6 +76,7 @@ def test_paths_of_set_begin_in_the_working_directory(own: Path, tmp_path: Path, 
     assert record(here / "out")["settings"]["data"] == str(here / "other.npz")
 
 
+@pytest.mark.slow
 def test_workers_of_a_comparison_and_of_a_manifest_see_the_same(own: Path, tmp_path: Path) -> None:
     (own / "mine.yaml").write_text((own / "mine.yaml").read_text() + "dtype: float64\n")
     dqnfed(tmp_path / "here", "compare", str(own / "mine.yaml"), "--methods", "fedavg", "--seeds", "0", "--output", "c")
