@@ -61,8 +61,8 @@ class GuardedLoss:
         """Of the client, as the last pass counted them."""
         return self._placed().num_examples
 
-    def place(self, arrays: Arrays) -> None:
-        """Compute at these arrays: some or all of the model's state by its names, or all of it in its order.
+    def place(self, arrays: Arrays) -> LocalLoss:
+        """The loss at these arrays: some or all of the model's state by its names, or all of it in its order.
 
         They are put there in the modes that the model came in, since layers may merge weights as the mode is set.
         `ModelError` if they do not fit the model, or none of them is trained.
@@ -71,11 +71,10 @@ class GuardedLoss:
         if not self._keys:
             self._agree(arrays)
         self._write(arrays)
-        if self._local is None:
-            self._local = self._made()
-        model = self._local.model
-        model.place(model.spec.flatten(model.module))
-        model.freeze()
+        local = self._local = self._made() if self._local is None else self._local
+        local.model.place(local.model.spec.flatten(local.model.module))
+        local.model.freeze()
+        return local
 
     def loss(self) -> float:
         """f_k; infinite or NaN where the model diverges."""
@@ -113,9 +112,9 @@ class GuardedLoss:
         return losses
 
     def _placed(self) -> LocalLoss:
-        while self._local is None:
-            self.place({name: tensor.detach().cpu().numpy() for name, tensor in self._state().items()})
-        return self._local
+        if self._local is not None:
+            return self._local
+        return self.place({name: tensor.detach().cpu().numpy() for name, tensor in self._state().items()})
 
     def _made(self) -> LocalLoss:
         """The one local loss, of a model in which only what travels is trained."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 import torch
 from torch import Tensor, nn
 
-from dqnfed_flwr.errors import DataError
+from dqnfed_flwr.errors import DataError, ModelError
 from dqnfed_flwr.models import build_model
 from dqnfed_flwr.tasks._base import Counter, Datasets, Losses, Task
 from dqnfed_flwr.tasks.batches import Batch, in_float64
@@ -70,7 +70,7 @@ class ArrayTask(OutputTask):
 
     def model(self) -> nn.Module:
         """Not asked: `build` makes the model of the settings, which depends on the data."""
-        raise NotImplementedError("the model of such a task depends on its data; use build")
+        raise ModelError("task: the model of such a task depends on its data; use build")
 
     def datasets(self, partition: int, clients: int, seed: int) -> Datasets:
         """Not asked: the data are those of the settings."""

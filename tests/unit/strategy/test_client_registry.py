@@ -18,13 +18,6 @@ from tests.helpers.grids import ChangingGrid, SilentGrid
 from tests.helpers.quadratics import Federation, spread_out
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(client_registry, "time", clock)
-    return clock
-
-
 def at_rest(grid: ChangingGrid) -> None:
     """Change nothing."""
 

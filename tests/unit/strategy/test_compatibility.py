@@ -58,13 +58,6 @@ def at_rest(grid: ChangingGrid) -> None:
     """Change nothing."""
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(client_registry, "time", clock)
-    return clock
-
-
 def test_the_majority_makes_the_form() -> None:
     members = [replace(IMAGES, client=client) for client in range(3)] + [replace(IMAGES, client=3, input_shape=(64,))]
     assert common_form(members, 0) == FORM

@@ -11,7 +11,6 @@ from google.protobuf.message import DecodeError
 
 from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.errors import WireError
-from dqnfed_flwr.strategy import exchange
 from dqnfed_flwr.strategy.exchange import Answer, send_and_receive
 from tests.helpers.clock import Clock
 
@@ -50,13 +49,6 @@ class SlowGrid(InProcessGrid):
         if node in self._failing:
             return Message(Error(2, "out of data"), reply_to=message)
         return Message(RecordDict(), reply_to=message)
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(exchange, "time", clock)
-    return clock
 
 
 def outcome(answer: Answer) -> str:

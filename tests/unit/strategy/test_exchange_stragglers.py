@@ -16,7 +16,7 @@ from flwr.clientapp import ClientApp
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.errors import QuorumError
-from dqnfed_flwr.strategy import client_registry, exchange
+from dqnfed_flwr.strategy import exchange
 from dqnfed_flwr.strategy.exchange import ASK_AGAIN_AFTER, LATE, OWING, Answer, Stragglers
 from dqnfed_flwr.strategy.strategy import DQNFed
 from dqnfed_flwr.telemetry.events import RoundEvent
@@ -25,17 +25,11 @@ from tests.helpers.grids import SilentGrid
 from tests.helpers.quadratics import Federation, spread_out, start_at, strategy
 from tests.helpers.queueing import QueueingGrid
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 CLIENTS, SLOW = 4, 2
 OTHERS = [0, 1, 3]
 DEADLINE = 10.0
-
-
-@pytest.fixture(autouse=True)
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    for module in (exchange, client_registry):
-        monkeypatch.setattr(module, "time", clock)
-    return clock
 
 
 def federation(clock: Clock, slow: float) -> QueueingGrid:

@@ -14,7 +14,6 @@ from flwr.app import ArrayRecord, Message
 from dqnfed_flwr import wire
 from dqnfed_flwr.guarantee.claims import CONTRADICTION
 from dqnfed_flwr.methods.absent import AbsentClients
-from dqnfed_flwr.strategy import client_registry, exchange
 from dqnfed_flwr.strategy.exchange import LATE
 from dqnfed_flwr.strategy.strategy import DQNFed
 from dqnfed_flwr.telemetry.events import RoundEvent
@@ -25,19 +24,13 @@ from tests.helpers.queueing import QueueingGrid
 from tests.helpers.transport import through_flower
 from tests.unit.strategy.test_exchange_stragglers import After
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 CLIENTS = 6
 SLOW = 1
 """A client whose first message asks for the row of round 2, and for nothing else."""
 DISCARDED = "it is discarded"
 Then = Callable[[RoundEvent], None]
-
-
-@pytest.fixture(autouse=True)
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    for module in (exchange, client_registry):
-        monkeypatch.setattr(module, "time", clock)
-    return clock
 
 
 class Run:

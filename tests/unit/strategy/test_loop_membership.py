@@ -11,22 +11,15 @@ import pytest
 
 from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.errors import QuorumError
-from dqnfed_flwr.strategy import client_registry, exchange
 from dqnfed_flwr.strategy.strategy import DQNFed
 from dqnfed_flwr.telemetry.events import RoundEvent
 from tests.helpers.clock import Clock
 from tests.helpers.grids import ChangingGrid, SilentGrid
 from tests.helpers.quadratics import Federation, spread_out, start_at, strategy
 
+pytestmark = pytest.mark.usefixtures("clock")
+
 CLIENTS = 4
-
-
-@pytest.fixture(autouse=True)
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(exchange, "time", clock)
-    monkeypatch.setattr(client_registry, "time", clock)
-    return clock
 
 
 def started(grid: InProcessGrid, settings: Mapping[str, Any] | None = None) -> DQNFed:

@@ -1,0 +1,17 @@
+"""What tests of the strategy share."""
+
+from __future__ import annotations
+
+import pytest
+
+from dqnfed_flwr.strategy import client_registry, exchange
+from tests.helpers.clock import Clock
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The time of exchanges and of the registry, which passes when somebody sleeps."""
+    clock = Clock()
+    for module in (exchange, client_registry):
+        monkeypatch.setattr(module, "time", clock)
+    return clock
