@@ -14,6 +14,7 @@ from dqnfed_flwr.cli.command import PlainGroup, PlainTyper
 COMMANDS = {
     "run": ("run", "Train one federation and show how fair it came out."),
     "compare": ("compare", "Compare methods on the same clients over several seeds."),
+    "diagnose": ("diagnose", "Show what limits a run: how far each client lets its steps go."),
     "demo": ("run", "Train ten clients with DQN-Fed and with FedAvg, side by side."),
     "new": ("new", "Write a task of your own to begin with."),
     "settings": ("settings", "List every setting with its default and meaning."),

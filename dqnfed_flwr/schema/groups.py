@@ -258,6 +258,15 @@ class StepSettings(Group):
         "(probed)",
         ge=0,
     )
+    diagnose_every: int = _protocol(
+        0,
+        "every so many rounds participants also report their training losses at twice the step's first length and at "
+        "halves of it down to 1/256, for dqnfed diagnose; 0 never",
+        changes="nothing",
+        on_resume=True,
+        ge=0,
+        level="expert",
+    )
     on_stationary: Literal["stop", "stay", "relax"] = _training(
         "stop",
         "no common descent step: end the run (with sampling: skip the round), skip the round, or take the step that "

@@ -69,6 +69,7 @@ def round_event(
         figure=figure,
         without_figure=found.without_figure,
         notes=dict(combination.notes),
+        along=pending.along,
     )
     return _with_clients(event, pending)
 

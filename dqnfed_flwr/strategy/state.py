@@ -19,7 +19,7 @@ from dqnfed_flwr.guarantee.overrule import Certificate, Standing, certificate
 from dqnfed_flwr.record_codec import TRANSIENT
 from dqnfed_flwr.steps import Ladder, StepScale
 from dqnfed_flwr.strategy.votes import Votes
-from dqnfed_flwr.telemetry.events import DroppedClient
+from dqnfed_flwr.telemetry.events import AlongStep, DroppedClient
 from dqnfed_flwr.types import Combination, Float64Array
 from dqnfed_flwr.wire import Buffers, decode_model
 
@@ -63,6 +63,7 @@ class PendingStep:
     relaxed: bool = False  # no common descent was found: the mean row's step, judged by the mean loss
     mean_row: Tensor | None = None  # [D], kept when the run may relax
     first: float = 0.0  # the first factor that was tried
+    along: AlongStep | None = field(default=None, metadata=TRANSIENT)  # losses at other lengths, where asked for
 
     def known_scale(self, settings: GuaranteeSettings) -> StepScale:
         """What the step rule may know: the scale, losses and slopes of the participants, and how many may lie."""

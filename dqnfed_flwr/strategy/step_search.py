@@ -30,8 +30,8 @@ from dqnfed_flwr.strategy.schedule import Schedule
 from dqnfed_flwr.strategy.side import Direction, Side
 from dqnfed_flwr.strategy.solve import NOT_FINITE, Solved, pending_step
 from dqnfed_flwr.strategy.state import PendingStep, RunState, RunStatus
-from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
-from dqnfed_flwr.types import ClientReply, Probe, RoundBatch
+from dqnfed_flwr.telemetry.events import AlongStep, DroppedClient, RoundEvent
+from dqnfed_flwr.types import ClientReply, Probe, RoundBatch, ladder_rungs
 
 STATIONARY, UNJUDGED, NO_STEP, LINE_SEARCH_FAILED = "stationary", "unjudged", "no-step", "line-search-failed"
 CONTESTED, HELD_OUT = "contested", "held-out"
@@ -41,6 +41,8 @@ RESTING: Mapping[str, RunStatus] = {STATIONARY: "pareto-stationary", HELD_OUT: "
 """Ends of a round that show why the model rests, and the end of a run that follows from it."""
 UNMOVED_ROUNDS = 6
 """Rounds in a row without a step, after which a run in which clients may lie is at its end."""
+DIAGNOSED_ABOVE, DIAGNOSED_BELOW = 1, 8
+"""Doublings and halvings of a first candidate at which losses are asked for, where `step.diagnose-every` is due."""
 RELAXED_BACKOFF = 0.25
 """A relaxed step that does not lower the mean loss is cut to this share."""
 
@@ -83,7 +85,7 @@ class StepSearch:
                 pending.combination = replace(pending.combination, notes={**pending.combination.notes, SEARCHED: 1.0})
                 self._give_up(pending, status)
                 return
-            self._offer(pending, ladder)
+            self._offer(pending, self._diagnosed(pending.round, ladder))
         elif self._method.inner.rests:
             self._offer(pending, Ladder(0.0))
         elif (status := solved.combination.status) in (NOT_FINITE, NO_STEP):
@@ -99,6 +101,8 @@ class StepSearch:
         `schedule` is that of the exchange that carried the candidate, `collected` what it brought, a probe at least.
         True if the candidate is the model now, so that the rows collected there are of use.
         """
+        if pending.along is None and self._is_diagnosed(pending.round):
+            pending.along = _along(pending.ladder, collected.probes)
         if self._run.judges_held_out:
             self._note_unable(pending, pending.votes.counted(collected.probes))
         withdraw, verdict = partial(self._withdraw_votes, pending), partial(self._verdict, pending)
@@ -116,6 +120,16 @@ class StepSearch:
         else:
             self._offer(pending, self._rule.retry(factor))
         return False
+
+    def _is_diagnosed(self, round_number: int) -> bool:
+        every = self._settings.step.diagnose_every
+        return bool(every) and round_number % every == 0
+
+    def _diagnosed(self, round_number: int, ladder: Ladder) -> Ladder:
+        """The first ladder of a round, with the lengths of a diagnosis where one is due; a rule's own rungs stay."""
+        if ladder.rungs_above or ladder.rungs_below or not self._is_diagnosed(round_number):
+            return ladder
+        return replace(ladder, rungs_above=DIAGNOSED_ABOVE, rungs_below=DIAGNOSED_BELOW)
 
     def _nobody_trained(self, collected: Collected) -> bool:
         """Whether all rows are zeros that local passes left, which are no gradients and show nothing of a rest."""
@@ -263,6 +277,12 @@ def judged_by(pending: PendingStep) -> list[object]:
     """What decides on the length of a step, besides the step and the participants."""
     groups = [pending.votes.heard, pending.votes.voteless, pending.votes.aside, pending.votes.caught]
     return [*groups, pending.first, pending.entitlement, pending.scale.contested, pending.losses, pending.slopes]
+
+
+def _along(ladder: Ladder, probes: Mapping[int, Probe]) -> AlongStep | None:
+    """What was reported at the rungs of a ladder, if it has any."""
+    factors = ladder_rungs(ladder.factor, ladder.rungs_above, ladder.rungs_below)
+    return AlongStep(list(factors), {c: list(probe.losses) for c, probe in probes.items()}) if factors else None
 
 
 def _why_unable(clients: Sequence[int]) -> str:

@@ -40,6 +40,17 @@ class DroppedClient:
 
 
 @dataclass(frozen=True, slots=True)
+class AlongStep:
+    """Training losses of participants along the step of a round, theta^{t-1} - alpha * step.
+
+    `factors` are alpha, falling [R], `losses` f_k there [R], by client; infinite or NaN where the model diverges.
+    """
+
+    factors: list[float]
+    losses: dict[int, list[float]]
+
+
+@dataclass(frozen=True, slots=True)
 class RoundEvent:
     """What happened in one round: theta^{t-1} -> theta^t = theta^{t-1} - factor * step.
 
@@ -113,6 +124,8 @@ class RoundEvent:
         Where the model stayed: weights, by client, of the shortest point in the convex hull of the unit gradients.
     distance : float
         Its length; near 0 the model is Pareto-stationary. NaN where the model moved.
+    along : AlongStep | None
+        Losses along the step, in the rounds in which `step.diagnose-every` asks for them; other lines lack it.
     """
 
     round: int
@@ -155,6 +168,7 @@ class RoundEvent:
     schema: int = EVENT_SCHEMA
     figure: Figure = field(default=ACCURACY, metadata=TRANSIENT)  # a line has it where it is another one
     without_figure: dict[str, list[int]] = field(default_factory=dict)
+    along: AlongStep | None = None
 
     @property
     def moved(self) -> bool:
@@ -189,8 +203,9 @@ class RoundEvent:
         infinite = [c for c, loss in zip(self.participants, self.losses_after, strict=True) if math.isinf(loss)]
         derived = {name: getattr(self, name) for name in DERIVED}
         record = pack(self, {})
-        if not self.without_figure:
-            del record["without_figure"]
+        for name in ("without_figure", "along"):
+            if not record[name]:
+                del record[name]
         if self.figure != ACCURACY:
             record = {TEST if key == "accuracy" else key: value for key, value in record.items()}
             derived["figure"] = self.figure.to_json()
@@ -219,7 +234,7 @@ class RoundEvent:
         for place, client in enumerate(record["participants"]):
             if client in infinite:
                 record["losses_after"][place] = math.inf
-        event: RoundEvent = unpack(cls, {"without_figure": {}, **record})
+        event: RoundEvent = unpack(cls, {"without_figure": {}, "along": None, **record})
         return replace(event, figure=Figure.from_json(record.get("figure")))
 
 
