@@ -267,6 +267,11 @@ class StepSettings(Group):
         ge=0,
         level="expert",
     )
+    probe_first: bool = _tuned(
+        False,
+        "settle each length by losses alone, at the factor of the round before and twice that, before anybody trains: "
+        "two exchanges a round, and none whose training is lost (probed)",
+    )
     on_stationary: Literal["stop", "stay", "relax"] = _training(
         "stop",
         "no common descent step: end the run (with sampling: skip the round), skip the round, or take the step that "

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -64,13 +65,24 @@ class StepScale:
 
 @dataclass(frozen=True, slots=True)
 class Ladder:
-    """A candidate factor, and which other rungs clients report: see `ClientTask`."""
+    """A candidate factor, and which other rungs clients report: see `ClientTask`.
+
+    Nobody trains at a candidate that goes out `alone`, before it is accepted.
+    """
 
     factor: float
     grow: bool = False
     halvings: int = 0
     rungs_above: int = 0
     rungs_below: int = 0
+    alone: bool = False
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """What a client is asked for, as fields of its `ClientTask`."""
+        found = asdict(self)
+        del found["alone"]
+        return found
 
     @property
     def lowest(self) -> float:

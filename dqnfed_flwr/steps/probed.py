@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, fields
 
 from dqnfed_flwr.schema.groups import MAX_FALL_EACH, StepSettings
@@ -35,6 +35,10 @@ class Probed(StepRule):
     The first candidate of a round is the factor last accepted. It is doubled when the test would have held there as
     well (asked every `grow_every` rounds), and drawn back to what was accepted after a miss. After a miss that cost
     more than a halving, doubling is asked for in every round until the candidate is half of the one that missed.
+
+    With `probe-first` every first candidate goes out alone, with twice its factor, and clients only compute losses. The
+    next exchange has the longer of the two if both suit all and the mean loss is lower there, and clients train. That
+    is two exchanges a round, and a length that is turned down costs no training.
 
     A single round can ask for a very short step, as where a participant is seldom asked. After a factor below the share
     `EXCEPTION` of the round's first candidate, the next round begins with the largest factor of late, which is halved
@@ -69,6 +73,9 @@ class Probed(StepRule):
         most = min(self._settings.max_factor, self._bound(scale))
         factor = pace.first = min(pace.factor, most)
         due = bool(every) and (scale.round % every == 0 or 2 * factor < pace.missed)
+        if self._settings.probe_first:
+            longer = 2 * factor <= most
+            return Ladder(factor, longer, self._settings.halvings, rungs_above=int(longer), alone=True)
         return Ladder(factor, due and 2 * factor <= most, self._settings.halvings if self._at_once(scale) else 0)
 
     def judge(self, ladder: Ladder, probes: Mapping[int, Probe], scale: StepScale) -> Verdict:
@@ -76,6 +83,9 @@ class Probed(StepRule):
         pace = self._paces[scale.contested]
         if all(probe.holds for probe in probes.values()):
             grown = ladder.grow and sum(not probe.grown_holds for probe in probes.values()) <= scale.doubters
+            if grown and ladder.alone and _longer_is_better(probes.values()):
+                return Verdict(accepted=False, factor=2 * ladder.factor)
+            grown = grown and not ladder.alone
             reached = 2 * ladder.factor if grown else ladder.factor
             pace.factor = max(pace.factor, reached)  # a miss lowers it, so only the bound keeps them apart
             pace.late = max(pace.factor, pace.late / 2)
@@ -119,6 +129,11 @@ class Probed(StepRule):
         """Take them up."""
         for kind, name in _NAMES.items():
             self._paces[kind] = Pace(**{each.name: state[f"{name}{each.name}"] for each in fields(Pace)})
+
+
+def _longer_is_better(probes: Collection[Probe]) -> bool:
+    """Whether the mean loss is lower at the first rung, twice the candidate's factor, than at the candidate."""
+    return sum(probe.losses[0] for probe in probes) < sum(probe.loss for probe in probes)
 
 
 def _reach(probe: Probe, factor: float, lowest: float) -> float:

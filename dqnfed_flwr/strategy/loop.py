@@ -8,7 +8,8 @@ round t. One turn of the loop, in order (the first has no step to probe and to j
 2. Exchange (`collect`, `exchange`): every reply is checked by itself, and its row goes into a `RowSet`.
 3. Judge (`step_search`): the probes are losses along the step. If the rule accepts the candidate, it is theta^t and
    round t is over: it cost one exchange, and the gradients at hand are those of round t+1. If not, they are thrown
-   away, and the next exchange carries the factor that the rule named.
+   away, and the next exchange carries the factor that the rule named. At a candidate that goes out alone nobody
+   trains: the rows are asked for once it is accepted.
 4. Hear (`hearing`): it is decided whose rows make the step of round t+1.
 5. Solve (`solve`): the method weighs these rows, and their weighted sum is the step.
 6. Offer (`step_search`): the rule proposes a factor, and with it the step makes the next candidate.
@@ -98,12 +99,14 @@ class RoundLoop:
     def _process(self, schedule: Schedule, collected: Collected) -> None:
         """Judge the pending step; where its round is over, begin the next one with the rows that came."""
         pending = self._state.pending
+        alone = pending is not None and pending.ladder.alone
         accepted = pending is None or self._judge_pending(pending, schedule, collected)
         turned_down = not accepted and len(collected.probes) >= schedule.needed
         asked = () if turned_down else schedule.train  # a model that was turned down may be at fault itself
         faults = {client: drop for client, drop in collected.dropped.items() if client in asked}
         self._side.note_answers(collected.trained, faults, accepted=accepted)
-        if accepted and self._state.status == "running" and schedule.round <= self._settings.rounds:
+        goes_on = self._state.status == "running" and schedule.round <= self._settings.rounds
+        if accepted and goes_on and not alone:
             try:
                 self._begin_step(schedule, collected)
             except TooFewReplies as found:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -33,8 +33,9 @@ class Schedule:
 def schedule_exchange(state: RunState, run: RunPlan, clients: list[int], num_classes: int, method: Method) -> Schedule:
     """Plan the exchange that carries `state.candidate`.
 
-    The participants of the pending step probe it, a new sample trains, and everybody evaluates where it is due. Where
-    an exchange is repeated for want of usable replies, another sample is drawn, without those who gave none.
+    The participants of the pending step probe it, a new sample trains, unless the candidate goes out alone, and
+    everybody evaluates where it is due. Where an exchange is repeated for want of usable replies, another sample is
+    drawn, without those who gave none.
 
     `clients` are the members present, `num_classes` is that of the federation's model. The `method` decides last who
     trains, and gives the directives of those who do.
@@ -42,7 +43,7 @@ def schedule_exchange(state: RunState, run: RunPlan, clients: list[int], num_cla
     pending, settings = state.pending, run.settings
     train_round = state.round + (2 if pending else 1)
     train: tuple[int, ...] = ()
-    if train_round <= settings.rounds:
+    if train_round <= settings.rounds and not (pending and pending.ladder.alone):
         offered = method.offered(train_round, settings.sampled)
         drawn = _sample_anew(clients, offered, state, settings, train_round)
         train = _select(method, train_round, drawn, state)
@@ -167,7 +168,7 @@ def with_probe(task: ClientTask, pending: PendingStep, client: int) -> ClientTas
     """`task`, with the request that a participant tests the candidate of the `pending` step."""
     return replace(
         task,
-        **asdict(pending.ladder),
+        **pending.ladder.asked,
         probe=True,
         reference_loss=pending.losses[client],
         entitlement=pending.entitlement,
