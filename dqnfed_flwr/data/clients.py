@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.data.client_part import ClientPart, faults_of, find_part
 from dqnfed_flwr.data.dataset import IGNORED, Array, IntArray, TargetForm, sample_kind, sample_shape, used_targets
-from dqnfed_flwr.data.sources import source_of
 from dqnfed_flwr.errors import ClientDataError, DataError
 
 Part = Literal["train", "validation", "test"]
@@ -199,11 +198,6 @@ class ClientSummary:
     def lacking(self) -> IntArray:
         """Classes without a training sample."""
         return np.flatnonzero(self.train == 0)
-
-
-def dealt_by(settings: Settings) -> str:
-    """What deals the samples out: the partition of the settings, or `own function` where `data` is a function."""
-    return source_of(settings.data).dealt_by(settings.partition)
 
 
 def summarise(settings: Settings) -> list[ClientSummary]:

@@ -9,7 +9,7 @@
 | known | femnist, cinic10, ..., perhaps with options |
 | arrays | object:NAME, arrays that the user gave from Python |
 | function | module:function of the user's, or object:NAME of what he gave and is no arrays |
-| task | no name: data sets that a task of the user's brings, see `tasks.data_of` |
+| task | no name: data sets that a task of the user's brings, see `Task.source` |
 | unknown | anything else |
 """
 

@@ -22,7 +22,7 @@ from dqnfed_flwr.engine.server_run import tell_of_model
 from dqnfed_flwr.engine.start import initial_model
 from dqnfed_flwr.errors import RunError
 from dqnfed_flwr.strategy.strategy import GradientStrategy
-from dqnfed_flwr.tasks import data_of
+from dqnfed_flwr.tasks import task_of
 from dqnfed_flwr.telemetry.events import Listener, RoundEvent
 
 ASKED, ROUNDS = 2, 2
@@ -116,7 +116,7 @@ def dry_run(settings: Settings) -> DryRun:
         settings=settings,
         clients=clients,
         left_out=faults,
-        own=data_of(settings).kind == "task",
+        own=task_of(settings).source.kind == "task",
         dim=strategy.registry.form.dim,
         measured=asked,
         bytes_up=usual.bytes_up / usual.exchanges / asked,

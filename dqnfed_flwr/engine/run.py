@@ -137,10 +137,11 @@ def _warn_of_copies(settings: Settings) -> None:
 
 def tell_of_tables(settings: Settings) -> None:
     """Warn of what is worth knowing of the tables of a new run."""
-    from dqnfed_flwr.tasks import data_of, task_of
+    from dqnfed_flwr.tasks import task_of
 
     if not settings.resume:
-        data_of(settings).tell(task_of(settings).targets)
+        task = task_of(settings)
+        task.source.tell(task.targets)
 
 
 def run_in_process(
@@ -152,7 +153,7 @@ def run_in_process(
     from dqnfed_flwr.engine.adversary import with_hostile
     from dqnfed_flwr.engine.in_process import Groups, OneSourceGrid
     from dqnfed_flwr.engine.server_run import serve
-    from dqnfed_flwr.tasks import data_of
+    from dqnfed_flwr.tasks import task_of
 
     output = output_directory(settings)
     with directory_lock(output, TAKEOVER_SECONDS if settings.resume else 0.0):
@@ -167,7 +168,7 @@ def run_in_process(
             groups=Groups(settings.local.together, compute_together) if settings.local.together > 1 else None,
         )
         try:
-            return serve(grid, settings, listeners=listeners, fingerprint=data_of(settings).fingerprint())
+            return serve(grid, settings, listeners=listeners, fingerprint=task_of(settings).source.fingerprint())
         finally:
             end_processes()
 

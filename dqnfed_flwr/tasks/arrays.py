@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Self
 import torch
 from torch import Tensor, nn
 
+from dqnfed_flwr.data.sources import Source, source_of
 from dqnfed_flwr.errors import DataError, ModelError
 from dqnfed_flwr.models import build_model
 from dqnfed_flwr.tasks._base import Counter, Datasets, Losses, Task
@@ -63,6 +64,11 @@ class ArrayTask(OutputTask):
         from dqnfed_flwr.config import Settings
 
         return self._settings or Settings()
+
+    @property
+    def source(self) -> Source:
+        """What the setting `data` names."""
+        return source_of(self.settings.data)
 
     @abstractmethod
     def output_shape(self, target: Tensor, outputs: int) -> tuple[int, ...]:
