@@ -126,21 +126,15 @@ def _describe_classes(settings: Settings, task: Task, output: Path | None, conso
 
 def _describe_targets(settings: Settings, task: Task, output: Path | None, console: Console) -> None:
     """Samples of each client, and what is known of their targets: nothing of a task with data sets of its own."""
-    from dqnfed_flwr.client.parts import open_client
-    from dqnfed_flwr.data.clients import TargetSummary, each_usable, summarise_targets, with_faults
+    from dqnfed_flwr.client.parts import count_samples
+    from dqnfed_flwr.data.clients import summarise_targets
     from dqnfed_flwr.report import class_table
 
     if task.source.kind != "task":
         clients = summarise_targets(settings, task.targets)
         whence = f"{settings.data}, {task.source.dealt_by(settings.partition)}"
     else:
-        sources, faults = each_usable(lambda partition: open_client(settings, partition), settings.clients)
-        counts = {
-            partition: TargetSummary(each.count("train"), each.count("validation"), each.count("test"))
-            for partition, each in sources.items()
-        }
-        clients = with_faults(counts, faults)
-        whence = "data sets of the task"
+        clients, whence = count_samples(settings), "data sets of the task"
     title = f"{whence}, seed {settings.seed}, task {settings.task}: samples by client, and training targets"
     class_table.print_targets(console, clients, title)
     _say(console, class_table.target_notes(clients))

@@ -12,7 +12,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from dqnfed_flwr.cli.app import app
-from dqnfed_flwr.compare import workers
+from dqnfed_flwr.compare import execute
 from dqnfed_flwr.compare.plan import Job
 from dqnfed_flwr.compare.workers import Watcher
 from dqnfed_flwr.engine.run import Engine
@@ -62,7 +62,7 @@ class FakeWorkers:
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeWorkers:
     fake = FakeWorkers()
-    monkeypatch.setattr(workers, "carry_out", fake)
+    monkeypatch.setattr(execute, "carry_out", fake)
     return fake
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from dqnfed_flwr.compare.execute import execute
+from dqnfed_flwr.compare.execute import How, execute
 from dqnfed_flwr.compare.plan import Job, Plan
 from dqnfed_flwr.compare.results import Row
 from dqnfed_flwr.compare.row_specs import RowSpec
@@ -61,7 +61,7 @@ def make_plan(folder: Path, *, grid_rounds: int | None = None) -> Plan:
 def carry(plan: Plan, workers: FakeWorkers) -> tuple[list[Row], list[str]]:
     stream = io.StringIO()
     with CompareProgress(Console(file=stream, width=200), plan.most_runs) as progress:
-        rows = execute(plan, progress, workers=2, engine="in-process", select="mean", last=1, carry_out=workers)
+        rows = execute(plan, progress, How("", 2, workers))
     return rows, stream.getvalue().splitlines()
 
 

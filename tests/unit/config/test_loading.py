@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dqnfed_flwr.compare.terms import one_full_step
+from dqnfed_flwr.compare.notes import one_full_step
 from dqnfed_flwr.config import Settings, flatten, nest, resolve
 from dqnfed_flwr.config.loading import load_config, parse_scalar, shipped
 from dqnfed_flwr.errors import ConfigError

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from dqnfed_flwr.compare.tables import footnotes, tables
-from dqnfed_flwr.compare.terms import Entry, local_work, terms_notes
+from dqnfed_flwr.compare.notes import Entry, footnotes, local_work, terms_notes
+from dqnfed_flwr.compare.tables import tables
 from dqnfed_flwr.config import Scalar, Settings, resolve
 from tests.helpers.comparisons import make_comparison, make_record
 

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from dqnfed_flwr.compare.notes import footnotes
 from dqnfed_flwr.compare.record import Record
 from dqnfed_flwr.compare.results import Comparison
-from dqnfed_flwr.compare.tables import footnotes
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.telemetry.events import DroppedClient
 from tests.helpers.comparisons import make_comparison
