@@ -70,7 +70,7 @@ def export_run(run: Path, target: Path) -> list[Path]:
     if find_spec("safetensors") is None:
         raise RunError("model.safetensors needs the package safetensors; install dqnfed-flwr[export]")
     result = read_result(run)
-    module = trained_module(result, result.form)
+    module = trained_module(result)
     _check_frozen(module, result.form, run)
     _check_storable(module)
     program = None if result.form.input_kind == OWN else _program(module, result.form, result.settings)
@@ -91,10 +91,10 @@ def export_run(run: Path, target: Path) -> list[Path]:
     return [weights, *adapter, *([target / PROGRAM] if program is not None else []), card]
 
 
-def trained_module(result: RunResult, form: Form) -> nn.Module:
+def trained_module(result: RunResult) -> nn.Module:
     """The run's model, in evaluation mode."""
     import_again(result.settings, result.modules)
-    module = model_for(result.settings, form)
+    module = model_for(result.settings, result.form)
     spec = ParamSpec.of(module)
     spec.unflatten(torch.from_numpy(np.array(result.theta)), module)
     spec.write_buffers({name: torch.from_numpy(np.array(value)) for name, value in result.buffers.items()}, module)

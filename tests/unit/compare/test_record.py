@@ -10,10 +10,9 @@ from dqnfed_flwr.compare.record import ANEW, read_record, trial_of
 from dqnfed_flwr.compare.row_specs import RowSpec
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.result import RunResult
-from dqnfed_flwr.telemetry.event_log import EventLog
 from dqnfed_flwr.telemetry.events import RoundEvent
 from tests.helpers.comparisons import with_validation
-from tests.helpers.runs import make_event, make_result
+from tests.helpers.runs import leave_run, make_event, make_result
 
 EVENTS = [make_event(1, (0.2, 0.4)), make_event(2, None, rho=0.5), make_event(3, (0.4, 0.8))]
 
@@ -22,10 +21,9 @@ def written(
     folder: Path, events: list[RoundEvent], settings: Settings | None = None, result: RunResult | None = None
 ) -> Job:
     """A run whose final model has accuracies of 0.5 and 0.7, unless it is given."""
-    (result or make_result(events, (0.5, 0.7))).write(folder)
-    log = EventLog(folder)
-    log.on_start(len(events), events)
-    log.on_end()
+    leave_run(folder, events, (0.5, 0.7))
+    if result:
+        result.write(folder)
     return Job(RowSpec("fedavg"), {}, 0, settings or Settings(), folder)
 
 

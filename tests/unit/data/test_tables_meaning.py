@@ -271,20 +271,16 @@ def test_a_device_with_its_own_table_learns_its_own_numbers(write: Tables) -> No
         find_part(settings, 0, f"csv:{path},label=days")
 
 
-def test_notes_are_told_at_every_run_and_many_classes_only_to_a_task_of_classes(
-    write: Tables, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told: list[str] = []
-    monkeypatch.setattr("dqnfed_flwr.data.forms.logger.warning", lambda text, *values: told.append(text % values))
+def test_notes_are_told_at_every_run_and_many_classes_only_to_a_task_of_classes(write: Tables, said: list[str]) -> None:
     data = f"csv:{write(DAYS.replace('.5,', '%,'))},label=days"
     wanted: list[TargetForm] = ["classes", "values", "classes"]
     for targets in wanted:
-        told.clear()
+        said.clear()
         source_of(data).tell(targets)
         read = f"data: {data}: column 'a' is read as numbers, '0%' as 0"
         many = f"data: {data}: 30 different whole numbers are learnt as so many classes, of 60 samples; if they are a "
         many += "quantity, set task to regression"
-        assert told == [read, many][: 1 + (targets == "classes")]
+        assert said == [read, many][: 1 + (targets == "classes")]
     source_of("digits").tell("classes")
 
 

@@ -24,17 +24,17 @@ def settings(**attack: Any) -> Settings:
     return Settings.from_mapping({"clients": 20, "attack": {"kind": "zero", **attack}})
 
 
-def test_enlarged_and_turned_round() -> None:
-    assert sent(kind="enlarged").tolist() == [300, 0, -400]
-    assert sent(kind="enlarged", factor=-0.5).tolist() == [-1.5, 0, 2]
-
-
-def test_zero() -> None:
-    assert sent(kind="zero").tolist() == [0, 0, 0]
-
-
-def test_none_sends_what_is_honest() -> None:
-    assert sent(kind="none").tolist() == ROW.tolist()
+@pytest.mark.parametrize(
+    ("attack", "row"),
+    [
+        ({"kind": "enlarged"}, [300, 0, -400]),
+        ({"kind": "enlarged", "factor": -0.5}, [-1.5, 0, 2]),
+        ({"kind": "zero"}, [0, 0, 0]),
+        ({"kind": "none"}, [3, 0, -4]),
+    ],
+)
+def test_what_is_sent_for_a_row(attack: dict[str, Any], row: list[float]) -> None:
+    assert sent(**attack).tolist() == row
 
 
 def test_random_is_the_way_to_a_model_of_noise() -> None:

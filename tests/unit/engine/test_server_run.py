@@ -17,7 +17,6 @@ from rich.console import Console
 from client_app.app import app as client
 from dqnfed_flwr import wire
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.engine import server_run
 from dqnfed_flwr.engine.export import card_of
 from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.engine.result import read_result
@@ -214,11 +213,7 @@ def test_a_card_says_that_nobody_was_left_out_only_where_all_joined() -> None:
     assert "nobody was left out" not in card_of(replace(all_there, settings=settings(clients=4)), 650)
 
 
-def test_what_is_worth_knowing_of_an_own_model_is_logged_once_before_round_1(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said: list[str] = []
-    monkeypatch.setattr(server_run, "log", lambda level, text, *values: said.append(text % values))
+def test_what_is_worth_knowing_of_an_own_model_is_logged_once_before_round_1(tmp_path: Path, said: list[str]) -> None:
     given = {"model": "tests.helpers.models:norm_mlp", "output": str(tmp_path)}
     run(settings(**given))
     (note,) = said
