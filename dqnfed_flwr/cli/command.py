@@ -70,6 +70,15 @@ class LeftOut(Exception):  # the run did not fail
     """Clients had no part in most rounds in which they were asked, and that was asked to be told by the status."""
 
 
+EngineOption = Annotated[
+    Engine,
+    typer.Option(show_default=False, help="In this package's own processes, or under Flower's simulation engine."),
+]
+JsonPath = Annotated[
+    str | None, typer.Option("--json", metavar="FILE", help="Write settings and figures as JSON; - is stdout.")
+]
+
+
 class PlainCommand(TyperCommand):
     """A command."""
 

@@ -15,8 +15,10 @@ from dqnfed_flwr.cli.command import (
     Config,
     DryRunOption,
     Engine,
+    EngineOption,
     Interrupted,
     Jobs,
+    JsonPath,
     LeftOut,
     OverridesForAll,
     Stalled,
@@ -101,13 +103,8 @@ def compare(
         Path, typer.Option(metavar="DIR", show_default=False, help="Folder of the results; runs/compare by default.")
     ] = Path("runs/compare"),
     overrides: OverridesForAll = None,
-    json_path: Annotated[
-        str | None, typer.Option("--json", metavar="FILE", help="Write everything as JSON; - is stdout.")
-    ] = None,
-    engine: Annotated[
-        Engine,
-        typer.Option(show_default=False, help="In this package's own processes, or under Flower's simulation engine."),
-    ] = Engine.IN_PROCESS,
+    json_path: JsonPath = None,
+    engine: EngineOption = Engine.IN_PROCESS,
     ray: RayAddress = "",
     cpus_per_run: CpusPerRun = 1.0,
     gpus_per_run: GpusPerRun = 0.0,

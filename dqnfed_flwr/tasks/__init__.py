@@ -22,8 +22,8 @@ _SHIPPED = {
     "regression": "arrays:Regression",
     "huber-regression": "arrays:HuberRegression",
     "multi-label": "arrays:MultiLabel",
-    "segmentation": "places:Segmentation",
-    "next-token": "places:NextToken",
+    "segmentation": "classification:Segmentation",
+    "next-token": "classification:NextToken",
 }
 TASKS = tuple(_SHIPPED)
 
