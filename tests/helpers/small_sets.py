@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dqnfed_flwr.data import load_dataset
-from dqnfed_flwr.data.dataset import Array, TargetForm
+from dqnfed_flwr.data.dataset import Array, DataSet, TargetForm
+from dqnfed_flwr.data.sources import source_of
 from dqnfed_flwr.data.torchvision_sets import TORCHVISION_SETS, Size
 from dqnfed_flwr.errors import DataError
 
@@ -16,6 +16,11 @@ from dqnfed_flwr.errors import DataError
 def shrink(monkeypatch: pytest.MonkeyPatch, name: str, size: Size) -> None:
     """Let the torchvision set `name` be of this size."""
     monkeypatch.setitem(TORCHVISION_SETS, name, replace(TORCHVISION_SETS[name], size=size))
+
+
+def load_dataset(data: str, num_classes: int = 0, targets: TargetForm = "classes") -> DataSet:
+    """A whole set, by its name."""
+    return source_of(data).load(num_classes, targets)
 
 
 def as_list(array: Array | None) -> Any:

@@ -10,10 +10,9 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from dqnfed_flwr.data import load_dataset
 from dqnfed_flwr.data.dataset import sample_shape, to_model_input
 from dqnfed_flwr.errors import DataError
-from tests.helpers.small_sets import as_list, refused
+from tests.helpers.small_sets import as_list, load_dataset, refused
 
 
 def small() -> dict[str, NDArray[Any]]:
@@ -120,11 +119,6 @@ def test_a_class_may_be_missing_where_the_number_is_stated(tmp_path: Path) -> No
     path = saved(tmp_path, y_train=np.array([1, 2, 3, 1, 2, 3]))
 
     assert load_dataset(path, 4).num_classes == 4
-
-
-@pytest.mark.parametrize("name", ["no-such-set", "set.txt", ""])
-def test_unknown_names_list_the_known(name: str) -> None:
-    refused(name, r"unknown set .*allowed: digits, cifar10, .*module:function")
 
 
 def test_a_function_is_no_whole_set() -> None:

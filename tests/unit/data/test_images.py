@@ -7,10 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dqnfed_flwr.data import load_dataset
 from dqnfed_flwr.data.images import _balanced
 from tests.helpers.published import write_image
-from tests.helpers.small_sets import as_list, refused
+from tests.helpers.small_sets import as_list, load_dataset, refused
 
 RED, GREEN, BLUE = (255, 0, 0), (0, 255, 0), (0, 0, 255)
 

@@ -11,10 +11,10 @@ import pytest
 
 from dqnfed_flwr import run
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.data import load_client, load_dataset
+from dqnfed_flwr.data import load_client
 from dqnfed_flwr.data.leaf_samples import ALPHABET, LENGTH
 from tests.helpers.published import write_both, write_image, write_leaf
-from tests.helpers.small_sets import as_list, refused
+from tests.helpers.small_sets import as_list, load_dataset, refused
 
 BLANK, INK = [1.0] * 784, [0.0] * 783 + [0.5]
 TEXT = "x" * (LENGTH - 3) + "Yea"

@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dqnfed_flwr.data import load_dataset
 from dqnfed_flwr.data.leaf_samples import ALPHABET, LENGTH, tokens, windows
-from tests.helpers.small_sets import as_list, refused
+from tests.helpers.small_sets import as_list, load_dataset, refused
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dqnfed_flwr.data import columns, load_dataset, reading
-from tests.helpers.small_sets import as_list, refused
+from dqnfed_flwr.data import columns, reading
+from tests.helpers.small_sets import as_list, load_dataset, refused
 
 TRAIN, TEST = "-1 3:1 1:0.5\n+1 2:2\n-1\n", "+1 4:1\n"
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dqnfed_flwr.data import load_dataset, store
+from dqnfed_flwr.data import store
 from dqnfed_flwr.data.dataset import sample_shape
 from dqnfed_flwr.data.forms import FORMS, NAMED
 from dqnfed_flwr.data.sources import catalogue, source_of
@@ -20,7 +20,7 @@ from dqnfed_flwr.data.store import Arrays, kept
 from dqnfed_flwr.data.torchvision_sets import TORCHVISION_SETS, Size
 from dqnfed_flwr.errors import DataError
 from tests.helpers.published import write_both, write_leaf
-from tests.helpers.small_sets import refused, shrink
+from tests.helpers.small_sets import load_dataset, refused, shrink
 
 
 @pytest.fixture

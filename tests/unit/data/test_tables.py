@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from sklearn.preprocessing import OneHotEncoder
 
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.data import load_client, load_dataset
+from dqnfed_flwr.data import load_client
 from dqnfed_flwr.data.client_part import find_part
 from dqnfed_flwr.data.sources import source_of
 from dqnfed_flwr.data.table_files import read_csv_table
 from dqnfed_flwr.data.tables import read_csv, read_parquet
 from dqnfed_flwr.errors import DataError
-from tests.helpers.small_sets import as_list
+from tests.helpers.small_sets import as_list, load_dataset
 from tests.helpers.small_tables import FLOWERS, Tables, labelled
 
 

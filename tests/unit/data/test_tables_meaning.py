@@ -15,14 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.data import load_client, load_dataset
+from dqnfed_flwr.data import load_client
 from dqnfed_flwr.data.client_part import find_part
 from dqnfed_flwr.data.dataset import TargetForm
 from dqnfed_flwr.data.number_text import column_of_numbers, slip_in, written
 from dqnfed_flwr.data.sources import source_of
 from dqnfed_flwr.data.tables import read_csv, read_parquet
 from dqnfed_flwr.errors import DataError
-from tests.helpers.small_sets import refused
+from tests.helpers.small_sets import load_dataset, refused
 from tests.helpers.small_tables import Tables, labelled
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dqnfed_flwr.data import load_dataset, tff
+from dqnfed_flwr.data import tff
 from tests.helpers.published import write_h5
-from tests.helpers.small_sets import as_list, refused
+from tests.helpers.small_sets import as_list, load_dataset, refused
 
 
 @pytest.fixture

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dqnfed_flwr.data import load_dataset, torchvision_sets
+from dqnfed_flwr.data import torchvision_sets
 from dqnfed_flwr.data.dataset import sample_shape
 from dqnfed_flwr.data.torchvision_sets import Size
 from dqnfed_flwr.errors import DataError
 from tests.helpers.file_server import FileServer, file_server
-from tests.helpers.small_sets import as_list, refused, shrink
+from tests.helpers.small_sets import as_list, load_dataset, refused, shrink
 
 TEN = Size(10, 10, (28, 28), 10)
 

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dqnfed_flwr.data import load_dataset, torchvision_sets
+from dqnfed_flwr.data import torchvision_sets
 from dqnfed_flwr.data.torchvision_sets import TORCHVISION_SETS, Size, torchvision_npz
 from dqnfed_flwr.errors import DataError
-from tests.helpers.small_sets import refused, shrink
+from tests.helpers.small_sets import load_dataset, refused, shrink
 
 SIZE = Size(60, 20, (28, 28), 10)
 torchvision = pytest.mark.skipif(find_spec("torchvision") is None, reason="needs torchvision")
