@@ -294,7 +294,6 @@ def test_the_scale_of_features(tmp_path: Path, value: float, dtype: str, scale: 
         ({}, 4, "partition-id: found 4; clients = 4 allows 0..3"),
         ({}, -1, "partition-id: found -1; clients are numbered from 0"),
         ({"partition": "groups"}, 0, "needs the array groups_train"),
-        ({"partition": "one-class", "clients": 5}, 0, "found 5 clients and 4 classes"),
         ({"partition": "shards", "clients": 50, "split": {"shards": 9}}, 0, "need 450 samples, found 400"),
         ({"partition": "one-class", "split": {"merge": "1;1"}}, 0, "split.merge: found '1;1'; give numbers"),
         ({"split": {"samples": 401}}, 0, "split.samples: found 401, but the set has 400"),

@@ -158,7 +158,9 @@ def test_groups_stay_whole(clients: int, expected: list[list[int]]) -> None:
         ),
         (lambda rng: partitions.pathological(np.arange(3), 2, 4, rng), "4 classes a client; the data have 3"),
         (lambda rng: partitions.pathological(np.arange(3), 4, 1, rng), "has 1 samples for 2 clients"),
-        (lambda rng: partitions.one_class(np.arange(3), 4, 3), "found 4 clients and 3 classes"),
+        (lambda rng: partitions.one_class(np.arange(3), 2, 3, (1, 2, 3)), "found 1,2,3 for 2 clients; give one number"),
+        (lambda rng: partitions.one_class(np.arange(3), 2, 3, (0, 3)), "give one number above 0 a client"),
+        (lambda rng: partitions.one_class(np.arange(3), 2, 3, (1, 3)), "3 classes, of which 4 are asked for"),
         (lambda rng: partitions.one_class(np.array([0, 2]), 3, 3), "classes [1] have no sample"),
         (lambda rng: partitions.group_owners(np.array([1, 1]), 2), "2 clients asked for, but the data have 1 groups"),
     ],
@@ -178,19 +180,6 @@ def test_one_class_merges_classes_in_their_order() -> None:
     assert [sorted(set(labels[part].tolist())) for part in parts] == [[0], [1, 2], [3, 4], [5, 6], [7, 8, 9]]
     np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(100))
     assert all((np.diff(part) > 0).all() for part in parts)
-
-
-@pytest.mark.parametrize(
-    ("clients", "merge", "message"),
-    [
-        (4, (1, 2, 2, 2, 3), "found 1,2,2,2,3 for 4 clients; .*or set clients to 5"),
-        (2, (0, 3), "one number above 0 a client"),
-        (2, (5, 6), "10 classes, of which 11 are asked for"),
-    ],
-)
-def test_a_merge_that_cannot_be_made_is_refused(clients: int, merge: tuple[int, ...], message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        partitions.one_class(make_labels(100, 0), clients, CLASSES, merge)
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=30), st.integers(0, 9), st.integers(0, 5), st.integers(0, 9))
