@@ -124,9 +124,10 @@ def as_settings(config: Settings | Mapping[str, Any] | str | Path) -> Settings:
 
 def _warn_of_copies(settings: Settings) -> None:
     """Warn where all clients of one machine would be the same client, each with the whole file."""
-    from dqnfed_flwr.data.sources import FILE, source_of
+    from dqnfed_flwr.data.sources import FILE
+    from dqnfed_flwr.tasks import task_of
 
-    if settings.clients > 1 and source_of(settings.data).dealt_by(settings.partition) == FILE:
+    if settings.clients > 1 and task_of(settings).source.dealt_by(settings.partition) == FILE:
         logger.warning(
             "partition: file gives each of the %d clients the whole of %s, since nodes with files of their own are a "
             "matter of deployment; choose another partition (iid, dirichlet, ...) to deal it out",
