@@ -1,13 +1,18 @@
+"""What stands below the tables: on which terms rows are, and who is not in their figures."""
+
 from __future__ import annotations
 
 from dataclasses import replace
 
-from dqnfed_flwr.compare.notes import footnotes
+import pytest
+
+from dqnfed_flwr.compare.notes import Entry, footnotes, local_work, terms_notes
 from dqnfed_flwr.compare.record import Record
 from dqnfed_flwr.compare.results import Comparison
-from dqnfed_flwr.config import Settings
+from dqnfed_flwr.compare.tables import tables
+from dqnfed_flwr.config import Scalar, Settings, resolve
 from dqnfed_flwr.telemetry.events import DroppedClient
-from tests.helpers.comparisons import make_comparison
+from tests.helpers.comparisons import make_comparison, make_record
 
 STOPPED = Settings.from_mapping({"clients": 2, "early-stopping": 2, "split.validation-fraction": 0.1})
 
@@ -79,3 +84,87 @@ def test_clients_that_were_not_heard_are_counted() -> None:
     assert footnotes(changed(made, 0, events=tuple(changes))) == [
         "DQN-Fed: clients were not heard, in all rounds of all seeds: contradiction 3, overruled 2."
     ]
+
+
+FREE = (
+    "the length of the step is free, and step.lr and step.decay were not searched; figures may be below what is "
+    "possible."
+)
+
+
+def settings_of(method: str, **given: Scalar) -> Settings:
+    keys = {key.replace("__", ".").replace("_", "-"): value for key, value in given.items()}
+    return Settings.from_mapping({"method": method, "local.batch-size": 32, **keys})
+
+
+def entry(method: str, searched: tuple[str, ...] = (), **given: Scalar) -> Entry:
+    settings = settings_of(method, **given)
+    return Entry(settings.title, resolve(settings), searched)
+
+
+@pytest.mark.parametrize(
+    ("mapping", "words"),
+    [
+        ({"method": "fedavg"}, "1 epoch of SGD on all samples at once"),
+        ({"method": "ditto", "local.epochs": 2, "local.batch-size": 8}, "2 epochs of SGD in batches of 8"),
+        ({"method": "mgda"}, "one gradient of all samples"),
+        ({"method": "fedsgd", "local.gradient-batch": 16}, "one gradient of 16 samples"),
+        ({"dqn-fed.anchor": "fedavg"}, "one gradient of all samples and 1 epoch of SGD on all samples at once"),
+        ({"method": "mgda", "local.work": "lbfgs", "local.epochs": 3}, "3 steps of lbfgs"),
+        ({"method": "fedcorr", "fedcorr.last": "mgda", "rounds": 100}, "one gradient of all samples"),
+    ],
+)
+def test_local_work_in_words(mapping: dict[str, Scalar], words: str) -> None:
+    assert local_work(resolve(Settings.from_mapping(mapping))) == words
+
+
+def test_rows_that_do_the_same_need_no_word() -> None:
+    assert terms_notes([entry("fedavg"), entry("afl"), entry("q-ffl"), entry("propfair")]) == []
+    assert terms_notes([entry("mgda"), entry("fedsgd")]) == []
+
+
+def test_a_row_with_one_gradient_is_named_with_the_methods_reason() -> None:
+    notes = terms_notes([entry("mgda"), entry("fedsgd"), entry("fedavg")])
+    usual = "one gradient of all samples a round, where the other rows take 1 epoch of SGD in batches of 32"
+    assert notes == [
+        f"MGDA: {usual}: only the shortest point of the gradients' hull is a common descent direction.",
+        f"FedSGD: {usual}: one gradient a round is what the method is.",
+    ]
+
+
+def test_what_a_row_was_given_is_its_own_reason() -> None:
+    (gradient,) = terms_notes([entry("fedavg"), entry("afl", local__work="gradient")])
+    assert gradient.startswith("AFL: one gradient of all samples a round")
+    assert gradient.endswith("batches of 32: its settings say so.")
+    (longer,) = terms_notes([entry("afl"), entry("fedavg"), entry("term", local__epochs=5)])
+    assert longer.startswith("TERM: 5 epochs of SGD in batches of 32 a round, where the other rows take 1 epoch of SGD")
+
+
+def test_rows_of_second_order_are_not_held_against_the_others() -> None:
+    assert terms_notes([entry("fedavg"), entry("fednl"), entry("fednew"), entry("local-newton")]) == []
+
+
+@pytest.mark.parametrize(
+    ("row", "noted"),
+    [
+        (entry("fedmgda+"), True),
+        (entry("adafed", step_rule="newton"), True),
+        (entry("fairgrad", step__lr=0.3), False),
+        (entry("fedmgda+", ("step.lr", "step.decay")), False),
+        (entry("fedmgda+", step_rule="clipped"), False),
+        (entry("fedlf"), False),
+    ],
+)
+def test_a_step_whose_length_nobody_looked_for_is_named(row: Entry, noted: bool) -> None:
+    assert terms_notes([entry("fedavg"), row]) == ([f"{row.label}: {FREE}"] if noted else [])
+
+
+def test_the_notes_stand_below_the_table() -> None:
+    made = make_comparison({"dqn-fed": [[0.5, 0.7]], "fedavg": [[0.5, 0.7]]})
+    rows = [
+        replace(row, records=(make_record(row.spec, 0, (0.5, 0.7), settings=settings_of(row.spec.method, clients=2)),))
+        for row in made.rows
+    ]
+    (note,) = footnotes(replace(made, rows=rows))
+    assert note.startswith("DQN-Fed: one gradient of all samples and 1 epoch of SGD in batches of 32 a round")
+    assert note in tables(replace(made, rows=rows))[0].notes
