@@ -38,7 +38,7 @@ from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.engine.run import run_in_process
 from dqnfed_flwr.tasks import task_of
 from dqnfed_flwr.tasks._base import Datasets
-from dqnfed_flwr.tasks.places import NextTokenLosses
+from dqnfed_flwr.tasks.classification import NextTokenLosses
 
 SIZE = "DQNFED_GPU_BENCHMARK"
 """The environment variable that tells the task, in every process, which of `SIZES` it has."""

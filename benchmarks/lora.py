@@ -32,7 +32,7 @@ from dqnfed_flwr.data.leaf_samples import ALPHABET, tokens
 from dqnfed_flwr.data.store import data_root
 from dqnfed_flwr.randomness import seeded
 from dqnfed_flwr.tasks._base import Datasets
-from dqnfed_flwr.tasks.places import NextTokenLosses
+from dqnfed_flwr.tasks.classification import NextTokenLosses
 
 FOLDER = "DQNFED_LORA"
 """The environment variable that names the folder of the first stage's model, for the task's sake."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 LONGEST_DETAIL = 2000
@@ -87,6 +88,15 @@ def of_one_client() -> Iterator[None]:
         raise
     except DataError as error:
         raise ClientDataError(str(error)) from error.__cause__
+
+
+@contextmanager
+def writing(place: Path, remedy: str = "") -> Iterator[None]:
+    """Where a file or folder is written: one that cannot be is a `RunError` that names it."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(f"{place}: cannot be written ({error.strerror or error}){remedy}") from None
 
 
 def shortened(detail: str) -> str:

@@ -19,7 +19,7 @@ from dqnfed_flwr.engine.notices import listed
 from dqnfed_flwr.engine.run_folder import directory_lock
 from dqnfed_flwr.errors import ClientDataError, ConfigError, DataError, RunError
 from dqnfed_flwr.run_files import private_folder, replacing
-from dqnfed_flwr.tasks import data_of
+from dqnfed_flwr.tasks import task_of
 
 FOLDER, JSON, PAGE = "audit", "audit.json", "audit.html"
 Progress = Callable[[int], Callable[[], None]]
@@ -67,7 +67,7 @@ class Auditor:
     def notes(self) -> list[str]:
         """What is to be known of the models."""
         found = []
-        if data_of(self.run.settings).is_code:
+        if task_of(self.run.settings).source.is_code:
             found.append(
                 "The data come from code of your own and have no fingerprint: whether they are those that the run was "
                 "trained on is not checked."
@@ -143,7 +143,7 @@ def audit_node(
     DQNFedError
         As `audit_run`.
     """
-    if data and data_of(run.settings).kind == "task":
+    if data and task_of(run.settings).source.kind == "task":
         raise ConfigError(f"--data: task {run.settings.task} brings its own data sets; leave it out")
     samples = open_client(run.settings, partition, data or None)
     auditor = Auditor(run, against, local, progress)
@@ -169,7 +169,7 @@ def _check_data(run: AuditedRun) -> None:
 
     Of data sets that a task brings there is no fingerprint: `Auditor.notes` says so.
     """
-    source = data_of(run.settings)
+    source = task_of(run.settings).source
     if source.kind == "task":
         return
     if run.fingerprint is None and source.dealt_by(run.settings.partition) == FILE:

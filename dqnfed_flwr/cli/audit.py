@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dqnfed_flwr.cli.command import reported, show_files
-from dqnfed_flwr.errors import ConfigError, DataError, ModelError, RunError, ShapeError
+from dqnfed_flwr.errors import ConfigError, DataError, ModelError, ShapeError, writing
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -191,11 +191,8 @@ def _write_line(
     if output is None:
         typer.echo(line)
         return
-    try:
-        with replacing(output) as file:
-            file.write(f"{line}\n".encode())
-    except OSError as error:
-        raise RunError(f"{output}: cannot be written ({error.strerror})") from None
+    with writing(output), replacing(output) as file:
+        file.write(f"{line}\n".encode())
 
 
 def _verify(files: list[Path], keys: list[Path], folder: Path | None) -> None:

@@ -17,7 +17,7 @@ import click
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from dqnfed_flwr.errors import ConfigError, DQNFedError, RunError
+from dqnfed_flwr.errors import ConfigError, DQNFedError, writing
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -68,6 +68,15 @@ class Stalled(Exception):  # the run did not fail
 
 class LeftOut(Exception):  # the run did not fail
     """Clients had no part in most rounds in which they were asked, and that was asked to be told by the status."""
+
+
+EngineOption = Annotated[
+    Engine,
+    typer.Option(show_default=False, help="In this package's own processes, or under Flower's simulation engine."),
+]
+JsonPath = Annotated[
+    str | None, typer.Option("--json", metavar="FILE", help="Write settings and figures as JSON; - is stdout.")
+]
 
 
 class PlainCommand(TyperCommand):
@@ -187,10 +196,8 @@ def write_json(figures: Mapping[str, object], path: str) -> None:
     if path == "-":
         typer.echo(text)
         return
-    try:
+    with writing(Path(path)):
         Path(path).write_text(text + "\n", "utf-8")
-    except OSError as error:
-        raise RunError(f"{path}: cannot be written ({error.strerror})") from None
 
 
 def show_files(console: Console, files: Sequence[Path]) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,8 +15,10 @@ from dqnfed_flwr.cli.command import (
     Config,
     DryRunOption,
     Engine,
+    EngineOption,
     Interrupted,
     Jobs,
+    JsonPath,
     LeftOut,
     OverridesForAll,
     Stalled,
@@ -34,12 +34,11 @@ from dqnfed_flwr.errors import ConfigError, DataError, ModelError, RunError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from dqnfed_flwr.compare.execute import CarryOut
+    from dqnfed_flwr.compare.call import Compared
+    from dqnfed_flwr.compare.execute import CarryOut, How
     from dqnfed_flwr.compare.plan import Job, Plan
-    from dqnfed_flwr.compare.record import Select as SelectName
     from dqnfed_flwr.compare.results import Comparison
     from dqnfed_flwr.compare.row_specs import RowSpec
-    from dqnfed_flwr.engine.run import Engine as EngineName
 
 
 class Select(StrEnum):
@@ -65,39 +64,6 @@ GpusPerRun = Annotated[
     float,
     typer.Option(metavar="N", show_default=False, help="GPUs that a run takes, such as 0.25; 0 by default."),
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class How:
-    """How the runs of a plan are carried out and judged.
-
-    Attributes
-    ----------
-    command : str
-        The one that goes on after an interrupt.
-    jobs : int | None
-        Runs at a time; None for one a core, or all that a cluster takes.
-    elsewhere : CarryOut | None
-        What carries them out in place of processes of this machine.
-    select, last
-        What a grid chooses by, and how many evaluations stand behind a figure.
-    since : float
-        When the command began.
-    """
-
-    command: str
-    jobs: int | None
-    elsewhere: CarryOut | None
-    engine: EngineName = "in-process"
-    select: SelectName = "mean"
-    last: int = 1
-    since: float = field(default_factory=time.perf_counter)
-
-    def workers(self, most: int) -> int:
-        """Runs at a time of a plan that has at `most` so many."""
-        from dqnfed_flwr.engine.run import usable_cores
-
-        return self.jobs or (most if self.elsewhere else usable_cores())
 
 
 @reported
@@ -137,13 +103,8 @@ def compare(
         Path, typer.Option(metavar="DIR", show_default=False, help="Folder of the results; runs/compare by default.")
     ] = Path("runs/compare"),
     overrides: OverridesForAll = None,
-    json_path: Annotated[
-        str | None, typer.Option("--json", metavar="FILE", help="Write everything as JSON; - is stdout.")
-    ] = None,
-    engine: Annotated[
-        Engine,
-        typer.Option(show_default=False, help="In this package's own processes, or under Flower's simulation engine."),
-    ] = Engine.IN_PROCESS,
+    json_path: JsonPath = None,
+    engine: EngineOption = Engine.IN_PROCESS,
     ray: RayAddress = "",
     cpus_per_run: CpusPerRun = 1.0,
     gpus_per_run: GpusPerRun = 0.0,
@@ -172,12 +133,13 @@ def compare(
     from rich.console import Console
 
     from dqnfed_flwr.cli.overrides import flat_config, set_keys
+    from dqnfed_flwr.compare.execute import How
     from dqnfed_flwr.compare.plan import make_plan
     from dqnfed_flwr.compare.results import reference_of
     from dqnfed_flwr.compare.row_specs import check_overrides
 
     elsewhere = carry_out_of(ray, cpus_per_run, gpus_per_run)
-    how = How(command_given(), jobs, elsewhere, engine.value, select.value, last)
+    how = How(command_given(), jobs, elsewhere, engine.value, select=select.value, last=last)
     overrides, grids = overrides or [], grids or []
     check_overrides(set_keys(overrides))
     if not grids and (grid_rounds is not None or grid_seed is not None):
@@ -194,11 +156,11 @@ def compare(
             _show_dry(console, plan, how)
             return
         _tell_of_models(console, possible)
-        comparison, figures, files = carry_out(plan, console, against, how)
-        _show(console, comparison, files)
+        compared = carry_out(plan, console, against, how)
+        _show(console, compared)
         if json_path:
-            write_json(figures, json_path)
-    _conclude(comparison, strict=strict)
+            write_json(compared.figures, json_path)
+    _conclude(compared.comparison, strict=strict)
 
 
 def carry_out_of(address: str, cpus: float, gpus: float) -> CarryOut | None:
@@ -228,36 +190,16 @@ def _taken(json_path: str | None, directory: Path) -> Iterator[None]:
         yield
 
 
-def carry_out(
-    plan: Plan, console: Console, reference: RowSpec | None, how: How
-) -> tuple[Comparison, dict[str, Any], list[Path]]:
-    """Carry out the runs of a plan, show how they go on, and write tables and figures into its folder.
-
-    Returned are the comparison, its figures for JSON and the files.
-    """
-    from dqnfed_flwr.compare.execute import execute
-    from dqnfed_flwr.compare.files import as_json, write_files
-    from dqnfed_flwr.compare.results import Comparison
-    from dqnfed_flwr.compare.tables import tables
-    from dqnfed_flwr.compare.workers import carry_out as in_processes
+def carry_out(plan: Plan, console: Console, reference: RowSpec | None, how: How) -> Compared:
+    """Carry out the runs of a plan, and show how they go on; an interrupt says how to go on."""
+    from dqnfed_flwr.compare.call import carried_out
     from dqnfed_flwr.report.progress import CompareProgress
 
     try:
         with CompareProgress(console, plan.most_runs) as progress:
-            rows = execute(
-                plan,
-                progress,
-                workers=how.workers(plan.most_runs),
-                engine=how.engine,
-                select=how.select,
-                last=how.last,
-                carry_out=how.elsewhere or in_processes,
-            )
+            return carried_out(plan, reference, progress, how)
     except KeyboardInterrupt:
         raise Interrupted(f"finished runs are kept; go on with: {how.command}") from None
-    comparison = Comparison(plan, rows, reference, how.select, how.last)
-    figures = as_json(comparison, how.command, time.perf_counter() - how.since)
-    return comparison, figures, write_files(plan.directory, comparison, figures, tables(comparison))
 
 
 def _show_dry(console: Console, plan: Plan, how: How) -> None:
@@ -298,7 +240,7 @@ def _conclude(comparison: Comparison, *, strict: bool) -> None:
 
     `LeftOut` if it is to be `strict` and clients had no part in most rounds.
     """
-    from dqnfed_flwr.compare.tables import mostly_left_out
+    from dqnfed_flwr.compare.notes import mostly_left_out
 
     if failed := [row.label for row in comparison.rows if not row.good]:
         raise RunError(f"{', '.join(failed)}: every run failed; the reasons are below the table")
@@ -308,12 +250,13 @@ def _conclude(comparison: Comparison, *, strict: bool) -> None:
         raise LeftOut(f"{len(words)} run{'s' if len(words) > 1 else ''} had clients without a part in most rounds")
 
 
-def _show(console: Console, comparison: Comparison, files: list[Path]) -> None:
+def _show(console: Console, compared: Compared) -> None:
     """Print the tables, draw the plots, and say where all files lie."""
     from dqnfed_flwr.compare.tables import tables
     from dqnfed_flwr.report.comparison_plots import plot_comparison
     from dqnfed_flwr.report.table import print_tables
 
+    comparison, files = compared.comparison, compared.files
     print_tables(console, tables(comparison))
     try:
         files += plot_comparison(comparison, comparison.plan.directory)

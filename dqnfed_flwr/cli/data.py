@@ -94,26 +94,23 @@ def describe(
     from rich.console import Console
 
     from dqnfed_flwr.cli.overrides import read_settings
-    from dqnfed_flwr.data.sources import source_of
     from dqnfed_flwr.tasks import task_of
-    from dqnfed_flwr.tasks.arrays import ArrayTask
 
     settings = read_settings(config, overrides or [], None)
     task, console = task_of(settings), Console()
-    if isinstance(task, ArrayTask):
-        source_of(settings.data).tell(task.targets)
-    if isinstance(task, ArrayTask) and task.targets == "classes":
-        _describe_classes(settings, output, console)
+    task.source.tell(task.targets)
+    if task.targets == "classes" and task.source.kind != "task":
+        _describe_classes(settings, task, output, console)
     else:
         _describe_targets(settings, task, output, console)
 
 
-def _describe_classes(settings: Settings, output: Path | None, console: Console) -> None:
+def _describe_classes(settings: Settings, task: Task, output: Path | None, console: Console) -> None:
     """Samples of each client by class."""
-    from dqnfed_flwr.data.clients import dealt_by, summarise
+    from dqnfed_flwr.data.clients import summarise
     from dqnfed_flwr.report import class_table
 
-    clients, dealt = summarise(settings), dealt_by(settings)
+    clients, dealt = summarise(settings), task.source.dealt_by(settings.partition)
     title = f"{settings.data}, {dealt}, seed {settings.seed}: training samples by client and class"
     class_table.print_classes(console, clients, title)
     if clients[0].class_names:
@@ -129,21 +126,15 @@ def _describe_classes(settings: Settings, output: Path | None, console: Console)
 
 def _describe_targets(settings: Settings, task: Task, output: Path | None, console: Console) -> None:
     """Samples of each client, and what is known of their targets: nothing of a task with data sets of its own."""
-    from dqnfed_flwr.client.parts import open_client
-    from dqnfed_flwr.data.clients import TargetSummary, dealt_by, each_usable, summarise_targets, with_faults
+    from dqnfed_flwr.client.parts import count_samples
+    from dqnfed_flwr.data.clients import summarise_targets
     from dqnfed_flwr.report import class_table
-    from dqnfed_flwr.tasks.arrays import ArrayTask
 
-    if isinstance(task, ArrayTask):
-        clients, whence = summarise_targets(settings, task.targets), f"{settings.data}, {dealt_by(settings)}"
+    if task.source.kind != "task":
+        clients = summarise_targets(settings, task.targets)
+        whence = f"{settings.data}, {task.source.dealt_by(settings.partition)}"
     else:
-        sources, faults = each_usable(lambda partition: open_client(settings, partition), settings.clients)
-        counts = {
-            partition: TargetSummary(each.count("train"), each.count("validation"), each.count("test"))
-            for partition, each in sources.items()
-        }
-        clients = with_faults(counts, faults)
-        whence = "data sets of the task"
+        clients, whence = count_samples(settings), "data sets of the task"
     title = f"{whence}, seed {settings.seed}, task {settings.task}: samples by client, and training targets"
     class_table.print_targets(console, clients, title)
     _say(console, class_table.target_notes(clients))

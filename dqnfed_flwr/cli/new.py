@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from dqnfed_flwr.cli.command import reported
-from dqnfed_flwr.errors import ConfigError, RunError
+from dqnfed_flwr.errors import ConfigError, writing
 
 TEMPLATES = "new_task"
 FILES = {
@@ -63,13 +63,11 @@ def write_task(folder: Path) -> list[Path]:
     kind = "".join(part.capitalize() for part in name.split("_"))
     templates = resources.files("dqnfed_flwr.cli").joinpath(TEMPLATES)
     written = []
-    try:
+    with writing(folder):
         folder.mkdir(parents=True)
         for template, called in FILES.items():
             text = Template(templates.joinpath(template).read_text("utf-8")).substitute(name=name, kind=kind)
             path = folder / called.format(name=name)
             path.write_text(text, "utf-8")
             written.append(path)
-    except OSError as error:
-        raise RunError(f"{folder}: cannot be written ({error.strerror})") from None
     return written

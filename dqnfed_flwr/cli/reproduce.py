@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dqnfed_flwr.cli.command import Jobs, OverridesForAll, command_given, reported, show_files
-from dqnfed_flwr.cli.compare import CpusPerRun, GpusPerRun, How, RayAddress, carry_out, carry_out_of
+from dqnfed_flwr.cli.compare import CpusPerRun, GpusPerRun, RayAddress, carry_out, carry_out_of
 from dqnfed_flwr.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from dqnfed_flwr.compare.execute import How
     from dqnfed_flwr.compare.plan import Plan
     from dqnfed_flwr.config import Scalar
     from dqnfed_flwr.reproduce.manifests import Reproduction
@@ -73,6 +74,7 @@ def reproduce(
     from rich.console import Console
 
     from dqnfed_flwr.cli.overrides import set_keys, tell_unread
+    from dqnfed_flwr.compare.execute import How
     from dqnfed_flwr.reproduce.manifests import Reproduction, load_manifest
     from dqnfed_flwr.reproduce.parts import ReproduceOptions, plan_part
 
@@ -168,7 +170,7 @@ def _run_part(console: Console, record: Reproduction, key: str, plan: Plan, how:
         with directory_lock(plan.directory.parent, RECORD_SECONDS):
             write_reproduction(plan.directory.parent, record)
         present = any(spec.method == wanted for spec in plan.specs)
-        comparison, *_ = carry_out(plan, console, reference_of(plan, wanted if present else None), how)
+        comparison = carry_out(plan, console, reference_of(plan, wanted if present else None), how).comparison
     shown = [paper_table(part, comparison), difference_table(comparison)]
     print_tables(console, [table for table in shown if table])
     return any(row.good for row in comparison.rows)

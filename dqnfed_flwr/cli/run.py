@@ -17,7 +17,9 @@ from dqnfed_flwr.cli.command import (
     DryRunOption,
     EndedEarly,
     Engine,
+    EngineOption,
     Interrupted,
+    JsonPath,
     LeftOut,
     Overrides,
     Stalled,
@@ -47,13 +49,7 @@ DEMO = {"DQN-Fed": "digits", "FedAvg": "digits-fedavg"}
 def run(
     config: Config,
     overrides: Overrides = None,
-    engine: Annotated[
-        Engine,
-        typer.Option(
-            show_default=False,
-            help="Run all clients in this process (the default), or under Flower's simulation engine.",
-        ),
-    ] = Engine.IN_PROCESS,
+    engine: EngineOption = Engine.IN_PROCESS,
     preset: Annotated[
         str,
         typer.Option(
@@ -70,9 +66,7 @@ def run(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the run that the output folder holds.")
     ] = False,
-    json_path: Annotated[
-        str | None, typer.Option("--json", metavar="FILE", help="Write settings and figures as JSON; - is stdout.")
-    ] = None,
+    json_path: JsonPath = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no table.")] = False,
     ray: Annotated[
         str,

@@ -19,8 +19,8 @@ from dqnfed_flwr.client.reading import Reading, as_it_is
 from dqnfed_flwr.client.samples import HeldSamples, Samples, length_of, read_samples
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.data import ClientData
-from dqnfed_flwr.data.client_part import ClientPart, faults_of, find_part
-from dqnfed_flwr.data.clients import Part, power_of_ten, take, take_part
+from dqnfed_flwr.data.client_part import ClientPart, find_part
+from dqnfed_flwr.data.clients import Part, TargetSummary, each_usable, power_of_ten, take, take_part, with_faults
 from dqnfed_flwr.data.dataset import (
     Array,
     IntArray,
@@ -198,10 +198,20 @@ def open_client(settings: Settings, partition: int, data_path: str | None = None
     task = task_of(settings)
     if isinstance(task, ArrayTask):
         part = find_part(settings, partition, data_path, task.targets)
-        with faults_of(settings, data_path):
+        with part.at_fault():
             return _stored_or_taken(settings, part)
     with naming_client(partition):
         return _own_data(task, settings, partition)
+
+
+def count_samples(settings: Settings) -> list[TargetSummary]:
+    """Samples of every client of a run by part, in their order; why, where a client's data cannot be used."""
+
+    def counted(partition: int) -> TargetSummary:
+        source = open_client(settings, partition)
+        return TargetSummary(source.count("train"), source.count("validation"), source.count("test"))
+
+    return with_faults(*each_usable(counted, settings.clients))
 
 
 def _stored_or_taken(settings: Settings, part: ClientPart) -> ClientData | StoredData:

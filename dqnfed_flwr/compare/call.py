@@ -1,4 +1,4 @@
-"""`compare`: one call from Python to a comparison, as `dqnfed compare` makes it."""
+"""`compare`: one call from Python to a comparison, and what `dqnfed compare` shares with it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dqnfed_flwr.compare.execute import CarryOut, Progress, execute
+from dqnfed_flwr.compare.execute import CarryOut, How, Progress, execute
 from dqnfed_flwr.compare.files import as_json, write_files
 from dqnfed_flwr.compare.plan import LOG, Job, Plan, make_plan
 from dqnfed_flwr.compare.record import Select
 from dqnfed_flwr.compare.results import Comparison, reference_of
+from dqnfed_flwr.compare.row_specs import RowSpec
 from dqnfed_flwr.compare.tables import markdown, tables
 from dqnfed_flwr.compare.workers import Watcher, carry_out, packed, reason_of, run_into
 from dqnfed_flwr.config import Scalar, Settings
@@ -118,11 +119,18 @@ def compare(
         flat = {**_flat(config), **names, **held}
         plan = make_plan(flat, _joined(methods), _joined(seeds), directory, grids)
         carrier = _carrier({key: given[key] for key in held}, held, jobs)
-        rows = execute(plan, _Quiet(), workers=jobs, engine="in-process", select=select, last=last, carry_out=carrier)
-        compared = _written(Comparison(plan, rows, reference_of(plan, reference), select, last), plan, since)
-    if not any(row.good for row in rows):
-        raise RunError(f"every run failed; the first: {rows[0].reason}")
+        how = How("compare(...) from Python", jobs, carrier, select=select, last=last, since=since)
+        compared = carried_out(plan, reference_of(plan, reference), _Quiet(), how)
+    if not any(row.good for row in compared.comparison.rows):
+        raise RunError(f"every run failed; the first: {compared.comparison.rows[0].reason}")
     return compared
+
+
+def carried_out(plan: Plan, reference: RowSpec | None, progress: Progress, how: How) -> Compared:
+    """Carry out the runs of a plan, and write tables and figures into its folder."""
+    comparison = Comparison(plan, execute(plan, progress, how), reference, how.select, how.last)
+    figures = as_json(comparison, how.command, time.perf_counter() - how.since)
+    return Compared(comparison, figures, write_files(plan.directory, comparison, figures, tables(comparison)))
 
 
 def _flat(config: Settings | Mapping[str, Any] | str | Path) -> dict[str, Scalar]:
@@ -154,11 +162,6 @@ def _carrier(given: Mapping[str, Any], names: Mapping[str, str], jobs: int) -> C
         )
         return carry_out_in_turn
     return partial(carry_out, package=package)
-
-
-def _written(comparison: Comparison, plan: Plan, since: float) -> Compared:
-    figures = as_json(comparison, "compare(...) from Python", time.perf_counter() - since)
-    return Compared(comparison, figures, write_files(plan.directory, comparison, figures, tables(comparison)))
 
 
 class _Quiet(Progress):

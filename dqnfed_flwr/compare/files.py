@@ -16,7 +16,7 @@ from dqnfed_flwr.compare.results import REFERENCE, Comparison, Row
 from dqnfed_flwr.compare.row_specs import Point, RowSpec, pairs, yaml_text
 from dqnfed_flwr.compare.tables import Table, markdown
 from dqnfed_flwr.config import KNOWN, Settings
-from dqnfed_flwr.errors import ConfigError, DQNFedError, RunError
+from dqnfed_flwr.errors import ConfigError, DQNFedError, writing
 from dqnfed_flwr.fairness import ClientShift, fairness_report
 from dqnfed_flwr.run_files import CHECKPOINT, EVENTS, RUN, UNREADABLE
 from dqnfed_flwr.telemetry.events import TEST, RoundEvent, Totals, finite
@@ -71,7 +71,7 @@ def write_files(
         EVALUATIONS_CSV: evaluation_lines(comparison),
         GRID_CSV: grid_lines(comparison),
     }
-    try:
+    with writing(directory):
         (directory / JSON).write_text(json.dumps(figures, indent=2) + "\n", "utf-8")
         (directory / MARKDOWN).write_text(markdown(tables), "utf-8")
         for name, lines in sheets.items():
@@ -79,8 +79,6 @@ def write_files(
                 _write_csv(directory / name, lines)
             else:  # one of an earlier call is about other runs
                 (directory / name).unlink(missing_ok=True)
-    except OSError as error:
-        raise RunError(f"{directory}: the comparison cannot be written ({error.strerror})") from None
     return [directory / name for name in (JSON, MARKDOWN, *(name for name, lines in sheets.items() if lines))]
 
 

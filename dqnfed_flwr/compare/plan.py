@@ -220,7 +220,6 @@ def _without(plan: Plan, faults: Mapping[RowSpec, list[str]], *, skip: bool) -> 
 def _faults(plan: Plan, spec: RowSpec) -> list[str]:
     """What is wrong with a row, at any point of its grid."""
     from dqnfed_flwr import models
-    from dqnfed_flwr.data.sources import source_of
     from dqnfed_flwr.methods._base import make_method
     from dqnfed_flwr.tasks import task_of
 
@@ -229,11 +228,9 @@ def _faults(plan: Plan, spec: RowSpec) -> list[str]:
         try:
             settings = plan.settings(spec, point, plan.grid_seed)
             plan.check_search(spec, point)
-            source_of(settings.data).check()
+            task_of(settings).source.check()
             models.check_name(settings.model)
             make_method(resolve(settings))
-            if ":" in settings.task:  # its floor may not suit the method
-                task_of(settings)
         except DQNFedError as error:
             found |= dict.fromkeys(str(error).splitlines())
     return list(found)

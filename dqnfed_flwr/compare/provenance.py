@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from dqnfed_flwr.compare.results import Comparison
+from dqnfed_flwr.engine.result import versions_here
 from dqnfed_flwr.engine.run import usable_cores
-from dqnfed_flwr.version import DISTRIBUTION, package_commit, package_version
+from dqnfed_flwr.version import package_commit
 
-LIBRARIES = ("flwr", "torch", "numpy", "scipy")
 NOT_RECORDED = "not recorded"
 
 
@@ -22,11 +22,7 @@ def environment() -> dict[str, Any]:
     import torch
 
     return {
-        "versions": {
-            DISTRIBUTION: package_version(),
-            **{name: version(name) for name in LIBRARIES},
-            "python": platform.python_version(),
-        },
+        "versions": {**versions_here(), "scipy": version("scipy")},
         "platform": platform.platform(),
         "processor": _processor(),
         "cores": usable_cores(),

@@ -1,26 +1,17 @@
-"""The tables of a comparison: what stands in them and below them, and the same as Markdown."""
+"""The tables of a comparison, and the same as Markdown; `notes` has what stands below them."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from textwrap import shorten
 
-from dqnfed_flwr.compare.plan import LOG
-from dqnfed_flwr.compare.provenance import mixture_notes
-from dqnfed_flwr.compare.record import Record, Trial
+from dqnfed_flwr.compare.notes import main_notes
+from dqnfed_flwr.compare.record import Trial
 from dqnfed_flwr.compare.results import COMPARED, UNKNOWN, Comparison, Interval, Row, Summary, ranks
 from dqnfed_flwr.compare.row_specs import pairs
-from dqnfed_flwr.compare.terms import Entry, one_full_step, terms_notes
-from dqnfed_flwr.config import resolve
-from dqnfed_flwr.engine.notices import left_out_words, listed
-from dqnfed_flwr.guarantee.claims import CONTRADICTION
-from dqnfed_flwr.guarantee.overrule import OVERRULED
-from dqnfed_flwr.telemetry.events import TEST, Totals, unmoved_at_end
-from dqnfed_flwr.telemetry.standstill import causes
-from dqnfed_flwr.types import ACCURACY, Figure, decimals
+from dqnfed_flwr.types import Figure, decimals
 
 REASON = 40
 """Letters of a reason in a cell; the notes have all of it."""
@@ -117,7 +108,7 @@ def of_clients(figure: Figure) -> str:
 def tables(comparison: Comparison) -> list[Table]:
     """All tables that have something to say."""
     title, columns = of_clients(comparison.figure), fairness_columns(comparison)
-    first = _figures_table(comparison, title, columns, _main_notes(comparison))
+    first = _figures_table(comparison, title, columns, main_notes(comparison))
     second = _figures_table(comparison, "Losses that did not rise (ρ), and what it took", COST, ())
     found = [difference_table(comparison), shift_table(comparison), grid_table(comparison)]
     return [first, second, *(table for table in found if table)]
@@ -230,145 +221,6 @@ def _trial_cells(row: Row, trial: Trial, figure: Figure) -> tuple[Cell, ...]:
 def _alike(trials: Sequence[Trial]) -> bool:
     """Whether several points have the same figures, so that nothing was chosen."""
     return len(trials) > 1 and bool(trials[0].figures) and all(t.figures == trials[0].figures for t in trials)
-
-
-def _main_notes(comparison: Comparison) -> tuple[str, ...]:
-    any_failed = any(row.failures for row in comparison.rows)
-    return (
-        *([comparison.plan.note] if comparison.plan.note else []),
-        "Mean ± standard deviation over seeds. Bold: best; underlined or slanted: second best.",
-        *footnotes(comparison),
-        *_full_steps(comparison),
-        *failure_notes(comparison),
-        *stalled_notes(comparison),
-        *([f"{LOG} in the folder of a run that failed has more about it."] if any_failed else []),
-        *left_out_notes(comparison),
-    )
-
-
-def _full_steps(comparison: Comparison) -> list[str]:
-    """That local SGD is hardly any, with the rows that it concerns."""
-    runs = {row.label: [resolve(each.job.settings) for each in row.good] for row in comparison.rows}
-    found = [label for label, plans in runs.items() if any(map(one_full_step, plans))]
-    text = "one full-batch step a round, which is FedSGD; set local.batch-size or local.epochs"
-    return [f"{', '.join(found)}: {text}"] if found else []
-
-
-def failure_notes(comparison: Comparison) -> list[str]:
-    """Why runs, or all of a row, have no figures."""
-    return [
-        f"{row.label}: {text}" for row in comparison.rows for text in row.failures or row.reason.split("\n") if text
-    ]
-
-
-def stalled_notes(comparison: Comparison) -> list[str]:
-    """Which runs stalled, and of each that did the likeliest cause."""
-    found = [(row, record) for row in comparison.rows for record in row.good if record.stalled]
-    if not found:
-        return []
-    every = sum(len(row.good) for row in comparison.rows)
-    named = (f"{row.label}, seed {record.job.seed}: {_stall(record)}" for row, record in found)
-    return [f"{len(found)} of {every} runs stalled: their models stood still, and their figures say little.", *named]
-
-
-def _stall(record: Record) -> str:
-    """How a run that stalled went, with the likeliest cause."""
-    likeliest = causes(unmoved_at_end(record.events), 1)
-    return f"{Totals.of(record.events).moved_words}" + "".join(f". {cause}" for cause in likeliest)
-
-
-def left_out_notes(comparison: Comparison) -> list[str]:
-    """Which methods are not in the tables, and whether runs come from different code or data."""
-    skipped = [f"{method} was left out: {reason}" for method, reason in comparison.plan.skipped.items()]
-    return skipped + mixture_notes(comparison)
-
-
-def footnotes(comparison: Comparison) -> list[str]:
-    """What the figures are, on which terms, which runs and clients are not in them, and who was not heard."""
-    rows = comparison.rows
-    entries = [Entry(row.label, resolve(row.good[0].job.settings), row.spec.axes) for row in rows if row.good]
-    return [
-        *terms_notes(entries),
-        *_which_models(rows, comparison),
-        *_without_figure(rows, comparison.figure),
-        *(text for row in rows for record in row.good if (text := _missing(row, record))),
-        *mostly_left_out(comparison),
-        *(text for row in rows if (text := _not_heard(row))),
-        *(
-            f"{row.label}: {_plural(comparison.figure)} of a personal model on every client, where the others have one "
-            "model for all; not ranked."
-            for row in rows
-            if row.personal and row.good
-        ),
-    ]
-
-
-def _plural(figure: Figure) -> str:
-    return "accuracies" if figure == ACCURACY else f"figures ({figure.name})"
-
-
-def _without_figure(rows: Sequence[Row], figure: Figure) -> Iterator[str]:
-    """Which clients were evaluated and have no figure, by run; a note for all rows that say the same."""
-    having: dict[str, list[str]] = {}
-    for row in rows:
-        for record in row.good:
-            if clients := record.noted.get("without_figure", {}).get(TEST):
-                text = f"seed {record.job.seed}, clients {listed(clients)}"
-                having.setdefault(text, []).append(row.label)
-    for text, labels in having.items():
-        yield f"No {figure.name}, so not in the figures: {text} ({', '.join(dict.fromkeys(labels))})."
-
-
-def _which_models(rows: Sequence[Row], comparison: Comparison) -> Iterator[str]:
-    """Of which models the figures are."""
-    last, name = comparison.last, comparison.figure.name
-    stopped = [row.label for row in rows if any(record.keeps_best for record in row.good)]
-    if last > 1 and len(stopped) < sum(bool(row.good) for row in rows):
-        yield (
-            f"Figures of {name} are those of each of the last {last} evaluations of a run, averaged: a spread or a "
-            "tail is one of a model that there was."
-        )
-    if fewer := [text for row in rows if (text := _fewer(row, last))]:
-        yield f"Not all runs have {last} evaluations: {', '.join(fewer)}."
-    if last > 1 and stopped:
-        yield f"Figures of {name} are those of the model that early stopping kept: {', '.join(stopped)}."
-
-
-def _fewer(row: Row, last: int) -> str:
-    """The fewest evaluations of a run of this row, where they are not as many as asked for; empty else."""
-    least = min((len(record.evaluations) for record in row.good if not record.keeps_best), default=last)
-    return f"{row.label} {least}" if least < last else ""
-
-
-def _missing(row: Row, record: Record) -> str:
-    """Which clients of a run are not in its figures, though nothing says that they can have none; empty if all are."""
-    asked = set(range(record.job.settings.clients)).difference(record.noted.get("without_figure", {}).get(TEST, ()))
-    lacking = sorted(client for client in asked if any(client not in each for each in record.evaluations))
-    if not lacking:
-        return ""
-    return (
-        f"{row.label}, seed {record.job.seed}: figures are those of {len(asked) - len(lacking)} of the {len(asked)} "
-        f"clients; missing from some or all evaluations: {listed(lacking)}."
-    )
-
-
-def mostly_left_out(comparison: Comparison) -> list[str]:
-    """Of each run with clients that had no part in most rounds in which they were asked, a line that names them."""
-    records = [record for row in comparison.rows for record in row.records]
-    found = [(record, left_out_words(Totals.of(record.events))) for record in records]
-    return [
-        f"{record.job.name}: asked, and without a part in most of the rounds: clients {listed(words)}"
-        for record, words in found
-        if words
-    ]
-
-
-def _not_heard(row: Row) -> str:
-    """How often a client was overruled, or made claims that exclude each other, in the runs of a row; else empty."""
-    drops = (drop.reason for record in row.good for event in record.events for drop in event.dropped)
-    counts = Counter(reason for reason in drops if reason in (OVERRULED, CONTRADICTION))
-    words = ", ".join(f"{reason} {count}" for reason, count in sorted(counts.items()))
-    return f"{row.label}: clients were not heard, in all rounds of all seeds: {words}." if words else ""
 
 
 def markdown(found: Sequence[Table], title: str = "# Comparison") -> str:

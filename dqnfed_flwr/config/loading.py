@@ -46,11 +46,16 @@ def load_config(name_or_path: str | Path) -> dict[str, Any]:
         raise ConfigError(
             f"{name!r} is no shipped experiment ({', '.join(shipped())}); a file of your own ends in .yaml"
         )
+    return read_own(path, name, f"shipped experiments: {', '.join(shipped())}")
+
+
+def read_own(path: Path, name: str, instead: str) -> dict[str, Any]:
+    """Read a YAML file of the user's, which he called `name`; `ConfigError` says what there is `instead`."""
     try:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise ConfigError(f"{name}: cannot be read ({reason}); shipped experiments: {', '.join(shipped())}") from None
+        raise ConfigError(f"{name}: cannot be read ({reason}); {instead}") from None
     return read_yaml(text, name)
 
 

@@ -5,6 +5,5 @@ Importing this package imports neither torch nor scikit-learn nor torchvision.
 
 from dqnfed_flwr.data.clients import ClientData, load_client
 from dqnfed_flwr.data.dataset import DataSet, to_model_input
-from dqnfed_flwr.data.sources import load_dataset
 
-__all__ = ["ClientData", "DataSet", "load_client", "load_dataset", "to_model_input"]
+__all__ = ["ClientData", "DataSet", "load_client", "to_model_input"]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.random import Generator
@@ -42,17 +42,16 @@ class ClientPart:
     x_test: Array  # the test part of the set, or its training part where it has none
     y_test: Array
     test: IntArray
+    own: bool = False  # whether the client brings its samples, which are no part of a set that all share
+
+    def at_fault(self) -> AbstractContextManager[None]:
+        """Whose fault it is if the samples cannot be used: a client's that brings its own, else that of the set."""
+        return of_one_client() if self.own else nullcontext()
 
     @property
     def given(self) -> Array:
         """Targets of `train` as the client gets to see them, perhaps with noise; right are `data.y_train[train]`."""
         return used_targets(self.data.y_train[self.train], self.data.targets) if self.noisy is None else self.noisy
-
-
-def faults_of(settings: Settings, data_path: str | None = None) -> AbstractContextManager[None]:
-    """Whose fault it is if samples cannot be used: a client's that brings its own, else that of the shared set."""
-    source = source_of(data_path or settings.data)
-    return of_one_client() if source.is_of_each(settings.partition) else nullcontext()
 
 
 def find_part(
@@ -83,7 +82,7 @@ def _own_part(settings: Settings, source: Source, partition: int, targets: Targe
     _refuse_numbered(source, arrays, targets)
     data = as_data_set(arrays, source.name, settings.num_classes, targets)
     test = None if data.y_test is None else np.arange(len(data.y_test))
-    part = _split(settings, partition, data, np.arange(len(data.y_train)), test)
+    part = replace(_split(settings, partition, data, np.arange(len(data.y_train)), test), own=True)
     if not len(part.test):
         logger.warning(
             "data: client %d has %d sample(s) in %s: it trains on them, and has neither test part nor figure; give it "

@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.data.client_part import ClientPart, faults_of, find_part
+from dqnfed_flwr.data.client_part import ClientPart, find_part
 from dqnfed_flwr.data.dataset import IGNORED, Array, IntArray, TargetForm, sample_kind, sample_shape, used_targets
-from dqnfed_flwr.data.sources import source_of
 from dqnfed_flwr.errors import ClientDataError, DataError
 
 Part = Literal["train", "validation", "test"]
@@ -113,7 +112,7 @@ def load_client(
         If data or partition cannot be used: the text says what was found, what is allowed and what to do.
     """
     part = find_part(settings, partition, data_path, targets)
-    with faults_of(settings, data_path):
+    with part.at_fault():
         return take_part(settings, part)
 
 
@@ -201,11 +200,6 @@ class ClientSummary:
         return np.flatnonzero(self.train == 0)
 
 
-def dealt_by(settings: Settings) -> str:
-    """What deals the samples out: the partition of the settings, or `own function` where `data` is a function."""
-    return source_of(settings.data).dealt_by(settings.partition)
-
-
 def summarise(settings: Settings) -> list[ClientSummary]:
     """Figures of every client of a run, in their order. Of the samples only features are read, to check them.
 
@@ -241,7 +235,7 @@ def _checked_part(settings: Settings, partition: int) -> ClientPart:
     """A client's part, of which features are read."""
     part = find_part(settings, partition)
     x = part.data.x_train
-    with faults_of(settings):
+    with part.at_fault():
         check_scale(settings, x)
         for values, samples in ((x, part.train), (x, part.validation), (part.x_test, part.test)):
             if np.issubdtype(values.dtype, np.floating):

@@ -9,7 +9,7 @@
 | known | femnist, cinic10, ..., perhaps with options |
 | arrays | object:NAME, arrays that the user gave from Python |
 | function | module:function of the user's, or object:NAME of what he gave and is no arrays |
-| task | no name: data sets that a task of the user's brings, see `tasks.data_of` |
+| task | no name: data sets that a task of the user's brings, see `Task.source` |
 | unknown | anything else |
 """
 
@@ -168,7 +168,10 @@ class Source:
         return numbered_from_zero(self.name.removeprefix(TORCHVISION), arrays) if self.kind == "public" else arrays
 
     def load(self, num_classes: int = 0, targets: TargetForm = "classes") -> DataSet:
-        """The whole set; arguments and errors are those of `load_dataset`."""
+        """The whole set, with targets of a form; of so many classes, 0 asks the data.
+
+        DataError if it is unknown, missing or unfit: the text says what was found, what is allowed and what to do.
+        """
         arrays = self.arrays()
         data = as_data_set(arrays, self.name, num_classes, targets)
         if targets == "classes" and not num_classes and "num_classes" not in arrays:
@@ -247,26 +250,6 @@ def _kind_of(name: str) -> Kind:
     if name == "digits":
         return "package"
     return "function" if colon else "unknown"
-
-
-def load_dataset(name: str, num_classes: int = 0, targets: TargetForm = "classes") -> DataSet:
-    """Load a whole data set.
-
-    Parameters
-    ----------
-    name : str
-        As the setting `data` names it; see the table above.
-    num_classes : int
-        Number of classes; 0 asks the data.
-    targets : TargetForm
-        The form of its y.
-
-    Raises
-    ------
-    DataError
-        If the set is unknown, missing or unfit: the text says what was found, what is allowed and what to do.
-    """
-    return source_of(name).load(num_classes, targets)
 
 
 def _check_every_class(data: DataSet) -> None:

@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -59,34 +60,15 @@ class Roles:
         return {self.group if self.regressed else self.learnt, self.group} - {""}
 
 
-def csv_files(paths: Sequence[Path]) -> list[Path]:
-    """The files themselves."""
-    return _files(paths, "csv")
-
-
-def parquet_files(paths: Sequence[Path]) -> list[Path]:
-    """The files themselves."""
-    return _files(paths, "parquet")
-
-
-def read_csv(paths: Sequence[Path], options: FormOptions, scratch: Path) -> Arrays:
-    """Features and labels of CSV files."""
-    return _read(paths, options, read_csv_table)
-
-
-def read_parquet(paths: Sequence[Path], options: FormOptions, scratch: Path) -> Arrays:
-    """Features and labels of Parquet files."""
-    return _read(paths, options, read_parquet_table)
-
-
-def _files(paths: Sequence[Path], form: str) -> list[Path]:
+def _files(form: str, paths: Sequence[Path]) -> list[Path]:
     need(paths, f"a table: {form}:PATH,label=COLUMN")
     if folders := [str(path) for path in paths if not path.is_file()]:
         raise DataError(f"data: {folders[0]} is no file; name one: {form}:PATH,label=COLUMN")
     return list(paths)
 
 
-def _read(paths: Sequence[Path], options: FormOptions, read: Reader) -> Arrays:
+def _read(read: Reader, paths: Sequence[Path], options: FormOptions, scratch: Path) -> Arrays:
+    del scratch
     train = read(paths[0], [options.get(key, "") for key in ("label", "group")])
     roles = _roles(train, options)
     left_out = table_features.index_columns(train, roles.used | {*roles.keep})
@@ -113,6 +95,12 @@ def _read(paths: Sequence[Path], options: FormOptions, read: Reader) -> Arrays:
         **({"numbered": np.array(numbered)} if numbered else {}),
         **({"notes": np.array(notes)} if notes else {}),
     }
+
+
+csv_files, parquet_files = partial(_files, "csv"), partial(_files, "parquet")
+"""The files themselves."""
+read_csv, read_parquet = partial(_read, read_csv_table), partial(_read, read_parquet_table)
+"""Features and labels of such files."""
 
 
 def _feature_names(table: FileTable, roles: Roles, left_out: Mapping[str, str]) -> list[str]:

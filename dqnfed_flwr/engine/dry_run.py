@@ -8,33 +8,24 @@ estimate, for they depend on the machine, on who is asked, and on what the serve
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from dqnfed_flwr.client.app import app, forget_clients
-from dqnfed_flwr.client.parts import open_client
+from dqnfed_flwr.client.parts import count_samples
 from dqnfed_flwr.config import AttackSettings, Settings, resolve
-from dqnfed_flwr.data.clients import each_usable
+from dqnfed_flwr.data.clients import TargetSummary
 from dqnfed_flwr.engine.in_process import OneSourceGrid
 from dqnfed_flwr.engine.run import choose_jobs, tell_of_tables, usable_cores
 from dqnfed_flwr.engine.server_run import tell_of_model
 from dqnfed_flwr.engine.start import initial_model
 from dqnfed_flwr.errors import RunError
 from dqnfed_flwr.strategy.strategy import GradientStrategy
-from dqnfed_flwr.tasks import data_of
+from dqnfed_flwr.tasks import task_of
 from dqnfed_flwr.telemetry.events import Listener, RoundEvent
 
 ASKED, ROUNDS = 2, 2
-
-
-@dataclass(frozen=True, slots=True)
-class SampleCounts:
-    """Samples of one client by part."""
-
-    train: int
-    validation: int
-    test: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +36,8 @@ class DryRun:
     ----------
     settings : Settings
         Of the run.
-    clients : Sequence[SampleCounts]
-        Of every client, in their order.
-    left_out : Mapping[int, str]
-        Clients whose own data cannot be used, which have no sample here, with the reasons.
+    clients : Sequence[TargetSummary]
+        Samples of every client, in their order.
     own : bool
         Whether model and data sets are the task's own, not those of the settings.
     dim : int
@@ -64,8 +53,7 @@ class DryRun:
     """
 
     settings: Settings
-    clients: Sequence[SampleCounts]
-    left_out: Mapping[int, str]
+    clients: Sequence[TargetSummary]
     own: bool
     dim: int
     measured: int
@@ -73,6 +61,11 @@ class DryRun:
     bytes_down: float
     seconds: float
     jobs: int
+
+    @property
+    def left_out(self) -> dict[int, str]:
+        """Clients whose own data cannot be used, which have no sample here, with the reasons."""
+        return {place: client.fault for place, client in enumerate(self.clients) if client.fault}
 
     @property
     def step_rule(self) -> str:
@@ -94,9 +87,7 @@ def dry_run(settings: Settings) -> DryRun:
         Whatever the run itself would raise before its first round, or in its first rounds.
     """
     tell_of_tables(settings)
-    counts, faults = each_usable(lambda partition: _counts(settings, partition), settings.clients)
-    clients = [counts.get(partition, SampleCounts(0, 0, 0)) for partition in range(settings.clients)]
-    few = _few(settings)
+    clients, few = count_samples(settings), _few(settings)
     forget_clients()
     grid = OneSourceGrid(app, few.clients, settings.flat())
     watch = _Watch()
@@ -115,8 +106,7 @@ def dry_run(settings: Settings) -> DryRun:
     return DryRun(
         settings=settings,
         clients=clients,
-        left_out=faults,
-        own=data_of(settings).kind == "task",
+        own=task_of(settings).source.kind == "task",
         dim=strategy.registry.form.dim,
         measured=asked,
         bytes_up=usual.bytes_up / usual.exchanges / asked,
@@ -137,12 +127,7 @@ def _few(settings: Settings) -> Settings:
     return settings.model_copy(update={**changes, **still, "start": start})
 
 
-def _counts(settings: Settings, partition: int) -> SampleCounts:
-    source = open_client(settings, partition)
-    return SampleCounts(source.count("train"), source.count("validation"), source.count("test"))
-
-
-def _mean(clients: Sequence[SampleCounts]) -> float:
+def _mean(clients: Sequence[TargetSummary]) -> float:
     """Mean number of training samples."""
     return sum(client.train for client in clients) / len(clients)
 

@@ -24,7 +24,7 @@ from dqnfed_flwr.data.sources import source_of
 from dqnfed_flwr.engine.notices import early_end, held_up, listed, one_line
 from dqnfed_flwr.engine.result import RunResult, read_result
 from dqnfed_flwr.engine.start import FROZEN, OWN, model_for
-from dqnfed_flwr.errors import DataError, RunError
+from dqnfed_flwr.errors import DataError, RunError, writing
 from dqnfed_flwr.params import NOTHING_FROZEN, ParamSpec, count_reals, frozen_fingerprint, left_behind
 from dqnfed_flwr.strategy.compatibility import Form
 from dqnfed_flwr.tasks import task_of
@@ -70,12 +70,12 @@ def export_run(run: Path, target: Path) -> list[Path]:
     if find_spec("safetensors") is None:
         raise RunError("model.safetensors needs the package safetensors; install dqnfed-flwr[export]")
     result = read_result(run)
-    module = trained_module(result, result.form)
+    module = trained_module(result)
     _check_frozen(module, result.form, run)
     _check_storable(module)
     program = None if result.form.input_kind == OWN else _program(module, result.form, result.settings)
     weights, card = target / WEIGHTS, target / CARD
-    try:
+    with writing(target, "; name another folder"):
         target.mkdir(parents=True, exist_ok=True)
         adapter = _write_adapter(module, result.form, target)
         whole = task_of(result.settings).merged(module)
@@ -86,15 +86,13 @@ def export_run(run: Path, target: Path) -> list[Path]:
         card.write_text(card_of(result, count_reals(whole), missing), "utf-8")
         for path in (weights, *(path for path in adapter if path.is_file())):
             shutil.copymode(card, path)  # safetensors makes files that only their owner can read
-    except OSError as error:
-        raise RunError(f"{target}: cannot be written ({error.strerror or error}); name another folder") from None
     return [weights, *adapter, *([target / PROGRAM] if program is not None else []), card]
 
 
-def trained_module(result: RunResult, form: Form) -> nn.Module:
+def trained_module(result: RunResult) -> nn.Module:
     """The run's model, in evaluation mode."""
     import_again(result.settings, result.modules)
-    module = model_for(result.settings, form)
+    module = model_for(result.settings, result.form)
     spec = ParamSpec.of(module)
     spec.unflatten(torch.from_numpy(np.array(result.theta)), module)
     spec.write_buffers({name: torch.from_numpy(np.array(value)) for name, value in result.buffers.items()}, module)

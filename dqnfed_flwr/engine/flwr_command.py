@@ -84,9 +84,9 @@ def flwr_environment(home: Path | None = None) -> dict[str, str]:
     return {**os.environ, "PATH": path, **QUIET, **own}
 
 
-def run_status(flwr: FlwrCommand, run_id: str, connection: str = CONNECTION) -> str:
+def run_status(flwr: FlwrCommand, run_id: str) -> str:
     """Flower's word on a run: `running`, `finished:completed`, `finished:failed` and so on."""
-    return str(run_record(flwr, run_id, connection).get("status", "unknown"))
+    return str(run_record(flwr, run_id).get("status", "unknown"))
 
 
 def run_record(flwr: FlwrCommand, run_id: str, connection: str = CONNECTION) -> dict[str, Any]:

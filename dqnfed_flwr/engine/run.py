@@ -124,9 +124,10 @@ def as_settings(config: Settings | Mapping[str, Any] | str | Path) -> Settings:
 
 def _warn_of_copies(settings: Settings) -> None:
     """Warn where all clients of one machine would be the same client, each with the whole file."""
-    from dqnfed_flwr.data.sources import FILE, source_of
+    from dqnfed_flwr.data.sources import FILE
+    from dqnfed_flwr.tasks import task_of
 
-    if settings.clients > 1 and source_of(settings.data).dealt_by(settings.partition) == FILE:
+    if settings.clients > 1 and task_of(settings).source.dealt_by(settings.partition) == FILE:
         logger.warning(
             "partition: file gives each of the %d clients the whole of %s, since nodes with files of their own are a "
             "matter of deployment; choose another partition (iid, dirichlet, ...) to deal it out",
@@ -137,10 +138,11 @@ def _warn_of_copies(settings: Settings) -> None:
 
 def tell_of_tables(settings: Settings) -> None:
     """Warn of what is worth knowing of the tables of a new run."""
-    from dqnfed_flwr.tasks import data_of, task_of
+    from dqnfed_flwr.tasks import task_of
 
     if not settings.resume:
-        data_of(settings).tell(task_of(settings).targets)
+        task = task_of(settings)
+        task.source.tell(task.targets)
 
 
 def run_in_process(
@@ -152,7 +154,7 @@ def run_in_process(
     from dqnfed_flwr.engine.adversary import with_hostile
     from dqnfed_flwr.engine.in_process import Groups, OneSourceGrid
     from dqnfed_flwr.engine.server_run import serve
-    from dqnfed_flwr.tasks import data_of
+    from dqnfed_flwr.tasks import task_of
 
     output = output_directory(settings)
     with directory_lock(output, TAKEOVER_SECONDS if settings.resume else 0.0):
@@ -167,7 +169,7 @@ def run_in_process(
             groups=Groups(settings.local.together, compute_together) if settings.local.together > 1 else None,
         )
         try:
-            return serve(grid, settings, listeners=listeners, fingerprint=data_of(settings).fingerprint())
+            return serve(grid, settings, listeners=listeners, fingerprint=task_of(settings).source.fingerprint())
         finally:
             end_processes()
 

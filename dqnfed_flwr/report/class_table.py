@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dqnfed_flwr.engine.notices import listed
-from dqnfed_flwr.errors import RunError
+from dqnfed_flwr.errors import writing
 from dqnfed_flwr.report.table import print_fitting
 
 if TYPE_CHECKING:
@@ -183,13 +183,10 @@ def write_rows(path: Path, head: Sequence[str], rows: Iterable[Sequence[object]]
     RunError
         If the file cannot be written.
     """
-    try:
-        with path.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(head)
-            writer.writerows(rows)
-    except OSError as error:
-        raise RunError(f"{path}: cannot be written ({error.strerror}); name another folder with --output") from None
+    with writing(path, "; name another folder with --output"), path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(head)
+        writer.writerows(rows)
     return path
 
 

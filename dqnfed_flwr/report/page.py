@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from dqnfed_flwr.compare.claims import NEAR_ONE, ClaimFinding, ClaimVerdict, claims_of, near_one
 from dqnfed_flwr.compare.results import Summary, summarise
 from dqnfed_flwr.compare.tables import figure_digits
-from dqnfed_flwr.errors import ConfigError, RunError
+from dqnfed_flwr.errors import ConfigError, writing
 from dqnfed_flwr.report.comparison_plots import AGAINST, axis_label, client_chart, fairness_chart, mean_chart, rho_chart
 from dqnfed_flwr.report.document import (
     HOW,
@@ -57,11 +57,9 @@ def write_report(directory: Path, output: Path | None) -> list[Path]:
     document = read_document(directory)
     texts = {page: html(document), page.with_suffix(MARKDOWN): report_markdown(document)}
     for path, text in texts.items():
-        try:
+        with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, "utf-8")
-        except OSError as error:
-            raise RunError(f"{path}: cannot be written ({error.strerror})") from None
     return list(texts)
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dqnfed_flwr.config import flatten, nest
-from dqnfed_flwr.config.loading import read_yaml
+from dqnfed_flwr.config.loading import read_own, read_yaml
 from dqnfed_flwr.data.own_folder import absolute, folder_of, import_from
-from dqnfed_flwr.errors import ConfigError, RunError
+from dqnfed_flwr.errors import ConfigError, writing
 from dqnfed_flwr.reproduce.measures import SHIPPED
 from dqnfed_flwr.reproduce.schema import Manifest, ManifestRow, Part, Reduced, check_manifest
 from dqnfed_flwr.run_files import UNREADABLE, replacing
@@ -84,11 +84,8 @@ def write_reproduction(directory: Path, reproduction: Reproduction) -> Path:
         for each in found.values()
     ]
     text = json.dumps({"schema": SCHEMA, "manifests": manifests}, indent=2, ensure_ascii=False)
-    try:
-        with replacing(path) as file:
-            file.write(f"{text}\n".encode())
-    except OSError as error:
-        raise RunError(f"{path}: cannot be written ({error.strerror})") from None
+    with writing(path), replacing(path) as file:
+        file.write(f"{text}\n".encode())
     return path
 
 
@@ -119,13 +116,7 @@ def _read(name: str) -> dict[str, Any]:
         raise ConfigError(
             f"{name!r} is no shipped manifest ({', '.join(manifest_names())}); a file of your own ends in .yaml"
         )
-    try:
-        return read_yaml(path.read_text("utf-8"), name)
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise ConfigError(
-            f"{name}: cannot be read ({reason}); dqnfed reproduce --list shows the shipped ones"
-        ) from None
+    return read_own(path, name, "dqnfed reproduce --list shows the shipped ones")
 
 
 def _rooted(part: Part, folder: Path) -> Part:

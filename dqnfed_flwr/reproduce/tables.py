@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
+from dqnfed_flwr.compare.notes import failure_notes, footnotes, left_out_notes
 from dqnfed_flwr.compare.results import UNKNOWN, Comparison, ranks
-from dqnfed_flwr.compare.tables import Cell, Column, Table, failure_notes, footnotes, left_out_notes
+from dqnfed_flwr.compare.tables import Cell, Column, Table
 from dqnfed_flwr.reproduce.measures import MEASURES, printed_figures
 from dqnfed_flwr.reproduce.parts import AS_IN_MANIFEST, PaperName, paper_names
 from dqnfed_flwr.reproduce.schema import Part

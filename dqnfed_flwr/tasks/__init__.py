@@ -9,7 +9,6 @@ from inspect import isabstract, signature
 from typing import TYPE_CHECKING, Any
 
 from dqnfed_flwr.config import resolve
-from dqnfed_flwr.data.sources import Source, source_of
 from dqnfed_flwr.data.user import call_function, imported, number_of
 from dqnfed_flwr.errors import ConfigError
 
@@ -23,8 +22,8 @@ _SHIPPED = {
     "regression": "arrays:Regression",
     "huber-regression": "arrays:HuberRegression",
     "multi-label": "arrays:MultiLabel",
-    "segmentation": "places:Segmentation",
-    "next-token": "places:NextToken",
+    "segmentation": "classification:Segmentation",
+    "next-token": "classification:NextToken",
 }
 TASKS = tuple(_SHIPPED)
 
@@ -38,14 +37,6 @@ def task_of(settings: Settings) -> Task:
         If there is no such task, or the class named is none.
     """
     return _task_of(settings, number_of("task", settings.task))
-
-
-def data_of(settings: Settings) -> Source:
-    """The data of a run: the sets that its task brings, else what the setting `data` names; raises as `task_of`."""
-    from dqnfed_flwr.tasks.arrays import ArrayTask
-
-    own = not isinstance(task_of(settings), ArrayTask)
-    return Source(settings.task, "task") if own else source_of(settings.data)
 
 
 @lru_cache(maxsize=8)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from dqnfed_flwr.data.dataset import TargetForm
+from dqnfed_flwr.data.sources import Source
 from dqnfed_flwr.data.user import told
 from dqnfed_flwr.errors import ConfigError, DataError, DQNFedError, ModelError
 from dqnfed_flwr.models.making import as_dtype, check_parameters, own_copy
@@ -142,6 +143,11 @@ class Task(ABC):
         Have it do the same for adapters of your own. The model may be changed.
         """
         return _merged(model)
+
+    @property
+    def source(self) -> Source:
+        """Where samples come from: its own `datasets`, or what the setting `data` names."""
+        return Source(type(self).__name__, "task")
 
     @property
     def figure(self) -> Figure:

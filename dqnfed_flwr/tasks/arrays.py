@@ -1,6 +1,6 @@
 """Tasks whose data are arrays, from the setting `data`, and their model that of `model`; those of numbers and flags.
 
-The tasks of classes, and of places, have files of their own.
+The tasks of classes have a file of their own.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Self
 import torch
 from torch import Tensor, nn
 
+from dqnfed_flwr.data.sources import Source, source_of
 from dqnfed_flwr.errors import DataError, ModelError
 from dqnfed_flwr.models import build_model
 from dqnfed_flwr.tasks._base import Counter, Datasets, Losses, Task
@@ -64,9 +65,14 @@ class ArrayTask(OutputTask):
 
         return self._settings or Settings()
 
-    @abstractmethod
+    @property
+    def source(self) -> Source:
+        """What the setting `data` names."""
+        return source_of(self.settings.data)
+
     def output_shape(self, target: Tensor, outputs: int) -> tuple[int, ...]:
-        """The shape of what a model must give for one sample with this target."""
+        """The shape of what a model must give for one sample with this target: a vector, unless a subclass differs."""
+        return (outputs,)
 
     def model(self) -> nn.Module:
         """Not asked: `build` makes the model of the settings, which depends on the data."""
@@ -92,10 +98,6 @@ class Regression(ArrayTask):
     def losses_of(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Losses [n]."""
         return (0.5 * (in_float64(outputs) - in_float64(targets)).square()).mean(dim=1)
-
-    def output_shape(self, target: Tensor, outputs: int) -> tuple[int, ...]:
-        """One number a target."""
-        return (outputs,)
 
     def metrics(self) -> Mapping[str, Counter]:
         """The mean absolute error, in the units of the targets."""
@@ -123,10 +125,6 @@ class MultiLabel(ArrayTask):
         """Binary cross-entropies [n], averaged over the flags."""
         logits, flags = in_float64(outputs), in_float64(targets)
         return nn.functional.binary_cross_entropy_with_logits(logits, flags, reduction="none").mean(dim=1)
-
-    def output_shape(self, target: Tensor, outputs: int) -> tuple[int, ...]:
-        """One logit a flag."""
-        return (outputs,)
 
     def metrics(self) -> Mapping[str, Counter]:
         """The area under the curve; a client whose flags are all alike has none."""

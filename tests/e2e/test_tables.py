@@ -39,7 +39,6 @@ def cancer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 def test_a_csv_file_is_trained_on_to_a_card_with_its_class_names(cancer: dict[str, Any], tmp_path: Path) -> None:
     result = run({**cancer, "data-scale": "standardise"})
 
-    assert result.form is not None
     assert (result.form.input_shape, result.form.num_classes) == ((30,), 2)
     assert result.final["worst"] > 0.9
     assert all(event.improved_ratio == 1 for event in result.events)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from dqnfed_flwr.tasks._base import Datasets
-from dqnfed_flwr.tasks.places import NextTokenLosses
+from dqnfed_flwr.tasks.classification import NextTokenLosses
 
 VOCABULARY, LENGTH = 12, 8
 

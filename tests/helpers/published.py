@@ -26,6 +26,12 @@ def write_leaf(folder: Path, part: str, users: Users, name: str = "all_data_0.js
     return file
 
 
+def write_both(folder: Path, users: Users) -> None:
+    """The same users in both parts."""
+    for part in ("train", "test"):
+        write_leaf(folder, part, users)
+
+
 def write_image(file: Path, colour: tuple[int, int, int], size: int = 4, mode: str = "RGB") -> None:
     """One image of a single colour."""
     from PIL import Image

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.strategy.compatibility import Form
+from dqnfed_flwr.telemetry.event_log import EventLog
 from dqnfed_flwr.telemetry.events import Listener, RoundEvent
 
 
@@ -53,6 +56,21 @@ def make_result(
         seconds=1.25,
         form=Form((1, 8, 8), "images", 10),
     )
+
+
+def leave_run(
+    folder: Path,
+    events: Sequence[RoundEvent],
+    accuracies: Sequence[float] = (0.5, 0.9),
+    settings: Settings | None = None,
+    status: str = "finished",
+) -> None:
+    """Write what such a run leaves."""
+    folder.mkdir(parents=True, exist_ok=True)
+    replace(make_result(events, accuracies, settings), status=status).write(folder)
+    log = EventLog(folder)
+    log.on_start(len(events), list(events))
+    log.on_end()
 
 
 TINY: dict[str, str | int | float] = {

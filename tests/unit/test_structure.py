@@ -24,9 +24,9 @@ from tests.helpers.markdown import rows, section
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "dqnfed_flwr"
-LINES, MODULES, SMALL = 52364, 293, 17
+LINES, MODULES, SMALL = 52_259, 292, 17
 """Bounds of the package: lines, files, and those of them below 60 lines. They only go down, or a commit says why."""
-LONGER = {"types", "schema.groups", "compare.tables", "telemetry.events"}
+LONGER = {"types", "schema.groups", "telemetry.events"}
 LONGER |= {"client.worker", "client.gradients"}
 """Modules of more than 350 lines."""
 

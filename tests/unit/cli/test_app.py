@@ -78,10 +78,6 @@ def test_a_mistyped_command_gets_one_suggestion() -> None:
     assert call("rnu").stderr.count("Did you mean 'run'?") == 1
 
 
-def test_no_arguments_show_the_help() -> None:
-    assert "dqnfed demo" in call().output
-
-
 @pytest.mark.parametrize("words", [[], ["run"], ["compare"]])
 def test_help_loads_nothing_heavy(words: list[str]) -> None:
     code = (

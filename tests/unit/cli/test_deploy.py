@@ -15,11 +15,19 @@ from dqnfed_flwr.cli.app import app, imported
 from dqnfed_flwr.deploy import registry
 from dqnfed_flwr.deploy.plan import read_plan
 from dqnfed_flwr.engine.flwr_command import FlwrCommand
+from dqnfed_flwr.errors import RunError
 from tests.helpers.checks import remember
 
 
 def call(*arguments: str) -> Result:
     return CliRunner().invoke(app, ["deploy", *arguments], prog_name="dqnfed")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A federation of two nodes."""
+    assert call("init", str(tmp_path / "fl"), "--nodes", "2", "--host", "localhost", *free()).exit_code == 0
+    return tmp_path / "fl"
 
 
 def free() -> list[str]:
@@ -82,42 +90,35 @@ def test_init_warns_of_ports_that_meet_on_one_machine(tmp_path: Path) -> None:
     assert "node-0 and --fleet-port have 21051; if they run on the server's machine" in result.stderr
 
 
-def test_rotate_adds_names(tmp_path: Path) -> None:
-    assert call("init", str(tmp_path / "fl"), "--nodes", "1", "--host", "localhost").exit_code == 0
-    result = call("rotate", str(tmp_path / "fl"), "--address", "fl.example.org", "--address", "192.0.2.1")
+def test_rotate_adds_names(place: Path) -> None:
+    result = call("rotate", str(place), "--address", "fl.example.org", "--address", "192.0.2.1")
     assert result.exit_code == 0
     assert "for localhost, fl.example.org, 192.0.2.1 is valid" in result.stdout
-    assert read_plan(tmp_path / "fl").others == ("fl.example.org", "192.0.2.1")
+    assert read_plan(place).others == ("fl.example.org", "192.0.2.1")
 
 
-def test_check_tells_by_its_status(tmp_path: Path) -> None:
-    assert call("init", str(tmp_path / "fl"), "--nodes", "1", "--host", "localhost", *free()).exit_code == 0
-    (tmp_path / "fl" / "server" / "server.key").chmod(0o644)
-    result = call("check", str(tmp_path / "fl"), "--quiet")
+def test_check_tells_by_its_status(place: Path) -> None:
+    (place / "server" / "server.key").chmod(0o644)
+    result = call("check", str(place), "--quiet")
     assert result.exit_code == 1
     assert result.stdout.startswith("failure  ")
     assert "mend: chmod 600" in result.stdout
-    assert call("check", str(tmp_path)).exit_code == 2
+    assert call("check", str(place.parent)).exit_code == 2
 
 
-def test_register_tells_by_its_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert call("init", str(tmp_path / "fl"), "--nodes", "1", "--host", "localhost").exit_code == 0
+def test_register_tells_by_its_status(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "register", lambda *_: {"node-0": "already in use"})
-    result = call("register", str(tmp_path / "fl"))
+    result = call("register", str(place))
     assert (result.exit_code, result.stdout) == (1, "node-0: already in use\n")
 
 
-def test_a_node_stays_when_it_cannot_be_unregistered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dqnfed_flwr.errors import RunError
-
-    assert call("init", str(tmp_path / "fl"), "--nodes", "1", "--host", "localhost").exit_code == 0
-
+def test_a_node_stays_when_it_cannot_be_unregistered(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def away(*_: object) -> bool:
         raise RunError("the SuperLink does not answer")
 
     monkeypatch.setattr(registry, "unregister", away)
-    assert call("remove-node", str(tmp_path / "fl"), "node-0").exit_code == 1
-    assert (tmp_path / "fl" / "nodes" / "node-0" / "node.key").exists()
+    assert call("remove-node", str(place), "node-0").exit_code == 1
+    assert (place / "nodes" / "node-0" / "node.key").exists()
 
 
 @pytest.mark.parametrize(
@@ -128,21 +129,17 @@ def test_a_node_stays_when_it_cannot_be_unregistered(tmp_path: Path, monkeypatch
     ],
 )
 def test_a_node_stays_when_its_key_may_be_registered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: dict[str, object], words: str
+    place: Path, monkeypatch: pytest.MonkeyPatch, answer: dict[str, object], words: str
 ) -> None:
-    place = tmp_path / "fl"
-    assert call("init", str(place), "--nodes", "1", "--host", "localhost").exit_code == 0
     monkeypatch.setattr(FlwrCommand, "json", lambda *_: answer)
     result = call("remove-node", str(place), "node-0")
     assert (result.exit_code, result.stdout) == (1, "")
     assert words in result.stderr
     assert (place / "nodes" / "node-0" / "node.pub").exists()
-    assert [node.name for node in read_plan(place).nodes] == ["node-0"]
+    assert [node.name for node in read_plan(place).nodes] == ["node-0", "node-1"]
 
 
-def test_a_node_whose_key_is_nowhere_registered_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = tmp_path / "fl"
-    assert call("init", str(place), "--nodes", "2", "--host", "localhost").exit_code == 0
+def test_a_node_whose_key_is_nowhere_registered_is_removed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     remember(place, {"node-1": "12"})
     monkeypatch.setattr(
         FlwrCommand, "json", lambda *_: {"success": True, "nodes": [{"node-id": "12", "status": "online"}]}

@@ -108,7 +108,6 @@ def test_extra_states_stay_and_runs_repeat(model: str) -> None:
     one, two = run(settings, jobs=1), run(settings, jobs=2)
     assert one.theta.tobytes() == two.theta.tobytes()
     assert one.buffers == {}
-    assert one.form is not None
     assert one.form.frozen == NOTHING_FROZEN
     assert one.events[-1].losses_after < one.events[0].losses_before
     own = Settings.from_mapping(settings)

@@ -94,14 +94,10 @@ class Unwritable(Line):
         raise TypeError("it holds a camera")
 
 
-def test_what_cannot_be_pickled_runs_here_and_that_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    told: list[str] = []
-    monkeypatch.setattr("dqnfed_flwr.compare.call.logger.warning", lambda text, *values: told.append(text % values))
+def test_what_cannot_be_pickled_runs_here_and_that_is_said(tmp_path: Path, said: list[str]) -> None:
     done = compare(SETTINGS, "fedavg", seeds=[0], output=tmp_path, jobs=2, task=Unwritable())
     assert [row.good[0].status for row in done.comparison.rows] == ["finished"]
-    assert told == [
+    assert said == [
         "task cannot be pickled, so that the runs go on one after the other in this process; put the class or "
         "function into a module for jobs=2"
     ]

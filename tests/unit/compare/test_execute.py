@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from dqnfed_flwr.compare.execute import execute
+from dqnfed_flwr.compare.execute import How, execute
 from dqnfed_flwr.compare.plan import Job, Plan
 from dqnfed_flwr.compare.results import Row
 from dqnfed_flwr.compare.row_specs import RowSpec
@@ -15,9 +15,8 @@ from dqnfed_flwr.compare.workers import Watcher
 from dqnfed_flwr.engine.run import Engine
 from dqnfed_flwr.methods.q_ffl import QFflSettings
 from dqnfed_flwr.report.progress import CompareProgress
-from dqnfed_flwr.telemetry.event_log import EventLog
 from tests.helpers.comparisons import with_validation
-from tests.helpers.runs import make_event, make_result
+from tests.helpers.runs import leave_run, make_event
 
 VALIDATION = {0.1: 0.4, 1.0: 0.8, 2.0: 0.8}
 
@@ -46,11 +45,7 @@ class FakeWorkers:
     def write(job: Job, watcher: Watcher) -> None:
         event = with_validation(make_event(1, (0.5, 0.9)), VALIDATION[job.settings.group_of(QFflSettings).q])
         watcher.on_round(job, event)
-        job.folder.mkdir(parents=True)
-        make_result([event], (0.5, 0.9), settings=job.settings).write(job.folder)
-        log = EventLog(job.folder)
-        log.on_start(1, [event])
-        log.on_end()
+        leave_run(job.folder, [event], settings=job.settings)
 
 
 def make_plan(folder: Path, *, grid_rounds: int | None = None) -> Plan:
@@ -61,7 +56,7 @@ def make_plan(folder: Path, *, grid_rounds: int | None = None) -> Plan:
 def carry(plan: Plan, workers: FakeWorkers) -> tuple[list[Row], list[str]]:
     stream = io.StringIO()
     with CompareProgress(Console(file=stream, width=200), plan.most_runs) as progress:
-        rows = execute(plan, progress, workers=2, engine="in-process", select="mean", last=1, carry_out=workers)
+        rows = execute(plan, progress, How("", 2, workers))
     return rows, stream.getvalue().splitlines()
 
 

@@ -154,9 +154,8 @@ def test_a_row_with_many_settings_has_a_folder_that_file_systems_take(tmp_path: 
 
 
 def test_a_key_that_nobody_knows_is_a_fault_of_all(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError, match=r"^round: unknown key"):
         plan_in(tmp_path, "all", round=3)
-    assert str(caught.value).startswith("round: unknown key")
 
 
 def test_each_mapping_is_validated_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,14 +272,6 @@ def test_data_are_looked_at_once_and_only_for_runs_that_are_there(
         (job.folder / "run.json").write_text(json.dumps({**found, "fingerprint": "0" * 16}))
     plan_in(tmp_path)
     assert asked == ["digits"]
-
-
-def test_a_result_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    job = plan_in(tmp_path).possible()[0]
-    finish(job.folder, job.settings)
-    (job.folder / "run.json").write_text(json.dumps([1]))
-    with pytest.raises(ConfigError, match=r"run.json: cannot be read .* remove it"):
-        plan_in(tmp_path)
 
 
 def figures(folder: Path, status: str, settings: dict[str, Any]) -> None:

@@ -12,7 +12,6 @@ from dqnfed_flwr.compare.files import as_json, read_comparison
 from dqnfed_flwr.compare.plan import Plan
 from dqnfed_flwr.compare.results import (
     Comparison,
-    Interval,
     Row,
     difference_of,
     interval,
@@ -123,13 +122,6 @@ def test_differences_are_of_runs_with_the_same_seed() -> None:
     assert found.estimate == pytest.approx(0.35)
     assert over_seeds(ours[2:], theirs, difference_of("mean")) is None
     assert over_seeds(ours[:1], theirs[:1], difference_of("mean")) is None
-
-
-def test_zero_is_excluded_on_either_side_only() -> None:
-    assert Interval(0.1, 0.2, 0.3).mark
-    assert Interval(-0.3, -0.2, -0.1).mark
-    assert not Interval(-0.1, 0.0, 0.1).mark
-    assert not Interval(0.0, 0.0, 0.0).mark
 
 
 def test_shifts_are_means_over_seeds() -> None:

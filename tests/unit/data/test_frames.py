@@ -53,13 +53,6 @@ def objects(*values: Any) -> Any:
     return found
 
 
-@pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    said: list[str] = []
-    monkeypatch.setattr("dqnfed_flwr.data.frames.logger.warning", lambda text, *values: said.append(text % values))
-    return said
-
-
 @pytest.mark.parametrize(
     ("values", "numbers"),
     [
@@ -74,11 +67,11 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         (Column(np.array(["1970-01-02T12", "1970-01-01"], "datetime64[s]"), "datetime64[us, UTC]"), [1.5, 0]),
     ],
 )
-def test_columns_of_numbers_become_features(told: list[str], values: Any, numbers: list[float]) -> None:
+def test_columns_of_numbers_become_features(said: list[str], values: Any, numbers: list[float]) -> None:
     x = arrays_of({"x_train": Frame(a=[0.5, 1.5], b=values)})["x_train"]
     assert x.dtype == np.float32
     np.testing.assert_array_equal(x, np.array([[0.5, 1.5], numbers], np.float32).T)
-    assert told == [] or "column 'b' is read as days" in told[0]
+    assert said == [] or "column 'b' is read as days" in said[0]
 
 
 @pytest.mark.parametrize(
@@ -102,11 +95,11 @@ def test_other_columns_are_named(values: Any, message: str) -> None:
         arrays_of({"x_train": Frame(a=[0.5, 1.5], b=values)})
 
 
-def test_columns_that_number_the_rows_are_left_out(told: list[str]) -> None:
+def test_columns_that_number_the_rows_are_left_out(said: list[str]) -> None:
     frame = Frame(**{"Unnamed: 0": [4, 2], "a": [0.5, 1.5]})
     assert arrays_of({"x_train": frame})["x_train"].tolist() == [[0.5], [1.5]]
     assert arrays_of({"x_train": Frame(n=np.arange(1, 13), a=np.ones(12))})["x_train"].shape == (12, 1)
-    assert [line.partition(";")[0] for line in told] == [
+    assert [line.partition(";")[0] for line in said] == [
         "data: x_train: column 'Unnamed: 0' is left out: it has no name of its own, as an index that was saved with "
         "the data",
         "data: x_train: column 'n' is left out: it counts the rows from 1, as an index does",
@@ -115,7 +108,7 @@ def test_columns_that_number_the_rows_are_left_out(told: list[str]) -> None:
         arrays_of({"x_train": Frame(n=np.arange(12))})
 
 
-def test_an_index_that_was_reset_is_left_out_of_a_frame_where_it_leads(told: list[str]) -> None:
+def test_an_index_that_was_reset_is_left_out_of_a_frame_where_it_leads(said: list[str]) -> None:
     found = arrays_of(
         {
             "x_train": Frame(level_0=[0, 1, 2], index=[7, 2, 9], a=[1, 1, 2]),
@@ -123,7 +116,7 @@ def test_an_index_that_was_reset_is_left_out_of_a_frame_where_it_leads(told: lis
         }
     )
     assert (found["x_train"].tolist(), found["x_test"].tolist()) == ([[1], [1], [2]], [[4], [4]])
-    assert [line.partition(";")[0] for line in told] == [
+    assert [line.partition(";")[0] for line in said] == [
         f"data: x_train: column '{name}' is left out: it has the name that pandas' reset_index gives an index, and no "
         "number twice"
         for name in ("level_0", "index")
@@ -148,21 +141,21 @@ def test_masked_values_are_refused_and_arrays_without_a_mask_are_taken() -> None
         np.testing.assert_array_equal(found, full.data)
 
 
-def test_whole_numbers_of_a_frame_that_become_equal_are_told(told: list[str]) -> None:
+def test_whole_numbers_of_a_frame_that_become_equal_are_told(said: list[str]) -> None:
     arrays_of({"x_train": Frame(a=[2**24, 2**24 + 1], b=[2**60, 2**60 + 1], c=[2**24, 2**24 + 2], d=[0.5, 2**24])})
-    assert [line.partition(",")[0] for line in told] == [
+    assert [line.partition(",")[0] for line in said] == [
         f"data: x_train: column '{name}' holds whole numbers above 16" for name in "ab"
     ]
 
 
-def test_shuffled_row_numbers_of_a_frame_are_kept_with_a_word(told: list[str]) -> None:
+def test_shuffled_row_numbers_of_a_frame_are_kept_with_a_word(said: list[str]) -> None:
     rows = 5 * np.arange(12) % 12
     found = arrays_of({"x_train": Frame(n=rows, a=np.ones(12)), "x_test": Frame(n=rows, a=np.ones(12))})
     assert found["x_train"].shape == (12, 2)
-    assert told == ["data: x_train: column 'n' holds each row number once; leave it out if it is an index"]
+    assert said == ["data: x_train: column 'n' holds each row number once; leave it out if it is an index"]
 
 
-def test_a_test_frame_has_the_columns_of_the_training_frame(told: list[str]) -> None:
+def test_a_test_frame_has_the_columns_of_the_training_frame(said: list[str]) -> None:
     train = Frame(n=np.arange(12), a=np.ones(12), b=np.zeros(12))
     found = arrays_of({"x_test": Frame(b=[3], a=[2], n=[7]), "x_train": train})
     assert list(found) == ["x_test", "x_train"]
@@ -173,7 +166,7 @@ def test_a_test_frame_has_the_columns_of_the_training_frame(told: list[str]) -> 
         arrays_of({"x_train": Frame(a=[1]), "x_test": Frame(a=[2], c=[3])})
 
 
-def test_targets_are_columns_and_frames_of_one(told: list[str]) -> None:
+def test_targets_are_columns_and_frames_of_one(said: list[str]) -> None:
     for given in (
         Column([True, False]),
         Frame(y=[1, 0]),
@@ -195,16 +188,16 @@ def test_sparse_matrices_and_tensors_become_arrays() -> None:
         np.testing.assert_array_equal(arrays_of({"x_train": given})["x_train"], dense)
 
 
-def test_the_order_of_train_test_split_is_known_by_lengths_and_shapes(told: list[str]) -> None:
+def test_the_order_of_train_test_split_is_known_by_lengths_and_shapes(said: list[str]) -> None:
     x, y, v, w = np.ones((6, 2)), np.zeros(6), np.ones((4, 2)), np.zeros(4)
     assert in_order((x, y, v, w)) == (x, y, v, w)
-    assert told == []
+    assert said == []
     assert [part.shape for part in in_order((x, v, y, w))] == [(6, 2), (6,), (4, 2), (4,)]
     assert [part.shape for part in in_order((x, x, y, y))] == [(6, 2), (6,), (6, 2), (6,)]
-    assert len(told) == 2
+    assert len(said) == 2
     assert [np.shape(part) for part in in_order((x, y, x, y))] == [(6, 2), (6,), (6, 2), (6,)]
     assert len(in_order((x, y, x, w))) == 4  # the lengths are named later
-    assert len(told) == 2
+    assert len(said) == 2
 
 
 def test_masked_values_of_a_function_of_the_user_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

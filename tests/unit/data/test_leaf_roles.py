@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dqnfed_flwr.data import load_dataset
 from dqnfed_flwr.data.leaf_samples import ALPHABET, LENGTH, tokens, windows
-from dqnfed_flwr.errors import DataError
+from tests.helpers.small_sets import as_list, load_dataset, refused
 
 
 @pytest.fixture
@@ -51,8 +50,7 @@ def test_every_role_is_a_group_with_text_of_its_own_to_test_on(root: Path) -> No
 
     data = load_dataset(f"roles:{file}")
 
-    assert data.group_names is not None
-    assert data.group_names.tolist() == ["hamlet::GHOST", "hamlet::HAMLET"]
+    assert as_list(data.group_names) == ["hamlet::GHOST", "hamlet::HAMLET"]
     assert data.groups_train is not None
     assert data.groups_test is not None
     assert np.bincount(data.groups_train).tolist() == [1, 160]
@@ -102,8 +100,7 @@ def test_options_thin_out_and_move_the_border(root: Path) -> None:
 def test_unfit_files_say_so(root: Path, content: bytes, name: str, message: str) -> None:
     (root / name).write_bytes(content)
 
-    with pytest.raises(DataError, match=message):
-        load_dataset(f"roles:{root / name}")
+    refused(f"roles:{root / name}", message)
 
     assert not list((root / "root").rglob("*.npz"))
 
@@ -112,5 +109,4 @@ def test_unfit_files_say_so(root: Path, content: bytes, name: str, message: str)
 def test_options_out_of_range_are_refused(root: Path, option: str, message: str) -> None:
     (root / "roles.json").write_text("{}")
 
-    with pytest.raises(DataError, match=message):
-        load_dataset(f"roles:{root / 'roles.json'},{option}")
+    refused(f"roles:{root / 'roles.json'},{option}", message)

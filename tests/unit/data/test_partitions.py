@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 from numpy.random import Generator
 from numpy.typing import NDArray
 from scipy import stats
 
 from dqnfed_flwr.data import partitions
 from dqnfed_flwr.data.dataset import IntArray
+from dqnfed_flwr.data.partitions import apportion, deal, fill_empty, like_train, stratified
 from dqnfed_flwr.errors import DataError
 
 CLASSES = 10
@@ -158,7 +160,9 @@ def test_groups_stay_whole(clients: int, expected: list[list[int]]) -> None:
         ),
         (lambda rng: partitions.pathological(np.arange(3), 2, 4, rng), "4 classes a client; the data have 3"),
         (lambda rng: partitions.pathological(np.arange(3), 4, 1, rng), "has 1 samples for 2 clients"),
-        (lambda rng: partitions.one_class(np.arange(3), 4, 3), "found 4 clients and 3 classes"),
+        (lambda rng: partitions.one_class(np.arange(3), 2, 3, (1, 2, 3)), "found 1,2,3 for 2 clients; give one number"),
+        (lambda rng: partitions.one_class(np.arange(3), 2, 3, (0, 3)), "give one number above 0 a client"),
+        (lambda rng: partitions.one_class(np.arange(3), 2, 3, (1, 3)), "3 classes, of which 4 are asked for"),
         (lambda rng: partitions.one_class(np.array([0, 2]), 3, 3), "classes [1] have no sample"),
         (lambda rng: partitions.group_owners(np.array([1, 1]), 2), "2 clients asked for, but the data have 1 groups"),
     ],
@@ -180,19 +184,6 @@ def test_one_class_merges_classes_in_their_order() -> None:
     assert all((np.diff(part) > 0).all() for part in parts)
 
 
-@pytest.mark.parametrize(
-    ("clients", "merge", "message"),
-    [
-        (4, (1, 2, 2, 2, 3), "found 1,2,2,2,3 for 4 clients; .*or set clients to 5"),
-        (2, (0, 3), "one number above 0 a client"),
-        (2, (5, 6), "10 classes, of which 11 are asked for"),
-    ],
-)
-def test_a_merge_that_cannot_be_made_is_refused(clients: int, merge: tuple[int, ...], message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        partitions.one_class(make_labels(100, 0), clients, CLASSES, merge)
-
-
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=30), st.integers(0, 9), st.integers(0, 5), st.integers(0, 9))
 def test_chosen_groups_are_large_enough_and_as_many_as_asked_for(
     sizes: list[int], least: int, wanted: int, seed: int
@@ -209,3 +200,147 @@ def test_chosen_groups_are_large_enough_and_as_many_as_asked_for(
     assert chosen == sorted(set(chosen))
     assert set(chosen) <= set(large)
     assert len(chosen) == (wanted or len(large))
+
+
+LABELS = hnp.arrays(np.int64, st.integers(2, 60), elements=st.integers(0, 5))
+
+
+def test_test_samples_have_the_class_mix_of_the_training_samples() -> None:
+    y_train, y_test = np.arange(5000) % 10, np.arange(1000) % 10
+    parts = partitions.dirichlet(y_train, 12, 0.3, 20, np.random.default_rng(1))
+
+    tested = like_train(y_train, parts, y_test, np.random.default_rng(2))
+
+    for train, test in zip(parts, tested, strict=True):
+        exact = np.bincount(y_train[train], minlength=10) / 5
+        assert (np.abs(np.bincount(y_test[test], minlength=10) - exact) < 1).all()
+    np.testing.assert_array_equal(np.sort(np.concatenate(tested)), np.arange(1000))
+
+
+@given(seed=st.integers(0, 200))
+def test_no_client_goes_without_a_test_sample(seed: int) -> None:
+    y_train, y_test = np.arange(600) % 10, np.arange(100) % 10
+    parts = partitions.dirichlet(y_train, 20, 0.2, 2, np.random.default_rng(seed))
+
+    tested = like_train(y_train, parts, y_test, np.random.default_rng(seed))
+
+    for train, test in zip(parts, tested, strict=True):
+        assert len(test)
+        assert set(y_test[test]) <= set(y_train[train])
+    np.testing.assert_array_equal(np.sort(np.concatenate(tested)), np.arange(100))
+
+
+def test_test_samples_of_classes_nobody_trains_on_are_left_out() -> None:
+    (tested,) = like_train(np.array([0, 0]), [np.arange(2)], np.array([0, 1, 0]), np.random.default_rng(0))
+
+    np.testing.assert_array_equal(tested, [0, 2])
+
+
+def test_a_client_whose_classes_are_not_tested_has_no_test_sample() -> None:
+    parts = [np.array([0]), np.array([1])]
+
+    tested = like_train(np.array([0, 1]), parts, np.array([0, 0]), np.random.default_rng(0))
+
+    assert [part.tolist() for part in tested] == [[0, 1], []]
+
+
+@given(labels=LABELS, fraction=st.floats(0.01, 0.99), seed=st.integers(0, 9))
+def test_stratified_parts_keep_the_class_mix(labels: IntArray, fraction: float, seed: int) -> None:
+    kept, apart = stratified(labels, fraction, np.random.default_rng(seed))
+
+    np.testing.assert_array_equal(np.sort(np.concatenate([kept, apart])), np.arange(len(labels)))
+    assert len(kept)
+    assert len(apart)
+    exact = fraction * np.bincount(labels, minlength=6)
+    assert (np.abs(np.bincount(labels[apart], minlength=6) - exact) < 1 + 1e-9).all()
+    assert abs(len(apart) - exact.sum()) < 1
+
+
+def test_nothing_is_set_apart_for_fraction_zero() -> None:
+    kept, apart = stratified(np.array([3]), 0.0, np.random.default_rng(0))
+
+    assert (kept.tolist(), apart.tolist()) == ([0], [])
+
+
+@pytest.mark.parametrize("samples", [0, 1])
+def test_a_single_sample_is_kept(samples: int) -> None:
+    kept, apart = stratified(np.full(samples, 3), 0.5, np.random.default_rng(0))
+
+    assert (kept.tolist(), apart.tolist()) == ([0] * samples, [])
+
+
+def test_no_class_is_tested_less_than_others_everywhere() -> None:
+    labels = np.repeat(np.arange(10), 2)  # two of each: a tenth set apart is two samples of twenty
+    rng = np.random.default_rng(0)
+    tested = np.concatenate([labels[stratified(labels, 0.1, rng)[1]] for _ in range(500)])
+    shares = np.bincount(tested, minlength=10) / len(tested)
+    assert shares == pytest.approx(np.full(10, 0.1), abs=0.04)  # four standard deviations of a tenth of 1000
+
+
+HELD = hnp.arrays(
+    np.int64, hnp.array_shapes(min_dims=2, max_dims=2, min_side=1, max_side=12), elements=st.integers(0, 9)
+)
+
+
+def as_shares(held: IntArray) -> NDArray[np.float64]:
+    return np.asarray(held / np.maximum(held.sum(axis=0), 1), dtype=np.float64)
+
+
+@given(held=HELD, data=st.data())
+def test_columns_keep_their_sum_and_entries_stay_within_one(held: IntArray, data: st.DataObject) -> None:
+    totals = data.draw(hnp.arrays(np.int64, held.shape[1], elements=st.integers(0, 50)))
+    shares = as_shares(held)
+
+    counts = apportion(totals, shares)
+
+    np.testing.assert_array_equal(counts.sum(axis=0), np.where(held.sum(axis=0) > 0, totals, 0))
+    assert (np.abs(counts - shares * totals) < 1).all()
+    assert (counts[held == 0] == 0).all()
+
+
+@given(held=HELD)
+def test_whole_quotas_are_kept(held: IntArray) -> None:
+    np.testing.assert_array_equal(apportion(held.sum(axis=0), as_shares(held)), held)
+
+
+@given(clients=st.integers(1, 30), totals=hnp.arrays(np.int64, st.integers(1, 12), elements=st.integers(0, 40)))
+def test_equal_shares_give_rows_that_differ_by_at_most_one(clients: int, totals: IntArray) -> None:
+    counts = apportion(totals, np.full((clients, len(totals)), 1 / clients))
+
+    assert np.ptp(counts.sum(axis=1)) <= 1
+
+
+def test_units_left_over_go_to_those_owed_most() -> None:
+    # quotas 0.6 and 0.4 in each of three classes: the second client is owed 0.8 by the second class
+    counts = apportion(np.array([1, 1, 1]), np.array([[0.6] * 3, [0.4] * 3]))
+
+    np.testing.assert_array_equal(counts, [[1, 0, 1], [0, 1, 0]])
+
+
+def test_an_empty_row_takes_one_of_its_main_class_from_who_has_most() -> None:
+    shares = np.array([[0.0, 0.1], [0.5, 0.3], [0.5, 0.6]])
+
+    filled = fill_empty(np.array([[0, 0], [2, 1], [2, 3]]), shares)
+
+    np.testing.assert_array_equal(filled, [[0, 1], [2, 1], [2, 2]])
+
+
+def test_a_last_sample_is_not_taken() -> None:
+    counts = np.array([[0], [1]])
+
+    np.testing.assert_array_equal(fill_empty(counts, np.array([[0.4], [0.6]])), counts)
+
+
+@given(held=HELD, left=st.integers(0, 3), seed=st.integers(0, 5))
+def test_deals_the_counts_asked_for(held: IntArray, left: int, seed: int) -> None:
+    clients, classes = held.shape
+    rng = np.random.default_rng(seed)
+    labels = rng.permutation(np.repeat(np.arange(classes), held.sum(axis=0) + left))
+
+    parts = deal(labels, held, rng)
+
+    assert len(parts) == clients
+    np.testing.assert_array_equal([np.bincount(labels[part], minlength=classes) for part in parts], held)
+    together = np.concatenate(parts)
+    assert len(np.unique(together)) == len(together) == len(labels) - left * classes
+    assert all((np.diff(part) > 0).all() for part in parts)

@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 from sklearn.preprocessing import OneHotEncoder
 
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.data import load_client, load_dataset
+from dqnfed_flwr.data import load_client
 from dqnfed_flwr.data.client_part import find_part
 from dqnfed_flwr.data.sources import source_of
 from dqnfed_flwr.data.table_files import read_csv_table
 from dqnfed_flwr.data.tables import read_csv, read_parquet
 from dqnfed_flwr.errors import DataError
+from tests.helpers.small_sets import as_list, load_dataset
 from tests.helpers.small_tables import FLOWERS, Tables, labelled
 
 
@@ -34,8 +35,7 @@ def test_numbers_truth_values_and_texts_become_features(write: Tables) -> None:
     ]
     assert data.x_train.dtype == np.float32
     np.testing.assert_array_equal(data.x_train, np.array(expected, np.float32))
-    assert data.class_names is not None
-    assert (data.y_train.tolist(), data.class_names.tolist()) == ([2, 1, 2, 0], ["aster", "rose", "tulip"])
+    assert (data.y_train.tolist(), as_list(data.class_names)) == ([2, 1, 2, 0], ["aster", "rose", "tulip"])
     assert (data.num_classes, data.x_test, data.groups_train, data.group_names) == (3, None, None, None)
 
 
@@ -44,9 +44,7 @@ def test_a_group_column_makes_natural_groups(write: Tables) -> None:
 
     found = load_dataset(data)
 
-    assert found.groups_train is not None
-    assert found.group_names is not None
-    assert (found.groups_train.tolist(), found.group_names.tolist()) == ([0, 1, 0, 1], ["north", "south"])
+    assert (as_list(found.groups_train), as_list(found.group_names)) == ([0, 1, 0, 1], ["north", "south"])
     assert found.x_train.shape == (4, 5)
     settings = Settings.from_mapping(
         {"data": data, "partition": "groups", "clients": 2, "split": {"test-fraction": 0.5}}
@@ -111,11 +109,9 @@ def test_a_table_of_the_same_columns_is_tested_on(write: Tables) -> None:
 
     data = load_dataset(name)
 
-    assert data.x_test is not None
-    assert data.y_test is not None
     assert data.groups_test is not None
     assert data.group_names is not None
-    assert (data.x_test.tolist(), data.y_test.tolist()) == ([[7, 0, 0, 1, 1]], [1])
+    assert (as_list(data.x_test), as_list(data.y_test)) == ([[7, 0, 0, 1, 1]], [1])
     assert data.group_names[data.groups_test].tolist() == ["west"]
     assert source_of(name).paths == list(source_of(name).files().paths) == [train, test]
     assert source_of(name).files() == source_of(f"csv:{train},{test},label=kind,group=bed").files()
@@ -173,10 +169,8 @@ def test_parquet_types_are_read(write: Tables, tmp_path: Path) -> None:
 
     expected = [[1, 1.25, 1, 0, 1, 0], [2, 2.5, 0, 1, 0, 1], [3, 3.75, 1, 0, 1, 0]]
     assert data.x_train.tolist() == expected
-    assert data.class_names is not None
-    assert data.group_names is not None
-    assert (data.y_train.tolist(), data.class_names.tolist()) == ([0, 1, 1], ["False", "True"])
-    assert data.group_names.tolist() == ["10", "9"]
+    assert (data.y_train.tolist(), as_list(data.class_names)) == ([0, 1, 1], ["False", "True"])
+    assert as_list(data.group_names) == ["10", "9"]
 
 
 def test_a_byte_order_mark_is_no_part_of_the_first_name(write: Tables) -> None:
@@ -221,8 +215,7 @@ def test_classes_that_are_chosen_keep_their_names(write: Tables) -> None:
         | {"split": {"only-classes": "2,1", "test-fraction": 0.4}}
     )
     names = find_part(settings, 0).data.class_names
-    assert names is not None
-    assert names.tolist() == ["tulip", "rose"]
+    assert as_list(names) == ["tulip", "rose"]
 
 
 @pytest.mark.parametrize(("mode", "kept"), [(0o600, 0o600), (0o640, 0o640), (0o775, 0o644), (0o400, 0o600)])
@@ -254,5 +247,4 @@ def test_lines_of_rows_are_those_of_the_file(tmp_path_factory: pytest.TempPathFa
 
     table = read_csv_table(path, ())
 
-    assert table.lines is not None
-    assert table.lines.tolist() == expected
+    assert as_list(table.lines) == expected

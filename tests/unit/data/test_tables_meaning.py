@@ -15,13 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dqnfed_flwr.config import Settings
-from dqnfed_flwr.data import load_client, load_dataset
+from dqnfed_flwr.data import load_client
 from dqnfed_flwr.data.client_part import find_part
 from dqnfed_flwr.data.dataset import TargetForm
 from dqnfed_flwr.data.number_text import column_of_numbers, slip_in, written
 from dqnfed_flwr.data.sources import source_of
 from dqnfed_flwr.data.tables import read_csv, read_parquet
 from dqnfed_flwr.errors import DataError
+from tests.helpers.small_sets import load_dataset, refused
 from tests.helpers.small_tables import Tables, labelled
 
 
@@ -248,14 +249,12 @@ def test_numbers_that_only_the_test_table_has_are_learnt_but_are_no_classes(
     data = f"csv:{table(train, 't.csv')},label=y,test={table(test, 'test.csv')}"
     message = r"test\.csv, line [23], column 'y': found .*; allowed are the values in .*set task to regression"
     if first == "classes":
-        with pytest.raises(DataError, match=message):
-            load_dataset(data)
+        refused(data, message)
     found = load_dataset(data, targets="values")
     assert found.y_test is not None
     assert found.y_train[:, 0].tolist() == [float(label.strip("$")) for label in train.split()]
     assert found.y_test[:, 0].tolist() == numbers
-    with pytest.raises(DataError, match=message):
-        load_dataset(data)
+    refused(data, message)
 
 
 def test_a_target_with_a_unit_is_told(write: Tables) -> None:
@@ -272,20 +271,16 @@ def test_a_device_with_its_own_table_learns_its_own_numbers(write: Tables) -> No
         find_part(settings, 0, f"csv:{path},label=days")
 
 
-def test_notes_are_told_at_every_run_and_many_classes_only_to_a_task_of_classes(
-    write: Tables, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told: list[str] = []
-    monkeypatch.setattr("dqnfed_flwr.data.forms.logger.warning", lambda text, *values: told.append(text % values))
+def test_notes_are_told_at_every_run_and_many_classes_only_to_a_task_of_classes(write: Tables, said: list[str]) -> None:
     data = f"csv:{write(DAYS.replace('.5,', '%,'))},label=days"
     wanted: list[TargetForm] = ["classes", "values", "classes"]
     for targets in wanted:
-        told.clear()
+        said.clear()
         source_of(data).tell(targets)
         read = f"data: {data}: column 'a' is read as numbers, '0%' as 0"
         many = f"data: {data}: 30 different whole numbers are learnt as so many classes, of 60 samples; if they are a "
         many += "quantity, set task to regression"
-        assert told == [read, many][: 1 + (targets == "classes")]
+        assert said == [read, many][: 1 + (targets == "classes")]
     source_of("digits").tell("classes")
 
 

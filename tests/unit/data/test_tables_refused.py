@@ -7,9 +7,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dqnfed_flwr.data import columns, load_dataset
+from dqnfed_flwr.data import columns
 from dqnfed_flwr.data.tables import read_csv
 from dqnfed_flwr.errors import DataError
+from tests.helpers.small_sets import refused
 from tests.helpers.small_tables import FLOWERS, Tables, labelled
 
 
@@ -183,46 +184,36 @@ def test_numbers_with_a_slip_are_no_labels(write: Tables, slip: str) -> None:
 
 def test_what_is_no_parquet_is_refused(write: Tables, tmp_path: Path) -> None:
     path = write(FLOWERS, "t.parquet")
-    with pytest.raises(DataError, match=r"t\.parquet cannot be read as Parquet .*name a CSV file as csv:PATH"):
-        load_dataset(f"parquet:{path},label=kind")
+    refused(f"parquet:{path},label=kind", r"t\.parquet cannot be read as Parquet .*name a CSV file as csv:PATH")
     pq.write_table(pa.table({"a": [1, None, 3], "y": [0, 1, 0]}), path)
-    with pytest.raises(DataError, match=r"t\.parquet, row 2, column 'a': found a missing value"):
-        load_dataset(f"parquet:{path},label=y")
+    refused(f"parquet:{path},label=y", r"t\.parquet, row 2, column 'a': found a missing value")
     pq.write_table(pa.table({"a": [1.0, float("nan")], "y": [0, 1]}), path)
-    with pytest.raises(DataError, match=r"row 2, column 'a': found a missing value.*or the column, drop=a"):
-        load_dataset(f"parquet:{path},label=y")
+    refused(f"parquet:{path},label=y", r"row 2, column 'a': found a missing value.*or the column, drop=a")
     pq.write_table(pa.table({"a": [[1], [2]], "y": [0, 1]}), path)
-    with pytest.raises(DataError, match=r"column 'a': found the type list<.*>; allowed are numbers"):
-        load_dataset(f"parquet:{path},label=y")
+    refused(f"parquet:{path},label=y", r"column 'a': found the type list<.*>; allowed are numbers")
     pq.write_table(pa.table({"a": pa.array([], pa.int64()), "y": pa.array([], pa.int64())}), path)
-    with pytest.raises(DataError, match="has a header of 2 columns and no row"):
-        load_dataset(f"parquet:{path},label=y")
+    refused(f"parquet:{path},label=y", "has a header of 2 columns and no row")
 
 
 @pytest.mark.parametrize("form", ["csv", "parquet"])
 def test_missing_files_and_folders_are_told(write: Tables, tmp_path: Path, form: str) -> None:
-    with pytest.raises(DataError, match=f"missing .*no-such; needed is a table: {form}:PATH,label=COLUMN"):
-        load_dataset(f"{form}:{tmp_path / 'no-such'},label=y")
-    with pytest.raises(DataError, match=f"{tmp_path} is no file; name one: {form}:PATH"):
-        load_dataset(f"{form}:{tmp_path},label=y")
+    refused(f"{form}:{tmp_path / 'no-such'},label=y", f"missing .*no-such; needed is a table: {form}:PATH,label=COLUMN")
+    refused(f"{form}:{tmp_path},label=y", f"{tmp_path} is no file; name one: {form}:PATH")
 
 
 @pytest.mark.parametrize("name", ["t.csv", "/data/t.csv.gz", "t.csv,label=y", "/data/t.parquet"])
 def test_a_bare_table_says_how_it_is_written(name: str) -> None:
     form, path = "parquet" if "parquet" in name else "csv", name.partition(",")[0]
-    with pytest.raises(DataError, match=f"is a table; write {form}:{path},label=COLUMN"):
-        load_dataset(name)
+    refused(name, f"is a table; write {form}:{path},label=COLUMN")
 
 
 def test_without_pyarrow_the_extra_is_named(write: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(DataError, match=r"tables are read by pyarrow: pip install 'dqnfed-flwr\[tabular\]'"):
-        load_dataset(f"csv:{write(FLOWERS)},label=kind")
+    refused(f"csv:{write(FLOWERS)},label=kind", r"tables are read by pyarrow: pip install 'dqnfed-flwr\[tabular\]'")
 
 
 def test_a_target_is_refused_as_class_numbers(write: Tables) -> None:
-    with pytest.raises(DataError, match=r"y_train has dtype float32 .*store class numbers from 0"):
-        load_dataset(f"csv:{write(FLOWERS)},target=size")
+    refused(f"csv:{write(FLOWERS)},target=size", r"y_train has dtype float32 .*store class numbers from 0")
 
 
 @pytest.mark.parametrize(
@@ -273,7 +264,9 @@ def test_columns_without_a_name_that_may_be_data_ask_for_one(write: Tables) -> N
 
 
 def test_texts_are_no_numbers_to_learn(write: Tables) -> None:
-    with pytest.raises(DataError, match="targets are classes with names, such as aster, rose, tulip; this task needs"):
-        load_dataset(f"csv:{write(FLOWERS)},label=kind", targets="values")
-    with pytest.raises(DataError, match=r"found 1.5: to learn numbers, set task to regression"):
-        load_dataset(f"csv:{write(FLOWERS)},label=size")
+    refused(
+        f"csv:{write(FLOWERS)},label=kind",
+        "targets are classes with names, such as aster, rose, tulip; this task needs",
+        targets="values",
+    )
+    refused(f"csv:{write(FLOWERS)},label=size", r"found 1.5: to learn numbers, set task to regression")

@@ -32,7 +32,6 @@ def test_sizes_and_bytes_are_those_of_the_run(changes: dict[str, Any]) -> None:
     found, settings = measured(**changes)
     result = run(settings)
     usual = min((event for event in result.events[1:-1]), key=lambda event: event.exchanges)
-    assert result.form is not None
     assert found.dim == result.form.dim
     assert [client.train > 0 for client in found.clients] == [True] * 4
     assert found.bytes_up * settings.sampled == pytest.approx(usual.bytes_up / usual.exchanges, rel=0.01)

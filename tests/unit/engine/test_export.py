@@ -47,14 +47,12 @@ def exported(trained: tuple[RunResult, Path], tmp_path_factory: pytest.TempPathF
 
 
 def outputs(result: RunResult, x: torch.Tensor) -> torch.Tensor:
-    assert result.form is not None
-    output: torch.Tensor = trained_module(result, result.form)(x).detach()
+    output: torch.Tensor = trained_module(result)(x).detach()
     return output
 
 
 def test_the_weights_make_the_same_model(trained: tuple[RunResult, Path], exported: Path) -> None:
     result, _ = trained
-    assert result.form is not None
     module = build_model(result.settings.model, result.form.input_shape, result.form.num_classes, seed=0)
     module.load_state_dict(load_file(exported / WEIGHTS))
     x = torch.rand(5, *result.form.input_shape)
@@ -67,7 +65,6 @@ def test_the_program_runs_where_this_package_is_not_imported(
     trained: tuple[RunResult, Path], exported: Path, tmp_path: Path
 ) -> None:
     result, _ = trained
-    assert result.form is not None
     x = torch.rand(7, *result.form.input_shape)
     np.save(tmp_path / "x.npy", x.numpy())
     files = [str(exported / PROGRAM), str(tmp_path / "x.npy"), str(tmp_path / "y.npy")]

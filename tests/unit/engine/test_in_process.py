@@ -1,7 +1,9 @@
-"""The in-process grid: real contexts and messages, replies one by one, memory that can be saved."""
+"""The in-process grid: real contexts and messages, replies one by one or computed ahead, memory that can be saved."""
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,7 +11,7 @@ import pytest
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from dqnfed_flwr.engine.in_process import Groups, InProcessGrid
+from dqnfed_flwr.engine.in_process import HELD, CallOnce, Groups, InProcessGrid, Prefetch
 from dqnfed_flwr.errors import DataError, ModelError, RunError
 from dqnfed_flwr.wire import decode_memory, encode_memory
 
@@ -168,3 +170,82 @@ def test_several_clients_at_a_time_give_the_same_replies_and_memories() -> None:
             )
         )
     assert found[0] == found[1]
+
+
+def test_threads_that_come_meanwhile_wait_for_the_one_call() -> None:
+    calls: list[int] = []
+
+    def slow() -> None:
+        time.sleep(0.05)
+        calls.append(1)
+
+    once, seen = CallOnce(slow), list[int]()
+
+    def need() -> None:
+        once()
+        seen.append(len(calls))
+
+    threads = [threading.Thread(target=need) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == [1] * 4
+
+
+def test_all_are_told_of_a_failure() -> None:
+    def fail() -> None:
+        raise ValueError("no")
+
+    once = CallOnce(fail)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="no"):
+            once()
+
+
+INPUTS = {str(number): number for number in range(20)}
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_every_result_is_that_of_its_own_input(threads: int) -> None:
+    prefetch: Prefetch[int, int] = Prefetch(lambda number: number**2, threads)
+    prefetch.put(INPUTS)
+    assert [prefetch.take(str(number)) for number in reversed(range(20))] == [n**2 for n in reversed(range(20))]
+    with pytest.raises(KeyError):
+        prefetch.take("3")
+
+
+def test_no_more_than_a_few_results_wait() -> None:
+    begun: list[int] = []
+    prefetch = Prefetch(begun.append, 2)
+    prefetch.put(INPUTS)
+    prefetch.take("0")
+    prefetch.put({})
+    assert set(begun) <= set(range(1 + HELD * 2))
+
+
+def test_as_many_calls_at_a_time_as_there_are_threads() -> None:
+    together = threading.Barrier(3)
+    prefetch: Prefetch[int, int] = Prefetch(lambda _: together.wait(timeout=20), 3)
+    prefetch.put({"a": 0, "b": 0, "c": 0})
+    assert {prefetch.take(key) for key in "abc"} == {0, 1, 2}  # each would wait for ever if it were alone
+
+
+def test_new_inputs_wait_for_what_is_under_way_and_forget_the_rest() -> None:
+    done, started = [], threading.Event()
+
+    def work(number: int) -> int:
+        if number == 1:
+            started.set()
+            time.sleep(0.1)
+        done.append(number)
+        return number
+
+    prefetch = Prefetch(work, 2)
+    prefetch.put({"0": 0, "1": 1, **{str(n): n for n in range(2, 9)}})
+    prefetch.take("0")
+    assert started.wait(20)
+    prefetch.put({"9": 9})
+    assert 1 in done
+    assert 8 not in done
+    assert prefetch.take("9") == 9

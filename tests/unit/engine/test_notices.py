@@ -118,15 +118,13 @@ def test_who_refuses_in_most_rounds_holds_up_the_others() -> None:
 
 
 @pytest.mark.parametrize("run_id", ["", "17"])
-def test_the_log_of_a_run_on_a_superlink_says_that_it_ended_early(run_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[str] = []
-    monkeypatch.setattr(server_run, "log", lambda level, text, *values: told.append(text % values))
+def test_the_log_of_a_run_on_a_superlink_says_that_it_ended_early(run_id: str, said: list[str]) -> None:
     result = ended("pareto-stationary", refused=[3])
     server_run._warn(result, on_superlink=bool(run_id))
     server_run._warn(replace(result, events=[stayed(1, refused=[3])]), on_superlink=False)
-    early = [line for line in told if line.startswith(MARK)]
+    early = [line for line in said if line.startswith(MARK)]
     assert len(early) == (1 if run_id else 0)
-    assert told[-1].endswith("holds up the others: client 3 in 1 of 1 rounds")
+    assert said[-1].endswith("holds up the others: client 3 in 1 of 1 rounds")
 
 
 def test_the_card_says_what_rounds_did_to_the_clients() -> None:
@@ -233,13 +231,11 @@ def test_nodes_that_are_not_asked_as_they_do_not_fit_count() -> None:
     assert most_left_out(lost(1, *unfit[:4], no_part=[])) == ""
 
 
-def test_it_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[str] = []
-    monkeypatch.setattr(notices, "log", lambda level, text, *values: told.append(text % values))
+def test_it_is_told_once(said: list[str]) -> None:
     watch = LeftOutWatch()
     for number in (1, 2, 3):
         watch.on_round(lost(number, no_part=[0, 1, 2] if number > 1 else []))
-    assert told == ["Round 2 went without 3 of 4 clients ()"]
+    assert said == ["Round 2 went without 3 of 4 clients ()"]
 
 
 def run_with(failing: set[int], **changes: object) -> RunResult:
@@ -271,10 +267,8 @@ def test_clients_that_fail_count_in_rho_and_are_named_early_and_at_the_end(monke
 
 
 @pytest.mark.parametrize("method", ["fedavg", "dqn-fed"])
-def test_nothing_is_told_where_everybody_has_a_part(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[str] = []
-    monkeypatch.setattr(server_run, "log", lambda level, text, *values: told.append(text % values))
+def test_nothing_is_told_where_everybody_has_a_part(method: str, said: list[str]) -> None:
     result = run_with(set(), method=method)
-    assert told == []
+    assert said == []
     assert all(event.no_part == [] for event in result.events)
     assert result.improved_of_asked == result.improved_ratio

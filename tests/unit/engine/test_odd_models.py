@@ -41,9 +41,8 @@ def test_a_complex_model_is_exported_whole(tmp_path: Path) -> None:
     assert weight.dtype == torch.complex64
     assert torch.view_as_real(weight).reshape(-1).numpy().tobytes() == result.theta[:66].tobytes()
     program = torch.export.load(str(tmp_path / "out" / PROGRAM)).module()
-    assert result.form is not None
     x = torch.rand(3, 1, 8, 8)
-    assert torch.equal(program(x), trained_module(result, result.form)(x))
+    assert torch.equal(program(x), trained_module(result)(x))
     assert f"{result.theta.size:,} parameters" in (tmp_path / "out" / CARD).read_text()
     again = run({**SETTINGS, "model": f"{MODELS}:spectral", "start.model": str(tmp_path / "out" / WEIGHTS)})
     from_run = run({**SETTINGS, "model": f"{MODELS}:spectral", "start.model": str(tmp_path / "model.npz")})
@@ -73,7 +72,6 @@ def test_a_complex_buffer_travels_is_averaged_and_resumed(tmp_path: Path) -> Non
 def test_weights_of_one_byte_stay_as_they_are(more: dict[str, Any], tmp_path: Path) -> None:
     result = run({**SETTINGS, **more, "model": f"{MODELS}:stored", "output": str(tmp_path)})
     assert result.theta.size == 8 * 10 + 10
-    assert result.form is not None
     assert result.form.frozen != NOTHING_FROZEN
     assert result.events[-1].losses_after < result.events[0].losses_before
     export_run(tmp_path, tmp_path / "out")

@@ -301,7 +301,7 @@ def test_a_dry_run_names_them_as_well() -> None:
 
 def test_a_mini_batch_in_which_all_is_ignored_counts_nothing() -> None:
     from dqnfed_flwr.client.work import RngKey, mini_batch
-    from dqnfed_flwr.tasks.places import Segmentation
+    from dqnfed_flwr.tasks.classification import Segmentation
 
     torch.manual_seed(0)
     model = FlatModel(nn.Conv2d(1, 2, 1).double(), torch.device("cpu"))

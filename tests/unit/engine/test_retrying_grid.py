@@ -68,16 +68,14 @@ CALLS: list[Callable[[Grid], object]] = [
 
 @pytest.mark.parametrize("call", CALLS)
 def test_a_call_is_repeated_until_the_superlink_can(
-    call: Callable[[Grid], object], clock: Clock, monkeypatch: pytest.MonkeyPatch
+    call: Callable[[Grid], object], clock: Clock, said: list[str]
 ) -> None:
-    warnings: list[str] = []
-    monkeypatch.setattr(retrying_grid.logger, "warning", lambda text, *values: warnings.append(text % values))
     grid = RetryingGrid(Busy(failing=3))
     assert call(grid) == call(Busy())
     assert (grid.take_repeats(), grid.take_repeats()) == (3, 0)
     assert clock.slept == 0.5 + 1 + 2
-    assert len(warnings) == 3
-    assert "/v1/runtime/pull-messages with status 500; repeated in 0.5 s" in warnings[0]
+    assert len(said) == 3
+    assert "/v1/runtime/pull-messages with status 500; repeated in 0.5 s" in said[0]
 
 
 @pytest.mark.parametrize("call", CALLS)

@@ -201,7 +201,6 @@ def test_a_later_object_of_the_same_name_takes_its_place() -> None:
 
 def test_the_model_of_a_run_can_be_built_afterwards() -> None:
     result = run(SETTINGS, task=Line())
-    assert result.form is not None
     assert isinstance(model_for(result.settings, result.form), nn.Linear)
 
 

@@ -1,4 +1,4 @@
-"""The server's side of a run: what it checks before it trains, and what it leaves behind."""
+"""The server's side of a run: what it checks before it trains, what it leaves behind, and what it notes of itself."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from rich.console import Console
 from client_app.app import app as client
 from dqnfed_flwr import wire
 from dqnfed_flwr.config import Settings
+from dqnfed_flwr.data.sources import source_of
 from dqnfed_flwr.engine import server_run
 from dqnfed_flwr.engine.export import card_of
 from dqnfed_flwr.engine.in_process import InProcessGrid
@@ -27,11 +28,11 @@ from dqnfed_flwr.engine.server_run import serve
 from dqnfed_flwr.engine.start import initial_model
 from dqnfed_flwr.errors import CheckpointError, ConfigError, DataError, RunError
 from dqnfed_flwr.models import build_model
-from dqnfed_flwr.params import ParamSpec
+from dqnfed_flwr.params import NOTHING_FROZEN, ParamSpec
 from dqnfed_flwr.report.run_plots import plot_runs
 from dqnfed_flwr.report.table import summary_table
 from dqnfed_flwr.run_files import CHECKPOINT, EVENTS, MODEL, RUN
-from dqnfed_flwr.strategy.checkpoint import CheckpointStore
+from dqnfed_flwr.strategy.checkpoint import CheckpointStore, Provenance, read_record
 from dqnfed_flwr.strategy.client_registry import ClientRegistry
 from tests.helpers.runs import TINY, Stop, StopAfter
 
@@ -214,11 +215,7 @@ def test_a_card_says_that_nobody_was_left_out_only_where_all_joined() -> None:
     assert "nobody was left out" not in card_of(replace(all_there, settings=settings(clients=4)), 650)
 
 
-def test_what_is_worth_knowing_of_an_own_model_is_logged_once_before_round_1(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said: list[str] = []
-    monkeypatch.setattr(server_run, "log", lambda level, text, *values: said.append(text % values))
+def test_what_is_worth_knowing_of_an_own_model_is_logged_once_before_round_1(tmp_path: Path, said: list[str]) -> None:
     given = {"model": "tests.helpers.models:norm_mlp", "output": str(tmp_path)}
     run(settings(**given))
     (note,) = said
@@ -226,3 +223,89 @@ def test_what_is_worth_knowing_of_an_own_model_is_logged_once_before_round_1(
     run(settings(**given, rounds=3), resume=True)
     run(settings(model="tests.helpers.models:zeros"))
     assert said == [note]
+
+
+COMMITS = ("a1b2c3", "d4e5f6+")
+
+
+@pytest.fixture
+def commits(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
+    """The commit that the package is at; the last one counts."""
+    found: list[str | None] = [COMMITS[0]]
+    monkeypatch.setattr(server_run, "package_commit", lambda: found[-1])
+    return found
+
+
+def write_data(path: Path, shift: int = 0) -> None:
+    """Two classes that a line parts, their labels rotated by `shift`."""
+    x = np.random.default_rng(0).standard_normal((90, 3)).astype(np.float32)
+    np.savez(path, x_train=x, y_train=((x[:, 0] > 0) + shift) % 2)
+
+
+def in_folder(folder: Path, **more: Any) -> Settings:
+    mapping = {**TINY, "split.samples": 0, "data": str(folder / "d.npz"), "output": str(folder / "run"), **more}
+    return Settings.from_mapping(mapping)
+
+
+def interrupted(folder: Path) -> None:
+    with pytest.raises(Stop):
+        run(in_folder(folder, rounds=3), listeners=[StopAfter(2)])
+
+
+def noted(folder: Path) -> dict[str, Any]:
+    return dict(json.loads((folder / "run" / "run.json").read_text()))
+
+
+def test_a_run_notes_its_data_and_its_commit(tmp_path: Path, commits: list[str | None]) -> None:
+    write_data(tmp_path / "d.npz")
+    run(in_folder(tmp_path))
+    digest = source_of(str(tmp_path / "d.npz")).fingerprint()
+    expected = {"fingerprint": digest, "commits": list(commits)}
+    assert {key: noted(tmp_path).get(key) for key in expected} == expected
+    assert read_result(tmp_path / "run").provenance == Provenance(digest, (COMMITS[0],), NOTHING_FROZEN)
+    record = read_record(tmp_path / "run" / "checkpoint.npz")
+    assert {key: record.get(key) for key in expected} == expected
+
+
+def test_an_installed_package_has_no_commit_and_a_function_no_fingerprint(
+    tmp_path: Path, commits: list[str | None]
+) -> None:
+    commits.append(None)
+    run(in_folder(tmp_path, data="tests.helpers.faulty_data:data"))
+    assert (noted(tmp_path)["fingerprint"], noted(tmp_path)["commits"]) == (None, [None])
+
+
+def test_a_run_is_not_resumed_on_other_data(tmp_path: Path) -> None:
+    write_data(tmp_path / "d.npz")
+    interrupted(tmp_path)
+    write_data(tmp_path / "d.npz", 1)
+    with pytest.raises(CheckpointError, match=r"a run on other data; fingerprint: \w{16} then, \w{16} now"):
+        run(in_folder(tmp_path, rounds=3), resume=True)
+    write_data(tmp_path / "d.npz")
+    run(in_folder(tmp_path, rounds=3), resume=True)
+    assert noted(tmp_path)["fingerprint"] == source_of(str(tmp_path / "d.npz")).fingerprint()
+
+
+def test_a_resumed_run_names_the_commits_that_it_had(tmp_path: Path, commits: list[str | None]) -> None:
+    write_data(tmp_path / "d.npz")
+    interrupted(tmp_path)
+    run(in_folder(tmp_path, rounds=3), resume=True)
+    assert noted(tmp_path)["commits"] == [COMMITS[0]]
+    commits.append(COMMITS[1])
+    run(in_folder(tmp_path, rounds=4), resume=True)
+    assert noted(tmp_path)["commits"] == list(COMMITS)
+
+
+def test_what_is_not_known_at_one_time_is_not_known_at_the_other() -> None:
+    now, unknown = Provenance("0" * 16, (COMMITS[1],)), Provenance(None, (None,))
+    assert now.continuing(unknown.as_record()) == Provenance(None, (None, COMMITS[1]))
+    assert unknown.continuing(Provenance("0" * 16, (None,)).as_record()) == unknown
+
+
+def test_a_run_in_the_same_process_takes_the_data_as_they_are(tmp_path: Path) -> None:
+    write_data(tmp_path / "d.npz")
+    first = run(in_folder(tmp_path))
+    write_data(tmp_path / "d.npz", 1)
+    second = run(in_folder(tmp_path), overwrite=True)
+    assert second.provenance.fingerprint != first.provenance.fingerprint
+    assert not np.allclose(second.theta, first.theta)

@@ -31,8 +31,7 @@ ALONE: dict[str, Any] = {**SMALL, "partition": "one-class", "clients": 4, "split
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunResult, Path]:
     folder = tmp_path_factory.mktemp("run")
     result = run({**SMALL, "seed": 3, "output": str(folder)})
-    assert result.form is not None
-    save_model(trained_module(result, result.form), str(folder / WEIGHTS))
+    save_model(trained_module(result), str(folder / WEIGHTS))
     return result, folder
 
 

@@ -13,9 +13,11 @@ from dqnfed_flwr.compare.tables import tables
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.report.document import Chapter, Document, Section
 from dqnfed_flwr.report.page import html, write_report
-from dqnfed_flwr.telemetry.event_log import EventLog
 from tests.helpers.comparisons import make_comparison
-from tests.helpers.runs import make_event, make_result
+from tests.helpers.runs import leave_run, make_event
+
+ONE = [make_event(1, (0.5, 0.7))]
+"""A finished run of one round."""
 
 
 @pytest.mark.parametrize("output", [".", "..", "/", "here"])
@@ -33,17 +35,6 @@ def test_a_page_in_the_place_of_its_markdown_is_refused(tmp_path: Path, name: st
     assert list(tmp_path.iterdir()) == []
 
 
-def leave_run(folder: Path) -> Path:
-    """A finished run of one round."""
-    folder.mkdir(exist_ok=True)
-    event = make_event(1, (0.5, 0.7))
-    make_result([event], (0.5, 0.7)).write(folder)
-    log = EventLog(folder)
-    log.on_start(1, [event])
-    log.on_end()
-    return folder
-
-
 def test_markdown_of_somebody_else_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "notes.md").write_text("# My notes\n\nHow it was run is told elsewhere.\n")
     with pytest.raises(ConfigError, match=r"would replace .*notes\.md, which is no report; name another"):
@@ -51,15 +42,16 @@ def test_markdown_of_somebody_else_is_not_replaced(tmp_path: Path) -> None:
 
 
 def test_a_run_that_is_not_at_its_end_is_named(tmp_path: Path) -> None:
-    leave_run(tmp_path / "one")
-    leave_run(tmp_path / "two")
+    leave_run(tmp_path / "one", ONE)
+    leave_run(tmp_path / "two", ONE)
     (tmp_path / "two" / "run.json").unlink()
     for path in write_report(tmp_path, None):
         assert "two: a run that is not at its end, and in no figure." in path.read_text()
 
 
 def test_a_report_of_before_is_replaced(tmp_path: Path) -> None:
-    run, page = leave_run(tmp_path / "run"), tmp_path / "talk.html"
+    run, page = tmp_path / "run", tmp_path / "talk.html"
+    leave_run(run, ONE)
     write_report(run, page)
     markdown = page.with_suffix(".md")
     text = markdown.read_text()
@@ -69,7 +61,8 @@ def test_a_report_of_before_is_replaced(tmp_path: Path) -> None:
 
 
 def test_a_report_that_was_cut_short_is_written_again(tmp_path: Path) -> None:
-    (leave_run(tmp_path) / "report.md").write_text("# DQN-")
+    leave_run(tmp_path, ONE)
+    (tmp_path / "report.md").write_text("# DQN-")
     write_report(tmp_path, None)
     assert "How it was run" in (tmp_path / "report.md").read_text()
 

@@ -9,18 +9,14 @@ import pytest
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.report.page import write_report
-from dqnfed_flwr.telemetry.event_log import EventLog
-from tests.helpers.runs import make_event, make_result
+from tests.helpers import runs
+from tests.helpers.runs import make_event
 
 
 def leave_run(folder: Path, method: str, **changes: object) -> None:
     settings = Settings.from_mapping({"method": method, "rounds": 2, "output": str(folder), **changes})
     events = [make_event(1, (0.4, 0.5)), make_event(2, (0.5, 0.6))]
-    folder.mkdir(exist_ok=True)
-    log = EventLog(folder)
-    log.on_start(2, events)
-    log.on_end()
-    make_result(events, settings=settings).write(folder)
+    runs.leave_run(folder, events, (0.5, 0.6, 0.7, 0.8), settings)
 
 
 def test_a_single_run_has_versions_one_title_and_what_is_not_default(tmp_path: Path) -> None:

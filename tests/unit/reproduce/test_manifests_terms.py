@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from dqnfed_flwr.compare.notes import Entry, first_order, local_work, terms_notes
 from dqnfed_flwr.compare.plan import Plan
-from dqnfed_flwr.compare.terms import Entry, first_order, local_work, terms_notes
 from dqnfed_flwr.config import resolve
 from dqnfed_flwr.config.methods import profile_of
 from dqnfed_flwr.reproduce.manifests import load_manifest, manifest_names

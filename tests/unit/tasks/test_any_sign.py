@@ -21,8 +21,7 @@ from dqnfed_flwr.methods._base import make_method
 from dqnfed_flwr.strategy import hearing
 from dqnfed_flwr.tasks import Task
 from dqnfed_flwr.tasks.arrays import HuberRegression, Regression
-from dqnfed_flwr.tasks.classification import Classification, CrossEntropy
-from dqnfed_flwr.tasks.places import NextToken, Segmentation
+from dqnfed_flwr.tasks.classification import Classification, CrossEntropy, NextToken, Segmentation
 from dqnfed_flwr.telemetry.event_log import read_events
 from tests.helpers.likelihoods import Counts, Floored, Normal, Shifted, TooHigh
 

@@ -20,7 +20,7 @@ from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.engine.server_run import serve
 from dqnfed_flwr.errors import ConfigError, DataError, DQNFedError, ModelError, QuorumError
-from dqnfed_flwr.tasks import Datasets, Task, data_of
+from dqnfed_flwr.tasks import Datasets, Task, task_of
 from tests.helpers.own_task import Line, whole
 
 SETTINGS: dict[str, str | int | float] = {"clients": 2, "rounds": 1, "local.threads": 1}
@@ -352,7 +352,7 @@ def test_predictions_and_counters_that_change_what_they_are_given() -> None:
 
 
 def test_a_task_that_brings_its_data_sets_leaves_the_setting_unread() -> None:
-    own, named = (data_of(Settings.from_mapping({"task": task})) for task in (f"{OWN}:Line", "classification"))
+    own, named = (task_of(Settings.from_mapping({"task": task})).source for task in (f"{OWN}:Line", "classification"))
     assert (own.kind, own.is_code, own.fingerprint()) == ("task", True, None)
     assert (named.kind, named.is_code) == ("package", False)
     assert named.fingerprint()

@@ -54,7 +54,6 @@ def logits(module: torch.nn.Module) -> torch.Tensor:
 
 def test_only_adapters_travel_and_every_client_improves(trained: tuple[RunResult, Path]) -> None:
     result, folder = trained
-    assert result.form is not None
     assert result.theta.shape == (result.form.dim,) == (DIM,)
     assert [event.improved_ratio for event in result.events] == [1.0] * 3
     assert np.mean(result.events[-1].losses_after) < np.mean(result.events[0].losses_before)
@@ -70,8 +69,7 @@ def test_local_passes_train_adapters_too(trained: tuple[RunResult, Path]) -> Non
 def test_the_export_is_a_whole_model_of_transformers(trained: tuple[RunResult, Path], exported: list[Path]) -> None:
     result, _ = trained
     assert [path.name for path in exported] == [WEIGHTS, ADAPTER, "inner", CARD]
-    assert result.form is not None
-    wanted = logits(trained_module(result, result.form))
+    wanted = logits(trained_module(result))
     plain = fine_tuning.Logits(fine_tuning.base()).eval()
     assert not torch.allclose(logits(plain), wanted, atol=1e-4)
     load_model(plain, exported[0])
@@ -83,9 +81,8 @@ def test_peft_reads_its_own_adapter(trained: tuple[RunResult, Path], exported: l
     from peft import PeftModel
 
     result, folder = trained
-    assert result.form is not None
     again = PeftModel.from_pretrained(fine_tuning.base(), str(folder / "model" / PEFT / "inner"))
-    assert torch.equal(logits(fine_tuning.Logits(again).eval()), logits(trained_module(result, result.form)))
+    assert torch.equal(logits(fine_tuning.Logits(again).eval()), logits(trained_module(result)))
 
 
 def test_a_run_begins_with_the_adapter_of_another(trained: tuple[RunResult, Path], exported: list[Path]) -> None:
