@@ -260,8 +260,8 @@ class StepSettings(Group):
     )
     diagnose_every: int = _protocol(
         0,
-        "every so many rounds participants also report their training losses at twice the step's first length and at "
-        "halves of it down to 1/256, for dqnfed diagnose; 0 never",
+        "every so many rounds participants also report their training losses at four times the step's first length and "
+        "at halves of that down to 1/256 of it, for dqnfed diagnose; 0 never",
         changes="nothing",
         on_resume=True,
         ge=0,

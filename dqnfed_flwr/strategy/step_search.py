@@ -41,7 +41,7 @@ RESTING: Mapping[str, RunStatus] = {STATIONARY: "pareto-stationary", HELD_OUT: "
 """Ends of a round that show why the model rests, and the end of a run that follows from it."""
 UNMOVED_ROUNDS = 6
 """Rounds in a row without a step, after which a run in which clients may lie is at its end."""
-DIAGNOSED_ABOVE, DIAGNOSED_BELOW = 1, 8
+DIAGNOSED_ABOVE, DIAGNOSED_BELOW = 2, 8
 """Doublings and halvings of a first candidate at which losses are asked for, where `step.diagnose-every` is due."""
 RELAXED_BACKOFF = 0.25
 """A relaxed step that does not lower the mean loss is cut to this share."""
