@@ -20,7 +20,7 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from dqnfed_flwr.deploy.check_local import Finding, Findings, Level
+from dqnfed_flwr.deploy.findings import Finding, Findings, Level
 
 AHEAD, BEHIND = 5.0, 305.0
 """Seconds: Flower's bounds."""

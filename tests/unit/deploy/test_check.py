@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dqnfed_flwr.deploy import check, check_local, pki
-from dqnfed_flwr.deploy.check_local import Level, failed
+from dqnfed_flwr.deploy.findings import Level, failed
 from dqnfed_flwr.deploy.plan import Node, bundle_text, read_plan, write_plan
 from dqnfed_flwr.errors import ConfigError
 from tests.helpers.checks import only, remember, troubles

@@ -16,8 +16,8 @@ from cryptography import x509
 from benchmarks._programs import free_ports
 from dqnfed_flwr.deploy import check, pki
 from dqnfed_flwr.deploy.build import rotate
-from dqnfed_flwr.deploy.check_local import Level, failed
 from dqnfed_flwr.deploy.check_network import Port, look, node_port, reach, server_ports
+from dqnfed_flwr.deploy.findings import Level, failed
 from dqnfed_flwr.deploy.plan import read_plan, write_plan
 from tests.helpers.checks import only, server, troubles
 
@@ -61,7 +61,7 @@ def test_a_certificate_that_was_replaced_and_is_still_served(place: Path, tmp_pa
         what
         == f"Fleet port {port} still serves an older certificate than server.crt: the one that ends on {end:%Y-%m-%d}"
     )
-    assert fix.startswith(f"restart {read_plan(place).endpoints};")
+    assert fix.startswith(f"restart {read_plan(place).transport.endpoints};")
 
 
 def test_a_name_that_the_certificate_lacks(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,11 +15,11 @@ import pytest
 from benchmarks._gate import gate
 from benchmarks._programs import free_ports
 from dqnfed_flwr.deploy import pki
-from dqnfed_flwr.deploy.check_local import Level
-from dqnfed_flwr.deploy.check_network import GATE_CALL, gate_admitted, gate_closed, server_ports
-from dqnfed_flwr.deploy.http_transport import HEADER, NOTHING_SHOWN
+from dqnfed_flwr.deploy.check_network import server_ports
+from dqnfed_flwr.deploy.findings import Level
+from dqnfed_flwr.deploy.http_transport import HEADER, NOTHING_SHOWN, Http
+from dqnfed_flwr.deploy.node_certificates import identity_of
 from dqnfed_flwr.deploy.plan import read_plan
-from dqnfed_flwr.deploy.supernode import identity_of
 from tests.helpers.checks import server
 
 
@@ -66,7 +66,7 @@ def port(place: Path, superlink: SuperLink) -> Iterator[int]:
 def ask(place: Path, port: int, identity: pki.Identity | None = None) -> tuple[Level, str]:
     home = place / "nodes" / "node-0"
     mine = identity_of(home / "node.crt", home / "node.key")
-    found = gate_admitted("localhost", port, home / "ca.crt", identity or mine)
+    found = next(Http().admitted("localhost", port, home / "ca.crt", identity or mine))
     return found.level, found.what
 
 
@@ -88,7 +88,7 @@ def test_a_superlink_that_is_away_behind_its_gate(place: Path) -> None:
     port, nobody = free_ports(2)
     with gate(port, nobody, place / "server"):
         level, words = ask(place, port)
-        assert gate_closed(port, place / "server" / "ca.crt").level is Level.OK
+        assert Http().closed(port, place / "server" / "ca.crt", "fl").level is Level.OK
     assert (level, words.endswith("the SuperLink behind the gate is away")) == (Level.WARNING, True)
 
 
@@ -97,12 +97,11 @@ def test_an_open_gate_is_found(place: Path, tmp_path: Path, superlink: SuperLink
     federation = replace(read_plan(place), flwr="1.40.0", fleet_port=port)
     words = [one.what for one in server_ports(federation, ca, str(place))]
     assert f"Fleet port {port} takes calls from nodes with a certificate alone" in words
-    found = gate_closed(superlink.server_port, ca)
+    found = Http().closed(superlink.server_port, ca, "fl")
     assert (found.level, "from anybody (status 401)" in found.what) == (Level.FAILURE, True)
     superlink.status = 412
     superlink.body = json.dumps({"code": 412, "detail": NOTHING_SHOWN}).encode()
-    found = gate_closed(superlink.server_port, ca)
+    found = Http().closed(superlink.server_port, ca, "fl")
     assert (found.level, "through to the SuperLink" in found.what) == (Level.FAILURE, True)
     with server(None, tmp_path) as plain:  # cut in the handshake, as a gate may do
-        assert gate_closed(plain, ca).level is Level.OK
-    assert GATE_CALL.startswith("/v1/fleet/")
+        assert Http().closed(plain, ca, "fl").level is Level.OK

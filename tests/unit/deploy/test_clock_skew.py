@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from benchmarks._programs import free_ports
 from dqnfed_flwr.deploy import clock_skew, pki
-from dqnfed_flwr.deploy.check_local import Level
 from dqnfed_flwr.deploy.clock_skew import AHEAD, BEHIND, ahead_by_date, measured, skew
+from dqnfed_flwr.deploy.findings import Level
 from tests.helpers.checks import server
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dqnfed_flwr.deploy.commands import (
-    node_environment,
+    node_files,
     node_superexec_arguments,
     server_environment,
     superexec_arguments,
@@ -29,8 +29,8 @@ EXPOSURE = 2.0
 ROLES = {
     "dqnfed-superlink.service": (superlink_arguments(PLAN), server_environment(PLAN)),
     "dqnfed-superexec.service": (superexec_arguments(PLAN), server_environment(PLAN)),
-    "dqnfed-supernode@.service": (supernode_arguments(PLAN, NODE), node_environment(PLAN, NODE)),
-    "dqnfed-clientexec@.service": (node_superexec_arguments(NODE), node_environment(PLAN, NODE)),
+    "dqnfed-supernode@.service": (supernode_arguments(PLAN, NODE), node_files(PLAN, NODE)["environment"]),
+    "dqnfed-clientexec@.service": (node_superexec_arguments(NODE), node_files(PLAN, NODE)["environment"]),
 }
 ALL = sorted([*ROLES, "dqnfed-exporter.service"])
 analyze = shutil.which("systemd-analyze")

@@ -11,8 +11,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from dqnfed_flwr.deploy import node_certificates, pki
 from dqnfed_flwr.deploy.build import add_node, create, refresh, remove_node, rotate
+from dqnfed_flwr.deploy.node_certificates import identity_of, run_supernode
 from dqnfed_flwr.deploy.plan import Federation, Node
-from dqnfed_flwr.deploy.supernode import identity_of, run_supernode
 from dqnfed_flwr.errors import ConfigError
 
 

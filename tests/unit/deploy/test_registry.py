@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from dqnfed_flwr.deploy import build, registry
-from dqnfed_flwr.deploy.check_local import failed
 from dqnfed_flwr.deploy.check_network import registered
+from dqnfed_flwr.deploy.findings import failed
 from dqnfed_flwr.deploy.plan import read_plan
+from dqnfed_flwr.deploy.superlink import SuperLink
 from dqnfed_flwr.engine.flwr_command import FlwrCommand
 from dqnfed_flwr.errors import RunError
 from tests.helpers.checks import remember, troubles
@@ -23,7 +24,7 @@ def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **answers: object)
     command = tmp_path / "flwr"
     command.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\ncase "$2" in\n{cases}\nesac\n')
     command.chmod(0o755)
-    monkeypatch.setattr("dqnfed_flwr.deploy.superlink.operator_flwr", lambda: [str(command)])
+    monkeypatch.setattr("dqnfed_flwr.deploy.superlink.OPERATOR_FLWR", [str(command)])
 
 
 def listing(**states: str) -> dict[str, object]:
@@ -164,7 +165,7 @@ def test_a_damaged_memory_is_none(place: Path, text: str) -> None:
 
 def test_no_superlink(place: Path) -> None:
     with pytest.raises(RunError) as caught:
-        registry.listed(Gone({}))
+        registry.listed(SuperLink(Gone({}), "dqnfed"))
     assert str(caught.value) == "flwr supernode list dqnfed: Connection to the SuperLink is unavailable."
 
 

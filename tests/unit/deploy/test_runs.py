@@ -22,7 +22,7 @@ from dqnfed_flwr.deploy import build, runs, superlink
 from dqnfed_flwr.deploy.plan import Federation, Node
 from dqnfed_flwr.deploy.runs import Failure
 from dqnfed_flwr.deploy.superlink import connect
-from dqnfed_flwr.engine import flwr_command
+from dqnfed_flwr.engine.flwr_command import FlwrCommand
 from dqnfed_flwr.errors import ConfigError, RunError
 from tests.helpers.checks import remember
 
@@ -77,7 +77,7 @@ class Flower:
 @pytest.fixture
 def flower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Flower:
     flower = Flower(tmp_path)
-    monkeypatch.setattr(superlink, "operator_flwr", lambda: [str(tmp_path / "flwr")])
+    monkeypatch.setattr(superlink, "OPERATOR_FLWR", [str(tmp_path / "flwr")])
     for pause in ("FIRST_PAUSE", "NEWS_PAUSE", "QUIET_PAUSE"):
         monkeypatch.setattr(runs, pause, 0.01)
     monkeypatch.setattr(superlink, "FIRST_PAUSE", 0.01)
@@ -316,7 +316,7 @@ def test_a_signal_ends_flowers_command_too(flower: Flower, arguments: list[str],
         f"import signal, sys; signal.signal({int(number)}, signal.SIG_DFL)\n"  # below nohup it would be ignored
         f"sys.argv = ['dqnfed', *{arguments}]\n"
         "from dqnfed_flwr.cli.app import app\nfrom dqnfed_flwr.deploy import superlink\n"
-        f"superlink.operator_flwr = lambda: [{str(flower.place / 'flwr')!r}]\napp()"
+        f"superlink.OPERATOR_FLWR = [{str(flower.place / 'flwr')!r}]\napp()"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL) as follower:
         try:
@@ -463,7 +463,7 @@ def test_a_server_error_that_stays_is_told_by_its_status(flower: Flower, monkeyp
 
 
 def test_a_superlink_that_is_slow_is_asked_again(flower: Flower, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flwr_command, "CALL_SECONDS", 0.5)
+    monkeypatch.setattr(FlwrCommand, "seconds", 0.5)
     slow = "@echo >> {0}s; [ $(wc -l < {0}s) = 1 ] && exec sleep 20 || cat {1}"
     flower.status("finished:completed")
     flower.answers |= {"list": slow.format("list", "list.0"), "log": slow.format("log", "text")}
@@ -478,7 +478,7 @@ def test_a_superlink_that_is_slow_is_asked_again(flower: Flower, monkeypatch: py
 def test_a_run_that_may_have_been_started_is_not_started_again(
     flower: Flower, monkeypatch: pytest.MonkeyPatch, answer: str
 ) -> None:
-    monkeypatch.setattr(flwr_command, "CALL_SECONDS", 0.5)
+    monkeypatch.setattr(FlwrCommand, "seconds", 0.5)
     flower.answers["run"] = answer
     flower.write()
     link = connect("hospital")

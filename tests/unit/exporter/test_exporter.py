@@ -21,9 +21,8 @@ from dqnfed_flwr.deploy.build import create
 from dqnfed_flwr.deploy.plan import Federation, Node
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.exporter.exporter import HOST, Exporter, ExporterOptions, Handler, Server
-from dqnfed_flwr.exporter.poll import Poll
 from dqnfed_flwr.telemetry.metrics import EXPORTER_METRICS
-from tests.helpers.served import certificate, series, serving, write_run
+from tests.helpers.served import certificate, polling, series, serving, write_run
 
 
 def get(server: Server, path: str, method: str = "GET", host: str = "") -> tuple[int, dict[str, str], bytes]:
@@ -208,7 +207,7 @@ def test_a_poll_never_delays_a_scrape(tmp_path: Path) -> None:
     command = tmp_path / "flwr"
     command.write_text("#!/bin/sh\nexec sleep 5\n")
     command.chmod(0o755)
-    exporter = Exporter(ExporterOptions(tmp_path), Poll("there", timeout=3, flwr=[str(command)]))
+    exporter = Exporter(ExporterOptions(tmp_path), polling(command))
     exporter.start()
     time.sleep(0.2)
     since = time.monotonic()
@@ -249,7 +248,7 @@ def test_a_superlink_is_a_folder_or_a_name(
         f'#!/bin/sh\necho "$FLWR_HOME: $@" >> {tmp_path}/calls\necho \'{{"success": true, "runs": []}}\'\n'
     )
     script.chmod(0o755)
-    monkeypatch.setattr("dqnfed_flwr.deploy.superlink.operator_flwr", lambda: [str(script)])
+    monkeypatch.setattr("dqnfed_flwr.deploy.superlink.OPERATOR_FLWR", [str(script)])
     monkeypatch.setattr("dqnfed_flwr.exporter.exporter.Server", _Nothing)
     monkeypatch.setattr("signal.signal", lambda *_: None)
     monkeypatch.setenv("FLWR_HOME", "/etc/flwr")
@@ -289,7 +288,7 @@ def test_a_connection_that_is_not_there_is_refused(
     script.write_text(f"#!/bin/sh\ncat {tmp_path}/answer\n")
     script.chmod(0o755)
     (tmp_path / "answer").write_text(json.dumps({"success": False, "error-message": words}))
-    monkeypatch.setattr("dqnfed_flwr.deploy.superlink.operator_flwr", lambda: [str(script)])
+    monkeypatch.setattr("dqnfed_flwr.deploy.superlink.OPERATOR_FLWR", [str(script)])
     monkeypatch.setattr("dqnfed_flwr.exporter.exporter.Server", _Nothing)
     monkeypatch.setattr("signal.signal", lambda *_: None)
     (tmp_path / "m").mkdir()
