@@ -11,21 +11,13 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from dqnfed_flwr.deploy import operators
-from dqnfed_flwr.deploy.build import create
 from dqnfed_flwr.deploy.door import Door, is_open, run_superlink
 from dqnfed_flwr.deploy.grpc_transport import Fleet, FleetDoor
 from dqnfed_flwr.deploy.http_transport import Http
 from dqnfed_flwr.deploy.orders import CERTIFICATE, OPERATOR
-from dqnfed_flwr.deploy.plan import Federation
 from dqnfed_flwr.errors import ConfigError
 
 CONTROL = "/v1/control/list-runs"
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    create(tmp_path / "fl", Federation("localhost"))
-    return tmp_path / "fl"
 
 
 def listed(place: Path) -> Path:

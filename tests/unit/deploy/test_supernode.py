@@ -13,10 +13,8 @@ import pytest
 from benchmarks._gate import gate
 from benchmarks._programs import free_ports
 from dqnfed_flwr.deploy import grpc_transport, http_transport, node_certificates, pki
-from dqnfed_flwr.deploy.build import create
 from dqnfed_flwr.deploy.http_transport import CLIENT, RETRIES, asked, tls
 from dqnfed_flwr.deploy.node_certificates import identity_of, show
-from dqnfed_flwr.deploy.plan import Federation, Node
 from dqnfed_flwr.errors import RunError
 
 
@@ -33,12 +31,6 @@ class Client:
 
 class FleetHttpClient(Client):
     """The one of the Fleet."""
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    create(tmp_path / "fl", Federation("localhost", nodes=(Node("node-0", 0, 9094),)))
-    return tmp_path / "fl"
 
 
 @pytest.fixture

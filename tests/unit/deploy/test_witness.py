@@ -18,9 +18,7 @@ from flwr.proto.transport_pb2 import Scalar
 
 from dqnfed_flwr.deploy import operators, pki
 from dqnfed_flwr.deploy.audit_log import AuditLog, lines_in, verify
-from dqnfed_flwr.deploy.build import create
 from dqnfed_flwr.deploy.orders import OPERATOR, is_order
-from dqnfed_flwr.deploy.plan import Federation
 from dqnfed_flwr.deploy.prefork.allowed import app_hash
 from dqnfed_flwr.deploy.witness import KINDS, OTHERS, REFUSAL_SECONDS, Witness, remembered
 
@@ -28,12 +26,6 @@ FILES = {
     "pyproject.toml": b'[project]\nname = "x"\n[tool.flwr.app]\npublisher = "y"\n[tool.flwr.app.config]\nrounds = 3\n',
     "app.py": b"",
 }
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    create(tmp_path / "fl", Federation("localhost"))
-    return tmp_path / "fl"
 
 
 def all_lines(place: Path) -> list[dict[str, Any]]:
