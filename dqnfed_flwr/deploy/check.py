@@ -9,7 +9,6 @@ from pathlib import Path
 from dqnfed_flwr.deploy import check_local as local
 from dqnfed_flwr.deploy import check_network as network
 from dqnfed_flwr.deploy.audit_log import LOG, parts
-from dqnfed_flwr.deploy.clock_skew import ahead_by_date, skew
 from dqnfed_flwr.deploy.files import as_owner, is_there
 from dqnfed_flwr.deploy.findings import Finding, Findings, Level, failure, guarded, warning
 from dqnfed_flwr.deploy.node_certificates import CERTIFICATE, identity_of
@@ -93,7 +92,7 @@ def _check_federation(directory: Path, federation: Federation, now: dt.datetime)
     control = ("127.0.0.1", federation.control_port, server / "ca.crt")
     found = network.look(*control).port
     if found is network.Port.OURS:
-        yield from skew(ahead_by_date(*control))
+        yield from network.skew(network.ahead_by_date(*control))
         yield network.door(federation, server / "ca.crt", place)
         yield from network.registered(directory, federation, place)
     elif found is network.Port.FREE and (waiting := known(directory)):

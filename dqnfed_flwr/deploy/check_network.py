@@ -1,12 +1,15 @@
-"""Checks of what answers: ports, certificates as others see them, registered keys."""
+"""Checks of what answers: ports, certificates as others see them, registered keys, and the server's clock."""
 
 from __future__ import annotations
 
+import datetime as dt
+import email.utils
 import http.client
 import json
+import math
 import socket
 import ssl
-from contextlib import closing
+from contextlib import closing, suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
@@ -14,7 +17,7 @@ from typing import NamedTuple
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from dqnfed_flwr.deploy.findings import Finding, Findings, failure, ok, warning
+from dqnfed_flwr.deploy.findings import Finding, Findings, Level, failure, ok, warning
 from dqnfed_flwr.deploy.plan import Federation
 from dqnfed_flwr.deploy.registry import known_now, listed
 from dqnfed_flwr.deploy.superlink import link_of
@@ -22,6 +25,10 @@ from dqnfed_flwr.engine.flwr_command import CONNECTION
 from dqnfed_flwr.errors import RunError
 
 SECONDS = 5.0
+AHEAD, BEHIND = 5.0, 305.0
+"""Seconds: Flower signs the time of each call of a node, and refuses a stamp so far off its server's clock."""
+AHEAD_WARN, BEHIND_WARN = 2.0, 30.0
+HALF_A_SECOND = 0.5
 
 
 class Port(StrEnum):
@@ -180,9 +187,7 @@ def door(federation: Federation, ca: Path, place: str) -> Finding:
     context = ssl.create_default_context(cafile=str(ca))
     port = federation.control_port
     try:
-        with closing(http.client.HTTPSConnection("127.0.0.1", port, timeout=SECONDS, context=context)) as connection:
-            connection.request("POST", "/v1/control/list-runs", b"", {"Content-Type": "application/x-protobuf"})
-            status = connection.getresponse().status
+        status, _ = asked("127.0.0.1", port, context, "/v1/control/list-runs")
     except (OSError, http.client.HTTPException) as error:
         return failure(f"Control port {port} does not answer a call ({error})", "look at the SuperLink's log")
     if status == http.HTTPStatus.FORBIDDEN:
@@ -191,6 +196,17 @@ def door(federation: Federation, ca: Path, place: str) -> Finding:
         f"Control port {port} takes calls from anybody (status {status})",
         f"`dqnfed deploy refresh {place}`, then start the SuperLink with commands/superlink.txt or the unit",
     )
+
+
+def asked(host: str, port: int, context: ssl.SSLContext, path: str) -> tuple[int, str]:
+    """The status of an empty call without a key, and the words that came with it; it changes nothing."""
+    with closing(http.client.HTTPSConnection(host, port, timeout=SECONDS, context=context)) as connection:
+        connection.request("POST", path, b"", {"Content-Type": "application/x-protobuf"})
+        answer = connection.getresponse()
+        words = answer.read()
+    with suppress(ValueError, LookupError, TypeError):
+        return answer.status, str(json.loads(words)["detail"])
+    return answer.status, ""
 
 
 def registered(directory: Path, federation: Federation, place: str) -> Findings:
@@ -219,3 +235,44 @@ def registered(directory: Path, federation: Federation, place: str) -> Findings:
         )
     if not absent:
         yield ok(f"{len(states)} keys are registered, {len(states) - len(offline)} online")
+
+
+def skew(ahead: float | None) -> Findings:
+    """What it means that this clock is so many seconds ahead of the server's; nothing where that is not known."""
+    if ahead is None:
+        return
+    warn, limit = (AHEAD_WARN, AHEAD) if ahead > 0 else (BEHIND_WARN, BEHIND)
+    level = Level.OK if abs(ahead) < warn else Level.WARNING if abs(ahead) < limit else Level.FAILURE
+    seconds = f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the server's"
+    fix = "set both clocks right, for instance with chrony: Flower refuses a node 5 s ahead or 5 minutes behind"
+    yield Finding(
+        level,
+        f"this clock is {seconds if math.isfinite(ahead) else 'more than a day off'}",
+        "" if level is Level.OK else fix,
+    )
+
+
+def now() -> dt.datetime:
+    """What this clock says."""
+    return dt.datetime.now(dt.UTC)
+
+
+def ahead_by_date(host: str, port: int, ca: Path) -> float | None:
+    """Seconds by which this clock is ahead of that of a server of HTTP; None where the server does not say.
+
+    The date of an answer has its seconds cut off, and is of some moment between question and answer: half a second
+    either way. A SuperLink that answers itself renews its date once a second only, so that this clock may seem to be up
+    to a second further ahead.
+    """
+    try:
+        context = ssl.create_default_context(cafile=str(ca))
+        with closing(http.client.HTTPSConnection(host, port, timeout=SECONDS, context=context)) as connection:
+            connection.connect()
+            asked = now()
+            connection.request("GET", "/health")
+            date = connection.getresponse().getheader("Date", "")
+            answered = now()
+        server = email.utils.parsedate_to_datetime(date).replace(tzinfo=dt.UTC)
+    except (OSError, ValueError, http.client.HTTPException):
+        return None
+    return ((asked - server) + (answered - server)).total_seconds() / 2 - HALF_A_SECOND

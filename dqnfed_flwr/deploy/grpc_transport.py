@@ -8,7 +8,9 @@ what a node may send at once is bounded.
 
 from __future__ import annotations
 
+import datetime as dt
 import logging
+import math
 import resource
 import socket
 import ssl
@@ -25,10 +27,11 @@ from typing import Any
 
 import grpc
 from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
 
-from dqnfed_flwr.deploy import pki
+from dqnfed_flwr.deploy import check_network, pki
 from dqnfed_flwr.deploy.audit_log import shortened
-from dqnfed_flwr.deploy.clock_skew import CALL, SECONDS, ahead_by_stamps, skew
+from dqnfed_flwr.deploy.check_network import AHEAD, BEHIND, SECONDS, skew
 from dqnfed_flwr.deploy.findings import Finding, Findings, Level, failure, ok
 from dqnfed_flwr.deploy.node_certificates import COPY_AGAIN, NO_TLS, REFUSAL, name_of
 from dqnfed_flwr.deploy.orders import ELSEWHERE, App, Receive, Refused, Scope, Send
@@ -57,6 +60,9 @@ OPTIONS = {
 }
 """Of the server. A node asks for messages every 3 s, so a connection idle for five minutes is no node's. A slow link is
 not cut: no limit is on the time that a message takes."""
+CALL, STAMP_REFUSED = "/flwr.proto.Fleet/PullMessages", "timestamp"
+STRIDE, FARTHEST, PRECISION = 300, 86_400, 0.25
+"""Seconds between stamps that are tried, the largest, and how exactly a clock is measured."""
 CONNECTION = ("flwr.client.grpc_rere_client.connection", "create_channel")
 """Where Flower 1.39 opens a node's connection to the Fleet, and that one alone."""
 
@@ -294,3 +300,51 @@ def _admitted(channel: Any, where: str) -> Finding:
         if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
             return failure(f"{where} turns this node away: {error.details()}", COPY_AGAIN)
     return ok(f"{where} takes this node's certificate")
+
+
+def ahead_by_stamps(channel: Any) -> float | None:
+    """Seconds by which this clock is ahead of that behind a Fleet port of gRPC; None where that cannot be learnt.
+
+    Infinite where it is more than a day off. The server does not tell its time, but looks at a stamp before it asks
+    whose the key is: stamps signed with a key made for the purpose tell its bounds, and change nothing there.
+    """
+    call, key = channel.unary_unary(CALL), ec.generate_private_key(ec.SECP384R1())
+
+    def accepts(ahead: float) -> bool | None:
+        try:
+            call(b"", timeout=SECONDS, metadata=_signed(key, ahead))
+        except grpc.RpcError as error:
+            known = error.code() is grpc.StatusCode.UNAUTHENTICATED
+            return STAMP_REFUSED not in str(error.details()) if known else None
+        return None
+
+    return measured(accepts)
+
+
+def measured(accepts: Callable[[float], bool | None]) -> float | None:
+    """Seconds by which a clock is ahead of another's, by bisection of what the other accepts.
+
+    `accepts` says whether the other takes a stamp so many seconds ahead of this clock; None where it does not say.
+    """
+    for stamp in sorted(range(-FARTHEST, FARTHEST + 1, STRIDE), key=abs):
+        if (found := accepts(stamp)) is None:
+            return None
+        if found:
+            low, high = float(stamp), stamp + AHEAD + BEHIND
+            while high - low > PRECISION:
+                middle = (low + high) / 2
+                low, high = (middle, high) if accepts(middle) else (low, middle)
+            return AHEAD - low
+    return math.inf
+
+
+def _signed(key: ec.EllipticCurvePrivateKey, ahead: float) -> tuple[tuple[str, Any], ...]:
+    from flwr.common.constant import PUBLIC_KEY_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER
+    from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
+
+    stamp = (check_network.now() + dt.timedelta(seconds=ahead)).isoformat()
+    return (
+        (PUBLIC_KEY_HEADER, public_key_to_bytes(key.public_key())),
+        (TIMESTAMP_HEADER, stamp),
+        (SIGNATURE_HEADER, sign_message(key, stamp.encode("ascii"))),
+    )

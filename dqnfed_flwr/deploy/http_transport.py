@@ -9,13 +9,11 @@ port past the gate, and makes up the header, gains that a message of his is read
 from __future__ import annotations
 
 import http.client
-import json
 import logging
 import re
 import ssl
 import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
 from http import HTTPStatus
 from importlib import import_module
 from pathlib import Path
@@ -27,7 +25,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 
 from dqnfed_flwr.deploy import pki
 from dqnfed_flwr.deploy.audit_log import shortened
-from dqnfed_flwr.deploy.clock_skew import SECONDS, ahead_by_date, skew
+from dqnfed_flwr.deploy.check_network import ahead_by_date, asked, skew
 from dqnfed_flwr.deploy.findings import Finding, Findings, failure, ok, warning
 from dqnfed_flwr.deploy.node_certificates import COPY_AGAIN, NO_TLS, REFUSAL, name_of
 from dqnfed_flwr.deploy.orders import CERTIFICATE, App, Receive, Refused, Scope, Send, answer, caller
@@ -176,7 +174,7 @@ class Http(Transport):
         """The gate turns away who shows no certificate."""
         del place
         try:
-            status, words = asked("127.0.0.1", port, ssl.create_default_context(cafile=str(ca)))
+            status, words = asked("127.0.0.1", port, ssl.create_default_context(cafile=str(ca)), FIRST[1])
         except TimeoutError:
             return failure(f"Fleet port {port} does not answer", "look at the gate's log")
         except (OSError, http.client.HTTPException):  # a gate may also cut it in the handshake
@@ -211,7 +209,7 @@ class Http(Transport):
 def _admitted(host: str, port: int, context: ssl.SSLContext) -> Finding:
     where = f"{host}:{port}"
     try:
-        status, words = asked(host, port, context)
+        status, words = asked(host, port, context, FIRST[1])
     except (OSError, http.client.HTTPException) as error:
         return failure(f"{where} does not take this node's certificate ({error})", COPY_AGAIN)
     if status == HTTPStatus.BAD_REQUEST:
@@ -221,14 +219,3 @@ def _admitted(host: str, port: int, context: ssl.SSLContext) -> Finding:
     if status in AWAY:
         return warning(f"{where} answers {status}: the SuperLink behind the gate is away", "start it; look at its log")
     return ok(f"{where} takes this node's certificate")
-
-
-def asked(host: str, port: int, context: ssl.SSLContext) -> tuple[int, str]:
-    """The status of a call without a key, and the words that came with it; it changes nothing."""
-    with closing(http.client.HTTPSConnection(host, port, timeout=SECONDS, context=context)) as connection:
-        connection.request("POST", FIRST[1], b"", {"Content-Type": "application/protobuf"})
-        answer = connection.getresponse()
-        words = answer.read()
-    with suppress(ValueError, LookupError, TypeError):
-        return answer.status, str(json.loads(words)["detail"])
-    return answer.status, ""

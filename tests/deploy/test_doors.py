@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks._federation import Loopback, loopback, node
 from benchmarks._programs import Program, free_ports, wait_for
-from dqnfed_flwr.deploy import check, clock_skew, node_certificates, pki
+from dqnfed_flwr.deploy import check, check_network, node_certificates, pki
 from dqnfed_flwr.deploy.check_network import Port, look
 from dqnfed_flwr.deploy.commands import superexec_arguments, supernode_arguments
 from dqnfed_flwr.deploy.files import write_private, write_public
@@ -120,7 +120,7 @@ def test_a_call_recorded_ten_minutes_ago(server: Loopback) -> None:
 def test_a_clock_that_is_off_is_found_on_the_device(
     server: Loopback, monkeypatch: pytest.MonkeyPatch, ahead: float, words: str
 ) -> None:
-    monkeypatch.setattr(clock_skew, "now", lambda: dt.datetime.now(dt.UTC) + dt.timedelta(seconds=ahead))
+    monkeypatch.setattr(check_network, "now", lambda: dt.datetime.now(dt.UTC) + dt.timedelta(seconds=ahead))
     found = [one for one in check.check(server.directory / "nodes" / "node-0") if one.what.startswith("this clock")]
     assert [one.level for one in found] == [Level.FAILURE]
     seconds, *side = found[0].what.removeprefix("this clock is ").split()

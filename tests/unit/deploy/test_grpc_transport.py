@@ -14,9 +14,8 @@ import pytest
 
 from dqnfed_flwr.deploy import grpc_transport, node_certificates, pki
 from dqnfed_flwr.deploy.build import create, rotate
-from dqnfed_flwr.deploy.clock_skew import CALL
 from dqnfed_flwr.deploy.findings import Level
-from dqnfed_flwr.deploy.grpc_transport import CALLS, LARGEST_MESSAGE, Fleet, FleetDoor, Grpc
+from dqnfed_flwr.deploy.grpc_transport import CALL, CALLS, LARGEST_MESSAGE, Fleet, FleetDoor, Grpc
 from dqnfed_flwr.deploy.node_certificates import identity_of
 from dqnfed_flwr.deploy.plan import Federation, Node
 from dqnfed_flwr.errors import RunError

@@ -13,7 +13,8 @@ import pytest
 from benchmarks._gate import gate
 from benchmarks._programs import free_ports
 from dqnfed_flwr.deploy import grpc_transport, http_transport, node_certificates, pki
-from dqnfed_flwr.deploy.http_transport import CLIENT, RETRIES, asked, tls
+from dqnfed_flwr.deploy.check_network import asked
+from dqnfed_flwr.deploy.http_transport import CLIENT, FIRST, RETRIES, tls
 from dqnfed_flwr.deploy.node_certificates import identity_of, show
 from dqnfed_flwr.errors import RunError
 
@@ -88,7 +89,7 @@ def test_a_gate_takes_what_is_shown(place: Path, identity: pki.Identity) -> None
     port, nobody = free_ports(2)
     ca = (place / "server" / "ca.crt").read_bytes()
     with gate(port, nobody, place / "server"):
-        assert asked("localhost", port, tls(ca, identity))[0] == 502
+        assert asked("localhost", port, tls(ca, identity), FIRST[1])[0] == 502
 
 
 @pytest.mark.parametrize(
