@@ -7,6 +7,7 @@ import tomllib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from functools import cache
 from importlib.metadata import version
 from ipaddress import ip_address
 from pathlib import Path
@@ -101,6 +102,7 @@ class Transport(ABC):
         return iter(())
 
 
+@cache
 def transport_of(release: str) -> Transport:
     """How nodes of that Flower speak."""
     if minor(release) >= HTTP_SINCE:
