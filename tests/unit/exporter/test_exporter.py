@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from dqnfed_flwr.cli import monitoring
 from dqnfed_flwr.cli.app import app
 from dqnfed_flwr.deploy.build import create
 from dqnfed_flwr.deploy.plan import Federation, Node
@@ -277,6 +278,16 @@ def test_a_connection_that_is_not_there_is_refused(tmp_path: Path, answer: Path,
     assert CliRunner().invoke(app, [command, str(tmp_path / "m"), "./nowhere"]).exit_code == 2
     answer.write_text(json.dumps({"success": False, "error-message": "the SuperLink is unavailable"}))
     assert CliRunner().invoke(app, [command, str(tmp_path / "m"), "nope"]).exit_code == 0
+
+
+def test_a_superlink_that_does_not_answer_is_waited_for_in_bounded_time(
+    tmp_path: Path, answer: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(monitoring, "POLL_SECONDS", 0.2)
+    os.mkfifo(answer)  # who reads it waits for somebody who writes
+    assert CliRunner().invoke(app, ["exporter", str(tmp_path / "m"), "dqnfed"]).exit_code == 0
+    os.close(os.open(answer, os.O_RDWR | os.O_NONBLOCK))
+    assert "timed out after 0.2 seconds" in caplog.text
 
 
 @pytest.mark.parametrize(
