@@ -161,7 +161,8 @@ class RunSamples(SeriesValues):
             for when, losses in zip(WHEN, (event.losses_before, event.losses_after), strict=True):
                 values = np.asarray(losses, np.float64)
                 _set_spread(self, when, values[~np.isnan(values)])
-        for event in [event for event in events if _evaluated(event)][-1:]:
+        evaluated = [event for event in events if event.accuracy or event.validation or event.without_figure]
+        for event in evaluated[-1:]:
             self._take_evaluation(event)
         if self._clients:
             for event in events:
@@ -223,10 +224,6 @@ def _set_spread(samples: SeriesValues, when: str, values: NDArray[np.float64]) -
     points = np.percentile(values, PERCENTILES, method="inverted_cdf")
     for percentile, value in zip(PERCENTILES, points, strict=True):
         samples.set("dqnfed_train_loss_percentile", float(value), when, str(percentile))
-
-
-def _evaluated(event: RoundEvent) -> bool:
-    return bool(event.accuracy or event.validation or event.without_figure)
 
 
 def _fairness(values: Mapping[int, float], figure: Figure) -> dict[str, float]:
