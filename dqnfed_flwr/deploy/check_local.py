@@ -197,7 +197,9 @@ def programs(role: str) -> Findings:
 def flower(wanted: str) -> Findings:
     """The installed release of Flower, and whether it is the one that the folder was made for."""
     found = version("flwr")
-    yield from transport_of(found).findings(found)
+    if advice := transport_of(found).advice:
+        speaks, fix = advice
+        yield warning(f"flwr {found} speaks {speaks}", fix)
     if minor(found) == minor(wanted):
         yield ok(f"flwr is {found}")
     else:

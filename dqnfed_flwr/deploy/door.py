@@ -60,10 +60,7 @@ class Door:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one call."""
-        if scope["type"] == "lifespan":
-            await self.app(scope, receive, send)
-            return
-        if scope["type"] == "http" and is_open(scope["path"]):
+        if scope["type"] == "lifespan" or (scope["type"] == "http" and is_open(scope["path"])):
             await self.app(scope, receive, send)
             return
         name = self._operator(scope)

@@ -67,14 +67,12 @@ class FleetHttpDoor:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one call."""
-        if scope["type"] != "http" or not scope["path"].startswith(FLEET):
+        of_nodes = scope["type"] == "http" and scope["path"].startswith(FLEET)
+        certificate = shown(scope) if of_nodes else None
+        if not of_nodes or (certificate is not None and name_of(self.listed, certificate) is not None):
             await self.app(scope, receive, send)
-            return
-        certificate = shown(scope)
-        if certificate is not None and name_of(self.listed, certificate) is not None:
-            await self.app(scope, receive, send)
-            return
-        await self._refuse(scope, send, certificate is not None)
+        else:
+            await self._refuse(scope, send, certificate is not None)
 
     async def _refuse(self, scope: Scope, send: Send, has_shown: bool) -> None:
         client = caller(scope)
@@ -144,11 +142,11 @@ class Http(Transport):
 
     listener = "gate"
     endpoints = "the SuperLink and the gate"
-
-    def superlink_arguments(self, fleet_port: int) -> Sequence[str]:
-        """None: the gate has that port."""
-        del fleet_port
-        return ()
+    advice = (
+        "HTTP on one port for nodes and operators, the Control port",
+        "use flwr 1.39, or put a gate on the Fleet port that lets nodes reach /v1/fleet/ and /health only: "
+        "docs/transport.md",
+    )
 
     def fleet(self, listed: Path, authorities: Path) -> Callable[[App, Refused], App]:
         """The door before the one server; the gate checks who has certified nodes."""
@@ -196,14 +194,6 @@ class Http(Transport):
         """By gate and SuperLink."""
         yield _admitted(host, port, tls(ca.read_bytes(), identity))
         yield from skew(ahead_by_date(host, port, ca))
-
-    def findings(self, release: str) -> Findings:
-        """That a gate is needed."""
-        yield warning(
-            f"flwr {release} speaks HTTP on one port for nodes and operators, the Control port",
-            "use flwr 1.39, or put a gate on the Fleet port that lets nodes reach /v1/fleet/ and /health only: "
-            "docs/transport.md",
-        )
 
 
 def _admitted(host: str, port: int, context: ssl.SSLContext) -> Finding:

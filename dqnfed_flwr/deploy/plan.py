@@ -72,10 +72,13 @@ class Transport(ABC):
     """The programs that serve the server certificate, in words: they are restarted for a new one."""
     options: Mapping[str, object] = MappingProxyType({})
     """Of uvicorn, besides Flower's."""
+    advice: tuple[str, ...] = ()
+    """How a Flower speaks of which that is to be known, and what to do about it."""
 
-    @abstractmethod
     def superlink_arguments(self, fleet_port: int) -> Sequence[str]:
-        """Options of `flower-superlink`."""
+        """Options of `flower-superlink`, by default none."""
+        del fleet_port
+        return ()
 
     @abstractmethod
     def fleet(self, listed: Path, authorities: Path) -> Callable[[App, Refused], App]:
@@ -95,11 +98,6 @@ class Transport(ABC):
     @abstractmethod
     def admitted(self, host: str, port: int, ca: Path, identity: Identity) -> Findings:
         """Whether a node is let in with its certificate, and how far its clock is off; its key is another matter."""
-
-    def findings(self, release: str) -> Findings:
-        """What is to be known of a Flower that speaks so."""
-        del release
-        return iter(())
 
 
 @cache
