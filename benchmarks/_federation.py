@@ -26,7 +26,7 @@ from dqnfed_flwr.deploy.commands import (
 )
 from dqnfed_flwr.deploy.plan import Federation, Node, read_plan
 from dqnfed_flwr.deploy.registry import listed, register
-from dqnfed_flwr.deploy.superlink import operator_command
+from dqnfed_flwr.deploy.superlink import link_of
 from dqnfed_flwr.engine.flower import write_app
 from dqnfed_flwr.engine.flwr_command import CONNECTION, FlwrCommand, flwr_environment, run_record, run_status
 from dqnfed_flwr.run_files import EVENTS, RUN
@@ -66,7 +66,7 @@ class Loopback:
     @property
     def flwr(self) -> FlwrCommand:
         """Flower's command as the operator has it."""
-        return operator_command(self.directory)
+        return link_of(self.directory).flwr
 
     def define(self, name: str, arguments: Sequence[str], place: Path, variables: Mapping[str, str]) -> Program:
         """Add a program without starting it."""
@@ -113,7 +113,7 @@ class Loopback:
     def await_online(self, names: Sequence[str]) -> None:
         """Wait until these nodes are online."""
         wait_for(
-            lambda: list(listed(self.flwr).values()).count("online") >= len(names),
+            lambda: list(listed(link_of(self.directory)).values()).count("online") >= len(names),
             ONLINE_SECONDS,
             lambda: "\n".join(self.programs[name].text()[-1500:] for name in names),
         )
@@ -236,7 +236,7 @@ def loopback(place: Path, nodes: Sequence[Node], before: Gate = gate, **changes:
     federation = Loopback(place / "federation", place / "logs")
     entrance: AbstractContextManager[object] = (
         before(ports[0], ports[1], federation.directory / "server")
-        if federation.federation.over_http
+        if federation.federation.transport.listener == "gate"
         else nullcontext()
     )
     with entrance:

@@ -126,7 +126,8 @@ def faults_of(lines: Sequence[AuditLine], run: AuditedRun | None) -> dict[str, s
         elif run and audit.partition not in run.clients:
             faults[line.place] = f"client {audit.partition}: the run has clients 0..{run.settings.clients - 1}"
         elif run and audit.figure != run.figure:
-            faults[line.place] = f"client {audit.partition}: its figure is {_named(audit)}, not that of the run"
+            figure = "right answers" if audit.figure is None else audit.figure.name
+            faults[line.place] = f"client {audit.partition}: its figure is {figure}, not that of the run"
         elif within and (audit.floor, audit.bound) != within:
             ends = f"{audit.floor:.{DIGITS}g} and {audit.bound:.{DIGITS}g}"
             asked = f"{within.floor:.{DIGITS}g} and {within.bound:.{DIGITS}g}"
@@ -136,10 +137,6 @@ def faults_of(lines: Sequence[AuditLine], run: AuditedRun | None) -> dict[str, s
                 f"client {audit.partition}: another bound or number of draws than the others, or figure"
             )
     return faults
-
-
-def _named(audit: ClientAudit) -> str:
-    return "right answers" if audit.figure is None else audit.figure.name
 
 
 def _models(audits: Sequence[ClientAudit], run: AuditedRun | None) -> dict[str, str]:

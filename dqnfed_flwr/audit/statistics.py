@@ -18,7 +18,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.random import Generator
-from numpy.typing import NDArray
 from scipy.stats import binomtest
 
 from dqnfed_flwr.types import Float64Array
@@ -133,9 +132,9 @@ def holm(p: Float64Array) -> Float64Array:
     return corrected
 
 
-def corrected(p: Float64Array, smallest: Float64Array, level: float) -> tuple[Float64Array, NDArray[np.bool_]]:
-    """Corrected p-values [m], NaN for tests that are no part of the family, and which are part of it."""
+def corrected(p: Float64Array, smallest: Float64Array, level: float) -> Float64Array:
+    """Corrected p-values [m], NaN for tests that are no part of the family."""
     judged = smallest <= needed(smallest, level)
     found = np.full(len(p), np.nan)
     found[judged] = holm(p[judged])
-    return found, judged
+    return found

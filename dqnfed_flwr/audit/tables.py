@@ -67,12 +67,9 @@ def _reading_of(figure: Figure, within: LossRange) -> list[str]:
 
 def shown(test: JudgedTest) -> tuple[str, str]:
     """The two-sided p, and the corrected one for worse."""
-    return p_text(test.test.two_sided), p_text(test.worse) if test.judged else UNKNOWN
-
-
-def p_text(p: float) -> str:
-    """A p-value in two digits."""
-    return f"{p:.2g}" if p >= 0.0001 else "<.0001"
+    ps = (test.test.two_sided, test.worse)
+    two_sided, worse = (f"{p:.2g}" if not p < 0.0001 else "<.0001" for p in ps)
+    return two_sided, worse if test.judged else UNKNOWN
 
 
 def _table(comparison: AuditComparison) -> Table:
@@ -87,16 +84,10 @@ def _table(comparison: AuditComparison) -> Table:
     )
     return Table(
         f"The federated model against {comparison.label}",
-        headings(comparison),
+        (*SAMPLES, *own_headings(comparison), *LOSS),
         tuple(_cells(client, comparison.other) for client in clients),
         (*more, *left_out(comparison), f"{comparison.summary}."),
     )
-
-
-def headings(comparison: AuditComparison) -> tuple[str, ...]:
-    """Of the columns."""
-    own = RIGHT if comparison.figure is None else (own_name(comparison.figure), "other")
-    return (*SAMPLES, *own, *LOSS)
 
 
 def own_texts(client: JudgedClient, other: str) -> list[str]:
@@ -156,11 +147,9 @@ def html(audit: Audit) -> str:
     return render_page("audit.html", names, package="dqnfed_flwr.audit")
 
 
-def own_headings(comparison: AuditComparison) -> list[str]:
+def own_headings(comparison: AuditComparison) -> tuple[str, ...]:
     """Of the columns of `own_texts`."""
-    if comparison.figure is None:
-        return ["right %", "other %", "alone", "p", "worse"]
-    return [own_name(comparison.figure), "other"]
+    return RIGHT if comparison.figure is None else (own_name(comparison.figure), "other")
 
 
 def tiles(comparison: AuditComparison) -> list[tuple[str, str, str]]:

@@ -171,8 +171,8 @@ def _judged(other: str, audits: Sequence[ClientAudit], missing: Mapping[int, str
     counted = {audit.partition: test for audit in those if (test := audit.pairs[other].accuracy) is not None}
     tests = [*counted.values(), *(audit.loss_test(other) for audit in those)]
     smallest = np.array([test.smallest for test in tests])
-    worse, _ = corrected(np.array([test.worse for test in tests]), smallest, LEVEL)
-    better, _ = corrected(np.array([test.better for test in tests]), smallest, LEVEL)
+    worse = corrected(np.array([test.worse for test in tests]), smallest, LEVEL)
+    better = corrected(np.array([test.better for test in tests]), smallest, LEVEL)
     threshold = needed(smallest, LEVEL)
     judged = [JudgedTest(*figures) for figures in zip(tests, worse.tolist(), better.tolist(), strict=True)]
     accuracy = dict(zip(counted, judged, strict=False))

@@ -16,7 +16,7 @@ from dqnfed_flwr.deploy.files import alone, at_home
 from dqnfed_flwr.errors import RunError
 
 if TYPE_CHECKING:
-    from dqnfed_flwr.deploy.check_local import Finding
+    from dqnfed_flwr.deploy.findings import Finding
 
 app = PlainTyper()
 audit_app = PlainTyper()
@@ -240,21 +240,19 @@ def rotate(
     place = _place(directory)
     with alone(place):
         federation = rotate(place, authority=ca, days=days, others=address or ())
-    names = ", ".join((federation.host, *federation.others))
+    names, endpoints = ", ".join((federation.host, *federation.others)), federation.transport.endpoints
     end = first_certificate((place / "server" / "server.crt").read_bytes()).not_valid_after_utc
     typer.echo(f"a new server certificate for {names} is valid until {end:%Y-%m-%d}, those of operators as well")
     if ca:
         typer.echo(
             "and a new authority: 1. copy ca.crt and node.crt from each nodes/NAME to its device and restart it;"
         )
-        typer.echo(
-            f"2. only then restart {federation.endpoints} and the SuperExec. ca.crt holds the old authority as well."
-        )
+        typer.echo(f"2. only then restart {endpoints} and the SuperExec. ca.crt holds the old authority as well.")
         typer.echo(
             "until 2., the SuperLink turns away the operators of this folder, dqnfed deploy check and the exporter"
         )
     else:
-        typer.echo(f"restart {federation.endpoints} to use it; nodes need nothing new")
+        typer.echo(f"restart {endpoints} to use it; nodes need nothing new")
 
 
 @app.command()
@@ -295,7 +293,7 @@ def check(
     Exit status: 0 all is well or only warnings, 1 something must be mended, 2 DIR is no such folder, or another user's.
     """
     from dqnfed_flwr.deploy.check import check
-    from dqnfed_flwr.deploy.check_local import Level, failed
+    from dqnfed_flwr.deploy.findings import Level, failed
 
     findings = check(_place(directory))
     for finding in findings:

@@ -73,7 +73,7 @@ def supernode(
     Example:
       dqnfed deploy supernode --certificate node.crt flower-supernode --auth-supernode-private-key node.key ...
     """  # noqa: D301  # \b keeps the lines of a help text apart
-    from dqnfed_flwr.deploy.supernode import run_supernode
+    from dqnfed_flwr.deploy.node_certificates import run_supernode
 
     run_supernode(command, certificate)
 

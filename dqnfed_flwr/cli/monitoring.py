@@ -20,6 +20,8 @@ from dqnfed_flwr.errors import ConfigError
 if TYPE_CHECKING:
     from dqnfed_flwr.exporter.exporter import ExporterOptions
 
+POLL_SECONDS = 20.0
+"""How long a SuperLink may take to answer a call."""
 MetricsDirectory = Annotated[Path, typer.Argument(hidden=True)]
 Connection = Annotated[str | None, typer.Argument(hidden=True)]
 Bind = Annotated[
@@ -141,9 +143,8 @@ def serve_metrics(
     poll = None
     if connection:
         link = connect(connection)
-        poll = Poll(
-            link.connection, link.flwr.command, environment=link.flwr.environment, names=lambda: names_of(connection)
-        )
+        link.flwr.seconds = POLL_SECONDS
+        poll = Poll(link.ask, link.connection, lambda: names_of(connection))
         poll.demand_connection()
     served = Exporter(options, poll)
     with Server(served, address, port) as server:

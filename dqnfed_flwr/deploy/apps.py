@@ -57,19 +57,14 @@ def hash_of(app: str) -> str:
         ) from None
 
 
-def write(place: Path, found: str, words: str) -> None:
-    """List an app in a node's folder; readable for a client that is another user."""
+def write(place: Path, found: str, words: str = "") -> None:
+    """List an app in a node's folder, readable for a client that is another user; `words` say what it is."""
     folder = place / FOLDER
     if not folder.exists():
         folder.mkdir()
         give_away(folder)
     folder.chmod(FOLDER_MODE)
-    write_public(folder / found, f"{words}\n")
-
-
-def write_own(place: Path) -> None:
-    """List this package's own app."""
-    write(place, own_hash(), f"dqnfed-flwr {package_version()}")
+    write_public(folder / found, f"{words or f'dqnfed-flwr {package_version()}'}\n")
 
 
 def allow(directory: Path, app: str) -> tuple[str, list[Path]]:
@@ -84,7 +79,7 @@ def allow(directory: Path, app: str) -> tuple[str, list[Path]]:
         raise ConfigError(f"{directory}: no node's folder is here; do this on the device, with the folder there")
     with changing(directory):
         for node in here:
-            write(node, found, app or f"dqnfed-flwr {package_version()}")
+            write(node, found, app)
     return found, here
 
 

@@ -62,7 +62,8 @@ class AuditLog:
         with self._lock:
             if os.fstat(self._file).st_size > LARGEST_PART:
                 self._next_part()
-            line: Line = {"number": self._number + 1, "at": _now(), "what": what, **about, "before": self._hash}
+            at = dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds")
+            line: Line = {"number": self._number + 1, "at": at, "what": what, **about, "before": self._hash}
             line["hash"] = hash_of(line)
             size = os.fstat(self._file).st_size
             try:
@@ -141,7 +142,8 @@ def verify(folder: Path) -> LogVerdict:
             faults.append(f"line {place} was changed")
         if line.get("before") != before or line.get("number") != number + 1:
             faults.append(f"before line {place}, lines are missing, changed or moved")
-        before, number = str(line.get("hash")), _whole(line.get("number"), place)
+        before, found = str(line.get("hash")), line.get("number")
+        number = found if isinstance(found, int) else place
         hashes.add(before)
     try:
         head = json.loads((folder / HEAD).read_bytes())
@@ -179,11 +181,3 @@ def hash_of(line: Line) -> str:
 def shortened(text: str) -> str:
     """A text of others, as long as the log takes."""
     return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}... ({len(text)} letters)"
-
-
-def _whole(value: object, otherwise: int) -> int:
-    return value if isinstance(value, int) else otherwise
-
-
-def _now() -> str:
-    return dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds")

@@ -122,7 +122,7 @@ def refresh(directory: Path) -> list[Path]:
         texts[directory / PLAN] = plan_text(federation)
         demand(list(dict.fromkeys(path.parent for path in texts)))
         for node in federation.nodes:  # the nodes decide: this is for those that are copied from here
-            apps.write_own(directory / "nodes" / node.name)
+            apps.write(directory / "nodes" / node.name, apps.own_hash())
         certified: list[Path] = []
         if new := node_certificates.without(directory, federation):
             certified = node_certificates.certify(directory, node_certificates.authority(directory), new)
@@ -215,7 +215,7 @@ def _make_node(directory: Path, federation: Federation, node: Node, ca: bytes) -
     write_public(place / "node.pub", public)
     write_private(place / "superexec.secret", _secret())
     write_public(place / "ca.crt", ca)
-    apps.write_own(place)
+    apps.write(place, apps.own_hash())
     for name, text in node_files(federation, node).items():
         write_public(place / name, text)
 

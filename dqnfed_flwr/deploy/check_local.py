@@ -1,4 +1,4 @@
-"""Checks of what lies on this machine: files, certificates, programs, space, its clock; and what a check finds."""
+"""Checks of what lies on this machine: files, certificates, programs, space, its clock."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import datetime as dt
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -17,7 +15,8 @@ from cryptography import x509
 from dqnfed_flwr.data.sources import source_of
 from dqnfed_flwr.deploy import apps, node_certificates, operators, pki
 from dqnfed_flwr.deploy.files import FOR_OTHERS
-from dqnfed_flwr.deploy.plan import HTTP_SINCE, Federation, minor
+from dqnfed_flwr.deploy.findings import Finding, Findings, failure, ok, warning
+from dqnfed_flwr.deploy.plan import Federation, minor, transport_of
 from dqnfed_flwr.engine.flwr_command import program
 from dqnfed_flwr.errors import ConfigError
 
@@ -28,59 +27,6 @@ PROGRAMS = {
     "server": ("flower-superlink", "flower-superexec", "flwr-serverapp", "flwr"),
     "node": ("flower-supernode", "flower-superexec", "flwr-clientapp"),
 }
-
-
-class Level(StrEnum):
-    """How a finding counts."""
-
-    OK = "ok"
-    WARNING = "warning"
-    FAILURE = "failure"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing looked at, and what to do about it where it is not well."""
-
-    level: Level
-    what: str
-    fix: str = ""
-
-
-Findings = Iterator[Finding]
-
-
-def ok(what: str) -> Finding:
-    """All is well."""
-    return Finding(Level.OK, what)
-
-
-def warning(what: str, fix: str) -> Finding:
-    """Something to look at."""
-    return Finding(Level.WARNING, what, fix)
-
-
-def failure(what: str, fix: str) -> Finding:
-    """Something that keeps the federation from working, or its secrets from being secret."""
-    return Finding(Level.FAILURE, what, fix)
-
-
-def failed(findings: Sequence[Finding]) -> bool:
-    """Whether anything must be fixed."""
-    return any(finding.level is Level.FAILURE for finding in findings)
-
-
-def guarded(findings: Findings, fix: str) -> Findings:
-    """Findings about keys, certificates or data; what cannot be read is a finding too, in place of all of them."""
-    try:
-        yield from list(findings)
-    except PermissionError as error:
-        yield failure(
-            f"{error.filename} cannot be read by this user",
-            "run this as the owner of the folder; if you are, `chown` the file as root",
-        )
-    except (OSError, ConfigError) as error:
-        yield failure(f"cannot be read: {error}", fix)
 
 
 def files(secret: Sequence[Path], known: Sequence[Path], fix: str) -> Findings:
@@ -149,7 +95,7 @@ def node_files(place: Path, fix: str, *, at_home: bool = False) -> Findings:
 def server_certificate(directory: Path, federation: Federation, now: dt.datetime) -> Findings:
     """Dates, authority, key and names of the server certificate."""
     place, server = shlex.quote(str(directory)), directory / "server"
-    renew = f"`dqnfed deploy rotate {place}`, then restart {federation.endpoints}"
+    renew = f"`dqnfed deploy rotate {place}`, then restart {federation.transport.endpoints}"
     certificate = pki.first_certificate((server / "server.crt").read_bytes())
     yield _dates("server certificate", certificate, now, renew)
     yield from authorities(server / "ca.crt", now, f"`dqnfed deploy rotate {place} --ca`, see docs/deploy.md")
@@ -251,12 +197,9 @@ def programs(role: str) -> Findings:
 def flower(wanted: str) -> Findings:
     """The installed release of Flower, and whether it is the one that the folder was made for."""
     found = version("flwr")
-    if minor(found) >= HTTP_SINCE:
-        yield warning(
-            f"flwr {found} speaks HTTP on one port for nodes and operators, the Control port",
-            "use flwr 1.39, or put a gate on the Fleet port that lets nodes reach /v1/fleet/ and /health only: "
-            "docs/transport.md",
-        )
+    if advice := transport_of(found).advice:
+        speaks, fix = advice
+        yield warning(f"flwr {found} speaks {speaks}", fix)
     if minor(found) == minor(wanted):
         yield ok(f"flwr is {found}")
     else:

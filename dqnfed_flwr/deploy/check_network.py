@@ -1,35 +1,34 @@
-"""Checks of what answers: ports, certificates as others see them, registered keys."""
+"""Checks of what answers: ports, certificates as others see them, registered keys, and the server's clock."""
 
 from __future__ import annotations
 
+import datetime as dt
+import email.utils
 import http.client
 import json
+import math
 import socket
 import ssl
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from enum import StrEnum
-from http import HTTPStatus
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from dqnfed_flwr.deploy.check_local import Finding, Findings, failure, ok, warning
-from dqnfed_flwr.deploy.clock_skew import CALL
-from dqnfed_flwr.deploy.http_transport import FLEET, NOTHING_SHOWN, REFUSED, tls
-from dqnfed_flwr.deploy.pki import Identity
+from dqnfed_flwr.deploy.findings import Finding, Findings, Level, failure, ok, warning
 from dqnfed_flwr.deploy.plan import Federation
 from dqnfed_flwr.deploy.registry import known_now, listed
-from dqnfed_flwr.deploy.superlink import operator_command
+from dqnfed_flwr.deploy.superlink import link_of
 from dqnfed_flwr.engine.flwr_command import CONNECTION
 from dqnfed_flwr.errors import RunError
 
 SECONDS = 5.0
-GATE_CALL = f"{FLEET}activate-node"
-AWAY = (HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT)
-"""What a gate answers in place of a SuperLink."""
+AHEAD, BEHIND = 5.0, 305.0
+"""Seconds: Flower signs the time of each call of a node, and refuses a stamp so far off its server's clock."""
+AHEAD_WARN, BEHIND_WARN = 2.0, 30.0
+HALF_A_SECOND = 0.5
 
 
 class Port(StrEnum):
@@ -80,27 +79,27 @@ def look(host: str, port: int, ca: Path) -> Seen:
 
 def server_ports(federation: Federation, ca: Path, place: str) -> Findings:
     """The server's two ports: free, or ours."""
+    transport = federation.transport
     for what, host, port in (
         ("Fleet", federation.host, federation.fleet_port),
         ("Control", "127.0.0.1", federation.control_port),
     ):
         found, why, served = look("127.0.0.1", port, ca)
         if found is Port.FREE:
-            absent = "gate" if what == "Fleet" and federation.over_http else "SuperLink"
+            absent = transport.listener if what == "Fleet" else "SuperLink"
             yield ok(f"{what} port {port} is free: the {absent} is not running")
             continue
         if found is not Port.OURS:
             fix = f"change the port in {place}, or end what listens there"
-            yield _trouble(found, f"{what} port {port}", why, fix, federation.endpoints)
+            yield _trouble(found, f"{what} port {port}", why, fix, transport.endpoints)
             continue
-        yield _served(served, ca.with_name("server.crt"), f"{what} port {port}", federation.endpoints)
+        yield _served(served, ca.with_name("server.crt"), f"{what} port {port}", transport.endpoints)
         if what == "Fleet":
-            asked = gate_closed(port, ca) if federation.over_http else closed(federation, ca, place)
-            yield asked
+            yield transport.closed(port, ca, place)
         if host == "127.0.0.1":
             continue
         if _resolves(host):
-            yield reach(host, port, ca, federation.endpoints)
+            yield reach(host, port, ca, transport.endpoints)
         else:
             yield warning(
                 f"{host} is not known on this machine, so that it cannot be tried from here",
@@ -188,9 +187,7 @@ def door(federation: Federation, ca: Path, place: str) -> Finding:
     context = ssl.create_default_context(cafile=str(ca))
     port = federation.control_port
     try:
-        with closing(http.client.HTTPSConnection("127.0.0.1", port, timeout=SECONDS, context=context)) as connection:
-            connection.request("POST", "/v1/control/list-runs", b"", {"Content-Type": "application/x-protobuf"})
-            status = connection.getresponse().status
+        status, _ = asked("127.0.0.1", port, context, "/v1/control/list-runs")
     except (OSError, http.client.HTTPException) as error:
         return failure(f"Control port {port} does not answer a call ({error})", "look at the SuperLink's log")
     if status == http.HTTPStatus.FORBIDDEN:
@@ -201,59 +198,21 @@ def door(federation: Federation, ca: Path, place: str) -> Finding:
     )
 
 
-def closed(federation: Federation, ca: Path, place: str) -> Finding:
-    """Whether the Fleet port turns away who shows no certificate, which it does in the handshake."""
-    context = ssl.create_default_context(cafile=str(ca))
-    context.set_alpn_protocols(["h2"])
-    port, spoke = federation.fleet_port, b""
-    try:
-        with (
-            socket.create_connection(("127.0.0.1", port), SECONDS) as plain,
-            context.wrap_socket(plain, server_hostname="127.0.0.1") as secure,
-        ):
-            spoke = secure.recv(1)  # in TLS 1.3 a client learns here that it was refused; HTTP/2 greets at once
-    except TimeoutError:
-        return failure(f"Fleet port {port} does not answer", "look at the SuperLink's log")
-    except OSError:  # an alert, or the end
-        pass
-    if not spoke:
-        return ok(f"Fleet port {port} takes connections from nodes with a certificate alone")
-    return failure(
-        f"Fleet port {port} takes connections from anybody, and reads up to 2 GB from each",
-        f"`dqnfed deploy refresh {place}`, then start the SuperLink with commands/superlink.txt or the unit",
-    )
-
-
-@contextmanager
-def fleet(host: str, port: int, ca: Path, identity: Identity) -> Iterator[Any]:
-    """A channel to the Fleet port, as a node has it."""
-    import grpc  # slow to load, and no other command of `dqnfed deploy` needs it
-
-    target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    credentials = grpc.ssl_channel_credentials(ca.read_bytes(), identity.key, identity.certificate)
-    with grpc.secure_channel(target, credentials) as channel:
-        yield channel
-
-
-def admitted(channel: Any, where: str) -> Finding:
-    """Whether the SuperLink takes calls with this node's certificate; its key is another matter."""
-    import grpc
-
-    fix = "at the server `dqnfed deploy check DIR`; copy node.crt and ca.crt from its nodes/NAME, and restart the node"
-    try:
-        channel.unary_unary(CALL)(b"", timeout=SECONDS)
-    except grpc.RpcError as error:
-        if error.code() is grpc.StatusCode.UNAVAILABLE:
-            return failure(f"{where} does not take this node's certificate: its authority does not know it", fix)
-        if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
-            return failure(f"{where} turns this node away: {error.details()}", fix)
-    return ok(f"{where} takes this node's certificate")
+def asked(host: str, port: int, context: ssl.SSLContext, path: str) -> tuple[int, str]:
+    """The status of an empty call without a key, and the words that came with it; it changes nothing."""
+    with closing(http.client.HTTPSConnection(host, port, timeout=SECONDS, context=context)) as connection:
+        connection.request("POST", path, b"", {"Content-Type": "application/x-protobuf"})
+        answer = connection.getresponse()
+        words = answer.read()
+    with suppress(ValueError, LookupError, TypeError):
+        return answer.status, str(json.loads(words)["detail"])
+    return answer.status, ""
 
 
 def registered(directory: Path, federation: Federation, place: str) -> Findings:
     """Whether the SuperLink knows the keys, and which nodes are online."""
     try:
-        present = listed(operator_command(directory))
+        present = listed(link_of(directory))
     except RunError as error:
         yield failure(f"the SuperLink does not list its nodes: {error}", "look at the SuperLink's log")
         return
@@ -278,50 +237,42 @@ def registered(directory: Path, federation: Federation, place: str) -> Findings:
         yield ok(f"{len(states)} keys are registered, {len(states) - len(offline)} online")
 
 
-def gate_closed(port: int, ca: Path) -> Finding:
-    """Whether the gate on this machine turns away who shows no certificate."""
-    try:
-        status, words = gate_asked("127.0.0.1", port, ssl.create_default_context(cafile=str(ca)))
-    except TimeoutError:
-        return failure(f"Fleet port {port} does not answer", "look at the gate's log")
-    except (OSError, http.client.HTTPException):  # a gate may also cut it in the handshake
-        status, words = REFUSED, ""
-    if words == NOTHING_SHOWN:
-        return failure(
-            f"Fleet port {port} lets callers without a certificate through to the SuperLink",
-            "have the gate ask for one and end TLS, as docker/gate/nginx.conf does, and start it anew",
-        )
-    if status in (HTTPStatus.BAD_REQUEST, HTTPStatus.FORBIDDEN, REFUSED):
-        return ok(f"Fleet port {port} takes calls from nodes with a certificate alone")
-    return failure(
-        f"Fleet port {port} takes calls from anybody (status {status})",
-        "have the gate ask for a certificate, as docker/gate/nginx.conf does, and restart the SuperLink and the gate",
+def skew(ahead: float | None) -> Findings:
+    """What it means that this clock is so many seconds ahead of the server's; nothing where that is not known."""
+    if ahead is None:
+        return
+    warn, limit = (AHEAD_WARN, AHEAD) if ahead > 0 else (BEHIND_WARN, BEHIND)
+    level = Level.OK if abs(ahead) < warn else Level.WARNING if abs(ahead) < limit else Level.FAILURE
+    seconds = f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the server's"
+    fix = "set both clocks right, for instance with chrony: Flower refuses a node 5 s ahead or 5 minutes behind"
+    yield Finding(
+        level,
+        f"this clock is {seconds if math.isfinite(ahead) else 'more than a day off'}",
+        "" if level is Level.OK else fix,
     )
 
 
-def gate_admitted(host: str, port: int, ca: Path, identity: Identity) -> Finding:
-    """Whether gate and SuperLink take calls with this node's certificate; its key is another matter."""
-    where = f"{host}:{port}"
-    fix = "at the server `dqnfed deploy check DIR`; copy node.crt and ca.crt from its nodes/NAME, and restart the node"
+def now() -> dt.datetime:
+    """What this clock says."""
+    return dt.datetime.now(dt.UTC)
+
+
+def ahead_by_date(host: str, port: int, ca: Path) -> float | None:
+    """Seconds by which this clock is ahead of that of a server of HTTP; None where the server does not say.
+
+    The date of an answer has its seconds cut off, and is of some moment between question and answer: half a second
+    either way. A SuperLink that answers itself renews its date once a second only, so that this clock may seem to be up
+    to a second further ahead.
+    """
     try:
-        status, words = gate_asked(host, port, tls(ca.read_bytes(), identity))
-    except (OSError, http.client.HTTPException) as error:
-        return failure(f"{where} does not take this node's certificate ({error})", fix)
-    if status == HTTPStatus.BAD_REQUEST:
-        return failure(f"{where} does not take this node's certificate: its authority does not know it", fix)
-    if status == REFUSED:
-        return failure(f"{where} turns this node away: {words}", fix)
-    if status in AWAY:
-        return warning(f"{where} answers {status}: the SuperLink behind the gate is away", "start it; look at its log")
-    return ok(f"{where} takes this node's certificate")
-
-
-def gate_asked(host: str, port: int, context: ssl.SSLContext) -> tuple[int, str]:
-    """The status of a call without a key, and the words that came with it; it changes nothing."""
-    with closing(http.client.HTTPSConnection(host, port, timeout=SECONDS, context=context)) as connection:
-        connection.request("POST", GATE_CALL, b"", {"Content-Type": "application/protobuf"})
-        answer = connection.getresponse()
-        words = answer.read()
-    with suppress(ValueError, LookupError, TypeError):
-        return answer.status, str(json.loads(words)["detail"])
-    return answer.status, ""
+        context = ssl.create_default_context(cafile=str(ca))
+        with closing(http.client.HTTPSConnection(host, port, timeout=SECONDS, context=context)) as connection:
+            connection.connect()
+            asked = now()
+            connection.request("GET", "/health")
+            date = connection.getresponse().getheader("Date", "")
+            answered = now()
+        server = email.utils.parsedate_to_datetime(date).replace(tzinfo=dt.UTC)
+    except (OSError, ValueError, http.client.HTTPException):
+        return None
+    return ((asked - server) + (answered - server)).total_seconds() / 2 - HALF_A_SECOND

@@ -20,7 +20,6 @@ DEVICE = Path("/etc/dqnfed/nodes")
 
 def superlink_arguments(federation: Federation) -> list[str]:
     """Start the SuperLink, in `server/`."""
-    fleet = () if federation.over_http else ("--fleet-api-address", f"0.0.0.0:{federation.fleet_port}")
     return [
         *("dqnfed", "deploy", "superlink", "--operators", "operators", "--nodes", "nodes", "--audit", "state"),
         "flower-superlink",
@@ -28,7 +27,7 @@ def superlink_arguments(federation: Federation) -> list[str]:
         "--enable-supernode-auth",
         *("--isolation", "process", "--superexec-auth-secret-file", "superexec.secret"),
         *("--database", "state/superlink.db"),
-        *fleet,
+        *federation.transport.superlink_arguments(federation.fleet_port),
         *("--host", "127.0.0.1", "--port", str(federation.control_port)),
     ]
 
@@ -69,17 +68,12 @@ def server_environment(federation: Federation) -> str:
     )
 
 
-def node_environment(federation: Federation, node: Node) -> str:
-    """Environment of a SuperNode and its SuperExec, for a shell or systemd."""
-    return _environment(
-        DQNFED_SUPERLINK=federation.superlink, DQNFED_NODE_PORT=str(node.port), DQNFED_NODE_CONFIG=node.config
-    )
-
-
 def node_files(federation: Federation, node: Node) -> dict[str, str]:
     """Texts of a node's folder, by file name, made for the place where units look for it on a device."""
     return {
-        "environment": node_environment(federation, node),
+        "environment": _environment(
+            DQNFED_SUPERLINK=federation.superlink, DQNFED_NODE_PORT=str(node.port), DQNFED_NODE_CONFIG=node.config
+        ),
         "commands.txt": _node_commands(federation, node, DEVICE / node.name),
         BUNDLE: bundle_text(federation, node),
     }

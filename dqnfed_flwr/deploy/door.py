@@ -8,22 +8,32 @@ over loopback, and not in a Flower whose nodes share the port.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import re
 import ssl
 from asyncio import Transport
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import MutableMapping, Sequence
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from dqnfed_flwr.deploy import operators
 from dqnfed_flwr.deploy.audit_log import AuditLog, shortened
-from dqnfed_flwr.deploy.grpc_transport import Fleet, FleetDoor, before_fleet
-from dqnfed_flwr.deploy.http_transport import FleetHttpDoor
-from dqnfed_flwr.deploy.orders import CERTIFICATE, OPERATOR, App, Receive, Scope, Send, caller
+from dqnfed_flwr.deploy.orders import (
+    CERTIFICATE,
+    ELSEWHERE,
+    OPERATOR,
+    App,
+    Receive,
+    Refused,
+    Scope,
+    Send,
+    answer,
+    caller,
+)
+from dqnfed_flwr.deploy.plan import transport_of
 from dqnfed_flwr.deploy.witness import Witness
 from dqnfed_flwr.engine import flwr_command
 from dqnfed_flwr.errors import ConfigError, RunError
@@ -34,7 +44,6 @@ OPEN = re.compile(r"/health|/v1/(runtime|fleet)/[A-Za-z0-9/_-]+")
 of the call before it, and would read the body of a call that its router then does not find."""
 UNGUARDED = "FLWR_INTERNAL_GRPC_CONTROL_API"
 """A variable with which Flower 1.39 opens a second Control API over gRPC, which has no door."""
-ELSEWHERE = "this release of Flower has another server, before which there is no door"
 REFUSAL = (
     "this SuperLink takes orders from operators of the federation alone: use the folder that `dqnfed deploy init` or "
     "`dqnfed deploy add-operator` made, and `dqnfed` or `dqnfed deploy flwr` for Flower's own command"
@@ -46,15 +55,12 @@ logger = logging.getLogger("dqnfed")
 class Door:
     """An ASGI app that passes calls on to the SuperLink's, or refuses them and tells `refused` of it."""
 
-    def __init__(self, app: App, folder: Path, refused: Callable[[str, str, str], None] = lambda *_: None) -> None:
+    def __init__(self, app: App, folder: Path, refused: Refused = lambda *_: None) -> None:
         self.app, self.folder, self.refused = app, folder, refused
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one call."""
-        if scope["type"] == "lifespan":
-            await self.app(scope, receive, send)
-            return
-        if scope["type"] == "http" and is_open(scope["path"]):
+        if scope["type"] == "lifespan" or (scope["type"] == "http" and is_open(scope["path"])):
             await self.app(scope, receive, send)
             return
         name = self._operator(scope)
@@ -88,10 +94,7 @@ class Door:
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008})
             return
-        body = json.dumps({"detail": REFUSAL}).encode()
-        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-        await send({"type": "http.response.start", "status": 403, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+        await answer(send, 403, detail=REFUSAL)
 
 
 def is_open(path: str) -> bool:
@@ -126,40 +129,21 @@ def run_superlink(command: Sequence[str], folder: Path, nodes: Path, audit: Path
     os.environ.pop(UNGUARDED, None)
     server: Any = import_module("uvicorn")  # Flower's own server; it is no dependency of this package
     served = False
-    serve, at_fleet = server.run, FleetDoor(nodes)
-    fleet = before_fleet(at_fleet, Path(authorities).expanduser())
+    serve, transport = server.run, transport_of(version("flwr"))
+    before_fleet = transport.fleet(nodes, Path(authorities).expanduser())
 
     def serve_with_door(*, app: App, **options: Any) -> None:
         nonlocal served
         served = True
-        guarded: dict[str, Any] = {"ssl_cert_reqs": ssl.CERT_OPTIONAL, "ssl_ca_certs": authorities, "http": _protocol()}
+        tls = {"ssl_cert_reqs": ssl.CERT_OPTIONAL, "ssl_ca_certs": authorities}
         witness = Witness(app, log, folder)
-        at_fleet.refused = witness.refused
-        door: App = Door(witness, folder, witness.refused)
-        if fleet is None:
-            door = FleetHttpDoor(door, nodes, witness.refused)
-        else:
-            guarded["proxy_headers"] = False  # there is no gate that would name the caller
-        serve(app=behind_both(door, fleet), **options, **guarded)
+        door = before_fleet(Door(witness, folder, witness.refused), witness.refused)
+        serve(app=door, **options, **tls, **transport.options, http=_protocol())
 
     server.run = serve_with_door
     flwr_command.start(command, logger)
     if not served:
-        raise RunError(f"{ELSEWHERE}; see docs/transport.md")
-
-
-def behind_both(app: App, fleet: Fleet | None) -> App:
-    """`app`, which does not begin to serve when Flower serves nodes without having asked for the server with a door."""
-
-    async def begin(scope: Scope, receive: Receive, send: Send) -> None:
-        async def watched(message: MutableMapping[str, Any]) -> None:
-            if message["type"] == "lifespan.startup.complete" and fleet is not None and not fleet.asked:
-                message = {"type": "lifespan.startup.failed", "message": f"{ELSEWHERE}; see docs/transport.md"}
-            await send(message)
-
-        await app(scope, receive, watched if scope["type"] == "lifespan" else send)
-
-    return begin
+        raise RunError(ELSEWHERE)
 
 
 def _protocol() -> type:

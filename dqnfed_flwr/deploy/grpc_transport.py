@@ -8,25 +8,34 @@ what a node may send at once is bounded.
 
 from __future__ import annotations
 
+import datetime as dt
 import logging
+import math
 import resource
+import socket
+import ssl
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from threading import Lock
+from types import MappingProxyType
 from typing import Any
 
 import grpc
 from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
 
-from dqnfed_flwr.deploy import pki
+from dqnfed_flwr.deploy import check_network, pki
 from dqnfed_flwr.deploy.audit_log import shortened
-from dqnfed_flwr.deploy.node_certificates import NO_TLS, REFUSAL, name_of
-from dqnfed_flwr.deploy.plan import HTTP_SINCE, minor
+from dqnfed_flwr.deploy.check_network import AHEAD, BEHIND, SECONDS, skew
+from dqnfed_flwr.deploy.findings import Finding, Findings, Level, failure, ok
+from dqnfed_flwr.deploy.node_certificates import COPY_AGAIN, NO_TLS, REFUSAL, name_of
+from dqnfed_flwr.deploy.orders import ELSEWHERE, App, Receive, Refused, Scope, Send
+from dqnfed_flwr.deploy.plan import Transport
 from dqnfed_flwr.errors import ConfigError, RunError
 
 MODULE, MAKER = "flwr.superlink.cli.flower_superlink", "generic_create_grpc_server"
@@ -51,6 +60,9 @@ OPTIONS = {
 }
 """Of the server. A node asks for messages every 3 s, so a connection idle for five minutes is no node's. A slow link is
 not cut: no limit is on the time that a message takes."""
+CALL, STAMP_REFUSED = "/flwr.proto.Fleet/PullMessages", "timestamp"
+STRIDE, FARTHEST, PRECISION = 300, 86_400, 0.25
+"""Seconds between stamps that are tried, the largest, and how exactly a clock is measured."""
 CONNECTION = ("flwr.client.grpc_rere_client.connection", "create_channel")
 """Where Flower 1.39 opens a node's connection to the Fleet, and that one alone."""
 
@@ -60,10 +72,10 @@ logger = logging.getLogger("dqnfed")
 class FleetDoor:
     """An interceptor of gRPC's server, the outermost one, which Flower's own follow.
 
-    `listed` is the folder of the list; `refused` is told of the call, the caller and what was shown.
+    `listed` is the folder of the list.
     """
 
-    def __init__(self, listed: Path, refused: Callable[[str, str, str], None] = lambda *_: None) -> None:
+    def __init__(self, listed: Path, refused: Refused = lambda *_: None) -> None:
         self.listed, self.refused = listed, refused
         self._calls: Counter[str] = Counter()
         self._lock = Lock()
@@ -124,6 +136,20 @@ class Fleet:
         self.door, self.authorities = door, authorities
         self.asked = False
 
+    def before(self, app: App, refused: Refused) -> App:
+        """`app`, which does not begin to serve when Flower serves nodes without having asked for this server."""
+        self.door.refused = refused
+
+        async def begin(scope: Scope, receive: Receive, send: Send) -> None:
+            async def watched(message: MutableMapping[str, Any]) -> None:
+                if message["type"] == "lifespan.startup.complete" and not self.asked:
+                    message = {"type": "lifespan.startup.failed", "message": ELSEWHERE}
+                await send(message)
+
+            await app(scope, receive, watched if scope["type"] == "lifespan" else send)
+
+        return begin
+
     def serve(
         self,
         servicer_and_add_fn: tuple[Any, Callable[[Any, Any], None]],
@@ -170,21 +196,6 @@ class Fleet:
         return grpc.dynamic_ssl_server_credentials(configuration(), renewed, require_client_authentication=True)
 
 
-def before_fleet(door: FleetDoor, authorities: Path) -> Fleet | None:
-    """Have Flower make the server of its Fleet behind `door`; None where nodes share the port of Control.
-
-    `RunError` if this release of Flower is neither of the two.
-    """
-    if minor(version("flwr")) >= HTTP_SINCE:
-        return None
-    module = import_module(MODULE)
-    if not hasattr(module, MAKER):
-        raise RunError(f"flwr {version('flwr')} makes the server of its Fleet elsewhere; see docs/transport.md")
-    fleet = Fleet(door, authorities)
-    setattr(module, MAKER, fleet.serve)
-    return fleet
-
-
 def connections() -> int:
     """How many connections the Fleet may have, so that files are left for the SuperLink itself."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -197,19 +208,6 @@ def connections() -> int:
     if soft == resource.RLIM_INFINITY:
         return CONNECTIONS
     return max(min(CONNECTIONS, soft - SPARE_FILES), SPARE_FILES)
-
-
-def show(identity: pki.Identity) -> bool:
-    """Have Flower's SuperNode show `identity` when it opens its connection; False if it opens it elsewhere."""
-    place, name = CONNECTION
-    try:
-        module: Any = import_module(place)
-    except ImportError:
-        return False
-    if getattr(module, name, None) is None:
-        return False
-    setattr(module, name, _channel_maker(identity))
-    return True
 
 
 def _channel_maker(identity: pki.Identity) -> Callable[..., Any]:
@@ -227,3 +225,126 @@ def _channel_maker(identity: pki.Identity) -> Callable[..., Any]:
         return grpc.intercept_channel(grpc.secure_channel(server_address, credentials, limits), *interceptors)
 
     return channel
+
+
+class Grpc(Transport):
+    """Nodes have a port of their own, where the SuperLink itself ends TLS."""
+
+    listener = "SuperLink"
+    endpoints = "the SuperLink"
+    options = MappingProxyType({"proxy_headers": False})  # there is no gate that would name the caller
+
+    def superlink_arguments(self, fleet_port: int) -> Sequence[str]:
+        """The Fleet port, on all interfaces."""
+        return "--fleet-api-address", f"0.0.0.0:{fleet_port}"
+
+    def fleet(self, listed: Path, authorities: Path) -> Callable[[App, Refused], App]:
+        """Have Flower make the server of its Fleet behind the door."""
+        module = import_module(MODULE)
+        if not hasattr(module, MAKER):
+            raise RunError(f"flwr {version('flwr')} makes the server of its Fleet elsewhere; see docs/transport.md")
+        fleet = Fleet(FleetDoor(listed), authorities)
+        setattr(module, MAKER, fleet.serve)
+        return fleet.before
+
+    def show(self, identity: pki.Identity) -> bool:
+        """In place of what Flower opens a channel by."""
+        place, name = CONNECTION
+        try:
+            module: Any = import_module(place)
+        except ImportError:
+            return False
+        if getattr(module, name, None) is None:
+            return False
+        setattr(module, name, _channel_maker(identity))
+        return True
+
+    def closed(self, port: int, ca: Path, place: str) -> Finding:
+        """Whoever shows no certificate is turned away in the handshake."""
+        context = ssl.create_default_context(cafile=str(ca))
+        context.set_alpn_protocols(["h2"])
+        spoke = b""
+        try:
+            with (
+                socket.create_connection(("127.0.0.1", port), SECONDS) as plain,
+                context.wrap_socket(plain, server_hostname="127.0.0.1") as secure,
+            ):
+                spoke = secure.recv(1)  # in TLS 1.3 a client learns here that it was refused; HTTP/2 greets at once
+        except TimeoutError:
+            return failure(f"Fleet port {port} does not answer", "look at the SuperLink's log")
+        except OSError:  # an alert, or the end
+            pass
+        if not spoke:
+            return ok(f"Fleet port {port} takes connections from nodes with a certificate alone")
+        return failure(
+            f"Fleet port {port} takes connections from anybody, and reads up to 2 GB from each",
+            f"`dqnfed deploy refresh {place}`, then start the SuperLink with commands/superlink.txt or the unit",
+        )
+
+    def admitted(self, host: str, port: int, ca: Path, identity: pki.Identity) -> Findings:
+        """Over a channel as a node has it."""
+        target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        credentials = grpc.ssl_channel_credentials(ca.read_bytes(), identity.key, identity.certificate)
+        with grpc.secure_channel(target, credentials) as channel:
+            yield (found := _admitted(channel, f"{host}:{port}"))
+            if found.level is Level.OK:
+                yield from skew(ahead_by_stamps(channel))
+
+
+def _admitted(channel: Any, where: str) -> Finding:
+    try:
+        channel.unary_unary(CALL)(b"", timeout=SECONDS)
+    except grpc.RpcError as error:
+        if error.code() is grpc.StatusCode.UNAVAILABLE:
+            return failure(f"{where} does not take this node's certificate: its authority does not know it", COPY_AGAIN)
+        if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
+            return failure(f"{where} turns this node away: {error.details()}", COPY_AGAIN)
+    return ok(f"{where} takes this node's certificate")
+
+
+def ahead_by_stamps(channel: Any) -> float | None:
+    """Seconds by which this clock is ahead of that behind a Fleet port of gRPC; None where that cannot be learnt.
+
+    Infinite where it is more than a day off. The server does not tell its time, but looks at a stamp before it asks
+    whose the key is: stamps signed with a key made for the purpose tell its bounds, and change nothing there.
+    """
+    call, key = channel.unary_unary(CALL), ec.generate_private_key(ec.SECP384R1())
+
+    def accepts(ahead: float) -> bool | None:
+        try:
+            call(b"", timeout=SECONDS, metadata=_signed(key, ahead))
+        except grpc.RpcError as error:
+            known = error.code() is grpc.StatusCode.UNAUTHENTICATED
+            return STAMP_REFUSED not in str(error.details()) if known else None
+        return None
+
+    return measured(accepts)
+
+
+def measured(accepts: Callable[[float], bool | None]) -> float | None:
+    """Seconds by which a clock is ahead of another's, by bisection of what the other accepts.
+
+    `accepts` says whether the other takes a stamp so many seconds ahead of this clock; None where it does not say.
+    """
+    for stamp in sorted(range(-FARTHEST, FARTHEST + 1, STRIDE), key=abs):
+        if (found := accepts(stamp)) is None:
+            return None
+        if found:
+            low, high = float(stamp), stamp + AHEAD + BEHIND
+            while high - low > PRECISION:
+                middle = (low + high) / 2
+                low, high = (middle, high) if accepts(middle) else (low, middle)
+            return AHEAD - low
+    return math.inf
+
+
+def _signed(key: ec.EllipticCurvePrivateKey, ahead: float) -> tuple[tuple[str, Any], ...]:
+    from flwr.common.constant import PUBLIC_KEY_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER
+    from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
+
+    stamp = (check_network.now() + dt.timedelta(seconds=ahead)).isoformat()
+    return (
+        (PUBLIC_KEY_HEADER, public_key_to_bytes(key.public_key())),
+        (TIMESTAMP_HEADER, stamp),
+        (SIGNATURE_HEADER, sign_message(key, stamp.encode("ascii"))),
+    )

@@ -1,4 +1,4 @@
-"""The certificates in a federation's folder: the authority that signs, and those of nodes.
+"""The certificates in a federation's folder, the authority's and those of nodes, and a SuperNode that shows its own.
 
 Without a certificate, and a place on the list, nothing that a node sends is read. A node's certificate is for the key
 that it has, so it is no secret, and is made from `node.pub` alone. It says who the node is, as long as the authority
@@ -8,7 +8,9 @@ is gone is a node that is out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Iterable, Sequence
+from importlib.metadata import version
 from pathlib import Path
 
 from cryptography import x509
@@ -16,8 +18,9 @@ from cryptography.exceptions import UnsupportedAlgorithm
 
 from dqnfed_flwr.deploy import pki
 from dqnfed_flwr.deploy.files import make_directory, write_public
-from dqnfed_flwr.deploy.plan import MOST_DAYS, Federation, Node, check_name
-from dqnfed_flwr.errors import ConfigError
+from dqnfed_flwr.deploy.plan import MOST_DAYS, Federation, Node, check_name, transport_of
+from dqnfed_flwr.engine import flwr_command
+from dqnfed_flwr.errors import ConfigError, RunError
 
 FOLDER = "nodes"
 """Below `server/`, the list."""
@@ -27,6 +30,12 @@ REFUSAL = (
 )
 NO_TLS = "a node's connection needs TLS; give --root-certificates, and no --insecure"
 CERTIFICATE = "node.crt"
+COPY_AGAIN = (
+    "at the server `dqnfed deploy check DIR`; copy node.crt and ca.crt from its nodes/NAME, and restart the node"
+)
+PROGRAM = "flower-supernode"
+
+logger = logging.getLogger("dqnfed")
 
 
 def authority(directory: Path) -> pki.Identity:
@@ -120,3 +129,45 @@ def name_of(folder: Path, certificate: x509.Certificate) -> str | None:
         return name if pki.same_key(known, certificate) else None
     except (OSError, ConfigError, ValueError, UnsupportedAlgorithm):
         return None
+
+
+def run_supernode(command: Sequence[str], certificate: Path) -> None:
+    """Run Flower's SuperNode in this process, with a certificate on its connection to the SuperLink.
+
+    Parameters
+    ----------
+    command : Sequence[str]
+        `flower-supernode` with its options; the certificate is for the key of `--auth-supernode-private-key`.
+    certificate : Path
+        Of the node, `node.crt`.
+
+    Raises
+    ------
+    ConfigError
+        If it is another program, without TLS or key, or the certificate is missing or of another key.
+    RunError
+        If this release of Flower opens its connections elsewhere.
+    """
+    _, key = flwr_command.given(command, PROGRAM, "--root-certificates", "--auth-supernode-private-key")
+    show(identity_of(certificate, Path(key).expanduser()))
+    flwr_command.start(command, logger)
+
+
+def identity_of(certificate: Path, key: Path) -> pki.Identity:
+    """A node's certificate, and its key as PEM; `ConfigError` if they are missing or do not belong together."""
+    again = "copy node.crt from the federation's nodes/NAME; `dqnfed deploy refresh` at the server makes it"
+    try:
+        chain, private = certificate.read_bytes(), pki.load_node_key(key.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"{error.filename}: {error.strerror}; {again}") from None
+    found = pki.Identity(chain, pki.private_pem(private))
+    if not pki.belongs_to(pki.first_certificate(chain), found.key):
+        raise ConfigError(f"{certificate} is of another key than {key}; {again}")
+    return found
+
+
+def show(identity: pki.Identity) -> None:
+    """Have Flower's SuperNode show `identity` when it opens its connection; `RunError` if it opens it elsewhere."""
+    release = version("flwr")
+    if not transport_of(release).show(identity):
+        raise RunError(f"flwr {release} opens its connections elsewhere; see docs/transport.md")

@@ -116,10 +116,7 @@ def write(place: Path, final: Path, federation: Federation, signer: pki.Identity
     write_private(mine / KEY, made.key)
     write_public(mine / CERTIFICATE, made.certificate)
     write_public(mine / "ca.crt", signer.certificate)
-    write_public(mine / "config.toml", _connection(home(final, name), federation))
+    root = str(home(final, name) / "ca.crt")
+    found = {"address": f"127.0.0.1:{federation.control_port}", "root-certificates": root}
+    write_public(mine / "config.toml", tomli_w.dumps({"superlink": {"default": CONNECTION, CONNECTION: found}}))
     write_public(place / "server" / FOLDER / f"{name}.crt", made.certificate)
-
-
-def _connection(mine: Path, federation: Federation) -> str:
-    found = {"address": f"127.0.0.1:{federation.control_port}", "root-certificates": str(mine / "ca.crt")}
-    return tomli_w.dumps({"superlink": {"default": CONNECTION, CONNECTION: found}})

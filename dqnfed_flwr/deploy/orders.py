@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Awaitable, Callable, MutableMapping
 from importlib import import_module
 from typing import Any
@@ -16,6 +17,8 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
+Refused = Callable[[str, str, str], None]
+"""Told of a call, the caller and what was shown, where that was not enough."""
 
 CONTROL, OPERATOR = "/v1/control/", "dqnfed.operator"
 CERTIFICATE = "dqnfed.certificate"
@@ -31,8 +34,8 @@ REQUESTS = {
 ANSWERS = {"start-run": "StartRunResponse", "register-node": "RegisterNodeResponse"}
 LARGEST_ORDER = 64_000_000
 """Bytes of a call; Flower takes apps of 10 MB."""
-UNAVAILABLE = b'{"detail": "the audit log cannot be written, and no order is carried out without a line in it"}'
-TOO_LARGE = b'{"detail": "the call is too large"}'
+UNAVAILABLE = "the audit log cannot be written, and no order is carried out without a line in it"
+ELSEWHERE = "this release of Flower has another server, before which there is no door; see docs/transport.md"
 
 
 def is_order(path: str) -> bool:
@@ -57,15 +60,15 @@ async def pass_on(app: App, log: AuditLog, scope: Scope, receive: Receive, send:
         body.extend(message.get("body", b""))
         more = bool(message.get("more_body"))
         if len(body) > LARGEST_ORDER:
-            await _answer(send, 413, TOO_LARGE)
+            await answer(send, 413, detail="the call is too large")
             return
     who = {"operator": scope.get(OPERATOR), "call": shortened(call)}
     try:
         log.append("order", **who, **about(call, bytes(body)))
     except OSError:
-        await _answer(send, 503, UNAVAILABLE)
+        await answer(send, 503, detail=UNAVAILABLE)
         return
-    status, answer, given = 0, bytearray(), False
+    status, answered, given = 0, bytearray(), False
 
     async def again() -> MutableMapping[str, Any]:
         nonlocal given
@@ -77,13 +80,13 @@ async def pass_on(app: App, log: AuditLog, scope: Scope, receive: Receive, send:
     async def watched(message: MutableMapping[str, Any]) -> None:
         nonlocal status
         status = message.get("status", status)
-        answer.extend(message.get("body", b"") if len(answer) < LARGEST_ORDER else b"")
+        answered.extend(message.get("body", b"") if len(answered) < LARGEST_ORDER else b"")
         await send(message)
 
     try:
         await app(scope, again, watched)
     finally:
-        log.append("order done", **who, status=status, **outcome(call, status, bytes(answer)))
+        log.append("order done", **who, status=status, **outcome(call, status, bytes(answered)))
 
 
 def about(call: str, body: bytes) -> dict[str, Any]:
@@ -118,13 +121,13 @@ def _about_app(request: Any) -> dict[str, Any]:
         return {**found, "app": f"unreadable: {shortened(str(error))}", "settings": changed}
 
 
-def outcome(call: str, status: int, answer: bytes) -> dict[str, Any]:
+def outcome(call: str, status: int, body: bytes) -> dict[str, Any]:
     """What became of an order."""
     if status != 200:
-        return {"why": shortened(answer.decode("utf-8", "replace"))}
+        return {"why": shortened(body.decode("utf-8", "replace"))}
     if call not in ANSWERS:
         return {}
-    found = getattr(import_module("flwr.proto.control_pb2"), ANSWERS[call]).FromString(answer)
+    found = getattr(import_module("flwr.proto.control_pb2"), ANSWERS[call]).FromString(body)
     return {"run": str(found.run_id)} if call == "start-run" else {"node": str(found.node_id)}
 
 
@@ -146,7 +149,9 @@ def _scalar(value: Any) -> Any:
     return getattr(value, kind) if kind else None
 
 
-async def _answer(send: Send, status: int, body: bytes) -> None:
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+async def answer(send: Send, status: int, **body: object) -> None:
+    """Answer a call that is not handed on."""
+    text = json.dumps(body).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(text)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    await send({"type": "http.response.body", "body": text})

@@ -111,8 +111,8 @@ def make_node_key(comment: str) -> tuple[bytes, bytes]:
 def same_node_key(private: bytes, public: bytes) -> bool:
     """Whether the two files of a node belong together."""
     try:
-        return _raw(load_ssh_private_key(private, None).public_key()) == _raw(load_ssh_public_key(public))
-    except (ValueError, TypeError, UnsupportedAlgorithm):  # one with a password, say
+        return load_node_key(private).public_key() == load_node_public_key(public)
+    except ConfigError:  # one with a password, say
         return False
 
 
@@ -194,15 +194,15 @@ def signed_by(certificate: x509.Certificate, authorities: Sequence[x509.Certific
 def same_key(one: x509.Certificate, other: x509.Certificate) -> bool:
     """Whether two certificates are for one key."""
     try:
-        return _raw(one.public_key()) == _raw(other.public_key())
-    except ValueError:
+        return one.public_key() == other.public_key()
+    except (ValueError, UnsupportedAlgorithm):
         return False
 
 
 def belongs_to(certificate: x509.Certificate, key: bytes) -> bool:
     """Whether `key` (PEM) is that of `certificate`."""
     try:
-        return _raw(load_pem_private_key(key, None).public_key()) == _raw(certificate.public_key())
+        return load_pem_private_key(key, None).public_key() == certificate.public_key()
     except (ValueError, TypeError):
         return False
 
@@ -302,9 +302,3 @@ def _general_name(name: str) -> x509.GeneralName:
         return x509.IPAddress(ip_address(name))
     except ValueError:
         return x509.DNSName(name)
-
-
-def _raw(key: object) -> bytes:
-    if not isinstance(key, ec.EllipticCurvePublicKey):
-        raise ValueError(f"{type(key).__name__} is no EC key")
-    return key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)

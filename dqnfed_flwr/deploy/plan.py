@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import re
 import tomllib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from functools import cache
 from importlib.metadata import version
 from ipaddress import ip_address
 from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import tomli_w
 
@@ -15,6 +20,11 @@ from dqnfed_flwr.data.sources import source_of
 from dqnfed_flwr.deploy.files import as_owner, is_there, write_public
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.version import package_version
+
+if TYPE_CHECKING:
+    from dqnfed_flwr.deploy.findings import Finding, Findings
+    from dqnfed_flwr.deploy.orders import App, Refused
+    from dqnfed_flwr.deploy.pki import Identity
 
 PLAN, BUNDLE = "federation.toml", "node.toml"
 BUNDLE_KEYS = {"name": str, "partition": int, "port": int, "data": str, "superlink": str, "flwr": str, "dqnfed": str}
@@ -53,6 +63,55 @@ def minor(release: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", release)[:2])
 
 
+class Transport(ABC):
+    """How nodes and a SuperLink speak: doors, certificates that are shown, and checks of both."""
+
+    listener: str
+    """The program that listens on the Fleet port, in words."""
+    endpoints: str
+    """The programs that serve the server certificate, in words: they are restarted for a new one."""
+    options: Mapping[str, object] = MappingProxyType({})
+    """Of uvicorn, besides Flower's."""
+    advice: tuple[str, ...] = ()
+    """How a Flower speaks of which that is to be known, and what to do about it."""
+
+    def superlink_arguments(self, fleet_port: int) -> Sequence[str]:
+        """Options of `flower-superlink`, by default none."""
+        del fleet_port
+        return ()
+
+    @abstractmethod
+    def fleet(self, listed: Path, authorities: Path) -> Callable[[App, Refused], App]:
+        """What puts a door before a SuperLink's app for nodes on the list in a folder, certified by `authorities`.
+
+        That app does not begin to serve without the door. `RunError` if this Flower serves nodes elsewhere.
+        """
+
+    @abstractmethod
+    def show(self, identity: Identity) -> bool:
+        """Have Flower's SuperNode show `identity` when it opens its connection; False if it opens it elsewhere."""
+
+    @abstractmethod
+    def closed(self, port: int, ca: Path, place: str) -> Finding:
+        """Whether the Fleet port of this machine turns away who shows no certificate; `place` is the federation's."""
+
+    @abstractmethod
+    def admitted(self, host: str, port: int, ca: Path, identity: Identity) -> Findings:
+        """Whether a node is let in with its certificate, and how far its clock is off; its key is another matter."""
+
+
+@cache
+def transport_of(release: str) -> Transport:
+    """How nodes of that Flower speak."""
+    if minor(release) >= HTTP_SINCE:
+        from dqnfed_flwr.deploy.http_transport import Http
+
+        return Http()
+    from dqnfed_flwr.deploy.grpc_transport import Grpc  # grpc is slow to load
+
+    return Grpc()
+
+
 @dataclass(frozen=True, slots=True)
 class Federation:
     """What `deploy init` was given, and the releases that the folder was made for; holds no secret."""
@@ -78,14 +137,9 @@ class Federation:
         return f"[{self.host}]:{self.fleet_port}" if ":" in self.host else f"{self.host}:{self.fleet_port}"
 
     @property
-    def over_http(self) -> bool:
-        """Whether its Flower has no Fleet port, so that a gate before the Control port must listen there."""
-        return minor(self.flwr) >= HTTP_SINCE
-
-    @property
-    def endpoints(self) -> str:
-        """The programs that serve the server certificate, in words: they are restarted for a new one."""
-        return "the SuperLink and the gate" if self.over_http else "the SuperLink"
+    def transport(self) -> Transport:
+        """How the nodes of its Flower speak with the server."""
+        return transport_of(self.flwr)
 
     @property
     def local(self) -> bool:

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 from dqnfed_flwr.deploy.files import alone, changing, is_there, write_public
 from dqnfed_flwr.deploy.pki import fingerprint
 from dqnfed_flwr.deploy.plan import PLAN, Federation, read_plan
-from dqnfed_flwr.deploy.superlink import SuperLink, operator_command, patiently
-from dqnfed_flwr.engine.flwr_command import CONNECTION, FlwrCommand
+from dqnfed_flwr.deploy.superlink import SuperLink, link_of, patiently
 from dqnfed_flwr.errors import RunError
 
 if TYPE_CHECKING:
@@ -54,16 +53,16 @@ def register(directory: Path, federation: Federation, say: Callable[[str], None]
     A node is known if its present key was registered. Returned is, by name, what became of each node: `registered`,
     `known` or why not.
     """
-    flwr, outcome = operator_command(directory), {}
+    link, outcome = link_of(directory), {}
     with changing(directory):
-        present, entries = patiently(lambda: listed(flwr), START_SECONDS, say), _entries(directory)
+        present, entries = patiently(lambda: listed(link), START_SECONDS, say), _entries(directory)
         for node in federation.nodes:
             key, entry = _key(directory, node.name), entries.get(node.name)
             if entry and entry.node_id in present and key in ("", entry.key):
                 outcome[node.name] = "known"
                 continue
             file = directory / "nodes" / node.name / "node.pub"
-            answer = flwr.json("supernode", "register", str(file), CONNECTION, "--name", node.name)
+            answer = link.flwr.json("supernode", "register", str(file), link.connection, "--name", node.name)
             if "node-id" in answer:
                 outcome[node.name] = "registered"
                 _keep(directory, node.name, RegisteredNode(str(answer["node-id"]), key))
@@ -78,9 +77,9 @@ def unregister(directory: Path, name: str) -> bool:
         entries = _entries(directory)
         if name not in entries:
             return False
-        flwr, node_id = operator_command(directory), entries[name].node_id
-        if node_id in listed(flwr):
-            answer = flwr.json("supernode", "unregister", node_id, CONNECTION)
+        link, node_id = link_of(directory), entries[name].node_id
+        if node_id in listed(link):
+            answer = link.flwr.json("supernode", "unregister", node_id, link.connection)
             if not answer.get("success"):
                 raise RunError(f"{name} could not be unregistered: {answer.get('error-message', answer)}")
         _keep(directory, name, None)
@@ -89,7 +88,7 @@ def unregister(directory: Path, name: str) -> bool:
 
 def unregistered_keys(directory: Path) -> list[str]:
     """Flower's ids of registered nodes of which this folder does not know which they are."""
-    return sorted(set(listed(operator_command(directory))) - set(known(directory).values()))
+    return sorted(set(listed(link_of(directory))) - set(known(directory).values()))
 
 
 def _refusal(answer: Mapping[str, Any]) -> str:
@@ -102,13 +101,8 @@ def _refusal(answer: Mapping[str, Any]) -> str:
     )
 
 
-def listed(flwr: FlwrCommand) -> dict[str, str]:
+def listed(link: SuperLink) -> dict[str, str]:
     """State of every registered node (`registered`, `online`, `offline`), by Flower's id."""
-    return listed_by(SuperLink(flwr, CONNECTION))
-
-
-def listed_by(link: SuperLink) -> dict[str, str]:
-    """The same, asked over any connection."""
     nodes: list[Mapping[str, Any]] = link.ask("supernode", "list", link.connection).get("nodes", [])
     return {str(node["node-id"]): str(node["status"]) for node in nodes if node["status"] != "unregistered"}
 
@@ -138,7 +132,7 @@ def known_now(directory: Path, federation: Federation) -> dict[str, str]:
 
 def presence(link: SuperLink, place: str) -> Presence:
     """Who is online; a node of the folder `place` that the SuperLink does not list is missing."""
-    states, folder = listed_by(link), Path(place).expanduser()
+    states, folder = listed(link), Path(place).expanduser()
     try:
         ids = known_now(folder, read_plan(folder)) if is_there(folder / PLAN) else {}
     except OSError:  # another user's keys: then by number

@@ -16,7 +16,8 @@ from dqnfed_flwr.deploy.plan import PLAN
 from dqnfed_flwr.engine.flwr_command import CONNECTION, FlwrCommand, TimedOutError, flwr_environment
 from dqnfed_flwr.errors import ConfigError, RunError
 
-AS_OPERATOR = Path(__file__).with_name("as_operator.py")
+OPERATOR_FLWR = [sys.executable, "-P", str(Path(__file__).with_name("as_operator.py"))]
+"""How Flower's `flwr` is started as an operator."""
 CONFIG = "config.toml"
 UNAVAILABLE = "is unavailable"
 SERVER_ERRORS = ("Server error '5", "Internal server error")
@@ -58,19 +59,14 @@ class SuperLink:
             raise RunError(words)
 
 
-def operator_command(directory: Path) -> FlwrCommand:
-    """The `flwr` command with the connection and identity of a federation's first operator."""
-    return as_operator(directory / "operator")
+def link_of(directory: Path) -> SuperLink:
+    """The connection of a federation's first operator."""
+    return SuperLink(as_operator(directory / "operator"), CONNECTION)
 
 
 def as_operator(home: Path | None = None) -> FlwrCommand:
     """The `flwr` command that shows the certificate in `home`, by default Flower's own directory."""
-    return FlwrCommand(flwr_environment(home), operator_flwr())
-
-
-def operator_flwr() -> list[str]:
-    """How Flower's `flwr` is started as an operator."""
-    return [sys.executable, "-P", str(AS_OPERATOR)]
+    return FlwrCommand(flwr_environment(home), OPERATOR_FLWR)
 
 
 def operator_folder(place: str) -> Path | None:

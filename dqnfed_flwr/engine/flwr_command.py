@@ -16,7 +16,6 @@ from typing import Any
 from dqnfed_flwr.errors import ConfigError, RunError
 
 CONNECTION = "dqnfed"
-CALL_SECONDS = 120.0
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -35,6 +34,9 @@ class FlwrCommand:
     It is the one of this environment, unless `command` says how else it is started.
     """
 
+    seconds = 120.0
+    """How long a call may take."""
+
     def __init__(self, environment: dict[str, str], command: Sequence[str] = ()) -> None:
         self.environment = environment
         self.command = list(command) or [program("flwr")]
@@ -44,7 +46,7 @@ class FlwrCommand:
         command = [*self.command, *arguments]
         try:
             done = subprocess.run(
-                command, env=self.environment, capture_output=True, text=True, timeout=CALL_SECONDS, check=False
+                command, env=self.environment, capture_output=True, text=True, timeout=self.seconds, check=False
             )
         except subprocess.TimeoutExpired as error:
             raise TimedOutError(f"flwr {arguments[0]} failed: {error}") from None

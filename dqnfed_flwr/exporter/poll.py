@@ -1,19 +1,15 @@
-"""What a SuperLink says of its nodes and runs: asked in the background with `flwr`, in bounded time."""
+"""What a SuperLink says of its nodes and runs."""
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import signal
-import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from dqnfed_flwr.errors import ConfigError, RunError
+from dqnfed_flwr.errors import RunError
 
 NODE_STATES = ("online", "offline", "registered", "other")
 """`registered` nodes have never been online since they were registered; `offline` ones were, and are gone."""
@@ -62,43 +58,32 @@ class SuperlinkState:
 
 
 class Poll:
-    """Asks one SuperLink, a connection in Flower's configuration; each command may take `timeout` seconds.
+    """Asks one SuperLink.
 
-    `flwr` is the command, None the environment of this process. `names` gives the names of nodes by id, as they are at
-    the time.
+    `ask` takes the words of a command of `flwr`, and gives its answer or raises `RunError`. `names` gives the names of
+    nodes by id, as they are at the time.
     """
 
     def __init__(
-        self,
-        connection: str,
-        flwr: Sequence[str],
-        timeout: float = 20.0,
-        environment: Mapping[str, str] | None = None,
-        names: Callable[[], Mapping[str, str]] = dict,
+        self, ask: Callable[..., Mapping[str, Any]], connection: str, names: Callable[[], Mapping[str, str]] = dict
     ) -> None:
-        self._connection, self._flwr, self._timeout = connection, flwr, timeout
-        self._environment = os.environ if environment is None else environment
-        self._names = names
+        self._ask, self._connection, self._names = ask, connection, names
         self.state = SuperlinkState()
         self.ok = self.failed = 0
 
     def demand_connection(self) -> None:
         """Raise ConfigError for a connection that Flower does not know, not for a SuperLink that is away."""
-        try:
-            self._ask("runs", "list", "--limit", "1")
-        except (RunError, OSError) as error:
-            words = " ".join(str(error).split())
-            if "not found in the Flower configuration file" in words:
-                raise ConfigError(f"{words} CONNECTION may also be the folder of `dqnfed deploy init`") from None
+        with suppress(RunError):
+            self._listed("runs", "list", "--limit", "1")
 
     def poll(self) -> SuperlinkState:
         """Ask for nodes and runs; never raises, a failure is in the state."""
         since, at = time.perf_counter(), self.state.at
         try:
             names = self._names()
-            nodes = [_node(item, names) for item in self._ask("nodes", "supernode", "list")]
-            runs = [_run(item) for item in self._ask("runs", "list", "--limit", str(RUNS))]
-        except (RunError, OSError, LookupError, TypeError, AttributeError) as error:
+            nodes = [_node(item, names) for item in self._listed("nodes", "supernode", "list")]
+            runs = [_run(item) for item in self._listed("runs", "list", "--limit", str(RUNS))]
+        except (RunError, OSError, LookupError, TypeError) as error:
             self.failed += 1
             self.state = SuperlinkState(False, at, time.perf_counter() - since, str(error))
         else:
@@ -107,39 +92,9 @@ class Poll:
             self.state = SuperlinkState(True, time.time(), time.perf_counter() - since, "", known, runs)
         return self.state
 
-    def _ask(self, key: str, *words: str) -> list[dict[str, Any]]:
-        command = [*self._flwr, *words, self._connection, "--format", "json"]
-        text = _output(command, self._timeout, self._environment)
-        place = text.find("{")
-        try:
-            answer = json.loads(text[place:]) if place >= 0 else None
-        except ValueError:
-            answer = None
-        if not isinstance(answer, dict) or not answer.get("success") or not isinstance(answer.get(key), list):
-            said = answer.get("error-message", "") if isinstance(answer, dict) else ""
-            raise RunError(f"{' '.join(words[:2])}: {said or text.strip()[-200:] or 'no answer'}")
-        found: list[dict[str, Any]] = answer[key]
+    def _listed(self, key: str, *words: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self._ask(*words, self._connection)[key]
         return found
-
-
-def _output(command: list[str], timeout: float, given: Mapping[str, str]) -> str:
-    environment = {**given, "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env=environment,
-        start_new_session=True,
-    ) as process:
-        try:
-            output, _ = process.communicate(timeout=timeout)
-        except subprocess.TimeoutExpired:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-            raise RunError(f"no answer within {timeout:g} s") from None
-    return output.decode("utf-8", "replace")
 
 
 def _node(item: dict[str, Any], names: Mapping[str, str]) -> NodeState:

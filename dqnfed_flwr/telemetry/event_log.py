@@ -153,19 +153,8 @@ class EventReader:
 
 
 def read_events(path: Path, last_round: int | None = None) -> list[RoundEvent]:
-    """Events of a log, up to `last_round`; a line that a crash cut short or spoilt ends it.
-
-    Raises
-    ------
-    OSError
-        If there is no such file.
-    """
-    events: list[RoundEvent] = []
-    for line in path.read_text("utf-8", "replace").splitlines():
-        try:
-            event = RoundEvent.from_json(line)
-        except ValueError:
-            break
-        if last_round is None or event.round <= last_round:
-            events.append(event)
-    return events
+    """Events of a log, up to `last_round`; a line that a crash cut short or spoilt ends it (OSError without a file)."""
+    found = EventReader(path).read()
+    if found is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+    return [event for event in found[1] if last_round is None or event.round <= last_round]

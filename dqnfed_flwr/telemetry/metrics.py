@@ -104,6 +104,8 @@ class Metric:
     unit: str
     help: str
     labels: tuple[str, ...] = ()
+    of: str = ""
+    """Of `RoundEvent`, whose value it is, or which a counter adds up; of a list its length. Empty for other metrics."""
 
     @property
     def family(self) -> str:
@@ -111,12 +113,12 @@ class Metric:
         return self.name.removesuffix("_total").removesuffix("_info")
 
 
-def _gauge(name: str, unit: str, meaning: str, *labels: str) -> Metric:
-    return Metric(f"dqnfed_{name}", "gauge", unit, meaning, labels)
+def _gauge(name: str, unit: str, meaning: str, *labels: str, of: str = "") -> Metric:
+    return Metric(f"dqnfed_{name}", "gauge", unit, meaning, labels, of)
 
 
-def _counter(name: str, unit: str, meaning: str, *labels: str) -> Metric:
-    return Metric(f"dqnfed_{name}_total", "counter", unit, meaning, labels)
+def _counter(name: str, unit: str, meaning: str, *labels: str, of: str = "") -> Metric:
+    return Metric(f"dqnfed_{name}_total", "counter", unit, meaning, labels, of)
 
 
 RUN_METRICS = (
@@ -130,26 +132,38 @@ RUN_METRICS = (
     _gauge("run_state", "", "1 for the state the run is in, 0 for the others", "state"),
     _gauge("run_start_timestamp_seconds", "seconds", "When this process began the run, since 1970"),
     _gauge("last_round_timestamp_seconds", "seconds", "When the last round was settled, since 1970"),
-    _gauge("round", "", "Rounds settled"),
+    _gauge("round", "", "Rounds settled", of="round"),
     _gauge("moved_rounds", "", "Those of them that moved the model"),
     _gauge("rounds", "", "Rounds the run was asked for"),
-    _gauge("asked_clients", "", "Clients that were asked for a gradient in the last round"),
-    _gauge("participants", "", "Those of them whose loss is known"),
-    _gauge("heard_clients", "", "Those of them whose gradients made the step"),
+    _gauge("asked_clients", "", "Clients that were asked for a gradient in the last round", of="asked"),
+    _gauge("participants", "", "Those of them whose loss is known", of="participants"),
+    _gauge("heard_clients", "", "Those of them whose gradients made the step", of="heard"),
     _counter("clients_dropped", "", "Replies that did not count, by reason", "reason"),
-    _gauge("model_moved", "", "1 where the last round moved the model, 0 where the model stayed"),
-    _gauge("improved_clients_ratio", "ratio", "rho: clients asked whose training loss did not rise in the last round"),
-    _gauge("unharmed_clients_ratio", "ratio", "Participants that answered again and were not harmed in the last round"),
+    _gauge("model_moved", "", "1 where the last round moved the model, 0 where the model stayed", of="moved"),
+    _gauge(
+        "improved_clients_ratio",
+        "ratio",
+        "rho: clients asked whose training loss did not rise in the last round",
+        of="improved_of_asked",
+    ),
+    _gauge(
+        "unharmed_clients_ratio",
+        "ratio",
+        "Participants that answered again and were not harmed in the last round",
+        of="unharmed_ratio",
+    ),
     _gauge("moved_improved_clients_ratio", "ratio", "The mean of rho over the rounds that moved the model alone"),
     _gauge("moved_unharmed_clients_ratio", "ratio", "The same of the participants that were not harmed"),
     _gauge("unmoved_streak_rounds", "", "Rounds in a row, up to the last, that left the model as it was"),
-    _gauge("entitlement", "", "Training loss up to which a participant may rise without harm"),
+    _gauge("entitlement", "", "Training loss up to which a participant may rise without harm", of="entitlement"),
     _gauge("low_ratio_rounds", "", "Moved rounds in a row, up to the last, whose ratio of unharmed was below 0.9"),
-    _counter("clients_harmed", "", "Participants that were harmed, over all rounds"),
-    _counter("clients_overruled", "", "Participants whose vote was set aside for a round, over all rounds"),
-    _counter("clients_refused", "", "Participants that turned a candidate down, over all rounds"),
+    _counter("clients_harmed", "", "Participants that were harmed, over all rounds", of="harmed"),
+    _counter(
+        "clients_overruled", "", "Participants whose vote was set aside for a round, over all rounds", of="overruled"
+    ),
+    _counter("clients_refused", "", "Participants that turned a candidate down, over all rounds", of="refused"),
     _counter("clients_refused_by_test", "", "The same by the test that did so, see step.judge", "test"),
-    _gauge("unable_clients", "", "Participants of the last round that could not judge by a held-out part"),
+    _gauge("unable_clients", "", "Participants of the last round that could not judge by a held-out part", of="unable"),
     _gauge("train_loss_mean", "", "Mean training loss of the participants before and after the round", "when"),
     _gauge("train_loss_min", "", "Smallest of them", "when"),
     _gauge("train_loss_max", "", "Largest of them", "when"),
@@ -178,19 +192,24 @@ RUN_METRICS = (
     _gauge("test_figure_higher_is_better", "", "1 where more of it is better, 0 where less is", "figure"),
     _gauge("validation_figure_mean", "", "Mean over clients of their validation parts", "figure"),
     _gauge("step_norm", "", "|u|, length of the combined direction"),
-    _gauge("step_factor", "", "alpha with which it was applied; 0 when the model stayed"),
-    _counter("step_misses", "", "Candidates that were not accepted"),
+    _gauge("step_factor", "", "alpha with which it was applied; 0 when the model stayed", of="factor"),
+    _counter("step_misses", "", "Candidates that were not accepted", of="misses"),
     _counter("unmoved_rounds", "", "Rounds that left the model as it was"),
-    _counter("exchanges", "", "Exchanges with the clients"),
-    _counter("superlink_errors", "", "Calls repeated because the SuperLink answered with an error of its own"),
+    _counter("exchanges", "", "Exchanges with the clients", of="exchanges"),
+    _counter(
+        "superlink_errors",
+        "",
+        "Calls repeated because the SuperLink answered with an error of its own",
+        of="repeated_calls",
+    ),
     _counter("solves", "", "Rounds by how the solve ended", "status"),
-    _gauge("gramian_rank", "", "Numerical rank of the unit-diagonal Gramian; 0 where nothing is solved"),
-    _gauge("gramian_condition", "", "Its condition number over the eigenvalues kept"),
-    _gauge("solve_residual", "", "Relative residual of what the step should meet"),
-    _counter("curvature_pairs_kept", "", "Curvature pairs behind the rates"),
-    _counter("curvature_pairs_rejected", "", "Curvature pairs turned away"),
-    _counter("received_bytes", "bytes", "Payload of records from clients"),
-    _counter("sent_bytes", "bytes", "Payload of records to clients"),
+    _gauge("gramian_rank", "", "Numerical rank of the unit-diagonal Gramian; 0 where nothing is solved", of="rank"),
+    _gauge("gramian_condition", "", "Its condition number over the eigenvalues kept", of="condition"),
+    _gauge("solve_residual", "", "Relative residual of what the step should meet", of="residual"),
+    _counter("curvature_pairs_kept", "", "Curvature pairs behind the rates", of="pairs_kept"),
+    _counter("curvature_pairs_rejected", "", "Curvature pairs turned away", of="pairs_rejected"),
+    _counter("received_bytes", "bytes", "Payload of records from clients", of="bytes_up"),
+    _counter("sent_bytes", "bytes", "Payload of records to clients", of="bytes_down"),
     Metric("dqnfed_round_seconds", "histogram", "seconds", "Seconds of a whole round"),
     Metric("dqnfed_phase_seconds", "histogram", "seconds", "Seconds of a round by phase", ("phase",)),
 )

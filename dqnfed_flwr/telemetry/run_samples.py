@@ -46,41 +46,16 @@ OTHER_FAIRNESS = {
     "best10": "dqnfed_test_figure_best10",
 }
 """The same where the run's figure is no accuracy."""
-COUNTED = {
-    "dqnfed_step_misses_total": "misses",
-    "dqnfed_exchanges_total": "exchanges",
-    "dqnfed_curvature_pairs_kept_total": "pairs_kept",
-    "dqnfed_curvature_pairs_rejected_total": "pairs_rejected",
-    "dqnfed_received_bytes_total": "bytes_up",
-    "dqnfed_sent_bytes_total": "bytes_down",
-    "dqnfed_superlink_errors_total": "repeated_calls",
-}
-LATEST = {
-    "dqnfed_round": "round",
-    "dqnfed_asked_clients": "asked",
-    "dqnfed_model_moved": "moved",
-    "dqnfed_improved_clients_ratio": "improved_of_asked",
-    "dqnfed_unharmed_clients_ratio": "unharmed_ratio",
-    "dqnfed_entitlement": "entitlement",
-    "dqnfed_step_factor": "factor",
-    "dqnfed_gramian_rank": "rank",
-    "dqnfed_gramian_condition": "condition",
-    "dqnfed_solve_residual": "residual",
-}
-LISTED = {
-    "dqnfed_clients_harmed_total": "harmed",
-    "dqnfed_clients_overruled_total": "overruled",
-    "dqnfed_clients_refused_total": "refused",
-}
-"""Counters of clients, and the field of an event that has a list of them."""
+COUNTED, LATEST = (
+    {metric.name: metric.of for metric in RUN_METRICS if metric.of and metric.kind == kind}
+    for kind in ("counter", "gauge")
+)
+"""Metrics that add up a field of every event, and those that show it of the last."""
 UNKNOWN_AT_FIRST = (
     *LATEST,
     "dqnfed_moved_improved_clients_ratio",
     "dqnfed_moved_unharmed_clients_ratio",
     "dqnfed_step_norm",
-    "dqnfed_participants",
-    "dqnfed_heard_clients",
-    "dqnfed_unable_clients",
     "dqnfed_test_loss_mean",
     "dqnfed_last_round_timestamp_seconds",
     "dqnfed_evaluated_round",
@@ -141,9 +116,7 @@ class RunSamples(SeriesValues):
     def count(self, event: RoundEvent) -> None:
         """Raise the counters and fill the histograms."""
         for name, field in COUNTED.items():
-            self.add(name, getattr(event, field))
-        for name, field in LISTED.items():
-            self.add(name, len(getattr(event, field)))
+            self.add(name, _value(event, field))
         for test, clients in zip(TESTS, (event.refused_training, event.refused_held_out), strict=True):
             self.add("dqnfed_clients_refused_by_test_total", len(clients), test)
         self.add("dqnfed_unmoved_rounds_total", not event.moved)
@@ -183,15 +156,13 @@ class RunSamples(SeriesValues):
         """Set the gauges, from the last of these rounds and the last evaluation among them."""
         for event in events[-1:]:
             for name, field in LATEST.items():
-                self.set(name, getattr(event, field))
-            self.set("dqnfed_participants", len(event.participants))
-            self.set("dqnfed_heard_clients", len(event.heard))
-            self.set("dqnfed_unable_clients", len(event.unable))
+                self.set(name, _value(event, field))
             self.set("dqnfed_step_norm", math.sqrt(max(event.step_norm_squared, 0.0)))
             for when, losses in zip(WHEN, (event.losses_before, event.losses_after), strict=True):
                 values = np.asarray(losses, np.float64)
                 _set_spread(self, when, values[~np.isnan(values)])
-        for event in [event for event in events if _evaluated(event)][-1:]:
+        evaluated = [event for event in events if event.accuracy or event.validation or event.without_figure]
+        for event in evaluated[-1:]:
             self._take_evaluation(event)
         if self._clients:
             for event in events:
@@ -225,7 +196,7 @@ def _make_series(samples: SeriesValues) -> None:
     """Let every series appear at once: a counter must have been 0 before its first rise can be seen."""
     for name in UNKNOWN_AT_FIRST:
         samples.set(name, math.nan)
-    for name in (*COUNTED, *LISTED, "dqnfed_unmoved_rounds_total", "dqnfed_nonfinite_losses_total"):
+    for name in (*COUNTED, "dqnfed_unmoved_rounds_total", "dqnfed_nonfinite_losses_total"):
         samples.add(name, 0)
     for reason in REASONS:
         samples.add("dqnfed_clients_dropped_total", 0, reason)
@@ -240,6 +211,11 @@ def _make_series(samples: SeriesValues) -> None:
         samples.observe("dqnfed_phase_seconds", None, phase)
 
 
+def _value(event: RoundEvent, field: str) -> float:
+    found: float | list[int] = getattr(event, field)
+    return len(found) if isinstance(found, list) else found
+
+
 def _set_spread(samples: SeriesValues, when: str, values: NDArray[np.float64]) -> None:
     values = values if values.size else np.full(1, math.nan)
     samples.set("dqnfed_train_loss_mean", values.mean(), when)
@@ -248,10 +224,6 @@ def _set_spread(samples: SeriesValues, when: str, values: NDArray[np.float64]) -
     points = np.percentile(values, PERCENTILES, method="inverted_cdf")
     for percentile, value in zip(PERCENTILES, points, strict=True):
         samples.set("dqnfed_train_loss_percentile", float(value), when, str(percentile))
-
-
-def _evaluated(event: RoundEvent) -> bool:
-    return bool(event.accuracy or event.validation or event.without_figure)
 
 
 def _fairness(values: Mapping[int, float], figure: Figure) -> dict[str, float]:

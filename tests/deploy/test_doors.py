@@ -14,19 +14,20 @@ import pytest
 
 from benchmarks._federation import Loopback, loopback, node
 from benchmarks._programs import Program, free_ports, wait_for
-from dqnfed_flwr.deploy import check, clock_skew, node_certificates, pki
-from dqnfed_flwr.deploy.check_local import Level
+from dqnfed_flwr.deploy import check, check_network, node_certificates, pki
 from dqnfed_flwr.deploy.check_network import Port, look
 from dqnfed_flwr.deploy.commands import superexec_arguments, supernode_arguments
 from dqnfed_flwr.deploy.files import write_private, write_public
+from dqnfed_flwr.deploy.findings import Level
 from dqnfed_flwr.deploy.node_certificates import authority
-from dqnfed_flwr.deploy.plan import HTTP_SINCE, Node, minor
+from dqnfed_flwr.deploy.plan import Node, transport_of
 from dqnfed_flwr.deploy.registry import listed, register
+from dqnfed_flwr.deploy.superlink import connect, link_of
 from dqnfed_flwr.engine.flwr_command import CONNECTION
 from dqnfed_flwr.errors import RunError
 
 pytestmark = pytest.mark.deploy
-OVER_HTTP = minor(version("flwr")) >= HTTP_SINCE
+OVER_HTTP = transport_of(version("flwr")).listener == "gate"
 over_grpc = pytest.mark.skipif(OVER_HTTP, reason="the attack speaks gRPC; that of HTTP is in test_gate.py")
 
 BOUND = ["--max-retries", "1", "--max-wait-time", "15"]
@@ -38,7 +39,7 @@ STAMPS = {
 RECORDED = """
 import datetime, importlib, sys
 from pathlib import Path
-from dqnfed_flwr.deploy.supernode import run_supernode
+from dqnfed_flwr.deploy.node_certificates import run_supernode
 signer = importlib.import_module(sys.argv[1])
 now = signer.now
 signer.now = lambda: now() - datetime.timedelta(minutes=10)
@@ -47,7 +48,7 @@ run_supernode(sys.argv[2:], Path("node.crt"))
 KEYLESS = """
 import sys
 from pathlib import Path
-from dqnfed_flwr.deploy.supernode import identity_of, show
+from dqnfed_flwr.deploy.node_certificates import identity_of, show
 show(identity_of(Path("node.crt"), Path("node.key")))
 from flwr.supernode.cli import flower_supernode
 flower_supernode()
@@ -86,7 +87,7 @@ def refused(server: Loopback, program: Program, words: str) -> None:
     """Wait until the program gave up, and no node came online by it."""
     wait_for(lambda: program.status is not None or words in program.text(), 90, program.text)
     assert words in program.text(), program.text()
-    assert "online" not in listed(server.flwr).values()
+    assert "online" not in listed(link_of(server.directory)).values()
     program.end()
 
 
@@ -105,13 +106,13 @@ def test_a_key_that_is_not_registered(server: Loopback) -> None:
 def test_a_call_recorded_ten_minutes_ago(server: Loopback) -> None:
     """The signature covers a time stamp alone, so an old stamp and its signature are what somebody could replay."""
     program = stranger(server, "recorded")
-    program.arguments = ["python", "-c", RECORDED, STAMPS[server.federation.over_http], *flowers(program)]
+    program.arguments = ["python", "-c", RECORDED, STAMPS[OVER_HTTP], *flowers(program)]
     program.start()
     wait_for(lambda: program.status is not None, 90, program.text)
     log = server.programs["superlink"].text()
     assert "SuperNode ID" not in program.text()
     assert "Activated node_id" not in log
-    if server.federation.over_http:  # over gRPC Flower turns it away without a word
+    if OVER_HTTP:  # over gRPC Flower turns it away without a word
         assert '/v1/fleet/register-node HTTP/1.1" 401' in log or '/v1/fleet/activate-node HTTP/1.1" 401' in log
 
 
@@ -119,7 +120,7 @@ def test_a_call_recorded_ten_minutes_ago(server: Loopback) -> None:
 def test_a_clock_that_is_off_is_found_on_the_device(
     server: Loopback, monkeypatch: pytest.MonkeyPatch, ahead: float, words: str
 ) -> None:
-    monkeypatch.setattr(clock_skew, "now", lambda: dt.datetime.now(dt.UTC) + dt.timedelta(seconds=ahead))
+    monkeypatch.setattr(check_network, "now", lambda: dt.datetime.now(dt.UTC) + dt.timedelta(seconds=ahead))
     found = [one for one in check.check(server.directory / "nodes" / "node-0") if one.what.startswith("this clock")]
     assert [one.level for one in found] == [Level.FAILURE]
     seconds, *side = found[0].what.removeprefix("this clock is ").split()
@@ -191,7 +192,7 @@ def test_a_node_without_tls(server: Loopback) -> None:
     program.start()
     wait_for(lambda: program.status is not None, 90, program.text)
     assert program.status != 0
-    assert "online" not in listed(server.flwr).values()
+    assert "online" not in listed(link_of(server.directory)).values()
 
 
 @pytest.mark.slow
@@ -213,13 +214,11 @@ def test_an_operator_who_trusts_another_authority(server: Loopback, tmp_path: Pa
     (tmp_path / "operator" / "ca.crt").write_bytes(pki.make_authority().certificate)
     config = (home / "config.toml").read_text().replace(str(home), str(tmp_path / "operator"))
     (tmp_path / "operator" / "config.toml").write_text(config)
-    flwr = server.flwr
-    flwr.environment["FLWR_HOME"] = str(tmp_path / "operator")
     heard = server.programs["superlink"].text().count("ControlServicer.ListNodes")
     with pytest.raises(RunError):
-        listed(flwr)
+        listed(connect(str(tmp_path / "operator")))
     assert server.programs["superlink"].text().count("ControlServicer.ListNodes") == heard
-    listed(server.flwr)
+    listed(link_of(server.directory))
     assert server.programs["superlink"].text().count("ControlServicer.ListNodes") == heard + 1
 
 

@@ -13,7 +13,7 @@ import pytest
 from benchmarks._federation import RUN_SECONDS, Loopback, loopback, node
 from benchmarks._programs import wait_for
 from dqnfed_flwr.deploy.check import check
-from dqnfed_flwr.deploy.check_local import failed
+from dqnfed_flwr.deploy.findings import failed
 from dqnfed_flwr.engine.flwr_command import flwr_environment, program
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.engine.run_folder import RUN_ID

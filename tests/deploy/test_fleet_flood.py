@@ -13,6 +13,7 @@ from benchmarks import _flood
 from benchmarks._federation import ROOT, Loopback, loopback, node
 from dqnfed_flwr.deploy import node_certificates
 from dqnfed_flwr.deploy.registry import listed, register
+from dqnfed_flwr.deploy.superlink import link_of
 from tests.deploy.test_doors import over_grpc
 from tests.helpers.superlink_memory import BOUND, growth, strange_pair
 
@@ -59,4 +60,4 @@ def test_an_attack_costs_little_memory_and_no_node(server: Loopback, tmp_path: P
     factor, said = attacked(server, pair)
     assert factor <= BOUND, (factor, said)
     assert "OK" not in said
-    assert list(listed(server.flwr).values()) == ["online"]
+    assert list(listed(link_of(server.directory)).values()) == ["online"]

@@ -16,8 +16,9 @@ from benchmarks._federation import RUN_SECONDS, Loopback, loopback, node
 from benchmarks._gate import gate
 from benchmarks._programs import wait_for
 from dqnfed_flwr.deploy import check, node_certificates
-from dqnfed_flwr.deploy.check_local import failed
+from dqnfed_flwr.deploy.findings import failed
 from dqnfed_flwr.deploy.registry import listed
+from dqnfed_flwr.deploy.superlink import link_of
 from tests.deploy.test_doors import OVER_HTTP
 from tests.helpers.http_flood import CALL, CUT, attack, client, status_of
 from tests.helpers.nginx import NGINX, nginx
@@ -81,7 +82,7 @@ def test_others_than_nodes_get_nothing(server: Loopback, tmp_path: Path, who: st
     if who in ("nobody", "a stranger"):
         assert health in refusals(server, who)
         assert superlink.text().count("POST /health") == heard
-    assert list(listed(server.flwr).values()) == ["online"]
+    assert list(listed(link_of(server.directory)).values()) == ["online"]
 
 
 @pytest.mark.parametrize("path", ["/v1/fleet/push-messages%3F/../../../health", "/v1/runtime/x%3F/../../../health"])
@@ -114,7 +115,7 @@ def test_an_attack_costs_little_memory_and_no_node(server: Loopback, tmp_path: P
     factor = grown()
     assert factor <= BOUND, (factor, said)
     assert set(said) <= {503, *refusals(server, who), *CUT}, said  # a removed node is also one with many calls
-    assert list(listed(server.flwr).values()) == ["online"]
+    assert list(listed(link_of(server.directory)).values()) == ["online"]
 
 
 def test_a_node_trains_while_strangers_attack(server: Loopback, tmp_path: Path) -> None:

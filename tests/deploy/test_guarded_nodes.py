@@ -12,7 +12,7 @@ import pytest
 import tomli_w
 
 from benchmarks._programs import Program, free_ports, listening, wait_for
-from dqnfed_flwr.deploy.plan import HTTP_SINCE, minor
+from dqnfed_flwr.deploy.plan import transport_of
 from dqnfed_flwr.engine.flwr_command import CONNECTION, FlwrCommand, flwr_environment, run_status
 from dqnfed_flwr.run_files import EVENTS
 from dqnfed_flwr.telemetry.event_log import read_events
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.deploy
 
 NODES = 2
 SECONDS = 300.0
-OVER_HTTP = minor(version("flwr")) >= HTTP_SINCE
+OVER_HTTP = transport_of(version("flwr")).listener == "gate"
 
 
 @contextmanager

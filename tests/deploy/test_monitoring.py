@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_diabetes
 
-from dqnfed_flwr.deploy.plan import HTTP_SINCE, minor
+from dqnfed_flwr.deploy.plan import transport_of
 from tests.helpers.monitoring import PROMETHEUS, filled, panel_queries, recorded
 from tests.helpers.served import certificate
 
@@ -147,7 +147,7 @@ def monitored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Monitored]:
             f"--web.listen-address=127.0.0.1:{found.prometheus}",
         )
         assert found.wait(lambda: bool(found.series("dqnfed_superlink_up == 1")), 90), logs(place)
-        fleet = found.control if minor(version("flwr")) >= HTTP_SINCE else found.fleet
+        fleet = found.control if transport_of(version("flwr")).listener == "gate" else found.fleet
         supernode = ("--superlink", f"127.0.0.1:{fleet}", *server, str(found.client))
         found.start("supernode", BIN / "flower-supernode", *supernode)
         run = (

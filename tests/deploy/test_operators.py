@@ -15,9 +15,9 @@ from benchmarks._federation import Loopback, loopback, node
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.deploy import operators, pki
 from dqnfed_flwr.deploy.check import check
-from dqnfed_flwr.deploy.check_local import failed
+from dqnfed_flwr.deploy.findings import failed
 from dqnfed_flwr.deploy.registry import listed, register
-from dqnfed_flwr.deploy.superlink import as_operator
+from dqnfed_flwr.deploy.superlink import as_operator, link_of
 from dqnfed_flwr.engine.flower import write_app
 from dqnfed_flwr.engine.flwr_command import CONNECTION, FlwrCommand, flwr_environment
 from dqnfed_flwr.errors import RunError
@@ -79,7 +79,7 @@ def trusting(server: Loopback, *identity: Path) -> ssl.SSLContext:
 
 def test_the_first_operator_is_let_in_without_further_words(server: Loopback) -> None:
     assert register(server.directory, server.federation) == {"node-0": "registered"}
-    assert len(listed(server.flwr)) == 1
+    assert len(listed(link_of(server.directory))) == 1
     found = check(server.directory)
     bad = [finding for finding in found if failed([finding])]
     assert [finding.what.partition(",")[0] for finding in bad] == ["no node is online"]  # none is started here

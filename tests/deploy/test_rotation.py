@@ -13,7 +13,7 @@ import pytest
 from benchmarks._federation import Gate, Loopback, loopback, node
 from benchmarks._gate import gate
 from dqnfed_flwr.deploy import build, check
-from dqnfed_flwr.deploy.check_local import failed
+from dqnfed_flwr.deploy.findings import failed
 from tests.deploy.test_doors import OVER_HTTP
 from tests.helpers.nginx import NGINX, nginx
 

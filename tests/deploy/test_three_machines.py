@@ -15,7 +15,7 @@ import yaml
 from benchmarks._federation import ONLINE_SECONDS, START_SECONDS
 from benchmarks._programs import free_ports, listening, wait_for
 from dqnfed_flwr.deploy.registry import listed
-from dqnfed_flwr.deploy.superlink import operator_command
+from dqnfed_flwr.deploy.superlink import link_of
 from tests.helpers import devices
 from tests.helpers.netns import SERVER, Host, Missing, hosts
 from tests.helpers.shells import Shells
@@ -77,8 +77,8 @@ class ThreeMachines(Shells):
             changed = text.replace(f"{PLACE}/nodes/node-{k}", str(self.folder(k)))
             assert changed != text
             self.open(f"node-{k}", changed, on=host.words)
-        flwr = operator_command(self.federation)
-        wait_for(lambda: [*listed(flwr).values()].count("online") == NODES, ONLINE_SECONDS, self.texts, pause=2)
+        link = link_of(self.federation)
+        wait_for(lambda: [*listed(link).values()].count("online") == NODES, ONLINE_SECONDS, self.texts, pause=2)
 
 
 @pytest.fixture

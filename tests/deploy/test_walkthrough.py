@@ -17,7 +17,7 @@ from benchmarks._gate import gate
 from benchmarks._programs import free_ports, listening, wait_for
 from dqnfed_flwr.deploy.plan import read_plan
 from dqnfed_flwr.deploy.registry import listed
-from dqnfed_flwr.deploy.superlink import operator_command
+from dqnfed_flwr.deploy.superlink import link_of
 from tests.helpers.markdown import blocks
 from tests.helpers.processes import child
 from tests.helpers.shells import Shells
@@ -49,7 +49,7 @@ class Laptop(Shells):
 
     def open_shells(self, name: str) -> None:
         """Start each command of `commands/NAME.txt`; before a SuperLink that speaks HTTP, its gate."""
-        if name == "superlink" and read_plan(self.federation).over_http:
+        if name == "superlink" and read_plan(self.federation).transport.listener == "gate":
             self._stack.enter_context(gate(self.fleet, self.control, self.federation / "server"))
         self.open(name, (self.federation / "commands" / f"{name}.txt").read_text())
 
@@ -57,8 +57,8 @@ class Laptop(Shells):
         wait_for(lambda: listening(self.control), START_SECONDS, self.texts)
 
     def await_online(self) -> None:
-        flwr = operator_command(self.federation)
-        wait_for(lambda: [*listed(flwr).values()].count("online") == NODES, ONLINE_SECONDS, self.texts, pause=2)
+        link = link_of(self.federation)
+        wait_for(lambda: [*listed(link).values()].count("online") == NODES, ONLINE_SECONDS, self.texts, pause=2)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dqnfed_flwr.deploy import pki
-from dqnfed_flwr.deploy.check_local import Finding, Level
+from dqnfed_flwr.deploy.findings import Finding, Level
 from dqnfed_flwr.deploy.registry import REGISTERED
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from prometheus_client.parser import text_string_to_metric_families
 
+from dqnfed_flwr.deploy.superlink import SuperLink
+from dqnfed_flwr.engine.flwr_command import FlwrCommand
 from dqnfed_flwr.exporter.exporter import Exporter, Server
+from dqnfed_flwr.exporter.poll import Poll
 from dqnfed_flwr.telemetry.events import DroppedClient
 from dqnfed_flwr.telemetry.metric_files import RunMetrics
 from dqnfed_flwr.telemetry.run_samples import RunCard
@@ -58,6 +62,11 @@ def write_run(directory: Path, name: str, rounds: int = 3, *, status: str = "", 
     if status:
         metrics.conclude(status)
     return directory / f"{name}.prom"
+
+
+def polling(command: Path, names: Callable[[], Mapping[str, str]] = dict) -> Poll:
+    """A poll of a SuperLink by a command that stands for `flwr`."""
+    return Poll(SuperLink(FlwrCommand(dict(os.environ), [str(command)]), "there").ask, "there", names)
 
 
 def series(text: str) -> Series:

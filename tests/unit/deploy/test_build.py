@@ -55,6 +55,7 @@ def test_secrets_are_private_whatever_the_umask(tmp_path: Path, mask: int) -> No
 def test_every_private_key_is_in_a_file_for_secrets(place: Path) -> None:
     found = {path for path in place.rglob("*") if path.is_file() and b"PRIVATE KEY" in path.read_bytes()}
     assert found == {path for path in secrets_in(place) if path.suffix == ".key"}
+    assert (place / ".gitignore").read_text() == "*\n"  # git leaves them alone
 
 
 def test_secrets_differ_and_are_nowhere_else(place: Path) -> None:
@@ -144,6 +145,7 @@ def test_a_further_name_gets_into_the_certificate(place: Path) -> None:
 
 def test_the_plan_is_read_back(place: Path) -> None:
     assert read_plan(place) == PLAN
+    assert replace(PLAN, host="2001:db8::7").superlink == "[2001:db8::7]:9092"
 
 
 def test_flowers_connection(place: Path) -> None:
@@ -172,10 +174,6 @@ def test_a_shell_reads_the_environment(place: Path) -> None:
         ["sh", "-c", script], cwd=place / "nodes" / "node-1", capture_output=True, text=True, check=True
     )
     assert done.stdout == 'partition-id=1 name="node-1" data="/d/s.npz"|0|fl.example.org:9092'
-
-
-def test_an_ipv6_host_is_put_in_brackets() -> None:
-    assert Federation("2001:db8::7").superlink == "[2001:db8::7]:9092"
 
 
 def test_a_name_that_no_file_can_have(tmp_path: Path) -> None:
@@ -232,10 +230,6 @@ def test_nodes_come_and_go(place: Path) -> None:
         build.add_node(place, "late")
     with pytest.raises(ConfigError, match="no node 'node-1'; there are node-0"):
         build.remove_node(place, "node-1")
-
-
-def test_git_leaves_the_folder_with_its_private_keys_alone(place: Path) -> None:
-    assert (place / ".gitignore").read_text() == "*\n"
 
 
 def test_rotate_keeps_authority_and_node_keys(place: Path) -> None:
@@ -307,11 +301,13 @@ def test_the_key_of_an_earlier_authority_signs_nothing(place: Path, what: str) -
     assert {path: path.read_bytes() for path in place.rglob("*") if path.is_file()} == before
 
 
-def test_a_new_authority_where_the_old_one_is_kept_elsewhere(place: Path) -> None:
-    shutil.rmtree(place / "ca")
+@pytest.mark.parametrize("lost", ["ca", "server/server.crt"])
+def test_a_new_authority_where_the_old_key_or_the_certificate_is_not_there(place: Path, lost: str) -> None:
+    (place / lost).rename(place.parent / "elsewhere")
     build.rotate(place, authority=True)
     new = pki.first_certificate((place / "server" / "server.crt").read_bytes())
-    assert pki.signed_by(new, pki.certificates((place / "ca" / "ca.crt").read_bytes()))
+    for folder in ("ca", "operator"):
+        assert pki.signed_by(new, pki.certificates((place / folder / "ca.crt").read_bytes()))
 
 
 def test_rotate_in_a_damaged_folder_says_what_is_missing(place: Path) -> None:
@@ -347,13 +343,6 @@ def test_a_renewal_that_ended_half_way_is_repeated(place: Path, monkeypatch: pyt
         trusted = pki.certificates((place / folder / "ca.crt").read_bytes())
         assert pki.signed_by(new, trusted)
         assert pki.signed_by(old, trusted)  # the SuperLink uses it until it is restarted
-
-
-def test_a_new_authority_where_the_certificate_is_lost(place: Path) -> None:
-    (place / "server" / "server.crt").unlink()
-    build.rotate(place, authority=True)
-    new = pki.first_certificate((place / "server" / "server.crt").read_bytes())
-    assert pki.signed_by(new, pki.certificates((place / "operator" / "ca.crt").read_bytes()))
 
 
 @pytest.mark.parametrize("days", [-1, 3_000_000])

@@ -11,20 +11,13 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from dqnfed_flwr.deploy import operators
-from dqnfed_flwr.deploy.build import create
-from dqnfed_flwr.deploy.door import Door, behind_both, is_open, run_superlink
+from dqnfed_flwr.deploy.door import Door, is_open, run_superlink
 from dqnfed_flwr.deploy.grpc_transport import Fleet, FleetDoor
+from dqnfed_flwr.deploy.http_transport import Http
 from dqnfed_flwr.deploy.orders import CERTIFICATE, OPERATOR
-from dqnfed_flwr.deploy.plan import Federation
 from dqnfed_flwr.errors import ConfigError
 
 CONTROL = "/v1/control/list-runs"
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    create(tmp_path / "fl", Federation("localhost"))
-    return tmp_path / "fl"
 
 
 def listed(place: Path) -> Path:
@@ -160,10 +153,9 @@ def test_a_superlink_that_serves_nodes_without_the_door_does_not_begin(
     async def flower(_scope: Any, _receive: Any, send: Any) -> None:
         await send({"type": "lifespan.startup.complete"})
 
-    fleet = None
-    if asked is not None:
-        fleet = Fleet(FleetDoor(place), place)
-        fleet.asked = asked
-    (sent,) = call(behind_both(flower, fleet), type="lifespan")
+    fleet = Fleet(FleetDoor(place), place)
+    fleet.asked = bool(asked)
+    before = Http().fleet(place, place) if asked is None else fleet.before
+    (sent,) = call(before(flower, print), type="lifespan")
     assert sent["type"] == said
     assert asked is not False or "docs/transport.md" in sent["message"]

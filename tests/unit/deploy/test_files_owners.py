@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 
 from dqnfed_flwr.cli.app import app
 from dqnfed_flwr.deploy import build, check, files, registry
-from dqnfed_flwr.deploy.check_local import Finding, Level
+from dqnfed_flwr.deploy.findings import Finding, Level
 from dqnfed_flwr.deploy.plan import Federation, Node, bundle_text, read_plan
-from dqnfed_flwr.deploy.superlink import connect
+from dqnfed_flwr.deploy.superlink import SuperLink, connect
 from dqnfed_flwr.engine.flwr_command import FlwrCommand
 from dqnfed_flwr.errors import ConfigError, RunError
 
@@ -164,7 +164,7 @@ def test_the_folder_of_another_user(place: Path, work: Callable[[Path], object])
 def test_a_file_of_another_user(
     place: Path, monkeypatch: pytest.MonkeyPatch, name: str, work: Callable[[Path], object]
 ) -> None:
-    monkeypatch.setattr(registry, "operator_command", lambda _: Idle({}))
+    monkeypatch.setattr(registry, "link_of", lambda _: SuperLink(Idle({}), "dqnfed"))
     (place / "registered.json").write_text("{}")
     if os.geteuid() == 0:
         give(place)

@@ -12,13 +12,12 @@ from typing import Any
 import grpc
 import pytest
 
-from dqnfed_flwr.deploy import check_network, grpc_transport, node_certificates, pki
+from dqnfed_flwr.deploy import grpc_transport, node_certificates, pki
 from dqnfed_flwr.deploy.build import create, rotate
-from dqnfed_flwr.deploy.check_local import Level
-from dqnfed_flwr.deploy.clock_skew import CALL
-from dqnfed_flwr.deploy.grpc_transport import CALLS, LARGEST_MESSAGE, Fleet, FleetDoor, before_fleet
+from dqnfed_flwr.deploy.findings import Level
+from dqnfed_flwr.deploy.grpc_transport import CALL, CALLS, LARGEST_MESSAGE, Fleet, FleetDoor, Grpc
+from dqnfed_flwr.deploy.node_certificates import identity_of
 from dqnfed_flwr.deploy.plan import Federation, Node
-from dqnfed_flwr.deploy.supernode import identity_of
 from dqnfed_flwr.errors import RunError
 
 
@@ -151,22 +150,23 @@ def test_a_new_authority_is_trusted_without_a_restart(served: Served) -> None:
 
 def test_a_device_is_told_whether_it_is_let_in(served: Served) -> None:
     def ask(identity: pki.Identity) -> tuple[Level, str]:
-        with check_network.fleet("localhost", served.port, served.place / "server" / "ca.crt", identity) as channel:
-            found = check_network.admitted(channel, "fl:1")
+        found = next(Grpc().admitted("localhost", served.port, served.place / "server" / "ca.crt", identity))
         return found.level, found.what
 
-    assert ask(served.identity("node-0")) == (Level.OK, "fl:1 takes this node's certificate")
+    assert ask(served.identity("node-0")) == (Level.OK, f"localhost:{served.port} takes this node's certificate")
     node_certificates.strike(served.place, "node-0")
     level, words = ask(served.identity("node-0"))
-    assert (level, words.startswith("fl:1 turns this node away: this SuperLink")) == (Level.FAILURE, True)
+    assert (level, words.startswith(f"localhost:{served.port} turns this node away: this SuperLink")) == (
+        Level.FAILURE,
+        True,
+    )
     level, words = ask(pki.make_operator(pki.make_authority(), "node-0", 9))
     assert (level, "does not take this node's certificate" in words) == (Level.FAILURE, True)
 
 
 def test_an_open_port_is_found(served: Served, tmp_path: Path) -> None:
     def found(port: int) -> Level:
-        plan = Federation("localhost", fleet_port=port)
-        return check_network.closed(plan, served.place / "server" / "ca.crt", "fl").level
+        return Grpc().closed(port, served.place / "server" / "ca.crt", "fl").level
 
     assert found(served.port) is Level.OK
     pair = tuple((served.place / "server" / name).read_bytes() for name in ("server.key", "server.crt"))
@@ -201,12 +201,9 @@ def test_files_are_left_for_the_superlink(
 
 
 def test_a_release_that_is_unlike_those_that_are_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    door = FleetDoor(tmp_path)
     monkeypatch.setattr(grpc_transport, "version", lambda _: "1.39.5")
     monkeypatch.setattr(grpc_transport, "MAKER", "make_something_else")
     with pytest.raises(RunError, match=r"flwr 1\.39\.5 makes .*docs/transport\.md"):
-        before_fleet(door, tmp_path)
-    monkeypatch.setattr(grpc_transport, "version", lambda _: "1.41.0")
-    assert before_fleet(door, tmp_path) is None
+        Grpc().fleet(tmp_path, tmp_path)
     with pytest.raises(RunError, match="no TLS"):
-        Fleet(door, tmp_path).serve((None, print), "127.0.0.1:0", -1, None)
+        Fleet(FleetDoor(tmp_path), tmp_path).serve((None, print), "127.0.0.1:0", -1, None)

@@ -10,16 +10,9 @@ from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from dqnfed_flwr.deploy import node_certificates, pki
-from dqnfed_flwr.deploy.build import add_node, create, refresh, remove_node, rotate
-from dqnfed_flwr.deploy.plan import Federation, Node
-from dqnfed_flwr.deploy.supernode import identity_of, run_supernode
+from dqnfed_flwr.deploy.build import add_node, refresh, remove_node, rotate
+from dqnfed_flwr.deploy.node_certificates import identity_of, run_supernode
 from dqnfed_flwr.errors import ConfigError
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    create(tmp_path / "fl", Federation("localhost", nodes=(Node("node-0", 0, 9094), Node("node-1", 1, 9095))))
-    return tmp_path / "fl"
 
 
 def shown(place: Path, name: str) -> x509.Certificate:

@@ -11,15 +11,8 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from dqnfed_flwr.deploy import operators, pki
-from dqnfed_flwr.deploy.build import create, rotate
-from dqnfed_flwr.deploy.plan import Federation
+from dqnfed_flwr.deploy.build import rotate
 from dqnfed_flwr.errors import ConfigError
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    create(tmp_path / "fl", Federation("localhost"))
-    return tmp_path / "fl"
 
 
 def certificate(path: Path) -> x509.Certificate:

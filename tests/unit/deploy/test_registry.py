@@ -3,38 +3,42 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from dqnfed_flwr.deploy import build, registry
-from dqnfed_flwr.deploy.check_local import failed
 from dqnfed_flwr.deploy.check_network import registered
+from dqnfed_flwr.deploy.findings import failed
 from dqnfed_flwr.deploy.plan import read_plan
-from dqnfed_flwr.engine.flwr_command import FlwrCommand
+from dqnfed_flwr.deploy.superlink import link_of
 from dqnfed_flwr.errors import RunError
 from tests.helpers.checks import remember, troubles
 
 
-def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **answers: object) -> None:
-    """A `flwr supernode` that gives these answers, by its second word."""
-    cases = "\n".join(f"{word}) echo '{json.dumps(answer)}' ;;" for word, answer in answers.items())
+@pytest.fixture
+def says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Has a `flwr supernode` give answers, by its second word; `calls` is what it was asked."""
     command = tmp_path / "flwr"
-    command.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\ncase "$2" in\n{cases}\nesac\n')
-    command.chmod(0o755)
-    monkeypatch.setattr("dqnfed_flwr.deploy.superlink.operator_flwr", lambda: [str(command)])
+    monkeypatch.setattr("dqnfed_flwr.deploy.superlink.OPERATOR_FLWR", [str(command)])
+
+    def says(**answers: object) -> None:
+        cases = "\n".join(f"{word}) echo '{json.dumps(answer)}' ;;" for word, answer in answers.items())
+        command.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\ncase "$2" in\n{cases}\nesac\n')
+        command.chmod(0o755)
+
+    return says
 
 
 def listing(**states: str) -> dict[str, object]:
     return {"success": True, "nodes": [{"node-id": name[1:], "status": state} for name, state in states.items()]}
 
 
-def test_keys_and_what_the_superlink_knows_of_them(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_keys_and_what_the_superlink_knows_of_them(place: Path, says: Callable[..., None]) -> None:
     remember(place, {"node-0": "11"})
-    scripted(tmp_path, monkeypatch, list=listing(_11="offline", _77="online", _5="unregistered"))
+    says(list=listing(_11="offline", _77="online", _5="unregistered"))
     found = troubles(list(registered(place, read_plan(place), str(place))))
     assert found["not registered: node-1"] == f"`dqnfed deploy register {place}`"
     assert "not online: node-0" in found
@@ -43,10 +47,10 @@ def test_keys_and_what_the_superlink_knows_of_them(
 
 @pytest.mark.parametrize(("second", "fails"), [("offline", True), ("registered", True), ("online", False)])
 def test_a_federation_without_a_node_online_could_begin_no_run(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, second: str, fails: bool
+    place: Path, says: Callable[..., None], second: str, fails: bool
 ) -> None:
     remember(place, {"node-0": "11", "node-1": "12"})
-    scripted(tmp_path, monkeypatch, list=listing(_11="offline", _12=second))
+    says(list=listing(_11="offline", _12=second))
     findings = list(registered(place, read_plan(place), str(place)))
     words = "no node is online, so that no run could begin: node-0, node-1" if fails else "not online: node-0"
     assert words in troubles(findings)
@@ -54,10 +58,10 @@ def test_a_federation_without_a_node_online_could_begin_no_run(
 
 
 def test_what_another_command_remembers_meanwhile_is_not_lost(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: Path, says: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = read_plan(place)
-    scripted(tmp_path, monkeypatch, list=listing(), register={"success": True, "node-id": 11})
+    says(list=listing(), register={"success": True, "node-id": 11})
     read = registry._entries
 
     def and_another(directory: Path) -> dict[str, registry.RegisteredNode]:
@@ -71,12 +75,12 @@ def test_what_another_command_remembers_meanwhile_is_not_lost(
     assert registry.known(place) == {"node-0": "11", "node-1": "12"}
 
 
-def test_register_tells_only_what_is_new(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_register_tells_only_what_is_new(place: Path, says: Callable[..., None], tmp_path: Path) -> None:
     plan = read_plan(place)
-    scripted(tmp_path, monkeypatch, list=listing(), register={"success": True, "node-id": 11})
+    says(list=listing(), register={"success": True, "node-id": 11})
     assert registry.register(place, replace(plan, nodes=plan.nodes[:1])) == {"node-0": "registered"}
     (tmp_path / "calls").unlink()
-    scripted(tmp_path, monkeypatch, list=listing(_11="online"), register={"success": True, "node-id": 12})
+    says(list=listing(_11="online"), register={"success": True, "node-id": 12})
     assert registry.register(place, plan) == {"node-0": "known", "node-1": "registered"}
     assert registry.known(place) == {"node-0": "11", "node-1": "12"}
     calls = (tmp_path / "calls").read_text()
@@ -84,17 +88,17 @@ def test_register_tells_only_what_is_new(place: Path, tmp_path: Path, monkeypatc
     assert "node-0/node.pub" not in calls
 
 
-AWAY = {"success": False, "error-message": "Connection to the SuperLink is unavailable."}
+AWAY = {"success": False, "error-message": "Using dqnfed\\n\\nConnection to the SuperLink is unavailable.\\n"}
 
 
 def test_register_waits_for_a_superlink_that_is_starting(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: Path, says: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scripted(tmp_path, monkeypatch, list=AWAY)
+    says(list=AWAY)
     said: list[str] = []
 
     def started(_: float) -> None:
-        scripted(tmp_path, monkeypatch, list=listing(), register={"success": True, "node-id": 11})
+        says(list=listing(), register={"success": True, "node-id": 11})
 
     monkeypatch.setattr("dqnfed_flwr.deploy.superlink.time.sleep", started)
     assert set(registry.register(place, read_plan(place), said.append).values()) == {"registered"}
@@ -102,29 +106,27 @@ def test_register_waits_for_a_superlink_that_is_starting(
 
 
 def test_register_gives_up_on_a_superlink_that_stays_away(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: Path, says: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scripted(tmp_path, monkeypatch, list=AWAY)
+    says(list=AWAY)
     monkeypatch.setattr(registry, "START_SECONDS", -1.0)
     with pytest.raises(RunError, match="is unavailable"):
         registry.register(place, read_plan(place))
 
 
-def test_a_key_that_the_superlink_has_and_the_folder_forgot(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_key_that_the_superlink_has_and_the_folder_forgot(place: Path, says: Callable[..., None]) -> None:
     refusal = {"success": False, "error-message": "Using SuperLink: x\\nPublic key already in use."}
-    scripted(tmp_path, monkeypatch, list=listing(_11="online"), register=refusal)
+    says(list=listing(_11="online"), register=refusal)
     outcome = registry.register(place, read_plan(place))
     assert all("restore that file" in words for words in outcome.values())
     assert registry.known(place) == {}
 
 
-def test_a_new_node_of_an_old_name_is_registered(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    scripted(tmp_path, monkeypatch, list=listing(), register={"success": True, "node-id": 11})
+def test_a_new_node_of_an_old_name_is_registered(place: Path, says: Callable[..., None]) -> None:
+    says(list=listing(), register={"success": True, "node-id": 11})
     assert set(registry.register(place, read_plan(place)).values()) == {"registered"}
     build.remove_node(place, "node-0")
-    scripted(tmp_path, monkeypatch, list=listing(_11="online"), register={"success": True, "node-id": 12})
+    says(list=listing(_11="online"), register={"success": True, "node-id": 12})
     assert "registered, but as no node of this folder: 11" in troubles(
         list(registered(place, replace(read_plan(place), nodes=()), str(place)))
     )
@@ -132,22 +134,20 @@ def test_a_new_node_of_an_old_name_is_registered(place: Path, tmp_path: Path, mo
     plan = replace(read_plan(place), nodes=read_plan(place).nodes[:1])
     assert "not registered: node-0" in troubles(list(registered(place, plan, str(place))))
     assert registry.register(place, plan) == {"node-0": "registered"}
-    scripted(tmp_path, monkeypatch, list=listing(_11="online", _12="online"))
+    says(list=listing(_11="online", _12="online"))
     assert list(troubles(list(registered(place, plan, str(place))))) == [
         "registered, but as no node of this folder: 11"
     ]
 
 
-def test_a_superlink_that_lost_its_database_is_told_again(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_superlink_that_lost_its_database_is_told_again(place: Path, says: Callable[..., None]) -> None:
     remember(place, {"node-0": "11", "node-1": "12"})
-    scripted(tmp_path, monkeypatch, list=listing(), register={"success": True, "node-id": 13})
+    says(list=listing(), register={"success": True, "node-id": 13})
     assert set(registry.register(place, read_plan(place)).values()) == {"registered"}
 
 
-def test_unregister(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    scripted(tmp_path, monkeypatch, list=listing(_11="online"), unregister={"success": False, "error-message": "no"})
+def test_unregister(place: Path, says: Callable[..., None]) -> None:
+    says(list=listing(_11="online"), unregister={"success": False, "error-message": "no"})
     assert not registry.unregister(place, "node-0")
     remember(place, {"node-0": "11", "node-1": "12"})
     with pytest.raises(RunError, match="node-0 could not be unregistered: no"):
@@ -162,15 +162,8 @@ def test_a_damaged_memory_is_none(place: Path, text: str) -> None:
     assert registry.known(place) == {}
 
 
-def test_no_superlink(place: Path) -> None:
+def test_no_superlink(place: Path, says: Callable[..., None]) -> None:
+    says(list=AWAY)
     with pytest.raises(RunError) as caught:
-        registry.listed(Gone({}))
+        registry.listed(link_of(place))
     assert str(caught.value) == "flwr supernode list dqnfed: Connection to the SuperLink is unavailable."
-
-
-class Gone(FlwrCommand):
-    """A `flwr` without a SuperLink."""
-
-    def json(self, *arguments: str) -> dict[str, object]:
-        words = "Using SuperLink: dqnfed\n Listing all nodes...\n\nConnection to the SuperLink is unavailable.\n"
-        return {"success": False, "error-message": words}

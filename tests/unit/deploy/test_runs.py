@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from dqnfed_flwr.deploy import build, runs, superlink
 from dqnfed_flwr.deploy.plan import Federation, Node
 from dqnfed_flwr.deploy.runs import Failure
 from dqnfed_flwr.deploy.superlink import connect
-from dqnfed_flwr.engine import flwr_command
+from dqnfed_flwr.engine.flwr_command import FlwrCommand
 from dqnfed_flwr.errors import ConfigError, RunError
 from tests.helpers.checks import remember
 
@@ -47,7 +48,7 @@ class Flower:
         """What `flwr supernode list` says."""
         states = ["online"] * online + ["offline"] * offline
         nodes = [{"node-id": str(11 + number), "status": state} for number, state in enumerate(states)]
-        self.answers["supernode"] = json.dumps({"success": True, "nodes": nodes})
+        self.says(supernode=json.dumps({"success": True, "nodes": nodes}))
 
     def status(self, *states: str, details: str = "") -> None:
         """What `flwr list` says, call by call; the last for ever."""
@@ -56,11 +57,11 @@ class Flower:
             (self.place / f"list.{number}").write_text(json.dumps({"success": True, "runs": [run]}))
         (self.place / "count").write_text("0")
         last = len(states) - 1
-        self.answers["list"] = f"@n=$(cat count); cat list.$n; [ $n -lt {last} ] && echo $((n + 1)) > count; true"
-        self.write()
+        self.says(list=f"@n=$(cat count); cat list.$n; [ $n -lt {last} ] && echo $((n + 1)) > count; true")
 
-    def write(self) -> None:
-        """Write the script."""
+    def says(self, **answers: str) -> None:
+        """Answer a word of `flwr` by a text, or after an @ by a line of shell."""
+        self.answers |= answers
         cases = []
         for word, text in self.answers.items():
             (self.place / f"say.{word}").write_text(f"{text}\n")
@@ -77,7 +78,7 @@ class Flower:
 @pytest.fixture
 def flower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Flower:
     flower = Flower(tmp_path)
-    monkeypatch.setattr(superlink, "operator_flwr", lambda: [str(tmp_path / "flwr")])
+    monkeypatch.setattr(superlink, "OPERATOR_FLWR", [str(tmp_path / "flwr")])
     for pause in ("FIRST_PAUSE", "NEWS_PAUSE", "QUIET_PAUSE"):
         monkeypatch.setattr(runs, pause, 0.01)
     monkeypatch.setattr(superlink, "FIRST_PAUSE", 0.01)
@@ -100,8 +101,7 @@ def test_a_run_that_completes(flower: Flower) -> None:
 @pytest.mark.parametrize("arguments", [["submit", "digits", "hospital"], ["logs", RUN, "hospital", "--follow"]])
 def test_a_run_that_completes_before_its_rounds_are_done(flower: Flower, arguments: list[str]) -> None:
     words = "The run ended early, as pareto-stationary, after round 2 of 9: no step lowers every loss. What can be done"
-    flower.answers["log"] = f"{LOG}\n\033[93mWARNING \033[0m:   {words}"
-    flower.write()
+    flower.says(log=f"{LOG}\n\033[93mWARNING \033[0m:   {words}")
     result = call(*arguments)
     assert (result.exit_code, result.stderr) == (4, f"dqnfed: {words}\n")
     assert result.stdout.endswith(f"run {RUN} is completed\n")
@@ -111,7 +111,7 @@ def test_a_run_that_completes_before_its_rounds_are_done(flower: Flower, argumen
 def test_a_run_that_stalled(flower: Flower, arguments: list[str]) -> None:
     words = "The run stalled after round 12 of 60: its model has not moved since round 2, for 10 rounds"
     log = f"{LOG}\n\033[93mWARNING \033[0m:   {words}\n  1. absent: client 3\ndqnfed_flwr.errors.StalledError: {words}"
-    flower.answers["log"] = log
+    flower.says(log=log)
     flower.status("finished:failed", details="The ServerApp raised an error")
     result = call(*arguments)
     said = f"dqnfed: run {RUN}: {words}; its log has the likeliest causes\n"
@@ -122,14 +122,12 @@ def test_a_run_that_stalled(flower: Flower, arguments: list[str]) -> None:
 
 def test_clients_left_out_of_most_rounds_end_a_strict_submit_with_3(flower: Flower) -> None:
     words = "Asked, and without a part in most of the rounds: client 3 in 2 of 2"
-    flower.answers["log"] = f"{LOG}\n\033[93mWARNING \033[0m:   {words}"
-    flower.write()
+    flower.says(log=f"{LOG}\n\033[93mWARNING \033[0m:   {words}")
     assert call("submit", "digits", "hospital").exit_code == 0
     result = call("submit", "digits", "hospital", "--strict")
     assert (result.exit_code, result.stderr) == (3, f"dqnfed: {words}\n")
     assert result.stdout.endswith(f"run {RUN} is completed\n")
-    flower.answers["log"] = LOG
-    flower.write()
+    flower.says(log=LOG)
     assert call("submit", "digits", "hospital", "--strict").exit_code == 0
 
 
@@ -166,7 +164,6 @@ def test_who_is_missing_is_said_at_once(
 ) -> None:
     monkeypatch.setattr("dqnfed_flwr.cli.remote.now", lambda: dt.datetime(2026, 3, 1, 12))
     flower.nodes(online, 3 - online)
-    flower.write()
     result = call("submit", "digits", "hospital", "--set", "clients=3", *given, *(["--detach"] if detach else []))
     assert result.exit_code == 0, result.output
     assert words in result.stderr
@@ -174,8 +171,7 @@ def test_who_is_missing_is_said_at_once(
 
 
 def test_a_superlink_that_does_not_list_its_nodes_stops_no_run(flower: Flower) -> None:
-    flower.answers["supernode"] = '{"success": false, "error-message": "no"}'
-    flower.write()
+    flower.says(supernode='{"success": false, "error-message": "no"}')
     result = call("submit", "digits", "hospital", "--detach")
     assert (result.exit_code, result.stdout) == (0, f"{RUN}\n")
     assert "does not say which nodes are online: flwr supernode list hospital: no" in result.stderr
@@ -187,7 +183,6 @@ def test_nodes_have_their_names_where_the_folder_knows_them(flower: Flower, tmp_
     )
     remember(tmp_path / "fl", {"ward-0": "11", "ward-1": "12", "ward-2": "99"})
     flower.nodes(1, 1)
-    flower.write()
     result = call("submit", "digits", str(tmp_path / "fl"), "--set", "clients=3", "--detach")
     assert "1 of 3 nodes are online; missing: ward-1, ward-2." in result.stderr
 
@@ -203,9 +198,8 @@ def test_a_run_that_does_not(flower: Flower, state: str) -> None:
 
 def test_a_run_whose_server_process_was_lost_goes_on(flower: Flower) -> None:
     flower.status("finished:failed", "finished:completed", details="No heartbeat received from the task")
-    flower.answers["run"] = '@grep "^resume" "$2/pyproject.toml" >> apps; cat answer'
+    flower.says(run='@grep "^resume" "$2/pyproject.toml" >> apps; cat answer')
     (flower.place / "answer").write_text('{"success": true, "run-id": "17820031"}')
-    flower.write()
     result = call("submit", "digits", "hospital", "--output", "/srv/a")
     assert result.exit_code == 0, result.stderr
     assert "No heartbeat received" in result.stdout
@@ -218,9 +212,8 @@ def test_a_run_goes_on_although_the_superlink_is_away_for_a_while(flower: Flower
     away = '{"success": false, "error-message": "Connection to the SuperLink is unavailable."}'
     (flower.place / "away").write_text(away)
     (flower.place / "there").write_text('{"success": true, "run-id": "17820031"}')
-    flower.answers["run"] = "@echo >> runs; [ $(wc -l < runs) = 2 ] && cat away || cat there"
-    flower.answers["log"] = "@echo >> logs; [ $(wc -l < logs) = 2 ] && { cat away >&2; exit 1; } || cat say.text"
-    flower.write()
+    flower.says(run="@echo >> runs; [ $(wc -l < runs) = 2 ] && cat away || cat there")
+    flower.says(log="@echo >> logs; [ $(wc -l < logs) = 2 ] && { cat away >&2; exit 1; } || cat say.text")
     (flower.place / "say.text").write_text(LOG)
     result = call("submit", "digits", "hospital", "--output", "/srv/a")
     assert result.exit_code == 0, result.stderr
@@ -262,19 +255,11 @@ def test_an_end_of_which_flower_says_nothing_is_told_in_words(details: str | Non
     assert failure.words == f"run {RUN} ended as finished:stopped: the SuperLink gives no reason"
 
 
-def test_lines_are_shown_once_although_the_log_is_read_again(flower: Flower) -> None:
-    flower.status("running", "running", "finished:completed")
-    result = call("logs", RUN, "hospital", "--follow")
-    assert result.exit_code == 0
-    assert result.stdout.count("round 1/2") == 1
-
-
 def test_a_log_is_shown_as_it_grows_and_no_line_in_two_pieces(flower: Flower) -> None:
     flower.status(*["running"] * 2, "finished:completed")
     for number, text in enumerate(["one\ntw", "one\ntwo\n", "one\ntwo\nthree\nfour"], start=1):
         (flower.place / f"log.{number}").write_text(f"{text}\n")
-    flower.answers["log"] = "@echo >> logs; n=$(wc -l < logs); [ $n -gt 3 ] && n=3; cat log.$((n))"
-    flower.write()
+    flower.says(log="@echo >> logs; n=$(wc -l < logs); [ $n -gt 3 ] && n=3; cat log.$((n))")
     shown: list[str] = []
     seen: list[tuple[str, int]] = []
 
@@ -310,13 +295,12 @@ def test_a_run_that_waits_is_told_of(flower: Flower, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("arguments", [["logs", RUN, "hospital", "--follow"], ["submit", "digits", "hospital"]])
 def test_a_signal_ends_flowers_command_too(flower: Flower, arguments: list[str], number: signal.Signals) -> None:
     flower.status("running")
-    flower.answers["log"] = "@echo $$ > child; exec sleep 60"
-    flower.write()
+    flower.says(log="@echo $$ > child; exec sleep 60")
     code = (
         f"import signal, sys; signal.signal({int(number)}, signal.SIG_DFL)\n"  # below nohup it would be ignored
         f"sys.argv = ['dqnfed', *{arguments}]\n"
         "from dqnfed_flwr.cli.app import app\nfrom dqnfed_flwr.deploy import superlink\n"
-        f"superlink.operator_flwr = lambda: [{str(flower.place / 'flwr')!r}]\napp()"
+        f"superlink.OPERATOR_FLWR = [{str(flower.place / 'flwr')!r}]\napp()"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL) as follower:
         try:
@@ -348,14 +332,6 @@ def test_detached(flower: Flower) -> None:
     assert not any(" log " in line for line in flower.calls)
 
 
-def test_a_run_that_the_superlink_refuses(flower: Flower) -> None:
-    flower.answers["run"] = '{"success": false, "error-message": "no such federation"}'
-    flower.write()
-    result = call("submit", "digits", "hospital")
-    assert result.exit_code == 1
-    assert "flwr run hospital: no such federation" in result.stderr
-
-
 def test_interrupt_leaves_the_run_alone(flower: Flower, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
@@ -379,11 +355,27 @@ def test_runs_are_listed(flower: Flower) -> None:
 def test_stop(flower: Flower) -> None:
     assert call("stop", RUN, "hospital").exit_code == 0
     assert flower.calls[-1].endswith(f"stop {RUN} hospital --format json")
-    flower.answers["stop"] = '{"success": false, "error-message": "Run is finished"}'
-    flower.write()
-    result = call("stop", RUN, "hospital")
-    assert result.exit_code == 1
-    assert f"flwr stop {RUN} hospital: Run is finished" in result.stderr
+
+
+NO_CONNECTION = "SuperLink connection 'nope' not found in the Flower configuration file (/x/config.toml)."
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word", "words", "status"),
+    [
+        (("submit", "digits", "hospital"), "run", "no such federation", 1),
+        (("stop", RUN, "hospital"), "stop", "Run is finished", 1),
+        (("logs", RUN, "hospital", "--follow"), "list", "Run ID 17820031 not found", 1),
+        (("runs", "nope"), "list", NO_CONNECTION, 2),
+    ],
+)
+def test_what_the_superlink_refuses(
+    flower: Flower, arguments: tuple[str, ...], word: str, words: str, status: int
+) -> None:
+    flower.says(**{word: json.dumps({"success": False, "error-message": words})})
+    result = call(*arguments)
+    assert result.exit_code == status
+    assert re.search(rf"flwr {word} .*: {re.escape(words)}", result.stderr)
 
 
 def test_logs(flower: Flower) -> None:
@@ -421,54 +413,44 @@ def test_a_folder_is_a_connection(flower: Flower, tmp_path: Path) -> None:
     assert flower.calls == [f"{tmp_path / 'fl' / 'operator'}: list dqnfed --format json"]
 
 
-def test_a_superlink_that_stays_away(flower: Flower, monkeypatch: pytest.MonkeyPatch) -> None:
-    complaint = {"success": False, "error-message": "Using hospital\n\nConnection to the SuperLink is unavailable."}
-    flower.answers["list"] = json.dumps(complaint)
-    flower.write()
-    monkeypatch.setattr(runs, "GIVE_UP_SECONDS", 0.3)
-    with pytest.raises(RunError, match=r"away for 0 s\. flwr list .*: Connection to the SuperLink is unavailable"):
-        runs.follow(connect("hospital"), RUN, print)
-
-
-def test_a_superlink_that_comes_back(flower: Flower) -> None:
-    flower.status("running", "running", "finished:completed")
-    (flower.place / "list.0").write_text('{"success": false, "error-message": "the SuperLink is unavailable"}')
-    assert runs.follow(connect("hospital"), RUN, print)["status"] == "finished:completed"
-
-
 SERVER_ERROR = (
     "Server error '503 Service Unavailable' for url 'http://x/runs'\nFor more information check: https://x/503"
 )
 
 
-@pytest.mark.parametrize("words", [SERVER_ERROR, "Internal server error."])
-def test_a_superlink_that_answers_with_an_error_of_its_own_is_asked_again(flower: Flower, words: str) -> None:
+AWAY = "Using hospital\n\nConnection to the SuperLink is unavailable."
+
+
+@pytest.mark.parametrize("words", [AWAY, SERVER_ERROR, "Internal server error."])
+def test_a_superlink_that_is_away_or_at_fault_is_asked_again(flower: Flower, words: str) -> None:
     flower.status("running", "running", "finished:completed")
     (flower.place / "list.0").write_text(json.dumps({"success": False, "error-message": words}))
     assert runs.follow(connect("hospital"), RUN, print)["status"] == "finished:completed"
-    flower.answers["log"] = (
-        f'@echo >> logs; [ $(wc -l < logs) = 1 ] && {{ echo "Error: {words}" >&2; exit 1; }} || echo x'
-    )
-    flower.write()
+    (flower.place / "words").write_text(f"Error: {words}")
+    flower.says(log="@echo >> logs; [ $(wc -l < logs) = 1 ] && { cat words >&2; exit 1; } || echo x")
     link = connect("hospital")
     assert superlink.patiently(lambda: runs.log_of(link, RUN), 60) == "x\n"
 
 
-def test_a_server_error_that_stays_is_told_by_its_status(flower: Flower, monkeypatch: pytest.MonkeyPatch) -> None:
-    flower.answers["list"] = json.dumps({"success": False, "error-message": SERVER_ERROR})
-    flower.write()
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [(AWAY, "Connection to the SuperLink is unavailable"), (SERVER_ERROR, "Server error '503 Service Unavailable'")],
+)
+def test_a_superlink_that_stays_so_is_given_up(
+    flower: Flower, monkeypatch: pytest.MonkeyPatch, words: str, told: str
+) -> None:
+    flower.says(list=json.dumps({"success": False, "error-message": words}))
     monkeypatch.setattr(runs, "GIVE_UP_SECONDS", 0.1)
-    with pytest.raises(RunError, match=r"is away for 0 s\. flwr list .*: Server error '503 Service Unavailable'"):
+    with pytest.raises(RunError, match=rf"is away for 0 s\. flwr list .*: {told}"):
         runs.follow(connect("hospital"), RUN, print)
 
 
 def test_a_superlink_that_is_slow_is_asked_again(flower: Flower, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flwr_command, "CALL_SECONDS", 0.5)
+    monkeypatch.setattr(FlwrCommand, "seconds", 0.5)
     slow = "@echo >> {0}s; [ $(wc -l < {0}s) = 1 ] && exec sleep 20 || cat {1}"
     flower.status("finished:completed")
-    flower.answers |= {"list": slow.format("list", "list.0"), "log": slow.format("log", "text")}
+    flower.says(list=slow.format("list", "list.0"), log=slow.format("log", "text"))
     (flower.place / "text").write_text("x\n")
-    flower.write()
     link = connect("hospital")
     assert superlink.patiently(lambda: runs.log_of(link, RUN), 60) == "x\n"
     assert runs.follow(link, RUN, print)["status"] == "finished:completed"
@@ -478,29 +460,12 @@ def test_a_superlink_that_is_slow_is_asked_again(flower: Flower, monkeypatch: py
 def test_a_run_that_may_have_been_started_is_not_started_again(
     flower: Flower, monkeypatch: pytest.MonkeyPatch, answer: str
 ) -> None:
-    monkeypatch.setattr(flwr_command, "CALL_SECONDS", 0.5)
-    flower.answers["run"] = answer
-    flower.write()
+    monkeypatch.setattr(FlwrCommand, "seconds", 0.5)
+    flower.says(run=answer)
     link = connect("hospital")
     with pytest.raises(RunError, match=r"may have been started: look with `dqnfed runs`"):
         superlink.patiently(lambda: runs.submit(link, Settings()), 60)
     assert sum(" run " in line for line in flower.calls) == 1
-
-
-def test_a_run_that_is_not_there(flower: Flower) -> None:
-    flower.answers["list"] = '{"success": false, "error-message": "Run ID 17 not found"}'
-    flower.write()
-    result = call("logs", "17", "hospital", "--follow")
-    assert (result.exit_code, "Run ID 17 not found" in result.stderr) == (1, True)
-
-
-def test_a_connection_that_is_not_there(flower: Flower) -> None:
-    words = "SuperLink connection 'nope' not found in the Flower configuration file (/x/config.toml)."
-    flower.answers["list"] = json.dumps({"success": False, "error-message": words})
-    flower.write()
-    result = call("runs", "nope")
-    assert result.exit_code == 2
-    assert words in result.stderr
 
 
 def test_resume_and_output_reach_the_run() -> None:

@@ -12,12 +12,10 @@ import pytest
 
 from benchmarks._gate import gate
 from benchmarks._programs import free_ports
-from dqnfed_flwr.deploy import grpc_transport, http_transport, pki, supernode
-from dqnfed_flwr.deploy.build import create
-from dqnfed_flwr.deploy.check_network import gate_asked
-from dqnfed_flwr.deploy.http_transport import CLIENT, RETRIES, tls
-from dqnfed_flwr.deploy.plan import Federation, Node
-from dqnfed_flwr.deploy.supernode import identity_of, show
+from dqnfed_flwr.deploy import grpc_transport, http_transport, node_certificates, pki
+from dqnfed_flwr.deploy.check_network import asked
+from dqnfed_flwr.deploy.http_transport import CLIENT, FIRST, RETRIES, tls
+from dqnfed_flwr.deploy.node_certificates import identity_of, show
 from dqnfed_flwr.errors import RunError
 
 
@@ -37,12 +35,6 @@ class FleetHttpClient(Client):
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
-    create(tmp_path / "fl", Federation("localhost", nodes=(Node("node-0", 0, 9094),)))
-    return tmp_path / "fl"
-
-
-@pytest.fixture
 def identity(place: Path) -> pki.Identity:
     return identity_of(place / "nodes" / "node-0" / "node.crt", place / "nodes" / "node-0" / "node.key")
 
@@ -52,7 +44,7 @@ def of_release(monkeypatch: pytest.MonkeyPatch, number: str, where: tuple[str, s
     module = ModuleType("elsewhere")
     setattr(module, RETRIES, lambda: SimpleNamespace(should_giveup=lambda error: "ssl" in str(error).lower()))
     setattr(module, where[1], what)
-    monkeypatch.setattr(supernode, "version", lambda _: number)
+    monkeypatch.setattr(node_certificates, "version", lambda _: number)
     monkeypatch.setitem(sys.modules, where[0], module)
     return module
 
@@ -97,7 +89,7 @@ def test_a_gate_takes_what_is_shown(place: Path, identity: pki.Identity) -> None
     port, nobody = free_ports(2)
     ca = (place / "server" / "ca.crt").read_bytes()
     with gate(port, nobody, place / "server"):
-        assert gate_asked("localhost", port, tls(ca, identity))[0] == 502
+        assert asked("localhost", port, tls(ca, identity), FIRST[1])[0] == 502
 
 
 @pytest.mark.parametrize(

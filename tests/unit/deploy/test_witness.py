@@ -17,10 +17,8 @@ from flwr.proto.log_pb2 import PushLogsRequest
 from flwr.proto.transport_pb2 import Scalar
 
 from dqnfed_flwr.deploy import operators, pki
-from dqnfed_flwr.deploy.audit_log import AuditLog, verify
-from dqnfed_flwr.deploy.build import create
+from dqnfed_flwr.deploy.audit_log import AuditLog, lines_in, verify
 from dqnfed_flwr.deploy.orders import OPERATOR, is_order
-from dqnfed_flwr.deploy.plan import Federation
 from dqnfed_flwr.deploy.prefork.allowed import app_hash
 from dqnfed_flwr.deploy.witness import KINDS, OTHERS, REFUSAL_SECONDS, Witness, remembered
 
@@ -30,10 +28,8 @@ FILES = {
 }
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    create(tmp_path / "fl", Federation("localhost"))
-    return tmp_path / "fl"
+def all_lines(place: Path) -> list[dict[str, Any]]:
+    return [line for line in lines_in(place / "server" / "state") if line is not None]
 
 
 class Flower:
@@ -67,10 +63,8 @@ def told(place: Path, flower: Flower, path: str, body: bytes, cut: int = 7) -> t
     scope = {"type": "http", "method": "POST", "path": path, OPERATOR: "alice"}
     asyncio.run(Witness(flower, log, place / "server" / "operators")(scope, receive, send))
     log.close()
-    again = AuditLog(place / "server" / "state")
-    again.close()
     assert verify(place / "server" / "state").faults == []
-    return again.lines[before:], sent
+    return all_lines(place)[before:], sent
 
 
 def test_an_order_that_is_cut_off_is_handed_on_to_nobody(place: Path) -> None:
@@ -90,9 +84,7 @@ def test_an_order_that_is_cut_off_is_handed_on_to_nobody(place: Path) -> None:
     before = len(log.lines)
     asyncio.run(Witness(flower, log, place / "server" / "operators")(scope, receive, send))
     log.close()
-    again = AuditLog(place / "server" / "state")
-    again.close()
-    assert (flower.bodies, len(again.lines)) == ([], before)
+    assert (flower.bodies, len(all_lines(place))) == ([], before)
 
 
 def test_a_submission_is_told_with_app_settings_and_run(place: Path) -> None:
@@ -156,10 +148,7 @@ def test_refusals_at_the_door_share_lines(place: Path) -> None:
     for _ in range(50):
         witness.refused("/v1/control/list-runs", "127.0.0.1", "no certificate")
     witness.refused("/v1/control/start-run", "127.0.0.1", "no certificate")
-    log.close()
-    again = AuditLog(place / "server" / "state")
-    again.close()
-    assert [line["call"] for line in again.lines[1:]] == ["/v1/control/list-runs", "/v1/control/start-run"]
+    assert [line["call"] for line in all_lines(place)[1:]] == ["/v1/control/list-runs", "/v1/control/start-run"]
 
 
 def test_whoever_is_refused_with_ever_other_paths_costs_no_memory_and_is_counted(
@@ -177,10 +166,7 @@ def test_whoever_is_refused_with_ever_other_paths_costs_no_memory_and_is_counted
         clock += REFUSAL_SECONDS
     witness.refused(*OTHERS)
     assert sum(len(call) for call, _, _ in witness._refused) < (KINDS + 1) * 3_000
-    log.close()
-    again = AuditLog(place / "server" / "state")
-    again.close()
-    lines = again.lines[1:]
+    lines = all_lines(place)[1:]
     assert len(lines) <= minutes * (KINDS + 1) + 1
     assert sum(1 + int(line["unsaid"]) for line in lines) == minutes * calls + 1
 
@@ -234,15 +220,6 @@ def test_operators_nodes_and_runs_are_told_once_for_each_change(place: Path) -> 
         ("run ended", "17", "finished:failed"),
     ]
     assert look() == []
-    log.close()
-    again = AuditLog(place / "server" / "state")
     runs: set[str] = {"17"}
-    known, nodes = remembered(again.lines, runs)
+    known, nodes = remembered(all_lines(place), runs)
     assert (list(known), nodes, runs) == (["operator"], {"5": "offline"}, set())
-    again.close()
-
-
-def all_lines(place: Path) -> list[dict[str, Any]]:
-    from dqnfed_flwr.deploy.audit_log import lines_in
-
-    return [line for line in lines_in(place / "server" / "state") if line is not None]

@@ -69,7 +69,7 @@ def test_what_stands_in_a_box_is_told_in_one_line(tmp_path: Path, monkeypatch: p
 
 
 def test_a_command_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flwr_command, "CALL_SECONDS", 0.2)
+    monkeypatch.setattr(FlwrCommand, "seconds", 0.2)
     with pytest.raises(RunError, match=r"flwr list failed: .*timed out"):
         scripted(tmp_path, monkeypatch, "exec sleep 30")("list")
 

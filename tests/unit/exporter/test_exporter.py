@@ -11,19 +11,20 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from dqnfed_flwr.cli import monitoring
 from dqnfed_flwr.cli.app import app
 from dqnfed_flwr.deploy.build import create
 from dqnfed_flwr.deploy.plan import Federation, Node
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.exporter.exporter import HOST, Exporter, ExporterOptions, Handler, Server
-from dqnfed_flwr.exporter.poll import Poll
 from dqnfed_flwr.telemetry.metrics import EXPORTER_METRICS
-from tests.helpers.served import certificate, series, serving, write_run
+from tests.helpers.served import certificate, polling, series, serving, write_run
 
 
 def get(server: Server, path: str, method: str = "GET", host: str = "") -> tuple[int, dict[str, str], bytes]:
@@ -99,15 +100,6 @@ def test_a_damage_that_comes_back_is_told_again(tmp_path: Path, caplog: pytest.L
         exporter.exposition()
         exporter.exposition()
     assert [record.getMessage() for record in caplog.records] == ["a: not a metrics file of dqnfed-flwr"] * 2
-
-
-def test_a_name_that_is_no_text_breaks_no_scrape_and_no_page(tmp_path: Path) -> None:
-    content = write_run(tmp_path, "a").read_bytes()
-    (tmp_path / os.fsdecode(b"b\xff.prom")).write_bytes(content)
-    with serving(Exporter(ExporterOptions(tmp_path))) as server:
-        status, _, body = get(server, "/metrics")
-        assert (status, series(body.decode())["dqnfed_exporter_damaged_files", frozenset()]) == (200, 1)
-        assert json.loads(get(server, "/api/state.json")[2])["damaged"][0]["name"] == "b\\xff"
 
 
 def test_what_nobody_foresaw_is_a_500_and_stands_in_the_log(
@@ -208,7 +200,7 @@ def test_a_poll_never_delays_a_scrape(tmp_path: Path) -> None:
     command = tmp_path / "flwr"
     command.write_text("#!/bin/sh\nexec sleep 5\n")
     command.chmod(0o755)
-    exporter = Exporter(ExporterOptions(tmp_path), Poll("there", timeout=3, flwr=[str(command)]))
+    exporter = Exporter(ExporterOptions(tmp_path), polling(command))
     exporter.start()
     time.sleep(0.2)
     since = time.monotonic()
@@ -238,23 +230,37 @@ def test_commands_serve_until_they_are_ended(tmp_path: Path, command: str) -> No
             process.kill()
 
 
+class Nothing:
+    """A server that ends at once."""
+
+    url = ""
+
+    def __init__(self, exporter: Exporter, *_: object) -> None:
+        self.serve_forever = exporter.look
+
+
+@pytest.fixture
+def answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What `flwr` answers, which notes its home and words in `calls`; `m` is a folder of metrics that nobody serves."""
+    script = tmp_path / "flwr"
+    script.write_text(f'#!/bin/sh\necho "$FLWR_HOME: $@" >> {tmp_path}/calls\ncat {tmp_path}/answer\n')
+    script.chmod(0o755)
+    monkeypatch.setattr("dqnfed_flwr.deploy.superlink.OPERATOR_FLWR", [str(script)])
+    monkeypatch.setattr("dqnfed_flwr.exporter.exporter.Server", lambda *given: nullcontext(Nothing(*given)))
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    (tmp_path / "m").mkdir()
+    return tmp_path / "answer"
+
+
 @pytest.mark.parametrize("command", ["exporter", "dashboard"])
 @pytest.mark.parametrize("given", ["folder", "name"])
 def test_a_superlink_is_a_folder_or_a_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, given: str
+    tmp_path: Path, answer: Path, monkeypatch: pytest.MonkeyPatch, command: str, given: str
 ) -> None:
     create(tmp_path / "fl", Federation("localhost", nodes=(Node("a", 0, 1),)))
-    script = tmp_path / "flwr"
-    script.write_text(
-        f'#!/bin/sh\necho "$FLWR_HOME: $@" >> {tmp_path}/calls\necho \'{{"success": true, "runs": []}}\'\n'
-    )
-    script.chmod(0o755)
-    monkeypatch.setattr("dqnfed_flwr.deploy.superlink.operator_flwr", lambda: [str(script)])
-    monkeypatch.setattr("dqnfed_flwr.exporter.exporter.Server", _Nothing)
-    monkeypatch.setattr("signal.signal", lambda *_: None)
+    answer.write_text('{"success": true, "runs": []}')
     monkeypatch.setenv("FLWR_HOME", "/etc/flwr")
     place = str(tmp_path / "fl") if given == "folder" else "dqnfed"
-    (tmp_path / "m").mkdir()
     result = CliRunner().invoke(app, [command, str(tmp_path / "m"), place])
     assert result.exit_code == 0, result.output
     home = str(tmp_path / "fl" / "operator") if given == "folder" else "/etc/flwr"
@@ -262,43 +268,26 @@ def test_a_superlink_is_a_folder_or_a_name(
     assert " dqnfed --format json" in (tmp_path / "calls").read_text()
 
 
-class _Nothing:
-    """A server that ends at once."""
-
-    url = ""
-
-    def __init__(self, exporter: Exporter, *_: object) -> None:
-        self._exporter = exporter
-
-    def __enter__(self) -> _Nothing:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def serve_forever(self) -> None:
-        self._exporter.look()
-
-
 @pytest.mark.parametrize("command", ["exporter", "dashboard"])
-def test_a_connection_that_is_not_there_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
-) -> None:
+def test_a_connection_that_is_not_there_is_refused(tmp_path: Path, answer: Path, command: str) -> None:
     words = "SuperLink connection 'nope' not found in the Flower configuration file (/x/config.toml)."
-    script = tmp_path / "flwr"
-    script.write_text(f"#!/bin/sh\ncat {tmp_path}/answer\n")
-    script.chmod(0o755)
-    (tmp_path / "answer").write_text(json.dumps({"success": False, "error-message": words}))
-    monkeypatch.setattr("dqnfed_flwr.deploy.superlink.operator_flwr", lambda: [str(script)])
-    monkeypatch.setattr("dqnfed_flwr.exporter.exporter.Server", _Nothing)
-    monkeypatch.setattr("signal.signal", lambda *_: None)
-    (tmp_path / "m").mkdir()
+    answer.write_text(json.dumps({"success": False, "error-message": words}))
     result = CliRunner().invoke(app, [command, str(tmp_path / "m"), "nope"])
     assert result.exit_code == 2
     assert words in result.stderr
     assert CliRunner().invoke(app, [command, str(tmp_path / "m"), "./nowhere"]).exit_code == 2
-    (tmp_path / "answer").write_text(json.dumps({"success": False, "error-message": "the SuperLink is unavailable"}))
+    answer.write_text(json.dumps({"success": False, "error-message": "the SuperLink is unavailable"}))
     assert CliRunner().invoke(app, [command, str(tmp_path / "m"), "nope"]).exit_code == 0
+
+
+def test_a_superlink_that_does_not_answer_is_waited_for_in_bounded_time(
+    tmp_path: Path, answer: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(monitoring, "POLL_SECONDS", 0.2)
+    os.mkfifo(answer)  # who reads it waits for somebody who writes
+    assert CliRunner().invoke(app, ["exporter", str(tmp_path / "m"), "dqnfed"]).exit_code == 0
+    os.close(os.open(answer, os.O_RDWR | os.O_NONBLOCK))
+    assert "timed out after 0.2 seconds" in caplog.text
 
 
 @pytest.mark.parametrize(

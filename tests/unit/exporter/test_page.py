@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from dqnfed_flwr.exporter.exporter import Exporter, ExporterOptions
-from dqnfed_flwr.exporter.poll import Poll
-from tests.helpers.served import NODES, RUNS, serving, write_run
+from tests.helpers.served import NODES, RUNS, polling, serving, write_run
 
 PAGE = files("dqnfed_flwr.exporter").joinpath("dashboard.html").read_text("utf-8")
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
@@ -41,7 +40,7 @@ def test_a_browser_shows_runs_clients_and_nodes(tmp_path: Path) -> None:
     directory = tmp_path / "metrics"
     directory.mkdir()
     write_run(directory, 'r"><img src=x onerror=alert(1)>', 12, rhos=[1.0, 0.5] * 6)
-    exporter = Exporter(ExporterOptions(directory), Poll("there", flwr=[str(command)]))
+    exporter = Exporter(ExporterOptions(directory), polling(command))
     exporter.look()
     with serving(exporter) as server:
         browser = [

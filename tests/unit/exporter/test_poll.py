@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import stat
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from dqnfed_flwr.exporter.exporter import Exporter, ExporterOptions
 from dqnfed_flwr.exporter.poll import Poll
-from tests.helpers.served import NODES, RUNS, Series, series
+from tests.helpers.served import NODES, RUNS, Series, polling, series
 
 
 @pytest.fixture
@@ -39,7 +37,7 @@ def exported(tmp_path: Path, poll: Poll, **options: int) -> Series:
 
 
 def test_nodes_and_runs_are_counted_by_state(tmp_path: Path, command: Path) -> None:
-    found = exported(tmp_path, Poll("there", flwr=[str(command)]))
+    found = exported(tmp_path, polling(command))
     nodes = {dict(labels)["state"]: value for (name, labels), value in found.items() if name == "dqnfed_nodes"}
     assert nodes == {"online": 1, "offline": 1, "registered": 1, "other": 1}
     runs = {dict(labels)["state"]: value for (name, labels), value in found.items() if name == "dqnfed_flower_runs"}
@@ -50,7 +48,7 @@ def test_nodes_and_runs_are_counted_by_state(tmp_path: Path, command: Path) -> N
 
 def test_nodes_have_their_names_where_they_are_known(tmp_path: Path, command: Path) -> None:
     names = {"12": "ward-a"}
-    poll = Poll("there", flwr=[str(command)], names=lambda: names)
+    poll = polling(command, lambda: names)
     found = exported(tmp_path, poll, node_series=2)
     online = {
         (dict(labels)["node"], dict(labels)["name"]) for (name, labels), _ in found.items() if "node_online" in name
@@ -61,7 +59,7 @@ def test_nodes_have_their_names_where_they_are_known(tmp_path: Path, command: Pa
 
 
 def test_nodes_have_series_only_when_asked_for_and_not_more(tmp_path: Path, command: Path) -> None:
-    found = exported(tmp_path, Poll("there", flwr=[str(command)]), node_series=2)
+    found = exported(tmp_path, polling(command), node_series=2)
     online = {dict(labels)["node"]: value for (name, labels), value in found.items() if name == "dqnfed_node_online"}
     assert online == {"11": 1, "12": 0}
 
@@ -80,7 +78,7 @@ def test_nodes_have_series_only_when_asked_for_and_not_more(tmp_path: Path, comm
     ],
 )
 def test_a_failed_poll_is_counted_and_old_states_are_withdrawn(tmp_path: Path, command: Path, answer: str) -> None:
-    poll = Poll("there", flwr=[str(command)])
+    poll = polling(command)
     exporter = Exporter(ExporterOptions(tmp_path), poll)
     exporter.look()
     (tmp_path / "nodes.txt").write_text(answer)
@@ -96,39 +94,18 @@ def test_a_failed_poll_is_counted_and_old_states_are_withdrawn(tmp_path: Path, c
 def test_a_superlink_that_goes_away_twice_is_told_twice(
     tmp_path: Path, command: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    exporter = Exporter(ExporterOptions(tmp_path), Poll("there", flwr=[str(command)]))
+    exporter = Exporter(ExporterOptions(tmp_path), polling(command))
     away, well = '{"success": false, "error-message": "gone"}', json.dumps(NODES)
     for answer in (away, away, well, away):
         (tmp_path / "nodes.txt").write_text(answer)
         exporter.look()
-    assert [record.getMessage() for record in caplog.records] == ["superlink: supernode list: gone"] * 2
+    assert [record.getMessage() for record in caplog.records] == ["superlink: flwr supernode list there: gone"] * 2
 
 
 def test_the_reason_of_a_failure_is_kept(tmp_path: Path, command: Path) -> None:
     (tmp_path / "nodes.txt").write_text('{"success": false, "error-message": "connection refused"}')
-    assert "connection refused" in Poll("there", flwr=[str(command)]).poll().error
-
-
-def test_a_command_that_hangs_is_ended_with_all_it_started(tmp_path: Path) -> None:
-    command = tmp_path / "flwr"
-    command.write_text(f"#!/bin/sh\nsleep 60 & echo $! > {tmp_path}/child\nwait\n")
-    command.chmod(0o755)
-    since = time.monotonic()
-    found = Poll("there", timeout=0.5, flwr=[str(command)]).poll()
-    assert time.monotonic() - since < 5
-    assert "no answer within 0.5 s" in found.error
-    child = int((tmp_path / "child").read_text())
-    for _ in range(50):
-        try:
-            state = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:
-            return
-        if state == "Z":
-            return
-        time.sleep(0.1)
-    os.kill(child, 9)
-    pytest.fail("the child of the command lives on")
+    assert "connection refused" in polling(command).poll().error
 
 
 def test_a_missing_command_is_a_failed_poll(tmp_path: Path) -> None:
-    assert not Poll("there", flwr=[str(tmp_path / "nothing")]).poll().up
+    assert not polling(tmp_path / "nothing").poll().up

@@ -78,6 +78,7 @@ def test_half_a_file_is_no_run_wherever_it_is_cut(tmp_path: Path) -> None:
 def test_what_is_no_file_harms_no_run(tmp_path: Path) -> None:
     write_run(tmp_path, "a")
     (tmp_path / "dir.prom").mkdir()
+    os.mkfifo(tmp_path / "pipe.prom")
     (tmp_path / "gone.prom").symlink_to(tmp_path / "nowhere")
     (tmp_path / ".a.prom.tmp").write_bytes(b"half")
     assert names(tmp_path) == {"a"}
@@ -121,12 +122,6 @@ def test_a_family_of_two_types_is_that_of_the_latest_run(tmp_path: Path) -> None
     assert ("dqnfed_rounds", frozenset({("run", "new")})) in found
     assert ("dqnfed_rounds", frozenset({("run", "old")})) not in found
     assert ("dqnfed_round", frozenset({("run", "old")})) in found
-
-
-def test_a_pipe_is_no_file(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe.prom")
-    write_run(tmp_path, "a")
-    assert [run.name for run in RunFiles(tmp_path).current()] == ["a"]
 
 
 def test_old_files_of_ours_are_pruned_and_no_others(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ from dqnfed_flwr.strategy import compatibility
 from dqnfed_flwr.strategy.exchange import LATE, OWING
 from dqnfed_flwr.strategy.state import ENDED_EARLY, STALLED
 from dqnfed_flwr.telemetry import metric_files
-from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
+from dqnfed_flwr.telemetry.events import DroppedClient, Listener, RoundEvent
 from dqnfed_flwr.telemetry.metric_files import RoundFile, RunMetrics, put_state, read_rounds, round_summary, run_name
 from dqnfed_flwr.telemetry.metrics import CLIENT_METRICS, REASONS, RUN_METRICS, STATES
 from dqnfed_flwr.telemetry.run_samples import RunCard
@@ -63,6 +63,18 @@ def read(path: Path) -> dict[tuple[str, ...], float]:
         for family in text_string_to_metric_families(path.read_text())
         for sample in family.samples
     }
+
+
+def written(tmp_path: Path) -> dict[str, Any]:
+    """Settings of a small run with metrics and results."""
+    return {**TINY, "metrics": str(tmp_path / "m"), "output": str(tmp_path / "o")}
+
+
+def begun(directory: Path, done: list[RoundEvent] | None = None) -> RunMetrics:
+    """A listener of a run that has done these rounds."""
+    listener = RunMetrics(directory, CARD, pause=0)
+    listener.on_start(9, done or [])
+    return listener
 
 
 def federation(clients: int, rho: float = 1.0) -> RoundEvent:
@@ -257,11 +269,9 @@ def test_rounds_that_move_nothing_and_harm_nobody_are_not_low(tmp_path: Path) ->
 
 
 def test_a_resumed_run_knows_in_how_many_rounds_it_moved(tmp_path: Path) -> None:
-    listener = RunMetrics(tmp_path, CARD, pause=0)
-    listener.on_start(9, [make_event(1, None)])
+    listener = begun(tmp_path, [make_event(1, None)])
     listener.on_round(make_event(2, None))
-    listener = RunMetrics(tmp_path, CARD, pause=0)  # goes back to the checkpoint of round 1
-    listener.on_start(9, [make_event(1, None)])
+    listener = begun(tmp_path, [make_event(1, None)])  # goes back to the checkpoint of round 1
     listener.on_round(replace(make_event(2, None), factor=0.0))
     assert read(tmp_path / "r1.prom")[("dqnfed_moved_rounds",)] == 1
 
@@ -278,8 +288,7 @@ def test_ratios_over_the_rounds_that_moved_stand_beside_those_of_the_last(tmp_pa
 
 @pytest.mark.parametrize("status", [*ENDED_EARLY, STALLED])
 def test_an_early_end_is_a_state_of_its_own(tmp_path: Path, status: str) -> None:
-    listener = RunMetrics(tmp_path, CARD, pause=0)
-    listener.on_start(9, [])
+    listener = begun(tmp_path)
     listener.on_round(replace(make_event(1, None), factor=0.0, status="line-search-failed"))
     listener.conclude(status)
     found = read(tmp_path / "r1.prom")
@@ -316,8 +325,7 @@ def test_figures_of_an_evaluation_stand_until_the_next(tmp_path: Path) -> None:
 
 
 def test_a_resumed_run_goes_on_counting(tmp_path: Path) -> None:
-    listener = RunMetrics(tmp_path, CARD, pause=0)
-    listener.on_start(9, [federation(10), replace(federation(10), round=2)])
+    listener = begun(tmp_path, [federation(10), replace(federation(10), round=2)])
     listener.on_round(replace(federation(10), round=3))
     found = read(tmp_path / "r1.prom")
     assert found["dqnfed_clients_dropped_total", "absent"] == 12
@@ -328,8 +336,7 @@ def test_a_resumed_run_goes_on_counting(tmp_path: Path) -> None:
 def test_no_counter_falls_when_a_run_goes_back_to_its_checkpoint(tmp_path: Path) -> None:
     rounds = [replace(federation(10), round=number) for number in range(1, 6)]
     before = metrics_after(tmp_path, rounds)
-    listener = RunMetrics(tmp_path, CARD, pause=0)
-    listener.on_start(9, rounds[:2])  # the checkpoint is of round 2
+    listener = begun(tmp_path, rounds[:2])  # the checkpoint is of round 2
     resumed = read(tmp_path / "r1.prom")
     counters = [key for key in before if key[0].endswith(("_total", "_bucket", "_sum", "_count"))]
     assert {key: resumed[key] for key in counters} == {key: before[key] for key in counters}
@@ -353,35 +360,20 @@ def test_counters_begin_anew_where_the_file_before_is_damaged(
     told: list[str] = []
     monkeypatch.setattr(metric_files.logger, "warning", lambda words, *given: told.append(words % given))
     (tmp_path / "r1.prom").write_text(text)
-    RunMetrics(tmp_path, CARD, pause=0).on_start(9, [federation(10)])
+    begun(tmp_path, [federation(10)])
     assert read(tmp_path / "r1.prom")["dqnfed_clients_dropped_total", "absent"] == 4
     assert len(told) == 1
     assert told[0].endswith("its counters begin anew")
 
 
 def test_the_file_tells_how_the_run_ended(tmp_path: Path) -> None:
-    settings = {**TINY, "metrics": str(tmp_path / "m"), "output": str(tmp_path / "o")}
-    run(settings)
+    run(written(tmp_path))
     (file,) = (tmp_path / "m").glob("*.prom")
     assert file.stem == run_name(tmp_path / "o", "")
     found = read(file)
     assert (found["dqnfed_run_state", "finished"], found["dqnfed_run_state", "running"]) == (1, 0)
     assert found[("dqnfed_round",)] == found[("dqnfed_rounds",)] == 2
     assert not list((tmp_path / "m").glob(".*"))
-
-    class Fails:
-        def on_start(self, rounds: int, done: list[RoundEvent]) -> None:
-            pass
-
-        def on_round(self, event: RoundEvent) -> None:
-            raise QuorumError("nobody is there")
-
-        def on_end(self) -> None:
-            pass
-
-    with pytest.raises(QuorumError):
-        run(settings, overwrite=True, listeners=[Fails()])
-    assert read(file)["dqnfed_run_state", "failed"] == 1
 
 
 @pytest.fixture
@@ -400,7 +392,7 @@ def states(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_a_run_that_ends_well_is_never_published_as_failed(tmp_path: Path, states: list[str]) -> None:
-    run({**TINY, "metrics": str(tmp_path / "m"), "output": str(tmp_path / "o")})
+    run(written(tmp_path))
     assert (states[0], states[-1], set(states)) == ("running", "finished", {"running", "finished"})
 
 
@@ -412,12 +404,12 @@ def test_a_run_whose_results_cannot_be_written_has_failed(
 
     monkeypatch.setattr(RunResult, "write", gone)
     with pytest.raises(PermissionError):
-        run({**TINY, "metrics": str(tmp_path / "m"), "output": str(tmp_path / "o")})
+        run(written(tmp_path))
     assert states[-1] == "failed"
 
 
 def test_a_run_that_never_began_leaves_the_file_of_the_one_before(tmp_path: Path) -> None:
-    settings = {**TINY, "metrics": str(tmp_path / "m"), "output": str(tmp_path / "o")}
+    settings = written(tmp_path)
     run(settings)
     (file,) = (tmp_path / "m").glob("*.prom")
     before = file.read_bytes()
@@ -428,23 +420,20 @@ def test_a_run_that_never_began_leaves_the_file_of_the_one_before(tmp_path: Path
 
 @pytest.mark.parametrize(
     ("end", "state"),
-    [(KeyboardInterrupt(), "stopped"), (SystemExit(0), "stopped"), (SystemExit(1), "failed"), (OSError(), "failed")],
+    [
+        *((end, "stopped") for end in (KeyboardInterrupt(), SystemExit(0))),
+        *((end, "failed") for end in (SystemExit(1), OSError(), QuorumError("nobody is there"))),
+    ],
 )
 def test_a_run_that_is_told_to_end_has_not_failed(
     tmp_path: Path, states: list[str], end: BaseException, state: str
 ) -> None:
-    class Ends:
-        def on_start(self, rounds: int, done: list[RoundEvent]) -> None:
-            pass
-
+    class Ends(Listener):
         def on_round(self, event: RoundEvent) -> None:
             raise end
 
-        def on_end(self) -> None:
-            pass
-
     with pytest.raises(type(end)):
-        run({**TINY, "metrics": str(tmp_path / "m"), "output": str(tmp_path / "o")}, listeners=[Ends()])
+        run(written(tmp_path), listeners=[Ends()])
     assert (states[-1], set(states)) == (state, {"running", state})
 
 
@@ -452,13 +441,7 @@ def test_a_run_that_flower_ends_without_an_exception_is_written_down_as_stopped(
     # Stopped, a ServerApp calls its exit handlers; where these take more than 5 s, the process is gone without more.
     found: list[str] = []
 
-    class Ends:
-        def on_start(self, rounds: int, done: list[RoundEvent]) -> None:
-            pass
-
-        def on_end(self) -> None:
-            pass
-
+    class Ends(Listener):
         def on_round(self, event: RoundEvent) -> None:
             trigger_exit_handlers(run_before_force_exit=False)
             found.append(next((tmp_path / "m").glob("*.prom")).read_text())
@@ -471,7 +454,7 @@ def test_a_run_that_flower_ends_without_an_exception_is_written_down_as_stopped(
 
 def test_a_run_that_fails_before_its_first_round_leaves_a_file(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="no checkpoint there"):
-        run({**TINY, "metrics": str(tmp_path / "m"), "output": str(tmp_path / "o")}, resume=True)
+        run(written(tmp_path), resume=True)
     (file,) = (tmp_path / "m").glob("*.prom")
     found = read(file)
     assert (found["dqnfed_run_state", "failed"], found["dqnfed_run_state", "running"]) == (1, 0)
@@ -496,8 +479,7 @@ def test_a_reader_never_sees_half_a_file(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_full_disk_does_not_end_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    listener = RunMetrics(tmp_path, CARD, pause=0)
-    listener.on_start(9, [])
+    listener = begun(tmp_path)
     before = read(tmp_path / "r1.prom")
 
     def full(self: Path, target: Path) -> Path:
