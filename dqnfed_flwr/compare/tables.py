@@ -18,8 +18,9 @@ from dqnfed_flwr.config import resolve
 from dqnfed_flwr.engine.notices import left_out_words, listed
 from dqnfed_flwr.guarantee.claims import CONTRADICTION
 from dqnfed_flwr.guarantee.overrule import OVERRULED
-from dqnfed_flwr.telemetry.events import TEST, Totals, unmoved_at_end
+from dqnfed_flwr.telemetry.events import TEST
 from dqnfed_flwr.telemetry.standstill import causes
+from dqnfed_flwr.telemetry.totals import Totals, unmoved_at_end
 from dqnfed_flwr.types import ACCURACY, Figure, decimals
 
 REASON = 40

@@ -1,4 +1,4 @@
-"""Who may be overruled, where up to f of the clients asked in a round may lie (`guarantee.tolerate`).
+"""Whose votes count, and who may be overruled where up to f of the clients asked may lie (`guarantee.tolerate`).
 
 Whether a client that opposes the others lies, or is the one that they serve worst, no server can tell. So a client is
 overruled for one round only: the next time that it takes part it has a *claim*, and nobody is overruled in that round,
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dqnfed_flwr.linalg.min_norm import hull_weights
-from dqnfed_flwr.types import Float64Array
+from dqnfed_flwr.types import Float64Array, Probe
 
 OVERRULED = "overruled"
 """Reason under which a client is counted whose row and vote do not count in a round."""
@@ -145,6 +145,47 @@ class Standing:
         for client in again:
             self.catch(client, round_number + 1)
         self.refused = self.refused.difference(clients).union(refused)
+
+
+@dataclass(slots=True)
+class Votes:
+    """What is known of the participants of a step as judges of it.
+
+    `heard` and `voteless` rise; the others are in the order in which they came, and all but `aside` grow from candidate
+    to candidate.
+    """
+
+    heard: tuple[int, ...] = ()  # whose rows made the step
+    voteless: tuple[int, ...] = ()  # without a vote from the start
+    aside: tuple[int, ...] = ()  # whose row was set aside
+    overruled: tuple[int, ...] = ()
+    caught: tuple[int, ...] = ()  # contradicted themselves
+    refused: tuple[int, ...] = ()  # refused a candidate
+    refused_training: tuple[int, ...] = ()  # by their training losses alone
+    refused_held_out: tuple[int, ...] = ()  # by their held-out parts, here or at a shorter length
+    unable: tuple[int, ...] = ()  # asked to judge by a held-out part, and could not
+    unreadable: int = 0  # clients that were asked and answered without saying what their loss is
+
+    def counted(self, probes: Mapping[int, Probe]) -> dict[int, Probe]:
+        """Those of the probes that count; all of them where none would."""
+        out = {*self.voteless, *self.overruled, *self.caught}
+        return {client: probe for client, probe in probes.items() if client not in out} or dict(probes)
+
+    def note_refusals(self, refusing: Mapping[int, Probe]) -> None:
+        """Keep who refused a candidate, and by which test."""
+        by_held_out = [client for client, probe in refusing.items() if probe.held_out is False]
+        by_training = [client for client in refusing if client not in by_held_out]
+        self.refused = _joined(self.refused, refusing)
+        self.refused_training = _joined(self.refused_training, by_training)
+        self.refused_held_out = _joined(self.refused_held_out, by_held_out)
+
+    def note_unable(self, probes: Mapping[int, Probe]) -> None:
+        """Keep who answered without a test on a held-out part, where one was asked for."""
+        self.unable = _joined(self.unable, [client for client, probe in probes.items() if probe.held_out is None])
+
+
+def _joined(clients: tuple[int, ...], more: Iterable[int]) -> tuple[int, ...]:
+    return (*clients, *(client for client in more if client not in clients))
 
 
 def opposed(gram: Float64Array, clients: Sequence[int], most: int, before: Collection[int] = ()) -> list[int]:

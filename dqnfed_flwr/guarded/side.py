@@ -119,7 +119,7 @@ class StrategySide:
         messages = self._with_tasks(train, schedule, candidate, pending)
         state.cost.bytes_down += sum(wire.payload(message.content) for message in [*evaluated, *messages])
         collected = self.replies.take(self._gather(messages, schedule), schedule, candidate.arrays, state.cost)
-        self._evaluations = evaluations(figures, self.replies.weight, state.cost)
+        self._evaluations = evaluations(figures, self.replies.weight, state)
         state.cost.add_time("exchange", since)
         if evaluated or messages:
             state.exchange += 1
@@ -134,7 +134,7 @@ class StrategySide:
             answers = self._gather(
                 self._wrapped.to_evaluate(self._due, self.model), Schedule({}, (), (), (), self._due)
             )
-            self._evaluations = evaluations(answers, self.replies.weight, self.state.cost)
+            self._evaluations = evaluations(answers, self.replies.weight, self.state)
             self._evaluated(self._due)
 
     def note_answers(self, trained: Collection[int], faults: Mapping[int, DroppedClient], *, accepted: bool) -> None:

@@ -30,10 +30,11 @@ from dqnfed_flwr.strategy.checkpointer import Checkpointer
 from dqnfed_flwr.strategy.loop import EvaluateFn, OwnLoop, RoundLoop
 from dqnfed_flwr.tasks import check_floor
 from dqnfed_flwr.telemetry.event_log import EventLog, Patience
-from dqnfed_flwr.telemetry.events import Listener, RoundEvent, Totals
+from dqnfed_flwr.telemetry.events import Listener, RoundEvent
 from dqnfed_flwr.telemetry.metric_files import RunMetrics, make_directory, run_name
 from dqnfed_flwr.telemetry.run_samples import RunCard
 from dqnfed_flwr.telemetry.standstill import stalled_words
+from dqnfed_flwr.telemetry.totals import Totals
 from dqnfed_flwr.version import package_version
 
 PATIENCE = StepSettings().patience

@@ -26,7 +26,7 @@ from dqnfed_flwr.strategy.checkpoint import (
     damaged,
     output_directory,
 )
-from dqnfed_flwr.strategy.state import RunState, reopen
+from dqnfed_flwr.strategy.state import STALLED, PendingStep, RunState
 from dqnfed_flwr.telemetry.event_log import Patience, read_events
 from dqnfed_flwr.telemetry.events import RoundEvent
 from dqnfed_flwr.types import under
@@ -135,3 +135,25 @@ class Checkpointer:
 def group(prefix: str, arrays: Mapping[str, NDArray[np.generic]]) -> Arrays:
     """Put names under `prefix`."""
     return {f"{prefix}/{name}": np.asarray(value) for name, value in arrays.items()}
+
+
+def reopen(state: RunState, settings: Settings) -> PendingStep | None:
+    """Let a run that is over go on where `settings` now give it more rounds, or more patience; end it at fewer.
+
+    Patience is that of early stopping, or that with a model that stands still.
+    Without early stopping no model but the last counts, so the best one is forgotten. A step whose round is now beyond
+    the last is not tried any more, and returned.
+    """
+    if not settings.early_stopping:
+        state.best = None
+    patient = state.best is None or state.best.since < settings.early_stopping
+    if state.status == "finished" or (state.status == "early-stopped" and patient):
+        state.status = "running"
+    if state.status == STALLED and not 0 < settings.step.patience <= state.unmoved:
+        state.status = "running"
+    if state.status != "running" or state.round < settings.rounds:
+        return None
+    dropped, state.pending, state.status = state.pending, None, "finished"
+    state.status = state.standstill(settings.step.patience) or state.status
+    state.stay()
+    return dropped

@@ -25,8 +25,7 @@ from dqnfed_flwr.methods._base import RoundRows
 from dqnfed_flwr.schema.plan import RunPlan
 from dqnfed_flwr.strategy.exchange import Answer
 from dqnfed_flwr.strategy.schedule import Schedule
-from dqnfed_flwr.strategy.state import RoundCost
-from dqnfed_flwr.telemetry.events import DroppedClient
+from dqnfed_flwr.telemetry.events import Cost, DroppedClient
 from dqnfed_flwr.types import ClientReply, ClientTask, FloatArray, Probe
 from dqnfed_flwr.wire import ReplyForm
 
@@ -101,9 +100,7 @@ class Receiver(ABC):
     def admit(self, content: RecordDict, reply: ClientReply) -> None:
         """Raise `WireError` where a reply with a row is unfit in a way of its own."""
 
-    def receive(
-        self, answers: Iterable[tuple[int, Answer]], schedule: Schedule, rows: RowSet, cost: RoundCost
-    ) -> Collected:
+    def receive(self, answers: Iterable[tuple[int, Answer]], schedule: Schedule, rows: RowSet, cost: Cost) -> Collected:
         """Check the answers, given with their client, one by one; `rows` take theirs in as they come.
 
         Each is compared with itself, and with the samples that its client had at first. Costs are added to `cost`.

@@ -191,13 +191,13 @@ def catch_liars(
     if ladder.rungs_above or ladder.rungs_below:
         found |= dict.fromkeys(infinite_everywhere(votes), "its loss is finite at no factor at which the others' are")
     for client, probe in votes.items():
-        if words := broken_promise(probe, pending.votes.promised.get(client), ladder.factor):
+        if words := broken_promise(probe, pending.tried.promised.get(client), ladder.factor):
             found.setdefault(client, words)
         elif _refuses_the_ladder(pending, client, probe, last_chance=last_chance):
-            pending.votes.blocked[client] = pending.votes.blocked.get(client, 0) + 1
-            if last_chance or pending.votes.blocked[client] >= LADDERS:
+            pending.tried.blocked[client] = pending.tried.blocked.get(client, 0) + 1
+            if last_chance or pending.tried.blocked[client] >= LADDERS:
                 found.setdefault(client, _against_its_gradient(pending, client, probe))
-    pending.votes.promised = {
+    pending.tried.promised = {
         client: (probe.back_factor, probe.back_loss)
         for client, probe in votes.items()
         if probe.back_factor is not None and probe.back_loss is not None
@@ -276,7 +276,7 @@ def overrule_refusals(
         return False
     half = pending.ladder.factor / 2
     modest = [c for c, probe in refusing.items() if probe.back_factor == half and c not in standing.refused]
-    if modest and not last_chance and not pending.misses:
+    if modest and not last_chance and not pending.tried.misses:
         return False
     for client, probe in refusing.items():
         rises = "its held-out part refuses, and " if probe.held_out is False else ""
@@ -311,20 +311,20 @@ def judge_candidate(
     candidate is not accepted a miss is noted in `pending`.
     """
     withdrawn = withdraw(pending.votes.counted(collected.probes), collected.caught, False)
-    if withdrawn and pending.ladder.factor < pending.first:
-        pending.misses += 1
-        return Judgement.RESTART, pending.first
+    if withdrawn and pending.ladder.factor < pending.tried.first:
+        pending.tried.misses += 1
+        return Judgement.RESTART, pending.tried.first
     votes = pending.votes.counted(collected.probes)
     verdict = verdict_of(votes)
     if verdict.accepted:
         return Judgement.ACCEPTED, verdict.factor
-    pending.misses += 1
-    if pending.scale.contested and pending.misses >= CONTESTED_TRIES:
+    pending.tried.misses += 1
+    if pending.scale.contested and pending.tried.misses >= CONTESTED_TRIES:
         return Judgement.CONTESTED, 0.0
     if not verdict.stationary:
         return Judgement.SHORTER, verdict.factor
     if withdraw(votes, {}, True):
-        return Judgement.RESTART, pending.first
+        return Judgement.RESTART, pending.tried.first
     return Judgement.NO_LENGTH, 0.0
 
 

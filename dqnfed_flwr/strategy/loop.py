@@ -107,7 +107,7 @@ class RoundLoop:
             try:
                 self._begin_step(schedule, collected)
             except TooFewReplies as found:
-                self._state.cost.add_dropped(found.dropped)
+                self._state.add_dropped(found.dropped)
                 self._fall_short(found.what, found.dropped, unusable=found.unusable)
 
     def _begin_step(self, schedule: Schedule, collected: Collected) -> None:
@@ -125,7 +125,7 @@ class RoundLoop:
         """Have the pending step judged; True if its round ended with it, so that replies go into the next."""
         if len(collected.probes) >= schedule.needed:
             return self._step_search.judge(pending, schedule, collected)
-        self._state.cost.add_dropped(collected.dropped.values())
+        self._state.add_dropped(collected.dropped.values())
         if not self._drop_unjudged():
             what = f"{len(collected.probes)} of {len(pending.clients)} participants of round {pending.round}"
             words = f"{what} answered again; {schedule.needed} must judge its step"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,13 +48,13 @@ OTHER_FAIRNESS = {
 }
 """The same where the run's figure is no accuracy."""
 COUNTED = {
-    "dqnfed_step_misses_total": "misses",
-    "dqnfed_exchanges_total": "exchanges",
+    "dqnfed_step_misses_total": "cost.misses",
+    "dqnfed_exchanges_total": "cost.exchanges",
     "dqnfed_curvature_pairs_kept_total": "pairs_kept",
     "dqnfed_curvature_pairs_rejected_total": "pairs_rejected",
-    "dqnfed_received_bytes_total": "bytes_up",
-    "dqnfed_sent_bytes_total": "bytes_down",
-    "dqnfed_superlink_errors_total": "repeated_calls",
+    "dqnfed_received_bytes_total": "cost.bytes_up",
+    "dqnfed_sent_bytes_total": "cost.bytes_down",
+    "dqnfed_superlink_errors_total": "cost.repeated_calls",
 }
 LATEST = {
     "dqnfed_round": "round",
@@ -69,8 +70,8 @@ LATEST = {
 }
 LISTED = {
     "dqnfed_clients_harmed_total": "harmed",
-    "dqnfed_clients_overruled_total": "overruled",
-    "dqnfed_clients_refused_total": "refused",
+    "dqnfed_clients_overruled_total": "votes.overruled",
+    "dqnfed_clients_refused_total": "votes.refused",
 }
 """Counters of clients, and the field of an event that has a list of them."""
 UNKNOWN_AT_FIRST = (
@@ -141,10 +142,10 @@ class RunSamples(SeriesValues):
     def count(self, event: RoundEvent) -> None:
         """Raise the counters and fill the histograms."""
         for name, field in COUNTED.items():
-            self.add(name, getattr(event, field))
+            self.add(name, attrgetter(field)(event))
         for name, field in LISTED.items():
-            self.add(name, len(getattr(event, field)))
-        for test, clients in zip(TESTS, (event.refused_training, event.refused_held_out), strict=True):
+            self.add(name, len(attrgetter(field)(event)))
+        for test, clients in zip(TESTS, (event.votes.refused_training, event.votes.refused_held_out), strict=True):
             self.add("dqnfed_clients_refused_by_test_total", len(clients), test)
         self.add("dqnfed_unmoved_rounds_total", not event.moved)
         self.add("dqnfed_moved_rounds", event.moved)
@@ -161,7 +162,7 @@ class RunSamples(SeriesValues):
                 self.add("dqnfed_client_dropped_total", 1, str(client))
         broken = np.count_nonzero(~np.isfinite(event.losses_before)) + np.count_nonzero(np.isinf(event.losses_after))
         self.add("dqnfed_nonfinite_losses_total", float(broken))
-        for phase, seconds in event.seconds.items():
+        for phase, seconds in event.cost.seconds.items():
             if phase == "total":
                 self.observe("dqnfed_round_seconds", seconds)
             else:
@@ -183,10 +184,10 @@ class RunSamples(SeriesValues):
         """Set the gauges, from the last of these rounds and the last evaluation among them."""
         for event in events[-1:]:
             for name, field in LATEST.items():
-                self.set(name, getattr(event, field))
+                self.set(name, attrgetter(field)(event))
             self.set("dqnfed_participants", len(event.participants))
-            self.set("dqnfed_heard_clients", len(event.heard))
-            self.set("dqnfed_unable_clients", len(event.unable))
+            self.set("dqnfed_heard_clients", len(event.votes.heard))
+            self.set("dqnfed_unable_clients", len(event.votes.unable))
             self.set("dqnfed_step_norm", math.sqrt(max(event.step_norm_squared, 0.0)))
             for when, losses in zip(WHEN, (event.losses_before, event.losses_after), strict=True):
                 values = np.asarray(losses, np.float64)
@@ -198,17 +199,17 @@ class RunSamples(SeriesValues):
                 self._take_clients(event)
 
     def _take_evaluation(self, event: RoundEvent) -> None:
-        if event.accuracy:
+        if event.evaluated.test:
             self.set("dqnfed_evaluated_round", event.round)
-            self.set("dqnfed_evaluated_clients", len(event.accuracy))
-            self.set("dqnfed_test_loss_mean", event.test_loss)
-            report = _fairness(event.accuracy, self._figure)
+            self.set("dqnfed_evaluated_clients", len(event.evaluated.test))
+            self.set("dqnfed_test_loss_mean", event.evaluated.test_loss)
+            report = _fairness(event.evaluated.test, self._figure)
             for key, name in self._fairness.items():
                 self.set(name, report.get(key, math.nan), *self._named)
-        if event.validation:
-            self.set(self._validation, mean(event.validation.values()), *self._named)
+        if event.evaluated.validation:
+            self.set(self._validation, mean(event.evaluated.validation.values()), *self._named)
         self.forget("dqnfed_clients_without_figure")
-        for part, clients in event.without_figure.items():
+        for part, clients in event.evaluated.without_figure.items():
             self.set("dqnfed_clients_without_figure", len(clients), part)
 
     def _take_clients(self, event: RoundEvent) -> None:
@@ -216,7 +217,7 @@ class RunSamples(SeriesValues):
             for client, loss in zip(event.participants, losses, strict=True):
                 if client < self._clients:
                     self.set("dqnfed_client_train_loss", loss, str(client), when)
-        for client, value in (event.accuracy or {}).items():
+        for client, value in (event.evaluated.test or {}).items():
             if client < self._clients:
                 self.set(self._client_figure, value, str(client), *self._named)
 
@@ -251,7 +252,7 @@ def _set_spread(samples: SeriesValues, when: str, values: NDArray[np.float64]) -
 
 
 def _evaluated(event: RoundEvent) -> bool:
-    return bool(event.accuracy or event.validation or event.without_figure)
+    return bool(event.evaluated.test or event.evaluated.validation or event.evaluated.without_figure)
 
 
 def _fairness(values: Mapping[int, float], figure: Figure) -> dict[str, float]:

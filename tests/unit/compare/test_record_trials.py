@@ -10,6 +10,7 @@ from dqnfed_flwr.compare.record import Record, Trial, choose, last_of, trial_of,
 from dqnfed_flwr.compare.row_specs import RowSpec
 from dqnfed_flwr.config import Settings
 from tests.helpers.comparisons import make_record, with_validation
+from tests.helpers.runs import changed
 
 SPEC = RowSpec("q-ffl", axes={"q-ffl.q": (0.1, 1)})
 
@@ -45,11 +46,13 @@ def test_a_grid_chooses_by_the_evaluations_that_the_figures_average(evaluated: l
     """Validation and test accuracy of a round are made the same, so that both figures must be."""
     made = make_record(SPEC, 0, (0.9, 0.7), rounds=len(evaluated))
     events = [
-        with_validation(event, *event.accuracy.values()) if told and event.accuracy else replace(event, accuracy=None)
+        with_validation(event, *event.evaluated.test.values())
+        if told and event.evaluated.test
+        else changed(event, test=None)
         for event, told in zip(made.events, evaluated, strict=True)
     ]
-    window = last_of((event.accuracy for event in events), last)
-    assert window == tuple(event.accuracy for event in events if event.accuracy)[-last:]
+    window = last_of((event.evaluated.test for event in events), last)
+    assert window == tuple(event.evaluated.test for event in events if event.evaluated.test)[-last:]
     final = replace(made, evaluations=window)
     tried = trial_of(replace(made, events=tuple(events)), last)
     assert tried.evaluations == len(window)
