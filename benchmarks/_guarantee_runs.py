@@ -20,7 +20,7 @@ from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.engine.server_run import serve
 from dqnfed_flwr.errors import DQNFedError
-from dqnfed_flwr.guarantee.claims import CONTRADICTION
+from dqnfed_flwr.guarantee.overrule import CONTRADICTION
 
 Values = Mapping[str, Any]
 SGD: Values = {"local.batch-size": 32, "local.lr": 0.3}

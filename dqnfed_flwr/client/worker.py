@@ -300,7 +300,7 @@ def probe(
     test passes, or where the latter does alone, if it is to decide alone. Where the task asks for the rungs of a
     ladder, the losses there come along, whatever the tests say. A client that no half suits, or only the last, also
     says what its loss is as far the other way: the loss of one whose gradient is true rises there as well, see
-    `guarantee.claims`.
+    `guarantee.overrule`.
 
     `loss_at` gives f_k(theta^{t-1} - a * step) for a factor a, and is called once for each rung. `grown_holds` is None
     where twice the factor was not tried: not asked for, or the candidate fails already.

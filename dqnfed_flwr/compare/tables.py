@@ -16,8 +16,7 @@ from dqnfed_flwr.compare.row_specs import pairs
 from dqnfed_flwr.compare.terms import Entry, one_full_step, terms_notes
 from dqnfed_flwr.config import resolve
 from dqnfed_flwr.engine.notices import left_out_words, listed
-from dqnfed_flwr.guarantee.claims import CONTRADICTION
-from dqnfed_flwr.guarantee.overrule import OVERRULED
+from dqnfed_flwr.guarantee.overrule import CONTRADICTION, OVERRULED
 from dqnfed_flwr.telemetry.events import TEST
 from dqnfed_flwr.telemetry.standstill import causes
 from dqnfed_flwr.telemetry.totals import Totals, unmoved_at_end

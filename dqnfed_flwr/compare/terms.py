@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from dqnfed_flwr.schema.plan import FREE_LENGTH, LENGTH_KEYS, RunPlan
 from dqnfed_flwr.schema.run import AUTO
-from dqnfed_flwr.steps.blind import FixedSettings
+from dqnfed_flwr.steps._base import FixedSettings
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 
 from dqnfed_flwr import wire
 from dqnfed_flwr.errors import RunError, ShapeError, WireError, shortened
-from dqnfed_flwr.guarded.arrays import Arrays, check_alike
-from dqnfed_flwr.guarded.records import has_reply, plain, read_names, reply_part
+from dqnfed_flwr.guarded.records import Arrays, check_alike, has_reply, plain, read_names, reply_part
 from dqnfed_flwr.linalg.rows import RowSet
 from dqnfed_flwr.schema.plan import RunPlan
 from dqnfed_flwr.strategy.collect import TIMES, Collected, Fault, Receiver, check_least, in_short

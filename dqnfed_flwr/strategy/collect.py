@@ -17,9 +17,8 @@ from flwr.app import RecordDict
 
 from dqnfed_flwr import wire
 from dqnfed_flwr.errors import DataError, WireError
-from dqnfed_flwr.guarantee.claims import CONTRADICTION, two_losses
-from dqnfed_flwr.guarantee.harm import holds
-from dqnfed_flwr.guarantee.held_out import accepts
+from dqnfed_flwr.guarantee.harm import accepts, holds
+from dqnfed_flwr.guarantee.overrule import CONTRADICTION, two_losses
 from dqnfed_flwr.linalg.rows import LONGEST_ROW, RowSet
 from dqnfed_flwr.methods._base import RoundRows
 from dqnfed_flwr.schema.plan import RunPlan

@@ -11,20 +11,24 @@ from logging import WARNING
 from flwr.common.logger import log
 
 from dqnfed_flwr.config import GuaranteeSettings
-from dqnfed_flwr.guarantee.claims import (
+from dqnfed_flwr.guarantee.harm import STRICT, entitlement, resolution
+from dqnfed_flwr.guarantee.overrule import (
     CONTRADICTION,
     LADDERS,
     LATER,
+    OVERRULED,
+    SET_ASIDE,
+    Standing,
     accusation,
     broken_promise,
     falls_behind,
     falls_behind_a_flat_start,
     infinite_everywhere,
+    opposed,
+    reach,
     refuses_against_its_gradient,
     two_losses,
 )
-from dqnfed_flwr.guarantee.harm import STRICT, entitlement, resolution
-from dqnfed_flwr.guarantee.overrule import OVERRULED, SET_ASIDE, Standing, opposed, reach
 from dqnfed_flwr.linalg.rows import RowSet
 from dqnfed_flwr.schema.plan import RunPlan
 from dqnfed_flwr.steps import Verdict
@@ -331,20 +335,13 @@ def judge_candidate(
 def remember_round(state: RunState, pending: PendingStep, factor: float, losses: Mapping[int, float]) -> None:
     """Note in `state.standing` what the round of the `pending` step showed of its participants.
 
-    `losses` are those that they reported at the model after it, which moved where `factor` is not 0.
+    `losses` are those that they reported at the model after it, which moved where `factor` is not 0. The overruled, and
+    those set aside whose loss did not fall, have a claim then. A round in which a client has one gives no other, so
+    that there are rounds without.
     """
-    state.standing.took_part(pending.clients, new_claimants(pending, losses), pending.votes.refused, pending.round)
+    before, votes, standing = pending.losses, pending.votes, state.standing
+    idle = [c for c in votes.aside if not losses.get(c, before[c]) < before[c] - resolution(before[c])]
+    claimants = () if pending.scale.contested else (*votes.overruled, *idle)
+    standing.took_part(pending.clients, claimants, votes.refused, pending.round)
     if factor:
-        state.standing.said |= {client: (state.moves, loss) for client, loss in losses.items()}
-
-
-def new_claimants(pending: PendingStep, losses: Mapping[int, float]) -> list[int]:
-    """Who has a claim after a round: the overruled, and those set aside whose loss did not fall.
-
-    A round in which a client has a claim gives no other, so that there are rounds without.
-    """
-    if pending.scale.contested:
-        return []
-    before = pending.losses
-    idle = [c for c in pending.votes.aside if not losses.get(c, before[c]) < before[c] - resolution(before[c])]
-    return [*pending.votes.overruled, *idle]
+        standing.said |= {client: (state.moves, loss) for client, loss in losses.items()}

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from dqnfed_flwr.errors import shortened
-from dqnfed_flwr.guarantee.claims import CONTRADICTION, LATER
-from dqnfed_flwr.guarantee.overrule import OVERRULED, SET_ASIDE
+from dqnfed_flwr.guarantee.overrule import CONTRADICTION, LATER, OVERRULED, SET_ASIDE
 from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
 from dqnfed_flwr.telemetry.totals import unmoved_at_end
 

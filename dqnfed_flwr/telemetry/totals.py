@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-from dqnfed_flwr.guarantee.claims import CONTRADICTION
+from dqnfed_flwr.guarantee.overrule import CONTRADICTION
 from dqnfed_flwr.telemetry.events import RoundEvent, mean
 
 

@@ -21,8 +21,7 @@ import pytest
 from dqnfed_flwr import run
 from dqnfed_flwr.config import PartitionName, Settings
 from dqnfed_flwr.config.methods import METHODS
-from dqnfed_flwr.guarantee.claims import CONTRADICTION
-from dqnfed_flwr.guarantee.overrule import OVERRULED, SET_ASIDE
+from dqnfed_flwr.guarantee.overrule import CONTRADICTION, OVERRULED, SET_ASIDE
 from dqnfed_flwr.methods._base import BAD_RATE, ZERO_GRADIENT
 from dqnfed_flwr.models import MODELS
 from dqnfed_flwr.steps import RULES

@@ -16,7 +16,7 @@ from dqnfed_flwr import Guaranteed
 from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.errors import StalledError
 from dqnfed_flwr.guarantee.harm import ceiling
-from dqnfed_flwr.guarded.nearest import CHANGED
+from dqnfed_flwr.guarded.wrapped import CHANGED
 from dqnfed_flwr.types import Float64Array
 from tests.helpers.grids import ShuffledGrid
 from tests.helpers.guarded_app import (

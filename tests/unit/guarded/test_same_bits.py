@@ -28,7 +28,7 @@ from flwr.serverapp.strategy import (
 from torch import nn
 
 from dqnfed_flwr import Guaranteed
-from dqnfed_flwr.guarded.nearest import CHANGED
+from dqnfed_flwr.guarded.wrapped import CHANGED
 from tests.helpers.grids import TogetherGrid
 from tests.helpers.guarded_app import CountingGrid, alike, app_on, bits, linear, trained
 

@@ -16,8 +16,16 @@ from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.engine.adversary import Hostile
 from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.errors import QuorumError
-from dqnfed_flwr.guarantee.claims import CONTRADICTION, DRAWS, TWO_LOSSES
-from dqnfed_flwr.guarantee.overrule import APART_ROUNDS, MUTED, OVERRULED, SET_ASIDE, Standing
+from dqnfed_flwr.guarantee.overrule import (
+    APART_ROUNDS,
+    CONTRADICTION,
+    DRAWS,
+    MUTED,
+    OVERRULED,
+    SET_ASIDE,
+    TWO_LOSSES,
+    Standing,
+)
 from dqnfed_flwr.linalg.rows import RowSet
 from dqnfed_flwr.methods._base import ZERO_GRADIENT, RoundRows
 from dqnfed_flwr.schema.groups import LONGEST_NORM

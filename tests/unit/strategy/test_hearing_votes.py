@@ -14,8 +14,7 @@ import pytest
 from dqnfed_flwr import wire
 from dqnfed_flwr.config import GuaranteeSettings
 from dqnfed_flwr.engine.in_process import InProcessGrid
-from dqnfed_flwr.guarantee.claims import CONTRADICTION, DRAWS, LADDERS, TWO_LOSSES
-from dqnfed_flwr.guarantee.overrule import Standing
+from dqnfed_flwr.guarantee.overrule import CONTRADICTION, DRAWS, LADDERS, TWO_LOSSES, Standing
 from dqnfed_flwr.steps import Ladder
 from dqnfed_flwr.strategy.hearing import catch_liars, overrule_refusals
 from dqnfed_flwr.strategy.state import PendingStep

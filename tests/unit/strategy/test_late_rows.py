@@ -12,7 +12,7 @@ import pytest
 from flwr.app import ArrayRecord, Message
 
 from dqnfed_flwr import wire
-from dqnfed_flwr.guarantee.claims import CONTRADICTION
+from dqnfed_flwr.guarantee.overrule import CONTRADICTION
 from dqnfed_flwr.methods.absent import AbsentClients
 from dqnfed_flwr.strategy.exchange import LATE
 from dqnfed_flwr.strategy.strategy import DQNFed

@@ -13,7 +13,7 @@ import pytest
 from flwr.app import Message, MessageType
 
 from dqnfed_flwr.engine.in_process import InProcessGrid
-from dqnfed_flwr.guarantee.claims import CONTRADICTION
+from dqnfed_flwr.guarantee.overrule import CONTRADICTION
 from dqnfed_flwr.strategy.strategy import DQNFed
 from dqnfed_flwr.types import ClientReply, ClientTask
 from dqnfed_flwr.wire import Assignment

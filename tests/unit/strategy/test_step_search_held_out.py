@@ -15,8 +15,7 @@ from dqnfed_flwr import wire
 from dqnfed_flwr.config import GuaranteeSettings, Settings, resolve
 from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.errors import ConfigError
-from dqnfed_flwr.guarantee.claims import LADDERS
-from dqnfed_flwr.guarantee.overrule import OVERRULED, Standing
+from dqnfed_flwr.guarantee.overrule import LADDERS, OVERRULED, Standing
 from dqnfed_flwr.steps import Ladder
 from dqnfed_flwr.strategy.hearing import catch_liars, overrule_refusals
 from dqnfed_flwr.strategy.strategy import Outcome

@@ -27,8 +27,7 @@ from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.engine.server_run import metrics_of, serve
 from dqnfed_flwr.errors import CheckpointError, ConfigError, QuorumError
-from dqnfed_flwr.guarantee.claims import CONTRADICTION
-from dqnfed_flwr.guarantee.overrule import OVERRULED, SET_ASIDE
+from dqnfed_flwr.guarantee.overrule import CONTRADICTION, OVERRULED, SET_ASIDE
 from dqnfed_flwr.methods._base import BAD_RATE, ZERO_GRADIENT
 from dqnfed_flwr.run_files import replacing
 from dqnfed_flwr.strategy import compatibility

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dqnfed_flwr.guarantee.claims import LATER, two_losses
+from dqnfed_flwr.guarantee.overrule import LATER, two_losses
 from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
 from dqnfed_flwr.telemetry.standstill import MOST, STALLED_MARK, causes, stalled_words
 from dqnfed_flwr.telemetry.totals import Totals, unmoved_at_end
