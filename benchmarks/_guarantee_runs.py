@@ -20,7 +20,7 @@ from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.engine.server_run import serve
 from dqnfed_flwr.errors import DQNFedError
-from dqnfed_flwr.guarantee.claims import CONTRADICTION
+from dqnfed_flwr.guarantee.overrule import CONTRADICTION
 
 Values = Mapping[str, Any]
 SGD: Values = {"local.batch-size": 32, "local.lr": 0.3}
@@ -136,7 +136,7 @@ def _sized(settings: Values, bad: int, clients: int) -> dict[str, Any]:
 
 def _figures(result: RunResult, judged: Collection[int], seconds: float) -> Figures:
     events = result.events
-    last = [event.accuracy for event in events if event.accuracy][-5:] or [result.accuracies]
+    last = [event.evaluated.test for event in events if event.evaluated.test][-5:] or [result.accuracies]
     kept = [[100 * accuracy[client] for client in judged if client in accuracy] for accuracy in last if accuracy]
     drops = [(event.round, drop) for event in events for drop in event.dropped]
     other = next((list(event.participants).index(OTHER) for event in events[-1:] if OTHER in event.participants), None)
@@ -150,12 +150,12 @@ def _figures(result: RunResult, judged: Collection[int], seconds: float) -> Figu
         rho=_mean([rho for rho, _ in ratios]),
         unharmed=_mean([unharmed for _, unharmed in ratios]),
         harmed=sum(client in judged for event in events for client in event.harmed),
-        overruled=sum(client in judged for event in events for client in event.overruled),
+        overruled=sum(client in judged for event in events for client in event.votes.overruled),
         left_out=sum(drop.client in judged and drop.reason not in known for _, drop in drops),
         named=min((number for number, drop in drops if drop.reason == CONTRADICTION), default=0),
         moved=sum(event.moved for event in events),
         rounds=len(events),
-        exchanges=sum(event.exchanges for event in events),
+        exchanges=sum(event.cost.exchanges for event in events),
         other_loss=math.nan if other is None else events[-1].losses_after[other],
         other_accuracy=100 * result.accuracies.get(OTHER, math.nan),
         seconds=seconds,

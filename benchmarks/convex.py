@@ -149,7 +149,7 @@ def _row(name: str, trace: Trace) -> dict[str, Json]:
     return {
         "form": name,
         "rounds": trace.rounds,
-        "exchanges": sum(event.exchanges for event in trace.events),
+        "exchanges": sum(event.cost.exchanges for event in trace.events),
         "seconds": trace.seconds,
         "status": trace.status,
         "all_fell": trace.all_fell,

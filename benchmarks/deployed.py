@@ -103,7 +103,7 @@ def dqn_fed(federation: Loopback, place: Path, payload: str, rounds: int, more: 
     events = read_result(output).events
     return {
         **seconds(payload, ends[:-1]),
-        "exchanges_a_round": sum(event.exchanges for event in events) / len(events),
+        "exchanges_a_round": sum(event.cost.exchanges for event in events) / len(events),
         "participants_a_round": sum(len(event.participants) for event in events) / len(events),
     }
 

@@ -90,7 +90,7 @@ def message_rate(clients: int, rounds: int) -> dict[str, Json]:
     initial = wire.encode_model(np.zeros(DIM, np.float32), {})
     seconds, cpu = timed(lambda: strategy.start(grid, initial))
     events = [] if strategy.outcome is None else strategy.outcome.events
-    messages = clients * sum(event.exchanges for event in events)
+    messages = clients * sum(event.cost.exchanges for event in events)
     content = wire.encode_properties({"ask": "properties"})
     nodes = grid.get_node_ids()
     asking, _ = timed(
@@ -116,7 +116,7 @@ def overhead(settings: Settings, repeats: int) -> dict[str, Json]:
         bare.append(timed(passes.repeat))
         with clocked(RowSet, "put") as puts:
             runs.append(timed(lambda: results.append(run_in_process(settings))))
-        booked = (event.seconds.get(phase, 0.0) for event in results[-1].events for phase in ("solve", "step"))
+        booked = (event.cost.seconds.get(phase, 0.0) for event in results[-1].events for phase in ("solve", "step"))
         server.append(sum(puts) + sum(booked))
     (run_seconds, run_cpu), (bare_seconds, bare_cpu) = zip(*runs, strict=True), zip(*bare, strict=True)
     rest = [run - arithmetic for run, arithmetic in zip(run_seconds, server, strict=True)]

@@ -56,8 +56,8 @@ FORMS: Mapping[str, Mapping[str, Any]] = {
 }
 STOPPED = ("dqn-fed", "sampled", "fedavgm", "fedmdfg", "fedcorr", "fednl", "liars")
 """Runs of which a checkpoint in the middle is kept."""
-UNEQUAL = ("seconds", "bytes_up", "bytes_down")
-"""Figures of an event that depend on the clock or on the lengths of messages."""
+EQUAL = ("exchanges", "misses")
+"""What of the cost of a round does not depend on the clock or on the lengths of messages."""
 
 
 def cases(engine: str) -> dict[str, dict[str, Any]]:
@@ -98,7 +98,7 @@ def prints(directory: Path) -> dict[str, str]:
         key = str(path.relative_to(directory))
         if path.name == "events.jsonl":
             events = [json.loads(line) for line in path.read_text().splitlines()]
-            kept = [{key: value for key, value in event.items() if key not in UNEQUAL} for event in events]
+            kept = [{**event, "cost": [event["cost"][key] for key in EQUAL]} for event in events]
             found[key] = hashlib.sha256(json.dumps(kept).encode()).hexdigest()
         elif path.name in ("model.npz", "failed.txt"):
             found[key] = hashlib.sha256(path.read_bytes()).hexdigest()

@@ -75,7 +75,7 @@ def sizes() -> Mapping[str, int]:
 def round_seconds(result: RunResult) -> float:
     """Median seconds of a round, without the first and the last."""
     rounds = result.events[1:-1]
-    return median([sum(event.seconds[phase] for phase in ("exchange", "solve", "step")) for event in rounds])
+    return median([sum(event.cost.seconds[phase] for phase in ("exchange", "solve", "step")) for event in rounds])
 
 
 class PlainLoop:

@@ -33,7 +33,7 @@ from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.guarantee.harm import not_above
 from dqnfed_flwr.guarantee.held_out import block, level, rises, rises_above_any
 from dqnfed_flwr.strategy import step_search
-from dqnfed_flwr.strategy.round_event import round_event
+from dqnfed_flwr.strategy.state import round_event
 from dqnfed_flwr.telemetry.events import RoundEvent
 from dqnfed_flwr.types import Float64Array
 
@@ -167,8 +167,8 @@ def row_of(name: str, judge: str, seed: int, result: RunResult, tests: Sequence[
         "accuracy": 100 * float(np.mean(accuracies)),
         "worst accuracy": 100 * min(accuracies),
         "fell or stayed": 100 * float(np.mean(np.concatenate(calm))) if calm else math.nan,
-        "refused by held-out": sum(len(event.refused_held_out) for event in result.events),
-        "exchanges": sum(event.exchanges for event in result.events),
+        "refused by held-out": sum(len(event.votes.refused_held_out) for event in result.events),
+        "exchanges": sum(event.cost.exchanges for event in result.events),
     }
 
 

@@ -71,7 +71,7 @@ def measure(settings: Settings) -> dict[str, Json]:
         "parameters": result.theta.size,
         "start_seconds": clock.start,
         "seconds": result.seconds,
-        "round_seconds": median([event.seconds["total"] for event in result.events]),
+        "round_seconds": median([event.cost.seconds["total"] for event in result.events]),
         "peak_memory_bytes": resident("VmHWM") - before,
     }
 

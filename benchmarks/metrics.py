@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks._common import Bar, Json, arguments, median, report, timed
 from dqnfed_flwr.exporter.exporter import Exporter, ExporterOptions, Server
-from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
+from dqnfed_flwr.telemetry.events import Cost, DroppedClient, Evaluated, RoundEvent
 from dqnfed_flwr.telemetry.metric_files import PAUSE, RunMetrics
 from dqnfed_flwr.telemetry.run_samples import RunCard
 
@@ -38,7 +38,6 @@ def event(clients: int, number: int = 1) -> RoundEvent:
         participants=list(range(clients)),
         losses_before=losses,
         losses_after=[loss / 2 for loss in losses],
-        improved_ratio=1.0,
         rates=losses,
         weights=losses,
         step_norm_squared=1.0,
@@ -47,11 +46,9 @@ def event(clients: int, number: int = 1) -> RoundEvent:
         condition=10.0,
         residual=0.0,
         status="converged",
-        misses=0,
-        exchanges=1,
         dropped=[DroppedClient(client, "absent", "") for client in range(0, clients, 3)],
-        seconds={"exchange": 0.5, "solve": 0.01, "step": 0.001, "total": 0.6},
-        accuracy=dict(enumerate(accuracies)),
+        cost=Cost(exchanges=1, seconds={"exchange": 0.5, "solve": 0.01, "step": 0.001, "total": 0.6}),
+        evaluated=Evaluated(dict(enumerate(accuracies))),
     )
 
 

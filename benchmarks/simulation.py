@@ -36,7 +36,9 @@ BARS = (
 
 def round_seconds(result: RunResult) -> float:
     """Median seconds of a round, without the first two."""
-    return median([sum(event.seconds[phase] for phase in ("exchange", "solve", "step")) for event in result.events[2:]])
+    return median(
+        [sum(event.cost.seconds[phase] for phase in ("exchange", "solve", "step")) for event in result.events[2:]]
+    )
 
 
 def samples_of(settings: Settings) -> list[Client]:

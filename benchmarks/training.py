@@ -108,8 +108,8 @@ def finished(config: Config, output: Path) -> RunResult:
 
 def summary(result: RunResult) -> dict[str, float]:
     """Figures of one run; accuracies in percent."""
-    tail = [e for e in result.events if e.accuracy and e.round > len(result.events) - TAIL]
-    reports = [fairness_report(event.accuracy) for event in tail if event.accuracy]
+    tail = [e for e in result.events if e.evaluated.test and e.round > len(result.events) - TAIL]
+    reports = [fairness_report(event.evaluated.test) for event in tail if event.evaluated.test]
     keys = ("mean", "std", "worst5", "best5")
     means = {key: 100 * float(np.mean([figures[key] for figures in reports])) for key in keys}
     return {

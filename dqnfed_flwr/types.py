@@ -196,7 +196,7 @@ class Figure:
     name: str
     higher: bool = True
     percent: bool = False
-    counted: bool = field(default=False, compare=False)
+    counted: bool = field(default=False, compare=False, repr=False, metadata={"transient": True})  # not written
 
     @property
     def limits(self) -> tuple[float, float] | None:

@@ -22,7 +22,8 @@ from dqnfed_flwr.params import frozen_fingerprint
 from dqnfed_flwr.run_files import RUN, UNREADABLE
 from dqnfed_flwr.strategy.compatibility import Form
 from dqnfed_flwr.strategy.state import STALLED
-from dqnfed_flwr.telemetry.events import finite, moved_words
+from dqnfed_flwr.telemetry.events import finite
+from dqnfed_flwr.telemetry.totals import moved_words
 from dqnfed_flwr.types import Figure, FloatArray
 from dqnfed_flwr.wire import Buffers
 

@@ -11,6 +11,7 @@ from typing import Literal
 import torch
 
 from dqnfed_flwr.errors import ConfigError
+from dqnfed_flwr.schema.plan import RunPlan
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 """Torch's dtypes by the setting `dtype`."""
@@ -69,6 +70,11 @@ def prepare_torch(threads: int, device: torch.device, *, fused: bool = True) -> 
         torch.backends.cudnn.deterministic = True
         torch.backends.cudnn.allow_tf32 = False
         torch.backends.cuda.matmul.allow_tf32 = False
+
+
+def may_fuse(run: RunPlan, device: torch.device) -> bool:
+    """Whether attention may take torch's fused kernels: not where a run differentiates twice, on CUDA only if asked."""
+    return not run.differentiates_twice and (device.type != "cuda" or run.settings.local.fused_attention)
 
 
 @cache

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dqnfed_flwr.client.curvature import Curvature
-from dqnfed_flwr.client.device import DTYPES, choose_device, prepare_torch
+from dqnfed_flwr.client.device import DTYPES, choose_device, may_fuse, prepare_torch
 from dqnfed_flwr.client.flat_model import FlatModel
 from dqnfed_flwr.client.gradients import LocalLoss, Scores
 from dqnfed_flwr.client.held_out import HeldOutTerms, HeldOutTest
@@ -32,7 +32,6 @@ from dqnfed_flwr.data.clients import Part
 from dqnfed_flwr.errors import ShapeError
 from dqnfed_flwr.guarantee.harm import holds
 from dqnfed_flwr.params import Line, ParamSpec
-from dqnfed_flwr.schema.plan import RunPlan
 from dqnfed_flwr.tasks import task_of
 from dqnfed_flwr.tasks._base import Task
 from dqnfed_flwr.tasks.arrays import ArrayTask
@@ -125,12 +124,14 @@ class Worker:
             self._loss.look_through()
 
     @contextmanager
-    def _borrowed(self) -> Iterator[FlatModel]:
-        """A model for as long as this client computes, with the buffers that it left."""
+    def _borrowed(self, buffers: Buffers | None = None) -> Iterator[FlatModel]:
+        """A model for as long as this client computes, with these buffers, or else those that it left."""
         with self.models.lend() as model:
             self._loss.model = model
             self.spec.write_buffers(self._left, model.module)
             try:
+                if buffers is not None:
+                    _write_buffers(buffers, model)
                 yield model
             finally:
                 self._left = self.spec.read_buffers(model.module)
@@ -198,13 +199,14 @@ class Worker:
         if point is not None:
             result = self._work.perform(request, point)
             vectors, packed = _to_send(result, request.key)
+            left = self.spec.read_buffers(model.module) if self._plan.work.passes else {}
             reply = replace(
                 reply,
                 row=_read_only(result.row),
                 vectors=vectors,
                 packed=packed,
                 figures=result.figures,
-                buffers=self._buffers(model) if self._plan.work.passes else {},
+                buffers={name: value.cpu().numpy() for name, value in left.items()},
                 loss=point.loss,
                 rate=result.rate.value,
                 pairs_kept=result.rate.pairs_kept,
@@ -214,20 +216,17 @@ class Worker:
 
     def scores(self, theta: Vector, buffers: Buffers, part: Part) -> Scores:
         """How each sample of a part of the data is answered at `theta` [D]; the memory stays as it is."""
-        with self._borrowed() as model:
-            _write_buffers(buffers, model)
+        with self._borrowed(buffers):
             return self._loss.scores(self._vector(theta), self._samples.part(part))
 
     def sample_losses(self, theta: Vector, buffers: Buffers, part: Part) -> Float64Array:
         """The loss of each sample of a part of the data at `theta` [D]; the memory stays as it is."""
-        with self._borrowed() as model:
-            _write_buffers(buffers, model)
+        with self._borrowed(buffers):
             return self._loss.sample_losses(self._vector(theta), self._samples.part(part))
 
     def evaluation(self, theta: Vector, buffers: Buffers, part: Part) -> Evaluation:
         """The figures of a part of the data at `theta` [D]; the memory stays as it is."""
-        with self._borrowed() as model:
-            _write_buffers(buffers, model)
+        with self._borrowed(buffers):
             return self._loss.evaluate(self._vector(theta), self._samples.part(part))
 
     def precompute(self, theta: FloatArray, buffers: Buffers, others: Sequence[Worker]) -> None:
@@ -283,9 +282,6 @@ class Worker:
             raise ShapeError(f"a vector of shape {tuple(vector.shape)} was sent; this model needs ({self.spec.dim},)")
         return vector
 
-    def _buffers(self, model: FlatModel) -> dict[str, NDArray[Any]]:
-        return {name: value.cpu().numpy() for name, value in self.spec.read_buffers(model.module).items()}
-
 
 def probe(
     loss_at: Callable[[float], float],
@@ -300,7 +296,7 @@ def probe(
     test passes, or where the latter does alone, if it is to decide alone. Where the task asks for the rungs of a
     ladder, the losses there come along, whatever the tests say. A client that no half suits, or only the last, also
     says what its loss is as far the other way: the loss of one whose gradient is true rises there as well, see
-    `guarantee.claims`.
+    `guarantee.overrule`.
 
     `loss_at` gives f_k(theta^{t-1} - a * step) for a factor a, and is called once for each rung. `grown_holds` is None
     where twice the factor was not tried: not asked for, or the candidate fails already.
@@ -326,11 +322,6 @@ def _test(loss_at: Callable[[float], float], task: ClientTask, suits: Callable[[
             behind = loss_at(-factor) if factor == task.halved[-1] else None
             return Probe(loss, False, back_factor=factor, back_loss=loss_at(factor), behind_loss=behind)
     return Probe(loss, False, behind_loss=loss_at(-task.halved[-1]) if task.halved else None)
-
-
-def may_fuse(run: RunPlan, device: torch.device) -> bool:
-    """Whether attention may take torch's fused kernels: not where a run differentiates twice, on CUDA only if asked."""
-    return not run.differentiates_twice and (device.type != "cuda" or run.settings.local.fused_attention)
 
 
 def _write_buffers(buffers: Buffers, model: FlatModel) -> None:

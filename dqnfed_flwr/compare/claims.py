@@ -161,7 +161,7 @@ def _curves(*records: Record) -> list[ByRound]:
     Both are looked at in the same rounds, as long as both go on, and averaged over equally many evaluations: fewer than
     `SMOOTH` in short runs. Empty with fewer than `FEWEST`, which show when a run was looked at, not when it got there.
     """
-    known = [{event.round: mean_figure(event) for event in record.events if event.accuracy} for record in records]
+    known = [{event.round: mean_figure(event) for event in record.events if event.evaluated.test} for record in records]
     shared = set.intersection(*map(set, known))
     if len(shared) < FEWEST:
         return []

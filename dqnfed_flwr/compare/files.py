@@ -19,7 +19,8 @@ from dqnfed_flwr.config import KNOWN, Settings
 from dqnfed_flwr.errors import ConfigError, DQNFedError, writing
 from dqnfed_flwr.fairness import ClientShift, fairness_report
 from dqnfed_flwr.run_files import CHECKPOINT, EVENTS, RUN, UNREADABLE
-from dqnfed_flwr.telemetry.events import TEST, RoundEvent, Totals, finite
+from dqnfed_flwr.telemetry.events import TEST, RoundEvent, finite
+from dqnfed_flwr.telemetry.totals import Totals
 from dqnfed_flwr.types import ACCURACY, Figure
 
 MARKDOWN = "comparison.md"
@@ -172,13 +173,14 @@ def _evaluations(row: Row, record: Record) -> Iterator[CsvLine]:
     total = {"exchanges": 0, "bytes_up": 0, "bytes_down": 0, "moved": 0, "seconds": 0.0}
     since: list[RoundEvent] = []
     for event in record.events:
-        for key in ("exchanges", "bytes_up", "bytes_down", "moved"):
-            total[key] += getattr(event, key)
-        total["seconds"] += event.seconds.get("total", 0.0)
+        for key in ("exchanges", "bytes_up", "bytes_down"):
+            total[key] += getattr(event.cost, key)
+        total["moved"] += event.moved
+        total["seconds"] += event.cost.seconds.get("total", 0.0)
         since.append(event)
-        if event.accuracy:
+        if event.evaluated.test:
             figures = {"seconds": total["seconds"], **_ratios(since)}
-            figures |= fairness_report(event.accuracy, event.figure)
+            figures |= fairness_report(event.evaluated.test, event.evaluated.figure)
             place = {"seed": record.job.seed, "round": event.round, **total}
             short = {key: float(f"{value:.{DIGITS}g}") for key, value in figures.items()}
             yield {**_name(row, row.point), **place, **finite(short)}

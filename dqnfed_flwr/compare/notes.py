@@ -15,13 +15,13 @@ from dqnfed_flwr.compare.record import Record
 from dqnfed_flwr.compare.results import Comparison, Row
 from dqnfed_flwr.config import resolve
 from dqnfed_flwr.engine.notices import left_out_words, listed
-from dqnfed_flwr.guarantee.claims import CONTRADICTION
-from dqnfed_flwr.guarantee.overrule import OVERRULED
+from dqnfed_flwr.guarantee.overrule import CONTRADICTION, OVERRULED
 from dqnfed_flwr.schema.plan import FREE_LENGTH, LENGTH_KEYS, RunPlan
 from dqnfed_flwr.schema.run import AUTO
-from dqnfed_flwr.steps.blind import FixedSettings
-from dqnfed_flwr.telemetry.events import TEST, Totals, unmoved_at_end
+from dqnfed_flwr.steps._base import FixedSettings
+from dqnfed_flwr.telemetry.events import TEST
 from dqnfed_flwr.telemetry.standstill import causes
+from dqnfed_flwr.telemetry.totals import Totals, unmoved_at_end
 from dqnfed_flwr.types import ACCURACY, Figure
 
 

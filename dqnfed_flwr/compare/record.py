@@ -22,7 +22,8 @@ from dqnfed_flwr.fairness import checked_values, fairness_report
 from dqnfed_flwr.run_files import EVENTS, RUN
 from dqnfed_flwr.strategy.state import STALLED
 from dqnfed_flwr.telemetry.event_log import read_events
-from dqnfed_flwr.telemetry.events import RoundEvent, Totals
+from dqnfed_flwr.telemetry.events import RoundEvent
+from dqnfed_flwr.telemetry.totals import Totals
 from dqnfed_flwr.types import ACCURACY, Figure
 
 Accuracies = Mapping[int, float]
@@ -97,8 +98,8 @@ class Record:
         rounds = len(self.events)
         ratios = [event.improved_of_asked for event in self.events]
         totals = Totals.of(self.events)
-        seconds = sum(event.seconds.get("total", 0.0) for event in self.events)
-        exchanges = sum(event.exchanges for event in self.events)
+        seconds = sum(event.cost.seconds.get("total", 0.0) for event in self.events)
+        exchanges = sum(event.cost.exchanges for event in self.events)
         return {
             **{key: float(np.mean([report[key] for report in reports])) for key in reports[0]},
             "rho_mean": mean_of(ratios),
@@ -115,8 +116,8 @@ class Record:
             "overruled": sum(totals.overruled.values()),
             "exchanges": exchanges,
             "exchanges_per_round": exchanges / rounds if rounds else math.nan,
-            "bytes_up": sum(event.bytes_up for event in self.events),
-            "bytes_down": sum(event.bytes_down for event in self.events),
+            "bytes_up": sum(event.cost.bytes_up for event in self.events),
+            "bytes_down": sum(event.cost.bytes_down for event in self.events),
             "seconds": seconds,
             "seconds_per_round": seconds / rounds if rounds else math.nan,
         }
@@ -161,11 +162,12 @@ def read_record(job: Job, failure: str = "", last: int = 1) -> Record:
     if fault := _fault(found, events, final, figure):
         return Record(job, "failed", f"{job.folder}: {fault}; {ANEW}")
     record = Record(job, status, "", (final,), events, found, figure)
-    chosen = record.keeps_best and any(event.validation for event in events)
-    if events and not events[-1].accuracy and not chosen:
-        ended = replace(events[-1], accuracy=final or None, validation=validation or None)
+    chosen = record.keeps_best and any(event.evaluated.validation for event in events)
+    if events and not events[-1].evaluated.test and not chosen:
+        found_last = replace(events[-1].evaluated, test=final or None, validation=validation or None)
+        ended = replace(events[-1], evaluated=found_last)
         record = replace(record, events=(*events[:-1], ended))
-    known = last_of((event.accuracy for event in record.events), last)
+    known = last_of((event.evaluated.test for event in record.events), last)
     if last > 1 and known and not record.keeps_best:
         return replace(record, evaluations=known)
     return record if final else Record(job, "failed", _why_none(found, figure))
@@ -184,7 +186,7 @@ def trial_of(record: Record, last: int = 1) -> Trial:
 
 def validations_of(record: Record, last: int) -> list[Accuracies]:
     """Validation figures at the `last` evaluations; after early stopping those of the best model, which it kept."""
-    known = [event.validation for event in record.events if event.validation]
+    known = [event.evaluated.validation for event in record.events if event.evaluated.validation]
     if known and record.keeps_best:
         sign = record.figure.sign
         return [max(known, key=lambda values: sign * sum(values.values()) / len(values))]  # of equals the first
@@ -222,7 +224,7 @@ def _fault(found: Mapping[str, Any], events: Sequence[RoundEvent], final: Accura
         return f"{RUN} lacks {missing[0]}"
     if found["rounds"] != len(events):
         return f"{RUN} tells of {found['rounds']} rounds, {EVENTS} of {len(events)}"
-    evaluated = {f"{EVENTS}, round {event.round}": event.accuracy or {} for event in events} | {RUN: final}
+    evaluated = {f"{EVENTS}, round {event.round}": event.evaluated.test or {} for event in events} | {RUN: final}
     try:
         for where, values in evaluated.items():
             if values:

@@ -294,4 +294,4 @@ def shifts(records: Sequence[Record], baseline: Sequence[Record]) -> tuple[Summa
 
 def mean_figure(event: RoundEvent) -> float:
     """Mean test accuracy over clients, or that of the run's figure; NaN where there was no evaluation."""
-    return float(np.mean(list(event.accuracy.values()))) if event.accuracy else math.nan
+    return float(np.mean(list(event.evaluated.test.values()))) if event.evaluated.test else math.nan

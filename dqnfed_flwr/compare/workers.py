@@ -246,8 +246,8 @@ class _Reporter:
     def on_start(self, rounds: int, done: list[RoundEvent]) -> None:
         """Send where a resumed run goes on, after the last accuracies that are known."""
         del rounds
-        known = [event for event in done if event.accuracy][-1:]
-        for event in [*known, *(event for event in done[-1:] if not event.accuracy)]:
+        known = [event for event in done if event.evaluated.test][-1:]
+        for event in [*known, *(event for event in done[-1:] if not event.evaluated.test)]:
             self._sink.send(event)
 
     def on_round(self, event: RoundEvent) -> None:

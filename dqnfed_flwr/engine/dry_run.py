@@ -109,9 +109,9 @@ def dry_run(settings: Settings) -> DryRun:
         own=task_of(settings).source.kind == "task",
         dim=strategy.registry.form.dim,
         measured=asked,
-        bytes_up=usual.bytes_up / usual.exchanges / asked,
-        bytes_down=usual.bytes_down / usual.exchanges / asked,
-        seconds=watch.seconds[usual.round] / usual.exchanges / asked * scale,
+        bytes_up=usual.cost.bytes_up / usual.cost.exchanges / asked,
+        bytes_down=usual.cost.bytes_down / usual.cost.exchanges / asked,
+        seconds=watch.seconds[usual.round] / usual.cost.exchanges / asked * scale,
         jobs=choose_jobs(settings, usable_cores()),
     )
 

@@ -17,8 +17,9 @@ from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.errors import shortened
 from dqnfed_flwr.strategy.compatibility import REASONS
 from dqnfed_flwr.strategy.state import ENDED_EARLY, STALLED
-from dqnfed_flwr.telemetry.events import Listener, RoundEvent, Totals
+from dqnfed_flwr.telemetry.events import Listener, RoundEvent
 from dqnfed_flwr.telemetry.standstill import STALLED_MARK, stalled_words
+from dqnfed_flwr.telemetry.totals import Totals
 
 MARK = "The run ended early"
 """Begins the line of a log that says so."""
@@ -101,20 +102,20 @@ def _held_out_at_once(result: RunResult) -> bool:
 
 def _why(status: str, last: RoundEvent) -> str:
     if status == "pareto-stationary":
-        if not last.certificate:
+        if not last.certificate.weights:
             return "every gradient is 0"
         return (
-            f"no step lowers every loss; the unit gradients of clients {_weighted(last.certificate)}, weighted so, sum "
-            f"to a vector of length {last.distance:.2g}"
+            f"no step lowers every loss; the unit gradients of clients {_weighted(last.certificate.weights)}, weighted "
+            f"so, sum to a vector of length {last.certificate.distance:.2g}"
         )
     if status == "held-out-stationary":
-        return f"the held-out parts of clients {listed(last.refused_held_out)} refused every length of its step"
-    if not last.refused:
+        return f"the held-out parts of clients {listed(last.votes.refused_held_out)} refused every length of its step"
+    if not last.votes.refused:
         return "no length of its step was accepted"
-    clients = listed(last.refused)
-    who = f"{'clients' if len(last.refused) > 1 else 'client'} {clients} refused"
-    common = f"; a common direction exists, its cosine with every gradient is {last.distance:.2g}"
-    return f"{who} its step, until no length was left to try{common if last.certificate else ''}"
+    clients = listed(last.votes.refused)
+    who = f"{'clients' if len(last.votes.refused) > 1 else 'client'} {clients} refused"
+    common = f"; a common direction exists, its cosine with every gradient is {last.certificate.distance:.2g}"
+    return f"{who} its step, until no length was left to try{common if last.certificate.weights else ''}"
 
 
 def _weighted(weights: Mapping[int, float]) -> str:
@@ -173,7 +174,7 @@ class AuditLines(Listener):
 
     def on_round(self, event: RoundEvent) -> None:
         """Say it where it is otherwise than in the round before."""
-        now = (sorted({(drop.client, drop.reason) for drop in event.dropped}), sorted(event.overruled))
+        now = (sorted({(drop.client, drop.reason) for drop in event.dropped}), sorted(event.votes.overruled))
         if now != self._before:
             self._before = now
             log(INFO, "Audit: %s", json.dumps(_audited(event)))
@@ -182,7 +183,7 @@ class AuditLines(Listener):
 def _audited(event: RoundEvent) -> dict[str, object]:
     """Who was refused or overruled in a round, and why."""
     refused = {drop.client: f"{drop.reason}: {one_line(drop.detail)[:LONGEST]}" for drop in event.dropped}
-    overruled = {client: _overruled(event, client) for client in event.overruled}
+    overruled = {client: _overruled(event, client) for client in event.votes.overruled}
     found: dict[str, object] = {"round": event.round}
     for name, clients in (("refused", refused), ("overruled", overruled)):
         found[name] = dict(sorted(clients.items())[:AUDITED])
@@ -192,8 +193,8 @@ def _audited(event: RoundEvent) -> dict[str, object]:
 
 
 def _overruled(event: RoundEvent, client: int) -> str:
-    if client in event.refused_held_out:
+    if client in event.votes.refused_held_out:
         return "it turned a step down by its held-out part"
-    if client in event.refused_training:
+    if client in event.votes.refused_training:
         return "it turned a step down by its training losses"
     return "its vote was set aside"

@@ -22,7 +22,8 @@ from dqnfed_flwr.run_files import EVENTS, MODEL, RUN, replacing
 from dqnfed_flwr.strategy.checkpoint import DAMAGE, Provenance
 from dqnfed_flwr.strategy.compatibility import Form
 from dqnfed_flwr.telemetry.event_log import read_events
-from dqnfed_flwr.telemetry.events import TEST, RoundEvent, Totals, finite
+from dqnfed_flwr.telemetry.events import TEST, RoundEvent, finite
+from dqnfed_flwr.telemetry.totals import Totals
 from dqnfed_flwr.types import ACCURACY, Figure, FloatArray
 from dqnfed_flwr.version import DISTRIBUTION, package_version
 from dqnfed_flwr.wire import Buffers
@@ -135,17 +136,17 @@ class RunResult:
     @property
     def exchanges(self) -> int:
         """Exchanges of all rounds; an evaluation after the last of them is not among them."""
-        return sum(event.exchanges for event in self.events)
+        return sum(event.cost.exchanges for event in self.events)
 
     @property
     def bytes_up(self) -> int:
         """Bytes from the clients."""
-        return sum(event.bytes_up for event in self.events)
+        return sum(event.cost.bytes_up for event in self.events)
 
     @property
     def bytes_down(self) -> int:
         """Bytes to the clients."""
-        return sum(event.bytes_down for event in self.events)
+        return sum(event.cost.bytes_down for event in self.events)
 
     def to_json(self) -> dict[str, Any]:
         """Settings, final figures and history, as `run.json` holds them."""
@@ -163,8 +164,8 @@ class RunResult:
             "improved_of_asked_moved": finite(self.totals.improved_of_asked),
             "unharmed_ratio_moved": finite(self.totals.unharmed_ratio),
             "asked": [event.asked for event in self.events],
-            "heard": [len(event.heard) for event in self.events],
-            "overruled": [len(event.overruled) for event in self.events],
+            "heard": [len(event.votes.heard) for event in self.events],
+            "overruled": [len(event.votes.overruled) for event in self.events],
             "moved": [event.moved for event in self.events],
             "exchanges": self.exchanges,
             "bytes_up": self.bytes_up,

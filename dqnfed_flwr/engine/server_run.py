@@ -182,4 +182,4 @@ class _Beginning(Listener):
         """Remove the record: settings and checkpoint were accepted, so this run is the folder's now."""
         if self._record:
             self._record.unlink(missing_ok=True)
-        self.earlier_seconds = sum(event.seconds.get("total", 0.0) for event in done)
+        self.earlier_seconds = sum(event.cost.seconds.get("total", 0.0) for event in done)

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +36,8 @@ OUTLIER = 100.0
 STRICT = -math.inf
 """The entitlement below every loss: none may rise."""
 Losses = Sequence[float] | Float64Array
+Judge = Literal["training", "held-out", "both"]
+"""The losses by which a client accepts a candidate."""
 
 
 def entitlement(
@@ -98,3 +101,13 @@ def holds(loss: float, factor: float, task: ClientTask, armijo: float, dtype: st
         return False
     promised = armijo * factor * max(task.slope, 0.0)
     return start <= task.entitlement or loss <= start - promised + resolution(start, dtype)
+
+
+def accepts(judge: Judge, training: bool, held_out: bool | None) -> bool:
+    """Whether a client accepts a candidate, by the test on its training losses and the one on its held-out part.
+
+    A client that cannot judge by held-out samples (None) judges by those that it trains on.
+    """
+    if judge == "training" or held_out is None:
+        return training
+    return held_out if judge == "held-out" else training and held_out

@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 from scipy.special import stdtr
@@ -35,7 +34,6 @@ from scipy.special import stdtr
 from dqnfed_flwr.guarantee.harm import resolution
 from dqnfed_flwr.types import Float64Array
 
-Judge = Literal["training", "held-out", "both"]
 FEWEST = 10
 """Held-out samples of a client that can judge: with fewer, hardly any rise is beyond doubt at the levels of a run."""
 HALF = 100
@@ -74,13 +72,3 @@ def rises(losses: Float64Array, before: Float64Array, at_level: float) -> bool:
     if error == 0:
         return rise > resolution(float(before.mean()))
     return rise > 0 and float(stdtr(differences.size - 1, -rise / error)) < at_level
-
-
-def accepts(judge: Judge, training: bool, held_out: bool | None) -> bool:
-    """Whether a client accepts a candidate, by the test on its training losses and the one on its held-out part.
-
-    A client that cannot judge by held-out samples (None) judges by those that it trains on.
-    """
-    if judge == "training" or held_out is None:
-        return training
-    return held_out if judge == "held-out" else training and held_out

@@ -21,10 +21,9 @@ from dqnfed_flwr.client.loss_checks import check_losses, loss_words
 from dqnfed_flwr.client.path_checks import Kept, check_path
 from dqnfed_flwr.client.samples import HeldSamples
 from dqnfed_flwr.errors import DataError, ModelError
-from dqnfed_flwr.guarded.arrays import Arrays
 from dqnfed_flwr.guarded.borrowed import SEED, Generators, Modes, begin_streams, borrowed
 from dqnfed_flwr.guarded.local_task import EachTask, LoaderSamples, LocalTask, MeanTask
-from dqnfed_flwr.guarded.naming import matched, matched_by_loading
+from dqnfed_flwr.guarded.records import Arrays, matched, matched_by_loading
 from dqnfed_flwr.models.making import as_dtype, own_copy
 from dqnfed_flwr.types import Float64Array, FloatArray
 

@@ -14,11 +14,20 @@ from dqnfed_flwr.client.held_out import HeldOutTest, LossesAt
 from dqnfed_flwr.client.memory import StateArrays
 from dqnfed_flwr.client.worker import probe
 from dqnfed_flwr.errors import ConfigError
-from dqnfed_flwr.guarded.arrays import between, read, write
 from dqnfed_flwr.guarded.borrowed import undisturbed
 from dqnfed_flwr.guarded.local_loss import GuardedLoss, frozen
 from dqnfed_flwr.guarded.local_task import LocalTask
-from dqnfed_flwr.guarded.records import ARMIJO, PREFIX, GuardRequest, plain, read_request, with_reply
+from dqnfed_flwr.guarded.records import (
+    ARMIJO,
+    PREFIX,
+    GuardRequest,
+    between,
+    plain,
+    read,
+    read_request,
+    with_reply,
+    write,
+)
 from dqnfed_flwr.types import ClientReply, Float64Array
 
 _CHECKED = PREFIX + "checked"

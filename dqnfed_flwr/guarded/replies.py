@@ -20,15 +20,14 @@ from numpy.typing import NDArray
 
 from dqnfed_flwr import wire
 from dqnfed_flwr.errors import RunError, ShapeError, WireError, shortened
-from dqnfed_flwr.guarded.arrays import Arrays, check_alike
-from dqnfed_flwr.guarded.records import has_reply, plain, read_names, reply_part
+from dqnfed_flwr.guarded.records import Arrays, check_alike, has_reply, plain, read_names, reply_part
 from dqnfed_flwr.linalg.rows import RowSet
 from dqnfed_flwr.schema.plan import RunPlan
 from dqnfed_flwr.strategy.collect import TIMES, Collected, Fault, Receiver, check_least, in_short
 from dqnfed_flwr.strategy.exchange import Answer
 from dqnfed_flwr.strategy.schedule import Schedule
-from dqnfed_flwr.strategy.state import RoundCost
-from dqnfed_flwr.telemetry.events import DroppedClient
+from dqnfed_flwr.strategy.state import RunState
+from dqnfed_flwr.telemetry.events import Cost, DroppedClient
 from dqnfed_flwr.types import ClientReply
 from dqnfed_flwr.wire import ReplyForm
 
@@ -67,7 +66,7 @@ class GuardedReplies(Receiver):
         self._model: Arrays = {}
         self._replies: dict[int, Message] = {}
 
-    def take(self, answers: Sequence[Answer], schedule: Schedule, model: Arrays, cost: RoundCost) -> Collected:
+    def take(self, answers: Sequence[Answer], schedule: Schedule, model: Arrays, cost: Cost) -> Collected:
         """Check the answers, in the order of the messages, to a schedule about a `model`; costs go into `cost`.
 
         `RunError` if clients answered, none of them runs the mod, and none did before; or if every node that was ever
@@ -181,8 +180,8 @@ class GuardedReplies(Receiver):
         return self._held
 
 
-def evaluations(answers: Sequence[Answer], weight: str, cost: RoundCost) -> list[Message]:
-    """The replies to evaluate that a strategy can be given, errors too; others are counted in `cost`."""
+def evaluations(answers: Sequence[Answer], weight: str, state: RunState) -> list[Message]:
+    """The replies to evaluate that a strategy can be given, errors too; others are counted in `state`."""
     alike = Alike((answer.content() for answer in answers if answer.usable), weight)
     found = []
     for answer in answers:
@@ -190,10 +189,10 @@ def evaluations(answers: Sequence[Answer], weight: str, cost: RoundCost) -> list
             continue
         try:
             if answer.usable:
-                cost.bytes_up += wire.payload(answer.content())
+                state.cost.bytes_up += wire.payload(answer.content())
                 alike.check(answer.content())
         except WireError as error:
-            cost.add_dropped([DroppedClient(answer.node, error.reason, f"evaluation: {error.detail}")])
+            state.add_dropped([DroppedClient(answer.node, error.reason, f"evaluation: {error.detail}")])
             log(WARNING, "Node %d's evaluation is left out: %s", answer.node, error)
         else:
             found.append(answer.message)

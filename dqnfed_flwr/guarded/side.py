@@ -27,20 +27,17 @@ from numpy.typing import NDArray
 from dqnfed_flwr import wire
 from dqnfed_flwr.client.held_out import HeldOutTerms
 from dqnfed_flwr.errors import CheckpointError, ConfigError, RunError, ShapeError
-from dqnfed_flwr.guarded.arrays import Model, check_alike, flatten, moved
 from dqnfed_flwr.guarded.memory import StrategyMemory, figures_of, restore_figures
-from dqnfed_flwr.guarded.nearest import Nearest
-from dqnfed_flwr.guarded.records import model_key, with_task
+from dqnfed_flwr.guarded.records import Model, check_alike, flatten, model_key, moved, with_task
 from dqnfed_flwr.guarded.replies import GuardedReplies, evaluations
-from dqnfed_flwr.guarded.wrapped import Given, Wrapped, said_by
+from dqnfed_flwr.guarded.wrapped import Given, Nearest, Wrapped, said_by
 from dqnfed_flwr.linalg.rows import RowSet
 from dqnfed_flwr.schema.plan import RunPlan
 from dqnfed_flwr.steps import Ladder
-from dqnfed_flwr.strategy.checkpointer import group
 from dqnfed_flwr.strategy.collect import Collected
 from dqnfed_flwr.strategy.exchange import Answer, Stragglers
 from dqnfed_flwr.strategy.hearing import Hearing
-from dqnfed_flwr.strategy.loop import most_frequent_reason
+from dqnfed_flwr.strategy.loop import group, most_frequent_reason
 from dqnfed_flwr.strategy.schedule import Schedule, exchange, with_probe
 from dqnfed_flwr.strategy.side import Direction
 from dqnfed_flwr.strategy.solve import NOT_FINITE, Solved, make_batch, solve
@@ -119,7 +116,7 @@ class StrategySide:
         messages = self._with_tasks(train, schedule, candidate, pending)
         state.cost.bytes_down += sum(wire.payload(message.content) for message in [*evaluated, *messages])
         collected = self.replies.take(self._gather(messages, schedule), schedule, candidate.arrays, state.cost)
-        self._evaluations = evaluations(figures, self.replies.weight, state.cost)
+        self._evaluations = evaluations(figures, self.replies.weight, state)
         state.cost.add_time("exchange", since)
         if evaluated or messages:
             state.exchange += 1
@@ -134,7 +131,7 @@ class StrategySide:
             answers = self._gather(
                 self._wrapped.to_evaluate(self._due, self.model), Schedule({}, (), (), (), self._due)
             )
-            self._evaluations = evaluations(answers, self.replies.weight, self.state.cost)
+            self._evaluations = evaluations(answers, self.replies.weight, self.state)
             self._evaluated(self._due)
 
     def note_answers(self, trained: Collection[int], faults: Mapping[int, DroppedClient], *, accepted: bool) -> None:

@@ -18,7 +18,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from dqnfed_flwr.config import Settings, StepSettings, resolve
 from dqnfed_flwr.errors import ConfigError, StalledError
-from dqnfed_flwr.guarantee.held_out import Judge
+from dqnfed_flwr.guarantee.harm import Judge
 from dqnfed_flwr.guarded.records import ARMIJO
 from dqnfed_flwr.guarded.side import StrategySide
 from dqnfed_flwr.guarded.wrapped import Given
@@ -26,14 +26,14 @@ from dqnfed_flwr.methods._base import Memory
 from dqnfed_flwr.run_files import CHECKPOINT, EVENTS, RUN, private_folder
 from dqnfed_flwr.steps import make_rule
 from dqnfed_flwr.strategy.checkpoint import Provenance
-from dqnfed_flwr.strategy.checkpointer import Checkpointer
-from dqnfed_flwr.strategy.loop import EvaluateFn, OwnLoop, RoundLoop
+from dqnfed_flwr.strategy.loop import Checkpointer, EvaluateFn, OwnLoop, RoundLoop
 from dqnfed_flwr.tasks import check_floor
 from dqnfed_flwr.telemetry.event_log import EventLog, Patience
-from dqnfed_flwr.telemetry.events import Listener, RoundEvent, Totals
+from dqnfed_flwr.telemetry.events import Listener, RoundEvent
 from dqnfed_flwr.telemetry.metric_files import RunMetrics, make_directory, run_name
 from dqnfed_flwr.telemetry.run_samples import RunCard
 from dqnfed_flwr.telemetry.standstill import stalled_words
+from dqnfed_flwr.telemetry.totals import Totals
 from dqnfed_flwr.version import package_version
 
 PATIENCE = StepSettings().patience

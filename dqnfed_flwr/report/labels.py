@@ -186,8 +186,8 @@ def thinned(values: Float64Array) -> Float64Array:
 
 def _known(events: Sequence[RoundEvent], figure: Callable[[RoundEvent], float]) -> Float64Array:
     """Round, megabytes so far, seconds so far and figure [4, T] of the rounds that know it."""
-    traffic = np.cumsum([event.bytes_up + event.bytes_down for event in events]) / 1e6
-    seconds = np.cumsum([event.seconds.get("total", 0.0) for event in events])
+    traffic = np.cumsum([event.cost.bytes_up + event.cost.bytes_down for event in events]) / 1e6
+    seconds = np.cumsum([event.cost.seconds.get("total", 0.0) for event in events])
     rows = np.array(
         [(event.round, *place, figure(event)) for event, *place in zip(events, traffic, seconds, strict=True)],
         dtype=np.float64,

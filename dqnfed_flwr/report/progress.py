@@ -46,15 +46,15 @@ class LatestFigures:
     def update(self, event: RoundEvent) -> None:
         """Take over what `event` has."""
         self.round = event.round
-        self.figure = event.figure
-        if event.accuracy:
-            values = event.accuracy.values()
+        self.figure = event.evaluated.figure
+        if event.evaluated.test:
+            values = event.evaluated.test.values()
             self.mean = sum(values) / len(values)
-            self.worst = min(values) if event.figure.higher else max(values)
+            self.worst = min(values) if event.evaluated.figure.higher else max(values)
         if not math.isnan(event.improved_ratio):
             self.rho, self.unharmed = event.improved_of_asked, event.unharmed_ratio
-        self.asked, self.heard = event.asked, len(event.heard)
-        self.overruled += len(event.overruled)
+        self.asked, self.heard = event.asked, len(event.votes.heard)
+        self.overruled += len(event.votes.overruled)
         self.moved += event.moved
         self.settled += 1
         if event.moved and not math.isnan(event.improved_ratio):

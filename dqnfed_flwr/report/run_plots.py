@@ -65,9 +65,9 @@ def _colours(count: int) -> list[str]:
 def _draw_mean(axes: Axes, name: str, result: RunResult, colour: str) -> None:
     of = result.figure
     found = [
-        (event.round, [of.scale * value for value in event.accuracy.values()])
+        (event.round, [of.scale * value for value in event.evaluated.test.values()])
         for event in result.events
-        if event.accuracy
+        if event.evaluated.test
     ]
     rounds = [round_ for round_, _ in found]
     marker = "o" if len(found) == 1 else ""

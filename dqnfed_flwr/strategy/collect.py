@@ -17,16 +17,14 @@ from flwr.app import RecordDict
 
 from dqnfed_flwr import wire
 from dqnfed_flwr.errors import DataError, WireError
-from dqnfed_flwr.guarantee.claims import CONTRADICTION, two_losses
-from dqnfed_flwr.guarantee.harm import holds
-from dqnfed_flwr.guarantee.held_out import accepts
+from dqnfed_flwr.guarantee.harm import accepts, holds
+from dqnfed_flwr.guarantee.overrule import CONTRADICTION, two_losses
 from dqnfed_flwr.linalg.rows import LONGEST_ROW, RowSet
 from dqnfed_flwr.methods._base import RoundRows
 from dqnfed_flwr.schema.plan import RunPlan
 from dqnfed_flwr.strategy.exchange import Answer
 from dqnfed_flwr.strategy.schedule import Schedule
-from dqnfed_flwr.strategy.state import RoundCost
-from dqnfed_flwr.telemetry.events import DroppedClient
+from dqnfed_flwr.telemetry.events import Cost, DroppedClient
 from dqnfed_flwr.types import ClientReply, ClientTask, FloatArray, Probe
 from dqnfed_flwr.wire import ReplyForm
 
@@ -101,9 +99,7 @@ class Receiver(ABC):
     def admit(self, content: RecordDict, reply: ClientReply) -> None:
         """Raise `WireError` where a reply with a row is unfit in a way of its own."""
 
-    def receive(
-        self, answers: Iterable[tuple[int, Answer]], schedule: Schedule, rows: RowSet, cost: RoundCost
-    ) -> Collected:
+    def receive(self, answers: Iterable[tuple[int, Answer]], schedule: Schedule, rows: RowSet, cost: Cost) -> Collected:
         """Check the answers, given with their client, one by one; `rows` take theirs in as they come.
 
         Each is compared with itself, and with the samples that its client had at first. Costs are added to `cost`.

@@ -11,20 +11,24 @@ from logging import WARNING
 from flwr.common.logger import log
 
 from dqnfed_flwr.config import GuaranteeSettings
-from dqnfed_flwr.guarantee.claims import (
+from dqnfed_flwr.guarantee.harm import STRICT, entitlement, resolution
+from dqnfed_flwr.guarantee.overrule import (
     CONTRADICTION,
     LADDERS,
     LATER,
+    OVERRULED,
+    SET_ASIDE,
+    Standing,
     accusation,
     broken_promise,
     falls_behind,
     falls_behind_a_flat_start,
     infinite_everywhere,
+    opposed,
+    reach,
     refuses_against_its_gradient,
     two_losses,
 )
-from dqnfed_flwr.guarantee.harm import STRICT, entitlement, resolution
-from dqnfed_flwr.guarantee.overrule import OVERRULED, SET_ASIDE, Standing, opposed, reach
 from dqnfed_flwr.linalg.rows import RowSet
 from dqnfed_flwr.schema.plan import RunPlan
 from dqnfed_flwr.steps import Verdict
@@ -191,13 +195,13 @@ def catch_liars(
     if ladder.rungs_above or ladder.rungs_below:
         found |= dict.fromkeys(infinite_everywhere(votes), "its loss is finite at no factor at which the others' are")
     for client, probe in votes.items():
-        if words := broken_promise(probe, pending.votes.promised.get(client), ladder.factor):
+        if words := broken_promise(probe, pending.tried.promised.get(client), ladder.factor):
             found.setdefault(client, words)
         elif _refuses_the_ladder(pending, client, probe, last_chance=last_chance):
-            pending.votes.blocked[client] = pending.votes.blocked.get(client, 0) + 1
-            if last_chance or pending.votes.blocked[client] >= LADDERS:
+            pending.tried.blocked[client] = pending.tried.blocked.get(client, 0) + 1
+            if last_chance or pending.tried.blocked[client] >= LADDERS:
                 found.setdefault(client, _against_its_gradient(pending, client, probe))
-    pending.votes.promised = {
+    pending.tried.promised = {
         client: (probe.back_factor, probe.back_loss)
         for client, probe in votes.items()
         if probe.back_factor is not None and probe.back_loss is not None
@@ -276,7 +280,7 @@ def overrule_refusals(
         return False
     half = pending.ladder.factor / 2
     modest = [c for c, probe in refusing.items() if probe.back_factor == half and c not in standing.refused]
-    if modest and not last_chance and not pending.misses:
+    if modest and not last_chance and not pending.tried.misses:
         return False
     for client, probe in refusing.items():
         rises = "its held-out part refuses, and " if probe.held_out is False else ""
@@ -311,40 +315,33 @@ def judge_candidate(
     candidate is not accepted a miss is noted in `pending`.
     """
     withdrawn = withdraw(pending.votes.counted(collected.probes), collected.caught, False)
-    if withdrawn and pending.ladder.factor < pending.first:
-        pending.misses += 1
-        return Judgement.RESTART, pending.first
+    if withdrawn and pending.ladder.factor < pending.tried.first:
+        pending.tried.misses += 1
+        return Judgement.RESTART, pending.tried.first
     votes = pending.votes.counted(collected.probes)
     verdict = verdict_of(votes)
     if verdict.accepted:
         return Judgement.ACCEPTED, verdict.factor
-    pending.misses += 1
-    if pending.scale.contested and pending.misses >= CONTESTED_TRIES:
+    pending.tried.misses += 1
+    if pending.scale.contested and pending.tried.misses >= CONTESTED_TRIES:
         return Judgement.CONTESTED, 0.0
     if not verdict.stationary:
         return Judgement.SHORTER, verdict.factor
     if withdraw(votes, {}, True):
-        return Judgement.RESTART, pending.first
+        return Judgement.RESTART, pending.tried.first
     return Judgement.NO_LENGTH, 0.0
 
 
 def remember_round(state: RunState, pending: PendingStep, factor: float, losses: Mapping[int, float]) -> None:
     """Note in `state.standing` what the round of the `pending` step showed of its participants.
 
-    `losses` are those that they reported at the model after it, which moved where `factor` is not 0.
+    `losses` are those that they reported at the model after it, which moved where `factor` is not 0. The overruled, and
+    those set aside whose loss did not fall, have a claim then. A round in which a client has one gives no other, so
+    that there are rounds without.
     """
-    state.standing.took_part(pending.clients, new_claimants(pending, losses), pending.votes.refused, pending.round)
+    before, votes, standing = pending.losses, pending.votes, state.standing
+    idle = [c for c in votes.aside if not losses.get(c, before[c]) < before[c] - resolution(before[c])]
+    claimants = () if pending.scale.contested else (*votes.overruled, *idle)
+    standing.took_part(pending.clients, claimants, votes.refused, pending.round)
     if factor:
-        state.standing.said |= {client: (state.moves, loss) for client, loss in losses.items()}
-
-
-def new_claimants(pending: PendingStep, losses: Mapping[int, float]) -> list[int]:
-    """Who has a claim after a round: the overruled, and those set aside whose loss did not fall.
-
-    A round in which a client has a claim gives no other, so that there are rounds without.
-    """
-    if pending.scale.contested:
-        return []
-    before = pending.losses
-    idle = [c for c in pending.votes.aside if not losses.get(c, before[c]) < before[c] - resolution(before[c])]
-    return [*pending.votes.overruled, *idle]
+        standing.said |= {client: (state.moves, loss) for client, loss in losses.items()}

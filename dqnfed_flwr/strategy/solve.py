@@ -12,6 +12,7 @@ import torch
 from flwr.common.logger import log
 from torch import Tensor
 
+from dqnfed_flwr.guarantee.overrule import Votes
 from dqnfed_flwr.linalg.rows import TRUSTED_CONDITION
 from dqnfed_flwr.linalg.sweeps import one_blas_thread
 from dqnfed_flwr.methods._base import Method, RoundRows
@@ -19,7 +20,6 @@ from dqnfed_flwr.steps import Ladder, StepScale
 from dqnfed_flwr.strategy.collect import Collected
 from dqnfed_flwr.strategy.hearing import Hearing
 from dqnfed_flwr.strategy.state import PendingStep
-from dqnfed_flwr.strategy.votes import Votes
 from dqnfed_flwr.telemetry.events import DroppedClient
 from dqnfed_flwr.types import ClientReply, Combination, Float64Array, RoundBatch
 

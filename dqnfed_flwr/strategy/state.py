@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -14,13 +14,13 @@ import torch
 from flwr.app import ArrayRecord
 from torch import Tensor
 
-from dqnfed_flwr.config import GuaranteeSettings, Settings
-from dqnfed_flwr.guarantee.overrule import Certificate, Standing, certificate
+from dqnfed_flwr.config import GuaranteeSettings
+from dqnfed_flwr.guarantee.overrule import OVERRULED, SET_ASIDE, Certificate, Standing, Votes, certificate
+from dqnfed_flwr.methods._base import ZERO_GRADIENT
 from dqnfed_flwr.record_codec import TRANSIENT
 from dqnfed_flwr.steps import Ladder, StepScale
-from dqnfed_flwr.strategy.votes import Votes
-from dqnfed_flwr.telemetry.events import AlongStep, DroppedClient
-from dqnfed_flwr.types import Combination, Float64Array
+from dqnfed_flwr.telemetry.events import AlongStep, Cost, DroppedClient, Evaluated, RoundEvent
+from dqnfed_flwr.types import ACCURACY, ClientReply, Combination, Figure, Float64Array
 from dqnfed_flwr.wire import Buffers, decode_model
 
 RunStatus = Literal[
@@ -28,8 +28,23 @@ RunStatus = Literal[
 ]
 ENDED_EARLY = ("pareto-stationary", "line-search-failed")
 """Of a run that ended before its rounds were done, and not because it had learnt enough."""
+HAS_PART = (ZERO_GRADIENT, SET_ASIDE, OVERRULED)
+"""Reasons for which a row or a vote does not count, of clients whose other half does, or that need no step."""
 STALLED: RunStatus = "stalled"
 """Of a run whose model did not move any more, or never did, without a certificate that it is stationary."""
+
+
+@dataclass(slots=True)
+class Tried:
+    """How a step has been tried so far."""
+
+    first: float = 0.0  # the first factor
+    misses: int = 0  # candidates that were turned down
+    blocked: dict[int, int] = field(default_factory=dict)  # ladders that clients refused against their own gradient
+    promised: dict[int, tuple[float, float]] = field(default_factory=dict)  # factor named last time, and the loss there
+    relaxed: bool = False  # no common descent was found: the mean row's step, judged by the mean loss
+    mean_row: Tensor | None = None  # [D], kept when the run may relax
+    along: AlongStep | None = field(default=None, metadata=TRANSIENT)  # losses at other lengths, where asked for
 
 
 @dataclass(slots=True)
@@ -59,11 +74,7 @@ class PendingStep:
     entitlement: float = 0.0  # e of the round, see `guarantee.harm`
     pairs_kept: int = 0  # curvature pairs of those heard, counted
     pairs_rejected: int = 0
-    misses: int = 0  # candidates on this step that were turned down
-    relaxed: bool = False  # no common descent was found: the mean row's step, judged by the mean loss
-    mean_row: Tensor | None = None  # [D], kept when the run may relax
-    first: float = 0.0  # the first factor that was tried
-    along: AlongStep | None = field(default=None, metadata=TRANSIENT)  # losses at other lengths, where asked for
+    tried: Tried = field(default_factory=Tried)
 
     def known_scale(self, settings: GuaranteeSettings) -> StepScale:
         """What the step rule may know: the scale, losses and slopes of the participants, and how many may lie."""
@@ -76,31 +87,6 @@ class PendingStep:
         It is empty where their products were not computed.
         """
         return certificate(self.gram, self.binding)
-
-
-@dataclass(slots=True)
-class RoundCost:
-    """What the exchanges since the last round cost, and who was left out in those that ended none.
-
-    A resumed run counts and times anew, and knows who was left out.
-    """
-
-    exchanges: int = field(default=0, metadata=TRANSIENT)
-    misses: int = field(default=0, metadata=TRANSIENT)  # of steps given up before the round's own
-    bytes_up: int = field(default=0, metadata=TRANSIENT)  # of arrays and figures, without framing
-    bytes_down: int = field(default=0, metadata=TRANSIENT)
-    repeated_calls: int = field(default=0, metadata=TRANSIENT)
-    seconds: dict[str, float] = field(default_factory=dict, metadata=TRANSIENT)  # by phase
-    dropped: list[DroppedClient] = field(default_factory=list)  # each client once for each reason
-    since: float = field(default_factory=time.perf_counter, metadata=TRANSIENT)  # when it began
-
-    def add_time(self, phase: str, since: float) -> None:
-        """Add the time since `since` (perf_counter) to `phase`."""
-        self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - since
-
-    def add_dropped(self, dropped: Iterable[DroppedClient]) -> None:
-        """Keep `dropped` for the event of the round, each client once for each reason."""
-        self.dropped = each_once([*self.dropped, *dropped])
 
 
 @dataclass(slots=True)
@@ -189,7 +175,8 @@ class RunState:
     changed: bool = False  # whether a step changed the loss of anybody, or nobody said
     resting: RunStatus | None = None  # how a run ends whose model rests by what one of these rounds showed
     search: SearchMemory = field(default_factory=SearchMemory)  # of the searches for a length
-    cost: RoundCost = field(default_factory=RoundCost)  # of the round that is under way
+    cost: Cost = field(default_factory=Cost, metadata=TRANSIENT)  # of the round that is under way
+    dropped: list[DroppedClient] = field(default_factory=list)  # since the last round, in exchanges that ended none
 
     @classmethod
     def at(cls, arrays: ArrayRecord, rounds: int = 0) -> RunState:
@@ -202,6 +189,10 @@ class RunState:
     def move(self) -> Move | None:
         """The step that leads to `candidate`, where there is one and clients need to know of it."""
         return self.last if self.pending is None else Move(self.pending.step, self.pending.ladder.factor)
+
+    def add_dropped(self, dropped: Iterable[DroppedClient]) -> None:
+        """Keep `dropped` for the event of the round, each client once for each reason."""
+        self.dropped = each_once([*self.dropped, *dropped])
 
     def fall_short(self, unusable: Iterable[int]) -> None:
         """An exchange brought too few usable replies; `unusable` were asked to train and gave none."""
@@ -236,7 +227,7 @@ class RunState:
 
     def end_round(self, pending: PendingStep, rounds: int) -> None:
         """The round of the `pending` step is over, and with the last of `rounds` the run."""
-        self.round, self.pending, self.cost = pending.round, None, RoundCost()
+        self.round, self.pending, self.cost, self.dropped = pending.round, None, Cost(), []
         if self.round >= rounds:
             self.status = "finished"
 
@@ -268,8 +259,8 @@ class RunState:
 
     def solve_anew(self, pending: PendingStep) -> None:
         """The round of the `pending` step begins anew; what the step cost stays on its account."""
-        self.cost.misses += pending.misses
-        self.cost.add_dropped(pending.dropped)
+        self.cost.misses += pending.tried.misses
+        self.add_dropped(pending.dropped)
         self.stay()
         self.pending = None
 
@@ -286,31 +277,63 @@ class RunState:
             self.status = "early-stopped"
 
 
-def reopen(state: RunState, settings: Settings) -> PendingStep | None:
-    """Let a run that is over go on where `settings` now give it more rounds, or more patience; end it at fewer.
-
-    Patience is that of early stopping, or that with a model that stands still.
-    Without early stopping no model but the last counts, so the best one is forgotten. A step whose round is now beyond
-    the last is not tried any more, and returned.
-    """
-    if not settings.early_stopping:
-        state.best = None
-    patient = state.best is None or state.best.since < settings.early_stopping
-    if state.status == "finished" or (state.status == "early-stopped" and patient):
-        state.status = "running"
-    if state.status == STALLED and not 0 < settings.step.patience <= state.unmoved:
-        state.status = "running"
-    if state.status != "running" or state.round < settings.rounds:
-        return None
-    dropped, state.pending, state.status = state.pending, None, "finished"
-    state.status = state.standstill(settings.step.patience) or state.status
-    state.stay()
-    return dropped
-
-
 def each_once(dropped: Iterable[DroppedClient]) -> list[DroppedClient]:
     """The first for each client and reason: a client may fail at the same in several exchanges of a round."""
     found: dict[tuple[int, str], DroppedClient] = {}
     for drop in dropped:
         found.setdefault((drop.client, drop.reason), drop)
     return list(found.values())
+
+
+def round_event(
+    pending: PendingStep,
+    factor: float,
+    losses_after: Mapping[int, float],
+    status: str,
+    evaluated: Mapping[int, ClientReply],
+    dropped: Iterable[DroppedClient],
+    cost: Cost,
+    figure: Figure = ACCURACY,
+) -> RoundEvent:
+    """The record of a round whose `pending` step was applied at `factor`, 0 when the model stayed, and its `status`.
+
+    `losses_after` are f_k(theta^t) of the participants that reported it, `evaluated` the replies that hold evaluations
+    at theta^t, of that `figure`; `dropped` were left out in its exchanges, in addition to those of its solve.
+    """
+    found, votes = pending.combination, pending.votes
+    return RoundEvent(
+        round=pending.round,
+        participants=list(pending.clients),
+        losses_before=[pending.losses[client] for client in pending.clients],
+        losses_after=[losses_after.get(client, math.nan) for client in pending.clients],
+        rates=list(pending.rates.values()),
+        weights=list(pending.weights.values()),
+        step_norm_squared=pending.scale.norm**2,
+        factor=factor,
+        rank=found.rank,
+        condition=found.condition,
+        residual=found.residual,
+        status=status,
+        pairs_kept=pending.pairs_kept,
+        pairs_rejected=pending.pairs_rejected,
+        dropped=each_once([*pending.dropped, *dropped]),
+        notes=dict(found.notes),
+        asked=len(pending.asked),
+        no_part=_without_part(pending),
+        entitlement=pending.entitlement,
+        votes=replace(votes, overruled=tuple(c for c in votes.overruled if c not in votes.caught)),
+        cost=cost.closed(pending.tried.misses),
+        evaluated=Evaluated.of(evaluated, figure),
+        certificate=Certificate() if factor else pending.certificate,
+        along=pending.tried.along,
+    )
+
+
+def _without_part(pending: PendingStep) -> list[int]:
+    """Clients that were asked for a row and have no part in the round: neither their row nor their loss counts."""
+    rejected = {drop.client for drop in pending.dropped if drop.reason not in HAS_PART} | set(pending.votes.caught)
+    return [
+        client
+        for client in pending.asked
+        if client not in pending.votes.heard and (client not in pending.clients or client in rejected)
+    ]

@@ -25,11 +25,10 @@ from dqnfed_flwr.strategy.hearing import (
     remember_round,
     withdraw_votes,
 )
-from dqnfed_flwr.strategy.round_event import round_event
 from dqnfed_flwr.strategy.schedule import Schedule
 from dqnfed_flwr.strategy.side import Direction, Side
 from dqnfed_flwr.strategy.solve import NOT_FINITE, Solved, pending_step
-from dqnfed_flwr.strategy.state import PendingStep, RunState, RunStatus
+from dqnfed_flwr.strategy.state import PendingStep, RunState, RunStatus, round_event
 from dqnfed_flwr.telemetry.events import AlongStep, DroppedClient, RoundEvent
 from dqnfed_flwr.types import ClientReply, Probe, RoundBatch, ladder_rungs
 
@@ -76,11 +75,11 @@ class StepSearch:
         batch, solved = direction.batch, direction.solved
         pending = pending_step(batch, solved, collected, hearing, dropped, asked=asked)
         if self._settings.step.on_stationary == "relax":
-            pending.mean_row = collected.rows_of(hearing.heard, ()).combine(batch.shares)
+            pending.tried.mean_row = collected.rows_of(hearing.heard, ()).combine(batch.shares)
         self._state.begin(pending, direction.buffers)
         if solved.norm > 0:
             ladder = self._rule.propose(pending.known_scale(self._settings.guarantee))
-            pending.first = ladder.factor
+            pending.tried.first = ladder.factor
             if status := self._state.search.begin(pending.round, pending.step, pending.clients, judged_by(pending)):
                 pending.combination = replace(pending.combination, notes={**pending.combination.notes, SEARCHED: 1.0})
                 self._give_up(pending, status)
@@ -101,8 +100,8 @@ class StepSearch:
         `schedule` is that of the exchange that carried the candidate, `collected` what it brought, a probe at least.
         True if the candidate is the model now, so that the rows collected there are of use.
         """
-        if pending.along is None and self._is_diagnosed(pending.round):
-            pending.along = _along(pending.ladder, collected.probes)
+        if pending.tried.along is None and self._is_diagnosed(pending.round):
+            pending.tried.along = _along(pending.ladder, collected.probes)
         if self._run.judges_held_out:
             self._note_unable(pending, pending.votes.counted(collected.probes))
         withdraw, verdict = partial(self._withdraw_votes, pending), partial(self._verdict, pending)
@@ -110,7 +109,7 @@ class StepSearch:
         if judgement is Judgement.ACCEPTED:
             self._accept(pending, factor, schedule, collected)
             return True
-        self._state.cost.add_dropped(collected.dropped.values())
+        self._state.add_dropped(collected.dropped.values())
         if judgement is Judgement.CONTESTED:
             self._give_up(pending, CONTESTED)
         elif judgement is Judgement.NO_LENGTH:
@@ -148,9 +147,9 @@ class StepSearch:
     ) -> bool:
         """Where a step depends on votes, withdraw those of liars and of the overruled; True if any was withdrawn."""
         standing = self._state.standing
-        if not pending.relaxed and self._run.rule.judged_by == "losses":
+        if not pending.tried.relaxed and self._run.rule.judged_by == "losses":
             return catch_liars(pending, votes, caught, standing, last_chance=last_chance)
-        if pending.relaxed or self._run.rule.judged_by != "test" or not self._rule.asks(pending.round):
+        if pending.tried.relaxed or self._run.rule.judged_by != "test" or not self._rule.asks(pending.round):
             return False
         return withdraw_votes(pending, votes, caught, standing, self._settings.guarantee, last_chance=last_chance)
 
@@ -166,7 +165,7 @@ class StepSearch:
         self._state.cost.add_time("step", since)
 
     def _verdict(self, pending: PendingStep, probes: Mapping[int, Probe]) -> Verdict:
-        if not pending.relaxed:
+        if not pending.tried.relaxed:
             return self._rule.judge(pending.ladder, probes, pending.known_scale(self._settings.guarantee))
         factor = pending.ladder.factor
         if mean_loss_falls(probes, pending.losses, pending.shares):
@@ -183,7 +182,7 @@ class StepSearch:
         self._method.step_taken(pending.step, factor)
         losses = {client: probe.loss for client, probe in collected.probes.items()}
         late = [drop for client, drop in collected.dropped.items() if client not in schedule.train]
-        status = "relaxed" if pending.relaxed else pending.combination.status
+        status = "relaxed" if pending.tried.relaxed else pending.combination.status
         self._finish(pending, factor, losses, status, collected.answered, late)
 
     def _no_common_step(self, pending: PendingStep, *, held_out: bool = False) -> None:
@@ -191,12 +190,12 @@ class StepSearch:
 
         `held_out` says that those who refuse do so by their held-out parts.
         """
-        if pending.misses and not pending.relaxed and self._method.fall_back():
+        if pending.tried.misses and not pending.tried.relaxed and self._method.fall_back():
             self._state.solve_anew(pending)
             return
         choice = self._settings.step.on_stationary
-        if choice == "relax" and pending.votes.heard and pending.mean_row is not None:
-            self._relax(pending, pending.mean_row)
+        if choice == "relax" and pending.votes.heard and pending.tried.mean_row is not None:
+            self._relax(pending, pending.tried.mean_row)
             return
         found = pending.certificate
         status = HELD_OUT if held_out else STATIONARY if found.stationary else LINE_SEARCH_FAILED
@@ -230,7 +229,7 @@ class StepSearch:
     def _relax(self, pending: PendingStep, mean_row: Tensor) -> None:
         """Go on along the mean row, as long as FedAvg's step, judged by the mean loss."""
         step = self._run.row_lr * mean_row
-        pending.step, pending.mean_row, pending.relaxed = step, None, True
+        pending.step, pending.tried.mean_row, pending.tried.relaxed = step, None, True
         pending.scale = replace(pending.scale, norm=float(step.norm()))
         pending.ladder = Ladder(0.0)
         self._offer(pending, Ladder(1.0))
@@ -250,9 +249,9 @@ class StepSearch:
         evaluated: Mapping[int, ClientReply],
         dropped: list[DroppedClient],
     ) -> None:
-        dropped = [*dropped, *self._side.stragglers.take_late()]
         remember_round(self._state, pending, factor, losses)
         self._state.count_move(pending, factor, losses, RESTING.get(status))
+        dropped = [*dropped, *self._side.stragglers.take_late(), *self._state.dropped]
         cost = self._state.cost
         event = round_event(pending, factor, losses, status, evaluated, dropped, cost, self._side.figure)
         self._state.end_round(pending, self._settings.rounds)
@@ -264,19 +263,20 @@ class StepSearch:
 
     def _watch_validation(self, event: RoundEvent) -> None:
         patience = self._settings.early_stopping
-        if not patience or not event.validation or self._method.inner.rests:
+        found = event.evaluated
+        if not patience or not found.validation or self._method.inner.rests:
             return
-        mean = sum(event.validation.values()) / len(event.validation)
-        self._state.watch(event.round, mean, patience, sign=event.figure.sign)
+        mean = sum(found.validation.values()) / len(found.validation)
+        self._state.watch(event.round, mean, patience, sign=found.figure.sign)
         if self._state.status == "early-stopped" and self._state.best:
-            name, best = event.figure.name, self._state.best.round
+            name, best = found.figure.name, self._state.best.round
             log(INFO, "Stopped early: round %d had the best validation %s", best, name)
 
 
 def judged_by(pending: PendingStep) -> list[object]:
     """What decides on the length of a step, besides the step and the participants."""
     groups = [pending.votes.heard, pending.votes.voteless, pending.votes.aside, pending.votes.caught]
-    return [*groups, pending.first, pending.entitlement, pending.scale.contested, pending.losses, pending.slopes]
+    return [*groups, pending.tried.first, pending.entitlement, pending.scale.contested, pending.losses, pending.slopes]
 
 
 def _along(ladder: Ladder, probes: Mapping[int, Probe]) -> AlongStep | None:

@@ -10,7 +10,7 @@ from logging import INFO
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, ConfigRecord
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
@@ -23,17 +23,15 @@ from dqnfed_flwr.methods._base import LayerMethod, Method, make_method
 from dqnfed_flwr.params import ParamSpec
 from dqnfed_flwr.steps import make_rule
 from dqnfed_flwr.strategy.checkpoint import Provenance
-from dqnfed_flwr.strategy.checkpointer import Checkpointer
 from dqnfed_flwr.strategy.client_registry import ClientRegistry
 from dqnfed_flwr.strategy.compatibility import Form
-from dqnfed_flwr.strategy.loop import EvaluateFn, OwnLoop, RoundLoop
+from dqnfed_flwr.strategy.loop import Checkpointer, EvaluateFn, OwnLoop, RoundLoop
 from dqnfed_flwr.strategy.own_clients import OwnClients
-from dqnfed_flwr.strategy.round_event import Evaluated, evaluations, metrics
 from dqnfed_flwr.strategy.state import RunState
 from dqnfed_flwr.tasks import task_of
 from dqnfed_flwr.tasks._base import Task
 from dqnfed_flwr.telemetry.event_log import Patience
-from dqnfed_flwr.telemetry.events import Listener, RoundEvent
+from dqnfed_flwr.telemetry.events import Evaluated, Listener, RoundEvent
 from dqnfed_flwr.types import ACCURACY, Figure
 from dqnfed_flwr.wire import Buffers
 
@@ -206,11 +204,12 @@ class Outcome:
 def _record_round(result: Result, event: RoundEvent) -> None:
     """Put the figures of a round into Flower's result."""
     loss = float(np.mean(event.losses_before)) if event.losses_before else math.nan
-    result.train_metrics_clientapp[event.round] = metrics(
+    result.train_metrics_clientapp[event.round] = MetricRecord(
         {"improved-ratio": event.improved_ratio, "factor": event.factor, "loss": loss}
     )
-    if event.accuracy:
-        result.evaluate_metrics_clientapp[event.round] = metrics(fairness_report(event.accuracy, event.figure))
+    if event.evaluated.test:
+        report = fairness_report(event.evaluated.test, event.evaluated.figure)
+        result.evaluate_metrics_clientapp[event.round] = MetricRecord({**report})
 
 
 def _final_outcome(side: OwnClients, state: RunState, events: list[RoundEvent]) -> Outcome:
@@ -221,11 +220,10 @@ def _final_outcome(side: OwnClients, state: RunState, events: list[RoundEvent]) 
         outcome.theta, outcome.buffers = best.theta, best.buffers
     of_round = state.round if best is None else best.round
     event = next((event for event in events if event.round == of_round), None)  # a log may have lost its end
-    if event and (event.accuracy or event.without_figure):
-        found = Evaluated(event.accuracy, event.validation, event.test_loss, event.without_figure)
-    else:
+    found = event.evaluated if event else Evaluated()
+    if not found.test and not found.without_figure:
         state.candidate, state.buffers = outcome.theta, outcome.buffers
-        found = evaluations(side.evaluate())
+        found = Evaluated.of(side.evaluate())
     outcome.accuracy, outcome.validation = found.test or {}, found.validation or {}
     outcome.without_figure = found.without_figure
     return outcome

@@ -7,25 +7,24 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
 from typing import Any, Protocol
 
 import numpy as np
 
 from dqnfed_flwr.fairness import improved_ratio
-from dqnfed_flwr.guarantee.claims import CONTRADICTION
 from dqnfed_flwr.guarantee.harm import STRICT, not_above
+from dqnfed_flwr.guarantee.overrule import Certificate, Votes
 from dqnfed_flwr.record_codec import TRANSIENT, pack, unpack
-from dqnfed_flwr.types import ACCURACY, Figure
+from dqnfed_flwr.types import ACCURACY, ClientReply, Evaluation, Figure
 
 EVENT_SCHEMA = 1
-DERIVED = ("improved_of_asked", "unharmed_ratio", "harmed")
+DERIVED = ("improved_ratio", "improved_of_asked", "unharmed_ratio", "harmed")
 """Keys of a line that follow from others, for readers without this package."""
-TEST = "test"
-"""The part that a figure other than accuracy was measured on: its key, in a line and in `run.json`."""
+TEST, VALIDATION = "test", "validation"
+"""The parts that a figure is measured on; the first also stands in `run.json`, for figures other than accuracy."""
 INFINITE = "infinite_after"
 """Key of a line alone: participants whose loss after the round was infinite, which JSON has no number for."""
 
@@ -37,6 +36,86 @@ class DroppedClient:
     client: int
     reason: str
     detail: str
+
+
+@dataclass(slots=True)
+class Cost:
+    """What the exchanges of a round cost; a resumed run counts and times anew.
+
+    Attributes
+    ----------
+    exchanges, misses : int
+        Exchanges, the one that settles the last round among them; candidates that were not accepted.
+    bytes_up, bytes_down : int
+        Payload of records from and to clients, without framing.
+    repeated_calls : int
+        Calls to the SuperLink that were repeated, because it answered with an error of its own.
+    seconds : dict[str, float]
+        By phase: `exchange` (waiting for and taking in replies), `solve`, `step`, `total`.
+    since : float
+        When it began, on the clock of `time.perf_counter`; not written.
+    """
+
+    exchanges: int = 0
+    misses: int = 0
+    bytes_up: int = 0
+    bytes_down: int = 0
+    repeated_calls: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+    since: float = field(default_factory=time.perf_counter, compare=False, repr=False, metadata=TRANSIENT)
+
+    def add_time(self, phase: str, since: float) -> None:
+        """Add the time since `since` (perf_counter) to `phase`."""
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - since
+
+    def closed(self, misses: int) -> Cost:
+        """That of a round that is over now, with further `misses`."""
+        seconds = {**self.seconds, "total": time.perf_counter() - self.since}
+        return replace(self, misses=self.misses + misses, seconds=seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """What clients that were evaluated said of their test and validation parts.
+
+    Attributes
+    ----------
+    test, validation : dict[int, float] | None
+        Their `figure` on these parts, in its own unit, by client; None where nobody has one.
+    test_loss : float
+        Their mean test loss; NaN if there is none.
+    without_figure : dict[str, list[int]]
+        Those that have no such figure there, such as an AUROC of one class, by part; only parts with such clients.
+    figure : Figure
+        What was measured: accuracy in [0, 1], or what the task has in its place.
+    """
+
+    test: dict[int, float] | None = None
+    validation: dict[int, float] | None = None
+    test_loss: float = math.nan
+    without_figure: dict[str, list[int]] = field(default_factory=dict)
+    figure: Figure = ACCURACY
+
+    @classmethod
+    def of(cls, replies: Mapping[int, ClientReply], figure: Figure = ACCURACY) -> Evaluated:
+        """That of `replies` by client; a client without a test part has no figure."""
+        tests = {client: reply.test for client, reply in replies.items() if reply.test is not None}
+        validations = {client: reply.validation for client, reply in replies.items() if reply.validation is not None}
+        losses = [test.loss for test in tests.values() if test.examples]
+        found = {TEST: _figures(tests), VALIDATION: _figures(validations)}
+        lacking = {part: [c for c, value in each.items() if math.isnan(value)] for part, each in found.items()}
+        known = {part: {c: value for c, value in each.items() if not math.isnan(value)} for part, each in found.items()}
+        return cls(
+            known[TEST] or None,
+            known[VALIDATION] or None,
+            float(np.mean(losses)) if losses else math.nan,
+            {part: clients for part, clients in lacking.items() if clients},
+            figure,
+        )
+
+
+def _figures(parts: Mapping[int, Evaluation]) -> dict[int, float]:
+    return {client: part.figure if part.examples else math.nan for client, part in parts.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +143,6 @@ class RoundEvent:
         Clients (partition numbers, rising) that were asked for a gradient and said what their loss is; S^t of (29).
     losses_before, losses_after : list[float]
         f_k(theta^{t-1}) and f_k(theta^t) of each participant; NaN (null) after where the client did not answer again.
-    improved_ratio : float
-        rho_t (29): share of the participants that answered again with losses_after <= losses_before.
     rates, weights : list[float]
         d~_k and the coefficient of each participant's row.
     step_norm_squared : float
@@ -75,64 +152,34 @@ class RoundEvent:
     rank, condition, residual, status
         Of the solve, see `dqnfed_flwr.types.Combination`. Where the model stayed the status says why: `stationary`,
         `line-search-failed`, `held-out`, `contested`, `unjudged`, `not-finite` or `no-step`.
-    misses : int
-        Candidates that were not accepted.
-    exchanges : int
-        Exchanges this round used (the one that settles the last round counts to it).
     pairs_kept, pairs_rejected : int
         Curvature pairs, over participants.
     dropped : list[DroppedClient]
         Clients left out, each with its reason.
-    bytes_up, bytes_down : int
-        Payload of records from and to clients.
-    repeated_calls : int
-        Calls to the SuperLink that were repeated, because it answered with an error of its own.
-    seconds : dict[str, float]
-        By phase: `exchange` (waiting for and taking in replies), `solve`, `step`, `total`.
-    accuracy : dict[int, float] | None
-        Test accuracy in [0, 1] of each evaluated client at theta^t, or the figure that the task has in its place, in
-        its own unit; None when not evaluated.
-    validation : dict[int, float] | None
-        The same on the validation part.
-    figure : Figure
-        What these two are. Of another one than accuracy a line has its name, direction and unit, and calls `accuracy`
-        `test`.
-    without_figure : dict[str, list[int]]
-        Evaluated clients that have no such figure there, such as an AUROC of one class, by part (`test` or
-        `validation`); only parts with such clients.
-    test_loss : float
-        Mean test loss over evaluated clients, NaN if none.
     notes : dict[str, float]
         Further figures of the method.
     asked : int
         Clients that were asked for a gradient.
     no_part : list[int]
         Those of them that had no part in the round: no reply, one that was not usable, or one that contradicts itself.
-    heard : list[int]
-        Participants whose gradients made the step.
-    overruled : list[int]
-        Participants whose vote was set aside for this round, though they said nothing contradictory.
-    refused : list[int]
-        Participants that turned a candidate down.
-    refused_training, refused_held_out : list[int]
-        Those of them whose training losses alone did so, and whose held-out parts did, here or at a shorter length.
-    unable : list[int]
-        Participants that were to judge by their held-out part and could not; their training losses judged.
     entitlement : float
         e: the loss up to which a participant may rise without harm; -infinity (null) where no loss may rise.
-    certificate : dict[int, float]
-        Where the model stayed: weights, by client, of the shortest point in the convex hull of the unit gradients.
-    distance : float
-        Its length; near 0 the model is Pareto-stationary. NaN where the model moved.
+    votes : Votes
+        Whose gradients made the step, who refused a candidate, and whose vote did not count.
+    cost : Cost
+        Of its exchanges.
+    evaluated : Evaluated
+        Test and validation figures at theta^t.
+    certificate : Certificate
+        Where the model stayed: the shortest point in the convex hull of the unit gradients.
     along : AlongStep | None
-        Losses along the step, in the rounds in which `step.diagnose-every` asks for them; other lines lack it.
+        Losses along the step, in the rounds in which `step.diagnose-every` asks for them.
     """
 
     round: int
     participants: list[int]
     losses_before: list[float]
     losses_after: list[float]
-    improved_ratio: float
     rates: list[float]
     weights: list[float]
     step_norm_squared: float
@@ -141,39 +188,29 @@ class RoundEvent:
     condition: float
     residual: float
     status: str
-    misses: int
-    exchanges: int
     pairs_kept: int = 0
     pairs_rejected: int = 0
     dropped: list[DroppedClient] = field(default_factory=list)
-    bytes_up: int = 0
-    bytes_down: int = 0
-    repeated_calls: int = 0
-    seconds: dict[str, float] = field(default_factory=dict)
-    accuracy: dict[int, float] | None = None
-    validation: dict[int, float] | None = None
-    test_loss: float = math.nan
     notes: dict[str, float] = field(default_factory=dict)
     asked: int = 0
     no_part: list[int] = field(default_factory=list)
-    heard: list[int] = field(default_factory=list)
-    overruled: list[int] = field(default_factory=list)
-    refused: list[int] = field(default_factory=list)
-    refused_training: list[int] = field(default_factory=list)
-    refused_held_out: list[int] = field(default_factory=list)
-    unable: list[int] = field(default_factory=list)
     entitlement: float = 0.0
-    certificate: dict[int, float] = field(default_factory=dict)
-    distance: float = math.nan
+    votes: Votes = field(default_factory=Votes)
+    cost: Cost = field(default_factory=Cost)
+    evaluated: Evaluated = field(default_factory=Evaluated)
+    certificate: Certificate = field(default_factory=Certificate)
     schema: int = EVENT_SCHEMA
-    figure: Figure = field(default=ACCURACY, metadata=TRANSIENT)  # a line has it where it is another one
-    without_figure: dict[str, list[int]] = field(default_factory=dict)
     along: AlongStep | None = None
 
     @property
     def moved(self) -> bool:
         """Whether the round changed the model."""
         return self.factor != 0
+
+    @property
+    def improved_ratio(self) -> float:
+        """rho_t (29): share of the participants that answered again with losses_after <= losses_before."""
+        return improved_ratio(self.losses_before, self.losses_after)
 
     @property
     def improved_of_asked(self) -> float:
@@ -202,14 +239,7 @@ class RoundEvent:
         """One line of JSON."""
         infinite = [c for c, loss in zip(self.participants, self.losses_after, strict=True) if math.isinf(loss)]
         derived = {name: getattr(self, name) for name in DERIVED}
-        record = pack(self, {})
-        for name in ("without_figure", "along"):
-            if not record[name]:
-                del record[name]
-        if self.figure != ACCURACY:
-            record = {TEST if key == "accuracy" else key: value for key, value in record.items()}
-            derived["figure"] = self.figure.to_json()
-        return json.dumps(finite({**record, INFINITE: infinite, **derived}), separators=(",", ":"))
+        return json.dumps(finite({**pack(self, {}), INFINITE: infinite, **derived}), separators=(",", ":"))
 
     @classmethod
     def from_json(cls, line: str) -> RoundEvent:
@@ -224,8 +254,6 @@ class RoundEvent:
 
     @classmethod
     def _of(cls, record: dict[str, Any]) -> RoundEvent:
-        if TEST in record:
-            record["accuracy"] = record.pop(TEST)
         for derived in DERIVED:
             del record[derived]  # a line that lacks one is no event
         infinite = record[INFINITE]
@@ -234,8 +262,7 @@ class RoundEvent:
         for place, client in enumerate(record["participants"]):
             if client in infinite:
                 record["losses_after"][place] = math.inf
-        event: RoundEvent = unpack(cls, {"without_figure": {}, "along": None, **record})
-        return replace(event, figure=Figure.from_json(record.get("figure")))
+        return unpack(cls, record)
 
 
 class Listener(Protocol):
@@ -257,101 +284,6 @@ class Listener(Protocol):
         return
 
 
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """Counts and means over the rounds of a run.
-
-    Attributes
-    ----------
-    rounds, moved : int
-        Rounds settled, and those of them that changed the model.
-    judged, improved : int
-        Rounds that changed the model and after which a client answered again; those of them in which no loss rose.
-    improved_of_asked, unharmed_ratio : float
-        rho and the share not harmed over the rounds that moved the model alone: means over the judged ones of those of
-        the events; NaN where there is none.
-    asked, heard : float
-        Clients a round that were asked for a gradient, and whose gradients made the step; NaN without rounds.
-    no_part : Mapping[int, int]
-        Rounds in which each client was asked and had no part; none with 0.
-    asked_in : Mapping[int, int]
-        Rounds in which each of them was asked.
-    overruled, harmed, refused, contradicted : Mapping[int, int]
-        Rounds in which each client was overruled, was harmed, turned a candidate down, and was not heard because it
-        contradicted itself; none with 0.
-    """
-
-    rounds: int
-    moved: int
-    judged: int
-    improved: int
-    improved_of_asked: float
-    unharmed_ratio: float
-    asked: float
-    heard: float
-    no_part: Mapping[int, int]
-    asked_in: Mapping[int, int]
-    overruled: Mapping[int, int]
-    harmed: Mapping[int, int]
-    refused: Mapping[int, int]
-    contradicted: Mapping[int, int]
-
-    @classmethod
-    def of(cls, events: Sequence[RoundEvent]) -> Totals:
-        """Those of these rounds."""
-        moved = [event for event in events if event.moved]
-        judged = [event for event in moved if not math.isnan(event.improved_ratio)]
-        no_part = _count(event.no_part for event in events)
-        asked_in = _count({*event.participants, *event.no_part} for event in events)
-        return cls(
-            rounds=len(events),
-            moved=len(moved),
-            judged=len(judged),
-            improved=sum(event.improved_of_asked == 1 for event in judged),
-            improved_of_asked=mean(event.improved_of_asked for event in judged),
-            unharmed_ratio=mean(event.unharmed_ratio for event in judged),
-            asked=mean(event.asked for event in events),
-            heard=mean(len(event.heard) for event in events),
-            no_part=no_part,
-            asked_in={client: asked_in[client] for client in no_part},
-            overruled=_count(event.overruled for event in events),
-            harmed=_count(event.harmed for event in events),
-            refused=_count(event.refused for event in events),
-            contradicted=_count(
-                {drop.client for drop in event.dropped if drop.reason == CONTRADICTION} for event in events
-            ),
-        )
-
-    @property
-    def moved_words(self) -> str:
-        """`moved_words` of these."""
-        return moved_words(self.moved, self.rounds, self.improved_of_asked, self.unharmed_ratio)
-
-    @property
-    def mostly_left_out(self) -> dict[int, int]:
-        """Clients that had no part in most rounds in which they were asked, and in how many, the most first."""
-        found = {client: count for client, count in self.no_part.items() if 2 * count > self.asked_in[client]}
-        return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
-
-    @property
-    def holding_up(self) -> dict[int, int]:
-        """Clients that turned candidates down in more than half of all rounds, and in how many, the most first."""
-        found = {client: count for client, count in self.refused.items() if 2 * count > self.rounds}
-        return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
-
-
-def moved_words(moved: int, rounds: int, rho: float, unharmed: float) -> str:
-    """Rounds that moved the model, with rho and the share not harmed over these, a dash for one not known."""
-    shown = (f"{value:.3f}" if value == value else "–" for value in (rho, unharmed))
-    return f"{moved} of {rounds} rounds moved the model; over these ρ {next(shown)}, not harmed {next(shown)}"
-
-
-def unmoved_at_end(events: Sequence[RoundEvent]) -> list[RoundEvent]:
-    """The last rounds of these that did not move the model, up to one that did."""
-    found = list(takewhile(lambda event: not event.moved, reversed(events)))
-    return found[::-1]
-
-
 def mean(values: Iterable[float]) -> float:
     """Arithmetic mean; NaN of no values."""
     known = list(values)
@@ -367,11 +299,3 @@ def finite(value: Any) -> Any:
     if isinstance(value, list):
         return [finite(item) for item in value]
     return value
-
-
-def _number(value: float | None) -> float:
-    return math.nan if value is None else float(value)
-
-
-def _count(clients: Iterable[Iterable[int]]) -> dict[int, int]:
-    return dict(sorted(Counter(client for each in clients for client in each).items()))

@@ -201,32 +201,32 @@ def round_summary(event: RoundEvent, at: float) -> dict[str, Any]:
         "unharmed": event.unharmed_ratio,
         "asked": event.asked,
         "participants": len(event.participants),
-        "heard": len(event.heard),
-        "overruled": len(event.overruled),
+        "heard": len(event.votes.heard),
+        "overruled": len(event.votes.overruled),
         "harmed": len(event.harmed),
-        "refused": event.refused[:MOST_NAMED],
+        "refused": event.votes.refused[:MOST_NAMED],
         "moved": event.moved,
         "loss": [mean(before), mean(after)],
         "factor": event.factor,
         "status": event.status,
-        "seconds": event.seconds.get("total", math.nan),
+        "seconds": event.cost.seconds.get("total", math.nan),
         "dropped": dict(Counter(drop.reason for drop in event.dropped)),
         "left_out": [[drop.client, drop.reason] for drop in event.dropped[:MOST_NAMED]],
     }
-    if event.accuracy:
-        sign = event.figure.sign
-        worst_first = sorted(event.accuracy.items(), key=lambda item: (sign * item[1], item[0]))
+    if event.evaluated.test:
+        sign = event.evaluated.figure.sign
+        worst_first = sorted(event.evaluated.test.items(), key=lambda item: (sign * item[1], item[0]))
         values = [value for _, value in worst_first]
         tail = tail_size(10, len(values))
         tails = {"worst10": mean(values[:tail]), "best10": mean(values[-tail:])}
-        if event.figure == ACCURACY:
+        if event.evaluated.figure == ACCURACY:
             record["accuracy"] = {"mean": mean(values), "min": values[0], **tails, "max": values[-1]}
         else:
             ends = {"worst": values[0], "best": values[-1]}
-            record["figure"] = {**event.figure.to_json(), "mean": mean(values), **ends, **tails}
+            record["figure"] = {**event.evaluated.figure.to_json(), "mean": mean(values), **ends, **tails}
         record["worst"] = [list(item) for item in worst_first[:MOST_NAMED]]
-    if event.without_figure:
-        record["without_figure"] = {part: len(clients) for part, clients in event.without_figure.items()}
+    if event.evaluated.without_figure:
+        record["without_figure"] = {part: len(clients) for part, clients in event.evaluated.without_figure.items()}
     return {key: finite(value) for key, value in record.items()}
 
 

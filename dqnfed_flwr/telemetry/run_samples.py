@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -117,7 +118,7 @@ class RunSamples(SeriesValues):
         """Raise the counters and fill the histograms."""
         for name, field in COUNTED.items():
             self.add(name, _value(event, field))
-        for test, clients in zip(TESTS, (event.refused_training, event.refused_held_out), strict=True):
+        for test, clients in zip(TESTS, (event.votes.refused_training, event.votes.refused_held_out), strict=True):
             self.add("dqnfed_clients_refused_by_test_total", len(clients), test)
         self.add("dqnfed_unmoved_rounds_total", not event.moved)
         self.add("dqnfed_moved_rounds", event.moved)
@@ -134,7 +135,7 @@ class RunSamples(SeriesValues):
                 self.add("dqnfed_client_dropped_total", 1, str(client))
         broken = np.count_nonzero(~np.isfinite(event.losses_before)) + np.count_nonzero(np.isinf(event.losses_after))
         self.add("dqnfed_nonfinite_losses_total", float(broken))
-        for phase, seconds in event.seconds.items():
+        for phase, seconds in event.cost.seconds.items():
             if phase == "total":
                 self.observe("dqnfed_round_seconds", seconds)
             else:
@@ -161,7 +162,11 @@ class RunSamples(SeriesValues):
             for when, losses in zip(WHEN, (event.losses_before, event.losses_after), strict=True):
                 values = np.asarray(losses, np.float64)
                 _set_spread(self, when, values[~np.isnan(values)])
-        evaluated = [event for event in events if event.accuracy or event.validation or event.without_figure]
+        evaluated = [
+            event
+            for event in events
+            if event.evaluated.test or event.evaluated.validation or event.evaluated.without_figure
+        ]
         for event in evaluated[-1:]:
             self._take_evaluation(event)
         if self._clients:
@@ -169,17 +174,17 @@ class RunSamples(SeriesValues):
                 self._take_clients(event)
 
     def _take_evaluation(self, event: RoundEvent) -> None:
-        if event.accuracy:
+        if event.evaluated.test:
             self.set("dqnfed_evaluated_round", event.round)
-            self.set("dqnfed_evaluated_clients", len(event.accuracy))
-            self.set("dqnfed_test_loss_mean", event.test_loss)
-            report = _fairness(event.accuracy, self._figure)
+            self.set("dqnfed_evaluated_clients", len(event.evaluated.test))
+            self.set("dqnfed_test_loss_mean", event.evaluated.test_loss)
+            report = _fairness(event.evaluated.test, self._figure)
             for key, name in self._fairness.items():
                 self.set(name, report.get(key, math.nan), *self._named)
-        if event.validation:
-            self.set(self._validation, mean(event.validation.values()), *self._named)
+        if event.evaluated.validation:
+            self.set(self._validation, mean(event.evaluated.validation.values()), *self._named)
         self.forget("dqnfed_clients_without_figure")
-        for part, clients in event.without_figure.items():
+        for part, clients in event.evaluated.without_figure.items():
             self.set("dqnfed_clients_without_figure", len(clients), part)
 
     def _take_clients(self, event: RoundEvent) -> None:
@@ -187,7 +192,7 @@ class RunSamples(SeriesValues):
             for client, loss in zip(event.participants, losses, strict=True):
                 if client < self._clients:
                     self.set("dqnfed_client_train_loss", loss, str(client), when)
-        for client, value in (event.accuracy or {}).items():
+        for client, value in (event.evaluated.test or {}).items():
             if client < self._clients:
                 self.set(self._client_figure, value, str(client), *self._named)
 
@@ -212,8 +217,8 @@ def _make_series(samples: SeriesValues) -> None:
 
 
 def _value(event: RoundEvent, field: str) -> float:
-    found: float | list[int] = getattr(event, field)
-    return len(found) if isinstance(found, list) else found
+    found: float | Sequence[int] = attrgetter(field)(event)
+    return len(found) if isinstance(found, Sequence) else found
 
 
 def _set_spread(samples: SeriesValues, when: str, values: NDArray[np.float64]) -> None:

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from dqnfed_flwr.errors import shortened
-from dqnfed_flwr.guarantee.claims import CONTRADICTION, LATER
-from dqnfed_flwr.guarantee.overrule import OVERRULED, SET_ASIDE
-from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent, unmoved_at_end
+from dqnfed_flwr.guarantee.overrule import CONTRADICTION, LATER, OVERRULED, SET_ASIDE
+from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
+from dqnfed_flwr.telemetry.totals import unmoved_at_end
 
 STALLED_MARK = "The run stalled"
 """Begins the words about a run whose model stands still."""
@@ -132,8 +132,8 @@ def _left_out_for(reason: str, found: Sequence[tuple[RoundEvent, DroppedClient]]
 
 def _refused(stretch: Sequence[RoundEvent]) -> list[Cause]:
     """Clients that turned candidates down."""
-    clients = Counter(client for event in stretch for client in event.refused)
-    rounds = [event for event in stretch if event.refused]
+    clients = Counter(client for event in stretch for client in event.votes.refused)
+    rounds = [event for event in stretch if event.votes.refused]
     lengths = [event for event in stretch if event.status in ("line-search-failed", "held-out")]
     if not rounds and not lengths:
         return []

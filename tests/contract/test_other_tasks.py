@@ -68,4 +68,4 @@ def test_clients_may_judge_a_regression_by_held_out_samples(regression: dict[str
     held_out = {"step.judge": "both", "split.validation-fraction": 0.3, "rounds": 3}
     result = run({**regression, **held_out})
     assert [event.improved_ratio for event in result.events] == [1.0] * len(result.events)
-    assert not any(event.unable for event in result.events)
+    assert not any(event.votes.unable for event in result.events)

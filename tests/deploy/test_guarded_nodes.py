@@ -93,4 +93,4 @@ def test_real_nodes_run_the_guarded_app_and_go_on_with_it_when_its_server_was_st
     events = read_events(log)
     assert [event.round for event in events] == list(range(1, done + ROUNDS + 1))
     assert all(event.unharmed_ratio == 1 and len(event.participants) == NODES for event in events)
-    assert sum(event.exchanges for event in events) == len(events) + 2 + sum(event.misses for event in events)
+    assert sum(event.cost.exchanges for event in events) == len(events) + 2 + sum(event.cost.misses for event in events)

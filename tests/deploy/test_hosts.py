@@ -90,7 +90,7 @@ def test_a_run_over_a_poor_network(federation: Loopback, network: list[Host], tm
         assert submit.status == 0, submit.text()[-3000:] + federation.texts()
     network[POOR].mend()
     done = read_result(output).events
-    late = [event.seconds["exchange"] - event.exchanges * deadline for event in done]
+    late = [event.cost.seconds["exchange"] - event.cost.exchanges * deadline for event in done]
     print("participants", [event.participants for event in done], "late by", [round(one, 2) for one in late])
     assert [event.round for event in done] == list(range(1, ROUNDS + 1))
     assert max(late) <= LATE

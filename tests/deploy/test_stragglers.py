@@ -93,7 +93,9 @@ class Watched:
 
     def lateness(self) -> list[float]:
         """By how many seconds exchanges outlasted the deadline, of those that lasted as long."""
-        spent = [event.seconds["exchange"] - event.exchanges * self.settings["deadline"] for event in self.events]
+        spent = [
+            event.cost.seconds["exchange"] - event.cost.exchanges * self.settings["deadline"] for event in self.events
+        ]
         return [round(late, 3) for late in spent if late > -0.1]
 
 

@@ -22,8 +22,7 @@ from dqnfed_flwr.engine.adversary import Hostile
 from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.engine.server_run import serve
-from dqnfed_flwr.guarantee.claims import CONTRADICTION
-from dqnfed_flwr.guarantee.overrule import OVERRULED, SET_ASIDE
+from dqnfed_flwr.guarantee.overrule import CONTRADICTION, OVERRULED, SET_ASIDE
 from tests.helpers.attacks import ATTACKS
 
 BASE: dict[str, Any] = {

@@ -19,7 +19,7 @@ def digits() -> RunResult:
 def test_nobody_is_harmed_in_any_round(digits: RunResult) -> None:
     assert [event.unharmed_ratio for event in digits.events] == [1.0] * ROUNDS
     for event in digits.events:
-        assert event.participants == event.heard == list(range(10))
+        assert event.participants == [*event.votes.heard] == list(range(10))
         assert event.entitlement <= 0.5 * np.mean(event.losses_before) + 1e-12
         before, after = np.array(event.losses_before), np.array(event.losses_after)
         assert (after <= np.maximum(before * (1 + 1e-6) + 1e-9, event.entitlement)).all()

@@ -43,7 +43,7 @@ def test_at_most_twenty_lines_guard_the_app(tmp_path: Path, monkeypatch: pytest.
     assert isinstance(grid, CountingGrid)
     events = guarded_rounds(tmp_path / "app")
     assert [len(event.participants) for event in events] == [CLIENTS] * ROUNDS
-    assert len(grid.exchanges) == ROUNDS + 1 + sum(event.misses for event in events)
+    assert len(grid.exchanges) == ROUNDS + 1 + sum(event.cost.misses for event in events)
 
 
 def test_the_app_runs_without_the_diff_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -155,7 +155,7 @@ def test_the_exporter_serves_the_figure(errors: Path) -> None:
 def test_clients_of_one_class_are_named_wherever_the_figure_is(shares: Path, tmp_path: Path) -> None:
     found = read_result(shares / "run")
     without = found.without_figure["test"]
-    assert without == found.events[-1].without_figure["test"]
+    assert without == found.events[-1].evaluated.without_figure["test"]
     assert sorted([*without, *found.accuracies]) == list(range(40))
     assert f"{len(without)} ({without[0]}, {without[1]}" in (shares / "said.txt").read_text()
     dqnfed("report", shares / "run", "--output", tmp_path / "page.html")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.errors import CheckpointError, ConfigError
 from dqnfed_flwr.run_files import CHECKPOINT, EVENTS, MODEL, RUN
 from dqnfed_flwr.strategy.checkpoint import CheckpointStore
-from tests.helpers.runs import TINY, Stop, StopAfter
+from tests.helpers.runs import TINY, Stop, StopAfter, changed
 
 ROOT = Path(__file__).parents[2]
 RUNS: dict[str, dict[str, Any]] = {
@@ -88,7 +87,7 @@ LONGER: dict[str, dict[str, Any]] = {
 
 def figures(result: RunResult) -> list[str]:
     """Events without what the clock has to say."""
-    return [replace(event, seconds={}).to_json() for event in result.events]
+    return [changed(event, seconds={}).to_json() for event in result.events]
 
 
 def assert_same(found: Path, expected: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.run_files import MODEL
 from dqnfed_flwr.telemetry.events import RoundEvent
-from tests.helpers.runs import TINY
+from tests.helpers.runs import TINY, changed
 
 pytest.importorskip("ray", reason="Flower's simulation engine needs the extra `simulation`")
 
@@ -47,7 +46,7 @@ class Rounds:
 
 
 def figures(result: RunResult) -> list[str]:
-    return [replace(event, seconds={}).to_json() for event in result.events]
+    return [changed(event, seconds={}).to_json() for event in result.events]
 
 
 HELD_OUT: dict[str, Any] = {
@@ -70,4 +69,4 @@ def test_flowers_simulation_gives_the_bits_of_the_in_process_engine(tmp_path: Pa
     assert simulated.accuracies == straight.accuracies
     assert (tmp_path / "flower" / MODEL).read_bytes() == (tmp_path / "straight" / MODEL).read_bytes()
     assert listener.heard == [f"start {settings['rounds']} 0", *(f"round {e.round}" for e in straight.events), "end"]
-    assert any(event.refused_held_out for event in straight.events) == bool(more)
+    assert any(event.votes.refused_held_out for event in straight.events) == bool(more)

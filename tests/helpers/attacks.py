@@ -11,7 +11,7 @@ from flwr.app import Message
 
 from dqnfed_flwr.config import AttackSettings
 from dqnfed_flwr.engine.adversary import Attack, tampered
-from dqnfed_flwr.guarantee.claims import CONTRADICTION
+from dqnfed_flwr.guarantee.overrule import CONTRADICTION
 from tests.helpers.bad_replies import Meddle, at, figure, vector
 
 HUGE = 15_000_000

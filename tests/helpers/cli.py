@@ -15,7 +15,7 @@ from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.telemetry.event_log import EventLog
 from dqnfed_flwr.telemetry.events import Listener, RoundEvent
-from tests.helpers.runs import make_event, make_result
+from tests.helpers.runs import changed, make_event, make_result
 
 EVENTS = [make_event(1, (0.4, 0.5, 0.6, 0.7)), make_event(2, (0.5, 0.6, 0.7, 0.8), rho=0.75)]
 
@@ -60,5 +60,5 @@ def call(*arguments: str) -> Result:
 
 def ended(status: str, **changes: Any) -> list[RoundEvent]:
     """A round that moved the model, and one after which the run was at its end."""
-    last = replace(make_event(2, None), factor=0.0, losses_after=[1.0] * 4, status=status, **changes)
+    last = changed(make_event(2, None), factor=0.0, losses_after=[1.0] * 4, status=status, **changes)
     return [EVENTS[0], last]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from dqnfed_flwr.compare.plan import Job, Plan, make_plan
@@ -12,7 +11,7 @@ from dqnfed_flwr.compare.results import Comparison, Row, reference_of
 from dqnfed_flwr.compare.row_specs import RowSpec
 from dqnfed_flwr.config import Scalar, Settings
 from dqnfed_flwr.telemetry.events import RoundEvent
-from tests.helpers.runs import make_event
+from tests.helpers.runs import changed, make_event
 
 NOWHERE = Path("nowhere")
 
@@ -33,7 +32,7 @@ def make_record(
     if reason:
         return Record(job, "failed", reason)
     events = [
-        replace(
+        changed(
             make_event(t, [value * t / rounds for value in accuracies], rho=rho), seconds={"total": 0.5, "solve": 0.1}
         )
         for t in range(1, rounds + 1)
@@ -43,7 +42,7 @@ def make_record(
 
 def with_validation(event: RoundEvent, *validation: float) -> RoundEvent:
     """`event`, with validation accuracies of its clients."""
-    return replace(event, validation=dict(enumerate(validation)))
+    return changed(event, validation=dict(enumerate(validation)))
 
 
 def make_comparison(

@@ -27,7 +27,7 @@ def replayed(settings: Settings, events: Sequence[RoundEvent]) -> RunResult:
     participant of the next round is lost after that.
     """
     participants = {event.round: event.participants for event in events}
-    misses = {event.round: event.misses for event in events}
+    misses = {event.round: event.cost.misses for event in events}
     unjudged = {event.round for event in events if event.status == UNJUDGED}
     asked: Counter[tuple[object, int]] = Counter()
 

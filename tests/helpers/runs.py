@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.result import RunResult
+from dqnfed_flwr.guarantee.overrule import Votes
 from dqnfed_flwr.strategy.compatibility import Form
 from dqnfed_flwr.telemetry.event_log import EventLog
-from dqnfed_flwr.telemetry.events import Listener, RoundEvent
+from dqnfed_flwr.telemetry.events import Cost, Evaluated, Listener, RoundEvent
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T", bound="DataclassInstance")
 
 
 def make_event(round_number: int, accuracy: Sequence[float] | None, *, rho: float = 1.0) -> RoundEvent:
@@ -24,7 +31,6 @@ def make_event(round_number: int, accuracy: Sequence[float] | None, *, rho: floa
         participants=[0, 1, 2, 3],
         losses_before=[1.0] * 4,
         losses_after=[math.nan] * 4 if math.isnan(rho) else [0.5] * fallen + [1.5] * (4 - fallen),
-        improved_ratio=rho,
         rates=[0.1] * 4,
         weights=[0.25] * 4,
         step_norm_squared=1.0,
@@ -33,14 +39,21 @@ def make_event(round_number: int, accuracy: Sequence[float] | None, *, rho: floa
         condition=1.0,
         residual=0.0,
         status="converged",
-        misses=0,
-        exchanges=1,
-        bytes_up=1_000_000,
-        bytes_down=2_000_000,
-        accuracy=None if accuracy is None else dict(enumerate(accuracy)),
         asked=4,
-        heard=[0, 1, 2, 3],
+        votes=Votes((0, 1, 2, 3)),
+        cost=Cost(exchanges=1, bytes_up=1_000_000, bytes_down=2_000_000),
+        evaluated=Evaluated(None if accuracy is None else dict(enumerate(accuracy))),
     )
+
+
+def changed(record: T, **changes: Any) -> T:
+    """A dataclass with other values of fields, of its own or of those of its records."""
+    own = {field.name: changes.pop(field.name) for field in fields(record) if field.name in changes}
+    for name, inner in ((field.name, getattr(record, field.name)) for field in fields(record)):
+        if is_dataclass(inner) and not isinstance(inner, type):
+            found = {field.name: changes.pop(field.name) for field in fields(inner) if field.name in changes}
+            own |= {name: replace(inner, **found)} if found else {}
+    return replace(record, **own, **changes)
 
 
 def make_result(

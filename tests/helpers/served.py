@@ -8,7 +8,6 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from dqnfed_flwr.exporter.poll import Poll
 from dqnfed_flwr.telemetry.events import DroppedClient
 from dqnfed_flwr.telemetry.metric_files import RunMetrics
 from dqnfed_flwr.telemetry.run_samples import RunCard
-from tests.helpers.runs import make_event
+from tests.helpers.runs import changed, make_event
 
 NODES: dict[str, Any] = {
     "success": True,
@@ -58,7 +57,7 @@ def write_run(directory: Path, name: str, rounds: int = 3, *, status: str = "", 
     for number in range(1, rounds + 1):
         event = make_event(number, [0.25, 0.5, 0.75, 0.5 + number / 100], rho=rhos[number - 1] if rhos else 1.0)
         seconds = {"exchange": 0.5, "solve": 0.01, "step": 0.001, "total": 0.6}
-        metrics.on_round(replace(event, seconds=seconds, dropped=[DroppedClient(number, "absent", "")]))
+        metrics.on_round(changed(event, seconds=seconds, dropped=[DroppedClient(number, "absent", "")]))
     if status:
         metrics.conclude(status)
     return directory / f"{name}.prom"

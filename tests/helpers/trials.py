@@ -31,4 +31,4 @@ def usual_seconds(federation: Loopback, output: Path) -> float:
     with federation.submitted({**SETTINGS, "rounds": 3, "deadline": PATIENT}, output) as submit:
         federation.await_exit(submit, RUN_SECONDS)
         assert submit.status == 0, submit.text() + federation.texts()
-    return max(event.seconds["exchange"] / event.exchanges for event in read_result(output).events)
+    return max(event.cost.seconds["exchange"] / event.cost.exchanges for event in read_result(output).events)

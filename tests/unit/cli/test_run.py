@@ -15,6 +15,7 @@ from rich.console import Console
 from dqnfed_flwr.cli.command import Engine
 from dqnfed_flwr.cli.run import train, verdict
 from dqnfed_flwr.errors import DataError, ModelError, QuorumError
+from dqnfed_flwr.guarantee.overrule import Certificate
 from dqnfed_flwr.telemetry.events import DroppedClient
 from tests.helpers.cli import FakeRun, call, ended
 from tests.helpers.runs import make_event, make_result
@@ -123,7 +124,7 @@ def test_an_early_end_has_a_status_of_its_own_and_leaves_its_results(
     fake: FakeRun, tmp_path: Path, quiet: list[str]
 ) -> None:
     fake.status = "pareto-stationary"
-    fake.events = ended("stationary", certificate={0: 0.25, 3: 0.75}, distance=1e-5)
+    fake.events = ended("stationary", certificate=Certificate({0: 0.25, 3: 0.75}, 1e-5))
     json_path = tmp_path / "figures.json"
     result = call("run", "digits", "--output", str(tmp_path), "--json", str(json_path), *quiet)
     assert result.exit_code == 4
@@ -155,7 +156,7 @@ def test_a_run_that_stalled_has_a_status_of_its_own_and_leaves_its_results(fake:
 
 def test_a_line_search_that_failed_names_who_refused(fake: FakeRun) -> None:
     fake.status = "line-search-failed"
-    fake.events = ended("line-search-failed", refused=[1, 2], certificate={1: 1.0}, distance=0.5)
+    fake.events = ended("line-search-failed", refused=[1, 2], certificate=Certificate({1: 1.0}, 0.5))
     result = call("run", "digits", "--json", "-")
     assert result.exit_code == 4
     assert "clients 1, 2 refused its step, until no length was left to try; a common direction exists" in result.stderr

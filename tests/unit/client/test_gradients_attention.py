@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 
-from dqnfed_flwr.client.worker import may_fuse
+from dqnfed_flwr.client.device import may_fuse
 from dqnfed_flwr.config import Settings, resolve
 
 SCRIPT = """

@@ -121,18 +121,6 @@ def test_a_pass_that_is_differentiated_at_a_column_of_odd_size() -> None:
     assert torch.equal(torch.view_as_real(parts["weight"]).reshape(-1), rows[1][: 2 * parts["weight"].numel()])
 
 
-@pytest.mark.parametrize("name", ["sparse layer", "sparse bag"])
-def test_a_joint_pass_gives_the_gradient_of_each(name: str) -> None:
-    losses = losses_of(TWINS[name].odd, torch.float64, tokens=True)
-    theta = losses[0].model.theta.clone()
-    alone = [loss.loss_and_gradient(theta)[1] for loss in losses]
-    for loss in losses:
-        loss.chunk = 64
-    precompute(JointPass(FlatModel(TWINS[name].odd().double(), CPU)), theta, losses)
-    for loss, gradient in zip(losses, alone, strict=True):
-        torch.testing.assert_close(loss.loss_and_gradient(theta)[1], gradient, rtol=1e-12, atol=1e-14)
-
-
 class Complex(nn.Sequential):
     """Layers that are called once each, one of them complex."""
 
@@ -144,14 +132,21 @@ class Complex(nn.Sequential):
         return logits
 
 
-@pytest.mark.parametrize("build", [Complex, lambda: normed(torch.double)])
-def test_a_joint_pass_knows_layers_that_are_no_plain_ones(build: Callable[[], nn.Module]) -> None:
-    losses = losses_of(build, torch.float64, tokens=False)
+@pytest.mark.parametrize(
+    ("build", "tokens"),
+    [
+        *((TWINS[name].odd, True) for name in ("sparse layer", "sparse bag")),
+        (Complex, False),
+        (lambda: normed(torch.double), False),
+    ],
+)
+def test_a_joint_pass_gives_the_gradient_of_each(build: Callable[[], nn.Module], tokens: bool) -> None:
+    losses = losses_of(build, torch.float64, tokens=tokens)
     theta = losses[0].model.theta.clone()
     alone = [loss.loss_and_gradient(theta)[1] for loss in losses]
     for loss in losses:
         loss.chunk = 64
-    precompute(JointPass(FlatModel(build(), CPU)), theta, losses)
+    precompute(JointPass(FlatModel(build().double(), CPU)), theta, losses)
     for loss, gradient in zip(losses, alone, strict=True):
         torch.testing.assert_close(loss.loss_and_gradient(theta)[1], gradient, rtol=1e-12, atol=1e-14)
 

@@ -19,7 +19,7 @@ from dqnfed_flwr.errors import ConfigError, RunError
 from dqnfed_flwr.fairness import fairness_report
 from dqnfed_flwr.run_files import EVENTS, RUN
 from tests.helpers.comparisons import make_comparison, make_record
-from tests.helpers.runs import make_event, make_result
+from tests.helpers.runs import changed, make_event, make_result
 
 
 def with_run(comparison: Comparison, place: int, record: Record) -> Comparison:
@@ -33,9 +33,9 @@ def evaluated_in(*rounds: int, ratios: list[float]) -> Record:
     """A run of so many rounds, each with its rho, whose two clients were evaluated in some of them."""
     record = make_record(RowSpec("fedavg"), 3, [0.5, 1.0], rounds=len(ratios))
     events = [
-        replace(
+        changed(
             make_event(t, [t / 10, t / 5], rho=rho),
-            accuracy={0: t / 10, 1: t / 5} if t in rounds else None,
+            test={0: t / 10, 1: t / 5} if t in rounds else None,
             exchanges=2,
             bytes_up=10,
             bytes_down=30,

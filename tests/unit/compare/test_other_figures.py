@@ -21,7 +21,7 @@ from dqnfed_flwr.report.page import html
 from dqnfed_flwr.types import ACCURACY, Figure
 from tests.helpers.comparisons import make_comparison, make_record
 from tests.helpers.markdown import rows
-from tests.helpers.runs import make_event
+from tests.helpers.runs import changed, make_event
 
 MAE = Figure("mae", higher=False)
 ERRORS = {
@@ -33,7 +33,7 @@ ERRORS = {
 
 def measured(record: Record, figure: Figure = MAE) -> Record:
     """The run, evaluated by another figure."""
-    events = tuple(replace(event, figure=figure) for event in record.events)
+    events = tuple(changed(event, figure=figure) for event in record.events)
     return replace(record, figure=figure, events=events)
 
 
@@ -92,7 +92,7 @@ def test_a_grid_takes_the_point_with_the_least_error() -> None:
     trials = [trial(3.0, 4.0), trial(2.0, 9.0), Trial({}, 0, 3, {}, "lost")]
     assert (choose(trials), choose(trials, "worst10")) == (1, 0)
     assert choose([trial(3.0, 4.0, ACCURACY), trial(2.0, 9.0, ACCURACY)]) == 0
-    event = replace(make_event(1, [1.0]), validation={0: 2.0, 1: 6.0}, figure=MAE)
+    event = changed(make_event(1, [1.0]), validation={0: 2.0, 1: 6.0}, figure=MAE)
     found = trial_of(measured(replace(make_record(RowSpec("fedavg"), 0, (1.0,)), events=(event,))))
     assert (found.figures, found.figure) == ({"mean": 4.0, "worst10": 6.0}, MAE)
 

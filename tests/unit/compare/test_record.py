@@ -14,7 +14,7 @@ from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.telemetry.events import RoundEvent
 from tests.helpers.comparisons import make_record, with_validation
-from tests.helpers.runs import leave_run, make_event, make_result
+from tests.helpers.runs import changed, leave_run, make_event, make_result
 
 EVENTS = [make_event(1, (0.2, 0.4)), make_event(2, None, rho=0.5), make_event(3, (0.4, 0.8))]
 
@@ -47,7 +47,7 @@ def test_figures_tell_what_rounds_did_to_the_clients(tmp_path: Path) -> None:
     # Round 2 left the model as it was; in round 3 a loss rose from 0.5 to 0.6, which an entitlement of 0.7 allows.
     moved = make_event(1, None)
     stayed = replace(make_event(2, None), factor=0.0, losses_after=[1.0] * 4)
-    served = replace(
+    served = changed(
         make_event(3, (0.4, 0.8), rho=0.75),
         losses_before=[1.0, 1.0, 1.0, 0.5],
         losses_after=[0.9, 0.9, 0.9, 0.6],
@@ -135,7 +135,7 @@ def test_a_run_that_ended_between_evaluations_is_judged_by_its_final_model(tmp_p
     result = replace(make_result(events, (0.5, 0.7)), status="pareto-stationary", validation={0: 0.3, 1: 0.6})
     record = read_record(written(tmp_path, events, result=result), last=2)
     assert record.evaluations == ({0: 0.2, 1: 0.4}, {0: 0.5, 1: 0.7})
-    assert record.events[-1].validation == {0: 0.3, 1: 0.6}
+    assert record.events[-1].evaluated.validation == {0: 0.3, 1: 0.6}
     assert trial_of(record).figures == {"mean": pytest.approx(0.45), "worst10": 0.3}
 
 
@@ -143,7 +143,7 @@ def test_a_model_that_early_stopping_chose_is_not_taken_for_that_of_the_last_rou
     settings = Settings.from_mapping({"early-stopping": 2, "split.validation-fraction": 0.1})
     events = [with_validation(make_event(1, (0.2, 0.4)), 0.3, 0.4), make_event(2, None)]
     result = replace(make_result(events, (0.2, 0.4)), validation={0: 0.3, 1: 0.4})
-    assert read_record(written(tmp_path, events, settings, result)).events[-1].accuracy is None
+    assert read_record(written(tmp_path, events, settings, result)).events[-1].evaluated.test is None
 
 
 SPEC = RowSpec("q-ffl", axes={"q-ffl.q": (0.1, 1)})
@@ -180,11 +180,13 @@ def test_a_grid_chooses_by_the_evaluations_that_the_figures_average(evaluated: l
     """Validation and test accuracy of a round are made the same, so that both figures must be."""
     made = make_record(SPEC, 0, (0.9, 0.7), rounds=len(evaluated))
     events = [
-        with_validation(event, *event.accuracy.values()) if told and event.accuracy else replace(event, accuracy=None)
+        with_validation(event, *event.evaluated.test.values())
+        if told and event.evaluated.test
+        else changed(event, test=None)
         for event, told in zip(made.events, evaluated, strict=True)
     ]
-    window = last_of((event.accuracy for event in events), last)
-    assert window == tuple(event.accuracy for event in events if event.accuracy)[-last:]
+    window = last_of((event.evaluated.test for event in events), last)
+    assert window == tuple(event.evaluated.test for event in events if event.evaluated.test)[-last:]
     final = replace(made, evaluations=window)
     tried = trial_of(replace(made, events=tuple(events)), last)
     assert tried.evaluations == len(window)

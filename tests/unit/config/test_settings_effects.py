@@ -112,7 +112,7 @@ def test_curvature_that_nobody_reads_costs_nothing(method: str) -> None:
     curved = run(
         {**TINY, "method": method, "rounds": 4, "curvature.kind": "secant", "curvature.previous": "recomputed"}
     )
-    assert [event.bytes_down for event in curved.events] == [event.bytes_down for event in plain.events]
+    assert [event.cost.bytes_down for event in curved.events] == [event.cost.bytes_down for event in plain.events]
     assert [event.pairs_kept for event in curved.events] == [0] * 4
 
 

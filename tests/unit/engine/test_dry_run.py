@@ -31,11 +31,11 @@ def measured(**changes: Any) -> tuple[DryRun, Settings]:
 def test_sizes_and_bytes_are_those_of_the_run(changes: dict[str, Any]) -> None:
     found, settings = measured(**changes)
     result = run(settings)
-    usual = min((event for event in result.events[1:-1]), key=lambda event: event.exchanges)
+    usual = min((event for event in result.events[1:-1]), key=lambda event: event.cost.exchanges)
     assert found.dim == result.form.dim
     assert [client.train > 0 for client in found.clients] == [True] * 4
-    assert found.bytes_up * settings.sampled == pytest.approx(usual.bytes_up / usual.exchanges, rel=0.01)
-    assert found.bytes_down * settings.sampled == pytest.approx(usual.bytes_down / usual.exchanges, rel=0.01)
+    assert found.bytes_up * settings.sampled == pytest.approx(usual.cost.bytes_up / usual.cost.exchanges, rel=0.01)
+    assert found.bytes_down * settings.sampled == pytest.approx(usual.cost.bytes_down / usual.cost.exchanges, rel=0.01)
     assert found.round_seconds > 0
 
 
@@ -45,8 +45,8 @@ def test_with_sampling_two_clients_are_measured_among_as_many_as_keep_the_share(
     )
     usual = run(settings).events[1]
     assert found.measured == 2
-    assert found.bytes_up * 4 == pytest.approx(usual.bytes_up, rel=0.01)
-    assert found.bytes_down * 4 == pytest.approx(usual.bytes_down, rel=0.01)
+    assert found.bytes_up * 4 == pytest.approx(usual.cost.bytes_up, rel=0.01)
+    assert found.bytes_down * 4 == pytest.approx(usual.cost.bytes_down, rel=0.01)
 
 
 def test_stages_and_single_clients_are_measured_as_well() -> None:

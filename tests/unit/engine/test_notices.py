@@ -29,14 +29,16 @@ from dqnfed_flwr.engine.notices import (
 from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.engine.server_run import serve
-from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent, Totals
+from dqnfed_flwr.guarantee.overrule import Certificate
+from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
 from dqnfed_flwr.telemetry.standstill import STALLED_MARK
-from tests.helpers.runs import TINY, make_event, make_result
+from dqnfed_flwr.telemetry.totals import Totals
+from tests.helpers.runs import TINY, changed, make_event, make_result
 
 
 def stayed(number: int, **changes: object) -> RoundEvent:
     event = make_event(number, None)
-    return replace(event, factor=0.0, losses_after=[1.0] * 4, **changes)  # type: ignore[arg-type]
+    return changed(event, factor=0.0, losses_after=[1.0] * 4, **changes)
 
 
 def ended(status: str, **changes: object) -> RunResult:
@@ -50,7 +52,7 @@ def test_nothing_is_said_of_a_run_that_did_not_end_early(status: str) -> None:
 
 
 def test_the_certificate_is_named_with_its_weights() -> None:
-    words = early_end(ended("pareto-stationary", certificate={2: 0.25, 5: 0.75}, distance=2e-4))
+    words = early_end(ended("pareto-stationary", certificate=Certificate({2: 0.25, 5: 0.75}, 2e-4)))
     assert words.startswith(f"{MARK}, as pareto-stationary, after round 2 of 9: ")
     assert "clients 5 (0.75), 2 (0.25), weighted so, sum to a vector of length 0.0002" in words
     assert "step.min-move" not in words
@@ -59,7 +61,7 @@ def test_the_certificate_is_named_with_its_weights() -> None:
 
 def test_of_many_clients_the_heaviest_are_named() -> None:
     weights = {client: (client + 1) / 820 for client in range(40)}
-    words = early_end(ended("pareto-stationary", certificate=weights, distance=1e-6))
+    words = early_end(ended("pareto-stationary", certificate=Certificate(weights, 1e-6)))
     assert "clients 39 (0.05), 38 (0.05)" in words
     assert f" and {40 - NAMED} more, weighted so" in words
 
@@ -69,7 +71,7 @@ def test_of_many_clients_the_heaviest_are_named() -> None:
     [
         ({"refused": [3]}, "client 3 refused its step, until no length was left to try."),
         (
-            {"refused": [1, 3], "certificate": {1: 1.0}, "distance": 0.5},
+            {"refused": [1, 3], "certificate": Certificate({1: 1.0}, 0.5)},
             "clients 1, 3 refused its step, until no length was left to try; ",
         ),
         ({}, "no length of its step was accepted."),
@@ -128,7 +130,7 @@ def test_the_log_of_a_run_on_a_superlink_says_that_it_ended_early(run_id: str, s
 
 
 def test_the_card_says_what_rounds_did_to_the_clients() -> None:
-    changes: dict[str, object] = {"overruled": [1], "refused": [0, 1], "certificate": {1: 1.0}, "distance": 0.0}
+    changes: dict[str, object] = {"overruled": [1], "refused": [0, 1], "certificate": Certificate({1: 1.0}, 0.0)}
     result = ended("pareto-stationary", **changes)
     card = card_of(replace(result, events=[*result.events, stayed(3, **changes)]), 3)
     for words in (
@@ -150,7 +152,7 @@ def test_a_real_run_that_ends_early_tells_who_is_behind_it() -> None:
     result = run({**TINY, **settings})
     assert result.status == "line-search-failed"
     assert result.totals.moved < len(result.events) < 60
-    refused = result.events[-1].refused
+    refused = result.events[-1].votes.refused
     assert refused
     assert f"client{'s' if len(refused) > 1 else ''} {', '.join(map(str, refused))} refused its step" in early_end(
         result
@@ -176,10 +178,10 @@ def test_who_was_asked_and_has_no_part_in_most_rounds_is_named() -> None:
 
 
 def test_rho_of_all_asked_counts_those_that_did_not_answer_again() -> None:
-    event = replace(make_event(1, None), losses_after=[0.5, 1.5, 0.5, math.nan], improved_ratio=2 / 3, asked=8)
+    event = replace(make_event(1, None), losses_after=[0.5, 1.5, 0.5, math.nan], asked=8)
     assert event.improved_of_asked == 2 / 8
     assert replace(event, asked=4).improved_of_asked == 2 / 4
-    assert math.isnan(replace(event, losses_after=[math.nan] * 4, improved_ratio=math.nan).improved_of_asked)
+    assert math.isnan(replace(event, losses_after=[math.nan] * 4).improved_of_asked)
     assert make_event(1, None, rho=0.75).improved_of_asked == 0.75
 
 

@@ -75,7 +75,7 @@ def test_a_client_of_one_sample_trains_and_has_no_figure(said: list[str]) -> Non
     result = run(SETTINGS, data=sized(20, 1, 30))
 
     assert result.joined == [0, 1, 2]
-    assert all(event.heard == [0, 1, 2] for event in result.events)
+    assert all(event.votes.heard == (0, 1, 2) for event in result.events)
     assert sorted(result.accuracies) == [0, 2]
     assert result.without_figure == {"test": [1]}
     assert not result.left_out
@@ -153,7 +153,7 @@ def test_a_client_whose_targets_are_all_ignored_is_left_out_by_name(method: str)
     assert "every target is ignored" in result.left_out["client 1"]
     assert "client 1: " in result.left_out["client 1"]
     assert sorted(result.accuracies) == [0, 2]
-    assert all(event.heard == [0, 2] for event in result.events)
+    assert all(event.votes.heard == (0, 2) for event in result.events)
     assert np.isfinite(result.theta).all()
     assert result.totals.moved
 
@@ -200,7 +200,7 @@ def test_samples_that_no_loss_can_take_cost_their_client_alone(how: str, who: in
     result = run({"clients": 3, "rounds": 2, "local.threads": 1}, task=task)
 
     assert re.match(rf"unfit-data: task: client {who}: .*{SPOILT[how]}", result.left_out[f"client {who}"])
-    assert all(event.heard == [client for client in range(3) if client != who] for event in result.events)
+    assert all([*event.votes.heard] == [client for client in range(3) if client != who] for event in result.events)
 
 
 @pytest.mark.parametrize("how", list(SPOILT))
@@ -240,7 +240,7 @@ def test_a_text_too_long_for_its_input_costs_its_client_alone() -> None:
     result = run({"clients": 3, "rounds": 2, "local.threads": 1}, task=Spelling)
 
     assert "client 1: the loss is not finite at sample 10 (inf), of 12" in result.left_out["client 1"]
-    assert all(event.heard == [0, 2] for event in result.events)
+    assert all(event.votes.heard == (0, 2) for event in result.events)
 
 
 def test_samples_with_weights_are_read_through_once_and_no_more() -> None:

@@ -122,7 +122,7 @@ def test_repeats_are_in_the_events_of_their_rounds(clock: Clock) -> None:
     server.start(grid, start_at(np.zeros(6)))
     assert server.outcome is not None
     events = server.outcome.events
-    assert [event.repeated_calls - event.exchanges for event in events] == [1, 0, 0]  # the first query, too
+    assert [event.cost.repeated_calls - event.cost.exchanges for event in events] == [1, 0, 0]  # the first query, too
 
 
 def test_a_grid_without_a_superlink_stays_as_it_is() -> None:

@@ -128,7 +128,7 @@ def test_a_run_that_ends_between_evaluations_tells_how_its_final_model_does(tmp_
     settings = {"rounds": 60, "evaluate-every": 0, "split.validation-fraction": 0.2}
     short = {"dqn-fed.form": "one-sided", "step.min-move": 1.0}
     result = run_in_process(Settings.from_mapping({**TINY, **settings, **short, "output": str(tmp_path / "run")}))
-    assert (result.status, result.events[-1].validation) == ("line-search-failed", None)
+    assert (result.status, result.events[-1].evaluated.validation) == ("line-search-failed", None)
     assert sorted(result.validation) == sorted(result.accuracies) == [0, 1, 2]
     assert read_result(tmp_path / "run").validation == result.validation
 

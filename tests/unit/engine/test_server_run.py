@@ -177,7 +177,7 @@ def test_seconds_of_a_resumed_run_count_all_its_rounds(tmp_path: Path) -> None:
     log = tmp_path / EVENTS
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     for line, seconds in zip(lines, (1000.0, 500.0), strict=True):
-        line["seconds"]["total"] = seconds
+        line["cost"]["seconds"]["total"] = seconds
     log.write_text("".join(json.dumps(line) + "\n" for line in lines))
     result = run(settings(output=str(tmp_path), rounds=3), resume=True)
     assert 1500 < result.seconds < 1600

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dqnfed_flwr.client.worker import probe
-from dqnfed_flwr.guarantee.claims import (
+from dqnfed_flwr.guarantee.overrule import (
     accusation,
     broken_promise,
     differ,

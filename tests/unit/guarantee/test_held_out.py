@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from scipy.stats import binom, ttest_rel
 
 from benchmarks.heldout import ALPHA, ever_refuses, losses_of
-from dqnfed_flwr.guarantee.held_out import accepts, block, level, rises, rises_above_any
+from dqnfed_flwr.guarantee.harm import accepts
+from dqnfed_flwr.guarantee.held_out import block, level, rises, rises_above_any
 from dqnfed_flwr.types import Float64Array
 
 losses = st.lists(st.floats(0, 20, allow_subnormal=False), min_size=2, max_size=40).map(np.array)

@@ -76,8 +76,8 @@ def test_no_lies_get_an_honest_client_overruled_twice_in_a_row(seed: int, liars:
     app = Liars(Federation(spread_out(clients, seed=seed)).app(), tuple(range(clients))[-liars:], lie.row, lie.words)
     events = run(app, clients, 40, **{"guarantee.tolerate": liars}).events
     for before, after in pairwise(events):
-        assert not set(before.overruled) & set(after.overruled)
-        assert len(after.overruled) <= liars
+        assert not set(before.votes.overruled) & set(after.votes.overruled)
+        assert len(after.votes.overruled) <= liars
 
 
 @settings(max_examples=12, deadline=None)
@@ -86,7 +86,7 @@ def test_where_nobody_may_lie_nobody_rises_above_what_it_is_entitled_to(seed: in
     events = run(Federation(spread_out(5, seed=seed)).app(), 5, 30, **{"guarantee.entitlement": str(level)}).events
     for event in events:
         assert event.entitlement == level
-        assert event.heard == event.participants == [0, 1, 2, 3, 4]
+        assert [*event.votes.heard] == event.participants == [0, 1, 2, 3, 4]
         assert event.harmed == []
         for before, after in zip(event.losses_before, event.losses_after, strict=True):
             assert after <= ceiling(before, level)
@@ -98,14 +98,14 @@ def test_an_honest_client_is_harmed_only_where_it_was_overruled_and_is_named(see
     lie = Anything(seed)
     app = Liars(Federation(spread_out(7, seed=seed)).app(), (5, 6), lie.row, lie.words)
     for event in run(app, 7, 30, **{"guarantee.tolerate": 2}).events:
-        assert {*event.harmed} - {5, 6} <= {*event.overruled}
-        assert {*event.overruled} <= {drop.client for drop in event.dropped if drop.reason == OVERRULED}
+        assert {*event.harmed} - {5, 6} <= {*event.votes.overruled}
+        assert {*event.votes.overruled} <= {drop.client for drop in event.dropped if drop.reason == OVERRULED}
 
 
 def test_a_client_whose_row_is_unusable_is_counted_all_the_same() -> None:
     app = Liars(Federation(spread_out(4)).app(), (3,), lambda row, known: row * np.nan, LIES["stale row"][1])
     events = run(app, 4, 4).events
-    assert all(event.participants == [0, 1, 2, 3] and event.heard == [0, 1, 2] for event in events)
+    assert all(event.participants == [0, 1, 2, 3] and event.votes.heard == (0, 1, 2) for event in events)
     assert all(event.asked == 4 for event in events)
     assert all((3, "not-finite") in {(drop.client, drop.reason) for drop in event.dropped} for event in events)
 
@@ -119,6 +119,6 @@ def test_a_conflict_of_halves_ends_the_run_at_once_or_after_some_rounds_with_its
     outcome = run(Federation([ahead, ahead, back, back]).app(), 4, 20, **{"guarantee.tolerate": liars})
     assert (outcome.status, len(outcome.events)) == ("pareto-stationary", rounds)
     last = outcome.events[-1]
-    assert last.distance < 1e-6
-    assert sum(last.certificate.values()) == pytest.approx(1.0)
-    assert {client // 2 for client in last.certificate} == {0, 1}
+    assert last.certificate.distance < 1e-6
+    assert sum(last.certificate.weights.values()) == pytest.approx(1.0)
+    assert {client // 2 for client in last.certificate.weights} == {0, 1}

@@ -262,18 +262,18 @@ def run(
 @pytest.mark.parametrize("judge", ["both", "held-out"])
 def test_held_out_samples_refuse_a_step_that_the_training_losses_accept(judge: str) -> None:
     by_training, by_held_out = run("training"), run(judge)
-    assert all(event.moved and not event.refused for event in by_training)
-    refused = [event for event in by_held_out if event.refused_held_out]
+    assert all(event.moved and not event.votes.refused for event in by_training)
+    refused = [event for event in by_held_out if event.votes.refused_held_out]
     assert refused
-    assert {node for event in refused for node in event.refused_held_out} == {2}
-    assert refused[0].refused_training == []
+    assert {node for event in refused for node in event.votes.refused_held_out} == {2}
+    assert refused[0].votes.refused_training == ()
     assert refused[0].factor < by_training[refused[0].round - 1].factor
-    assert [event.unable for event in by_held_out] == [[]] * len(by_held_out)
+    assert [event.votes.unable for event in by_held_out] == [()] * len(by_held_out)
 
 
 def test_a_client_without_a_held_out_part_is_named(said: list[str]) -> None:
     events = run("both", TRAIN, [HELD_OUT[0], None, HELD_OUT[2]])
-    assert [event.unable for event in events] == [[3]] * ROUNDS
+    assert [event.votes.unable for event in events] == [(3,)] * ROUNDS
     (words,) = [line for line in said if "cannot judge" in line]
     assert words.startswith("Clients 3 cannot judge by a held-out part: ")
     assert "held_out of a LocalTask" in words
@@ -281,7 +281,7 @@ def test_a_client_without_a_held_out_part_is_named(said: list[str]) -> None:
 
 def test_where_nobody_asks_for_it_a_held_out_part_changes_no_bit() -> None:
     def figures(events: list[RoundEvent]) -> Any:
-        return [(event.losses_after, event.factor, event.bytes_down, event.unable) for event in events]
+        return [(event.losses_after, event.factor, event.cost.bytes_down, event.votes.unable) for event in events]
 
     assert figures(run("training")) == figures(run("training", held_out=()))
 
@@ -291,7 +291,7 @@ def test_a_run_that_was_cut_off_judges_as_it_would_have(cut: int, tmp_path: Path
     def resumable(grid: CountingGrid, **more: Any) -> tuple[Any, dict[str, bytes]]:
         guarded = Guaranteed(made(FedAvg), judge="both", **more)
         result = trained(guarded, app, CLIENTS, ROUNDS, model=layered, grid=grid)
-        return [(e.factor, e.losses_after, e.refused_held_out) for e in guarded.events], bits(result.arrays)
+        return [(e.factor, e.losses_after, e.votes.refused_held_out) for e in guarded.events], bits(result.arrays)
 
     app = app_on(MISLED, layered, lr=0.2, shuffle=False, held_out=HELD_OUT)
     whole = resumable(CountingGrid(app, CLIENTS))

@@ -17,12 +17,11 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from dqnfed_flwr.errors import ConfigError, DataError, ModelError, WireError
-from dqnfed_flwr.guarded.arrays import Arrays, between, flatten, moved
 from dqnfed_flwr.guarded.borrowed import undisturbed
 from dqnfed_flwr.guarded.local_loss import GuardedLoss, frozen
 from dqnfed_flwr.guarded.local_task import LocalTask
 from dqnfed_flwr.guarded.mod import answer
-from dqnfed_flwr.guarded.records import GuardRequest, read_request, with_task
+from dqnfed_flwr.guarded.records import Arrays, GuardRequest, between, flatten, moved, read_request, with_task
 from dqnfed_flwr.types import ClientTask
 from tests.helpers.guarded_app import normed, skewed_digits
 

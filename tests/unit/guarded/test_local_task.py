@@ -13,10 +13,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from dqnfed_flwr.errors import DataError, ModelError
 from dqnfed_flwr.guarded import local_task
-from dqnfed_flwr.guarded.arrays import between
 from dqnfed_flwr.guarded.local_loss import GuardedLoss, frozen
 from dqnfed_flwr.guarded.local_task import LocalTask
-from dqnfed_flwr.guarded.naming import matched
+from dqnfed_flwr.guarded.records import between, matched
 from tests.helpers.guarded_app import skewed_digits
 
 X, Y = skewed_digits(2)[0]

@@ -10,7 +10,7 @@ from hypothesis.extra.numpy import arrays
 from scipy.optimize import LinearConstraint, minimize
 
 from dqnfed_flwr.config import Settings, resolve
-from dqnfed_flwr.guarded.nearest import CHANGED, Nearest
+from dqnfed_flwr.guarded.wrapped import CHANGED, Nearest
 from dqnfed_flwr.linalg.rows import RowSet
 from dqnfed_flwr.methods._base import RoundRows
 from dqnfed_flwr.types import Combination, Float64Array, RoundBatch

@@ -16,7 +16,7 @@ from dqnfed_flwr import Guaranteed
 from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.errors import StalledError
 from dqnfed_flwr.guarantee.harm import ceiling
-from dqnfed_flwr.guarded.nearest import CHANGED
+from dqnfed_flwr.guarded.wrapped import CHANGED
 from dqnfed_flwr.types import Float64Array
 from tests.helpers.grids import ShuffledGrid
 from tests.helpers.guarded_app import (
@@ -67,7 +67,7 @@ def test_no_loss_rises_above_its_ceiling_where_the_plain_strategy_has_it_rise(
         for k, loss in enumerate(after):
             assert loss <= ceiling(before[k], event.entitlement) + SLACK
         assert np.allclose(event.losses_after, after, rtol=1e-5, atol=1e-7)
-    assert any(event.notes.get(CHANGED) or event.misses for event in guarded.events)
+    assert any(event.notes.get(CHANGED) or event.cost.misses for event in guarded.events)
 
 
 @pytest.mark.parametrize("make", [lambda: FedAdam(eta=0.1), lambda: FedAvgM(server_momentum=0.9)])
@@ -77,7 +77,7 @@ def test_with_memory_on_the_server(make: Callable[[], Strategy]) -> None:
     losses = history(guarded, parts, layered, guarded=True)
     assert (np.diff(losses, axis=0) <= SLACK + 1e-6 * losses[:-1]).all()
     assert losses[-1].mean() < losses[0].mean()
-    assert any(event.misses or event.notes.get(CHANGED) for event in guarded.events)
+    assert any(event.cost.misses or event.notes.get(CHANGED) for event in guarded.events)
 
 
 def test_with_sampling_no_participant_is_harmed() -> None:
@@ -97,9 +97,9 @@ def test_a_missed_candidate_costs_one_exchange_and_is_never_the_model() -> None:
     guarded = Guaranteed(FedAvg(fraction_evaluate=0.0), entitlement="0")
     models: list[dict[str, bytes]] = []
     result = trained(guarded, app, 5, 4, grid=grid, evaluate=lambda n, arrays: models.append(bits(arrays)))
-    misses = sum(event.misses for event in guarded.events)
+    misses = sum(event.cost.misses for event in guarded.events)
     assert misses > 0
-    assert len(grid.exchanges) == sum(event.exchanges for event in guarded.events)
+    assert len(grid.exchanges) == sum(event.cost.exchanges for event in guarded.events)
     assert len(grid.exchanges) == 4 + 1 + misses
     assert any(0 < event.factor < 1 for event in guarded.events)
     assert bits(result.arrays) == models[-1]
@@ -116,7 +116,7 @@ def test_clients_that_want_the_opposite_leave_the_model_as_it_is() -> None:
     assert "1. stationary: no direction lowers every loss" in str(stalled.value)
     assert bits(result.arrays) == bits(start)
     assert [(event.factor, str(event.status)) for event in still.events] == [(0.0, "stationary")] * 3
-    assert [sorted(event.certificate) for event in still.events] == [[2, 3]] * 3
+    assert [sorted(event.certificate.weights) for event in still.events] == [[2, 3]] * 3
     assert sorted(result.evaluate_metrics_clientapp) == [1, 2, 3]
 
 

@@ -28,7 +28,7 @@ from flwr.serverapp.strategy import (
 from torch import nn
 
 from dqnfed_flwr import Guaranteed
-from dqnfed_flwr.guarded.nearest import CHANGED
+from dqnfed_flwr.guarded.wrapped import CHANGED
 from tests.helpers.grids import TogetherGrid
 from tests.helpers.guarded_app import CountingGrid, alike, app_on, bits, linear, trained
 
@@ -157,7 +157,7 @@ def test_no_state_of_a_client_is_lost_where_what_is_sent_together_is_done_at_onc
     grid = TogetherGrid(app, 3, {})
     guarded = Guaranteed(FedAvg(fraction_evaluate=1.0))
     trained(guarded, app, 3, 2, model=small, grid=grid)
-    assert [event.misses for event in guarded.events] == [0, 0]
+    assert [event.cost.misses for event in guarded.events] == [0, 0]
     done = {MessageType.TRAIN: 2 + 1, MessageType.EVALUATE: 2}  # the last to train is the test alone
     assert [dict(context.state.metric_records["done"]) for context in grid._contexts.values()] == [done] * 3
     plain = Remembering(app_on(alike(3), small, lr=0.1, guarded=False))
@@ -189,7 +189,7 @@ def test_bytes_up_count_the_replies_to_evaluate() -> None:
     for share in (0.0, 1.0):
         guarded = Guaranteed(FedAvg(fraction_evaluate=share))
         trained(guarded, app_on(alike(3), small, lr=0.1), 3, 2, model=small)
-        sent[share] = [event.bytes_up for event in guarded.events]
+        sent[share] = [event.cost.bytes_up for event in guarded.events]
     figures = 2 * 8
     assert np.subtract(sent[1.0], sent[0.0]).tolist() == [3 * figures] * 2
 

@@ -143,7 +143,7 @@ def test_a_node_that_was_slow_for_a_while_judges_by_its_held_out_part_again(cloc
     guarded.start(grid, ArrayRecord(linear(4, 2).state_dict()), num_rounds=14, timeout=TIMEOUT)
     assert [event.participants for event in guarded.events[:3]] == [[2, 3, 5]] * 3
     assert SLOW_NODE in guarded.events[-1].participants
-    assert all(event.moved and event.unable == [] for event in guarded.events)
+    assert all(event.moved and event.votes.unable == () for event in guarded.events)
     assert not {reason for _, reason in dropped(guarded.events)} & {"contradiction", "client-error"}
 
 

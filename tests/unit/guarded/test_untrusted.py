@@ -132,7 +132,7 @@ def test_what_is_unfit_costs_only_its_client_and_never_reaches_the_strategy(name
     found = trained(guarded, meddling(change), CLIENTS, 2, model=small)
     for event in guarded.events:
         assert [(drop.client, drop.reason) for drop in event.dropped if drop.client == NODE] == [(NODE, reason)]
-        assert event.heard == [2, 3, 4]
+        assert event.votes.heard == (2, 3, 4)
         assert event.factor == 1
     others = trained(guarded_of_three(), _three(), CLIENTS, 2, model=small)
     assert bits(found.arrays) == bits(others.arrays)
@@ -154,7 +154,7 @@ def _three() -> ClientApp:
 def test_a_reply_without_weight_is_taken_where_another_has_some() -> None:
     guarded = guarded_of_three()
     trained(guarded, Meddling(app_on(alike(2), small, lr=0.1), 1, of_no_weight), 2, 1, model=small)
-    assert (guarded.events[0].heard, guarded.events[0].dropped) == ([FIRST_NODE, FIRST_NODE + 1], [])
+    assert (guarded.events[0].votes.heard, guarded.events[0].dropped) == ((FIRST_NODE, FIRST_NODE + 1), [])
 
 
 @pytest.mark.parametrize("weightless", range(CLIENTS))
@@ -164,7 +164,7 @@ def test_a_reply_without_weight_ends_no_strategy_that_chooses_among_replies(
 ) -> None:
     guarded = Guaranteed(strategy(fraction_evaluate=0.0))
     trained(guarded, Meddling(app_on(alike(CLIENTS), small, lr=0.1), weightless, of_no_weight), CLIENTS, 2, model=small)
-    assert [(event.heard, event.moved) for event in guarded.events] == [([2, 3, 4, 5], True)] * 2
+    assert [(event.votes.heard, event.moved) for event in guarded.events] == [((2, 3, 4, 5), True)] * 2
 
 
 def test_a_reply_without_weight_is_no_part_of_the_step_and_has_a_say_in_it() -> None:
@@ -181,7 +181,7 @@ def test_a_reply_without_weight_is_no_part_of_the_step_and_has_a_say_in_it() -> 
     watching = Watching(fraction_evaluate=0.0)
     guarded = Guaranteed(watching)
     trained(guarded, Meddling(app_on(alike(3), small, lr=0.1), 1, of_no_weight), 3, 1, model=small)
-    assert (watching.given, guarded.events[0].heard) == ((2, 4), [2, 3, 4])
+    assert (watching.given, guarded.events[0].votes.heard) == ((2, 4), (2, 3, 4))
 
 
 def test_a_strategy_is_not_left_with_replies_of_no_weight_where_the_others_contradict_themselves() -> None:
@@ -226,7 +226,7 @@ def test_an_evaluation_unlike_the_others_costs_only_its_client(figures: dict[str
     assert [len(found.evaluate_metrics_clientapp), len(guarded.events)] == [2, 2]
     assert all(np.isfinite(list(record.values())).all() for record in found.evaluate_metrics_clientapp.values())
     assert {(drop.client, drop.reason) for event in guarded.events for drop in event.dropped} == {(NODE, reason)}
-    assert [event.heard for event in guarded.events] == [[2, 3, 4, NODE]] * 2
+    assert [event.votes.heard for event in guarded.events] == [(2, 3, 4, NODE)] * 2
 
 
 def test_a_client_that_fails_is_counted_and_the_strategy_is_told() -> None:
@@ -348,7 +348,7 @@ def test_a_refusal_is_not_believed_for_a_held_out_part_that_nobody_asked_for() -
     guarded = guarded_of_three()
     trained(guarded, meddling(refuse), CLIENTS, 2, model=small)
     first = guarded.events[0]
-    assert (first.factor, first.refused_held_out) == (1.0, [])
+    assert (first.factor, first.votes.refused_held_out) == (1.0, ())
     assert NODE in [drop.client for drop in first.dropped]
 
 
@@ -366,7 +366,7 @@ def test_a_client_that_refuses_every_step_against_its_own_gradient_is_caught() -
     guarded = guarded_of_three()
     trained(guarded, meddling(refuse_all), CLIENTS, 2, model=small)
     first = guarded.events[0]
-    assert (first.factor, first.misses > 0) == (1.0, True)
+    assert (first.factor, first.cost.misses > 0) == (1.0, True)
     assert (NODE, "contradiction") in [(drop.client, drop.reason) for drop in first.dropped]
 
 
@@ -381,7 +381,7 @@ def test_a_consistent_liar_stops_everybody_unless_one_is_tolerated() -> None:
         trained(guarded, meddling(lie), CLIENTS, 2, model=small)
         moved[tolerate] = guarded.events[0].factor
     assert moved == {0: 0.0, 1: 1.0}
-    assert guarded.events[0].overruled == [NODE]
+    assert guarded.events[0].votes.overruled == (NODE,)
 
 
 def test_too_few_clients_for_those_tolerated_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -427,7 +427,7 @@ def test_participants_that_stay_away_have_no_say_and_a_step_without_enough_of_th
         with pytest.raises(StalledError, match=r"1\. absent: .*\n  2\. unjudged") if silent > 2 else nullcontext():
             guarded.start(Later(app, CLIENTS, []), ArrayRecord(small().state_dict()), num_rounds=1, timeout=1)
         (event,) = guarded.events
-        assert event.exchanges == (5 if silent > 2 else 2)
+        assert event.cost.exchanges == (5 if silent > 2 else 2)
         return [event.factor, float(np.isnan(event.losses_after).sum())]
 
     assert run(1) == [1.0, 1.0]

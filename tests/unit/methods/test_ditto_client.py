@@ -171,4 +171,6 @@ def test_bytes_and_a_new_process_change_nothing(model: str, tmp_path: Any) -> No
     resumed = serve(grid, Settings.from_mapping({**halves, "resume": True}))
     assert np.array_equal(resumed.theta, straight.theta)
     assert resumed.accuracies == straight.accuracies
-    assert [event.test_loss for event in resumed.events] == [event.test_loss for event in straight.events]
+    assert [event.evaluated.test_loss for event in resumed.events] == [
+        event.evaluated.test_loss for event in straight.events
+    ]

@@ -134,8 +134,8 @@ def test_the_server_stays_at_the_start_through_all_rounds(model: str) -> None:
     for name, value in fresh.spec.read_buffers(fresh.module).items():
         assert np.array_equal(result.buffers[name], value.numpy())
     assert [event.moved for event in result.events] == [False] * 4
-    assert all(event.accuracy for event in result.events)
-    assert len({tuple(event.accuracy.values()) for event in result.events if event.accuracy}) > 1
+    assert all(event.evaluated.test for event in result.events)
+    assert len({tuple(event.evaluated.test.values()) for event in result.events if event.evaluated.test}) > 1
 
 
 def test_one_client_stopping_does_not_stop_the_others() -> None:
@@ -154,7 +154,9 @@ def test_bytes_and_a_new_process_change_nothing(model: str, tmp_path: Path) -> N
     resumed = run({**halves, "resume": True})
     assert resumed.accuracies == straight.accuracies
     assert resumed.validation == straight.validation
-    assert [event.test_loss for event in resumed.events] == [event.test_loss for event in straight.events]
+    assert [event.evaluated.test_loss for event in resumed.events] == [
+        event.evaluated.test_loss for event in straight.events
+    ]
 
 
 def test_a_round_that_comes_again_has_the_same_bits() -> None:

@@ -18,6 +18,7 @@ from dqnfed_flwr.errors import RunError
 from dqnfed_flwr.report.comparison_plots import fairness_chart, mean_chart, plot_comparison, rho_chart
 from dqnfed_flwr.report.labels import POINTS, Look, bright_names, curve_of, look_of
 from tests.helpers.comparisons import make_comparison, make_record
+from tests.helpers.runs import changed
 
 FIGURES = ["accuracy.png", "clients.png", "rho.png", "fairness.png"]
 OURS = RowSpec("dqn-fed")
@@ -100,7 +101,7 @@ def test_a_run_that_ended_early_keeps_its_last_value_and_unknown_rounds_are_left
         make_record(OURS, 0, (0.4,), rounds=1),
         make_record(OURS, 1, (0.8,), rounds=4),
     )
-    blind = replace(long.events[1], accuracy=None)
+    blind = changed(long.events[1], test=None)
     long = replace(long, events=(long.events[0], blind, *long.events[2:]))
     found = curve_of([short, long], mean_figure)
     assert found is not None

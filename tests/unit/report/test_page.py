@@ -144,7 +144,7 @@ def test_a_chart_without_figures_is_left_out() -> None:
     made = make_comparison({"fedavg": [(0.5, 0.7)]})
     (row,) = made.rows
     (record,) = row.records
-    unknown = tuple(replace(event, improved_ratio=math.nan) for event in record.events)
+    unknown = tuple(replace(event, losses_after=[math.nan] * 4) for event in record.events)
     made = replace(made, rows=(replace(row, records=(replace(record, events=unknown),)),))
     page = html(Document("t", [Chapter("t", "", [Section("s", "t", "", made, tables(made)[:2], {})])]))
     assert "Accuracy by rounds" in page

@@ -11,7 +11,7 @@ from rich.console import Console
 from dqnfed_flwr.report import progress
 from dqnfed_flwr.report.progress import LineProgress, LiveProgress, progress_listener
 from dqnfed_flwr.telemetry.events import Listener, RoundEvent
-from tests.helpers.runs import make_event
+from tests.helpers.runs import changed, make_event
 
 
 def console(*, terminal: bool = False) -> tuple[Console, io.StringIO]:
@@ -48,7 +48,7 @@ def test_lines_carry_the_latest_known_figures(monkeypatch: pytest.MonkeyPatch) -
 def test_lines_count_rounds_that_moved_and_votes_that_were_overruled() -> None:
     latest = progress.LatestFigures()
     assert str(latest) == "mean     –   worst     –   ρ –"
-    latest.update(replace(make_event(1, None, rho=0.5), entitlement=2.0, heard=[0, 1, 2], overruled=[3]))
+    latest.update(changed(make_event(1, None, rho=0.5), entitlement=2.0, heard=[0, 1, 2], overruled=[3]))
     assert str(latest).endswith("ρ 0.50  unharmed 1.00  heard 3 of 4  moved 1 of 1, ρ there 0.50  overruled 1")
     latest.update(replace(make_event(2, None), factor=0.0))
     assert str(latest).endswith("ρ 1.00  unharmed 1.00  heard 4 of 4  moved 1 of 2, ρ there 0.50  overruled 1")

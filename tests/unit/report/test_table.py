@@ -13,7 +13,7 @@ from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.report.table import human_bytes, print_tables, summary_table
 from dqnfed_flwr.telemetry.events import DroppedClient
 from tests.helpers.comparisons import make_comparison
-from tests.helpers.runs import make_event, make_result
+from tests.helpers.runs import changed, make_event, make_result
 
 
 @pytest.mark.parametrize(
@@ -71,8 +71,8 @@ def test_table_says_who_is_missing_and_why() -> None:
 
 
 def test_a_round_that_left_the_model_as_it_was_improved_nobody() -> None:
-    stayed = [replace(make_event(t, None), factor=0.0, losses_after=[1.0] * 4, refused=[1, 3]) for t in (2, 3)]
-    overruled = replace(make_event(4, None), overruled=[1, 2], heard=[0, 3], refused=[1])
+    stayed = [changed(make_event(t, None), factor=0.0, losses_after=[1.0] * 4, refused=[1, 3]) for t in (2, 3)]
+    overruled = changed(make_event(4, None), overruled=[1, 2], heard=[0, 3], refused=[1])
     rows = table_rows({"run": make_result([make_event(1, None), *stayed, overruled])})
     assert rows["moved the model"] == ["2 of 4 rounds"]
     assert rows["every client asked improved, where moved"] == ["2 of 2 rounds"]

@@ -131,7 +131,7 @@ def test_a_quorum_closes_no_exchange_before_the_step_can_be_judged(clock: Clock,
             node.seconds = 1.0 + 2 * ((client + event.round) % 4)
 
     done = events(trained(grid, {"quorum": 0.25, "step-rule": rule}, tire))
-    assert all(event.moved and event.exchanges <= 2 for event in done)
+    assert all(event.moved and event.cost.exchanges <= 2 for event in done)
     assert not any(np.isnan(event.losses_after).all() for event in done)
     assert clock.now - 1000 < 20 * DEADLINE
 
@@ -141,7 +141,8 @@ def test_late_work_is_never_used(clock: Clock) -> None:
     silent = trained(SilentGrid(Federation(spread_out(CLIENTS)).app(), CLIENTS, silent=[SLOW]))
     # Where it is not asked there is no empty slot among the rows, which changes the order of sums.
     np.testing.assert_allclose(theta(slow), theta(silent), rtol=1e-12)
-    assert [event.heard for event in events(slow)] == [event.heard for event in events(silent)] == [OTHERS] * 20
+    for outcome in (slow, silent):
+        assert [[*event.votes.heard] for event in events(outcome)] == [OTHERS] * 20
 
 
 def test_an_exchange_closes_at_its_deadline_while_a_node_is_late(clock: Clock) -> None:

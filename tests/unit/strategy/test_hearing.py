@@ -16,8 +16,16 @@ from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.engine.adversary import Hostile
 from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.errors import QuorumError
-from dqnfed_flwr.guarantee.claims import CONTRADICTION, DRAWS, TWO_LOSSES
-from dqnfed_flwr.guarantee.overrule import APART_ROUNDS, MUTED, OVERRULED, SET_ASIDE, Standing
+from dqnfed_flwr.guarantee.overrule import (
+    APART_ROUNDS,
+    CONTRADICTION,
+    DRAWS,
+    MUTED,
+    OVERRULED,
+    SET_ASIDE,
+    TWO_LOSSES,
+    Standing,
+)
 from dqnfed_flwr.linalg.rows import RowSet
 from dqnfed_flwr.methods._base import ZERO_GRADIENT, RoundRows
 from dqnfed_flwr.schema.groups import LONGEST_NORM
@@ -241,7 +249,7 @@ def test_an_unfit_reply_costs_its_client_row_and_vote_alone(kind: str, tolerate:
         assert event.factor > 0
         aside = {drop.client for drop in event.dropped if drop.reason == SET_ASIDE}
         assert len(aside) <= gone * tolerate  # it is known by name then, and one of the others may lie
-        assert event.heard == [client for client in (0, 1, 2, 4, 5) if client not in aside]
+        assert [*event.votes.heard] == [client for client in (0, 1, 2, 4, 5) if client not in aside]
         assert (BAD in event.participants) == (kind != "NaN loss" and not gone)
         assert event.asked == CLIENTS - gone
         left_out = [(client, reason) for client, reason in named(event) if client not in aside]
@@ -251,7 +259,7 @@ def test_an_unfit_reply_costs_its_client_row_and_vote_alone(kind: str, tolerate:
 @pytest.mark.parametrize("kind", ["zero", "1e6 samples"])
 def test_who_is_not_heard_is_evaluated_like_the_others(kind: str) -> None:
     for event in attacked(kind, **{"evaluate-every": 1}).events:
-        assert sorted(event.accuracy or {}) == list(range(CLIENTS))
+        assert sorted(event.evaluated.test or {}) == list(range(CLIENTS))
 
 
 def test_a_claim_of_more_samples_than_its_node_registered_names_both() -> None:
@@ -331,7 +339,7 @@ def test_one_without_a_usable_row_has_no_veto_and_is_counted_where_it_is_harmed(
     outcome = trained(away, {4: no_row}, **SHORT)
     np.testing.assert_allclose(np.asarray(outcome.theta), np.asarray(honest.theta), rtol=1e-10)
     for event in outcome.events:
-        assert (event.participants, event.heard) == ([0, 1, 2, 3, 4], [0, 1, 2, 3])
+        assert (event.participants, event.votes.heard) == ([0, 1, 2, 3, 4], (0, 1, 2, 3))
         assert named(event) == [(4, "not-finite")]
         assert event.losses_after[4] > event.losses_before[4]
         assert event.harmed == [4]
@@ -343,7 +351,7 @@ def test_one_without_a_usable_row_keeps_the_run_going_where_the_others_are_at_an
     outcome = trained([*opposed(), aside], {2: no_row})
     assert outcome.status == "pareto-stationary"  # said at the last round: it never moved, and that is why
     assert [event.status for event in outcome.events] == ["stationary"] * 3
-    assert [event.heard for event in outcome.events] == [[0, 1]] * 3
+    assert [event.votes.heard for event in outcome.events] == [(0, 1)] * 3
 
 
 def other_loss(reply: ClientReply, given: wire.Assignment) -> ClientReply:
@@ -366,8 +374,12 @@ def test_a_reply_that_contradicts_itself_has_no_vote_in_its_own_exchange(
     settings: dict[str, Any] = {"rounds": 2, "guarantee.tolerate": tolerate, "step.start": 0.25}
     honest = trained(spread_out(5), {}, **settings).events[0]
     event = trained(spread_out(5), {3: change}, **settings).events[0]
-    assert (event.misses, event.exchanges, event.factor) == (honest.misses, honest.exchanges, honest.factor)
-    assert (event.heard, event.overruled) == ([0, 1, 2, 3, 4], [])
+    assert (event.cost.misses, event.cost.exchanges, event.factor) == (
+        honest.cost.misses,
+        honest.cost.exchanges,
+        honest.factor,
+    )
+    assert (event.votes.heard, event.votes.overruled) == ((0, 1, 2, 3, 4), ())
     assert named(event) == [(3, CONTRADICTION)]
     assert words in event.dropped[0].detail
 
@@ -396,10 +408,10 @@ def test_with_none_to_tolerate_one_client_stops_all_and_the_certificate_names_it
     assert (outcome.status, len(outcome.events)) == ("pareto-stationary", 1)
     (event,) = outcome.events
     assert (event.status, event.factor) == ("stationary", 0.0)
-    assert event.certificate[3] == pytest.approx(0.5)
-    assert sum(event.certificate.values()) == pytest.approx(1.0)
-    assert event.distance == pytest.approx(0.0, abs=1e-9)
-    assert (event.overruled, event.dropped, event.heard) == ([], [], [0, 1, 2, 3])
+    assert event.certificate.weights[3] == pytest.approx(0.5)
+    assert sum(event.certificate.weights.values()) == pytest.approx(1.0)
+    assert event.certificate.distance == pytest.approx(0.0, abs=1e-9)
+    assert (event.votes.overruled, event.dropped, event.votes.heard) == ((), [], (0, 1, 2, 3))
 
 
 def test_with_none_to_tolerate_one_that_refuses_ends_the_run_as_a_failed_search() -> None:
@@ -409,20 +421,20 @@ def test_with_none_to_tolerate_one_that_refuses_ends_the_run_as_a_failed_search(
     assert (outcome.status, len(outcome.events)) == ("line-search-failed", 1)
     (event,) = outcome.events
     assert (event.status, event.factor) == ("line-search-failed", 0.0)
-    assert (event.refused, event.overruled) == ([3], [])
-    assert event.distance == pytest.approx(1.0)
+    assert (event.votes.refused, event.votes.overruled) == ((3,), ())
+    assert event.certificate.distance == pytest.approx(1.0)
     assert outcome.theta.tolist() == [0.0, 0.0]
 
 
 def test_one_that_always_refuses_is_overruled_in_every_other_round_and_holds_up_nobody() -> None:
     outcome = trained(spread_out(4), {3: Scripted("n")}, rounds=6, **SHORT, **ONE)
     assert outcome.status == "finished"
-    assert [event.overruled for event in outcome.events] == [[3], []] * 3
+    assert [event.votes.overruled for event in outcome.events] == [(3,), ()] * 3
     assert [event.status for event in outcome.events] == ["converged", "contested"] * 3
     assert [event.factor for event in outcome.events] == [0.1, 0.0] * 3
     for event in outcome.events:
-        assert event.participants == event.heard == [0, 1, 2, 3]
-        assert event.refused == [3]
+        assert event.participants == [*event.votes.heard] == [0, 1, 2, 3]
+        assert event.votes.refused == (3,)
         assert named(event) == ([(3, OVERRULED)] if event.moved else [])
         assert event.harmed == ([3] if event.moved else [])
     theta = np.asarray(outcome.theta)
@@ -433,8 +445,8 @@ def test_one_that_always_refuses_is_overruled_in_every_other_round_and_holds_up_
 def test_in_a_contested_round_another_is_not_overruled_either() -> None:
     changes: dict[int, Change] = {2: Scripted("ynnny"), 3: Scripted("ny")}
     events = trained(spread_out(5), changes, rounds=5, **SHORT, **ONE).events
-    assert [event.overruled for event in events] == [[3], [], [2], [], []]
-    assert [event.refused for event in events] == [[3], [2], [2], [], []]
+    assert [event.votes.overruled for event in events] == [(3,), (), (2,), (), ()]
+    assert [event.votes.refused for event in events] == [(3,), (2,), (2,), (), ()]
     assert [event.status for event in events] == ["converged", "contested", "converged", "converged", "converged"]
     assert [event.moved for event in events] == [True, False, True, True, True]
 
@@ -445,8 +457,8 @@ def test_one_that_is_set_aside_keeps_its_vote() -> None:
     changes: dict[int, Change] = {3: lambda reply, given: asks(opposite(reply, given), given)}
     event = trained([Quadratic(np.ones(2))] * 4, changes, rounds=1, **SHORT, **ONE).events[0]
     assert named(event) == [(3, SET_ASIDE)]
-    assert (event.participants, event.heard) == ([0, 1, 2, 3], [0, 1, 2])
-    assert (event.refused, event.overruled, event.misses) == ([3], [], 1)
+    assert (event.participants, event.votes.heard) == ([0, 1, 2, 3], (0, 1, 2))
+    assert (event.votes.refused, event.votes.overruled, event.cost.misses) == ((3,), (), 1)
     assert (event.factor, event.improved_ratio) == (0.05, 1.0)
 
 

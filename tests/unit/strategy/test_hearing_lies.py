@@ -93,7 +93,7 @@ def test_one_that_breaks_its_promises_holds_up_nobody() -> None:
     assert outcome.status == "finished"
     assert drops(outcome) == [[(BAD, "contradiction")]] * 4
     assert outcome.events[0].factor > 0
-    assert sum(event.exchanges for event in outcome.events) < 25
+    assert sum(event.cost.exchanges for event in outcome.events) < 25
     assert [event.improved_ratio for event in outcome.events[:3]] == pytest.approx([1 - 1 / CLIENTS] * 3)
 
 
@@ -159,9 +159,9 @@ class Untested(Federation):
 
 def test_a_client_without_test_samples_has_no_part_in_the_test_loss() -> None:
     event, *_ = run(Untested(spread_out(CLIENTS)).app(), {"evaluate-every": 1, "rounds": 2}).events
-    assert event.accuracy is not None
-    assert BAD not in event.accuracy
-    assert event.test_loss < 100
+    assert event.evaluated.test is not None
+    assert BAD not in event.evaluated.test
+    assert event.evaluated.test_loss < 100
 
 
 def test_a_run_with_too_few_clients_for_its_liars_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

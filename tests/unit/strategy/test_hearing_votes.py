@@ -14,8 +14,7 @@ import pytest
 from dqnfed_flwr import wire
 from dqnfed_flwr.config import GuaranteeSettings
 from dqnfed_flwr.engine.in_process import InProcessGrid
-from dqnfed_flwr.guarantee.claims import CONTRADICTION, DRAWS, LADDERS, TWO_LOSSES
-from dqnfed_flwr.guarantee.overrule import Standing
+from dqnfed_flwr.guarantee.overrule import CONTRADICTION, DRAWS, LADDERS, TWO_LOSSES, Standing
 from dqnfed_flwr.steps import Ladder
 from dqnfed_flwr.strategy.hearing import catch_liars, overrule_refusals
 from dqnfed_flwr.strategy.state import PendingStep
@@ -42,7 +41,7 @@ def test_one_that_refuses_whole_ladders_against_its_gradient_is_caught_the_secon
     step, votes, standing = pending(), {0: HOLDS, 1: NOTHING, 2: HOLDS, 3: HOLDS}, Standing()
     for times in range(1, LADDERS):
         assert not catch_liars(step, votes, {}, standing)
-        assert step.votes.blocked == {1: times}
+        assert step.tried.blocked == {1: times}
     assert catch_liars(step, votes, {}, standing)
     assert step.votes.caught == (1,)
     (drop,) = step.dropped
@@ -104,7 +103,7 @@ def test_where_no_factor_is_left_a_sharp_loss_is_no_excuse() -> None:
 def test_one_that_refuses_the_factor_it_named_is_caught_with_both_losses() -> None:
     step = pending()
     assert not caught(step, {0: HOLDS, 1: HALF})
-    assert step.votes.promised == {1: (0.5, 0.9)}
+    assert step.tried.promised == {1: (0.5, 0.9)}
     step.ladder = Ladder(0.5, halvings=2)
     assert caught(step, {0: HOLDS, 1: Probe(1.5, False, back_factor=0.25, back_loss=0.9)})
     words = "at factor 0.5 it named loss 0.9, and refuses it with loss 1.5"
@@ -217,8 +216,8 @@ def test_with_nobody_to_tolerate_opposite_gradients_end_the_run_with_the_proof()
     outcome = run(Federation(opposed()))
     assert outcome.status == "pareto-stationary"
     (event,) = outcome.events
-    assert event.certificate == pytest.approx({0: 0.5, 1: 0.5})
-    assert event.distance == pytest.approx(0.0, abs=1e-9)
+    assert event.certificate.weights == pytest.approx({0: 0.5, 1: 0.5})
+    assert event.certificate.distance == pytest.approx(0.0, abs=1e-9)
 
 
 def test_with_one_to_tolerate_one_that_always_refuses_holds_up_nobody_and_is_named() -> None:
@@ -242,10 +241,10 @@ def test_with_one_to_tolerate_one_that_always_refuses_holds_up_nobody_and_is_nam
 def test_nobody_is_overruled_in_two_rounds_in_a_row(liar: type[Refusing]) -> None:
     outcome = run(liar(spread_out(4)), **{"guarantee.tolerate": 1, "rounds": 20})
     for event, following in pairwise(outcome.events):
-        assert len(event.overruled) <= 1
-        assert not set(event.overruled).intersection(following.overruled)
+        assert len(event.votes.overruled) <= 1
+        assert not set(event.votes.overruled).intersection(following.votes.overruled)
         assert not (event.status == "contested" and following.status == "contested")
-    assert any(event.overruled for event in outcome.events)
+    assert any(event.votes.overruled for event in outcome.events)
     assert all(event.moved for event in outcome.events if event.status not in ("contested", "stationary"))
     assert sum(event.moved for event in outcome.events) >= 8
     first, last = outcome.events[0], [event for event in outcome.events if event.moved][-1]
@@ -256,7 +255,7 @@ def test_one_that_is_honest_and_outvoted_is_served_the_next_time() -> None:
     # Clients 0 to 2 pull one way; client 3 pulls the other one, nearly: it is overruled or set aside, then heard.
     others = [Quadratic(np.array([1.0, 0.1 * k])) for k in (-1, 0, 1)]
     outcome = run(Federation([*others, Quadratic(np.array([-1.0, 0.8]))]), **{"guarantee.tolerate": 1, "rounds": 12})
-    unheard = [3 in event.overruled or 3 not in event.heard for event in outcome.events]
+    unheard = [3 in event.votes.overruled or 3 not in event.votes.heard for event in outcome.events]
     assert any(unheard)
     assert not any(drop.reason == CONTRADICTION for event in outcome.events for drop in event.dropped)
     harmed = [set(event.harmed) for event in outcome.events]

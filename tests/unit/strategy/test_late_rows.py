@@ -12,7 +12,7 @@ import pytest
 from flwr.app import ArrayRecord, Message
 
 from dqnfed_flwr import wire
-from dqnfed_flwr.guarantee.claims import CONTRADICTION
+from dqnfed_flwr.guarantee.overrule import CONTRADICTION
 from dqnfed_flwr.methods.absent import AbsentClients
 from dqnfed_flwr.strategy.exchange import LATE
 from dqnfed_flwr.strategy.strategy import DQNFed
@@ -200,13 +200,13 @@ def test_an_unfit_late_reply_costs_only_itself(
     run = Run(clock, federation=Boastful(change))
     assert run.late[3].startswith(f"{DISCARDED}: {why}: ")
     assert run.absent[3] == 2
-    assert all(SLOW in event.heard for event in run.events[4:])
+    assert all(SLOW in event.votes.heard for event in run.events[4:])
 
 
 def test_the_row_of_a_candidate_that_was_turned_down_is_discarded(clock: Clock) -> None:
     run = Run(clock, settings={"step-rule": "probed", "step.max-fall": 1, "local.lr": 10}, since=2)
     assert [task.exchange for task in run.tasks if task.train and task.round == 4] == [4]
-    assert [event.misses for event in run.events[:4]] == [
+    assert [event.cost.misses for event in run.events[:4]] == [
         0,
         0,
         1,
@@ -228,7 +228,7 @@ class Refusing(Federation):
 def test_a_late_test_decides_nothing(clock: Clock) -> None:
     run = Run(clock, settings={"step-rule": "probed", "rounds": 6}, since=3, federation=Refusing(spread_out(CLIENTS)))
     assert next(iter(run.late.values())).startswith(f"{DISCARDED}: contradiction: ")
-    assert not any(event.misses or event.refused for event in run.events)
+    assert not any(event.cost.misses or event.votes.refused for event in run.events)
     assert not any(drop.reason == CONTRADICTION for event in run.events for drop in event.dropped)
 
 

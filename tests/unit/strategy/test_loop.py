@@ -60,7 +60,7 @@ def test_losses_and_ratio_are_those_of_the_models_before_and_after(rule: str) ->
         assert event.losses_after == run.losses(number)
         fallen = [after <= before for before, after in zip(run.losses(number - 1), run.losses(number), strict=True)]
         assert event.improved_ratio == sum(fallen) / 5
-        assert set(event.seconds) == {"exchange", "solve", "step", "total"}
+        assert set(event.cost.seconds) == {"exchange", "solve", "step", "total"}
 
 
 def test_the_ratio_counts_those_whose_loss_did_not_rise() -> None:
@@ -72,7 +72,7 @@ def test_the_ratio_counts_those_whose_loss_did_not_rise() -> None:
 
     run = Run(Boastful(spread_out(5)), {"step-rule": "newton", "rounds": 1})
     assert run.events[0].improved_ratio < 1
-    assert run.events[0].misses == 0
+    assert run.events[0].cost.misses == 0
 
 
 def test_the_step_is_taken_at_its_factor() -> None:
@@ -88,19 +88,19 @@ def test_the_step_is_taken_at_its_factor() -> None:
 def test_every_round_is_one_exchange_and_every_miss_another() -> None:
     federation = Federation(spread_out(4))
     run = Run(federation, {"rounds": 8, "step.grow-every": 1})
-    misses = sum(event.misses for event in run.events)
+    misses = sum(event.cost.misses for event in run.events)
     assert misses > 0  # growing every round overshoots now and then
-    exchanges = sum(event.exchanges for event in run.events)
+    exchanges = sum(event.cost.exchanges for event in run.events)
     assert exchanges == 8 + 1 + misses  # one more, for the first gradients
     assert len(federation.asked) == 4 * exchanges
     assert [given.task.exchange for client, given in federation.asked if client == 0] == list(range(1, exchanges + 1))
-    assert [event.exchanges for event in run.events][1:] == [1 + event.misses for event in run.events][1:]
+    assert [event.cost.exchanges for event in run.events][1:] == [1 + event.cost.misses for event in run.events][1:]
 
 
 def test_rules_without_a_safeguard_never_miss() -> None:
     run = Run(Federation(spread_out(4)), {"step-rule": "clipped", "rounds": 5})
-    assert [event.exchanges for event in run.events] == [2, 1, 1, 1, 1]
-    assert not any(event.misses for event in run.events)
+    assert [event.cost.exchanges for event in run.events] == [2, 1, 1, 1, 1]
+    assert not any(event.cost.misses for event in run.events)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -123,9 +123,9 @@ def test_flowers_result_holds_model_and_figures() -> None:
     assert set(run.result.train_metrics_clientapp) == set(run.result.evaluate_metrics_clientapp) == {1, 2}
     assert run.result.train_metrics_clientapp[2]["improved-ratio"] == 1.0
     assert run.result.evaluate_metrics_serverapp == {n: MetricRecord({"round": n}) for n in range(3)}
-    assert run.events[-1].accuracy is not None
+    assert run.events[-1].evaluated.test is not None
     assert run.result.evaluate_metrics_clientapp[2]["mean"] == pytest.approx(
-        np.mean(list(run.events[-1].accuracy.values()))
+        np.mean(list(run.events[-1].evaluated.test.values()))
     )
 
 

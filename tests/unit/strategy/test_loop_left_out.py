@@ -85,7 +85,7 @@ def test_one_that_fails_in_exchanges_that_fall_short_is_not_struck() -> None:
 def test_one_that_fails_where_the_candidate_misses_is_counted_once() -> None:
     server = run((2,), (BAD,), {"step.start": 64.0})
     assert server.outcome is not None
-    assert server.outcome.events[0].misses > 0
+    assert server.outcome.events[0].cost.misses > 0
     assert drops(server) == [[(BAD, "not-finite")], [], []]
 
 

@@ -48,7 +48,7 @@ def test_a_slow_client_is_waited_for_until_the_deadline_and_counted(clock: Clock
         assert event.participants == [0, 1, 3]
         assert {(drop.client, drop.reason) for drop in event.dropped} == {(2, "absent")}
         assert event.improved_ratio == 1.0
-    exchanges = sum(event.exchanges for event in events(server))
+    exchanges = sum(event.cost.exchanges for event in events(server))
     assert clock.slept == pytest.approx(30 * exchanges)
 
 
@@ -161,7 +161,7 @@ def test_a_shortage_that_passes_costs_only_time(clock: Clock) -> None:
     grid.until = 4  # the query, and two exchanges that fail
     server = started(grid, {"min-clients": 3})
     assert [event.participants for event in events(server)] == [[0, 1, 2, 3]] * 4
-    assert events(server)[0].exchanges == 4
+    assert events(server)[0].cost.exchanges == 4
     reference = started(changing(lambda grid: None))
     assert reference.outcome is not None
     assert server.outcome is not None
@@ -179,7 +179,7 @@ def test_half_of_the_clients_are_asked_in_a_round_and_all_are_evaluated() -> Non
     assert len({tuple(event.participants) for event in rounds}) > 6
     asked = Counter(client for event in rounds for client in event.participants)
     assert set(asked) == set(range(10))
-    assert all(event.accuracy is not None and sorted(event.accuracy) == list(range(10)) for event in rounds)
+    assert all(event.evaluated.test is not None and sorted(event.evaluated.test) == list(range(10)) for event in rounds)
     assert [event.participants for event in run(5)] == [event.participants for event in rounds]
     assert [event.participants for event in run(6)] != [event.participants for event in rounds]
 

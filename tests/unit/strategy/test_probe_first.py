@@ -38,7 +38,7 @@ def test_nobody_trains_at_a_model_that_is_turned_down() -> None:
     assert outcome.status == "finished"
     assert len(models_trained_at(federation)) == 5  # one for each round, though the first factor is far too long
     ordinary, wasteful = trained()
-    misses = sum(event.misses for event in ordinary.events[:-1])  # nobody trains after the last round
+    misses = sum(event.cost.misses for event in ordinary.events[:-1])  # nobody trains after the last round
     assert len(models_trained_at(wasteful)) == 5 + misses
     assert misses > 0
 

@@ -29,7 +29,7 @@ STAYS: dict[str, Any] = {
 def in_vain(result: RunResult) -> list[tuple[int, int, float]]:
     """Exchanges, misses, and whether the search was left out, of the rounds without a step."""
     without = [event for event in result.events if not event.factor]
-    return [(event.exchanges, event.misses, event.notes.get("searched_before", 0.0)) for event in without]
+    return [(event.cost.exchanges, event.cost.misses, event.notes.get("searched_before", 0.0)) for event in without]
 
 
 def test_the_same_search_is_done_once(monkeypatch: pytest.MonkeyPatch) -> None:

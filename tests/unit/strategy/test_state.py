@@ -68,7 +68,7 @@ def test_a_round_that_is_solved_anew_keeps_what_the_step_cost(state: RunState) -
     state.reject()
     state.solve_anew(PENDING)
     assert (state.round, state.pending, state.status) == (7, None, "running")
-    assert (state.cost.exchanges, state.cost.misses, state.cost.dropped) == (3, 2, [ABSENT])
+    assert (state.cost.exchanges, state.cost.misses, state.dropped) == (3, 2, [ABSENT])
 
 
 def test_who_was_of_no_use_is_known_until_the_run_goes_on(state: RunState) -> None:

@@ -62,22 +62,18 @@ def test_the_run_ends_when_the_accuracy_has_not_risen_for_long_enough() -> None:
     assert stopped.outcome.status == "early-stopped"
     assert len(stopped.outcome.events) == 5
     assert np.array_equal(stopped.outcome.theta, full.outcome.theta)
-    assert stopped.outcome.accuracy == stopped.outcome.events[1].accuracy
+    assert stopped.outcome.accuracy == stopped.outcome.events[1].evaluated.test
     assert stopped.outcome.buffers["count"] == full.outcome.buffers["count"] == 2
 
 
-def test_a_later_rise_begins_the_count_anew() -> None:
-    server = started((3, 2, 2, 4, 4, 4), patience=3, rounds=6)
+@pytest.mark.parametrize(("right", "patience", "best"), [((3, 2, 2, 4, 4, 4), 3, 4), ((9, 1, 1), 0, 3)])
+def test_a_later_rise_begins_the_count_anew_and_without_patience_the_last_model_counts(
+    right: tuple[int, ...], patience: int, best: int
+) -> None:
+    server = started(right, patience=patience, rounds=len(right))
     assert server.outcome is not None
     assert server.outcome.status == "finished"
-    assert server.outcome.accuracy == server.outcome.events[3].accuracy
-
-
-def test_without_patience_the_last_model_is_the_result() -> None:
-    server = started((9, 1, 1), patience=0, rounds=3)
-    assert server.outcome is not None
-    assert server.outcome.status == "finished"
-    assert server.outcome.accuracy == server.outcome.events[-1].accuracy
+    assert server.outcome.accuracy == server.outcome.events[best - 1].evaluated.test
 
 
 def test_a_run_that_stopped_early_goes_on_with_more_patience(tmp_path: Path) -> None:

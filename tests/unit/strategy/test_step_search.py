@@ -11,6 +11,7 @@ import pytest
 
 from dqnfed_flwr import wire
 from dqnfed_flwr.engine.in_process import InProcessGrid
+from dqnfed_flwr.guarantee.overrule import Certificate
 from dqnfed_flwr.methods.dqn_fed.anchored import OneSided
 from dqnfed_flwr.strategy.strategy import DQNFed, Outcome
 from dqnfed_flwr.types import ClientReply, Probe
@@ -39,8 +40,8 @@ def test_opposite_gradients_end_the_run_where_it_began(form: str) -> None:
     assert event.losses_after == event.losses_before == [0.5, 0.5]
     assert event.improved_ratio == 1.0  # (29): an unchanged loss counts
     assert outcome.theta.tolist() == [0.0, 0.0]
-    assert event.certificate == pytest.approx({0: 0.5, 1: 0.5})
-    assert event.distance == pytest.approx(0, abs=1e-12)
+    assert event.certificate.weights == pytest.approx({0: 0.5, 1: 0.5})
+    assert event.certificate.distance == pytest.approx(0, abs=1e-12)
     assert len(outcome.accuracy) == 2
 
 
@@ -120,7 +121,7 @@ def test_a_relaxed_step_that_is_too_long_is_cut() -> None:
     outcome = run(UNEQUAL, [0.0, 0.0], **{"step.on-stationary": "relax", "local.lr": 8.0, "rounds": 1})
     # Lengths of 8 and 2 lead to losses of 40.5 and 12.5, and of 4.5 and 0.5: not below the 5 of the start.
     (event,) = outcome.events
-    assert (event.misses, event.factor) == (2, 1 / 16)
+    assert (event.cost.misses, event.factor) == (2, 1 / 16)
     assert event.losses_after == [1.125, 3.125]
 
 
@@ -128,7 +129,7 @@ def test_relax_stays_where_the_mean_loss_is_least() -> None:
     outcome = run(opposed(), [0.0, 0.0], **{"step.on-stationary": "relax", "rounds": 2})
     assert outcome.status == "pareto-stationary"
     assert [(event.status, event.factor) for event in outcome.events] == [("stationary", 0.0)] * 2
-    assert sum(event.exchanges for event in outcome.events) <= 5
+    assert sum(event.cost.exchanges for event in outcome.events) <= 5
 
 
 @pytest.mark.parametrize("choice", ["stop", "stay", "relax"])
@@ -138,8 +139,8 @@ def test_everybody_at_their_minimum_is_stationary_too(choice: str, form: str) ->
     outcome = run(both, [1.0, 1.0], **{"step.on-stationary": choice, "dqn-fed.form": form})
     assert (outcome.status, len(outcome.events) > 1) == ("pareto-stationary", choice != "stop")
     assert [drop.reason for drop in outcome.events[0].dropped] == ["zero-gradient"] * 2
-    assert (outcome.events[0].participants, outcome.events[0].heard) == ([0, 1], [])
-    assert (outcome.events[0].certificate, outcome.events[0].distance) == ({}, 0.0)
+    assert (outcome.events[0].participants, outcome.events[0].votes.heard) == ([0, 1], ())
+    assert outcome.events[0].certificate == Certificate({}, 0.0)
     assert outcome.theta.tolist() == [1.0, 1.0]
 
 
@@ -181,11 +182,11 @@ def test_a_step_of_which_no_length_is_accepted_leaves_the_model_as_it_was(choice
     assert len(outcome.events) == (1 if choice == "stop" else 2)
     event = outcome.events[0]
     assert (event.status, event.factor) == ("line-search-failed", 0.0)
-    assert (event.refused, event.overruled, event.dropped) == ([1], [], [])
-    assert (event.certificate, event.distance) == ({0: 1.0}, 1.0)  # a common direction is there
-    assert event.misses >= 3
+    assert (event.votes.refused, event.votes.overruled, event.dropped) == ((1,), (), [])
+    assert event.certificate == Certificate({0: 1.0}, 1.0)  # a common direction is there
+    assert event.cost.misses >= 3
     assert outcome.theta.tolist() == start
-    assert event.exchanges <= 2 * (event.misses + 1)
+    assert event.cost.exchanges <= 2 * (event.cost.misses + 1)
 
 
 def test_one_that_refuses_against_its_own_gradient_ends_nothing() -> None:
@@ -195,7 +196,7 @@ def test_one_that_refuses_against_its_own_gradient_ends_nothing() -> None:
         assert event.factor > 0
         assert event.participants == [0, 1]  # it is counted, though it is not heard any more
         assert [(drop.client, drop.reason) for drop in event.dropped] == [(1, "contradiction")]
-    assert [event.heard for event in outcome.events] == [[0, 1], [0]]
+    assert [event.votes.heard for event in outcome.events] == [(0, 1), (0,)]
 
 
 def test_a_zero_row_that_a_rule_picks_by_itself_ends_no_run() -> None:

@@ -13,7 +13,7 @@ import pytest
 from flwr.app import Message, MessageType
 
 from dqnfed_flwr.engine.in_process import InProcessGrid
-from dqnfed_flwr.guarantee.claims import CONTRADICTION
+from dqnfed_flwr.guarantee.overrule import CONTRADICTION
 from dqnfed_flwr.strategy.strategy import DQNFed
 from dqnfed_flwr.types import ClientReply, ClientTask
 from dqnfed_flwr.wire import Assignment
@@ -71,10 +71,10 @@ def test_a_search_that_names_the_candidate_costs_no_exchange() -> None:
     federation = Federation([Quadratic(np.ones(6), 1.0), Quadratic(np.ones(6), 1.0)])
     server = run(federation, rounds=4)
     assert server.outcome is not None
-    misses = [event.misses for event in server.outcome.events]
+    misses = [event.cost.misses for event in server.outcome.events]
     assert set(misses) <= {0, 1}
     assert misses[-1] == 0  # from there on the factor stays as it is
-    assert sum(event.exchanges for event in server.outcome.events) == 5 + sum(misses)
+    assert sum(event.cost.exchanges for event in server.outcome.events) == 5 + sum(misses)
     asked = [task for task, _ in tasks_of(federation, 0) if task.probe]
     # A ladder around each first candidate of a round, none around what a search has named.
     assert sum(bool(task.rungs) for task in asked) == 4
@@ -110,7 +110,7 @@ def test_a_run_stopped_between_any_two_exchanges_goes_on_with_the_same_bits(
 
     whole = on(InProcessGrid(Federation(spread_out(6)).app(), 6, {})).outcome
     assert whole is not None
-    exchanges = sum(event.exchanges for event in whole.events)
+    exchanges = sum(event.cost.exchanges for event in whole.events)
     assert exchanges > 5  # there are misses, so that some stops fall between a search and its acceptance
     resumptions = 0
     for number in range(2, exchanges + 1):

@@ -15,8 +15,7 @@ from dqnfed_flwr import wire
 from dqnfed_flwr.config import GuaranteeSettings, Settings, resolve
 from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.errors import ConfigError
-from dqnfed_flwr.guarantee.claims import LADDERS
-from dqnfed_flwr.guarantee.overrule import OVERRULED, Standing
+from dqnfed_flwr.guarantee.overrule import LADDERS, OVERRULED, Standing
 from dqnfed_flwr.steps import Ladder
 from dqnfed_flwr.strategy.hearing import catch_liars, overrule_refusals
 from dqnfed_flwr.strategy.strategy import Outcome
@@ -80,17 +79,17 @@ def test_what_one_held_out_part_refuses_is_cut_and_counted(judge: str) -> None:
     outcome = trained({2: half}, **{"step.judge": judge})
     assert outcome.status == "finished"
     first = outcome.events[0]
-    assert (first.factor, first.misses) == (0.05, 1)
-    assert (first.refused, first.refused_training, first.refused_held_out) == ([2], [], [2])
-    assert [event.refused for event in outcome.events[1:]] == [[], []]
+    assert (first.factor, first.cost.misses) == (0.05, 1)
+    assert (first.votes.refused, first.votes.refused_training, first.votes.refused_held_out) == ((2,), (), (2,))
+    assert [event.votes.refused for event in outcome.events[1:]] == [(), ()]
     assert all(drop.reason != "contradiction" for event in outcome.events for drop in event.dropped)
 
 
 def test_refusals_by_training_losses_are_counted_as_such() -> None:
     first = trained({}, **{"step.start": 64.0}).events[0]
-    assert first.misses > 0
-    assert first.refused == first.refused_training == [0, 1, 2, 3, 4]
-    assert first.refused_held_out == []
+    assert first.cost.misses > 0
+    assert first.votes.refused == first.votes.refused_training == (0, 1, 2, 3, 4)
+    assert first.votes.refused_held_out == ()
 
 
 def test_where_held_out_parts_refuse_every_length_the_run_is_at_a_normal_end() -> None:
@@ -98,7 +97,7 @@ def test_where_held_out_parts_refuse_every_length_the_run_is_at_a_normal_end() -
     assert (outcome.status, len(outcome.events)) == ("held-out-stationary", 1)
     (event,) = outcome.events
     assert (event.status, event.factor) == ("held-out", 0.0)
-    assert (event.refused_held_out, event.refused_training, event.overruled) == ([1, 3], [], [])
+    assert (event.votes.refused_held_out, event.votes.refused_training, event.votes.overruled) == ((1, 3), (), ())
     assert event.dropped == []
     assert outcome.theta.tolist() == [0.0] * 6
 
@@ -139,9 +138,9 @@ def _lost(federation: Judging) -> Judging:
 
 def test_one_that_always_refuses_is_overruled_and_named_and_costs_the_others_nothing() -> None:
     outcome = trained({3: refuses}, rounds=4, **{"guarantee.tolerate": 1})
-    overruled = [event.overruled for event in outcome.events]
-    assert overruled[0] == [3]
-    assert all([] in (one, other) for one, other in pairwise(overruled))
+    overruled = [event.votes.overruled for event in outcome.events]
+    assert overruled[0] == (3,)
+    assert all(() in (one, other) for one, other in pairwise(overruled))
     (drop,) = [drop for drop in outcome.events[0].dropped if drop.reason == OVERRULED]
     assert drop.client == 3
     assert drop.detail.startswith("its held-out part refuses, and its loss would go from ")
@@ -156,11 +155,11 @@ def test_a_client_without_a_held_out_part_judges_by_training_and_is_named_once(
         "dqnfed_flwr.strategy.step_search.log", lambda kind, text, *_: told.append(text) if kind == WARNING else None
     )
     outcome = trained({2: unable, 4: unable}, **{"step.judge": "held-out"})
-    assert [event.unable for event in outcome.events] == [[2, 4]] * 3
+    assert [event.votes.unable for event in outcome.events] == [(2, 4)] * 3
     assert [text for text in told if "cannot judge" in text] == told
     assert len(told) == 1
     assert told[0].startswith("Clients 2, 4 cannot judge by a held-out part: ")
-    assert trained({2: unable}, **{"step.judge": "training"}).events[0].unable == []
+    assert trained({2: unable}, **{"step.judge": "training"}).events[0].votes.unable == ()
 
 
 @pytest.mark.parametrize(
@@ -180,7 +179,11 @@ def test_words_that_exclude_each_other_cost_only_the_vote_of_the_liar(judge: str
 
     settings: dict[str, Any] = {"step.judge": judge, "rounds": 2}
     honest, event = (trained(judges, **settings).events[0] for judges in ({}, {3: lies}))
-    assert (event.factor, event.misses, event.heard) == (honest.factor, honest.misses, honest.heard)
+    assert (event.factor, event.cost.misses, event.votes.heard) == (
+        honest.factor,
+        honest.cost.misses,
+        honest.votes.heard,
+    )
     ((client, reason, detail),) = [(drop.client, drop.reason, drop.detail) for drop in event.dropped]
     assert (client, reason) == (3, "contradiction")
     assert words in detail
@@ -217,4 +220,4 @@ def test_a_word_on_held_out_samples_excuses_nobody_where_none_was_asked_for() ->
         outcome = trained({2: refuses}, **{"step.judge": judge, "step.on-stationary": "stay"})
         reasons = {drop.reason for event in outcome.events for drop in event.dropped if drop.client == 2}
         assert ("contradiction" in reasons) == contradictions
-        assert any(event.refused_held_out for event in outcome.events) != contradictions
+        assert any(event.votes.refused_held_out for event in outcome.events) != contradictions

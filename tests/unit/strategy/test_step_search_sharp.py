@@ -37,7 +37,7 @@ def test_an_honest_sharp_client_keeps_its_vote(curvature: float) -> None:
     assert [drop for event in outcome.events for drop in event.dropped if drop.reason == "contradiction"] == []
     first = outcome.events[0]
     assert first.improved_ratio == 1.0
-    assert first.refused == [ODD]
+    assert first.votes.refused == (ODD,)
     # With a step of about 1 along its sharp coordinate, a^2 curvature / 2 may be as large as the tolerance r.
     assert 0 < first.factor < 10 / curvature + np.sqrt(2 * resolution(2.5) / curvature)
     assert first.harmed == []
@@ -62,4 +62,4 @@ def test_one_that_refuses_the_least_factor_too_loses_its_vote() -> None:
     for event in outcome.events:
         assert [(drop.client, drop.reason) for drop in event.dropped] == [(ODD, "contradiction")]
         assert event.factor > 1e-3
-        assert event.exchanges <= 11
+        assert event.cost.exchanges <= 11

@@ -27,8 +27,7 @@ from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.engine.server_run import metrics_of, serve
 from dqnfed_flwr.errors import CheckpointError, ConfigError, QuorumError
-from dqnfed_flwr.guarantee.claims import CONTRADICTION
-from dqnfed_flwr.guarantee.overrule import OVERRULED, SET_ASIDE
+from dqnfed_flwr.guarantee.overrule import CONTRADICTION, OVERRULED, SET_ASIDE
 from dqnfed_flwr.methods._base import BAD_RATE, ZERO_GRADIENT
 from dqnfed_flwr.run_files import replacing
 from dqnfed_flwr.strategy import compatibility
@@ -41,7 +40,7 @@ from dqnfed_flwr.telemetry.metrics import CLIENT_METRICS, REASONS, RUN_METRICS, 
 from dqnfed_flwr.telemetry.run_samples import RunCard
 from dqnfed_flwr.types import Figure
 from dqnfed_flwr.wire import BELOW_FLOOR
-from tests.helpers.runs import TINY, make_event
+from tests.helpers.runs import TINY, changed, make_event
 
 CARD = RunCard("r1", "dqn-fed", "probed", "0.1.0", "15301656437637344697")
 MAE = Figure("mae", higher=False)
@@ -79,7 +78,7 @@ def begun(directory: Path, done: list[RoundEvent] | None = None) -> RunMetrics:
 
 def federation(clients: int, rho: float = 1.0) -> RoundEvent:
     rng = np.random.default_rng(clients)
-    return replace(
+    return changed(
         make_event(1, rng.random(clients).tolist(), rho=rho),
         participants=list(range(clients)),
         losses_before=rng.random(clients).tolist(),
@@ -90,7 +89,7 @@ def federation(clients: int, rho: float = 1.0) -> RoundEvent:
 
 
 def test_a_file_says_what_the_round_said(tmp_path: Path) -> None:
-    event = replace(
+    event = changed(
         make_event(1, [0.0, 1.0, 0.5, 0.5], rho=0.75),
         losses_before=[4.0, 1.0, 3.0, 2.0],
         losses_after=[math.nan, 0.5, 2.5, 3.0],
@@ -194,22 +193,22 @@ def test_every_declared_metric_is_written_and_no_other(tmp_path: Path) -> None:
     found = {family.name for family in text_string_to_metric_families((tmp_path / "r1.prom").read_text())}
     of_others = {name for name in declared if "_figure" in name}
     assert found == declared - of_others
-    event = replace(federation(10), figure=MAE, without_figure={"test": [3]})
+    event = changed(federation(10), figure=MAE, without_figure={"test": [3]})
     metrics_after(tmp_path, [event], card=replace(CARD, figure=MAE), clients=3)
     found = {family.name for family in text_string_to_metric_families((tmp_path / "r1.prom").read_text())}
     assert found == declared - {name for name in declared if "accuracy" in name}
 
 
 def test_clients_without_a_figure_are_shown_as_long_as_there_are_any(tmp_path: Path) -> None:
-    first = replace(make_event(1, [3.0, 1.0]), figure=MAE, without_figure={"test": [3]})
-    second = replace(make_event(2, [3.0, 1.0, 2.0]), figure=MAE)
+    first = changed(make_event(1, [3.0, 1.0]), figure=MAE, without_figure={"test": [3]})
+    second = changed(make_event(2, [3.0, 1.0, 2.0]), figure=MAE)
     card, name = replace(CARD, figure=MAE), "dqnfed_clients_without_figure"
     assert metrics_after(tmp_path, [first], card=card)[name, "test"] == 1
     assert name not in {key[0] for key in metrics_after(tmp_path, [first, second], card=card)}
 
 
 def test_the_worst_clients_of_an_error_are_those_with_the_most(tmp_path: Path) -> None:
-    event = replace(make_event(1, [3.0, 1.0, 2.0, 8.0]), figure=MAE, validation={0: 2.0, 1: 4.0})
+    event = changed(make_event(1, [3.0, 1.0, 2.0, 8.0]), figure=MAE, validation={0: 2.0, 1: 4.0})
     found = metrics_after(tmp_path, [event], card=replace(CARD, figure=MAE), clients=1)
     figures = {name: value for (name, *labels), value in found.items() if "_figure" in name and "mae" in labels}
     assert figures == {
@@ -222,7 +221,7 @@ def test_the_worst_clients_of_an_error_are_those_with_the_most(tmp_path: Path) -
         "dqnfed_validation_figure_mean": 3,
         "dqnfed_client_test_figure": 3,
     }
-    record = round_summary(replace(event, without_figure={"test": [4, 5]}), 1.0)
+    record = round_summary(changed(event, without_figure={"test": [4, 5]}), 1.0)
     assert record["worst"] == [[3, 8.0], [0, 3.0], [2, 2.0], [1, 1.0]]
     assert (record["figure"]["worst"], record["figure"]["best"]) == (8, 1)
     assert record["figure"]["name"] == "mae"
@@ -309,7 +308,7 @@ def test_a_state_is_changed_in_place(tmp_path: Path) -> None:
 
 
 def test_a_round_in_short_says_what_it_did_to_the_clients() -> None:
-    event = replace(
+    event = changed(
         make_event(1, None, rho=0.5), entitlement=1.2, heard=[0, 1], overruled=[3], refused=list(range(20)), asked=20
     )
     record = round_summary(event, 1.0)

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from dqnfed_flwr.guarantee.claims import LATER, two_losses
-from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent, Totals, unmoved_at_end
+from dqnfed_flwr.guarantee.overrule import LATER, two_losses
+from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
 from dqnfed_flwr.telemetry.standstill import MOST, STALLED_MARK, causes, stalled_words
-from tests.helpers.runs import make_event
+from dqnfed_flwr.telemetry.totals import Totals, unmoved_at_end
+from tests.helpers.runs import changed, make_event
 
 
 def still(number: int, **changes: Any) -> RoundEvent:
     event = make_event(number, None)
     changes = {"status": "line-search-failed", **changes}
-    return replace(event, factor=0.0, losses_after=[1.0] * 4, **changes)
+    return changed(event, factor=0.0, losses_after=[1.0] * 4, **changes)
 
 
 def failing(*clients: int, reason: str = "client-error", detail: str = "code 2: ValueError: no") -> list[DroppedClient]:
