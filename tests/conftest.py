@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import multiprocessing
 import os
@@ -34,6 +35,11 @@ settings.register_profile("few", settings.get_profile("ci"), max_examples=30)
 
 # Flower sets its logger's level when it is imported; a filter outlives that.
 logging.getLogger("flwr").addFilter(lambda record: record.levelno >= logging.ERROR)
+
+
+def pytest_collection_finish() -> None:
+    """What is loaded by now stays: to look for garbage in it, as Flower does in every round, takes seconds."""
+    gc.freeze()
 
 
 @pytest.fixture
