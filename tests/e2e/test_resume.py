@@ -79,6 +79,9 @@ LONGER: dict[str, dict[str, Any]] = {
     "FedNL as the anchor": {"dqn-fed.anchor": "fednl", "step-rule": "clipped"},
     "FedAdam as the anchor": {"dqn-fed.anchor": "fedadam"},
     "Ditto": {"method": "ditto"},
+    "Ditto with buffers": {"method": "ditto", "model": "tests.helpers.models:norm_mlp", "local.batch-size": 16},
+    "FedMuon": {"method": "fedmuon", "model": "mlp"},
+    "FedMuon, samples": {"method": "fedmuon", "clients": 4, "participation": 0.5, "local.batch-size": 16},
     "Local only": {"method": "local", "split.validation-fraction": 0.2, "early-stopping": 3},
     "FedMDFG": {"method": "fedmdfg"},
     "FedAvgM with buffers": {"method": "fedavgm", "model": "tests.helpers.models:norm_mlp"},
@@ -142,6 +145,9 @@ def test_a_finished_run_can_be_given_more_rounds(tmp_path: Path, name: str) -> N
     result = run({**longer, "rounds": 5}, resume=True)
     assert [event.round for event in result.events] == [1, 2, 3, 4, 5]
     assert np.array_equal(result.theta, whole.theta)
+    assert (result.accuracies, result.validation) == (whole.accuracies, whole.validation)
+    assert [e.losses_after for e in result.events] == [e.losses_after for e in whole.events]
+    np.testing.assert_array_equal([e.test_loss for e in result.events], [e.test_loss for e in whole.events])
 
 
 @pytest.mark.parametrize(
