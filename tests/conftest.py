@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import multiprocessing
 import os
@@ -22,14 +23,23 @@ from typing import Any  # noqa: E402
 
 import numpy as np  # noqa: E402  # after the variables it reads
 import pytest  # noqa: E402
+from hypothesis import settings  # noqa: E402
 
 from dqnfed_flwr.guarded.strategy import Guaranteed  # noqa: E402
 from dqnfed_flwr.strategy.strategy import GradientStrategy  # noqa: E402
 from dqnfed_flwr.telemetry.events import RoundEvent  # noqa: E402
 from tests.helpers.warm import LOADED, warm_commands  # noqa: E402
 
+# The same examples in every run, and as many as a law of a few numbers needs.
+settings.register_profile("few", settings.get_profile("ci"), max_examples=30)
+
 # Flower sets its logger's level when it is imported; a filter outlives that.
 logging.getLogger("flwr").addFilter(lambda record: record.levelno >= logging.ERROR)
+
+
+def pytest_collection_finish() -> None:
+    """What is loaded by now stays: to look for garbage in it, as Flower does in every round, takes seconds."""
+    gc.freeze()
 
 
 @pytest.fixture

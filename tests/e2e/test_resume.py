@@ -21,7 +21,7 @@ from tests.helpers.runs import TINY, Stop, StopAfter, changed
 ROOT = Path(__file__).parents[2]
 RUNS: dict[str, dict[str, Any]] = {
     "secant pairs and an L-BFGS anchor": {
-        "rounds": 40,
+        "rounds": 20,
         "curvature.kind": "secant",
         "curvature.memory": 2,
         "dqn-fed.anchor": "server-lbfgs",
@@ -29,7 +29,7 @@ RUNS: dict[str, dict[str, Any]] = {
     },
     "samples and a momentum anchor": {
         "model": "mlp",
-        "rounds": 40,
+        "rounds": 20,
         "clients": 6,
         "participation": 0.5,
         "curvature.kind": "secant",
@@ -38,14 +38,14 @@ RUNS: dict[str, dict[str, Any]] = {
         "checkpoint-every": 3,
     },
     "FedAvgM as the anchor of samples, a share of them asked": {
-        "rounds": 40,
+        "rounds": 20,
         "clients": 6,
         "participation": 0.7,
         "dqn-fed.anchor": "fedavgm",
         "dqn-fed.anchor-share": 0.5,
     },
     "held-out parts that refuse": {
-        "rounds": 40,
+        "rounds": 20,
         "split.samples": 400,
         "split.validation-fraction": 0.4,
         "step.judge": "held-out",
@@ -55,7 +55,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "local SGD with buffers and early stopping": {
         "method": "fedavg",
         "model": "tests.helpers.models:norm_mlp",
-        "rounds": 40,
+        "rounds": 20,
         "local.batch-size": 16,
         "split.validation-fraction": 0.3,
         "early-stopping": 15,
@@ -78,6 +78,9 @@ LONGER: dict[str, dict[str, Any]] = {
     "FedNL as the anchor": {"dqn-fed.anchor": "fednl", "step-rule": "clipped"},
     "FedAdam as the anchor": {"dqn-fed.anchor": "fedadam"},
     "Ditto": {"method": "ditto"},
+    "Ditto with buffers": {"method": "ditto", "model": "tests.helpers.models:norm_mlp", "local.batch-size": 16},
+    "FedMuon": {"method": "fedmuon", "model": "mlp"},
+    "FedMuon, samples": {"method": "fedmuon", "clients": 4, "participation": 0.5, "local.batch-size": 16},
     "Local only": {"method": "local", "split.validation-fraction": 0.2, "early-stopping": 3},
     "FedMDFG": {"method": "fedmdfg"},
     "FedAvgM with buffers": {"method": "fedavgm", "model": "tests.helpers.models:norm_mlp"},
@@ -135,12 +138,15 @@ def test_stopping_after_a_round_and_resuming_gives_the_same_bits(tmp_path: Path,
 @pytest.mark.parametrize("name", LONGER)
 def test_a_finished_run_can_be_given_more_rounds(tmp_path: Path, name: str) -> None:
     settings: dict[str, Any] = {**TINY, **LONGER[name]}
-    whole = run({**settings, "rounds": 6})
+    whole = run({**settings, "rounds": 5})
     longer = {**settings, "output": str(tmp_path / "longer")}
     run({**longer, "rounds": 3})
-    result = run({**longer, "rounds": 6}, resume=True)
-    assert [event.round for event in result.events] == [1, 2, 3, 4, 5, 6]
+    result = run({**longer, "rounds": 5}, resume=True)
+    assert [event.round for event in result.events] == [1, 2, 3, 4, 5]
     assert np.array_equal(result.theta, whole.theta)
+    assert (result.accuracies, result.validation) == (whole.accuracies, whole.validation)
+    assert [e.losses_after for e in result.events] == [e.losses_after for e in whole.events]
+    assert result.events[-1].test_loss == whole.events[-1].test_loss
 
 
 @pytest.mark.parametrize(

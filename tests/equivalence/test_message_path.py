@@ -25,6 +25,14 @@ from tests.helpers.hearings import batch_of
 from tests.helpers.runs import TINY
 from tests.helpers.transport import TransportGrid
 
+PASSES: dict[str, Any] = {"local.batch-size": 16, "local.epochs": 2}
+BUFFERS: dict[str, Any] = {"model": "tests.helpers.models:norm_mlp"}
+HALF: dict[str, Any] = {"clients": 4, "participation": 0.5}
+DITTO = {"method": "ditto", **PASSES}
+LOCAL = {"method": "local", **PASSES, "split.validation-fraction": 0.3, "early-stopping": 2}
+FEDMUON: dict[str, Any] = {"method": "fedmuon", "clients": 4, "model": "mlp", "local.batch-size": 16}
+FEDNEW: dict[str, Any] = {"method": "fednew", "clients": 4, "ridge": 0.01, "fednew.form": "cg"}
+FEDNL: dict[str, Any] = {"method": "fednl", "clients": 2, "fednl.form": "exact", "model": "tests.helpers.models:pooled"}
 RUNS: dict[str, dict[str, Any]] = {
     "secant": {"curvature.kind": "secant", "curvature.memory": 2, "dqn-fed.anchor": "server-lbfgs"},
     "recomputed": {"curvature.kind": "secant", "curvature.previous": "recomputed", "dqn-fed.anchor": "momentum"},
@@ -33,13 +41,31 @@ RUNS: dict[str, dict[str, Any]] = {
     "float64": {"dtype": "float64", "dqn-fed.form": "one-sided"},
     "buffers": {"method": "fedavg", "model": "tests.helpers.models:norm_mlp", "local.batch-size": 16},
     "samples": {"clients": 6, "participation": 0.5, "dqn-fed.anchor": "momentum"},
+    "ditto": DITTO,
+    "ditto with buffers": DITTO | BUFFERS,
+    "local": LOCAL,
+    "local with buffers": LOCAL | BUFFERS,
+    "fedmuon": FEDMUON,
+    "fedmuon, samples": FEDMUON | HALF,
+    "fednew": FEDNEW,
+    "fednew, samples": FEDNEW | HALF,
+    "fednew, exact": FEDNEW | {"fednew.form": "exact"},
+    "fednew, exact, samples": FEDNEW | HALF | {"fednew.form": "exact"},
+    "fednl": FEDNL,
+    "fednl, samples": FEDNL | HALF,
+    "fednl, top": FEDNL | {"fednl.compressor": "top"},
 }
+LEARNS = {"fedmuon": 1.0} | dict.fromkeys([name for name in RUNS if name.startswith("fednew")], 0.6)
+"""What is left of the mean loss at the end, at most."""
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_bytes_and_order_make_no_difference(name: str) -> None:
     settings = Settings.from_mapping({**TINY, "rounds": 4, **RUNS[name]})
     straight = run(settings)
+    assert np.isfinite(straight.theta).all()
+    first, last = (np.mean(straight.events[at].losses_before) for at in (0, -1))
+    assert name not in LEARNS or last < LEARNS[name] * first
     grids = (
         TransportGrid(app, settings.clients, settings.flat()),
         ShuffledGrid(app, settings.clients, 1, settings.flat()),

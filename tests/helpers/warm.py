@@ -102,6 +102,7 @@ def answer(call: socket.socket) -> None:
     os.environ.update(variables)
     forks = multiprocessing.get_context("fork")
     mock.patch("multiprocessing.get_context", return_value=forks).start()
+    mock.patch("os.cpu_count", return_value=1).start()  # threads of small models wait for each other
     end_with(status_of([Path(words[0]).name, *words[1:]]))
 
 

@@ -206,18 +206,9 @@ def test_round_files_are_those_of_a_round_with_gradients(tmp_path: Path) -> None
 
 
 def test_agreement(tmp_path: Path) -> None:
-    arguments = [
-        "--sets",
-        "4",
-        "--streamed-values",
-        "3000",
-        "--large",
-        "--large-clients",
-        "3",
-        "--large-parameters",
-        "999",
-    ]
-    record = record_of(agreement.main, arguments, tmp_path)
+    sizes = ["--sets", "4", "--streamed-values", "3000"]
+    large = ["--large", "--large-clients", "3", "--large-parameters", "999"]
+    record = record_of(agreement.main, [*sizes, *large], tmp_path)
     assert record["order_changes_bits"] == 0
     assert record["worst_error_float64"] <= 1e-10
     assert record["worst_error_float32"] <= 1e-5
@@ -265,19 +256,8 @@ def test_chunks(tmp_path: Path) -> None:
 
 def test_convex(tmp_path: Path, two_classes: Path) -> None:
     picture = tmp_path / "errors.png"
-    arguments = [
-        "--data",
-        str(two_classes),
-        "--copies-rounds",
-        "12",
-        "--fedsgd-rounds",
-        "30",
-        "--parts-rounds",
-        "3",
-        "--plot",
-        str(picture),
-    ]
-    record = record_of(convex.main, [*arguments, "--set", "clients=3"], tmp_path)
+    rounds = ["--copies-rounds", "6", "--fedsgd-rounds", "8", "--parts-rounds", "3", "--set", "clients=3"]
+    record = record_of(convex.main, ["--data", str(two_classes), *rounds, "--plot", str(picture)], tmp_path)
     assert len(record["fedsgd"]) == 5
     assert {row["form"] for row in record["copies"]} == set(convex.ON_COPIES)
     for partition in ("iid", "shards"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -37,7 +38,9 @@ def test_the_other_client_begins_far_off_and_nobody_is_harmed(case: str) -> None
     assert found.other_loss > 1
 
 
-def test_runs_that_a_file_holds_are_not_made_again(tmp_path: Path) -> None:
+def test_runs_that_a_file_holds_are_not_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guarantee, "ProcessPoolExecutor", lambda workers, mp_context: ThreadPoolExecutor(workers))
+
     def job(lie: str) -> guarantee.Job:
         names = {"setup": "1 of 4", "lie": lie, "side": "tolerated", "seed": 0}
         return names, partial(with_liars, "1 of 4", lie, 0, {"guarantee.tolerate": 1, "rounds": 2})

@@ -112,7 +112,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 
 def local_loss(module: nn.Module, *, bf16: bool = True, chunk: int = 4, shape: tuple[int, ...] = IMAGE) -> LocalLoss:
     draw = torch.Generator().manual_seed(1)
-    samples = torch.randn(10, *shape, generator=draw), torch.randint(0, 4, (10,), generator=draw)
+    samples = torch.randn(6, *shape, generator=draw), torch.randint(0, 4, (6,), generator=draw)
     return LocalLoss(FlatModel(module, CPU, bf16=bf16), samples, chunk=chunk, outputs=4)
 
 

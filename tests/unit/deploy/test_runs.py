@@ -291,8 +291,10 @@ def test_a_run_that_waits_is_told_of(flower: Flower, monkeypatch: pytest.MonkeyP
     assert call("logs", RUN, "hospital", "--follow").stdout.count("is pending; if it stays so") == 1
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.parametrize("arguments", [["logs", RUN, "hospital", "--follow"], ["submit", "digits", "hospital"]])
+@pytest.mark.parametrize(
+    ("arguments", "number"),
+    [(["logs", RUN, "hospital", "--follow"], signal.SIGTERM), (["submit", "digits", "hospital"], signal.SIGHUP)],
+)
 def test_a_signal_ends_flowers_command_too(flower: Flower, arguments: list[str], number: signal.Signals) -> None:
     flower.status("running")
     flower.says(log="@echo $$ > child; exec sleep 60")

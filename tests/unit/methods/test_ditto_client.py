@@ -19,7 +19,6 @@ from dqnfed_flwr.engine.server_run import serve
 from dqnfed_flwr.types import ClientTask
 from tests.helpers.clients import local_loss
 from tests.helpers.runs import TINY
-from tests.helpers.transport import TransportGrid
 
 PERSONAL = "work/after/model"
 DITTO: dict[str, Any] = {**TINY, "method": "ditto", "local.batch-size": 16, "local.epochs": 2, "rounds": 3}
@@ -157,20 +156,3 @@ def test_a_client_brought_back_or_asked_again_goes_on_with_the_same_bits() -> No
         assert np.array_equal(answer.row, expected.row)
         assert answer.test == expected.test
         assert np.array_equal(lives.export_state()[PERSONAL], straight.export_state()[PERSONAL])
-
-
-@pytest.mark.parametrize("model", ["logistic", NORM])
-def test_bytes_and_a_new_process_change_nothing(model: str, tmp_path: Any) -> None:
-    settings = ditto(model=model)
-    straight = run(settings)
-    carried = serve(TransportGrid(app, settings.clients, settings.flat()), settings)
-    assert carried.accuracies == straight.accuracies
-    halves = {**settings.flat(), "output": str(tmp_path)}
-    run({**halves, "rounds": 2})
-    grid = InProcessGrid(app, settings.clients, Settings.from_mapping(halves).flat())
-    resumed = serve(grid, Settings.from_mapping({**halves, "resume": True}))
-    assert np.array_equal(resumed.theta, straight.theta)
-    assert resumed.accuracies == straight.accuracies
-    assert [event.evaluated.test_loss for event in resumed.events] == [
-        event.evaluated.test_loss for event in straight.events
-    ]

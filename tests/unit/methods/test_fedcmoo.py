@@ -41,7 +41,7 @@ def test_two_rounds_by_hand() -> None:
     assert solved.combination.notes["rate"] == 0.1
 
 
-@settings(max_examples=25)
+@settings(max_examples=5)
 @given(seed=st.integers(0, 10_000), clients=st.integers(2, 6))
 def test_many_steps_lead_to_the_shortest_vector_of_the_hull(seed: int, clients: int) -> None:
     rows = conflicting_set(np.random.default_rng(seed), clients, 12)

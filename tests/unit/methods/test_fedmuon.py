@@ -9,14 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from client_app.app import app
 from dqnfed_flwr import wire
 from dqnfed_flwr.client.numpy_client import DQNFedClient
 from dqnfed_flwr.client.work import RngKey
 from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.data import load_client
-from dqnfed_flwr.engine.run import run
-from dqnfed_flwr.engine.server_run import serve
 from dqnfed_flwr.errors import ConfigError, ShapeError
 from dqnfed_flwr.methods._base import Method, make_method
 from dqnfed_flwr.methods.fedmuon import client as fedmuon_client
@@ -28,7 +25,6 @@ from dqnfed_flwr.types import ClientReply, ClientTask, FloatArray
 from tests.helpers.clients import local_loss
 from tests.helpers.rounds import decide
 from tests.helpers.runs import TINY
-from tests.helpers.transport import TransportGrid
 
 FEDMUON: dict[str, Any] = {**TINY, "method": "fedmuon", "dtype": "float64", "local.batch-size": 0, "local.lr": 1.0}
 STEP = np.linspace(-1, 1, 650)
@@ -192,18 +188,3 @@ def test_only_those_who_train_are_sent_the_momentum() -> None:
             for client, content in contents_of(schedule, state, resolve(settings), method).items()
         }
         assert [set(sent[client].vectors) for client in (0, 1)] == [{"momentum"} if momenta else set(), set()]
-
-
-@pytest.mark.parametrize("participation", [1.0, 0.5])
-def test_bytes_and_a_new_process_change_nothing(participation: float, tmp_path: Any) -> None:
-    small = {**TINY, "method": "fedmuon", "clients": 4, "participation": participation, "rounds": 4}
-    settings = Settings.from_mapping({**small, "local.batch-size": 16, "model": "mlp"})
-    straight = run(settings)
-    carried = serve(TransportGrid(app, settings.clients, settings.flat()), settings)
-    assert np.array_equal(carried.theta, straight.theta)
-    halves = {**settings.flat(), "output": str(tmp_path)}
-    run({**halves, "rounds": 2})
-    resumed = run({**halves, "resume": True})
-    assert np.array_equal(resumed.theta, straight.theta)
-    first, last = (float(np.mean(straight.events[at].losses_before)) for at in (0, -1))
-    assert last < first

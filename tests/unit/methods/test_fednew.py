@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import nn
 
-from client_app.app import app
 from dqnfed_flwr.client.curvature import Curvature, Point
 from dqnfed_flwr.client.flat_model import FlatModel
 from dqnfed_flwr.client.gradients import LocalLoss
@@ -18,7 +17,6 @@ from dqnfed_flwr.client.numpy_client import DQNFedClient
 from dqnfed_flwr.client.work import ClientContext, LocalRequest, RngKey
 from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.engine.run import run
-from dqnfed_flwr.engine.server_run import serve
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.methods._base import make_method
 from dqnfed_flwr.methods.fednew import client as fednew_client
@@ -28,7 +26,6 @@ from dqnfed_flwr.types import ClientTask, Float64Array
 from tests.helpers.rounds import decide
 from tests.helpers.runs import TINY
 from tests.helpers.second_order import DIM, Rounds, client_data, gradient_at, hessian_at, optimum, row_of, settings_of
-from tests.helpers.transport import TransportGrid
 
 ALPHA, RHO = 0.05, 0.2
 FEDNEW: dict[str, Any] = {"method": "fednew", "fednew.alpha": ALPHA, "fednew.rho": RHO, "fednew.form": "exact"}
@@ -264,18 +261,3 @@ def test_titles_name_the_form() -> None:
     assert Settings.from_mapping({"method": "fednew", "fednew.matrix": "hessian"}).title == "FedNew (CG)"
     assert Settings.from_mapping(FEDNEW).title == "FedNew"
     assert Settings.from_mapping({**FEDNEW, "fednew.bits": 3}).title == "Q-FedNew"
-
-
-@pytest.mark.parametrize("form", ["exact", "cg"])
-@pytest.mark.parametrize("participation", [1.0, 0.5])
-def test_a_run_through_bytes_has_the_bits_of_a_run_without(form: str, participation: float) -> None:
-
-    settings = Settings.from_mapping(
-        {**TINY, "method": "fednew", "rounds": 4, "ridge": 0.01, "fednew.form": form, "clients": 4}
-        | {"participation": participation}
-    )
-    straight = run(settings)
-    other = serve(TransportGrid(app, settings.clients, settings.flat()), settings)
-    assert np.array_equal(straight.theta, other.theta)
-    losses = [float(np.mean(event.losses_before)) for event in straight.events]
-    assert losses[-1] < 0.6 * losses[0]

@@ -6,13 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
-from client_app.app import app
 from dqnfed_flwr.client.numpy_client import DQNFedClient
 from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.engine.run import run
-from dqnfed_flwr.engine.server_run import serve
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.methods._base import make_method
 from dqnfed_flwr.methods.fednl import server
@@ -21,7 +18,6 @@ from dqnfed_flwr.types import Float64Array
 from tests.helpers.rounds import decide
 from tests.helpers.runs import TINY
 from tests.helpers.second_order import DIM, Rounds, client_data, gradient_at, hessian_at, optimum, settings_of
-from tests.helpers.transport import TransportGrid
 
 FEDNL: dict[str, Any] = {"method": "fednl", "fednl.form": "exact", "fednl.size": 1}
 WHOLE: dict[str, Any] = {"fednl.size": DIM}
@@ -315,23 +311,3 @@ def test_titles_name_the_form() -> None:
     assert title(participation=0.5) == "FedNL-PP"
     assert title(**{"fednl.form": "last-layer"}) == "FedNL (last layer)"
     assert title(**{"fednl.form": "diagonal", "participation": 0.5}) == "FedNL (diagonal)"
-
-
-@pytest.mark.parametrize("mapping", [{}, {"participation": 0.5, "clients": 4}, {"fednl.compressor": "top"}])
-def test_a_run_through_bytes_has_the_bits_of_a_run_without(mapping: dict[str, Any]) -> None:
-
-    settings = Settings.from_mapping(
-        {
-            **TINY,
-            "method": "fednl",
-            "fednl.form": "exact",
-            "model": "tests.helpers.models:pooled",
-            "rounds": 3,
-            "clients": 2,
-            **mapping,
-        }
-    )
-    straight = run(settings)
-    other = serve(TransportGrid(app, settings.clients, settings.flat()), settings)
-    assert np.array_equal(straight.theta, other.theta)
-    assert torch.from_numpy(straight.theta).isfinite().all()

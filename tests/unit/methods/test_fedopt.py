@@ -107,18 +107,6 @@ def test_gradients_count_by_the_local_rate(name: str) -> None:
 
 
 @BOTH
-@pytest.mark.parametrize("rounds", [0, 1, 3])
-def test_restored_goes_on_with_the_same_bits(name: str, rounds: int, rng: np.random.Generator) -> None:
-    straight, restored = make(name), make(name)
-    for _ in range(rounds):
-        decide(straight, rng.standard_normal((3, 5)))
-    restored.restore_state({key: np.array(value) for key, value in straight.export_state().items()})
-    for _ in range(3):
-        rows = rng.standard_normal((3, 5))
-        assert np.array_equal(decide(straight, rows).step, decide(restored, rows).step)
-
-
-@BOTH
 def test_asked_twice_in_a_round_gives_the_same(name: str) -> None:
     method = make(name)
     assert isinstance(method, VectorMethod)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,7 +7,6 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from client_app.app import app
 from dqnfed_flwr.client.device import DTYPES
 from dqnfed_flwr.client.numpy_client import DQNFedClient
 from dqnfed_flwr.client.samples import HeldSamples
@@ -16,12 +14,10 @@ from dqnfed_flwr.client.work import RngKey, sgd
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.data import load_client, to_model_input
 from dqnfed_flwr.engine.run import run
-from dqnfed_flwr.engine.server_run import serve
 from dqnfed_flwr.methods.local.client import own_model
 from dqnfed_flwr.types import ClientTask
 from tests.helpers.clients import local_loss
 from tests.helpers.runs import TINY
-from tests.helpers.transport import TransportGrid
 
 LOCAL: dict[str, Any] = {**TINY, "method": "local", "local.batch-size": 16, "local.epochs": 2, "rounds": 4}
 KEEPING = {"split.validation-fraction": 0.3}
@@ -141,22 +137,6 @@ def test_the_server_stays_at_the_start_through_all_rounds(model: str) -> None:
 def test_one_client_stopping_does_not_stop_the_others() -> None:
     result = run({**LOCAL, **KEEPING, "early-stopping": 1, "rounds": 6})
     assert (result.status, len(result.events)) == ("finished", 6)
-
-
-@pytest.mark.parametrize("model", ["logistic", NORM])
-def test_bytes_and_a_new_process_change_nothing(model: str, tmp_path: Path) -> None:
-    settings = local(model=model, **KEEPING, **{"early-stopping": 2})
-    straight = run(settings)
-    carried = serve(TransportGrid(app, settings.clients, settings.flat()), settings)
-    assert carried.accuracies == straight.accuracies
-    halves = {**settings.flat(), "output": str(tmp_path)}
-    run({**halves, "rounds": 2})
-    resumed = run({**halves, "resume": True})
-    assert resumed.accuracies == straight.accuracies
-    assert resumed.validation == straight.validation
-    assert [event.evaluated.test_loss for event in resumed.events] == [
-        event.evaluated.test_loss for event in straight.events
-    ]
 
 
 def test_a_round_that_comes_again_has_the_same_bits() -> None:

@@ -123,22 +123,6 @@ def test_a_mean_gradient_of_zero_is_no_reason_to_forget() -> None:
     assert (method.forgot, solved.norm) == (0, 0)
 
 
-@BOTH
-@pytest.mark.parametrize("rounds", [0, 1, 3])
-def test_restored_goes_on_with_the_same_bits(name: str, rounds: int) -> None:
-    objectives, theta = spread_out(3), np.zeros(6)
-    straight, restored = make(name, lr=0.1), make(name, lr=0.1)
-    for number in range(rounds + 3):
-        if number == rounds:
-            restored.restore_state({key: np.array(value) for key, value in straight.export_state().items()})
-        step = decide(straight, gradients(objectives, theta)).step
-        if number >= rounds:
-            assert np.array_equal(decide(restored, gradients(objectives, theta)).step, step)
-            restored.step_taken(step, 0.5)
-        straight.step_taken(step, 0.5)
-        theta = theta - 0.5 * step.numpy()
-
-
 def test_displacements_have_no_curvature_pairs_and_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"local\.work"):
         Settings.from_mapping({"method": "server-lbfgs", "local.work": "sgd"})

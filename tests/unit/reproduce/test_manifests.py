@@ -8,9 +8,10 @@ from dqnfed_flwr.config import Settings
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.reproduce.manifests import load_manifest, manifest_names
 from dqnfed_flwr.reproduce.measures import MEASURES
-from dqnfed_flwr.reproduce.parts import ReproduceOptions, config_of, plan_part, seeds_of
+from dqnfed_flwr.reproduce.parts import ReproduceOptions, plan_part, seeds_of
 from dqnfed_flwr.reproduce.schema import check_manifest
 from dqnfed_flwr.reproduce.tables import published_figures
+from tests.helpers.manifests import PARTS, part_of, shipped
 
 UNPUBLISHED_ROWS = {("semi-vred-table1", "cifar100", "FedAvg"), ("semi-vred-table6", "cifar10", "AFL")}
 TINY = """
@@ -25,7 +26,6 @@ parts:
       - {paper: FedAvg, method: fedavg, grid: {local.lr: [0.1, 0.5]}}
     reduced: {settings: {rounds: 2}, seeds: [0]}
 """
-PARTS = [(name, key) for name in manifest_names() for key in load_manifest(name).parts]
 
 
 def written(directory: Path, text: str = TINY) -> str:
@@ -41,24 +41,8 @@ def test_every_table_and_figure_of_the_issue_has_a_manifest() -> None:
 
 
 @pytest.mark.parametrize(("name", "key"), PARTS)
-def test_settings_of_every_row_are_accepted(name: str, key: str, tmp_path: Path) -> None:
-    manifest = load_manifest(name)
-    part = manifest.parts[key]
-    for reduced in (False, True):
-        wanted = ReproduceOptions(reduced=reduced)
-        plan = plan_part(part, manifest.seeds, wanted, tmp_path)
-        assert len(plan.specs) == len(part.rows)
-        for spec in plan.specs:
-            for point in spec.points:
-                flat = {**config_of(part, wanted), **spec.own, **point, "method": spec.method}
-                assert Settings.from_mapping(flat).method == spec.method
-        searched = any(row.grid for row in part.rows)
-        assert bool(plan.note) == (reduced or searched)
-
-
-@pytest.mark.parametrize(("name", "key"), PARTS)
 def test_published_figures_stand_under_the_names_of_rows_and_columns(name: str, key: str) -> None:
-    part = load_manifest(name).parts[key]
+    part = part_of(name, key)
     found = published_figures(part)
     for column in part.columns:
         assert column in MEASURES
@@ -71,14 +55,14 @@ def test_published_figures_stand_under_the_names_of_rows_and_columns(name: str, 
 
 @pytest.mark.parametrize("name", manifest_names())
 def test_every_manifest_says_what_is_open_and_what_was_chosen(name: str) -> None:
-    manifest = load_manifest(name)
+    manifest = shipped(name)
     assert manifest.open
     assert manifest.chosen
 
 
 @pytest.mark.parametrize("name", manifest_names())
 def test_the_least_size_of_a_dirichlet_client_is_said(name: str) -> None:
-    manifest = load_manifest(name)
+    manifest = shipped(name)
     if any(part.own.get("partition") == "dirichlet" for part in manifest.parts.values()):
         assert Settings().split.min_samples == 10
         assert any("At least ten training samples a client" in text for text in manifest.chosen)
@@ -87,22 +71,22 @@ def test_the_least_size_of_a_dirichlet_client_is_said(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "key"), [("table5", "original"), ("table6", "setup1"), ("table6", "setup2")])
 def test_clients_are_natural_groups_one_each(name: str, key: str) -> None:
-    part = load_manifest(name).parts[key]
+    part = part_of(name, key)
     for config in (part.own, {**part.own, **part.reduced.own}):
         assert config["partition"] == "groups"
         assert config["split.groups"] == config["clients"]
 
 
 def test_femnist_has_five_hundred_of_its_writers() -> None:
-    part = load_manifest("table5").parts["original"]
+    part = part_of("table5", "original")
     assert part.own["split.groups"] == 500
-    assert "split.groups" not in load_manifest("table5").parts["skewed"].own
+    assert "split.groups" not in part_of("table5", "skewed").own
 
 
 def test_one_published_figure_to_the_digit() -> None:
-    figures = published_figures(load_manifest("table1").parts["setup1"])
+    figures = published_figures(part_of("table1", "setup1"))
     assert figures["DQN-Fed"] == {"mean": 47.72, "std": 3.20, "worst5": 29.34, "best5": 69.37}
-    shares = published_figures(load_manifest("fedmdfg-table2").parts["mutex"])
+    shares = published_figures(part_of("fedmdfg-table2", "mutex"))
     assert shares["FedMDFG(pi/32,5)"] == pytest.approx({"mean": 69.0, "angle_rad": 0.165})
 
 
@@ -179,7 +163,7 @@ def test_unknown_manifests_and_files_are_named() -> None:
 
 
 def test_a_part_like_another_takes_what_it_does_not_give(tmp_path: Path) -> None:
-    table, ablation = (load_manifest(name) for name in ("table1", "table3"))
+    table, ablation = (shipped(name) for name in ("table1", "table3"))
     base, part = table.parts["setup2"], ablation.parts["participation10"]
     assert {**base.own, "participation": 0.1} == part.own
     assert part.reduced == base.reduced
@@ -200,7 +184,7 @@ def test_rows_are_chosen_by_either_name_and_others_are_added(tmp_path: Path) -> 
 
 
 def test_a_manifest_survives_its_own_record() -> None:
-    manifest = load_manifest("table1")
+    manifest = shipped("table1")
     assert check_manifest(manifest.model_dump(by_alias=True), "again") == manifest
 
 

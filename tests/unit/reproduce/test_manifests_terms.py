@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from functools import cache
 
 import pytest
 
 from dqnfed_flwr.compare.notes import Entry, first_order, local_work, terms_notes
 from dqnfed_flwr.compare.plan import Plan
-from dqnfed_flwr.config import resolve
+from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.config.methods import profile_of
-from dqnfed_flwr.reproduce.manifests import load_manifest, manifest_names
-from dqnfed_flwr.reproduce.parts import ReproduceOptions, plan_part
+from dqnfed_flwr.reproduce.parts import ReproduceOptions, config_of
 from dqnfed_flwr.schema.plan import FREE_LENGTH, LENGTH_KEYS
+from tests.helpers import manifests
+from tests.helpers.manifests import PARTS, part_of
 
-PARTS = [(name, key) for name in manifest_names() for key in load_manifest(name).parts]
 TIMED = ("table2", "figure3")
 """They time every method on the same work, and search nothing; their tables say whose length is left as it comes."""
 every_part = pytest.mark.parametrize(("name", "key"), PARTS)
 both_forms = pytest.mark.parametrize("reduced", [False, True], ids=["full", "reduced"])
 
 
-def plan_of(name: str, key: str, *, reduced: bool) -> Plan:
-    manifest = load_manifest(name)
-    return plan_part(manifest.parts[key], manifest.seeds, ReproduceOptions(reduced=reduced), Path("nowhere"))
-
-
-def entries_of(plan: Plan) -> list[Entry]:
-    return [
+@cache
+def planned(name: str, key: str, reduced: bool) -> tuple[Plan, list[Entry]]:
+    plan = manifests.plan_of(name, key, ReproduceOptions(reduced=reduced))
+    return plan, [
         Entry(spec.title, resolve(plan.settings(spec, spec.points[0], plan.grid_seed)), tuple(spec.axes))
         for spec in plan.specs
     ]
@@ -36,7 +33,7 @@ def entries_of(plan: Plan) -> list[Entry]:
 @every_part
 @both_forms
 def test_rows_of_first_order_share_one_local_work_or_the_table_says_why(name: str, key: str, reduced: bool) -> None:
-    entries = entries_of(plan_of(name, key, reduced=reduced))
+    _, entries = planned(name, key, reduced)
     alike = [entry for entry in entries if first_order(entry.run)]
     baseline = next(local_work(entry.run) for entry in alike if entry.run.settings.method == "fedavg")
     notes = terms_notes(entries)
@@ -53,9 +50,9 @@ def test_rows_of_first_order_share_one_local_work_or_the_table_says_why(name: st
 @every_part
 @both_forms
 def test_free_step_lengths_are_searched(name: str, key: str, reduced: bool) -> None:
-    plan = plan_of(name, key, reduced=reduced)
+    plan, entries = planned(name, key, reduced)
     free = [spec for spec in plan.specs if profile_of(spec.method).rule == FREE_LENGTH]
-    untried = [note for note in terms_notes(entries_of(plan)) if "the length of the step is free" in note]
+    untried = [note for note in terms_notes(entries) if "the length of the step is free" in note]
     if name in TIMED:
         assert [spec.title for spec in free] == ["FedMGDA+"]
         assert untried[0].startswith("FedMGDA+: ")
@@ -64,14 +61,24 @@ def test_free_step_lengths_are_searched(name: str, key: str, reduced: bool) -> N
     for spec in free:
         assert set(LENGTH_KEYS) <= set(spec.axes)
         assert 4 <= len(spec.points) <= 18
-        assert all(
-            each.rule.name == "fixed" for each in (entry.run for entry in entries_of(plan) if entry.label == spec.title)
-        )
+        assert {entry.run.rule.name for entry in entries if entry.label == spec.title} == {"fixed"}
 
 
 @every_part
 @both_forms
 def test_the_search_has_as_many_evaluations_as_the_figures(name: str, key: str, reduced: bool) -> None:
-    plan, last = plan_of(name, key, reduced=reduced), load_manifest(name).parts[key].last
+    (plan, _), last = planned(name, key, reduced), part_of(name, key).last
     for job in (job for spec in plan.specs for job in plan.search(spec)):
         assert job.settings.rounds // job.settings.evaluate_every >= last
+
+
+@every_part
+@both_forms
+def test_settings_of_every_row_are_accepted(name: str, key: str, reduced: bool) -> None:
+    (plan, _), part = planned(name, key, reduced), part_of(name, key)
+    shared = config_of(part, ReproduceOptions(reduced=reduced))
+    assert len(plan.specs) == len(part.rows)
+    for spec in plan.specs:
+        for point in spec.points:
+            assert Settings.from_mapping({**shared, **spec.own, **point, "method": spec.method}).method == spec.method
+    assert bool(plan.note) == (reduced or any(row.grid for row in part.rows))

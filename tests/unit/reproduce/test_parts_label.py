@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from dqnfed_flwr.config import Scalar
-from dqnfed_flwr.reproduce.manifests import load_manifest
-from dqnfed_flwr.reproduce.parts import AS_IN_MANIFEST, deviations, plan_part
+from dqnfed_flwr.reproduce.parts import AS_IN_MANIFEST, deviations
 from dqnfed_flwr.reproduce.parts import ReproduceOptions as Options
+from tests.helpers.manifests import part_of, plan_of
 
 NOT_ALL = "training samples 90 %: the rest chose the settings"
 
 
 def label(name: str, key: str, wanted: Options) -> str:
-    manifest = load_manifest(name)
-    return plan_part(manifest.parts[key], manifest.seeds, wanted, Path("nowhere")).note
+    return plan_of(name, key, wanted).note
 
 
 def test_what_is_smaller_and_what_is_different_is_said() -> None:
@@ -86,7 +83,7 @@ def test_samples_that_chose_the_settings_are_said() -> None:
 
 @pytest.mark.parametrize(("name", "key", "said"), [("table3", "participation10", True), ("table1", "setup2", False)])
 def test_other_evaluations_are_said_where_accuracies_are_means_over_them(name: str, key: str, said: bool) -> None:
-    assert (load_manifest(name).parts[key].last > 1) == said
+    assert (part_of(name, key).last > 1) == said
     shown = label(name, key, Options(overrides={"evaluate-every": 1}))
     assert ("changed: evaluate-every 1 for 5" in shown) == said
 

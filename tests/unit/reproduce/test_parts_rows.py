@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from dqnfed_flwr.compare.row_specs import RowSpec
 from dqnfed_flwr.errors import ConfigError
-from dqnfed_flwr.reproduce.manifests import load_manifest
-from dqnfed_flwr.reproduce.parts import ReproduceOptions, paper_names, plan_part
+from dqnfed_flwr.reproduce.parts import ReproduceOptions, paper_names
+from tests.helpers.manifests import part_of, plan_of
 
-MUTEX = load_manifest("fedmdfg-table2").parts["mutex"]
+MUTEX = part_of("fedmdfg-table2", "mutex")
 
 
 def rows(methods: str, name: str = "fedmdfg-table2", key: str = "mutex") -> list[str]:
-    manifest = load_manifest(name)
-    part = manifest.parts[key]
-    specs = plan_part(part, manifest.seeds, ReproduceOptions(reduced=True, methods=methods), Path("nowhere")).specs
-    return [row.name or spec.title for row, spec in zip(paper_names(part, specs), specs, strict=True)]
+    specs = plan_of(name, key, ReproduceOptions(reduced=True, methods=methods)).specs
+    named = paper_names(part_of(name, key), specs)
+    return [row.name or spec.title for row, spec in zip(named, specs, strict=True)]
 
 
 @pytest.mark.parametrize("name", [row.paper for row in MUTEX.rows if row.paper])
@@ -61,9 +58,7 @@ def test_a_row_that_is_named_twice_comes_once() -> None:
 
 
 def test_what_no_row_is_called_is_a_method_with_settings_or_refused() -> None:
-    manifest = load_manifest("table9")
-    wanted = ReproduceOptions(reduced=True, methods="term@term.t=2,FedAvg")
-    plan = plan_part(manifest.parts["fashion-mnist"], manifest.seeds, wanted, Path("nowhere"))
+    plan = plan_of("table9", "fashion-mnist", ReproduceOptions(reduced=True, methods="term@term.t=2,FedAvg"))
     assert [(spec.method, dict(spec.own)) for spec in plan.specs] == [("term", {"term.t": 2}), ("fedavg", {})]
     assert isinstance(plan.specs[0], RowSpec)
     with pytest.raises(ConfigError, match=r"found 'FedMDFG\(pi/64'"):

@@ -17,11 +17,11 @@ from dqnfed_flwr.compare.results import Comparison, Row, reference_of
 from dqnfed_flwr.compare.row_specs import RowSpec
 from dqnfed_flwr.compare.tables import Cell
 from dqnfed_flwr.fairness import fairness_report
-from dqnfed_flwr.reproduce.manifests import load_manifest
 from dqnfed_flwr.reproduce.schema import Part, check_manifest
 from dqnfed_flwr.reproduce.tables import impossible, paper_table, published_doubts, published_figures
 from dqnfed_flwr.types import Float64Array
 from tests.helpers.comparisons import NOWHERE, make_record
+from tests.helpers.manifests import part_of
 
 TERM_5 = {"term.t": 5.0}
 
@@ -67,20 +67,20 @@ def test_means_that_are_not_those_of_all_clients_are_found() -> None:
         "mean 79.90 cannot be that of 90.00, 80.00, 70.00, which is 80.00"
     )
     assert impossible({**three, "mean": 60.0}, 10) == {}
-    (told,) = published_doubts(load_manifest("table9").parts["fashion-mnist"])
+    (told,) = published_doubts(part_of("table9", "fashion-mnist"))
     assert "DQN-Fed: mean 81.27 cannot be that of 90.99, 88.21, 72.57, which is 83.92." in told
 
 
 def test_the_contradictions_of_a_table_are_told_once_a_kind() -> None:
-    figures = published_figures(load_manifest("table5").parts["original"])
+    figures = published_figures(part_of("table5", "original"))
     assert all("angle" in impossible(row, 500) for row in figures.values())
-    (told,) = published_doubts(load_manifest("table5").parts["skewed"])
+    (told,) = published_doubts(part_of("table5", "skewed"))
     assert told.count("°") == 2
     assert "the same of 6 more rows" in told
-    (both,) = published_doubts(load_manifest("table6").parts["setup1"])
+    (both,) = published_doubts(part_of("table6", "setup1"))
     assert "at most; the same of 2 more rows." in both
     assert "FedMGDA+: mean 53.08 cannot hold" in both
-    assert published_doubts(load_manifest("table11").parts["tiny-imagenet"]) == []
+    assert published_doubts(part_of("table11", "tiny-imagenet")) == []
 
 
 @given(arrays.arrays(np.float64, st.integers(3, 60), elements=st.floats(0.01, 1.0)))

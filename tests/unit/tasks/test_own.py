@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -27,57 +27,18 @@ SETTINGS: dict[str, str | int | float] = {"clients": 2, "rounds": 1, "local.thre
 OWN = "tests.helpers.own_task"
 
 
-class MeanOnly(Line):
-    def losses(self, model: nn.Module, batch: Any) -> Any:
-        return super().losses(model, batch).mean()
+def losing(make: Callable[[Any, nn.Module, Any], Any]) -> type[Task]:
+    """A task whose losses are made of those of `Line`, the model and the batch."""
+
+    class Own(Line):
+        def losses(self, model: nn.Module, batch: Any) -> Any:
+            return make(super().losses(model, batch), model, batch)
+
+    return Own
 
 
-class Number(Line):
-    def losses(self, model: nn.Module, batch: Any) -> Any:
-        return 1.5
-
-
-class Infinite(Line):
-    def losses(self, model: nn.Module, batch: Any) -> Any:
-        return super().losses(model, batch) / 0
-
-
-class Batchwise(Line):
-    def losses(self, model: nn.Module, batch: Any) -> Any:
-        x, y = batch
-        return (model(x - x.mean(0)) - y).square()[:, 0]
-
-
-class Drawing(Line):
-    def losses(self, model: nn.Module, batch: Any) -> Any:
-        x, y = batch
-        return (model(nn.functional.dropout(x, 0.5)) - y).square()[:, 0]
-
-
-class DrawingElsewhere(Line):
-    def losses(self, model: nn.Module, batch: Any) -> Any:
-        return super().losses(model, batch) * random.random()
-
-
-class Raising(Line):
-    def losses(self, model: nn.Module, batch: Any) -> Any:
-        return batch["nothing"]
-
-
-class WrongWeights(Line):
-    def losses(self, model: nn.Module, batch: Any) -> Any:
-        return super().losses(model, batch), torch.ones(3)
-
-
-class NoWeight(Line):
-    def losses(self, model: nn.Module, batch: Any) -> Any:
-        losses = super().losses(model, batch)
-        return losses, torch.zeros_like(losses)
-
-
-class OnlySum(Line):
-    def losses(self, model: nn.Module, batch: Any) -> Any:
-        return super().losses(model, batch).reshape(-1, 2)
+def squares(model: nn.Module, x: Tensor, y: Tensor) -> Any:
+    return (model(x) - y).square()[:, 0]
 
 
 class NoSample(Line):
@@ -188,19 +149,51 @@ class Unfinished(Task):
     ("task", "error", "message"),
     [
         (
-            MeanOnly,
+            losing(lambda losses, *_: losses.mean()),
             DataError,
             r"client 0: losses gave \(\) for a batch of 8 samples; give one loss a sample, \[8\]",
         ),
-        (Number, DataError, "client 0: losses gave float for a batch of 8 samples"),
-        (OnlySum, DataError, r"client 0: losses gave \(4, 2\) for a batch of 8"),
-        (Infinite, DataError, r"client 0: the loss is not finite at sample 0 \(inf\).*clean their inputs and targets"),
-        (Batchwise, DataError, r"client 0: 8 samples have a loss of .* in one batch and of .* one by one"),
-        (Drawing, ModelError, r"client 0: the same samples have another loss .* draw no random numbers in losses\(\)"),
-        (DrawingElsewhere, ModelError, "client 0: the same samples have another loss each time"),
-        (Raising, DataError, r"client 0: losses\(\) raised TypeError: .* \(test_own.py, line \d+\), for samples of "),
-        (WrongWeights, DataError, r"client 0: losses are \(8,\) and their weights \(3,\)"),
-        (NoWeight, DataError, "client 0: the weights of the client's losses add up to nothing"),
+        (losing(lambda *_: 1.5), DataError, "client 0: losses gave float for a batch of 8 samples"),
+        (
+            losing(lambda losses, *_: losses.reshape(-1, 2)),
+            DataError,
+            r"client 0: losses gave \(4, 2\) for a batch of 8",
+        ),
+        (
+            losing(lambda losses, *_: losses / 0),
+            DataError,
+            r"client 0: the loss is not finite at sample 0 \(inf\).*clean their inputs and targets",
+        ),
+        (
+            losing(lambda _, model, batch: squares(model, batch[0] - batch[0].mean(0), batch[1])),
+            DataError,
+            r"client 0: 8 samples have a loss of .* in one batch and of .* one by one",
+        ),
+        (
+            losing(lambda _, model, batch: squares(model, nn.functional.dropout(batch[0], 0.5), batch[1])),
+            ModelError,
+            r"client 0: the same samples have another loss .* draw no random numbers in losses\(\)",
+        ),
+        (
+            losing(lambda losses, *_: losses * random.random()),
+            ModelError,
+            "client 0: the same samples have another loss each time",
+        ),
+        (
+            losing(lambda _, model, batch: batch["nothing"]),
+            DataError,
+            r"client 0: losses\(\) raised TypeError: .* \(test_own.py, line \d+\), for samples of ",
+        ),
+        (
+            losing(lambda losses, *_: (losses, torch.ones(3))),
+            DataError,
+            r"client 0: losses are \(8,\) and their weights \(3,\)",
+        ),
+        (
+            losing(lambda losses, *_: (losses, torch.zeros_like(losses))),
+            DataError,
+            "client 0: the weights of the client's losses add up to nothing",
+        ),
         (NoSample, DataError, "client 0: the train data set has no sample; give it at least one"),
         (Endless, DataError, "client 0: the train data set, of type Stream, has no length; give a map-style one"),
         (Unread, DataError, "client 0: .*OSError: scan 7 is cut short"),
