@@ -6,6 +6,7 @@ one of them does not pay for all.
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,11 @@ if TYPE_CHECKING:
     from dqnfed_flwr.tasks import Task as Task
     from dqnfed_flwr.telemetry.events import Listener as Listener
     from dqnfed_flwr.telemetry.events import RoundEvent as RoundEvent
+
+if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():
+    # torch's OpenMP threads (libgomp) wait for each other by spinning, 300,000 turns at each small operation: two
+    # processes with a thread for every core then take several times as long. It is read when torch is loaded.
+    os.environ["GOMP_SPINCOUNT"] = "1000"
 
 _HOMES = {
     "DQNFed": "strategy.strategy",

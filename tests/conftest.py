@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 for variable, value in {
     "OMP_NUM_THREADS": "1",
+    "OMP_WAIT_POLICY": "PASSIVE",
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
     "FLWR_TELEMETRY_ENABLED": "0",

@@ -146,7 +146,7 @@ def test_a_finished_run_can_be_given_more_rounds(tmp_path: Path, name: str) -> N
     assert np.array_equal(result.theta, whole.theta)
     assert (result.accuracies, result.validation) == (whole.accuracies, whole.validation)
     assert [e.losses_after for e in result.events] == [e.losses_after for e in whole.events]
-    assert result.events[-1].test_loss == whole.events[-1].test_loss
+    assert result.events[-1].evaluated.test_loss == whole.events[-1].evaluated.test_loss
 
 
 @pytest.mark.parametrize(
