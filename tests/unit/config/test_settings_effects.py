@@ -32,6 +32,7 @@ OTHER: dict[str, Scalar] = {
     "step.halvings": 1,
     "step.ladder": "after-miss",
     "step.grow-every": 1,
+    "step.probe-first": True,
     "fedmdfg.search": 1,
     "q-ffl.q": 5.0,
     "fedmgda.epsilon": 1.0,
