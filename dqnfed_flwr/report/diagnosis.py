@@ -221,7 +221,7 @@ def _unused(rounds: Sequence[DiagnosedRound]) -> str:
         return ""
     return (
         f"In {count} of them {APART:g} times the length taken, or more, would have suited all and served the mean loss "
-        "better: the length lags behind. Try step.grow-every=1."
+        "better: the length lags behind. Try step.probe-first=true, or step.grow-every=1."
     )
 
 
