@@ -84,7 +84,7 @@ class ClientTask:
     halvings : int
         How often the client may halve the factor when its own acceptance test fails at `factor`.
     reference_loss : float
-        The client's loss at theta^{t-1}, as it reported it.
+        The client's loss at theta^{t-1}, as it reported it; with `guarantee.window` W the largest of its last W.
     entitlement : float
         e: a loss below it may rise up to it, see `guarantee.harm`; -infinity where none may.
     slope : float

@@ -327,6 +327,12 @@ class GuaranteeSettings(Group):
         "can be overruled for a round, and are named",
         ge=0,
     )
+    window: int = _tuned(
+        1,
+        "W: a loss above the entitlement may come up to the largest of that client's last W losses, instead of the "
+        "last one; 1 lets none of them rise in any round (probed)",
+        ge=1,
+    )
     held_out_level: float = _finer(
         0.1,
         "chance that a client whose held-out loss never rises is the cause of a refusal in a run, with step.judge",

@@ -170,7 +170,7 @@ def with_probe(task: ClientTask, pending: PendingStep, client: int) -> ClientTas
         task,
         **pending.ladder.asked,
         probe=True,
-        reference_loss=pending.losses[client],
+        reference_loss=pending.limits.get(client, pending.losses[client]),
         entitlement=pending.entitlement,
         slope=pending.slopes[client],
     )

@@ -74,6 +74,7 @@ class PendingStep:
     entitlement: float = 0.0  # e of the round, see `guarantee.harm`
     pairs_kept: int = 0  # curvature pairs of those heard, counted
     pairs_rejected: int = 0
+    limits: dict[int, float] = field(default_factory=dict)  # with a window: the largest of the last losses
     tried: Tried = field(default_factory=Tried)
 
     def known_scale(self, settings: GuaranteeSettings) -> StepScale:
@@ -174,6 +175,7 @@ class RunState:
     unmoved: int = 0  # rounds since the last of them
     changed: bool = False  # whether a step changed the loss of anybody, or nobody said
     resting: RunStatus | None = None  # how a run ends whose model rests by what one of these rounds showed
+    earlier: dict[int, list[float]] = field(default_factory=dict)  # with a window: losses before the last, by client
     search: SearchMemory = field(default_factory=SearchMemory)  # of the searches for a length
     cost: Cost = field(default_factory=Cost, metadata=TRANSIENT)  # of the round that is under way
     dropped: list[DroppedClient] = field(default_factory=list)  # since the last round, in exchanges that ended none
@@ -214,6 +216,15 @@ class RunState:
         self.last = self.move if keep_move else None
         self.theta, self.settled = self.candidate, None
         self.moves += 1
+
+    def keep_losses(self, pending: PendingStep, window: int) -> None:
+        """The model moved: losses before it count as earlier ones, for as many rounds as the `window` has losses."""
+        for client, loss in pending.losses.items() if window > 1 else ():
+            self.earlier[client] = [*self.earlier.get(client, []), loss][1 - window :]
+
+    def limits(self, losses: Mapping[int, float]) -> dict[int, float]:
+        """The largest of the last losses of those whose `losses` are known, where a window asks for them."""
+        return {c: max([loss, *self.earlier.get(c, [])]) for c, loss in losses.items()} if self.earlier else {}
 
     def reject(self) -> None:
         """The candidate is no more; another one may follow it."""
@@ -321,6 +332,7 @@ def round_event(
         asked=len(pending.asked),
         no_part=_without_part(pending),
         entitlement=pending.entitlement,
+        limits=[*pending.limits.values()],
         votes=replace(votes, overruled=tuple(c for c in votes.overruled if c not in votes.caught)),
         cost=cost.closed(pending.tried.misses),
         evaluated=Evaluated.of(evaluated, figure),

@@ -74,6 +74,7 @@ class StepSearch:
         """
         batch, solved = direction.batch, direction.solved
         pending = pending_step(batch, solved, collected, hearing, dropped, asked=asked)
+        pending.limits = self._state.limits(pending.losses)
         if self._settings.step.on_stationary == "relax":
             pending.tried.mean_row = collected.rows_of(hearing.heard, ()).combine(batch.shares)
         self._state.begin(pending, direction.buffers)
@@ -178,6 +179,7 @@ class StepSearch:
     def _accept(self, pending: PendingStep, factor: float, schedule: Schedule, collected: Collected) -> None:
         """The candidate is the model."""
         self._state.accept(keep_move=self._side.keeps_move)
+        self._state.keep_losses(pending, self._settings.guarantee.window)
         self._state.search.forget()
         self._method.step_taken(pending.step, factor)
         losses = {client: probe.loss for client, probe in collected.probes.items()}
@@ -276,7 +278,15 @@ class StepSearch:
 def judged_by(pending: PendingStep) -> list[object]:
     """What decides on the length of a step, besides the step and the participants."""
     groups = [pending.votes.heard, pending.votes.voteless, pending.votes.aside, pending.votes.caught]
-    return [*groups, pending.tried.first, pending.entitlement, pending.scale.contested, pending.losses, pending.slopes]
+    return [
+        *groups,
+        pending.tried.first,
+        pending.entitlement,
+        pending.scale.contested,
+        pending.losses,
+        pending.slopes,
+        pending.limits,
+    ]
 
 
 def _along(ladder: Ladder, probes: Mapping[int, Probe]) -> AlongStep | None:

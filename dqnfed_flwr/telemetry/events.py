@@ -164,6 +164,9 @@ class RoundEvent:
         Those of them that had no part in the round: no reply, one that was not usable, or one that contradicts itself.
     entitlement : float
         e: the loss up to which a participant may rise without harm; -infinity (null) where no loss may rise.
+    limits : list[float]
+        With `guarantee.window` W the largest of each participant's last W losses: harm is a rise above it. Where it is
+        empty, a rise above `losses_before` is.
     votes : Votes
         Whose gradients made the step, who refused a candidate, and whose vote did not count.
     cost : Cost
@@ -195,6 +198,7 @@ class RoundEvent:
     asked: int = 0
     no_part: list[int] = field(default_factory=list)
     entitlement: float = 0.0
+    limits: list[float] = field(default_factory=list)
     votes: Votes = field(default_factory=Votes)
     cost: Cost = field(default_factory=Cost)
     evaluated: Evaluated = field(default_factory=Evaluated)
@@ -226,13 +230,14 @@ class RoundEvent:
 
     @property
     def unharmed_ratio(self) -> float:
-        """Share of the participants that answered again whose loss did not rise, or stayed below the entitlement."""
-        return improved_ratio(self.losses_before, self.losses_after, self.entitlement)
+        """Share of the participants that answered again whose loss did not rise, or no further than allowed."""
+        return improved_ratio(self.limits or self.losses_before, self.losses_after, self.entitlement)
 
     @property
     def harmed(self) -> list[int]:
         """The others of them."""
-        fine = not_above(self.losses_after, self.losses_before, self.entitlement) | np.isnan(self.losses_after)
+        allowed = not_above(self.losses_after, self.limits or self.losses_before, self.entitlement)
+        fine = allowed | np.isnan(self.losses_after)
         return [client for client, good in zip(self.participants, fine, strict=True) if not good]
 
     def to_json(self) -> str:

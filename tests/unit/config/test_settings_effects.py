@@ -70,6 +70,7 @@ OTHER: dict[str, Scalar] = {
     "local-newton.matrix": "hessian",
     "guarantee.entitlement": "0",
     "guarantee.tolerate": 1,
+    "guarantee.window": 2,
     "guarantee.held-out-level": 0.9,
 }
 GUARANTEE = ("guarantee.entitlement", "guarantee.tolerate", "guarantee.voters")
