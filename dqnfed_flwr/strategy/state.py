@@ -218,13 +218,12 @@ class RunState:
         self.moves += 1
 
     def keep_losses(self, pending: PendingStep, window: int) -> None:
-        """The model moved: losses before it count as earlier ones, for as many rounds as the `window` has losses."""
-        for client, loss in pending.losses.items() if window > 1 else ():
-            self.earlier[client] = [*self.earlier.get(client, []), loss][1 - window :]
+        """The model moved: losses before it count as earlier ones, as many as the `window` has besides the last."""
+        self.earlier |= {c: [*self.earlier.get(c, []), loss][1 - window :] for c, loss in pending.losses.items()}
 
     def limits(self, losses: Mapping[int, float]) -> dict[int, float]:
         """The largest of the last losses of those whose `losses` are known, where a window asks for them."""
-        return {c: max([loss, *self.earlier.get(c, [])]) for c, loss in losses.items()} if self.earlier else {}
+        return {c: max([loss, *self.earlier.get(c, [])]) for c, loss in losses.items() if self.earlier}
 
     def reject(self) -> None:
         """The candidate is no more; another one may follow it."""

@@ -179,7 +179,8 @@ class StepSearch:
     def _accept(self, pending: PendingStep, factor: float, schedule: Schedule, collected: Collected) -> None:
         """The candidate is the model."""
         self._state.accept(keep_move=self._side.keeps_move)
-        self._state.keep_losses(pending, self._settings.guarantee.window)
+        if self._settings.guarantee.window > 1:
+            self._state.keep_losses(pending, self._settings.guarantee.window)
         self._state.search.forget()
         self._method.step_taken(pending.step, factor)
         losses = {client: probe.loss for client, probe in collected.probes.items()}

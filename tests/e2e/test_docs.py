@@ -304,7 +304,19 @@ def test_a_checkpoint_holds_what_the_next_exchange_needs(tmp_path: Path) -> None
     assert set(record) == {
         *("format", "version", "settings", "fingerprint", "frozen", "commits", "arrays", "vectors"),
         *("round", "exchange", "status", "moves", "unmoved", "changed", "resting", "failures", "unusable", "dropped"),
-        *("rule", "pending", "search", "standing", "best", "last", "theta", "candidate", "buffers", "settled"),
+        *(
+            "rule",
+            "pending",
+            "search",
+            "standing",
+            "earlier",
+            "best",
+            "last",
+            "theta",
+            "candidate",
+            "buffers",
+            "settled",
+        ),
     }
     assert set(record["settings"]) == set(Settings().flat())
 

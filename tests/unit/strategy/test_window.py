@@ -64,8 +64,7 @@ def test_only_as_many_losses_are_kept_as_the_window_has() -> None:
     assert state.earlier == {0: [4.0, 3.0]}
     assert state.limits({0: 2.0, 7: 1.0}) == {0: 4.0, 7: 1.0}
     state.earlier = {}
-    state.keep_losses(pending_step_of(0), 1)
-    assert (state.earlier, state.limits({0: 1.0})) == ({}, {})
+    assert state.limits({0: 1.0}) == {}
 
 
 def test_a_run_that_was_cut_knows_the_losses(tmp_path: Path) -> None:
