@@ -122,15 +122,16 @@ def diagnose(events: Sequence[RoundEvent], *, tested: bool) -> Diagnosis:
             rounds.append(_diagnosed(event, event.along, histories))
         if event.moved:
             for client, loss in zip(event.participants, event.losses_after, strict=True):
-                _count_rises(risen, histories[client], loss)
-                histories[client].append(loss)
+                if not math.isnan(loss):  # NaN: it did not answer again
+                    _count_rises(risen, histories[client], loss)
+                    histories[client].append(loss)
     rises = {window: mean(map(float, found)) for window, found in risen.items()}
     return Diagnosis(rounds, rises, [*_findings(rounds, tested=tested)])
 
 
 def _count_rises(risen: Mapping[int, list[bool]], history: Sequence[float], loss: float) -> None:
     for window, found in risen.items():
-        if len(history) >= window and not math.isnan(loss):
+        if len(history) >= window:
             found.append(loss > ceiling(max(history[-window:]), -math.inf))
 
 

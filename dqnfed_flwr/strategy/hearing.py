@@ -23,7 +23,6 @@ from dqnfed_flwr.guarantee.overrule import (
     broken_promise,
     falls_behind,
     falls_behind_a_flat_start,
-    infinite_everywhere,
     opposed,
     reach,
     refuses_against_its_gradient,
@@ -189,13 +188,10 @@ def catch_liars(
     clients whose reply of this exchange contradicts itself, with what it says. At the `last_chance` no factor is left
     to try: the least does not suit those that refuse it either.
     """
-    ladder = pending.ladder
     votes = {client: probe for client, probe in votes.items() if client not in pending.votes.caught}  # once is enough
     found = {client: words for client, words in sorted(caught.items()) if client in votes}
-    if ladder.rungs_above or ladder.rungs_below:
-        found |= dict.fromkeys(infinite_everywhere(votes), "its loss is finite at no factor at which the others' are")
     for client, probe in votes.items():
-        if words := broken_promise(probe, pending.tried.promised.get(client), ladder.factor):
+        if words := broken_promise(probe, pending.tried.promised.get(client), pending.ladder.factor):
             found.setdefault(client, words)
         elif _refuses_the_ladder(pending, client, probe, last_chance=last_chance):
             pending.tried.blocked[client] = pending.tried.blocked.get(client, 0) + 1
@@ -297,6 +293,7 @@ class Judgement(Enum):
 
     ACCEPTED = "it is the model"
     SHORTER = "a shorter one is tried"
+    LONGER = "it suits, and a longer one that suits as well is better"
     RESTART = "the first factor is tried again: some for whom it was cut have no vote any more"
     CONTESTED = "the round is over: a client whose vote cannot be withdrawn refuses it"
     NO_LENGTH = "no length of the step is left to try"
@@ -312,7 +309,7 @@ def judge_candidate(
 
     `withdraw` takes votes away, see `hearing.withdraw_votes`: its arguments are the votes, who contradicts itself in
     this exchange, and whether it is the last chance. `verdict_of` is the step rule on the votes that count. Where the
-    candidate is not accepted a miss is noted in `pending`.
+    candidate is turned down a miss is noted in `pending`.
     """
     withdrawn = withdraw(pending.votes.counted(collected.probes), collected.caught, False)
     if withdrawn and pending.ladder.factor < pending.tried.first:
@@ -322,6 +319,8 @@ def judge_candidate(
     verdict = verdict_of(votes)
     if verdict.accepted:
         return Judgement.ACCEPTED, verdict.factor
+    if pending.ladder.alone and verdict.factor > pending.ladder.factor:
+        return Judgement.LONGER, verdict.factor
     pending.tried.misses += 1
     if pending.scale.contested and pending.tried.misses >= CONTESTED_TRIES:
         return Judgement.CONTESTED, 0.0

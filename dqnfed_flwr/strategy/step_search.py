@@ -13,7 +13,7 @@ from flwr.common.logger import log
 from torch import Tensor
 
 from dqnfed_flwr.guarantee.held_out import FEWEST
-from dqnfed_flwr.guarantee.overrule import Certificate
+from dqnfed_flwr.guarantee.overrule import Certificate, infinite_everywhere
 from dqnfed_flwr.schema.plan import RunPlan
 from dqnfed_flwr.steps import Ladder, StepRule, Verdict, hardly_moves, mean_loss_falls
 from dqnfed_flwr.strategy.collect import Collected
@@ -40,6 +40,7 @@ RESTING: Mapping[str, RunStatus] = {STATIONARY: "pareto-stationary", HELD_OUT: "
 """Ends of a round that show why the model rests, and the end of a run that follows from it."""
 UNMOVED_ROUNDS = 6
 """Rounds in a row without a step, after which a run in which clients may lie is at its end."""
+UNFIT = "its loss is finite at no factor at which the others' are"
 DIAGNOSED_ABOVE, DIAGNOSED_BELOW = 2, 8
 """Doublings and halvings of a first candidate at which losses are asked for, where `step.diagnose-every` is due."""
 RELAXED_BACKOFF = 0.25
@@ -149,7 +150,8 @@ class StepSearch:
         """Where a step depends on votes, withdraw those of liars and of the overruled; True if any was withdrawn."""
         standing = self._state.standing
         if not pending.tried.relaxed and self._run.rule.judged_by == "losses":
-            return catch_liars(pending, votes, caught, standing, last_chance=last_chance)
+            unfit = dict.fromkeys(infinite_everywhere(votes), UNFIT)
+            return catch_liars(pending, votes, {**caught, **unfit}, standing, last_chance=last_chance)
         if pending.tried.relaxed or self._run.rule.judged_by != "test" or not self._rule.asks(pending.round):
             return False
         return withdraw_votes(pending, votes, caught, standing, self._settings.guarantee, last_chance=last_chance)

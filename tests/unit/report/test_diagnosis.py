@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -80,6 +81,13 @@ def test_rises_are_counted_above_the_largest_of_the_last_losses() -> None:
     assert found.rises[2] == 1 / 3  # 4.5 alone
     assert found.rises[4] == 1.0  # 4.5, above 4, 3, 3.5, 3.2
     assert np.isnan(found.rises[8])
+
+
+def test_a_client_that_did_not_answer_again_counts_no_rise() -> None:
+    silent = replace(make_event(1, None), participants=[0], losses_before=[1.2], losses_after=[math.nan])
+    risen = replace(make_event(2, None), participants=[0], losses_before=[1.0], losses_after=[1.5])
+    found = diagnose([silent, risen], tested=False).rises
+    assert (found[1], found[2]) == (1.0, 1.0)  # 1.5 is above 1, and above 1.2
 
 
 def test_a_window_allows_what_stays_below_earlier_losses() -> None:

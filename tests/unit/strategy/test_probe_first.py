@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ import pytest
 
 from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.engine.run import run
+from dqnfed_flwr.guarantee.overrule import CONTRADICTION
 from dqnfed_flwr.strategy.strategy import Outcome
 from dqnfed_flwr.types import Float64Array
-from tests.helpers.quadratics import Federation, spread_out, start_at, strategy
+from tests.helpers.quadratics import Federation, Quadratic, spread_out, start_at, strategy
 from tests.helpers.runs import TINY, Stop, StopAfter
 
 CLIENTS = 3
@@ -21,7 +23,7 @@ FIRST = {"step.probe-first": True}
 
 def trained(**settings: Any) -> tuple[Outcome, Federation]:
     """A run of five rounds on three quadratics, and what their clients were asked."""
-    federation = Federation(spread_out(CLIENTS))
+    federation = Federation(settings.pop("objectives", spread_out(CLIENTS)))
     server = strategy(CLIENTS, {"rounds": 5, "step.start": 16.0, **settings})
     server.start(InProcessGrid(federation.app(), CLIENTS, {}), start_at(np.zeros(6)))
     assert server.outcome is not None
@@ -54,7 +56,24 @@ def test_each_round_has_the_longer_factor_where_it_suits_all_and_is_better() -> 
         longer.append(all(suit) and bool(twice.mean() < once.mean()))
         assert (event.factor == event.along.factors[0]) == longer[-1]
         assert (event.factor < event.along.factors[1]) == (not suit[1])
+        assert event.cost.misses == (not suit[1])  # a longer step is no miss
     assert {*longer} == {True, False}
+
+
+class Walled(Quadratic):
+    """One whose loss is infinite far from its minimum, as that of a network that diverges."""
+
+    def loss(self, theta: Float64Array) -> float:
+        """Infinite beyond a distance of 4."""
+        return super().loss(theta) if np.linalg.norm(theta - self.center) < 4 else math.inf
+
+
+def test_a_loss_that_is_infinite_at_both_lengths_is_no_contradiction() -> None:
+    others = spread_out(CLIENTS)
+    outcome, _ = trained(objectives=[Walled(others[0].center, others[0].curvature), *others[1:]], **FIRST)
+    assert outcome.events[0].cost.misses == 1
+    assert CONTRADICTION not in {drop.reason for event in outcome.events for drop in event.dropped}
+    assert [event.votes.caught for event in outcome.events] == [()] * 5
 
 
 def test_a_model_that_was_accepted_is_that_of_the_events() -> None:
