@@ -33,7 +33,7 @@ from dqnfed_flwr.engine.result import RunResult
 from dqnfed_flwr.guarantee.harm import not_above
 from dqnfed_flwr.guarantee.held_out import block, level, rises, rises_above_any
 from dqnfed_flwr.strategy import step_search
-from dqnfed_flwr.strategy.state import round_event
+from dqnfed_flwr.strategy.round_event import round_event
 from dqnfed_flwr.telemetry.events import RoundEvent
 from dqnfed_flwr.types import Float64Array
 

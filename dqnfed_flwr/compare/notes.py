@@ -18,7 +18,7 @@ from dqnfed_flwr.engine.notices import left_out_words, listed
 from dqnfed_flwr.guarantee.overrule import CONTRADICTION, OVERRULED
 from dqnfed_flwr.schema.plan import FREE_LENGTH, LENGTH_KEYS, RunPlan
 from dqnfed_flwr.schema.run import AUTO
-from dqnfed_flwr.steps._base import FixedSettings
+from dqnfed_flwr.steps.blind import FixedSettings
 from dqnfed_flwr.telemetry.events import TEST
 from dqnfed_flwr.telemetry.standstill import causes
 from dqnfed_flwr.telemetry.totals import Totals, unmoved_at_end

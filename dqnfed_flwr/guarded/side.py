@@ -34,10 +34,11 @@ from dqnfed_flwr.guarded.wrapped import Given, Nearest, Wrapped, said_by
 from dqnfed_flwr.linalg.rows import RowSet
 from dqnfed_flwr.schema.plan import RunPlan
 from dqnfed_flwr.steps import Ladder
+from dqnfed_flwr.strategy.checkpointer import group
 from dqnfed_flwr.strategy.collect import Collected
 from dqnfed_flwr.strategy.exchange import Answer, Stragglers
 from dqnfed_flwr.strategy.hearing import Hearing
-from dqnfed_flwr.strategy.loop import group, most_frequent_reason
+from dqnfed_flwr.strategy.loop import most_frequent_reason
 from dqnfed_flwr.strategy.schedule import Schedule, exchange, with_probe
 from dqnfed_flwr.strategy.side import Direction
 from dqnfed_flwr.strategy.solve import NOT_FINITE, Solved, make_batch, solve

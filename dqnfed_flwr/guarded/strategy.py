@@ -26,7 +26,8 @@ from dqnfed_flwr.methods._base import Memory
 from dqnfed_flwr.run_files import CHECKPOINT, EVENTS, RUN, private_folder
 from dqnfed_flwr.steps import make_rule
 from dqnfed_flwr.strategy.checkpoint import Provenance
-from dqnfed_flwr.strategy.loop import Checkpointer, EvaluateFn, OwnLoop, RoundLoop
+from dqnfed_flwr.strategy.checkpointer import Checkpointer
+from dqnfed_flwr.strategy.loop import EvaluateFn, OwnLoop, RoundLoop
 from dqnfed_flwr.tasks import check_floor
 from dqnfed_flwr.telemetry.event_log import EventLog, Patience
 from dqnfed_flwr.telemetry.events import Listener, RoundEvent

@@ -25,10 +25,11 @@ from dqnfed_flwr.strategy.hearing import (
     remember_round,
     withdraw_votes,
 )
+from dqnfed_flwr.strategy.round_event import round_event
 from dqnfed_flwr.strategy.schedule import Schedule
 from dqnfed_flwr.strategy.side import Direction, Side
 from dqnfed_flwr.strategy.solve import NOT_FINITE, Solved, pending_step
-from dqnfed_flwr.strategy.state import PendingStep, RunState, RunStatus, round_event
+from dqnfed_flwr.strategy.state import PendingStep, RunState, RunStatus
 from dqnfed_flwr.telemetry.events import AlongStep, DroppedClient, RoundEvent
 from dqnfed_flwr.types import ClientReply, Probe, RoundBatch, ladder_rungs
 

@@ -23,9 +23,10 @@ from dqnfed_flwr.methods._base import LayerMethod, Method, make_method
 from dqnfed_flwr.params import ParamSpec
 from dqnfed_flwr.steps import make_rule
 from dqnfed_flwr.strategy.checkpoint import Provenance
+from dqnfed_flwr.strategy.checkpointer import Checkpointer
 from dqnfed_flwr.strategy.client_registry import ClientRegistry
 from dqnfed_flwr.strategy.compatibility import Form
-from dqnfed_flwr.strategy.loop import Checkpointer, EvaluateFn, OwnLoop, RoundLoop
+from dqnfed_flwr.strategy.loop import EvaluateFn, OwnLoop, RoundLoop
 from dqnfed_flwr.strategy.own_clients import OwnClients
 from dqnfed_flwr.strategy.state import RunState
 from dqnfed_flwr.tasks import task_of

@@ -17,7 +17,7 @@ from dqnfed_flwr.config import Settings, StepSettings, resolve
 from dqnfed_flwr.config.methods import METHODS
 from dqnfed_flwr.methods._base import make_method
 from dqnfed_flwr.steps import RULES, Ladder, StepScale, Verdict, make_rule, mean_loss_falls, rules_for
-from dqnfed_flwr.steps._base import Clipped, ClippedSettings, Fixed, FixedSettings, Newton
+from dqnfed_flwr.steps.blind import Clipped, ClippedSettings, Fixed, FixedSettings, Newton
 from dqnfed_flwr.steps.probed import Probed
 from dqnfed_flwr.types import Probe
 from tests.helpers.rounds import decide

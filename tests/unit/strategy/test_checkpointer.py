@@ -16,7 +16,7 @@ from dqnfed_flwr.linalg.min_norm import Status
 from dqnfed_flwr.record_codec import unpack
 from dqnfed_flwr.steps import Ladder, StepScale
 from dqnfed_flwr.strategy.checkpoint import CheckpointStore
-from dqnfed_flwr.strategy.loop import group
+from dqnfed_flwr.strategy.checkpointer import group
 from dqnfed_flwr.strategy.state import BestModel, Move, PendingStep, RunState, Tried
 from dqnfed_flwr.telemetry.events import DroppedClient
 from dqnfed_flwr.types import Combination, SearchHints, under

@@ -15,7 +15,7 @@ from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.engine.run import run as run_digits
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.record_codec import unpack
-from dqnfed_flwr.strategy.loop import reopen
+from dqnfed_flwr.strategy.checkpointer import reopen
 from dqnfed_flwr.strategy.state import RunState
 from dqnfed_flwr.strategy.strategy import DQNFed, Outcome
 from dqnfed_flwr.telemetry.events import Listener
