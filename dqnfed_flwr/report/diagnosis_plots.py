@@ -38,13 +38,13 @@ def rounds_table(diagnosis: Diagnosis) -> Table:
 
 
 def rises_table(diagnosis: Diagnosis) -> Table:
-    """How often losses rose by number of earlier losses, and the length that would have suited all so."""
+    """How often losses rose above earlier ones, and how much longer steps could be that must not do so (geometric mean)."""
     table = Table("against the largest of its last", title="A client's loss after a round")
     table.add_column("rose in", justify="right")
-    table.add_column("length that suits all, against 1", justify="right")
+    table.add_column("so judged, steps could be", justify="right")
     for window, share in diagnosis.rises.items():
         ratios = [found.within[window] / found.common for found in diagnosis.rounds if found.common]
-        gained = f"{math.exp(float(np.mean(np.log(ratios)))):.2f} times" if ratios else "–"
+        gained = f"{math.exp(float(np.mean(np.log(ratios)))):.2f} times as long" if ratios else "–"
         losses = "loss" if window == 1 else f"{window} losses"
         table.add_row(losses, "–" if math.isnan(share) else f"{share:.1%} of rounds", gained)
     return table

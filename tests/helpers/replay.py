@@ -37,9 +37,9 @@ def replayed(settings: Settings, events: Sequence[RoundEvent]) -> RunResult:
             asked[client, task.round] += 1
             judged = asked[client, task.round] > misses.get(task.round - 1, 0)
             if task.train and judged and client not in participants[task.round]:
-                raise DQNFedError("was not there")
+                raise DQNFedError(f"was not there{'!' * task.round}")  # the same fault each time would leave it out
             if task.probe and task.round - 1 in unjudged:
-                raise DQNFedError("did not come back")
+                raise DQNFedError(f"did not come back{'!' * task.round}")
         return app(message, context)
 
     grid = InProcessGrid(cast(ClientApp, answer), settings.clients, settings.flat())
