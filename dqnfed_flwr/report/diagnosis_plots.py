@@ -38,7 +38,7 @@ def rounds_table(diagnosis: Diagnosis) -> Table:
 
 
 def rises_table(diagnosis: Diagnosis) -> Table:
-    """How often losses rose above earlier ones, and how much longer steps could be that must not do so (geometric mean)."""
+    """How often losses rose above earlier ones, and how much longer steps could then be (geometric mean)."""
     table = Table("against the largest of its last", title="A client's loss after a round")
     table.add_column("rose in", justify="right")
     table.add_column("so judged, steps could be", justify="right")

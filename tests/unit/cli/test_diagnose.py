@@ -12,7 +12,7 @@ def test_a_configuration_is_trained_and_measured(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     result = call("diagnose", "digits", *SHORT, "--every", "2", "--output", str(folder))
     assert result.exit_code == 0, result.output
-    assert "suits all" in result.stdout
+    assert "Lengths of the step, as factors" in result.stdout
     assert "- In the mean over 2 measured rounds" in " ".join(result.stdout.split())
     figures = json.loads((folder / "diagnosis.json").read_text())
     assert [found["round"] for found in figures["rounds"]] == [2, 4]
