@@ -103,14 +103,11 @@ class LocalWork(ABC):
         self._held_out = context.held_out
 
     def visit(self, request: LocalRequest) -> Point:
-        """Loss over all samples at the received model, and the gradient, of the round's mini-batch if there is one.
-
-        Under autocast the gradient's pass has a rounded loss, and the loss takes a pass of its own.
-        """
+        """Loss over all samples at the received model, and the gradient, of the round's mini-batch if there is one."""
         settings, theta = self._settings, request.line.theta
         rows = mini_batch(self._loss, settings.local.gradient_batch, request.key)
         loss, gradient = self._loss.loss_and_gradient(theta, rows)
-        if rows is not None or self._loss.model.rounds:
+        if rows is not None or self._loss.model.rounds:  # a loss that was rounded judges nothing
             loss = self._loss.loss(theta)
         recomputes = settings.curvature.kind == "secant" and settings.curvature.previous == "recomputed"
         wanted = recomputes and self._plan.reads_curvature
