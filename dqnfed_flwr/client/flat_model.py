@@ -23,7 +23,8 @@ KNOWN_LAYERS = ("torch.nn.modules.", "dqnfed_flwr.models.")
 class Autocast:
     """Every forward pass of a module under `torch.autocast`, with its outputs back in float32 for the loss.
 
-    It belongs to the module, so that gradient, probe, local passes and evaluation have the same bits at the same model.
+    It belongs to the module, so that gradients, local passes and figures have the same bits at the same model. Losses
+    by which clients judge are taken with it `off`: what rounding does to a loss is often more than what a step does.
     Weights are cast anew each time they are used: torch's cache of cast weights would not see that a vector was placed.
     """
 
@@ -73,6 +74,8 @@ class FlatModel:
         Whether the module holds recurrent layers, or torch's attention layers: their kernels depend on torch's mode.
     draws : bool
         Whether it may draw random numbers while it trains: it holds dropout, or layers that are not known here.
+    rounds : bool
+        Whether forward passes run in bfloat16, but in `full_precision`.
     copies_inputs : bool
         Whether the module is given copies of its inputs; see `copy_inputs`.
     """
@@ -80,6 +83,7 @@ class FlatModel:
     def __init__(self, module: nn.Module, device: torch.device | None, *, bf16: bool = False) -> None:
         self.module = module if device is None else module.to(device)
         self._autocast = Autocast(self.module, device) if bf16 and device is not None else None
+        self.rounds = self._autocast is not None
         self.spec = ParamSpec.of(self.module)
         self._sizes, self._shapes = list(self.spec.sizes), self.spec.real_shapes
         named = dict(self.module.named_parameters())

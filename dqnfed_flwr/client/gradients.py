@@ -59,7 +59,8 @@ class LocalLoss:
     -----
     Logits are cast to float64 before the log-softmax and losses are summed in float64: a float32 model's loss then
     shows decreases far below one float32 unit. `loss` and `loss_and_gradient` run the same kernels on the same
-    chunks, so that their losses at one theta agree to the last bit and can be compared across exchanges.
+    chunks, so that their losses at one theta agree to the last bit and can be compared across exchanges. Under autocast
+    they do not: `loss` and `sample_losses`, by which clients judge, are in the model's dtype there, too.
 
     Attributes
     ----------
@@ -172,9 +173,9 @@ class LocalLoss:
         return summed.loss / torch.where(summed.weight > 0, summed.weight, 1.0)
 
     def loss(self, theta: Tensor) -> float:
-        """f_k at `theta` [D]: forward passes only."""
+        """f_k at `theta` [D]: forward passes only, in full precision."""
         self.model.place(theta)
-        with self._forward_only():
+        with self._forward_only(), self.model.full_precision():
             shares = [part.detach() for part in self._parts(self.samples)]
         return _total(shares) / self._divisor + self._penalty(theta)
 
@@ -236,9 +237,9 @@ class LocalLoss:
             return self.task.evaluate(self.model.module, chunks, len(samples))
 
     def sample_losses(self, theta: Tensor, samples: Samples) -> Float64Array:
-        """The loss of each of the samples at `theta` [n], without the ridge."""
+        """The loss of each of the samples at `theta` [n], without the ridge, in full precision."""
         self.model.place(theta)
-        with self._forward_only():
+        with self._forward_only(), self.model.full_precision():
             chunks = samples.chunks(self.chunk)
             found = [self.task.loss_of_each(self.model.module, batch).numpy() for batch, _ in chunks]
         return np.concatenate([np.zeros(0), *found])

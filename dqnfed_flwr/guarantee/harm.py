@@ -30,7 +30,11 @@ from numpy.typing import NDArray
 from dqnfed_flwr.types import ClientTask, Float64Array
 
 TOLERANCE = {"float32": (1e-6, 1e-9), "float64": (1e-12, 1e-15)}
-"""Relative and absolute tolerance of losses of a model: what its rounding can do to a mean of cross-entropies."""
+"""Relative and absolute tolerance of losses of a model: what its rounding can do to a mean of cross-entropies.
+
+Under autocast, too: no loss by which a client judges is taken there. Rounded to bfloat16, losses are off by what short
+steps change, and a tolerance that allows for it allows for such rises (docs/results/deep.md).
+"""
 OUTLIER = 100.0
 """A loss so many times the median counts as no more than that in the typical loss."""
 STRICT = -math.inf

@@ -3,7 +3,7 @@
 An exchange carries the candidate of the round before. It asks for three things: the clients that the strategy
 evaluates on evaluate the candidate, the participants of that round test it by their loss, and the clients that the
 strategy samples for the next round train at it. Where a test fails, all that the exchange brought is thrown away, and
-the next one carries a shorter step.
+the next one carries a shorter step. A candidate that goes out alone is tested and evaluated; then nobody trains.
 
 The messages to evaluate are answered before the others are sent, as without the guarantee: a node that does both at
 once, as Flower's simulation may have it, loses what one of them keeps in `context.state`.
@@ -112,7 +112,8 @@ class StrategySide:
         since = time.perf_counter()
         evaluated = self._wrapped.to_evaluate(pending.round if pending else self._due, candidate)
         figures = self._gather(evaluated, Schedule({}, (), (), (), number))
-        train = self._wrapped.to_train(number, candidate) if number <= self._settings.rounds else []
+        trains = number <= self._settings.rounds and not (pending and pending.ladder.alone)
+        train = self._wrapped.to_train(number, candidate) if trains else []
         schedule = self._schedule(number, train, pending)
         messages = self._with_tasks(train, schedule, candidate, pending)
         state.cost.bytes_down += sum(wire.payload(message.content) for message in [*evaluated, *messages])

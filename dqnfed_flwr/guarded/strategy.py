@@ -60,6 +60,9 @@ class Guaranteed(OwnLoop):
     floor : float | None
         The least value that the clients' loss can have, from which a share counts; None where it is not known. Then it
         counts as 0, and no loss may rise at all from the round on in which one is below that.
+    window : int
+        W: a loss above the entitlement may come up to the largest of that client's last W losses. See
+        `guarantee.window`.
     tolerate : float
         Clients of a round that may lie, a number or a share below 1. See `guarantee.tolerate`.
     voters : float
@@ -75,6 +78,9 @@ class Guaranteed(OwnLoop):
     demand : float
         Where the step must be changed: how fast the losses of clients above their entitlement fall then, as a share of
         the mean rate at which the strategy's own step lowers them; 0 only keeps them from rising at first order.
+    probe_first : bool
+        Have clients test each first candidate before anybody trains at it: two exchanges a round, and no training lost
+        at a step that is turned down. See `step.probe-first`.
     halvings : int
         How often a client halves a step that does not suit it, in one exchange.
     min_move : float
@@ -116,12 +122,14 @@ class Guaranteed(OwnLoop):
         *,
         entitlement: str | float = "50%",
         floor: float | None = None,
+        window: int = 1,
         tolerate: float = 0.0,
         voters: float = 0.5,
         quorum: float = 1.0,
         judge: Judge = "training",
         held_out_level: float = 0.1,
         demand: float = 1.0,
+        probe_first: bool = False,
         halvings: int = 6,
         min_move: float = 1e-7,
         patience: int = PATIENCE,
@@ -149,11 +157,13 @@ class Guaranteed(OwnLoop):
                 "output": str(output),
                 "resume": resume,
                 "guarantee.entitlement": entitlement,
+                "guarantee.window": window,
                 "guarantee.tolerate": tolerate,
                 "guarantee.voters": voters,
                 "guarantee.held-out-level": held_out_level,
                 "split.validation-fraction": 0.0 if judge == "training" else 0.5,  # which clients decide
                 "step.judge": judge,
+                "step.probe-first": probe_first,
                 "step.halvings": halvings,
                 "step.min-move": min_move,
                 "step.patience": patience,

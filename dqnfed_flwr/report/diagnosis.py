@@ -257,5 +257,5 @@ def _rounded(rounds: Sequence[DiagnosedRound]) -> str:
         return ""
     return (
         f"{rounding / refused:.0%} of the rises along the steps are no larger than the rounding of a loss: compute in "
-        "float32 (local.autocast=none), or in float64."
+        "float64 (dtype=float64); a model that casts to less than float32 by itself should not."
     )

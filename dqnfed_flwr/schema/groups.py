@@ -172,7 +172,9 @@ class LocalSettings(Group):
         read=_worked(lambda work: work.name == "lbfgs"),
     )
     autocast: Literal["none", "bf16"] = _training(
-        "none", "forward passes in the model's dtype, or in bfloat16 where torch finds that safe (float32 models)"
+        "none",
+        "forward passes in the model's dtype, or in bfloat16 where torch finds that safe (float32 models); losses by "
+        "which clients judge stay float32, for a forward pass more",
     )
     chunk: int = _machine(0, "samples a forward pass, bounding memory; 0 chooses", changes="details", ge=0)
     fused_attention: bool = _machine(

@@ -61,14 +61,16 @@ def test_clients_that_share_a_card_have_the_bits_of_those_that_take_turns() -> N
 
 @pytest.mark.parametrize("model", ["mlp", "cnn", "resnet18-gn"])
 @pytest.mark.parametrize("bf16", [False, True])
-def test_probe_and_pass_agree_to_the_bit(model: str, bf16: bool) -> None:
+def test_a_loss_that_judges_is_that_of_a_float32_pass_to_the_bit(model: str, bf16: bool) -> None:
     device = torch.device("cuda")
     inputs, labels = (part.to(device) for part in images(50))
     flat = FlatModel(build_model(model, SHAPE, 4, seed=0), device, bf16=bf16)
     loss = LocalLoss(flat, (inputs, labels), chunk=16)
     theta = flat.theta.clone()
     value, gradient = loss.loss_and_gradient(theta)
-    assert loss.loss(theta) == value
+    with flat.full_precision():
+        assert loss.loss(theta) == loss.loss_and_gradient(theta)[0]
+    assert (loss.loss(theta) != value) == bf16
     assert gradient.dtype == torch.float32
     assert torch.equal(gradient, loss.loss_and_gradient(theta)[1])
 

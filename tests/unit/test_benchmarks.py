@@ -24,6 +24,7 @@ from benchmarks import (
     many_clients,
     method_step,
     round_files,
+    rounding,
     server_memory,
     server_step,
     spilled_rows,
@@ -45,7 +46,7 @@ Main = Callable[[Sequence[str]], None]
 
 BENCHMARKS = (
     *(server_step, method_step, server_memory, agreement, engine, client_rate, chunks, convex, round_files),
-    *(heldout, streaming, many_clients, spilled_rows),
+    *(heldout, streaming, many_clients, spilled_rows, rounding),
 )
 
 
@@ -90,6 +91,27 @@ def test_the_held_out_benchmark_trains_with_each_judge(tmp_path: Path) -> None:
     assert [row["judge"] for row in rows] == ["training", "both", "held-out"]
     assert all(row["its best"] <= row["test loss"] <= row["worst client"] for row in rows)
     assert rows[0]["refused by held-out"] == 0
+
+
+def test_rounding_is_that_of_bfloat16_and_decides_where_steps_are_short(tmp_path: Path) -> None:
+    options = ["digits", "clients=3", "rounds=4", "local.threads=1", "--every", "2"]
+    record = record_of(rounding.main, options, tmp_path)
+    rows = {row["times the step"]: row for row in record["by_multiple"]}
+    assert [*rows] == [2.0**-k for k in range(-2, 9)]
+    assert record["pairs"] == sum(row["pairs"] for row in rows.values()) == 2 * 3 * len(rows)
+    assert rows[1.0]["change"] > 10 * rows[2.0**-8]["change"]
+    assert all(1e-6 < row["error_of_loss"] < 2.0**-6 for row in rows.values())  # bfloat16 has 8 bits
+    assert 1e-6 < record["error_of_change"] < record["error_of_change_90"] < 2.0**-5
+    assert rows[1.0]["turned"] <= record["turned"]
+
+
+def test_a_decision_is_turned_where_only_one_loss_rises() -> None:
+    low, high = np.array([1.0, 2.0]), np.array([1.5, 2.5])
+    assert rounding.Change(1.0, (low, high), (high, low)).turned
+    assert not rounding.Change(1.0, (low, high), (low, high)).turned
+    change = rounding.Change(1.0, (low, high + 0.25), (low, high))
+    assert change.changes == (0.5, 1 / 3)
+    assert change.error == pytest.approx(1 / 6)
 
 
 def test_the_rise_that_the_held_out_benchmark_detects_is_refused_half_of_the_time() -> None:

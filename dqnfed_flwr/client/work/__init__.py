@@ -107,7 +107,7 @@ class LocalWork(ABC):
         settings, theta = self._settings, request.line.theta
         rows = mini_batch(self._loss, settings.local.gradient_batch, request.key)
         loss, gradient = self._loss.loss_and_gradient(theta, rows)
-        if rows is not None:
+        if rows is not None or self._loss.model.rounds:  # a loss that was rounded judges nothing
             loss = self._loss.loss(theta)
         recomputes = settings.curvature.kind == "secant" and settings.curvature.previous == "recomputed"
         wanted = recomputes and self._plan.reads_curvature

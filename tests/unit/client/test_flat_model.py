@@ -1,19 +1,25 @@
-"""Forward passes in bfloat16: the same bits in probe and pass, float32 in all that leaves them."""
+"""Forward passes in bfloat16: the same bits each time, float32 in all that leaves them and in losses that judge."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from dqnfed_flwr.client.flat_model import FlatModel
 from dqnfed_flwr.client.gradients import LocalLoss
+from dqnfed_flwr.client.numpy_client import DQNFedClient
+from dqnfed_flwr.client.parts import open_client
 from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.errors import ConfigError
+from dqnfed_flwr.guarantee.harm import resolution
 from dqnfed_flwr.models import build_model
 from tests.helpers.models import half_frozen
 from tests.helpers.runs import TINY
@@ -117,16 +123,23 @@ def local_loss(module: nn.Module, *, bf16: bool = True, chunk: int = 4, shape: t
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_probe_pass_and_evaluation_agree_to_the_bit(name: str) -> None:
+@pytest.mark.parametrize("bf16", [False, True])
+def test_losses_that_judge_are_those_of_full_precision_to_the_bit(name: str, *, bf16: bool) -> None:
     torch.manual_seed(0)
-    loss = local_loss(MODELS[name](), shape=SMALL if name == "resnet18-gn" else IMAGE)
+    loss = local_loss(MODELS[name](), bf16=bf16, shape=SMALL if name == "resnet18-gn" else IMAGE)
     theta = loss.model.theta.clone()
     value, gradient = loss.loss_and_gradient(theta)
-    assert loss.loss(theta) == value == loss.loss_and_gradient(theta)[0]
+    assert value == loss.loss_and_gradient(theta)[0]
     assert loss.evaluate(theta, loss.samples).loss == pytest.approx(value, rel=1e-12)
     assert gradient.dtype == theta.dtype == torch.float32
     moved = theta - 1e-3 * gradient
-    assert loss.loss(moved) == loss.loss_and_gradient(moved)[0] != value
+    for at in (theta, moved):
+        with loss.model.full_precision():
+            exact = loss.loss_and_gradient(at)[0]
+        assert loss.loss(at) == exact
+        assert loss.sample_losses(at, loss.samples).mean() == pytest.approx(exact, rel=1e-12)
+        assert bf16 or loss.loss_and_gradient(at)[0] == exact
+    assert (loss.loss_and_gradient(moved)[0] != exact) == bf16
 
 
 def test_only_the_forward_pass_is_in_bfloat16() -> None:
@@ -161,6 +174,42 @@ def test_a_run_has_the_same_bits_twice_and_other_ones_than_in_full_precision(mor
     assert np.array_equal(one.theta, again.theta)
     assert one.theta.dtype == np.float32
     assert not np.array_equal(one.theta, run(settings).theta)
+
+
+ROUNDED = {"data": "digits", "clients": 4, "rounds": 12, "local.autocast": "bf16", "local.threads": 1}
+
+
+@pytest.mark.parametrize("more", [{}, {"method": "fedavg"}, {"local.gradient-batch": 50, "method": "fedsgd"}])
+def test_losses_that_clients_name_are_those_of_float64(more: dict[str, str | int]) -> None:
+    result = run({**ROUNDED, **more, "rounds": 2})
+    double = Settings.from_mapping({**ROUNDED, "local.autocast": "none", "dtype": "float64"})
+    for client, loss in zip(result.events[-1].participants, result.events[-1].losses_after, strict=True):
+        exact = DQNFedClient(double, client, open_client(double, client))
+        losses = exact.sample_losses(10, result.theta.astype(np.float64), {}, "train")
+        assert loss == pytest.approx(losses.mean(), rel=1e-6)
+
+
+@given(seed=st.integers(0, 5), halvings=st.integers(0, 10))
+@settings(max_examples=20, deadline=None)
+def test_the_change_along_a_step_is_that_of_float64_up_to_the_tolerance(seed: int, halvings: int) -> None:
+    """The error of both losses together, paired: under autocast it is larger than what short steps change."""
+    module = build_model("mlp", (1, 8, 8), 4, seed=seed)
+    draw = torch.Generator().manual_seed(seed)
+    samples = torch.randn(40, 1, 8, 8, generator=draw), torch.randint(0, 4, (40,), generator=draw)
+    half = LocalLoss(FlatModel(module, CPU, bf16=True), samples, outputs=4)
+    exact = LocalLoss(FlatModel(deepcopy(module).double(), CPU), (samples[0].double(), samples[1]), outputs=4)
+    theta = half.model.theta.clone()
+    before, gradient = half.loss(theta), half.loss_and_gradient(theta)[1]
+    ahead = theta - 0.5**halvings * gradient
+    true = exact.loss(ahead.double()) - exact.loss(theta.double())
+    assert abs(half.loss(ahead) - before - true) <= resolution(before)
+
+
+def test_nobody_is_caught_for_what_rounding_does() -> None:
+    """Here honest clients lost their votes, and steps shrank to a millionth, when losses were rounded."""
+    events = run({**ROUNDED, "clients": 10, "rounds": 24, "seed": 1}).events
+    assert not any(event.votes.caught for event in events)
+    assert min(event.factor for event in events) > 1e-3
 
 
 @pytest.mark.parametrize(

@@ -89,12 +89,15 @@ STRATEGIES: dict[str, Callable[[], FedAvg]] = {
 
 @pytest.mark.parametrize("name", STRATEGIES)
 @pytest.mark.parametrize("cut", [2, 4])
-def test_a_run_that_was_cut_off_comes_to_the_same_model(name: str, cut: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("more", [{}, {"window": 3, "entitlement": "0", "probe_first": True}])
+def test_a_run_that_was_cut_off_comes_to_the_same_model(
+    name: str, cut: int, more: dict[str, Any], tmp_path: Path
+) -> None:
     make = STRATEGIES[name]
-    whole = run(plain := Guaranteed(make()))
+    whole = run(plain := Guaranteed(make(), **more))
     with pytest.raises(Cut):
-        run(Guaranteed(make(), output=tmp_path, listeners=[CutIn(cut)]))
-    again = run(resumed := Guaranteed(make(), output=tmp_path, resume=True))
+        run(Guaranteed(make(), output=tmp_path, listeners=[CutIn(cut)], **more))
+    again = run(resumed := Guaranteed(make(), output=tmp_path, resume=True, **more))
     assert bits(again.arrays) == bits(whole.arrays)
     assert [event.losses_after for event in resumed.events] == [event.losses_after for event in plain.events]
     assert again.evaluate_metrics_serverapp == whole.evaluate_metrics_serverapp
