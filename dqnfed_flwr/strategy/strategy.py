@@ -28,6 +28,7 @@ from dqnfed_flwr.strategy.client_registry import ClientRegistry
 from dqnfed_flwr.strategy.compatibility import Form
 from dqnfed_flwr.strategy.loop import EvaluateFn, OwnLoop, RoundLoop
 from dqnfed_flwr.strategy.own_clients import OwnClients
+from dqnfed_flwr.strategy.short_messages import ShortMessages
 from dqnfed_flwr.strategy.state import RunState
 from dqnfed_flwr.tasks import task_of
 from dqnfed_flwr.tasks._base import Task
@@ -150,7 +151,8 @@ class GradientStrategy(OwnLoop):
     ) -> Outcome:
         """Start or resume the run and bring it to its end; the figures of its rounds go into `result`."""
         patience = Patience(self._listeners)
-        parts = {"method": self._method}
+        short = ShortMessages(self.settings)
+        parts = {"method": self._method, "messages": short}
         checkpointer = Checkpointer(self.settings, parts, self._rule, grid=grid, patience=patience)
         provenance = replace(self.provenance, frozen=self._registry.form.frozen or None)
         state, events, self.provenance = checkpointer.start(partial(RunState.at, initial_arrays), provenance)
@@ -169,7 +171,7 @@ class GradientStrategy(OwnLoop):
         for listener in self._listeners:
             listener.on_start(self.settings.rounds, list(events))
         try:
-            side = OwnClients(self._plan, task, state, self._method, self._registry, grid, patience)
+            side = OwnClients(self._plan, task, state, self._method, self._registry, grid, short, patience)
             save = partial(checkpointer.save, state, self.provenance)
             RoundLoop(self._plan, state, side, self._rule, on_round, save).run()
             self.outcome = outcome = _final_outcome(side, state, events)

@@ -3,9 +3,11 @@
 | message | record | keys |
 |---|---|---|
 | server to client | ArrayRecord `model` | `theta`, `step` (where the line is needed), `buffer.<name>`, `extra.<name>` |
+| | the same with a short step | `digests`, `path.<n>`, `step.<n>` and, for a client without a model, `theta`: see `Course` |
 | | ConfigRecord `task` | the fields of `ClientTask`, kebab-case; `directive.<name>` |
 | client to server | ArrayRecord `vectors` | `gradient`, `extra.<name>`, `buffer.<name>` |
 | | MetricRecord `figures` | see `reply` |
+| | ConfigRecord `lost-model` | alone, of a client that has not the model which the message builds on |
 | both ways of `query` | ConfigRecord `properties` | the client's properties |
 
 What comes from a client is checked here before anything else sees it: keys, dtype, shape, size, finiteness and range.
@@ -37,3 +39,8 @@ from dqnfed_flwr.wire.task import encode_task as encode_task
 from dqnfed_flwr.wire.task import memory_record as memory_record
 from dqnfed_flwr.wire.task import read_task as read_task
 from dqnfed_flwr.wire.task import task_record as task_record
+from dqnfed_flwr.wire.reply import LOST_MODEL as LOST_MODEL
+from dqnfed_flwr.wire.reply import encode_lost as encode_lost
+from dqnfed_flwr.wire.task import Course as Course
+from dqnfed_flwr.wire.task import Leg as Leg
+from dqnfed_flwr.wire.task import encode_course as encode_course

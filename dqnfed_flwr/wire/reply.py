@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 from flwr.app import Array as FlowerArray
-from flwr.app import ArrayRecord, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
 from dqnfed_flwr.errors import WireError
@@ -23,12 +23,12 @@ from dqnfed_flwr.wire.codecs import (
     WHOLE,
     Array,
     Buffers,
-    Parts,
     check_keys,
     of_kind,
     strays,
     view,
 )
+from dqnfed_flwr.wire.rounding import Parts
 
 VARIANCE = "running_var"
 """Ends the name of torch's buffer of variances."""
@@ -37,6 +37,8 @@ LARGEST = 1e60
 """Size of a loss, and rate, at most: none of a client that learns is near it; squares and quotients stay finite."""
 BELOW_FLOOR = "below-floor"
 """Reason under which a reply is counted that has a loss below the least value that the task names."""
+LOST_MODEL = "lost-model"
+"""Reason under which a client is left out, once, that cannot make the model of what it was sent."""
 FigureValues = dict[str, int | float | list[int] | list[float]]
 """Figures as they are written."""
 
@@ -57,6 +59,8 @@ class ReplyForm:
         The figure of a client that the task counts; accuracy follows from the right answers.
     floor : float | None
         The least value of a loss; None where it may have any.
+    bits : int
+        Bits a value of the row.
     """
 
     dim: int
@@ -64,13 +68,19 @@ class ReplyForm:
     extras: Extras = field(default_factory=Extras)
     figure: Figure = ACCURACY
     floor: float | None = None
+    bits: int = WHOLE
+
+
+def encode_lost() -> RecordDict:
+    """Content of the reply of a client that has not the model which a message builds on."""
+    return RecordDict({LOST_MODEL: ConfigRecord()})
 
 
 def encode_reply(reply: ClientReply) -> RecordDict:
     """Content of a client's reply."""
     vectors = ArrayRecord()
     if reply.row is not None:
-        KINDS["row"].write(vectors, reply.row)
+        KINDS["row"].write(vectors, reply.coded or reply.row)
     further: dict[str, FloatArray | Parts] = {**reply.vectors, **reply.packed}
     for name, vector in further.items():
         KINDS["extra"].write(vectors, vector, name)
@@ -93,11 +103,14 @@ def _reply_figures(reply: ClientReply) -> FigureValues:
     return figures
 
 
-def change_row(content: RecordDict, change: Callable[[FloatArray], FloatArray]) -> None:
-    """Replace the row of a reply, where it brings one, by what `change` makes of it."""
+def change_row(
+    content: RecordDict, change: Callable[[FloatArray], FloatArray], bits: int, generator: np.random.Generator
+) -> None:
+    """Replace the row of an honest reply, where it brings one, by what `change` makes of it, sent in as many bits."""
     vectors, kind = of_kind(content, ArrayRecord).get(VECTORS), KINDS["row"]
-    if vectors is not None and kind.key in vectors:
-        kind.write(vectors, change(kind.sent(vectors)))
+    if vectors is not None and kind.keys(bits=bits) <= vectors.keys():
+        row = change(kind.sent(vectors, bits=bits))
+        kind.write(vectors, kind.codecs[bits].pack(row, generator))
 
 
 def decode_reply(content: RecordDict, task: ClientTask, form: ReplyForm) -> ClientReply:
@@ -106,7 +119,7 @@ def decode_reply(content: RecordDict, task: ClientTask, form: ReplyForm) -> Clie
     Raises
     ------
     WireError
-        With the reason under which the reply is counted: `missing-key`, `extra-key`, `bad-dtype`, `bad-shape`,
+        With the reason under which the reply is counted: `lost-model`, `missing-key`, `extra-key`, `bad-dtype`, `bad-shape`,
         `bad-array`, `not-finite`, `bad-buffer`, `bad-loss`, `below-floor`, `bad-rate`, `bad-count`, `bad-figure`,
         `bad-probe`.
 
@@ -131,13 +144,13 @@ def decode_reply(content: RecordDict, task: ClientTask, form: ReplyForm) -> Clie
     wanted, row, extra = form.extras, KINDS["row"], KINDS["extra"]
     bits = {name: wanted.bits.get(name, WHOLE) for name in wanted.vectors}
     further = (key for name in bits for key in extra.keys(name, bits[name]))
-    check_keys("vectors", set(vectors), {*row.keys(), *further, *(BUFFER + name for name in form.buffers)})
+    check_keys("vectors", set(vectors), {*row.keys(bits=form.bits), *further, *(BUFFER + name for name in form.buffers)})
     rate = figures.number("rate")
     if not 0 <= rate <= LARGEST:
         raise WireError("bad-rate", f"rate {rate}; need 0 to {LARGEST:g}")
     return ClientReply(
         num_examples=num_examples,
-        row=row.read(vectors, (form.dim,)),
+        row=row.read(vectors, (form.dim,), bits=form.bits),
         vectors={name: extra.read(vectors, shape, name, bits[name]) for name, shape in wanted.vectors.items()},
         figures={name: figures.within(EXTRA + name, wanted.limits.get(name)) for name in wanted.figures},
         buffers={name: _read_buffer(name, vectors[BUFFER + name], value) for name, value in form.buffers.items()},
@@ -269,6 +282,8 @@ class _Figures:
 def _figures_of(content: RecordDict, floor: float | None) -> _Figures:
     """The figures of a reply, which must have some."""
     figures = of_kind(content, MetricRecord).get(FIGURES)
+    if LOST_MODEL in content:
+        raise WireError(LOST_MODEL, "it has not the model that the message builds on; it is sent the whole model next")
     if figures is None:
         raise WireError("missing-key", f"records {sorted(content)[:8]}; need {VECTORS!r} and {FIGURES!r}")
     return _Figures(figures, floor)
