@@ -99,9 +99,9 @@ def noise_of(seed: int, round_number: int, node: int) -> Generator:
 def tampered(
     row: FloatArray, theta: FloatArray, attack: AttackSettings, rng: Generator, *, displacement: bool
 ) -> FloatArray:
-    """What is sent for the honest `row` [D], a new array of its dtype; `theta` [D] is the model received, read by
-    `random` alone.
+    """What is sent for the honest `row` [D], a new array of its dtype.
 
+    `theta` [D] is the model received, which `random` alone reads.
     With `displacement`, rows are the way to a model of the client's own, else gradients.
     """
     if attack.kind == "enlarged":

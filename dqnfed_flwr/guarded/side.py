@@ -23,6 +23,7 @@ from flwr.app import Message, RecordDict
 from flwr.common.logger import log
 from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import NDArray
+from torch import Tensor
 
 from dqnfed_flwr import wire
 from dqnfed_flwr.client.held_out import HeldOutTerms

@@ -1,6 +1,4 @@
-"""Groups of settings that every method shares: data, start, attacks, local work, curvature, step, rows,
-messages, guarantee.
-"""
+"""Groups of settings that every method shares, from data and local work to messages and guarantee."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from dqnfed_flwr import wire
 from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.fairness import fairness_report
-from dqnfed_flwr.methods._base import LayerMethod, Method, make_method
+from dqnfed_flwr.methods._base import LayerMethod, Memory, Method, make_method
 from dqnfed_flwr.params import ParamSpec
 from dqnfed_flwr.steps import make_rule
 from dqnfed_flwr.strategy.checkpoint import Provenance
@@ -152,7 +152,7 @@ class GradientStrategy(OwnLoop):
         """Start or resume the run and bring it to its end; the figures of its rounds go into `result`."""
         patience = Patience(self._listeners)
         short = ShortMessages(self.settings)
-        parts = {"method": self._method, "messages": short}
+        parts: dict[str, Memory] = {"method": self._method, "messages": short}
         checkpointer = Checkpointer(self.settings, parts, self._rule, grid=grid, patience=patience)
         provenance = replace(self.provenance, frozen=self._registry.form.frozen or None)
         state, events, self.provenance = checkpointer.start(partial(RunState.at, initial_arrays), provenance)

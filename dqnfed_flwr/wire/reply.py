@@ -119,9 +119,9 @@ def decode_reply(content: RecordDict, task: ClientTask, form: ReplyForm) -> Clie
     Raises
     ------
     WireError
-        With the reason under which the reply is counted: `lost-model`, `missing-key`, `extra-key`, `bad-dtype`, `bad-shape`,
-        `bad-array`, `not-finite`, `bad-buffer`, `bad-loss`, `below-floor`, `bad-rate`, `bad-count`, `bad-figure`,
-        `bad-probe`.
+        With the reason under which the reply is counted: `lost-model`, `missing-key`, `extra-key`, `bad-dtype`,
+        `bad-shape`, `bad-array`, `not-finite`, `bad-buffer`, `bad-loss`, `below-floor`, `bad-rate`, `bad-count`,
+        `bad-figure`, `bad-probe`.
 
     Notes
     -----
@@ -144,7 +144,9 @@ def decode_reply(content: RecordDict, task: ClientTask, form: ReplyForm) -> Clie
     wanted, row, extra = form.extras, KINDS["row"], KINDS["extra"]
     bits = {name: wanted.bits.get(name, WHOLE) for name in wanted.vectors}
     further = (key for name in bits for key in extra.keys(name, bits[name]))
-    check_keys("vectors", set(vectors), {*row.keys(bits=form.bits), *further, *(BUFFER + name for name in form.buffers)})
+    check_keys(
+        "vectors", set(vectors), {*row.keys(bits=form.bits), *further, *(BUFFER + name for name in form.buffers)}
+    )
     rate = figures.number("rate")
     if not 0 <= rate <= LARGEST:
         raise WireError("bad-rate", f"rate {rate}; need 0 to {LARGEST:g}")

@@ -80,7 +80,9 @@ Follow = Callable[[Course, bool], tuple[FloatArray, FloatArray | None]]
 """Makes the candidate and the step through it of a course; told whether its last step is pending."""
 
 
-def encode_course(course: Course, buffers: Buffers, vectors: Mapping[str, FloatArray] = MappingProxyType({})) -> ArrayRecord:
+def encode_course(
+    course: Course, buffers: Buffers, vectors: Mapping[str, FloatArray] = MappingProxyType({})
+) -> ArrayRecord:
     """The record of a course in place of a model; see `encode_model`."""
     record = ArrayRecord() if course.theta is None else encode_model(course.theta, {})
     record[DIGESTS] = Array(np.array(course.digests, np.uint64))
