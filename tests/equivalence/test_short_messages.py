@@ -15,8 +15,8 @@ from dqnfed_flwr.config import Settings
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.errors import ConfigError, DQNFedError
 from dqnfed_flwr.guarantee.harm import not_above
-from dqnfed_flwr.types import ClientTask
-from dqnfed_flwr.wire.codecs import VECTORS, Array
+from dqnfed_flwr.types import ClientTask, FloatArray
+from dqnfed_flwr.wire.codecs import KINDS, MODEL, VECTORS, Array
 from tests.helpers.grids import ShuffledGrid
 from tests.helpers.runs import TINY, Stop, StopAfter, changed
 from tests.helpers.short_runs import Watched, honest, reasons, watched
@@ -125,6 +125,27 @@ def test_rows_of_four_bits_are_an_eighth(monkeypatch: pytest.MonkeyPatch) -> Non
 
     watched(monkeypatch, {"messages.row": 4, "model": "logistic", "rounds": 1, "dqn-fed.anchor": "momentum"}, answers)
     assert sizes[0] == {"gradient.codes": 3 * 128, "gradient.scales": 6}
+
+
+def test_slopes_are_those_of_the_rows_and_of_the_step_that_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """g_k . c of the decoded row and the decoded step, in float64."""
+    rows: dict[int, FloatArray] = {}
+    compared = []
+
+    def answers(client: int, task: ClientTask, message: Message, context: Context) -> Message:
+        arrays = message.content.array_records[MODEL]
+        if task.probe and client in rows and (codes := [key for key in arrays if key.endswith(".codes")]):
+            step = KINDS["step"].sent(arrays, codes[-1].removeprefix("step").removesuffix(".codes"), 8)
+            exact = float(rows[client].astype(np.float64) @ step.astype(np.float64))
+            compared.append((task.slope, exact))
+        reply = app(message, context)
+        rows[client] = KINDS["row"].sent(reply.content.array_records[VECTORS], bits=4) if task.train else rows[client]
+        return reply
+
+    watched(monkeypatch, {"messages.row": 4, "messages.step": 8, "rounds": 5}, answers)
+    assert len(compared) >= 12
+    slopes, exact = zip(*compared, strict=True)
+    np.testing.assert_allclose(slopes, exact, rtol=1e-10)
 
 
 def forgetful(client: int, exchange: int) -> Any:
