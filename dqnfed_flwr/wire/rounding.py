@@ -26,6 +26,8 @@ BLOCK = 256
 """Values that share a scale."""
 SWEEP = 64
 """Blocks that are worked on at a time."""
+STRIP = 32
+"""Values of a block between which maxima are formed first: a processor's registers take them side by side."""
 SMALLEST = np.float32(2.0**-126)
 """Scales below it, whose inverse float32 does not hold, stand for blocks of zeros."""
 CODES, SCALES = ".codes", ".scales"
@@ -125,7 +127,8 @@ class Rounded:
     ) -> NDArray[np.uint16]:
         """Turn blocks of values into their codes, in place; their scales. `other` is room of the same size."""
         largest = np.float32(2 ** (self.bits - 1) - 1)
-        scales = _rounded_up(np.abs(values, out=other).max(axis=1) / largest)
+        strips = np.abs(values, out=other).reshape(len(values), -1, STRIP).max(axis=1)
+        scales = _rounded_up(strips.max(axis=1) / largest)
         wide = widened(scales)
         inverse = np.divide(1, wide, out=np.zeros(len(scales), np.float32), where=wide >= SMALLEST)
         values *= inverse[:, None]
@@ -146,8 +149,8 @@ class Rounded:
         for first in range(0, len(scales), SWEEP):
             into = found[first : first + SWEEP]
             bytes_ = packed[first * BLOCK // per :][: into.size // per]
-            few = codes[: len(bytes_)]
-            for place in range(per):
+            few = bytes_[:, None] if per == 1 else codes[: len(bytes_)]
+            for place in range(per) if per > 1 else ():
                 np.bitwise_and(bytes_ >> np.uint8(place * self.bits), mask, out=few[:, place])
             if few.max(initial=0) > 2 * largest:
                 raise ShapeError(f"a code of {few.max()}; {self.bits} bits have codes from 0 to {2 * largest}")
