@@ -16,8 +16,7 @@ from dqnfed_flwr.client.memory import StateArrays
 from dqnfed_flwr.errors import ShapeError, WireError
 from dqnfed_flwr.params import digest, line_point
 from dqnfed_flwr.types import FloatArray
-from dqnfed_flwr.wire.codecs import KINDS
-from dqnfed_flwr.wire.reply import LOST_MODEL
+from dqnfed_flwr.wire.codecs import KINDS, LOST_MODEL
 from dqnfed_flwr.wire.rounding import Parts
 from dqnfed_flwr.wire.task import Course, Leg
 

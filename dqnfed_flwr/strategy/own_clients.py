@@ -53,8 +53,8 @@ PATIENCE = Patience()
 class OwnClients:
     """The members in `registry`, reached over `grid`, and the `method` that makes the steps of a run from their rows.
 
-    They train `task`. The candidate that is sent, and the model, are those of `state`, `short` says what of
-    them is sent. `patience` waits for room where
+    They train `task`. The candidate that is sent, and the model, are those of `state`; where steps are sent
+    in its place, `short` makes and counts them. `patience` waits for room where
     rows need a disk and it is full. `figure` is what clients are evaluated by.
     """
 
@@ -66,7 +66,7 @@ class OwnClients:
         method: Method,
         registry: ClientRegistry,
         grid: Grid,
-        short: ShortMessages,
+        short: ShortMessages | None,
         patience: Patience = PATIENCE,
     ) -> None:
         self._short = short
@@ -151,7 +151,7 @@ class OwnClients:
 
     def adopt(self, step: Tensor) -> Tensor:
         """The step as it is sent."""
-        return self._short.adopt(step, self._state.exchange)
+        return step if self._short is None else self._short.adopt(step, self._state.exchange)
 
     def place(self, pending: PendingStep, ladder: Ladder) -> None:
         """Make theta - factor * step the candidate.
@@ -164,7 +164,8 @@ class OwnClients:
         anew = ladder.factor < known.lowest
         base, at = (state.theta, 0.0) if anew else (state.candidate, known.factor)
         state.candidate = line_point(base, pending.step, at, ladder.factor)
-        self._short.place(ladder.factor, anew=anew or not at)
+        if self._short is not None:
+            self._short.place(ladder.factor, anew=anew or not at)
 
     def everybody_in(self, clients: Collection[int]) -> bool:
         """Whether these are all members, and each was asked."""
@@ -172,7 +173,8 @@ class OwnClients:
 
     def round_over(self, event: RoundEvent) -> None:
         """The model is that of the state; what the rounding of its step left is known."""
-        self._short.round_over(moved=event.moved)
+        if self._short is not None:
+            self._short.round_over(moved=event.moved)
 
     def _exchange(self, schedule: Schedule) -> Collected:
         """Send the candidate out with `schedule`; who owes a reply when the exchange closes is noted."""
@@ -186,7 +188,8 @@ class OwnClients:
         late = partial(self._late, schedule)
         found = exchange(self._grid, messages, schedule, nodes, self.stragglers, self._settings, late)
         collected = self._receiver.receive(found, schedule, self._rows, state.cost)
-        self._short.received(collected)
+        if self._short is not None:
+            self._short.received(collected)
         self._receiver.check_losses(collected, len(schedule.tasks))
         state.exchange += 1
         state.cost.exchanges += 1
@@ -198,10 +201,10 @@ class OwnClients:
 
     def _contents(self, schedule: Schedule) -> dict[int, RecordDict]:
         """What each client is sent with a schedule, by client."""
-        if not self._short.in_use:
+        if self._short is None:
             return contents_of(schedule, self._state, self._run, self.method)
         nodes = {client: self._registry.members[client].node_id for client in schedule.tasks}
-        models = self._short.models(schedule, self._state, nodes, _vectors(self.method, schedule))
+        models = self._short.models(schedule, self._state, nodes, self.method.sends(schedule.round))
         return {client: wire.encode_task(task, models[client]) for client, task in schedule.tasks.items()}
 
     def _late(self, schedule: Schedule, client: int) -> Callable[[Answer], str]:
@@ -237,7 +240,7 @@ def contents_of(schedule: Schedule, state: RunState, run: RunPlan, method: Metho
     """What each client is sent with a schedule, by client, where it is sent the candidate itself."""
     theta, buffers = state.candidate.numpy(), state.buffers
     step = None if state.move is None else state.move.step.numpy()
-    sent = _vectors(method, schedule)
+    sent = {name: vector.numpy() for name, vector in method.sends(schedule.round).items()}
 
     @cache
     def model(*, line: bool, train: bool) -> ArrayRecord:
@@ -249,11 +252,6 @@ def contents_of(schedule: Schedule, state: RunState, run: RunPlan, method: Metho
         )
         for client, task in schedule.tasks.items()
     }
-
-
-def _vectors(method: Method, schedule: Schedule) -> dict[str, FloatArray]:
-    """Further vectors for those who train."""
-    return {name: vector.numpy() for name, vector in method.sends(schedule.round).items()}
 
 
 def rows_for(run: RunPlan, method: Method, theta: Tensor, patience: Patience = PATIENCE) -> RowSet:

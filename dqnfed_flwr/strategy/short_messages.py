@@ -28,9 +28,8 @@ from dqnfed_flwr.schema.run import RunSettings
 from dqnfed_flwr.strategy.collect import Collected
 from dqnfed_flwr.strategy.schedule import Schedule
 from dqnfed_flwr.strategy.state import RunState
-from dqnfed_flwr.types import FloatArray
 from dqnfed_flwr.wire import Course, Leg
-from dqnfed_flwr.wire.codecs import KINDS, WHOLE
+from dqnfed_flwr.wire.codecs import KINDS
 from dqnfed_flwr.wire.rounding import Parts
 
 _ROUNDING = 6
@@ -64,7 +63,7 @@ class Line:
 
 
 class ShortMessages:
-    """The steps of a run as they are sent, and who has which; `settings` say in how many bits a value."""
+    """The steps of a run as they are sent, and who has which; `settings` say in how many bits a value, below 32."""
 
     def __init__(self, settings: RunSettings) -> None:
         self._seed, self._bits = settings.seed, settings.messages.step
@@ -79,15 +78,10 @@ class ShortMessages:
         self._told: dict[int, tuple[int, Holder]] = {}  # of the last exchange, with its node, by client
         self._digests: list[tuple[Tensor, int]] = []
 
-    @property
-    def in_use(self) -> bool:
-        """Whether steps are rounded."""
-        return self._bits != WHOLE
-
     def adopt(self, step: Tensor, exchange: int) -> Tensor:
         """The step c [D] that is sent in place of `step`, drawn after this exchange; a step of zeros is itself."""
         length = float(step.norm())
-        if not self.in_use or not 0 < length < torch.inf:
+        if not 0 < length < torch.inf:
             return step
         fed = self._left is not None and float(self._left.norm()) <= length
         aimed = step + self._left if fed and self._left is not None else step
@@ -106,12 +100,13 @@ class ShortMessages:
         self._left, self._rest = self._rest if moved else None, None
 
     def models(
-        self, schedule: Schedule, state: RunState, nodes: Mapping[int, int], vectors: Mapping[str, FloatArray]
+        self, schedule: Schedule, state: RunState, nodes: Mapping[int, int], further: Mapping[str, Tensor]
     ) -> dict[int, ArrayRecord]:
-        """What the client on each of the `nodes` is sent in place of the candidate; those that train, `vectors`, too.
+        """What the client on each of the `nodes` is sent in place of the candidate; nodes are by client.
 
-        Nodes are by client.
+        Those that train are sent the `further` vectors of the method, too.
         """
+        vectors = {name: vector.numpy() for name, vector in further.items()}
         pending = state.pending is not None and state.pending.ladder.factor > 0
         line = Line(state.theta, state.candidate, Leg(self._path, self._parts)) if pending else None
         self._go_on(line or Line(state.candidate, state.candidate, None))
@@ -193,7 +188,7 @@ class ShortMessages:
         return self._digests[-1][1]
 
     def export_state(self) -> dict[str, NDArray[np.generic]]:
-        """All that the next exchange needs; empty where steps are not rounded."""
+        """All that the next exchange needs; empty before there is a step."""
         kept = {name: tensor.numpy() for name, tensor in ((LEFT, self._left), (REST, self._rest)) if tensor is not None}
         path = {PATH: np.array(self._path)} if self._parts else {}
         return {**kept, **path, **{SENT + end: values for end, values in self._parts.items()}}

@@ -36,6 +36,7 @@ from dqnfed_flwr.telemetry.event_log import Patience
 from dqnfed_flwr.telemetry.events import Evaluated, Listener, RoundEvent
 from dqnfed_flwr.types import ACCURACY, Figure
 from dqnfed_flwr.wire import Buffers
+from dqnfed_flwr.wire.codecs import WHOLE
 
 UNKNOWN = Provenance()
 
@@ -151,8 +152,8 @@ class GradientStrategy(OwnLoop):
     ) -> Outcome:
         """Start or resume the run and bring it to its end; the figures of its rounds go into `result`."""
         patience = Patience(self._listeners)
-        short = ShortMessages(self.settings)
-        parts: dict[str, Memory] = {"method": self._method, "messages": short}
+        short = None if self.settings.messages.step == WHOLE else ShortMessages(self.settings)
+        parts: dict[str, Memory] = {"method": self._method, **({} if short is None else {"messages": short})}
         checkpointer = Checkpointer(self.settings, parts, self._rule, grid=grid, patience=patience)
         provenance = replace(self.provenance, frozen=self._registry.form.frozen or None)
         state, events, self.provenance = checkpointer.start(partial(RunState.at, initial_arrays), provenance)

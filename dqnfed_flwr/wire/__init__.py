@@ -14,20 +14,20 @@ What comes from a client is checked here before anything else sees it: keys, dty
 """
 
 from dqnfed_flwr.wire.codecs import FIGURES as FIGURES
+from dqnfed_flwr.wire.codecs import LOST_MODEL as LOST_MODEL
 from dqnfed_flwr.wire.codecs import PROPERTIES as PROPERTIES
 from dqnfed_flwr.wire.codecs import VECTORS as VECTORS
 from dqnfed_flwr.wire.codecs import Buffers as Buffers
+from dqnfed_flwr.wire.codecs import change_row as change_row
+from dqnfed_flwr.wire.codecs import encode_lost as encode_lost
 from dqnfed_flwr.wire.codecs import payload as payload
 from dqnfed_flwr.wire.codecs import strays as strays
 from dqnfed_flwr.wire.reply import BELOW_FLOOR as BELOW_FLOOR
-from dqnfed_flwr.wire.reply import LOST_MODEL as LOST_MODEL
 from dqnfed_flwr.wire.reply import MAX_EXAMPLES as MAX_EXAMPLES
 from dqnfed_flwr.wire.reply import ReplyForm as ReplyForm
-from dqnfed_flwr.wire.reply import change_row as change_row
 from dqnfed_flwr.wire.reply import decode_loss as decode_loss
 from dqnfed_flwr.wire.reply import decode_probe as decode_probe
 from dqnfed_flwr.wire.reply import decode_reply as decode_reply
-from dqnfed_flwr.wire.reply import encode_lost as encode_lost
 from dqnfed_flwr.wire.reply import encode_reply as encode_reply
 from dqnfed_flwr.wire.task import Assignment as Assignment
 from dqnfed_flwr.wire.task import Course as Course

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Literal, TypeVar
@@ -32,6 +32,8 @@ from dqnfed_flwr.wire.rounding import Brief, Codec, Parts, Plain, Rounded, Shape
 
 MODEL, TASK, VECTORS, FIGURES, PROPERTIES = "model", "task", "vectors", "figures", "properties"
 MEMORY = "memory"
+LOST_MODEL = "lost-model"
+"""A record, and the reason for which a client is left out that cannot make the model of what it was sent."""
 BUFFER, EXTRA, DIRECTIVE = "buffer.", "extra.", "directive."
 Buffers = Mapping[str, NDArray[np.generic]]
 _Record = TypeVar("_Record", ArrayRecord, MetricRecord, ConfigRecord)
@@ -158,6 +160,11 @@ def strays(values: NDArray[np.generic], current: NDArray[np.generic]) -> bool:
     return not (np.isfinite(values) | (values == current)).all()
 
 
+def encode_lost() -> RecordDict:
+    """Content of the reply of a client that has not the model which a message builds on."""
+    return RecordDict({LOST_MODEL: ConfigRecord()})
+
+
 def payload(content: RecordDict) -> int:
     """Bytes of arrays and figures in a message, without framing."""
     arrays = sum(size(array) for record in of_kind(content, ArrayRecord).values() for array in record.values())
@@ -208,3 +215,13 @@ KINDS: Mapping[KindName, Kind] = {
     "model": Kind("theta"),
     "extra": Kind(EXTRA, {WHOLE: Plain(), **{bits: Rounded(bits) for bits in (2, 4, 8)}}),
 }
+
+
+def change_row(
+    content: RecordDict, change: Callable[[FloatArray], FloatArray], bits: int, generator: np.random.Generator
+) -> None:
+    """Replace the row of an honest reply, where it brings one, by what `change` makes of it, sent in as many bits."""
+    vectors, kind = of_kind(content, ArrayRecord).get(VECTORS), KINDS["row"]
+    if vectors is not None and kind.keys(bits=bits) <= vectors.keys():
+        row = change(kind.sent(vectors, bits=bits))
+        kind.write(vectors, kind.codecs[bits].pack(row, generator))

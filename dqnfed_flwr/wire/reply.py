@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from flwr.app import Array as FlowerArray
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
 from dqnfed_flwr.errors import WireError
@@ -19,6 +18,7 @@ from dqnfed_flwr.wire.codecs import (
     EXTRA,
     FIGURES,
     KINDS,
+    LOST_MODEL,
     VECTORS,
     WHOLE,
     Array,
@@ -37,8 +37,6 @@ LARGEST = 1e60
 """Size of a loss, and rate, at most: none of a client that learns is near it; squares and quotients stay finite."""
 BELOW_FLOOR = "below-floor"
 """Reason under which a reply is counted that has a loss below the least value that the task names."""
-LOST_MODEL = "lost-model"
-"""Reason under which a client is left out, once, that cannot make the model of what it was sent."""
 FigureValues = dict[str, int | float | list[int] | list[float]]
 """Figures as they are written."""
 
@@ -71,11 +69,6 @@ class ReplyForm:
     bits: int = WHOLE
 
 
-def encode_lost() -> RecordDict:
-    """Content of the reply of a client that has not the model which a message builds on."""
-    return RecordDict({LOST_MODEL: ConfigRecord()})
-
-
 def encode_reply(reply: ClientReply) -> RecordDict:
     """Content of a client's reply."""
     vectors = ArrayRecord()
@@ -101,16 +94,6 @@ def _reply_figures(reply: ClientReply) -> FigureValues:
         if counts is not None:
             figures |= _write_evaluation(counts, part)
     return figures
-
-
-def change_row(
-    content: RecordDict, change: Callable[[FloatArray], FloatArray], bits: int, generator: np.random.Generator
-) -> None:
-    """Replace the row of an honest reply, where it brings one, by what `change` makes of it, sent in as many bits."""
-    vectors, kind = of_kind(content, ArrayRecord).get(VECTORS), KINDS["row"]
-    if vectors is not None and kind.keys(bits=bits) <= vectors.keys():
-        row = change(kind.sent(vectors, bits=bits))
-        kind.write(vectors, kind.codecs[bits].pack(row, generator))
 
 
 def decode_reply(content: RecordDict, task: ClientTask, form: ReplyForm) -> ClientReply:

@@ -25,8 +25,9 @@ def drawn(seed: int, scale: float = 1.0, dtype: torch.dtype = torch.float32) -> 
     return torch.from_numpy(np.random.default_rng(seed).standard_normal(DIM) * scale).to(dtype)
 
 
-def test_a_step_in_32_bits_and_a_step_of_zeros_are_themselves() -> None:
-    for messages, step in ((short(32), drawn(1)), (short(), torch.zeros(DIM)), (short(), drawn(1) * torch.inf)):
+def test_a_step_of_zeros_and_one_that_is_not_finite_are_themselves() -> None:
+    for step in (torch.zeros(DIM), drawn(1) * torch.inf):
+        messages = short()
         assert messages.adopt(step, 1) is step
         assert messages.export_state() == {}
 
