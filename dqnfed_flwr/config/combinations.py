@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dqnfed_flwr.errors import ConfigError
+from dqnfed_flwr.schema.groups import WHOLE
 from dqnfed_flwr.schema.plan import RunPlan
 from dqnfed_flwr.schema.run import RunSettings
 from dqnfed_flwr.schema.work import GRADIENT, LBFGS
@@ -14,8 +15,6 @@ OBJECT = "object:"
 """Begins the value of a setting that stands for an object of this process, see `data.user`."""
 
 CLASSIFICATION = "classification"
-WHOLE = 32
-"""Bits of a value that is sent as it is."""
 
 
 def faults(run: RunPlan) -> Iterator[str]:

@@ -314,6 +314,10 @@ class RowsSettings(Group):
     )
 
 
+WHOLE = 32
+"""Bits of a value that is sent as it is."""
+
+
 class MessagesSettings(Group):
     """In how many bits a value vectors travel."""
 

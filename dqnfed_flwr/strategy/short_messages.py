@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dqnfed_flwr import wire
+from dqnfed_flwr.linalg.sweeps import squared_norm
 from dqnfed_flwr.params import digest
 from dqnfed_flwr.schema.run import RunSettings
 from dqnfed_flwr.strategy.collect import Collected
@@ -80,11 +81,11 @@ class ShortMessages:
 
     def adopt(self, step: Tensor, exchange: int) -> Tensor:
         """The step c [D] that is sent in place of `step`, drawn after this exchange; a step of zeros is itself."""
-        length = float(step.norm())
+        length = squared_norm(step.numpy())
         if not 0 < length < torch.inf:
             return step
-        fed = self._left is not None and float(self._left.norm()) <= length
-        aimed = step + self._left if fed and self._left is not None else step
+        left = self._left
+        aimed = step if left is None or squared_norm(left.numpy()) > length else step + left
         draws = np.random.default_rng((self._seed, exchange, 0, _ROUNDING))
         self._parts, self._path = self._codec.pack(aimed.numpy(), draws), ()
         adopted = torch.from_numpy(self._codec.unpack(self._parts, tuple(aimed.shape))).to(step.dtype)
