@@ -79,8 +79,10 @@ class Array(FlowerArray):  # the class name is part of the wire form: it says wh
 
 
 def size(array: FlowerArray) -> int:
-    """Bytes of the values, without serialising them."""
-    return array.numpy().nbytes if isinstance(array, Array) else len(array.data)
+    """Bytes of the values, without serialising them, and without the header of an array that was."""
+    if isinstance(array, Array):
+        return array.numpy().nbytes
+    return max(len(array.data) - 10 - int.from_bytes(array.data[8:10], "little"), 0)
 
 
 def view(array: FlowerArray, shape: tuple[int, ...], dtypes: tuple[str, ...]) -> NDArray[np.generic]:
