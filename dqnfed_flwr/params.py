@@ -34,6 +34,13 @@ def line_point(theta_hat: Tensor, step: Tensor, factor_hat: float, factor: float
     return (step * (factor_hat - factor)).add_(theta_hat)  # one new vector, not two
 
 
+def digest(vector: NDArray[np.floating]) -> int:
+    """64 bits that tell a vector [D] from any other, its dtype included."""
+    hashed = hashlib.blake2b(vector.dtype.str.encode(), digest_size=8)
+    hashed.update(vector.data)
+    return int.from_bytes(hashed.digest(), "little")
+
+
 class Line:
     """theta^{t-1} - a * step through the candidate `theta`; the step is read when it is first needed.
 

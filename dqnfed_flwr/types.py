@@ -287,6 +287,8 @@ class ClientReply:
         Row g_k of the round (or theta - theta_k when the local work is SGD), None unless trained.
     vectors : Mapping[str, FloatArray]
         Further arrays that the method asks for, by name.
+    coded : Mapping[str, NDArray]
+        The parts of the row where it goes in fewer bits a value: `row` is then what they stand for.
     packed : Mapping[str, Mapping[str, NDArray]]
         The parts of those that a client sends in a few bits a value; the server has them among `vectors`.
     figures : Mapping[str, float]
@@ -312,6 +314,7 @@ class ClientReply:
     num_examples: int
     row: FloatArray | None = None
     vectors: Mapping[str, FloatArray] = field(default_factory=dict)
+    coded: Mapping[str, NDArray[np.generic]] = field(default_factory=dict)
     packed: Mapping[str, Mapping[str, NDArray[np.generic]]] = field(default_factory=dict)
     figures: Mapping[str, float] = field(default_factory=dict)
     buffers: Mapping[str, NDArray[np.generic]] = field(default_factory=dict)

@@ -6,19 +6,27 @@ import sys
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Generic, Protocol, TypeVar
+from logging import WARNING
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from flwr.app import ArrayRecord, Context, Message, MessageType, UserConfig
 from flwr.clientapp import ClientApp
+from flwr.common.logger import log
 
 from dqnfed_flwr import wire
 from dqnfed_flwr.client.numpy_client import DQNFedClient
 from dqnfed_flwr.config import Scalar, Settings
-from dqnfed_flwr.errors import ClientDataError, ConfigError
+from dqnfed_flwr.errors import ClientDataError, ConfigError, WireError
+from dqnfed_flwr.types import under
 from dqnfed_flwr.version import package_version
 from dqnfed_flwr.wire import Assignment
+from dqnfed_flwr.wire.codecs import WHOLE
+
+if TYPE_CHECKING:
+    from dqnfed_flwr.client.held_model import HeldModel
 
 app = ClientApp()
 
@@ -26,6 +34,8 @@ LEAST = 128
 """So many are kept however large they are."""
 ROOM = 2 << 30
 """Bytes up to which more of them are kept."""
+HELD = "held-model/"
+"""Begins the names of the kept model in a client's memory."""
 _Items = frozenset[tuple[str, Scalar]]
 _Key = tuple[int, _Items, int, str | None]
 """Run, settings, partition, and where the client's own data are."""
@@ -99,9 +109,13 @@ class Cache(Generic[Key, Value]):
 
 @dataclass(slots=True)
 class _Session:
-    """A client of this process, the record that its memory was last saved to, and the bytes of that."""
+    """A client of this process, the record that its memory was last saved to, and the bytes of that.
+
+    `held` is the model that it keeps where it is sent steps alone.
+    """
 
     client: DQNFedClient
+    held: HeldModel | None = None
     saved: ArrayRecord | None = None
     memory: int = 0
 
@@ -118,13 +132,23 @@ class _Session:
         """
         held = wire.memory_record(context.state)
         if held is not self.saved:
-            self.client.restore_state(wire.decode_memory(context.state))
+            memory = wire.decode_memory(context.state)
+            self.client.restore_state({name: v for name, v in memory.items() if not name.startswith(HELD)})
+            if self.held is not None:
+                self.held.load(under(HELD, memory))
             self.saved = held
+
+    def read(self, message: Message, context: Context) -> Assignment:
+        """What a message asks, with the memory at hand for it; `WireError` if it cannot be read, or not any more."""
+        self.load(context)
+        return wire.decode_task(message.content, None if self.held is None else self.held.follow)
 
     def save(self, context: Context) -> None:
         """Leave the client's memory, if it has any, in the context."""
-        if memory := self.client.export_state():
-            wire.encode_memory(memory, context.state)
+        memory = self.client.export_state()
+        model = {} if self.held is None else {HELD + name: values for name, values in self.held.export().items()}
+        if memory or self.held is not None:
+            wire.encode_memory(memory | model, context.state)
             self.saved = wire.memory_record(context.state)
         self.memory = sum(values.nbytes for values in memory.values())
 
@@ -159,9 +183,15 @@ def query(message: Message, context: Context) -> Message:
 
 def _answer(message: Message, context: Context) -> Message:
     """Do what a `train` or `evaluate` message asks; the client's memory travels in the context's state."""
-    assignment = wire.decode_task(message.content)
     session = _session_of(context)
-    session.load(context)
+    try:
+        assignment = session.read(message, context)
+    except WireError as error:
+        if error.reason != wire.LOST_MODEL:
+            raise
+        log(WARNING, "%s; the server sends the whole model next", error)
+        session.save(context)
+        return Message(wire.encode_lost(), reply_to=message)
     reply = session.client.work(
         assignment.task, assignment.theta, assignment.step, assignment.buffers, assignment.vectors, lasting=True
     )
@@ -181,9 +211,11 @@ def compute_together(asked: Sequence[tuple[Message, Context]]) -> None:
     alike: dict[tuple[int, int], list[tuple[Assignment, DQNFedClient]]] = {}
     for message, context in asked:
         if message.metadata.message_type == MessageType.TRAIN:
-            assignment = wire.decode_task(message.content)
-            key = id(assignment.theta), assignment.task.num_classes
-            alike.setdefault(key, []).append((assignment, _session_of(context).client))
+            session = _session_of(context)
+            with suppress(WireError):  # the client says so in its own answer
+                assignment = session.read(message, context)
+                key = id(assignment.theta), assignment.task.num_classes
+                alike.setdefault(key, []).append((assignment, session.client))
     for (assignment, first), *others in alike.values():
         if others:
             classes = assignment.task.num_classes
@@ -222,7 +254,12 @@ def _partition(given: Scalar) -> int:
 def _open(settings: Settings, partition: int, data_path: str | None) -> _Session:
     from dqnfed_flwr.client.parts import open_client
 
-    return _Session(DQNFedClient(settings, partition, open_client(settings, partition, data_path)))
+    client = DQNFedClient(settings, partition, open_client(settings, partition, data_path))
+    if settings.messages.step == WHOLE:
+        return _Session(client)
+    from dqnfed_flwr.client.held_model import HeldModel
+
+    return _Session(client, HeldModel(settings.messages.step))
 
 
 def _items(config: UserConfig) -> _Items:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -26,17 +27,19 @@ from dqnfed_flwr.client.model_checks import check_figures, check_held_out_tokens
 from dqnfed_flwr.client.parts import ClientSource, DeviceParts, naming_client
 from dqnfed_flwr.client.path_checks import Kept, check_training
 from dqnfed_flwr.client.shared_models import copied, shared_models
-from dqnfed_flwr.client.work import ROUNDING, ClientContext, LocalRequest, LocalResult, RngKey, make_work
+from dqnfed_flwr.client.work import ROUNDING, ROW_ROUNDING, ClientContext, LocalRequest, LocalResult, RngKey, make_work
 from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.data.clients import Part
 from dqnfed_flwr.errors import ShapeError
 from dqnfed_flwr.guarantee.harm import holds
+from dqnfed_flwr.linalg.sweeps import squared_norm
 from dqnfed_flwr.params import Line, ParamSpec
 from dqnfed_flwr.tasks import task_of
 from dqnfed_flwr.tasks._base import Task
 from dqnfed_flwr.tasks.arrays import ArrayTask
 from dqnfed_flwr.types import ClientReply, ClientTask, Evaluation, Float64Array, FloatArray, Probe, under
-from dqnfed_flwr.wire.codecs import KINDS, Parts
+from dqnfed_flwr.wire.codecs import KINDS, WHOLE
+from dqnfed_flwr.wire.rounding import Parts
 
 if TYPE_CHECKING:
     from dqnfed_flwr.params import Vector
@@ -199,20 +202,37 @@ class Worker:
         if point is not None:
             result = self._work.perform(request, point)
             vectors, packed = _to_send(result, request.key)
+            row, coded, grown = self._row_to_send(result.row, task.exchange)
             left = self.spec.read_buffers(model.module) if self._plan.work.passes else {}
             reply = replace(
                 reply,
-                row=_read_only(result.row),
+                row=row,
+                coded=coded,
                 vectors=vectors,
                 packed=packed,
                 figures=result.figures,
                 buffers={name: value.cpu().numpy() for name, value in left.items()},
                 loss=point.loss,
-                rate=result.rate.value,
+                rate=result.rate.value * grown,
                 pairs_kept=result.rate.pairs_kept,
                 pairs_rejected=result.rate.pairs_rejected,
             )
         return reply
+
+    def _row_to_send(self, row: Tensor, exchange: int) -> tuple[FloatArray, Parts, float]:
+        """The row as the server will have it, its parts where it is rounded, and by what its squared norm grew.
+
+        The rate grows with it: a rate is one of the row that is sent.
+        """
+        exact, bits = _read_only(row), self._settings.messages.row
+        if bits == WHOLE:
+            return exact, {}, 1.0
+        draws = np.random.default_rng((self._settings.seed, exchange, self._partition, ROW_ROUNDING))
+        codec = KINDS["row"].codecs[bits]
+        coded = codec.pack(exact, draws)
+        sent = codec.unpack(coded, exact.shape)
+        before, after = squared_norm(exact), squared_norm(sent)
+        return sent, coded, after / before if 0 < before < np.inf and 0 < after < np.inf else 1.0
 
     def scores(self, theta: Vector, buffers: Buffers, part: Part) -> Scores:
         """How each sample of a part of the data is answered at `theta` [D]; the memory stays as it is."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dqnfed_flwr.errors import ConfigError
+from dqnfed_flwr.schema.groups import WHOLE
 from dqnfed_flwr.schema.plan import RunPlan
 from dqnfed_flwr.schema.run import RunSettings
 from dqnfed_flwr.schema.work import GRADIENT, LBFGS
@@ -22,6 +23,7 @@ def faults(run: RunPlan) -> Iterator[str]:
     yield from _task_faults(run)
     yield from _together_faults(run)
     yield from _autocast_faults(run)
+    yield from _message_faults(run)
     if run.stage:
         yield from run.method.faults(run)
         yield from faults(run.stage)
@@ -86,6 +88,18 @@ def _autocast_faults(run: RunPlan) -> Iterator[str]:
         yield f"{found}, but gradients of several clients are computed together in full precision; use local.together 0"
     if run.differentiates_twice:
         yield f"{found}, but products with Hessians need full precision; use none, or a run without them"
+
+
+def _message_faults(run: RunPlan) -> Iterator[str]:
+    """Who needs a model that is not sent."""
+    bits, found = run.settings.messages.step, f"messages.step: found {run.settings.messages.step}"
+    if bits == WHOLE:
+        return
+    if run.trains_on_line:
+        why = "whose clients train by the step that led to a model, and are told of it with the whole model alone"
+        yield f"{found} with method {run.method.name!r} and curvature {run.settings.curvature.kind!r}, {why}; use 32"
+    if run.settings.attack.kind == "random":
+        yield f"{found}, but attack.kind 'random' is made of the model that is sent; use 32, or another attack"
 
 
 def _rule_faults(run: RunPlan) -> Iterator[str]:

@@ -25,9 +25,11 @@ from numpy.random import Generator
 from dqnfed_flwr import wire
 from dqnfed_flwr.config import AttackSettings, Settings, resolve
 from dqnfed_flwr.types import FloatArray
+from dqnfed_flwr.wire.codecs import MODEL, TASK
 
 Attack = Callable[[Message, Message], Message]
 """Makes a hostile reply of the honest one and of the message it answers."""
+NOTHING: FloatArray = np.empty(0, np.float32)
 _WHO, _NOISE = 7, 3
 """Streams of the seed: others than those of the data, and than those of a client's turn."""
 
@@ -62,15 +64,16 @@ class _RowAttack:
         self._displaced_in_the_end, self._fedavg_until = not plan.last.work.gradient_row, plan.before
 
     def __call__(self, reply: Message, question: Message) -> Message:
-        assignment = wire.decode_task(question.content)
-        number = assignment.task.round
+        number = wire.read_task(question.content.config_records[TASK]).round
         rng = noise_of(self._settings.seed, number, question.metadata.dst_node_id)
         displacement = self._displaced_in_the_end or number <= self._fedavg_until
+        model = question.content.array_records[MODEL]
+        theta = wire.decode_model(model)[0] if self._settings.attack.kind == "random" else NOTHING
 
         def change(row: FloatArray) -> FloatArray:
-            return tampered(row, assignment.theta, self._settings.attack, rng, displacement=displacement)
+            return tampered(row, theta, self._settings.attack, rng, displacement=displacement)
 
-        wire.change_row(reply.content, change)
+        wire.change_row(reply.content, change, self._settings.messages.row, rng)
         return reply
 
 
@@ -96,8 +99,9 @@ def noise_of(seed: int, round_number: int, node: int) -> Generator:
 def tampered(
     row: FloatArray, theta: FloatArray, attack: AttackSettings, rng: Generator, *, displacement: bool
 ) -> FloatArray:
-    """What is sent for the honest `row` [D], a new array of its dtype; `theta` [D] is the model received.
+    """What is sent for the honest `row` [D], a new array of its dtype.
 
+    `theta` [D] is the model received, which `random` alone reads.
     With `displacement`, rows are the way to a model of the client's own, else gradients.
     """
     if attack.kind == "enlarged":

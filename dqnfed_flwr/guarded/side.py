@@ -23,6 +23,7 @@ from flwr.app import Message, RecordDict
 from flwr.common.logger import log
 from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import NDArray
+from torch import Tensor
 
 from dqnfed_flwr import wire
 from dqnfed_flwr.client.held_out import HeldOutTerms
@@ -176,6 +177,10 @@ class StrategySide:
         end = _changed(end, solved, held, names)
         self._line = Line(end, end, {node: self._asked[node] for node in hearing.losses})
         return Direction(batch, solved)
+
+    def adopt(self, step: Tensor) -> Tensor:
+        """The step itself: nodes are sent what the strategy sends, a model."""
+        return step
 
     def place(self, pending: PendingStep, ladder: Ladder) -> None:
         """Go a share of the way to the end of the step; back on the line that the clients measured where it can be."""

@@ -66,6 +66,12 @@ class HostRows:
         """Squared norm of a vector [D] like a row."""
         return sweeps.squared_norm(vector.numpy())
 
+    def against(self, vector: Tensor) -> Float64Array:
+        """Inner products of all rows with a vector [D], made in float64 [B]."""
+        values, parts = vector.numpy(), sweeps.slices(self.shape[1], sweeps.SEGMENT)
+        found = sweeps.in_threads(lambda part: sweeps.wide_against(self.strip(part), values[part]), parts)
+        return np.asarray(sum(found))
+
     def vector(self, slot: int) -> Tensor:
         """A copy of the row in `slot` [D]."""
         return torch.from_numpy(self._row(slot).copy())

@@ -225,6 +225,11 @@ class RowSet:
             square = float(used @ found)
         return square, found[[filled.index(slot) for slot in slots]]
 
+    def against(self, vector: Tensor, slots: Sequence[int]) -> tuple[float, Float64Array]:
+        """As `along`, of a vector [D] that is no sum of the rows."""
+        slopes = self._rows.against(vector)[list(slots)] if self.products else np.zeros(len(slots))
+        return self._rows.square(vector), slopes
+
     def copies(self, slots: Iterable[int]) -> list[FloatArray]:
         """The rows in `slots`, each [D], to be kept."""
         return [self._rows.vector(slot).numpy() for slot in slots]

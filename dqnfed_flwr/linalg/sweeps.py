@@ -223,6 +223,15 @@ def wide_weighted_sum(weights: Float64Array, segment: FloatArray, into: FloatArr
             into[narrow] = weights @ segment[:, narrow].astype(np.float64)
 
 
+def wide_against(segment: FloatArray, vector: FloatArray) -> Float64Array:
+    """segment [B, width] @ vector [width], made in float64 [B]."""
+    total = np.zeros(len(segment))
+    with _quiet():
+        for narrow in slices(len(vector), NARROW):
+            total += segment[:, narrow].astype(np.float64) @ vector[narrow].astype(np.float64)
+    return total
+
+
 def squared_norm(row: FloatArray) -> float:
     """|row|^2 of one row [D], to the precision of its blocks; infinite or NaN where the row is not fit."""
     return float(sum(_squares(row[part]) for part in slices(len(row), SEGMENT)))

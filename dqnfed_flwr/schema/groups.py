@@ -1,4 +1,4 @@
-"""Groups of settings that every method shares: data, start, attacks, local work, curvature, step, rows, guarantee."""
+"""Groups of settings that every method shares, from data and local work to messages and guarantee."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ AttackKind = Literal["none", "random", "enlarged", "zero"]
 _data, _experiment, _training = (partial(setting, about=about) for about in ("data", "experiment", "training"))
 _machine, _protocol = partial(setting, about="machine", level="expert"), partial(setting, about="protocol")
 _rare, _finer = partial(_data, level="expert"), partial(_training, level="expert")
+_wire = partial(_protocol, level="expert")
 _FUNCTION = re.compile(r"[\w.]+:\w+")
 
 
@@ -312,6 +313,23 @@ class RowsSettings(Group):
         changes="nothing",
         on_resume=True,
         ge=0,
+    )
+
+
+WHOLE = 32
+"""Bits of a value that is sent as it is."""
+
+
+class MessagesSettings(Group):
+    """In how many bits a value vectors travel."""
+
+    row: Literal[4, 8, 16, 32] = _wire(
+        32, "bits a value of a client's row: float32 as it is, bfloat16, or whole numbers in blocks with a scale"
+    )
+    step: Literal[4, 8, 16, 32] = _wire(
+        32,
+        "the same of the server's step; below 32 a client keeps the model and is sent the step alone, which the server "
+        "rounds before it is tested",
     )
 
 

@@ -227,6 +227,13 @@ class RunPlan:
         last = self.last
         return last.method.reads_curvature(last) or (last.work is LBFGS and last.settings.local.epochs > 1)
 
+    @property
+    def trains_on_line(self) -> bool:
+        """Whether clients that train need the step that led to the model, also where others took it."""
+        curvature = self.settings.curvature
+        recomputed = curvature.kind == "secant" and curvature.previous == "recomputed"
+        return any(work.wants_step for work in self.works) or (recomputed and self.reads_curvature)
+
     @cached_property
     def differentiates_twice(self) -> bool:
         """Whether clients compute products with Hessians."""

@@ -13,6 +13,7 @@ from dqnfed_flwr.schema.groups import (
     CurvatureSettings,
     GuaranteeSettings,
     LocalSettings,
+    MessagesSettings,
     NoiseSettings,
     PartitionName,
     RowsSettings,
@@ -102,6 +103,7 @@ class RunSettings(Group):
     curvature: CurvatureSettings = Field(default_factory=CurvatureSettings)
     step: StepSettings = Field(default_factory=StepSettings)
     rows: RowsSettings = Field(default_factory=RowsSettings)
+    messages: MessagesSettings = Field(default_factory=MessagesSettings)
     guarantee: GuaranteeSettings = Field(default_factory=GuaranteeSettings)
 
     @field_validator("evaluate_every", mode="before")

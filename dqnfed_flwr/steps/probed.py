@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, fields
 
-from dqnfed_flwr.schema.groups import MAX_FALL_EACH, StepSettings
+from dqnfed_flwr.schema.groups import MAX_FALL_EACH, WHOLE, StepSettings
 from dqnfed_flwr.schema.plan import RuleProfile, RunPlan
 from dqnfed_flwr.schema.run import RunSettings
 from dqnfed_flwr.steps._base import Ladder, StepRule, StepScale, Verdict, hardly_moves, smallest_factor
@@ -60,11 +60,18 @@ class Probed(StepRule):
     first candidate goes out by itself, and a miss halves it unseen. From then on its rungs are asked for, so that a
     client which refuses them all is found out as before.
 
+    `sent_anyway` says that the step is sent with every candidate: then `auto` asks for the rungs with the first.
     `max_fall` is c for so many participants (the function below), infinite for no bound.
     """
 
-    def __init__(self, settings: StepSettings, *, max_fall: Callable[[int], float] = lambda _: math.inf) -> None:
-        self._settings, self._max_fall = settings, max_fall
+    def __init__(
+        self,
+        settings: StepSettings,
+        *,
+        max_fall: Callable[[int], float] = lambda _: math.inf,
+        sent_anyway: bool = False,
+    ) -> None:
+        self._settings, self._max_fall, self._sent_anyway = settings, max_fall, sent_anyway
         self._paces = {contested: Pace(*[settings.start] * 4) for contested in (False, True)}
 
     def propose(self, scale: StepScale) -> Ladder:
@@ -118,7 +125,7 @@ class Probed(StepRule):
     def _at_once(self, scale: StepScale) -> bool:
         """Whether the rungs are asked for with the first candidate; in round 1 no factor is known to do."""
         if self._settings.ladder == "auto":
-            return scale.dim < LARGE or scale.round == 1
+            return self._sent_anyway or scale.dim < LARGE or scale.round == 1
         return self._settings.ladder == "always"
 
     def export_state(self) -> dict[str, float]:
@@ -149,7 +156,8 @@ def max_fall_of(settings: RunSettings) -> Callable[[int], float]:
 
 
 def _build(run: RunPlan) -> Probed:
-    return Probed(run.settings.step, max_fall=max_fall_of(run.settings))
+    sent_anyway = run.settings.messages.step < WHOLE
+    return Probed(run.settings.step, max_fall=max_fall_of(run.settings), sent_anyway=sent_anyway)
 
 
 RULES = (RuleProfile("probed", _build, judged_by="test"),)

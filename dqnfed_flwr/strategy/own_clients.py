@@ -35,8 +35,8 @@ from dqnfed_flwr.strategy.schedule import (
     needs_step,
     schedule_evaluation,
     schedule_exchange,
-    training_needs_step,
 )
+from dqnfed_flwr.strategy.short_messages import ShortMessages
 from dqnfed_flwr.strategy.side import Direction, TooFewReplies
 from dqnfed_flwr.strategy.solve import solve_replies
 from dqnfed_flwr.strategy.state import PendingStep, RunState
@@ -53,7 +53,8 @@ PATIENCE = Patience()
 class OwnClients:
     """The members in `registry`, reached over `grid`, and the `method` that makes the steps of a run from their rows.
 
-    They train `task`. The candidate that is sent, and the model, are those of `state`. `patience` waits for room where
+    They train `task`. The candidate that is sent, and the model, are those of `state`; where steps are sent
+    in its place, `short` makes and counts them. `patience` waits for room where
     rows need a disk and it is full. `figure` is what clients are evaluated by.
     """
 
@@ -65,8 +66,10 @@ class OwnClients:
         method: Method,
         registry: ClientRegistry,
         grid: Grid,
+        short: ShortMessages | None,
         patience: Patience = PATIENCE,
     ) -> None:
+        self._short = short
         self._run, self._settings, self._state, self._registry, self._grid = run, run.settings, state, registry, grid
         self.method, self.figure = method, task.figure
         self.not_asked, self.stragglers = list[DroppedClient](), registry.stragglers
@@ -86,7 +89,7 @@ class OwnClients:
     @property
     def keeps_move(self) -> bool:
         """Whether clients that train need the step that led to the model."""
-        return training_needs_step(self._run)
+        return self._run.trains_on_line
 
     def ready(self, pending: PendingStep | None) -> str:
         """Wait until enough members are free, and one of those who must judge the pending step; why not, if not."""
@@ -142,9 +145,13 @@ class OwnClients:
         if not hearing.heard:
             raise TooFewReplies(f"nobody is heard in round {schedule.round}", hearing.dropped, hearing.losses)
         theta_norm = float(self._state.theta.norm())
-        batch, solved = solve_replies(self.method, collected, hearing, schedule.round, theta_norm)
+        batch, solved = solve_replies(self.method, collected, hearing, schedule.round, theta_norm, self.adopt)
         heard = {client: collected.trained[client] for client in hearing.heard}
         return Direction(batch, solved, mean_buffers(heard, self._state.buffers))
+
+    def adopt(self, step: Tensor) -> Tensor:
+        """The step as it is sent."""
+        return step if self._short is None else self._short.adopt(step, self._state.exchange)
 
     def place(self, pending: PendingStep, ladder: Ladder) -> None:
         """Make theta - factor * step the candidate.
@@ -154,20 +161,25 @@ class OwnClients:
         rounding in that line, and a very short one would drown in it.
         """
         state, known = self._state, pending.ladder
-        base, at = (state.theta, 0.0) if ladder.factor < known.lowest else (state.candidate, known.factor)
+        anew = ladder.factor < known.lowest
+        base, at = (state.theta, 0.0) if anew else (state.candidate, known.factor)
         state.candidate = line_point(base, pending.step, at, ladder.factor)
+        if self._short is not None:
+            self._short.place(ladder.factor, anew=anew or not at)
 
     def everybody_in(self, clients: Collection[int]) -> bool:
         """Whether these are all members, and each was asked."""
         return self._settings.sampled >= self._settings.clients and {*clients}.issuperset(self._registry.members)
 
     def round_over(self, event: RoundEvent) -> None:
-        """Nothing: the model is that of the state."""
+        """The model is that of the state; what the rounding of its step left is known."""
+        if self._short is not None:
+            self._short.round_over(moved=event.moved)
 
     def _exchange(self, schedule: Schedule) -> Collected:
         """Send the candidate out with `schedule`; who owes a reply when the exchange closes is noted."""
         since, state, members = time.perf_counter(), self._state, self._registry.members
-        contents = contents_of(schedule, state, self._run, self.method)
+        contents = self._contents(schedule)
         nodes = {members[client].node_id: client for client in contents}
         messages = [
             Message(contents[client], node, _message_type(schedule.tasks[client]), group_id=str(schedule.round))
@@ -176,6 +188,8 @@ class OwnClients:
         late = partial(self._late, schedule)
         found = exchange(self._grid, messages, schedule, nodes, self.stragglers, self._settings, late)
         collected = self._receiver.receive(found, schedule, self._rows, state.cost)
+        if self._short is not None:
+            self._short.received(collected)
         self._receiver.check_losses(collected, len(schedule.tasks))
         state.exchange += 1
         state.cost.exchanges += 1
@@ -184,6 +198,14 @@ class OwnClients:
         if isinstance(self._grid, Repeats):
             state.cost.repeated_calls += self._grid.take_repeats()
         return collected
+
+    def _contents(self, schedule: Schedule) -> dict[int, RecordDict]:
+        """What each client is sent with a schedule, by client."""
+        if self._short is None:
+            return contents_of(schedule, self._state, self._run, self.method)
+        nodes = {client: self._registry.members[client].node_id for client in schedule.tasks}
+        models = self._short.models(schedule, self._state, nodes, self.method.sends(schedule.round))
+        return {client: wire.encode_task(task, models[client]) for client, task in schedule.tasks.items()}
 
     def _late(self, schedule: Schedule, client: int) -> Callable[[Answer], str]:
         """What takes in the reply of a client to a schedule if it comes late: its row may be of use, its test is not.
@@ -215,7 +237,7 @@ class OwnClients:
 
 
 def contents_of(schedule: Schedule, state: RunState, run: RunPlan, method: Method) -> dict[int, RecordDict]:
-    """What each client is sent with a schedule, by client."""
+    """What each client is sent with a schedule, by client, where it is sent the candidate itself."""
     theta, buffers = state.candidate.numpy(), state.buffers
     step = None if state.move is None else state.move.step.numpy()
     sent = {name: vector.numpy() for name, vector in method.sends(schedule.round).items()}
@@ -257,7 +279,8 @@ class _OwnReplies(Receiver):
     def form(self, schedule: Schedule, client: int) -> ReplyForm:
         """What the method asks of the client in this round."""
         extras = self._method.extras_of(schedule.round, client, self._dim)
-        return ReplyForm(self._dim, self._buffers, extras, self._figure, self._floor)
+        bits = self._settings.messages.row
+        return ReplyForm(self._dim, self._buffers, extras, self._figure, self._floor, bits)
 
     def samples(self, client: int, reply: ClientReply) -> int:
         """As its node registered."""

@@ -109,14 +109,7 @@ def _unawaited(
 def needs_step(task: ClientTask, run: RunPlan) -> bool:
     """Whether the client needs the step as well as the candidate: for other rungs, or to get back to theta^{t-1}."""
     rungs = task.probe and (task.grow or task.halvings > 0 or len(task.rungs) > 0)
-    return task.factor > 0 and (rungs or (task.train and training_needs_step(run)))
-
-
-def training_needs_step(run: RunPlan) -> bool:
-    """Whether clients that train need the step that led to the model, also where others took it."""
-    curvature = run.settings.curvature
-    recomputed = curvature.kind == "secant" and curvature.previous == "recomputed"
-    return any(work.wants_step for work in run.works) or (recomputed and run.reads_curvature)
+    return task.factor > 0 and (rungs or (task.train and run.trains_on_line))
 
 
 def _sample_anew(

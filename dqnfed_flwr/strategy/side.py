@@ -9,6 +9,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from torch import Tensor
+
 from dqnfed_flwr.methods._base import Method
 from dqnfed_flwr.steps import Ladder
 from dqnfed_flwr.strategy.collect import Collected
@@ -80,6 +82,9 @@ class Side(Protocol):
 
     def direction(self, collected: Collected, hearing: Hearing, schedule: Schedule) -> Direction:
         """The step of those who are heard; `TooFewReplies` where that is nobody, and somebody must be."""
+
+    def adopt(self, step: Tensor) -> Tensor:
+        """The step that clients will be sent in place of `step` [D], which may be itself."""
 
     def place(self, pending: PendingStep, ladder: Ladder) -> None:
         """Make the model at the ladder's factor along the `pending` step the candidate; it has its old ladder yet."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from logging import DEBUG, WARNING
 
@@ -23,6 +23,8 @@ from dqnfed_flwr.strategy.state import PendingStep
 from dqnfed_flwr.telemetry.events import DroppedClient
 from dqnfed_flwr.types import ClientReply, Combination, Float64Array, RoundBatch
 
+Adopt = Callable[[Tensor], Tensor]
+"""Makes the step that is tested, and kept, of the method's; the very same where it is as it was."""
 NOT_FINITE = "not-finite"
 """Status of a solve whose step is too long for a number, as figures that a client made up can have it."""
 
@@ -43,8 +45,18 @@ class Solved:
         return StepScale(self.norm, found.length, theta_norm, round_number, found.hints, dim=self.step.numel())
 
 
+def as_it_is(step: Tensor) -> Tensor:
+    """The step of a run whose messages bring it whole."""
+    return step
+
+
 def solve_replies(
-    method: Method, collected: Collected, hearing: Hearing, round_number: int, theta_norm: float
+    method: Method,
+    collected: Collected,
+    hearing: Hearing,
+    round_number: int,
+    theta_norm: float,
+    adopt: Adopt = as_it_is,
 ) -> tuple[RoundBatch, Solved]:
     """The figures of those who are heard, and the method's step from their rows.
 
@@ -53,7 +65,7 @@ def solve_replies(
     method.disown(hearing.disowned)
     rows = collected.rows_of(hearing.heard, hearing.unheard)
     batch = make_batch(collected.trained, hearing, rows, round_number, theta_norm)
-    solved = solve(method, batch, rows)
+    solved = solve(method, batch, rows, adopt)
     if solved.products or solved.norm > 0 or method.inner.rests:
         return batch, solved
     return replace(batch, gram=rows.held.gram(rows.slots)), replace(solved, products=True)
@@ -90,8 +102,11 @@ def make_batch(
 
 
 @one_blas_thread()
-def solve(method: Method, batch: RoundBatch, rows: RoundRows) -> Solved:
-    """Ask the method, with a Gramian of the precision that its condition asks for, and sum the rows."""
+def solve(method: Method, batch: RoundBatch, rows: RoundRows, adopt: Adopt = as_it_is) -> Solved:
+    """Ask the method, with a Gramian of the precision that its condition asks for, and sum the rows.
+
+    What `adopt` makes of the sum is the step.
+    """
     held, rows = rows.held, replace(rows, sees=method.sees)
     method.observe(batch, rows)
     combination = method.combine(batch, rows)
@@ -100,8 +115,9 @@ def solve(method: Method, batch: RoundBatch, rows: RoundRows) -> Solved:
     if doubtful and held.refine():
         log(DEBUG, "Condition %.1e: the Gramian is computed again in float64", combination.condition)
         combination = method.combine(replace(batch, gram=held.gram(rows.slots)), rows)
-    step = held.combine(combination.weights)
-    square, slopes = held.along(combination.weights, step, (*rows.slots, *rows.others))
+    total, slots = held.combine(combination.weights), (*rows.slots, *rows.others)
+    step = adopt(total)
+    square, slopes = held.along(combination.weights, total, slots) if step is total else held.against(step, slots)
     norm = math.sqrt(max(square, 0.0)) if math.isfinite(square) else math.inf
     if not norm < torch.finfo(step.dtype).max:
         log(WARNING, "The step of round %d is not finite; the model stays", batch.round)

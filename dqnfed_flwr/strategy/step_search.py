@@ -234,7 +234,7 @@ class StepSearch:
 
     def _relax(self, pending: PendingStep, mean_row: Tensor) -> None:
         """Go on along the mean row, as long as FedAvg's step, judged by the mean loss."""
-        step = self._run.row_lr * mean_row
+        step = self._side.adopt(self._run.row_lr * mean_row)
         pending.step, pending.tried.mean_row, pending.tried.relaxed = step, None, True
         pending.scale = replace(pending.scale, norm=float(step.norm()))
         pending.ladder = Ladder(0.0)

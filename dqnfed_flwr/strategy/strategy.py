@@ -19,7 +19,7 @@ from dqnfed_flwr import wire
 from dqnfed_flwr.config import Settings, resolve
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.fairness import fairness_report
-from dqnfed_flwr.methods._base import LayerMethod, Method, make_method
+from dqnfed_flwr.methods._base import LayerMethod, Memory, Method, make_method
 from dqnfed_flwr.params import ParamSpec
 from dqnfed_flwr.steps import make_rule
 from dqnfed_flwr.strategy.checkpoint import Provenance
@@ -28,6 +28,7 @@ from dqnfed_flwr.strategy.client_registry import ClientRegistry
 from dqnfed_flwr.strategy.compatibility import Form
 from dqnfed_flwr.strategy.loop import EvaluateFn, OwnLoop, RoundLoop
 from dqnfed_flwr.strategy.own_clients import OwnClients
+from dqnfed_flwr.strategy.short_messages import ShortMessages
 from dqnfed_flwr.strategy.state import RunState
 from dqnfed_flwr.tasks import task_of
 from dqnfed_flwr.tasks._base import Task
@@ -35,6 +36,7 @@ from dqnfed_flwr.telemetry.event_log import Patience
 from dqnfed_flwr.telemetry.events import Evaluated, Listener, RoundEvent
 from dqnfed_flwr.types import ACCURACY, Figure
 from dqnfed_flwr.wire import Buffers
+from dqnfed_flwr.wire.codecs import WHOLE
 
 UNKNOWN = Provenance()
 
@@ -150,7 +152,8 @@ class GradientStrategy(OwnLoop):
     ) -> Outcome:
         """Start or resume the run and bring it to its end; the figures of its rounds go into `result`."""
         patience = Patience(self._listeners)
-        parts = {"method": self._method}
+        short = None if self.settings.messages.step == WHOLE else ShortMessages(self.settings)
+        parts: dict[str, Memory] = {"method": self._method, **({} if short is None else {"messages": short})}
         checkpointer = Checkpointer(self.settings, parts, self._rule, grid=grid, patience=patience)
         provenance = replace(self.provenance, frozen=self._registry.form.frozen or None)
         state, events, self.provenance = checkpointer.start(partial(RunState.at, initial_arrays), provenance)
@@ -169,7 +172,7 @@ class GradientStrategy(OwnLoop):
         for listener in self._listeners:
             listener.on_start(self.settings.rounds, list(events))
         try:
-            side = OwnClients(self._plan, task, state, self._method, self._registry, grid, patience)
+            side = OwnClients(self._plan, task, state, self._method, self._registry, grid, short, patience)
             save = partial(checkpointer.save, state, self.provenance)
             RoundLoop(self._plan, state, side, self._rule, on_round, save).run()
             self.outcome = outcome = _final_outcome(side, state, events)

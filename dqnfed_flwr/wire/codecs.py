@@ -4,21 +4,17 @@ Flower serialises an array when its record is built and parses it each time it i
 and is serialised only when a transport asks for the bytes, so messages that stay in one process cost no copy. `view`
 reads an array that came from elsewhere straight from its buffer, checking its header against what it claims.
 
-A vector of any kind goes as it is; further vectors of a method may go in a few bits a value, in blocks with a scale
-each, rounded at random so that the mean stays right. A block of `BLOCK` values x is then sent as whole numbers q from
--L to L, L = 2^(bits - 1) - 1, and one scale s, the largest |x| over L. q is x / s rounded down or up with the
-probability that makes E[q s] = x (stochastic rounding, as in QSGD, Alistarh et al., NeurIPS 2017). Scales are bfloat16,
-rounded up, so that no q is above L.
+A vector of any kind goes as it is, or in fewer bits a value; see `rounding`.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from io import BytesIO
-from typing import Literal, TypeVar, cast
+from typing import Literal, TypeVar
 
 import numpy as np
 from flwr.app import Array as FlowerArray
@@ -28,9 +24,16 @@ from numpy.typing import NDArray
 
 from dqnfed_flwr.errors import ShapeError, WireError
 from dqnfed_flwr.types import FloatArray
+from dqnfed_flwr.wire.rounding import BLOCK as BLOCK
+from dqnfed_flwr.wire.rounding import CODES as CODES
+from dqnfed_flwr.wire.rounding import FLOATS as FLOATS
+from dqnfed_flwr.wire.rounding import SCALES as SCALES
+from dqnfed_flwr.wire.rounding import Brief, Codec, Parts, Plain, Rounded, Shape
 
 MODEL, TASK, VECTORS, FIGURES, PROPERTIES = "model", "task", "vectors", "figures", "properties"
 MEMORY = "memory"
+LOST_MODEL = "lost-model"
+"""A record, and the reason for which a client is left out that cannot make the model of what it was sent."""
 BUFFER, EXTRA, DIRECTIVE = "buffer.", "extra.", "directive."
 Buffers = Mapping[str, NDArray[np.generic]]
 _Record = TypeVar("_Record", ArrayRecord, MetricRecord, ConfigRecord)
@@ -41,16 +44,8 @@ HEADER = re.compile(
     rb"\{'descr': '([<>|=]\w{1,8})', 'fortran_order': (True|False), 'shape': \((|\d{1,20}(?:, \d{1,20})*,?)\), \} *\n"
 )
 """The header that NumPy writes for a plain dtype; nothing a client sent is evaluated."""
-FLOATS = ("float32", "float64")
 WHOLE = 32
 """Bits a value under which the table has vectors that go as they are, also those of float64."""
-BLOCK = 256
-"""Values that share a scale."""
-CODES, SCALES = ".codes", ".scales"
-"""End the names of the two arrays of a rounded vector."""
-Shape = tuple[int, ...]
-Parts = Mapping[str, NDArray[np.generic]]
-"""The arrays that stand for a vector, by what their names end in."""
 KindName = Literal["row", "step", "model", "extra"]
 
 
@@ -84,8 +79,10 @@ class Array(FlowerArray):  # the class name is part of the wire form: it says wh
 
 
 def size(array: FlowerArray) -> int:
-    """Bytes of the values, without serialising them."""
-    return array.numpy().nbytes if isinstance(array, Array) else len(array.data)
+    """Bytes of the values, without serialising them, and without the header of an array that was."""
+    if isinstance(array, Array):
+        return array.numpy().nbytes
+    return max(len(array.data) - 10 - int.from_bytes(array.data[8:10], "little"), 0)
 
 
 def view(array: FlowerArray, shape: tuple[int, ...], dtypes: tuple[str, ...]) -> NDArray[np.generic]:
@@ -157,19 +154,17 @@ def check_keys(what: str, found: set[str], expected: set[str]) -> None:
         raise WireError("extra-key", f"{what} with {sorted(extra)[:8]}")
 
 
-def floats(values: NDArray[np.generic]) -> FloatArray:
-    """`values`, which must be floats, with `WireError` if not."""
-    if values.dtype.kind != "f":
-        raise WireError("bad-dtype", f"dtype {values.dtype}; need a float")
-    return cast(FloatArray, values)
-
-
 def strays(values: NDArray[np.generic], current: NDArray[np.generic]) -> bool:
     """Whether a value is NaN or infinite where the model does not hold the same.
 
     A model may hold infinities in a buffer that no training changes, such as the mask of an attention.
     """
     return not (np.isfinite(values) | (values == current)).all()
+
+
+def encode_lost() -> RecordDict:
+    """Content of the reply of a client that has not the model which a message builds on."""
+    return RecordDict({LOST_MODEL: ConfigRecord()})
 
 
 def payload(content: RecordDict) -> int:
@@ -179,73 +174,6 @@ def payload(content: RecordDict) -> int:
     figures = sum(len(value) if isinstance(value, list) else 1 for value in values)
     settings = sum(len(record) for record in of_kind(content, ConfigRecord).values())
     return arrays + 8 * (figures + settings)
-
-
-class Plain:
-    """A vector as it is."""
-
-    def expected(self, shape: Shape) -> dict[str, tuple[Shape, tuple[str, ...]]]:
-        """Shapes and dtypes of the parts of a vector of `shape`."""
-        return {"": (shape, FLOATS)}
-
-    def pack(self, vector: FloatArray, generator: np.random.Generator) -> Parts:
-        """The vector."""
-        return {"": vector}
-
-    def unpack(self, parts: Parts, shape: Shape) -> FloatArray:
-        """Inverse of `pack`."""
-        return floats(parts[""])
-
-
-@dataclass(frozen=True, slots=True)
-class Rounded:
-    """A vector [D] in `bits` a value, which divide a byte."""
-
-    bits: int
-
-    def expected(self, shape: Shape) -> dict[str, tuple[Shape, tuple[str, ...]]]:
-        """Shapes and dtypes of codes, several a byte, and of scales."""
-        blocks = math.ceil(math.prod(shape) / BLOCK)
-        return {CODES: ((blocks * BLOCK * self.bits // 8,), ("uint8",)), SCALES: ((blocks,), ("uint16",))}
-
-    def pack(self, vector: FloatArray, generator: np.random.Generator) -> Parts:
-        """Round a vector of float32 or float64 by draws of the `generator`.
-
-        A block with a value that is not finite gets a scale that is not finite either: `unpack` shows it.
-        """
-        largest = 2 ** (self.bits - 1) - 1
-        blocks = math.ceil(len(vector) / BLOCK)
-        padded = np.zeros(blocks * BLOCK, np.float32)
-        padded[: len(vector)] = vector
-        values = padded.reshape(blocks, BLOCK)
-        with np.errstate(invalid="ignore", over="ignore"):
-            scales = _rounded_up(np.abs(values).max(axis=1, initial=0.0) / np.float32(largest))
-            inverse = np.divide(1, _widened(scales), out=np.zeros(blocks, np.float32), where=scales > 0)
-            values *= inverse[:, None]
-            values += generator.random(values.shape, np.float32)
-            codes = np.nan_to_num(np.clip(np.floor(values, out=values), -largest, largest)) + np.float32(largest)
-        whole = codes.astype(np.uint8).reshape(-1, 8 // self.bits)
-        return {CODES: np.bitwise_or.reduce(whole << self._shifts, axis=1), SCALES: scales}
-
-    def unpack(self, parts: Parts, shape: Shape) -> FloatArray:
-        """The values, float32 [D]; `ShapeError` for a code that `pack` does not write."""
-        largest = 2 ** (self.bits - 1) - 1
-        packed = parts[CODES].astype(np.uint8, copy=False)[:, None]
-        codes = ((packed >> self._shifts) & np.uint8(2**self.bits - 1)).reshape(-1, BLOCK)
-        if codes.max(initial=0) > 2 * largest:
-            raise ShapeError(f"a code of {codes.max()}; {self.bits} bits have codes from 0 to {2 * largest}")
-        values = codes.astype(np.float32)
-        values -= np.float32(largest)
-        with np.errstate(invalid="ignore", over="ignore"):
-            values *= _widened(parts[SCALES].astype(np.uint16, copy=False))[:, None]
-        return np.asarray(values.reshape(-1)[: math.prod(shape)])
-
-    @property
-    def _shifts(self) -> NDArray[np.uint8]:
-        return np.arange(0, 8, self.bits, dtype=np.uint8)
-
-
-Codec = Plain | Rounded
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,24 +202,28 @@ class Kind:
         except ShapeError as error:
             raise WireError("bad-array", f"{name!r}: {error}") from None
 
-    def sent(self, record: ArrayRecord, name: str = "") -> FloatArray:
-        """A vector of the server, of whatever shape it says."""
-        array = record[self.key + name]
-        return floats(view(array, tuple(array.shape), (str(array.dtype),)))
+    def sent(self, record: ArrayRecord, name: str = "", bits: int = WHOLE) -> FloatArray:
+        """A vector of one who is trusted, of whatever shape it says; zeros fill a last block."""
+        arrays = {end: record[self.key + name + end] for end in self.codecs[bits].expected((0,))}
+        parts = {end: view(array, tuple(array.shape), (str(array.dtype),)) for end, array in arrays.items()}
+        first = next(iter(parts.values()))
+        return self.codecs[bits].unpack(parts, (first.size * 8 // min(bits, 8),))
 
 
+_SHORT: Mapping[int, Codec] = {WHOLE: Plain(), 16: Brief(), 8: Rounded(8), 4: Rounded(4)}
 KINDS: Mapping[KindName, Kind] = {
-    "row": Kind("gradient"),
-    "step": Kind("step"),
+    "row": Kind("gradient", _SHORT),
+    "step": Kind("step", _SHORT),
     "model": Kind("theta"),
     "extra": Kind(EXTRA, {WHOLE: Plain(), **{bits: Rounded(bits) for bits in (2, 4, 8)}}),
 }
 
 
-def _rounded_up(values: NDArray[np.float32]) -> NDArray[np.uint16]:
-    """The bits of the next bfloat16 that is not below a positive float32."""
-    return np.asarray((values.view(np.uint32).astype(np.uint64) + 0xFFFF) >> 16, np.uint16)
-
-
-def _widened(scales: NDArray[np.uint16]) -> NDArray[np.float32]:
-    return (scales.astype(np.uint32) << 16).view(np.float32)
+def change_row(
+    content: RecordDict, change: Callable[[FloatArray], FloatArray], bits: int, generator: np.random.Generator
+) -> None:
+    """Replace the row of an honest reply, where it brings one, by what `change` makes of it, sent in as many bits."""
+    vectors, kind = of_kind(content, ArrayRecord).get(VECTORS), KINDS["row"]
+    if vectors is not None and kind.keys(bits=bits) <= vectors.keys():
+        row = change(kind.sent(vectors, bits=bits))
+        kind.write(vectors, kind.codecs[bits].pack(row, generator))

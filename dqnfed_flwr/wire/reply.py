@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -19,16 +18,17 @@ from dqnfed_flwr.wire.codecs import (
     EXTRA,
     FIGURES,
     KINDS,
+    LOST_MODEL,
     VECTORS,
     WHOLE,
     Array,
     Buffers,
-    Parts,
     check_keys,
     of_kind,
     strays,
     view,
 )
+from dqnfed_flwr.wire.rounding import Parts
 
 VARIANCE = "running_var"
 """Ends the name of torch's buffer of variances."""
@@ -57,6 +57,8 @@ class ReplyForm:
         The figure of a client that the task counts; accuracy follows from the right answers.
     floor : float | None
         The least value of a loss; None where it may have any.
+    bits : int
+        Bits a value of the row.
     """
 
     dim: int
@@ -64,13 +66,14 @@ class ReplyForm:
     extras: Extras = field(default_factory=Extras)
     figure: Figure = ACCURACY
     floor: float | None = None
+    bits: int = WHOLE
 
 
 def encode_reply(reply: ClientReply) -> RecordDict:
     """Content of a client's reply."""
     vectors = ArrayRecord()
     if reply.row is not None:
-        KINDS["row"].write(vectors, reply.row)
+        KINDS["row"].write(vectors, reply.coded or reply.row)
     further: dict[str, FloatArray | Parts] = {**reply.vectors, **reply.packed}
     for name, vector in further.items():
         KINDS["extra"].write(vectors, vector, name)
@@ -93,22 +96,15 @@ def _reply_figures(reply: ClientReply) -> FigureValues:
     return figures
 
 
-def change_row(content: RecordDict, change: Callable[[FloatArray], FloatArray]) -> None:
-    """Replace the row of a reply, where it brings one, by what `change` makes of it."""
-    vectors, kind = of_kind(content, ArrayRecord).get(VECTORS), KINDS["row"]
-    if vectors is not None and kind.key in vectors:
-        kind.write(vectors, change(kind.sent(vectors)))
-
-
 def decode_reply(content: RecordDict, task: ClientTask, form: ReplyForm) -> ClientReply:
     """Read and check what a client answered to `task`.
 
     Raises
     ------
     WireError
-        With the reason under which the reply is counted: `missing-key`, `extra-key`, `bad-dtype`, `bad-shape`,
-        `bad-array`, `not-finite`, `bad-buffer`, `bad-loss`, `below-floor`, `bad-rate`, `bad-count`, `bad-figure`,
-        `bad-probe`.
+        With the reason under which the reply is counted: `lost-model`, `missing-key`, `extra-key`, `bad-dtype`,
+        `bad-shape`, `bad-array`, `not-finite`, `bad-buffer`, `bad-loss`, `below-floor`, `bad-rate`, `bad-count`,
+        `bad-figure`, `bad-probe`.
 
     Notes
     -----
@@ -131,13 +127,15 @@ def decode_reply(content: RecordDict, task: ClientTask, form: ReplyForm) -> Clie
     wanted, row, extra = form.extras, KINDS["row"], KINDS["extra"]
     bits = {name: wanted.bits.get(name, WHOLE) for name in wanted.vectors}
     further = (key for name in bits for key in extra.keys(name, bits[name]))
-    check_keys("vectors", set(vectors), {*row.keys(), *further, *(BUFFER + name for name in form.buffers)})
+    check_keys(
+        "vectors", set(vectors), {*row.keys(bits=form.bits), *further, *(BUFFER + name for name in form.buffers)}
+    )
     rate = figures.number("rate")
     if not 0 <= rate <= LARGEST:
         raise WireError("bad-rate", f"rate {rate}; need 0 to {LARGEST:g}")
     return ClientReply(
         num_examples=num_examples,
-        row=row.read(vectors, (form.dim,)),
+        row=row.read(vectors, (form.dim,), bits=form.bits),
         vectors={name: extra.read(vectors, shape, name, bits[name]) for name, shape in wanted.vectors.items()},
         figures={name: figures.within(EXTRA + name, wanted.limits.get(name)) for name in wanted.figures},
         buffers={name: _read_buffer(name, vectors[BUFFER + name], value) for name, value in form.buffers.items()},
@@ -269,6 +267,8 @@ class _Figures:
 def _figures_of(content: RecordDict, floor: float | None) -> _Figures:
     """The figures of a reply, which must have some."""
     figures = of_kind(content, MetricRecord).get(FIGURES)
+    if LOST_MODEL in content:
+        raise WireError(LOST_MODEL, "it has not the model that the message builds on; it is sent the whole model next")
     if figures is None:
         raise WireError("missing-key", f"records {sorted(content)[:8]}; need {VECTORS!r} and {FIGURES!r}")
     return _Figures(figures, floor)

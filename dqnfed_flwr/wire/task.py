@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any
@@ -26,9 +26,12 @@ from dqnfed_flwr.wire.codecs import (
     of_kind,
     view,
 )
+from dqnfed_flwr.wire.rounding import Parts
 
 TASK_FIELDS = {item.name.replace("_", "-"): item for item in fields(ClientTask) if item.name != "directives"}
 """By their keys; directives have keys of their own."""
+DIGESTS, PATH = "digests", "path."
+"""Keys of a course: the digests of its models, and the factors along each of its steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,69 @@ class Assignment:
     vectors: Mapping[str, FloatArray] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """A step as it is sent, no `parts` where the receiver has it, and the factors of the points on the way along it.
+
+    The first point is seen from the model at which the step begins, each further one from the one before, by
+    `params.line_point`.
+    """
+
+    path: tuple[float, ...]
+    parts: Parts = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """The way to the candidate, from a model that a client has, in place of the candidate itself.
+
+    Attributes
+    ----------
+    digests : tuple[int, ...]
+        `params.digest` of the models at which the legs begin, in their order, and of the candidate: one more than legs.
+    legs : tuple[Leg, ...]
+        Steps that were taken, and last the pending one, if there is any.
+    theta : FloatArray | None
+        The first of the models [D]; None where the client has one of them.
+    """
+
+    digests: tuple[int, ...]
+    legs: tuple[Leg, ...] = ()
+    theta: FloatArray | None = None
+
+
+Follow = Callable[[Course, bool], tuple[FloatArray, FloatArray | None]]
+"""Makes the candidate and the step through it of a course; told whether its last step is pending."""
+
+
+def encode_course(
+    course: Course, buffers: Buffers, vectors: Mapping[str, FloatArray] = MappingProxyType({})
+) -> ArrayRecord:
+    """The record of a course in place of a model; see `encode_model`."""
+    record = ArrayRecord() if course.theta is None else encode_model(course.theta, {})
+    record[DIGESTS] = Array(np.array(course.digests, np.uint64))
+    for number, leg in enumerate(course.legs):
+        record[f"{PATH}{number}"] = Array(np.array(leg.path))
+        KINDS["step"].write(record, leg.parts, f".{number}")
+    _write_further(record, buffers, vectors)
+    return record
+
+
+def _decode_course(record: ArrayRecord) -> Course:
+    """Inverse of `encode_course`; `WireError` if an array is missing."""
+    arrays = _as_sent(record)
+    digests = tuple(int(digest) for digest in arrays[DIGESTS])
+    if lacking := {f"{PATH}{number}" for number in range(len(digests) - 1)} - arrays.keys():
+        raise WireError("missing-key", f"the model record has no {sorted(lacking)}; make it with wire.encode_course")
+    step = KINDS["step"].key
+    legs = (
+        Leg(tuple(map(float, arrays[f"{PATH}{n}"])), {f".{end}": v for end, v in under(f"{step}.{n}.", arrays).items()})
+        for n in range(len(digests) - 1)
+    )
+    theta = KINDS["model"].sent(record) if KINDS["model"].key in record else None
+    return Course(digests, tuple(legs), theta)
+
+
 def encode_model(
     theta: FloatArray,
     buffers: Buffers,
@@ -53,11 +119,15 @@ def encode_model(
     KINDS["model"].write(record, theta)
     if step is not None:
         KINDS["step"].write(record, step)
+    _write_further(record, buffers, vectors)
+    return record
+
+
+def _write_further(record: ArrayRecord, buffers: Buffers, vectors: Mapping[str, FloatArray]) -> None:
     for name, value in buffers.items():
         record[BUFFER + name] = Array(value)
     for name, vector in vectors.items():
         KINDS["extra"].write(record, vector, name)
-    return record
 
 
 def decode_model(record: ArrayRecord) -> tuple[FloatArray, FloatArray | None, Buffers]:
@@ -91,13 +161,20 @@ def encode_task(task: ClientTask, model: ArrayRecord) -> RecordDict:
     return RecordDict({MODEL: model, TASK: task_record(task)})
 
 
-def decode_task(content: RecordDict) -> Assignment:
-    """Inverse of `encode_task` and `encode_model`; `WireError` if a record or a key is missing."""
+def decode_task(content: RecordDict, follow: Follow | None = None) -> Assignment:
+    """Inverse of `encode_task` and `encode_model`; `WireError` if a record or a key is missing.
+
+    Where a course stands in place of the model, `follow` makes the model of it.
+    """
     model, config = of_kind(content, ArrayRecord).get(MODEL), of_kind(content, ConfigRecord).get(TASK)
     if model is None or config is None:
         raise WireError("missing-key", f"records {sorted(content)}; need {MODEL!r} and {TASK!r}")
     vectors = {name: KINDS["extra"].sent(model, name) for name in under(KINDS["extra"].key, model)}
-    return Assignment(read_task(config), *decode_model(model), vectors)
+    task = read_task(config)
+    if follow is None or DIGESTS not in model:
+        return Assignment(task, *decode_model(model), vectors)
+    theta, step = follow(_decode_course(model), task.factor > 0)
+    return Assignment(task, theta, step, under(BUFFER, _as_sent(model)), vectors)
 
 
 def encode_properties(properties: Mapping[str, ConfigRecordValues]) -> RecordDict:

@@ -15,6 +15,7 @@ from benchmarks._programs import wait_for
 from dqnfed_flwr.deploy.check import check
 from dqnfed_flwr.deploy.findings import failed
 from dqnfed_flwr.engine.flwr_command import flwr_environment, program
+from dqnfed_flwr.engine.result import read_result
 from dqnfed_flwr.engine.run import run
 from dqnfed_flwr.engine.run_folder import RUN_ID
 from dqnfed_flwr.run_files import MODEL, RUN
@@ -61,6 +62,20 @@ def test_a_deployed_run_ends_with_the_bits_of_a_run_in_one_process(federation: L
     number = (tmp_path / "deployed" / RUN_ID).read_text().strip()
     listed = dqnfed("runs", str(federation.directory))
     assert f"{number}  finished:completed" in listed.stdout
+
+
+def test_short_messages_over_nodes_have_the_bits_and_the_bytes_of_a_run_in_one_process(
+    federation: Loopback, tmp_path: Path
+) -> None:
+    """Nodes keep the model between messages, each of which may be worked off by another process."""
+    short = {"rounds": 5, "messages.row": 8, "messages.step": 4, "local.batch-size": 32}
+    done = submit(federation, "--output", str(tmp_path / "deployed"), **short)
+    assert done.returncode == 0, done.stderr + done.stdout + federation.texts()
+    here = run({**SETTINGS, **short, "output": str(tmp_path / "here")})
+    deployed = read_result(tmp_path / "deployed")
+    assert (tmp_path / "deployed" / MODEL).read_bytes() == (tmp_path / "here" / MODEL).read_bytes()
+    assert (deployed.bytes_up, deployed.bytes_down) == (here.bytes_up, here.bytes_down)
+    assert {drop.reason for event in deployed.events for drop in event.dropped} == set()
 
 
 def test_nodes_audit_a_deployed_run_and_sign_with_the_keys_they_train_with(

@@ -33,7 +33,7 @@ def replayed(settings: Settings, events: Sequence[RoundEvent]) -> RunResult:
 
     def answer(message: Message, context: Context) -> Message:
         if "task" in message.content.config_records:
-            task, client = wire.decode_task(message.content).task, context.node_config["partition-id"]
+            task, client = wire.read_task(message.content.config_records["task"]), context.node_config["partition-id"]
             asked[client, task.round] += 1
             judged = asked[client, task.round] > misses.get(task.round - 1, 0)
             if task.train and judged and client not in participants[task.round]:

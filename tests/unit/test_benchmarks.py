@@ -27,6 +27,7 @@ from benchmarks import (
     rounding,
     server_memory,
     server_step,
+    short_messages,
     spilled_rows,
     streaming,
 )
@@ -46,7 +47,7 @@ Main = Callable[[Sequence[str]], None]
 
 BENCHMARKS = (
     *(server_step, method_step, server_memory, agreement, engine, client_rate, chunks, convex, round_files),
-    *(heldout, streaming, many_clients, spilled_rows, rounding),
+    *(heldout, streaming, many_clients, spilled_rows, rounding, short_messages),
 )
 
 
@@ -215,6 +216,15 @@ def test_many_clients_hold_one_model(tmp_path: Path) -> None:
     assert record["parameters"] == 998_566
     assert min(record["start_seconds"], record["seconds"]) > 0
     assert record["peak_memory_bytes"] < 150 * record["parameters"] * 4
+
+
+def test_short_messages_are_a_share_of_whole_ones(tmp_path: Path) -> None:
+    arguments = ["--clients", "3", "--rounds", "3", "--seeds", "1", "--parameters", "5000", "--set", "model=logistic"]
+    record = record_of(short_messages.main, arguments, tmp_path)
+    assert record["int4_over_fedavg"] < record["int8_over_fedavg"] < record["bf16_over_fedavg"] < 1
+    assert [row["messages"] for row in record["runs"]] == ["FedAvg", *short_messages.BITS]
+    assert [row["bits"] for row in record["coding"]] == [16, 8, 4]
+    assert record["int8_coding_over_read"] > 0
 
 
 def test_round_files_are_those_of_a_round_with_gradients(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from dqnfed_flwr.schema.plan import RunPlan
 from dqnfed_flwr.types import ClientTask, under
 
 MEMORY = "work/"
-_SHUFFLE, _SUBSET, _DROPOUT, ROUNDING = 0, 1, 2, 4  # streams of the seed; 3 is FedCorr's
+_SHUFFLE, _SUBSET, _DROPOUT, ROUNDING, ROW_ROUNDING = 0, 1, 2, 4, 5  # streams of the seed; 3 is FedCorr's
 BatchLoss = Callable[[nn.Module, Tensor, Tensor], Tensor]
 """Loss of a mini-batch: module, inputs, labels."""
 

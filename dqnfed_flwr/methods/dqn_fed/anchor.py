@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dqnfed_flwr.methods._base import Method, RoundRows, State, VectorMethod
-from dqnfed_flwr.methods.dqn_fed.settings import WHOLE, DqnFedSettings
+from dqnfed_flwr.methods.dqn_fed.settings import DqnFedSettings
+from dqnfed_flwr.schema.groups import WHOLE
 from dqnfed_flwr.schema.plan import RunPlan
 from dqnfed_flwr.schema.work import GRADIENT
 from dqnfed_flwr.types import Extras, FloatArray, RoundBatch, Sees, under

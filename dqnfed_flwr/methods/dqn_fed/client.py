@@ -14,7 +14,8 @@ from dqnfed_flwr.client.memory import CurvatureState, RoundMemory
 from dqnfed_flwr.client.work import ClientContext, LocalRequest, LocalResult, LocalWork, make_work
 from dqnfed_flwr.errors import ConfigError
 from dqnfed_flwr.methods.dqn_fed.anchor import ANCHOR, OF_ANCHOR, STATE
-from dqnfed_flwr.methods.dqn_fed.settings import WHOLE, DqnFedSettings
+from dqnfed_flwr.methods.dqn_fed.settings import DqnFedSettings
+from dqnfed_flwr.schema.groups import WHOLE
 from dqnfed_flwr.types import under
 
 

@@ -12,8 +12,6 @@ from dqnfed_flwr.schema.plan import GRADIENTS, RunPlan
 from dqnfed_flwr.schema.work import LBFGS, SGD
 
 AUTO = "auto"
-WHOLE = 32
-"""Bits of a row that is sent as it is."""
 NAME = "dqn-fed"
 
 

@@ -343,3 +343,20 @@ def test_what_is_said_of_a_sum_is_made_of_products_only_where_these_are_read(
     found = held.read_products((0, 2))
     assert found == pytest.approx(rows[[0, 2]] @ rows[[0, 2]].T * (1 if products else np.eye(2)))
     assert held.refine() is False  # small arrays are exact from the start
+
+
+@pytest.mark.parametrize("spilled", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_products_with_any_vector_are_those_in_float64(
+    rng: np.random.Generator, spilled: bool, dtype: torch.dtype
+) -> None:
+    rows, dim = rng.standard_normal((3, 70_001)), 70_001
+    held = RowSet(5, dim, dtype, memory=RowMemory(0 if spilled else None))
+    for slot, row in zip((4, 0, 2), rows, strict=True):
+        held.put(slot, torch.from_numpy(row).to(dtype))
+    vector = torch.from_numpy(rng.standard_normal(dim)).to(dtype)
+    square, slopes = held.against(vector, (4, 0, 2))
+    stored = np.stack([torch.from_numpy(row).to(dtype).numpy() for row in rows]).astype(np.float64)
+    np.testing.assert_allclose(slopes, stored @ vector.numpy().astype(np.float64), rtol=1e-12)
+    assert square == pytest.approx(float(vector.double() @ vector.double()), rel=1e-6)
+    assert RowSet(5, dim, dtype, products=False).against(vector, (1, 2))[1].tolist() == [0, 0]

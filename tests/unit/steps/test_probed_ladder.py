@@ -7,11 +7,11 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from dqnfed_flwr.config import StepSettings
+from dqnfed_flwr.config import Settings, StepSettings, resolve
 from dqnfed_flwr.engine.adversary import Hostile
 from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.engine.run import run
-from dqnfed_flwr.steps import StepScale
+from dqnfed_flwr.steps import StepScale, make_rule
 from dqnfed_flwr.steps.probed import LARGE, Probed
 from dqnfed_flwr.types import Probe
 from tests.helpers.attacks import sign_flip
@@ -45,6 +45,13 @@ def test_large_models_are_spared_the_rungs(ladder: Literal["auto"], number: int,
     rule = Probed(StepSettings(ladder=ladder, halvings=6))
     scale = StepScale(norm=1.0, length=1.0, theta_norm=1.0, round=number, dim=dim)
     assert rule.propose(scale).halvings == halvings
+
+
+def test_a_step_that_is_sent_anyway_is_asked_for_its_rungs_however_large_the_model() -> None:
+    given = {"step.ladder": "auto", "step.halvings": 5}
+    scale = StepScale(norm=1.0, length=1.0, theta_norm=1.0, round=2, dim=LARGE)
+    short, whole = (make_rule(resolve(Settings.from_mapping({**given, "messages.step": bits}))) for bits in (8, 32))
+    assert (short.propose(scale).halvings, whole.propose(scale).halvings) == (5, 0)
 
 
 def test_every_loss_falls_for_less_traffic() -> None:

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from dqnfed_flwr.errors import ShapeError, WireError
 from dqnfed_flwr.types import FloatArray
-from dqnfed_flwr.wire.codecs import BLOCK, CODES, KINDS, SCALES, WHOLE, KindName, Parts, Rounded
+from dqnfed_flwr.wire.codecs import BLOCK, CODES, KINDS, SCALES, WHOLE, KindName
+from dqnfed_flwr.wire.rounding import SWEEP, Brief, Parts, Rounded
 
 BITS = (2, 4, 8)
 bits_of = pytest.mark.parametrize("bits", BITS)
@@ -109,8 +110,8 @@ def test_what_the_table_writes_it_reads(kind: KindName, bits: int) -> None:
 
 def test_the_table_is_that_of_the_wire() -> None:
     assert {kind: (found.key, set(found.codecs)) for kind, found in KINDS.items()} == {
-        "row": ("gradient", {WHOLE}),
-        "step": ("step", {WHOLE}),
+        "row": ("gradient", {WHOLE, 16, 8, 4}),
+        "step": ("step", {WHOLE, 16, 8, 4}),
         "model": ("theta", {WHOLE}),
         "extra": ("extra.", {WHOLE, *BITS}),
     }
@@ -132,3 +133,81 @@ def test_parts_that_nobody_packed_are_refused(end: str, part: NDArray[np.generic
     with pytest.raises(WireError) as found:
         extra.read(record, (5,), "name", 4)
     assert found.value.reason == reason
+
+
+@bits_of
+@pytest.mark.parametrize("value", [1e-39, 1e-45, -3e-40, 0.0])
+def test_a_block_of_denormals_comes_back_as_zeros(bits: int, value: float) -> None:
+    """Its scale has no inverse in float32; no value is off by more than 1e-36."""
+    np.testing.assert_array_equal(there_and_back(np.full(BLOCK + 1, value, np.float32), bits), 0)
+
+
+@bits_of
+@given(value=st.floats(2.0**-100, 2.0**100), sign=st.sampled_from([-1, 1]))
+def test_a_block_of_one_value_is_within_the_rounding_of_its_scale(bits: int, value: float, sign: int) -> None:
+    vector = np.full(2 * BLOCK, sign * value, np.float32)
+    assert (np.abs(there_and_back(vector, bits) - vector) <= levels(vector, bits)).all()
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@given(data=st.binary(min_size=BLOCK, max_size=BLOCK), scales=st.binary(min_size=4, max_size=4))
+def test_any_codes_are_refused_or_read(bits: int, data: bytes, scales: bytes) -> None:
+    """By the definition, value by value: (code - L) times the scale."""
+    codec, largest = Rounded(bits), 2 ** (bits - 1) - 1
+    dim = BLOCK * 8 // bits
+    blocks = dim // BLOCK
+    wide = [np.array([0, 0, *scales[2 * k : 2 * k + 2]], np.uint8).view(np.float32)[0] for k in range(blocks)]
+    parts: Parts = {CODES: np.frombuffer(data, np.uint8), SCALES: np.frombuffer(scales, np.uint16)[:blocks]}
+    codes = [(byte >> shift) % 2**bits for byte in data for shift in range(0, 8, bits)]
+    if max(codes) > 2 * largest:
+        with pytest.raises(ShapeError):
+            codec.unpack(parts, (dim,))
+        return
+    with np.errstate(invalid="ignore", over="ignore"):
+        expected = np.array([np.float32(c - largest) * wide[k // BLOCK] for k, c in enumerate(codes)], np.float32)
+    np.testing.assert_array_equal(codec.unpack(parts, (dim,)), expected)
+
+
+def brief(vector: FloatArray, seed: int = 0) -> FloatArray:
+    return Brief().unpack(Brief().pack(vector, np.random.default_rng(seed)), vector.shape)
+
+
+@given(st.lists(st.floats(width=32), min_size=1, max_size=40))
+def test_bfloat16_is_one_of_the_two_beside_the_value(values: list[float]) -> None:
+    """Among them NaN, infinities, zeros, denormals."""
+    vector = np.array(values, np.float32)
+    back = brief(vector)
+    bits, found = vector.view(np.uint32), back.view(np.uint32)
+    odd = ~np.isfinite(vector)
+    np.testing.assert_array_equal(np.isnan(back[odd]), np.isnan(vector[odd]))
+    np.testing.assert_array_equal(back[odd & ~np.isnan(vector)], vector[odd & ~np.isnan(vector)])
+    assert (found & 0xFFFF == 0).all()
+    beside = found[~odd].astype(np.int64) - (bits[~odd] & 0xFFFF_0000)
+    assert set(beside.tolist()) <= {0, 1 << 16}
+    assert np.isfinite(back[~odd]).all()
+
+
+@pytest.mark.parametrize("payload", [0x7FFF_FFFF, 0xFFFF_FFFF, 0x7F80_0001])
+def test_nan_of_any_payload_stays_nan(payload: int) -> None:
+    assert np.isnan(brief(np.array([payload] * 50, np.uint32).view(np.float32))).all()
+
+
+def test_the_mean_over_many_roundings_to_bfloat16_is_the_vector() -> None:
+    vector, rounds = np.random.default_rng(1).standard_normal(BLOCK).astype(np.float32), 2000
+    mean = np.mean([brief(vector, seed) for seed in range(rounds)], axis=0)
+    assert (np.abs(mean - vector) <= 5 * np.abs(vector) * 2.0**-7 / 2 / np.sqrt(rounds)).all()
+    assert np.abs(mean - vector).max() > 0
+
+
+@pytest.mark.parametrize("dim", [1, SWEEP * BLOCK - 1, SWEEP * BLOCK, SWEEP * BLOCK + 1, 2 * SWEEP * BLOCK + 300])
+@bits_of
+def test_sweeps_leave_no_seam(bits: int, dim: int) -> None:
+    """The whole vector at once, in float32 as it is done in sweeps."""
+    vector = np.random.default_rng(dim).standard_normal(dim).astype(np.float32)
+    parts, largest = pack(vector, bits), 2 ** (bits - 1) - 1
+    padded = np.pad(vector, (0, -dim % BLOCK)).reshape(-1, BLOCK)
+    scales = (parts[SCALES].astype(np.uint32) << 16).view(np.float32)
+    draws = np.random.default_rng(0).random(padded.shape, np.float32)
+    q = np.clip(np.floor(padded * (np.float32(1) / scales)[:, None] + draws), -largest, largest)
+    expected = (q * scales[:, None]).reshape(-1)[:dim]
+    np.testing.assert_array_equal(there_and_back(vector, bits), expected)
