@@ -24,7 +24,7 @@ from numpy.random import Generator
 
 from dqnfed_flwr import wire
 from dqnfed_flwr.config import AttackSettings, Settings, resolve
-from dqnfed_flwr.types import FloatArray
+from dqnfed_flwr.types import FloatArray, on_host
 
 Attack = Callable[[Message, Message], Message]
 """Makes a hostile reply of the honest one and of the message it answers."""
@@ -68,7 +68,7 @@ class _RowAttack:
         displacement = self._displaced_in_the_end or number <= self._fedavg_until
 
         def change(row: FloatArray) -> FloatArray:
-            return tampered(row, assignment.theta, self._settings.attack, rng, displacement=displacement)
+            return tampered(row, on_host(assignment.theta), self._settings.attack, rng, displacement=displacement)
 
         wire.change_row(reply.content, change)
         return reply

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dqnfed_flwr.linalg import sweeps
-from dqnfed_flwr.types import Float64Array, FloatArray
+from dqnfed_flwr.types import Float64Array, FloatArray, on_host
 
 DType = np.dtype[np.floating]
 Write = Callable[[Path, Callable[[], None]], None]
@@ -56,7 +56,7 @@ class HostRows:
 
     def put(self, slot: int, row: NDArray[np.floating] | Tensor) -> float:
         """Copy `row` [D], cast to the dtype, into `slot`; its squared norm."""
-        return sweeps.copy_and_measure(_on_host(row), self._array[slot])
+        return sweeps.copy_and_measure(on_host(row), self._array[slot])
 
     def erase(self, slot: int) -> None:
         """Zeros into `slot`."""
@@ -137,7 +137,7 @@ class SpilledRows(HostRows):
     def put(self, slot: int, row: NDArray[np.floating] | Tensor) -> float:
         """Write `row` [D], cast to the dtype, into `slot`; its squared norm."""
         with np.errstate(over="ignore", invalid="ignore"):
-            values = np.ascontiguousarray(_on_host(row), self.dtype)
+            values = np.ascontiguousarray(on_host(row), self.dtype)
         start, left = slot * self._stride, values.view(np.uint8).data
         while left:
             left = left[os.pwrite(self._file.fileno(), left, start + values.nbytes - len(left)) :]
@@ -175,10 +175,10 @@ class DeviceRows(HostRows):
     """Rows on torch's `device`, where they are made: no row goes through the host's memory, K-sized figures do.
 
     A product of two rows is summed in blocks of `COLUMNS`, in the dtype of the rows inside them and in float64 between.
-    All blocks of a tile of slots are multiplied with those of all slots, filled or not, as one batch of matrices of one
-    shape, and the product of two slots is read from the tile of the later one. So its bits depend on these two rows and
-    their slots: not on the order in which rows come, nor on what else is asked for. For that to hold, columns are padded
-    with zeros to whole blocks, and empty slots hold finite values.
+    The blocks of a tile of slots are multiplied with those of all slots, filled or not, as a batch of matrices of one
+    shape, and the product of two slots is read from the tile of the later one. So its bits depend on the two rows and
+    their slots: not on the order in which rows come, nor on what else is asked for. Columns are padded with zeros to
+    whole blocks.
     """
 
     at_once = True
@@ -254,10 +254,6 @@ class DeviceRows(HostRows):
         for part in sweeps.slices(self.shape[1], sweeps.SEGMENT):
             out[part].copy_(wide @ self._rows[:, part].double())
         return out
-
-
-def _on_host(row: NDArray[np.floating] | Tensor) -> NDArray[np.floating]:
-    return row.detach().cpu().numpy() if isinstance(row, Tensor) else row
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from torch import Tensor
 from dqnfed_flwr.errors import ShapeError
 from dqnfed_flwr.linalg import sweeps
 from dqnfed_flwr.linalg.row_store import RowMemory
-from dqnfed_flwr.types import Float64Array, FloatArray
+from dqnfed_flwr.types import Float64Array, FloatArray, on_host
 
 GROUP = sweeps.TOGETHER
 """Slots whose float64 products are computed together."""
@@ -228,7 +228,7 @@ class RowSet:
 
     def copies(self, slots: Iterable[int]) -> list[FloatArray]:
         """The rows in `slots`, each [D], to be kept."""
-        return [self._rows.vector(slot).numpy() for slot in slots]
+        return [on_host(self._rows.vector(slot)) for slot in slots]
 
     def columns(self, slots: Sequence[int], part: slice) -> Float64Array:
         """Some columns of the rows in `slots`, copied to float64 [len(slots), width]."""

@@ -7,15 +7,17 @@ from collections.abc import Callable, Collection, Mapping
 from functools import cache, partial
 from logging import WARNING
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
+import torch
 from flwr.app import ArrayRecord, Message, MessageType, RecordDict
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 from torch import Tensor
 
 from dqnfed_flwr import wire
-from dqnfed_flwr.errors import DataError, QuorumError, WireError
+from dqnfed_flwr.errors import ConfigError, DataError, QuorumError, WireError
 from dqnfed_flwr.linalg.row_store import RowMemory
 from dqnfed_flwr.linalg.rows import RowSet
 from dqnfed_flwr.methods._base import Method
@@ -44,17 +46,31 @@ from dqnfed_flwr.tasks import TASKS
 from dqnfed_flwr.tasks._base import Task
 from dqnfed_flwr.telemetry.event_log import Patience
 from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
-from dqnfed_flwr.types import ClientReply, ClientTask, FloatArray, Sees
+from dqnfed_flwr.types import ClientReply, ClientTask, FloatArray, Sees, on_host
 from dqnfed_flwr.wire import Buffers, ReplyForm
 
+if TYPE_CHECKING:
+    from dqnfed_flwr.types import Vector
+
 PATIENCE = Patience()
+CARD_SHARE = 4
+"""Rows are left on a card by themselves where so many of their arrays would fit."""
+
+
+@runtime_checkable
+class OneDevice(Protocol):
+    """A grid whose clients compute in this process, all on one device."""
+
+    def clients_device(self) -> torch.device:
+        """Which that is."""
 
 
 class OwnClients:
     """The members in `registry`, reached over `grid`, and the `method` that makes the steps of a run from their rows.
 
     They train `task`. The candidate that is sent, and the model, are those of `state`. `patience` waits for room where
-    rows need a disk and it is full. `figure` is what clients are evaluated by.
+    rows need a disk and it is full. `figure` is what clients are evaluated by. With a `device`, as `rows_device` finds
+    it, rows, steps and model lie there.
     """
 
     def __init__(
@@ -66,6 +82,7 @@ class OwnClients:
         registry: ClientRegistry,
         grid: Grid,
         patience: Patience = PATIENCE,
+        device: torch.device | None = None,
     ) -> None:
         self._run, self._settings, self._state, self._registry, self._grid = run, run.settings, state, registry, grid
         self.method, self.figure = method, task.figure
@@ -75,7 +92,8 @@ class OwnClients:
         dim = state.theta.numel()
         method.extras(dim)  # a method that this model does not suit says so before anything is sent
         self._receiver = _OwnReplies(run, task, method, registry, dim, state.buffers if run.work.passes else {})
-        self._rows = rows_for(run, method, state.theta, patience)
+        self._device = device
+        self._rows = rows_for(run, method, state.theta, patience, device)
         say_if_tolerate_is_cut(run, run.settings.sampled)
 
     @property
@@ -167,7 +185,7 @@ class OwnClients:
     def _exchange(self, schedule: Schedule) -> Collected:
         """Send the candidate out with `schedule`; who owes a reply when the exchange closes is noted."""
         since, state, members = time.perf_counter(), self._state, self._registry.members
-        contents = contents_of(schedule, state, self._run, self.method)
+        contents = contents_of(schedule, state, self._run, self.method, stays=self._device is not None)
         nodes = {members[client].node_id: client for client in contents}
         messages = [
             Message(contents[client], node, _message_type(schedule.tasks[client]), group_id=str(schedule.round))
@@ -214,11 +232,14 @@ class OwnClients:
         return read
 
 
-def contents_of(schedule: Schedule, state: RunState, run: RunPlan, method: Method) -> dict[int, RecordDict]:
-    """What each client is sent with a schedule, by client."""
-    theta, buffers = state.candidate.numpy(), state.buffers
-    step = None if state.move is None else state.move.step.numpy()
-    sent = {name: vector.numpy() for name, vector in method.sends(schedule.round).items()}
+def contents_of(
+    schedule: Schedule, state: RunState, run: RunPlan, method: Method, *, stays: bool = False
+) -> dict[int, RecordDict]:
+    """What each client is sent with a schedule, by client; vectors are tensors where rows `stays` on their device."""
+    carried: Callable[[Tensor], Vector] = (lambda vector: vector) if stays else on_host
+    theta, buffers = carried(state.candidate), state.buffers
+    step = None if state.move is None else carried(state.move.step)
+    sent = {name: carried(vector) for name, vector in method.sends(schedule.round).items()}
 
     @cache
     def model(*, line: bool, train: bool) -> ArrayRecord:
@@ -232,15 +253,35 @@ def contents_of(schedule: Schedule, state: RunState, run: RunPlan, method: Metho
     }
 
 
-def rows_for(run: RunPlan, method: Method, theta: Tensor, patience: Patience = PATIENCE) -> RowSet:
-    """Room for the rows of a round, for a model like `theta` [D]."""
+def rows_device(run: RunPlan, method: Method, dim: int, grid: Grid) -> torch.device | None:
+    """Where rows, steps and model of D = `dim` lie by the setting `rows.device`; None for the host.
+
+    `ConfigError` where a device is asked for, and clients do not share this process or it has no float64.
+    """
+    wanted, size = run.settings.rows.device, torch.finfo(getattr(torch, run.settings.dtype)).bits // 8
+    device = grid.clients_device() if wanted != "host" and isinstance(grid, OneDevice) else None
+    if wanted == "device":
+        if device is None or device.type == "mps":
+            why = "the clients are not in this process" if device is None else "MPS has no float64"
+            raise ConfigError(f"rows.device: found 'device', but {why}; use auto or host")
+        return device
+    if device is None or device.type != "cuda":
+        return None
+    rows = (run.settings.sampled + method.reference_rows) * dim * size
+    return device if CARD_SHARE * rows <= torch.cuda.get_device_properties(device).total_memory else None
+
+
+def rows_for(
+    run: RunPlan, method: Method, theta: Tensor, patience: Patience = PATIENCE, device: torch.device | None = None
+) -> RowSet:
+    """Room for the rows of a round, for a model like `theta` [D]; on a `device`, or on the host."""
     return RowSet(
         run.settings.sampled + method.reference_rows,
         theta.numel(),
         theta.dtype,
         references=method.reference_rows,
         products=Sees.PRODUCTS in method.sees or run.rule.compares_slopes,
-        memory=_row_memory(run.settings, patience),
+        memory=_row_memory(run.settings, patience, device),
     )
 
 
@@ -287,8 +328,8 @@ class _OwnReplies(Receiver):
                 )
 
 
-def _row_memory(settings: RunSettings, patience: Patience) -> RowMemory:
-    """The setting `rows.memory`; files lie beside the checkpoint."""
+def _row_memory(settings: RunSettings, patience: Patience, device: torch.device | None) -> RowMemory:
+    """A device, or the setting `rows.memory`; files lie beside the checkpoint."""
 
     def write(folder: Path, action: Callable[[], None]) -> None:
         def in_folder() -> None:
@@ -297,7 +338,7 @@ def _row_memory(settings: RunSettings, patience: Patience) -> RowMemory:
 
         patience.write(folder, in_folder)
 
-    return RowMemory(settings.rows.memory, str(output_directory(settings) or ""), write)
+    return RowMemory(settings.rows.memory, str(output_directory(settings) or ""), write, device)
 
 
 def _message_type(task: ClientTask) -> str:

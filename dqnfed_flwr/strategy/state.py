@@ -18,7 +18,7 @@ from dqnfed_flwr.guarantee.overrule import Certificate, Standing, Votes, certifi
 from dqnfed_flwr.record_codec import TRANSIENT
 from dqnfed_flwr.steps import Ladder, StepScale
 from dqnfed_flwr.telemetry.events import AlongStep, Cost, DroppedClient
-from dqnfed_flwr.types import Combination, Float64Array
+from dqnfed_flwr.types import Combination, Float64Array, on_host
 from dqnfed_flwr.wire import Buffers, decode_model
 
 RunStatus = Literal[
@@ -26,6 +26,8 @@ RunStatus = Literal[
 ]
 ENDED_EARLY = ("pareto-stationary", "line-search-failed")
 """Of a run that ended before its rounds were done, and not because it had learnt enough."""
+SAMPLED = 64
+"""Values of a step by which a search is known again, besides its sum and its norm."""
 STALLED: RunStatus = "stalled"
 """Of a run whose model did not move any more, or never did, without a certificate that it is stationary."""
 
@@ -132,9 +134,8 @@ class SearchMemory:
             self.begun = self.begun if tuple(judges) == self.judges else ""
             return ""
         self.judges = tuple(judges)
-        digest = hashlib.sha256(json.dumps([list(judges), *judged_by]).encode())
-        digest.update(step.numpy().tobytes())
-        self.round, self.begun = round_number, digest.hexdigest()
+        text = json.dumps([list(judges), *judged_by, *_sketch(step)])
+        self.round, self.begun = round_number, hashlib.sha256(text.encode()).hexdigest()
         return self.status if self.begun == self.vain else ""
 
     def in_vain(self, round_number: int, status: str) -> None:
@@ -145,6 +146,13 @@ class SearchMemory:
     def forget(self) -> None:
         """The model has moved."""
         self.vain = self.status = ""
+
+
+def _sketch(step: Tensor) -> list[float]:
+    """Figures of a vector [D], which stays where it is, that another one shares by chance alone."""
+    sampled: list[float] = step[:: max(1, len(step) // SAMPLED)].tolist()
+    norm = torch.linalg.vector_norm(step, dtype=torch.float64)
+    return [float(step.sum(dtype=torch.float64)), float(norm), *sampled]
 
 
 @dataclass(slots=True)
@@ -180,8 +188,19 @@ class RunState:
     def at(cls, arrays: ArrayRecord, rounds: int = 0) -> RunState:
         """The state of a run that has done so many rounds and exchanges, and is at the model that `arrays` hold."""
         theta, _, buffers = decode_model(arrays)
-        model = torch.from_numpy(np.array(theta))
+        model = torch.from_numpy(np.array(on_host(theta)))
         return cls(theta=model, candidate=model, buffers=buffers, round=rounds, exchange=rounds)
+
+    def to(self, device: torch.device) -> None:
+        """Have the vectors on a device, as those of a checkpoint are not."""
+        self.theta, self.candidate = self.theta.to(device), self.candidate.to(device)
+        if self.last is not None:
+            self.last = replace(self.last, step=self.last.step.to(device))
+        if self.best is not None:
+            self.best.theta = self.best.theta.to(device)
+        if self.pending is not None:
+            tried, self.pending.step = self.pending.tried, self.pending.step.to(device)
+            tried.mean_row = None if tried.mean_row is None else tried.mean_row.to(device)
 
     @property
     def move(self) -> Move | None:

@@ -1,7 +1,8 @@
 """What all messages are made of: arrays without copies, names of records, and the one table of vectors by kind.
 
 Flower serialises an array when its record is built and parses it each time it is read. `Array` has the same wire form
-and is serialised only when a transport asks for the bytes, so messages that stay in one process cost no copy. `view`
+and is serialised only when a transport asks for the bytes, so messages that stay in one process cost no copy; there a
+tensor arrives as the tensor that it is, on its device. `view`
 reads an array that came from elsewhere straight from its buffer, checking its header against what it claims.
 
 A vector of any kind goes as it is; further vectors of a method may go in a few bits a value, in blocks with a scale
@@ -18,7 +19,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from io import BytesIO
-from typing import Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Literal, TypeVar, cast
 
 import numpy as np
 from flwr.app import Array as FlowerArray
@@ -27,7 +28,10 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from dqnfed_flwr.errors import ShapeError, WireError
-from dqnfed_flwr.types import FloatArray
+from dqnfed_flwr.types import FloatArray, on_host
+
+if TYPE_CHECKING:
+    from dqnfed_flwr.types import Vector
 
 MODEL, TASK, VECTORS, FIGURES, PROPERTIES = "model", "task", "vectors", "figures", "properties"
 MEMORY = "memory"
@@ -55,22 +59,29 @@ KindName = Literal["row", "step", "model", "extra"]
 
 
 class Array(FlowerArray):  # the class name is part of the wire form: it says what the receiver builds
-    """A Flower array over a NumPy array, serialised on demand.
+    """A Flower array over a NumPy array or a tensor, serialised on demand.
 
     Parameters
     ----------
-    values : NDArray
+    values : NDArray | Tensor
         Not copied; must not change while the message is under way.
     """
 
-    def __init__(self, values: NDArray[np.generic]) -> None:
-        self.__dict__.update(dtype=str(values.dtype), shape=values.shape, stype=NUMPY_FORMAT, _values=values)
+    def __init__(self, values: NDArray[np.generic] | Vector) -> None:
+        dtype, shape = str(values.dtype).removeprefix("torch."), tuple(values.shape)
+        self.__dict__.update(dtype=dtype, shape=shape, stype=NUMPY_FORMAT, _values=values)
+
+    @property
+    def held(self) -> Vector:
+        """What it was made of."""
+        values: Vector = self.__dict__["_values"]
+        return values
 
     @property
     def data(self) -> bytes:  # type: ignore[override]  # a field in the base class, computed here
         """The array in NumPy's .npy format."""
         if "_data" not in self.__dict__:
-            values: NDArray[np.generic] = np.asarray(self.__dict__["_values"], order="C")
+            values: NDArray[np.generic] = np.asarray(self.numpy(), order="C")
             header = BytesIO()
             npy.write_array_header_1_0(header, npy.header_data_from_array_1_0(values))
             self.__dict__["_data"] = b"".join((header.getvalue(), values.reshape(-1).view(np.uint8).data))
@@ -78,14 +89,13 @@ class Array(FlowerArray):  # the class name is part of the wire form: it says wh
         return payload
 
     def numpy(self) -> NDArray[np.generic]:
-        """The array itself."""
-        values: NDArray[np.generic] = self.__dict__["_values"]
-        return values
+        """The array itself; of a tensor its values on the host."""
+        return on_host(self.held)
 
 
 def size(array: FlowerArray) -> int:
     """Bytes of the values, without serialising them."""
-    return array.numpy().nbytes if isinstance(array, Array) else len(array.data)
+    return array.held.nbytes if isinstance(array, Array) else len(array.data)
 
 
 def view(array: FlowerArray, shape: tuple[int, ...], dtypes: tuple[str, ...]) -> NDArray[np.generic]:
@@ -120,6 +130,14 @@ def view(array: FlowerArray, shape: tuple[int, ...], dtypes: tuple[str, ...]) ->
     if len(array.data) - start != count * true_dtype.itemsize:
         raise WireError("bad-array", f"holds {len(array.data) - start} bytes; need {count * true_dtype.itemsize}")
     return np.ndarray(shape, true_dtype, array.data, start)
+
+
+def vector(array: FlowerArray, shape: tuple[int, ...], dtypes: tuple[str, ...]) -> Vector:
+    """`view` of floats; a tensor where one was put into the message and it has not left the process."""
+    if isinstance(array, Array) and not isinstance(array.held, np.ndarray):
+        _check(str(array.dtype), tuple(array.shape), shape, dtypes)
+        return array.held
+    return floats(view(array, shape, dtypes))
 
 
 def _read_header(data: bytes) -> tuple[np.dtype[np.generic], tuple[int, ...], bool, int]:
@@ -259,11 +277,15 @@ class Kind:
         """Keys under which a vector lies in a record."""
         return {self.key + name + end for end in self.codecs[bits].expected((0,))}
 
-    def write(self, record: ArrayRecord, vector: FloatArray | Parts, name: str = "") -> None:
+    def write(self, record: ArrayRecord, vector: Vector | Parts, name: str = "") -> None:
         """Put a vector, or what one of the codecs packed, into a record."""
         parts = vector if isinstance(vector, Mapping) else {"": vector}
         for end, part in parts.items():
             record[self.key + name + end] = Array(part)
+
+    def read_row(self, record: ArrayRecord, shape: Shape) -> Vector:
+        """The same as `read` of a vector that goes as it is, and may be a tensor."""
+        return vector(record[self.key], shape, FLOATS)
 
     def read(self, record: ArrayRecord, shape: Shape, name: str = "", bits: int = WHOLE) -> FloatArray:
         """A vector of a client, not trusted: `WireError` with reason `bad-dtype`, `bad-shape` or `bad-array`."""
@@ -274,10 +296,10 @@ class Kind:
         except ShapeError as error:
             raise WireError("bad-array", f"{name!r}: {error}") from None
 
-    def sent(self, record: ArrayRecord, name: str = "") -> FloatArray:
+    def sent(self, record: ArrayRecord, name: str = "") -> Vector:
         """A vector of the server, of whatever shape it says."""
         array = record[self.key + name]
-        return floats(view(array, tuple(array.shape), (str(array.dtype),)))
+        return vector(array, tuple(array.shape), (str(array.dtype),))
 
 
 KINDS: Mapping[KindName, Kind] = {

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dqnfed_flwr.errors import WireError
 from dqnfed_flwr.guarantee.harm import below_floor
-from dqnfed_flwr.types import ACCURACY, ClientReply, ClientTask, Evaluation, Extras, Figure, FloatArray, Probe
+from dqnfed_flwr.types import ACCURACY, ClientReply, ClientTask, Evaluation, Extras, Figure, FloatArray, Probe, on_host
 from dqnfed_flwr.wire.codecs import (
     BUFFER,
     EXTRA,
@@ -97,7 +97,7 @@ def change_row(content: RecordDict, change: Callable[[FloatArray], FloatArray]) 
     """Replace the row of a reply, where it brings one, by what `change` makes of it."""
     vectors, kind = of_kind(content, ArrayRecord).get(VECTORS), KINDS["row"]
     if vectors is not None and kind.key in vectors:
-        kind.write(vectors, change(kind.sent(vectors)))
+        kind.write(vectors, change(on_host(kind.sent(vectors))))
 
 
 def decode_reply(content: RecordDict, task: ClientTask, form: ReplyForm) -> ClientReply:
@@ -137,7 +137,7 @@ def decode_reply(content: RecordDict, task: ClientTask, form: ReplyForm) -> Clie
         raise WireError("bad-rate", f"rate {rate}; need 0 to {LARGEST:g}")
     return ClientReply(
         num_examples=num_examples,
-        row=row.read(vectors, (form.dim,)),
+        row=row.read_row(vectors, (form.dim,)),
         vectors={name: extra.read(vectors, shape, name, bits[name]) for name, shape in wanted.vectors.items()},
         figures={name: figures.within(EXTRA + name, wanted.limits.get(name)) for name in wanted.figures},
         buffers={name: _read_buffer(name, vectors[BUFFER + name], value) for name, value in form.buffers.items()},

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from flwr.app import Array as FlowerArray
 from flwr.app import ArrayRecord, ConfigRecord, ConfigRecordValues, RecordDict
 from numpy.typing import NDArray
 
 from dqnfed_flwr.errors import WireError
-from dqnfed_flwr.types import ClientTask, FloatArray, under
+from dqnfed_flwr.types import ClientTask, under
 from dqnfed_flwr.wire.codecs import (
     BUFFER,
     DIRECTIVE,
@@ -27,6 +28,9 @@ from dqnfed_flwr.wire.codecs import (
     view,
 )
 
+if TYPE_CHECKING:
+    from dqnfed_flwr.types import Vector
+
 TASK_FIELDS = {item.name.replace("_", "-"): item for item in fields(ClientTask) if item.name != "directives"}
 """By their keys; directives have keys of their own."""
 
@@ -36,17 +40,17 @@ class Assignment:
     """A task as a client receives it."""
 
     task: ClientTask
-    theta: FloatArray
-    step: FloatArray | None
+    theta: Vector
+    step: Vector | None
     buffers: Buffers
-    vectors: Mapping[str, FloatArray] = field(default_factory=dict)
+    vectors: Mapping[str, Vector] = field(default_factory=dict)
 
 
 def encode_model(
-    theta: FloatArray,
+    theta: Vector,
     buffers: Buffers,
-    step: FloatArray | None = None,
-    vectors: Mapping[str, FloatArray] = MappingProxyType({}),
+    step: Vector | None = None,
+    vectors: Mapping[str, Vector] = MappingProxyType({}),
 ) -> ArrayRecord:
     """The record of a model, of the step through it, and of further vectors that a method sends."""
     record = ArrayRecord()
@@ -60,12 +64,13 @@ def encode_model(
     return record
 
 
-def decode_model(record: ArrayRecord) -> tuple[FloatArray, FloatArray | None, Buffers]:
+def decode_model(record: ArrayRecord) -> tuple[Vector, Vector | None, Buffers]:
     """Theta, step (or None) and buffers of a model record; `WireError` if theta or a readable array is missing."""
     model, step = KINDS["model"], KINDS["step"]
     if model.key not in record:
         raise WireError("missing-key", f"the model record has no {model.key!r}; make it with wire.encode_model")
-    return model.sent(record), step.sent(record) if step.key in record else None, under(BUFFER, _as_sent(record))
+    buffers = _as_sent(under(BUFFER, record))
+    return model.sent(record), step.sent(record) if step.key in record else None, buffers
 
 
 def task_record(task: ClientTask) -> ConfigRecord:
@@ -131,6 +136,6 @@ def decode_memory(state: RecordDict) -> dict[str, NDArray[np.generic]]:
     return _as_sent(memory_record(state) or ArrayRecord())
 
 
-def _as_sent(record: ArrayRecord) -> dict[str, NDArray[np.generic]]:
-    """The arrays of a record, of whatever shape and dtype they say."""
+def _as_sent(record: Mapping[str, FlowerArray]) -> dict[str, NDArray[np.generic]]:
+    """Arrays of a record, of whatever shape and dtype they say."""
     return {name: view(array, tuple(array.shape), (str(array.dtype),)) for name, array in record.items()}

@@ -18,7 +18,7 @@ ON_DEVICE = RowMemory(device=torch.device("cpu"))
 
 
 def device_rows(rows: FloatArray, dtype: str = "float32") -> DeviceRows:
-    held = DeviceRows(*rows.shape, np.dtype(dtype), torch.device("cpu"))
+    held = DeviceRows(len(rows), rows.shape[1], np.dtype(dtype), torch.device("cpu"))
     for slot, row in enumerate(rows):
         held.put(slot, row)
     return held
@@ -73,7 +73,7 @@ def test_figures_of_float32_rows_are_those_of_float64(rng: np.random.Generator, 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_it_answers_as_rows_in_memory_do(rng: np.random.Generator, dtype: str) -> None:
     values = rng.standard_normal((5, 3 * COLUMNS + 1)).astype(dtype)
-    host, held = HostRows(*values.shape, np.dtype(dtype)), device_rows(values, dtype)
+    host, held = HostRows(len(values), values.shape[1], np.dtype(dtype)), device_rows(values, dtype)
     norms = [host.put(slot, row) for slot, row in enumerate(values)]
     assert [held.put(slot, row) for slot, row in enumerate(values)] == pytest.approx(norms, rel=1e-6)
     assert held.scale(2, 0.3) == pytest.approx(host.scale(2, 0.3), rel=1e-6)
