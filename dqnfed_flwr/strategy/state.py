@@ -151,8 +151,7 @@ class SearchMemory:
 def _sketch(step: Tensor) -> list[float]:
     """Figures of a vector [D], which stays where it is, that another one shares by chance alone."""
     sampled: list[float] = step[:: max(1, len(step) // SAMPLED)].tolist()
-    norm = torch.linalg.vector_norm(step, dtype=torch.float64)
-    return [float(step.sum(dtype=torch.float64)), float(norm), *sampled]
+    return [float(step.sum()), float(step.norm()), *sampled]
 
 
 @dataclass(slots=True)
