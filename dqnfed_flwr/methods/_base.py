@@ -240,11 +240,8 @@ class Method(ABC):
     def export_state(self) -> dict[str, NDArray[np.generic]]:
         """What it remembers between rounds: arrays that are not written to once they were given out, but replaced."""
         kept = {name: getattr(self, f"_{name}") for name in self._remembered}
-        arrays = {
-            name: np.asarray(value) if isinstance(value, int | tuple) else on_host(value)
-            for name, value in kept.items()
-            if value is not None
-        }
+        kept = {name: np.asarray(one) if isinstance(one, int | tuple) else one for name, one in kept.items()}
+        arrays = {name: on_host(value) for name, value in kept.items() if value is not None}
         return arrays | {name: values for memory in self._memories for name, values in memory.export_state().items()}
 
     def restore_state(self, state: State) -> None:

@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from functools import cache, partial
 from logging import WARNING
-from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -17,20 +16,17 @@ from flwr.serverapp import Grid
 from torch import Tensor
 
 from dqnfed_flwr import wire
-from dqnfed_flwr.errors import ConfigError, DataError, QuorumError, WireError
-from dqnfed_flwr.linalg.row_store import RowMemory
+from dqnfed_flwr.errors import DataError, QuorumError, WireError
 from dqnfed_flwr.linalg.rows import RowSet
 from dqnfed_flwr.methods._base import Method
 from dqnfed_flwr.params import line_point
-from dqnfed_flwr.run_files import private_folder
 from dqnfed_flwr.schema.plan import RunPlan
-from dqnfed_flwr.schema.run import RunSettings
 from dqnfed_flwr.steps import Ladder
-from dqnfed_flwr.strategy.checkpoint import output_directory
 from dqnfed_flwr.strategy.client_registry import ClientRegistry
 from dqnfed_flwr.strategy.collect import Collected, Receiver, check_least
 from dqnfed_flwr.strategy.exchange import DISCARDED, Answer, Repeats, discard
 from dqnfed_flwr.strategy.hearing import Hearing, say_if_tolerate_is_cut
+from dqnfed_flwr.strategy.row_place import PATIENCE, rows_for
 from dqnfed_flwr.strategy.schedule import (
     Schedule,
     exchange,
@@ -46,23 +42,11 @@ from dqnfed_flwr.tasks import TASKS
 from dqnfed_flwr.tasks._base import Task
 from dqnfed_flwr.telemetry.event_log import Patience
 from dqnfed_flwr.telemetry.events import DroppedClient, RoundEvent
-from dqnfed_flwr.types import ClientReply, ClientTask, FloatArray, Sees, on_host
+from dqnfed_flwr.types import ClientReply, ClientTask, FloatArray, on_host
 from dqnfed_flwr.wire import Buffers, ReplyForm
 
 if TYPE_CHECKING:
     from dqnfed_flwr.types import Vector
-
-PATIENCE = Patience()
-CARD_SHARE = 4
-"""Rows are left on a card by themselves where so many of their arrays would fit."""
-
-
-@runtime_checkable
-class OneDevice(Protocol):
-    """A grid whose clients compute in this process, all on one device."""
-
-    def clients_device(self) -> torch.device:
-        """Which that is."""
 
 
 class OwnClients:
@@ -253,38 +237,6 @@ def contents_of(
     }
 
 
-def rows_device(run: RunPlan, method: Method, dim: int, grid: Grid) -> torch.device | None:
-    """Where rows, steps and model of D = `dim` lie by the setting `rows.device`; None for the host.
-
-    `ConfigError` where a device is asked for, and clients do not share this process or it has no float64.
-    """
-    wanted, size = run.settings.rows.device, torch.finfo(getattr(torch, run.settings.dtype)).bits // 8
-    device = grid.clients_device() if wanted != "host" and isinstance(grid, OneDevice) else None
-    if wanted == "device":
-        if device is None or device.type == "mps":
-            why = "the clients are not in this process" if device is None else "MPS has no float64"
-            raise ConfigError(f"rows.device: found 'device', but {why}; use auto or host")
-        return device
-    if device is None or device.type != "cuda":
-        return None
-    rows = (run.settings.sampled + method.reference_rows) * dim * size
-    return device if CARD_SHARE * rows <= torch.cuda.get_device_properties(device).total_memory else None
-
-
-def rows_for(
-    run: RunPlan, method: Method, theta: Tensor, patience: Patience = PATIENCE, device: torch.device | None = None
-) -> RowSet:
-    """Room for the rows of a round, for a model like `theta` [D]; on a `device`, or on the host."""
-    return RowSet(
-        run.settings.sampled + method.reference_rows,
-        theta.numel(),
-        theta.dtype,
-        references=method.reference_rows,
-        products=Sees.PRODUCTS in method.sees or run.rule.compares_slopes,
-        memory=_row_memory(run.settings, patience, device),
-    )
-
-
 class _OwnReplies(Receiver):
     """Replies of members, in the form that the method asks for."""
 
@@ -326,19 +278,6 @@ class _OwnReplies(Receiver):
                     f"task: the loss of client {client} is {loss:.6g}, but {part.method.name} {why}, which takes "
                     "losses from 0; add a constant to the loss, or use another method"
                 )
-
-
-def _row_memory(settings: RunSettings, patience: Patience, device: torch.device | None) -> RowMemory:
-    """A device, or the setting `rows.memory`; files lie beside the checkpoint."""
-
-    def write(folder: Path, action: Callable[[], None]) -> None:
-        def in_folder() -> None:
-            private_folder(folder)
-            action()
-
-        patience.write(folder, in_folder)
-
-    return RowMemory(settings.rows.memory, str(output_directory(settings) or ""), write, device)
 
 
 def _message_type(task: ClientTask) -> str:

@@ -27,7 +27,8 @@ from dqnfed_flwr.strategy.checkpointer import Checkpointer
 from dqnfed_flwr.strategy.client_registry import ClientRegistry
 from dqnfed_flwr.strategy.compatibility import Form
 from dqnfed_flwr.strategy.loop import EvaluateFn, OwnLoop, RoundLoop
-from dqnfed_flwr.strategy.own_clients import OwnClients, rows_device
+from dqnfed_flwr.strategy.own_clients import OwnClients
+from dqnfed_flwr.strategy.row_place import rows_device
 from dqnfed_flwr.strategy.state import RunState
 from dqnfed_flwr.tasks import task_of
 from dqnfed_flwr.tasks._base import Task

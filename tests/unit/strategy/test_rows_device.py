@@ -17,7 +17,7 @@ from dqnfed_flwr.data import load_client
 from dqnfed_flwr.engine.in_process import InProcessGrid
 from dqnfed_flwr.errors import ConfigError, WireError
 from dqnfed_flwr.methods._base import make_method
-from dqnfed_flwr.strategy.own_clients import rows_device
+from dqnfed_flwr.strategy.row_place import rows_device
 from dqnfed_flwr.types import ClientReply, ClientTask, on_host
 from dqnfed_flwr.wire.codecs import Array
 from tests.helpers.runs import TINY
